@@ -417,7 +417,7 @@ struct windows {
     _Atomic uint32_t next;
 };
 
-/* All heads of all windows, each by one thread. */
+/* Computes all heads of all windows, each by one thread. */
 static void do_windows(void *ctx, uint32_t thread) {
     struct windows *w = ctx;
     uint32_t i, n = w->a->n_segments * w->b->host.sizes.n_head;

@@ -91,7 +91,7 @@ struct step {
     struct engine_out *out;       /* [max_wants] */
     struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
     const struct weights *head;   /* weights of the logits */
-    const struct weights *select; /* of the selector or chain among them, or NULL */
+    const struct weights *select; /* the selector or chain among them, or NULL */
     /* Op whose result is added to x with the op behind it: EXPERTS, PROJ or JOIN; NULL: none. */
     const struct model_op *due;
     struct left left;             /* split-K sums of the PROJ that is due; no sums: y is complete */

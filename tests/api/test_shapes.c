@@ -94,7 +94,12 @@ static const struct shape shapes[] = {
     {RESPONSES, "{\"input\":\"hi\",\"include\":[\"message.output_text.logprobs\"]}", NULL},
     /* Messages */
     {MESSAGES,
-     CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}", NULL},
+     CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"},"
+                "{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}]}",
+     NULL},
+    {MESSAGES,
+     CLAUDE ASK ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}",
+     "tools"},
     {MESSAGES,
      CLAUDE ASK ",\"tools\":[{\"type\":\"tool_search_tool_regex_20251119\",\"name\":"
                 "\"tool_search_tool_regex\"},{\"name\":\"f\",\"defer_loading\":true,"

@@ -53,8 +53,7 @@ Test(template_limits, deep_nesting_in_the_source_is_refused) {
 Test(template_limits, nesting_may_be_as_deep_as_the_limit) {
     for (size_t n = TEMPLATE_DEPTH - 2; n <= TEMPLATE_DEPTH; n++) {
         CLEANUP(freep)
-        char *open = repeat("{{ ", "(", n, "1"),
-             *source = repeat(open, ")", n, " }}");
+        char *open = repeat("{{ ", "(", n, "1"), *source = repeat(open, ")", n, " }}");
 
         if (n < TEMPLATE_DEPTH)
             expect_text(source, "{}", "1");

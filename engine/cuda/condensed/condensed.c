@@ -1,7 +1,7 @@
 /*
- * condensed - the ops of kernels_condensed.h: grids and arguments of condensed.cu. Queries and keys are
- * made by products; the parts of attention's output are multiplied as the heads of latent attention
- * are (latent.c), all in one product. Grids depend on numbers of rows and sequences alone, so such
+ * The ops of kernels_condensed.h: grids and arguments of condensed.cu. Queries and keys are made by
+ * products; the parts of attention's output are multiplied as the heads of latent attention are
+ * (latent.c), all in one product. Grids depend on numbers of rows and sequences alone, so such
  * steps are graphs.
  */
 
@@ -270,7 +270,7 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
     return r < 0 ? r : keep(s, &kept);
 }
 
-/* All parts with the first one, whose weights are those of all (load.c). */
+/* Multiplies all parts with the first one, whose weights are those of all (load.c). */
 int step_lean_out(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
 

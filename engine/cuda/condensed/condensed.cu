@@ -1,5 +1,5 @@
 /*
- * condensed - the kernels of kernels_condensed.h. What a row gets depends on its position and on what comes
+ * The kernels of kernels_condensed.h. The result of a row depends on its position and on the tokens
  * before it in its sequence alone: sums go over fixed elements of each thread and then over the
  * threads in a fixed order, and keys come in one order, the window's first, whether they lie in the
  * state or in the step.

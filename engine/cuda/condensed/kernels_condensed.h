@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * kernels_condensed - residual streams that are blended (OP_SPREAD, OP_BLEND) and attention to condensed
- * keys (OP_LEAN_IN to OP_LEAN_OUT): the arguments of the kernels, the buffers and the ops. Formulas
- * and letters: engine/backend.h.
+ * Residual streams that are blended (OP_SPREAD, OP_BLEND) and attention to condensed keys
+ * (OP_LEAN_IN to OP_LEAN_OUT): the arguments of the kernels, the buffers and the ops. Formulas and
+ * letters: engine/backend.h.
  */
 
 #include <stddef.h>
@@ -30,7 +30,7 @@ struct blend_args {
     const struct batch_head *batch;
     const float *s;            /* [rows][n_stream][n] */
     const float *low;          /* [rows][n_low] */
-    const float *scale, *base; /* of each part of low; [n_low] */
+    const float *scale, *base; /* each part of low; [n_low] */
     float *x, *b;              /* [rows][n] */
     float *weight;             /* [rows][n_stream + n_stream^2] */
     uint32_t n, n_stream, rounds;
@@ -64,7 +64,7 @@ struct turn_args {
     float eps;
 };
 
-/* Where keys of blocks lie: condensed_at() in the pages, in units of halves. */
+/* Keys of blocks lie at condensed_at() in the pages, in units of halves. */
 struct block_keys {
     uint8_t *pages;
     size_t page_bytes, at;          /* at: of the layer's keys in a page */
@@ -133,7 +133,7 @@ extern kernel_address kernel_blend, kernel_spread, kernel_turn_heads, kernel_con
 
 /* Buffers for the largest batch, and the weights of the LEAN_IN before. */
 struct condensed {
-    float *s, *low, *weight; /* of the streams */
+    float *s, *low, *weight; /* the streams' */
     float *r, *key, *t;      /* of LEAN_IN; r and t without norm and factor */
     float *u, *g;            /* [max_rows][2 widest key] */
     float *q, *score;        /* the indexer's queries; [PICK_ROWS][max_blocks] */

@@ -174,7 +174,7 @@ static int chain(struct step *s, uint32_t first, uint32_t n) {
     return r;
 }
 
-/* Of the @n wants from @first on. */
+/* Selects the tokens of the @n wants from @first on. */
 static int select_tokens(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     const struct weights *w = s->select;
