@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/json_value.h"
+#include "base/util.h"
 
 #define JSON_DEPTH 64u        /* levels of a body that is read */
 #define JSON_NODES (4u << 20) /* values and keys of it */
@@ -25,6 +26,9 @@ static inline int json_add_text(struct buf *out, yyjson_val *v) {
 static inline int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
     return buf_add(out, json_mut_text(v), json_mut_len(v));
 }
+
+DEFINE_FREEP(yyjson_doc, yyjson_doc)
+DEFINE_FREEP(yyjson_mut_doc, yyjson_mut_doc)
 
 /* A text being written. After the first failure nothing is appended, and `error` stays. */
 struct json {

@@ -255,18 +255,15 @@ static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *promp
 static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) {
     static const char *const strings[] = {"prompt", "suffix", "system", "template"};
     yyjson_val *v[ARRAY_SIZE(strings)];
-    int r = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
         v[i] = given(body, strings[i]);
-        if (r == 0 && v[i] && !yyjson_is_str(v[i]))
-            r = refuse(in, strings[i], "a string");
+        if (v[i] && !yyjson_is_str(v[i]))
+            return refuse(in, strings[i], "a string");
     }
-    if (r == 0 && json_len(v[3]))
-        r = err_set_code(in->err, 400, "unsupported_parameter", "template",
-                         "template is not supported here");
-    if (r < 0)
-        return r;
+    if (json_len(v[3]))
+        return err_set_code(in->err, 400, "unsupported_parameter", "template",
+                            "template is not supported here");
     *load = json_len(v[0]) == 0 && json_len(v[1]) == 0;
     *text =
         *load || yyjson_get_bool(given(body, "raw")) || json_len(v[1]) || !in->m->info->template;
@@ -277,38 +274,29 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",
                             "images need the model's chat template: leave out raw and suffix");
-    if (v[0])
-        r = put(in, "prompt", copy(in, v[0]));
-    if (r == 0 && json_len(v[1]))
-        r = put(in, "suffix", copy(in, v[1]));
-    return r;
+    TRY(v[0] ? put(in, "prompt", copy(in, v[0])) : 0);
+    return json_len(v[1]) ? put(in, "suffix", copy(in, v[1])) : 0;
 }
 
 int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     struct input in = {.m = m, .doc = doc, .root = yyjson_mut_obj(doc), .err = err};
     yyjson_val *root = yyjson_doc_get_root(body);
-    int r = in.root ? take_common(&in, root) : -ENOMEM;
 
     *text = *load = false;
-    if (r == 0)
-        r = is_generate ? generate(&in, root, text, load) : chat(&in, root, load);
-    if (r == 0)
-        r = take_logprobs(&in, root, *text);
-    if (r == 0 && *load) { /* the model is loaded, nothing is generated */
+    TRY(in.root ? take_common(&in, root) : -ENOMEM);
+    TRY(is_generate ? generate(&in, root, text, load) : chat(&in, root, load));
+    TRY(take_logprobs(&in, root, *text));
+    if (*load) { /* the model is loaded, nothing is generated */
         *text = true;
         yyjson_mut_obj_remove_key(in.root, "messages");
         yyjson_mut_obj_remove_key(in.root, "prompt");
-        r = put(&in, "prompt", yyjson_mut_str(doc, "a"));
+        TRY(put(&in, "prompt", yyjson_mut_str(doc, "a")));
     }
-    if (r == 0) {
-        yyjson_mut_doc_set_root(doc, in.root);
-        *out = yyjson_mut_doc_imut_copy(doc, NULL);
-        r = *out ? 0 : -ENOMEM;
-    }
-    yyjson_mut_doc_free(doc);
-    return r;
+    yyjson_mut_doc_set_root(doc, in.root);
+    *out = yyjson_mut_doc_imut_copy(doc, NULL);
+    return *out ? 0 : -ENOMEM;
 }
 
 /* Seconds in the unit that @text begins with; 0: there is no such unit. */

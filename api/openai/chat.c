@@ -276,28 +276,23 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
 
 /* Takes the last message out of *@body, whose text becomes @prefill. */
 static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
-    yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
     yyjson_mut_val *messages = yyjson_mut_obj_get(root, "messages");
-    yyjson_doc *rest = NULL;
-    int r = !doc ? -ENOMEM : 0;
 
-    if (r == 0 && yyjson_mut_is_true(yyjson_mut_obj_get(root, "add_generation_prompt")))
-        r = refuse_continue("and add_generation_prompt cannot be given together", err);
-    if (r == 0)
-        r = add_text(yyjson_mut_arr_get_last(messages), prefill, err);
-    if (r == 0) {
-        yyjson_mut_arr_remove_last(messages);
-        yyjson_mut_obj_remove_key(root, "add_generation_prompt");
-        rest = yyjson_mut_doc_imut_copy(doc, NULL);
-        r = rest ? 0 : -ENOMEM;
-    }
-    yyjson_mut_doc_free(doc);
-    if (rest) {
-        yyjson_doc_free(*body);
-        *body = rest;
-    }
-    return r;
+    if (!doc)
+        return -ENOMEM;
+    if (yyjson_mut_is_true(yyjson_mut_obj_get(root, "add_generation_prompt")))
+        return refuse_continue("and add_generation_prompt cannot be given together", err);
+    TRY(add_text(yyjson_mut_arr_get_last(messages), prefill, err));
+    yyjson_mut_arr_remove_last(messages);
+    yyjson_mut_obj_remove_key(root, "add_generation_prompt");
+    yyjson_doc *rest = yyjson_mut_doc_imut_copy(doc, NULL);
+    if (!rest)
+        return -ENOMEM;
+    yyjson_doc_free(*body);
+    *body = rest;
+    return 0;
 }
 
 int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_set kind,

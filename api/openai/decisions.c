@@ -200,7 +200,6 @@ static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
     size_t n = yyjson_arr_size(v) + yyjson_obj_size(v), i, max;
     yyjson_val *key, *value;
     char place[32];
-    int r = 0;
 
     if (!(d->system_one ? yyjson_is_obj(v) : yyjson_is_arr(v)) || n < 1 || n > QUESTIONS_MAX)
         return refuse(err, "questions",
@@ -210,17 +209,15 @@ static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
         return -ENOMEM;
     yyjson_arr_foreach(v, i, max, value) {
         snprintf(place, sizeof(place), "questions[%zu]", i);
-        if (r == 0)
-            r = read_question(d, yyjson_obj_get(value, "name"), value, place, err);
+        TRY(read_question(d, yyjson_obj_get(value, "name"), value, place, err));
     }
     yyjson_obj_foreach(v, i, max, key, value) {
         const char *name = json_cstr(key);
 
         snprintf(place, sizeof(place), "questions.%.20s", name ? name : "");
-        if (r == 0)
-            r = read_question(d, key, value, place, err);
+        TRY(read_question(d, key, value, place, err));
     }
-    return r;
+    return 0;
 }
 
 /* ---- prompts ---- */
@@ -245,18 +242,14 @@ static int add_option(struct buf *out, const struct question *q, uint32_t i) {
 
 static int write_question(struct buf *out, const struct question *q) {
     char first[4], last[4];
-    int r = buf_add_str(out, "Question: ");
 
-    if (r == 0)
-        r = add_value(out, q->instructions);
-    if (r == 0)
-        r = buf_add_char(out, '\n');
-    for (uint32_t i = 0; i < q->n && r == 0; i++)
-        r = add_option(out, q, i);
+    TRY(buf_add_str(out, "Question: "));
+    TRY(add_value(out, q->instructions));
+    TRY(buf_add_char(out, '\n'));
+    for (uint32_t i = 0; i < q->n; i++)
+        TRY(add_option(out, q, i));
     label_of(q, 0, first);
     label_of(q, q->n - 1, last);
-    if (r < 0)
-        return r;
     return q->kind == YES_NO
                ? buf_add_str(out, "Answer with the word yes or no and nothing else.")
                : buf_printf(out, "Answer with one label from %s to %s and nothing else.", first,
@@ -275,8 +268,8 @@ static int put_variants(struct prompt_job *job) {
     for (uint32_t i = 0; i < d->n; i++) {
         CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
-        int e = write_question(&text, &d->question[i]);
-        char *kept = e == 0 ? arena_strndup(&r->arena, text.data, text.len) : NULL;
+        TRY(write_question(&text, &d->question[i]));
+        char *kept = arena_strndup(&r->arena, text.data, text.len);
         if (!kept)
             return -ENOMEM;
         r->variants[i] = (struct str){kept, (uint32_t)text.len};
@@ -290,7 +283,6 @@ static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
     static const char must[] = "must be a string or an array of messages of the user with text";
     yyjson_val *message, *part;
     size_t i, n, k, m;
-    int r = 0;
 
     if (yyjson_is_str(v))
         return json_add_text(out, v);
@@ -302,37 +294,33 @@ static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
         if (!yyjson_equals_str(yyjson_obj_get(message, "role"), "user") ||
             !(yyjson_is_str(content) || yyjson_is_arr(content)))
             return refuse(err, "input", must);
-        if (r == 0 && i > 0)
-            r = buf_add_str(out, "\n\n");
-        if (r == 0 && yyjson_is_str(content))
-            r = json_add_text(out, content);
+        TRY(i > 0 ? buf_add_str(out, "\n\n") : 0);
+        TRY(json_add_text(out, content));
         yyjson_arr_foreach(content, k, m, part) {
             yyjson_val *text = yyjson_obj_get(part, "text");
 
             if (!yyjson_equals_str(yyjson_obj_get(part, "type"), "input_text") ||
                 !yyjson_is_str(text))
                 return refuse(err, "input", must);
-            r = r < 0 ? r : json_add_text(out, text);
+            TRY(json_add_text(out, text));
         }
     }
-    return r;
+    return 0;
 }
 
 static int add_content(const struct decisions *d, yyjson_val *root, struct buf *out,
                        struct err *err) {
     yyjson_val *state = yyjson_obj_get(root, "state");
     yyjson_val *instructions = yyjson_obj_get(root, "instructions");
-    int r = 0;
 
     if (d->system_one && is_given(instructions)) {
-        r = add_value(out, instructions);
-        r = r < 0 ? r : buf_add_str(out, "\n\n");
+        TRY(add_value(out, instructions));
+        TRY(buf_add_str(out, "\n\n"));
     }
-    if (r == 0 && d->system_one)
-        r = is_given(state) ? add_value(out, state) : refuse(err, "state", "is missing");
-    else if (r == 0)
-        r = add_input(out, yyjson_obj_get(root, "input"), err);
-    return r < 0 ? r : buf_add_str(out, "\n\n" MARKER);
+    TRY(!d->system_one    ? add_input(out, yyjson_obj_get(root, "input"), err)
+        : is_given(state) ? add_value(out, state)
+                          : refuse(err, "state", "is missing"));
+    return buf_add_str(out, "\n\n" MARKER);
 }
 
 /* ---- the chat ---- */
@@ -351,11 +339,12 @@ static int put_thinking(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *g
 static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, struct err *err) {
     static const char *const passed[] = {"model", "cache_salt", "safety_identifier", "priority"};
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *chat = yyjson_mut_obj(doc), *list = yyjson_mut_arr(doc);
     yyjson_mut_val *message = list ? yyjson_mut_arr_add_obj(doc, list) : NULL;
-    int r = message ? add_content(d, root, &text, err) : -ENOMEM;
-    bool ok = r == 0 && yyjson_mut_obj_add_str(doc, message, "role", "user") &&
+
+    TRY(message ? add_content(d, root, &text, err) : -ENOMEM);
+    bool ok = yyjson_mut_obj_add_str(doc, message, "role", "user") &&
               yyjson_mut_obj_add_strn(doc, message, "content", text.data, text.len) &&
               yyjson_mut_obj_add_val(doc, chat, "messages", list) &&
               yyjson_mut_obj_add_int(doc, chat, "max_tokens", 1) &&
@@ -363,20 +352,15 @@ static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, 
               yyjson_mut_obj_add_bool(doc, chat, "ignore_eos", true) &&
               yyjson_mut_obj_add_bool(doc, chat, "logprobs", true) &&
               yyjson_mut_obj_add_int(doc, chat, "top_logprobs", SUBMIT_TOP_MAX);
-
     for (size_t i = 0; i < ARRAY_SIZE(passed) && ok; i++) {
         yyjson_val *v = yyjson_obj_get(root, passed[i]);
 
         ok = !v || yyjson_mut_obj_add_val(doc, chat, passed[i], yyjson_val_mut_copy(doc, v));
     }
-    if (ok && r == 0)
-        r = put_thinking(doc, chat, yyjson_obj_get(root, "chat_template_kwargs"));
-    if (ok && r == 0) {
-        yyjson_mut_doc_set_root(doc, chat);
-        *out = yyjson_mut_doc_imut_copy(doc, NULL);
-    }
-    yyjson_mut_doc_free(doc);
-    return r < 0 ? r : *out ? 0 : -ENOMEM;
+    TRY(ok ? put_thinking(doc, chat, yyjson_obj_get(root, "chat_template_kwargs")) : -ENOMEM);
+    yyjson_mut_doc_set_root(doc, chat);
+    *out = yyjson_mut_doc_imut_copy(doc, NULL);
+    return *out ? 0 : -ENOMEM;
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, bool system_one, struct err *err) {
@@ -387,12 +371,11 @@ static int translate(struct prompt_job *job, yyjson_doc *body, bool system_one, 
     forget(d); /* drops the result of an earlier try on the loop */
     d->body = body;
     d->system_one = system_one;
-    int r = read_questions(d, yyjson_obj_get(root, "questions"), err);
-    if (r == 0)
-        r = build(d, root, &chat, err);
-    if (r == 0)
-        r = gen_request_read(&job->request, job->model, FIELDS_CHAT, chat, err);
-    if (r == 0 && (r = put_variants(job)) < 0)
+    TRY(read_questions(d, yyjson_obj_get(root, "questions"), err));
+    TRY(build(d, root, &chat, err));
+    TRY(gen_request_read(&job->request, job->model, FIELDS_CHAT, chat, err));
+    int r = put_variants(job);
+    if (r < 0)
         gen_request_deinit(&job->request);
     return r;
 }

@@ -5,6 +5,7 @@
 #include <yyjson.h>
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 static int refuse(const char *field, const char *must, struct err *err) {
     return err_set_code(err, 400, "invalid_value", field, "%s %s.", field, must);
@@ -64,21 +65,18 @@ int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
         return 0;
     if (!json_is_empty(tools))
         return refuse("functions", "and tools cannot be given together", err);
-    yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
     static const char *const old[] = {"functions", "function_call", "tools", "tool_choice",
                                       "parallel_tool_calls"};
     for (size_t i = 0; i < ARRAY_SIZE(old) && root; i++)
         yyjson_mut_obj_remove_key(root, old[i]);
-    int r = root ? put_tools(doc, root, functions, err) : -ENOMEM;
-    if (r == 0)
-        r = put_choice(doc, root, yyjson_obj_get(from, "function_call"), err);
-    if (r == 0)
-        r = put(doc, root, "parallel_tool_calls", yyjson_mut_bool(doc, false));
-    yyjson_doc *to = r == 0 ? yyjson_mut_doc_imut_copy(doc, NULL) : NULL;
-    yyjson_mut_doc_free(doc);
+    TRY(root ? put_tools(doc, root, functions, err) : -ENOMEM);
+    TRY(put_choice(doc, root, yyjson_obj_get(from, "function_call"), err));
+    TRY(put(doc, root, "parallel_tool_calls", yyjson_mut_bool(doc, false)));
+    yyjson_doc *to = yyjson_mut_doc_imut_copy(doc, NULL);
     if (!to)
-        return r < 0 ? r : -ENOMEM;
+        return -ENOMEM;
     yyjson_doc_free(*body);
     *body = to;
     return 0;

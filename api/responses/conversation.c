@@ -205,22 +205,18 @@ static int read_metadata(struct change *c, yyjson_val *v) {
 }
 
 static int read_body(struct change *c) {
-    yyjson_doc *doc = NULL;
+    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
     char none_given[] = "{}", *text = c->body.len ? c->body.data : none_given;
-    int r = json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err);
+
+    TRY(json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err));
     yyjson_val *root = yyjson_doc_get_root(doc), *items = yyjson_obj_get(root, "items");
     bool none = !items || yyjson_is_null(items);
-
-    if (r == 0 && (c->kind == CREATE || c->kind == UPDATE))
-        r = read_metadata(c, yyjson_obj_get(root, "metadata"));
-    if (r == 0 && c->kind != UPDATE && !yyjson_is_arr(items) && (c->kind == ADD || !none))
-        r = err_set_code(&c->err, 400, "invalid_value", "items", "items must be an array.");
-    if (r == 0 && c->kind == ADD && yyjson_arr_size(items) == 0)
-        r = err_set_code(&c->err, 400, "invalid_value", "items", "items must not be empty.");
-    if (r == 0 && c->kind != UPDATE && !none)
-        r = responses_read_items(c->rs, items, "items", &c->err);
-    yyjson_doc_free(doc);
-    return r;
+    TRY(c->kind != ADD ? read_metadata(c, yyjson_obj_get(root, "metadata")) : 0);
+    if (c->kind != UPDATE && !yyjson_is_arr(items) && (c->kind == ADD || !none))
+        return err_set_code(&c->err, 400, "invalid_value", "items", "items must be an array.");
+    if (c->kind == ADD && yyjson_arr_size(items) == 0)
+        return err_set_code(&c->err, 400, "invalid_value", "items", "items must not be empty.");
+    return c->kind != UPDATE && !none ? responses_read_items(c->rs, items, "items", &c->err) : 0;
 }
 
 static void on_thread(struct job *j) {

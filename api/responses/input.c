@@ -354,10 +354,9 @@ static size_t past_bytes(const struct stored *s) {
 static int read_past(struct responses_build *b, const char *param) {
     struct responses *rs = b->rs;
     size_t n = 0;
-    int r = responses_ask_for(b, past_bytes(rs->parent), param);
+    int r = 0;
 
-    if (r < 0)
-        return r;
+    TRY(responses_ask_for(b, past_bytes(rs->parent), param));
     assert(!b->past && b->calls.n == 0);
     for (struct stored *s = rs->parent; s; s = s->parent)
         n++;
@@ -407,11 +406,10 @@ static int put_conversation(struct responses_build *b, yyjson_val *id) {
 
 /* A string is a message of the user's. */
 static int put_string_input(struct responses_build *b, yyjson_val *text) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    CLEANUP(yyjson_doc_freep) yyjson_doc *copy = NULL;
     yyjson_mut_val *list = yyjson_mut_arr(doc), *m = yyjson_mut_arr_add_obj(doc, list);
     yyjson_mut_val *parts = yyjson_mut_arr(doc), *part = yyjson_mut_arr_add_obj(doc, parts);
-    yyjson_doc *copy = NULL;
-    int r = -ENOMEM;
 
     if (m && yyjson_mut_obj_add_str(doc, m, "type", "message") &&
         yyjson_mut_obj_add_str(doc, m, "role", "user") &&
@@ -421,11 +419,8 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
         yyjson_mut_doc_set_root(doc, list);
         copy = yyjson_mut_doc_imut_copy(doc, NULL);
     }
-    if (copy)
-        r = responses_items(b, yyjson_doc_get_root(copy), b->rs->store || b->rs->framed);
-    yyjson_doc_free(copy);
-    yyjson_mut_doc_free(doc);
-    return r;
+    return copy ? responses_items(b, yyjson_doc_get_root(copy), b->rs->store || b->rs->framed)
+                : -ENOMEM;
 }
 
 /* Reads items, or the text of one, and keeps them in the response if that is stored. */
@@ -589,18 +584,12 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     struct responses *rs = b->rs;
     struct fields f = {0};
     yyjson_doc *chat = NULL;
-    int result = find_fields(b, root, &f);
 
-    if (result == 0 && rs->framed)
-        result = check_message(b, root, &f);
-    if (result == 0)
-        result = check_types(b, &f);
-    if (result == 0)
-        result = check_support(b, &f);
-    if (result == 0)
-        result = read_management(b, f.v[MANAGEMENT]);
-    if (result < 0)
-        return result;
+    TRY(find_fields(b, root, &f));
+    TRY(rs->framed ? check_message(b, root, &f) : 0);
+    TRY(check_types(b, &f));
+    TRY(check_support(b, &f));
+    TRY(read_management(b, f.v[MANAGEMENT]));
     rs->store =
         rs->env->store->limits.n && !rs->compacts && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
     rs->background = yyjson_is_true(f.v[BACKGROUND]);
@@ -608,14 +597,14 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
         return responses_refuse(b, "background", "needs a response that is stored");
     if (f.v[CONVERSATION] && !rs->store)
         return responses_refuse(b, "conversation", "needs a response that is stored");
-    if ((result = build_chat(b, &f, &chat)) < 0)
-        return result;
-    result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
-    if (result == 0 && rs->compacts && !r->max_new)
+    TRY(build_chat(b, &f, &chat));
+    TRY(gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err));
+    if (rs->compacts && !r->max_new)
         r->max_new = SUMMARY_TOKENS;
-    if (result == 0 && rs->framed)
+    if (rs->framed)
         set_framed(rs, r);
-    if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
+    int result = put_echo(rs, &f, r);
+    if (result < 0)
         gen_request_deinit(r);
     return result;
 }
