@@ -11,9 +11,7 @@ static int add_parts(yyjson_val *content, struct buf *out) {
     yyjson_val *part;
 
     yyjson_arr_foreach(content, i, n, part) {
-        yyjson_val *text = yyjson_obj_get(part, "text");
-
-        TRY(json_add_text(out, text));
+        TRY(json_add_text(out, yyjson_obj_get(part, "text")));
     }
     return 0;
 }

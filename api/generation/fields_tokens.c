@@ -33,24 +33,19 @@ static int add_word(struct buf *list, const struct tokens *t) {
 /* The ids of @word, and those that it has behind a space where they begin with another token and
  * are as many: what vLLM takes a word for. */
 static int add_forms(struct buf *list, const struct model *m, const char *word, size_t len) {
-    struct tokens plain = {.max = 4 * WORD_MAX}, spaced = {.max = 4 * WORD_MAX};
+    CLEANUP(tokens_deinit) struct tokens plain = {.max = 4 * WORD_MAX};
+    CLEANUP(tokens_deinit) struct tokens spaced = {.max = 4 * WORD_MAX};
     char text[WORD_MAX + 1] = " ";
 
     while (len && (*word == ' ' || (*word >= '\t' && *word <= '\r')))
         word++, len--;
     memcpy(text + 1, word, len);
-    int r = tokenizer_encode(m->info->tokenizer, word, len, 0, NULL, 0, &plain);
-    if (r == 0)
-        r = tokenizer_encode(m->info->tokenizer, text, len + 1, 0, NULL, 0, &spaced);
-    if (r == 0 && plain.n == 0)
-        r = -EINVAL;
-    if (r == 0)
-        r = add_word(list, &plain);
-    if (r == 0 && spaced.n == plain.n && spaced.id[0] != plain.id[0])
-        r = add_word(list, &spaced);
-    tokens_deinit(&plain);
-    tokens_deinit(&spaced);
-    return r;
+    TRY(tokenizer_encode(m->info->tokenizer, word, len, 0, NULL, 0, &plain));
+    TRY(tokenizer_encode(m->info->tokenizer, text, len + 1, 0, NULL, 0, &spaced));
+    if (plain.n == 0)
+        return -EINVAL;
+    TRY(add_word(list, &plain));
+    return spaced.n == plain.n && spaced.id[0] != plain.id[0] ? add_word(list, &spaced) : 0;
 }
 
 READER(field_bad_words) {
@@ -96,13 +91,10 @@ static bool has_breaker(const char *piece, size_t len, const struct str *text, u
 
 /* A breaker of several tokens is known by its last one. */
 static int add_last(struct buf *ids, const struct model *m, const struct str *text) {
-    struct tokens t = {.max = 4 * BREAKER_MAX};
-    int r = tokenizer_encode(m->info->tokenizer, text->data, text->len, 0, NULL, 0, &t);
+    CLEANUP(tokens_deinit) struct tokens t = {.max = 4 * BREAKER_MAX};
 
-    if (r == 0 && t.n > 0)
-        r = buf_add(ids, &t.id[t.n - 1], sizeof(*t.id));
-    tokens_deinit(&t);
-    return r;
+    TRY(tokenizer_encode(m->info->tokenizer, text->data, text->len, 0, NULL, 0, &t));
+    return t.n > 0 ? buf_add(ids, &t.id[t.n - 1], sizeof(*t.id)) : 0;
 }
 
 int fields_find_breakers(struct gen_request *r, const struct model *m) {
@@ -111,22 +103,21 @@ int fields_find_breakers(struct gen_request *r, const struct model *m) {
     uint32_t n_texts = r->breakers ? 0 : 4;
     yyjson_val *v;
     size_t i, n;
-    int e = 0;
 
     yyjson_arr_foreach(r->breakers, i, n, v) {
         text[n_texts++] = (struct str){json_text(v), (uint32_t)json_len(v)};
     }
-    for (int32_t id = 0; (uint32_t)id < m->info->n_vocab && e == 0; id++) {
+    for (int32_t id = 0; (uint32_t)id < m->info->n_vocab; id++) {
         size_t len;
         const char *piece = tokenizer_piece(m->info->tokenizer, id, true, &len);
 
         if (has_breaker(piece, len, text, n_texts))
-            e = buf_add(&ids, &id, sizeof(id));
+            TRY(buf_add(&ids, &id, sizeof(id)));
     }
-    for (uint32_t k = 0; k < n_texts && e == 0; k++)
-        e = add_last(&ids, m, &text[k]);
-    if (e < 0 || ids.len == 0)
-        return e;
+    for (uint32_t k = 0; k < n_texts; k++)
+        TRY(add_last(&ids, m, &text[k]));
+    if (ids.len == 0)
+        return 0;
     r->dry_breakers = (struct str){arena_strndup(&r->arena, ids.data, ids.len), (uint32_t)ids.len};
     return r->dry_breakers.data ? 0 : -ENOMEM;
 }

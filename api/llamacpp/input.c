@@ -118,23 +118,19 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
     const char *at = json_text(text), *end = at + json_len(text), *found;
     char marker[MEDIA_MARKER];
     size_t n = 0;
-    int r = add_pictures(in, data);
 
+    TRY(add_pictures(in, data));
     llamacpp_marker(in->job->env, marker);
-    while (r == 0 && (found = memmem(at, (size_t)(end - at), marker, strlen(marker)))) {
+    while ((found = memmem(at, (size_t)(end - at), marker, strlen(marker)))) {
         if (buf_add(&piece, at, (size_t)(found - at)) < 0 ||
             buf_add(&piece, sight->text, sight->split) < 0)
             return -ENOMEM;
-        r = encode(in, piece.data, piece.len, n++ == 0, out);
+        TRY(encode(in, piece.data, piece.len, n++ == 0, out));
         buf_clear(&piece);
-        if (r == 0 && !sight->stays)
-            r = tokens_add(out, sight->mark);
-        if (r == 0)
-            r = buf_add_str(&piece, sight->text + sight->split + sight->mark_len);
+        TRY(sight->stays ? 0 : tokens_add(out, sight->mark));
+        TRY(buf_add_str(&piece, sight->text + sight->split + sight->mark_len));
         at = found + strlen(marker);
     }
-    if (r < 0)
-        return r;
     if (n != yyjson_arr_size(data))
         return refuse(in, "prompt_string", "a text with one media marker for each picture");
     if (buf_add(&piece, at, (size_t)(end - at)) < 0)
@@ -177,9 +173,7 @@ static int mix_prompts(struct input *in) {
     yyjson_val *v = yyjson_obj_get(in->body, "prompt"), *item;
     size_t i, n, n_text = 0, n_id = 0, n_other = 0, n_mixed = 0;
 
-    if (yyjson_is_obj(v)) {
-        n_other = 1;
-    }
+    n_other = yyjson_is_obj(v);
     yyjson_arr_foreach(v, i, n, item) {
         yyjson_val *inner;
         size_t k, m;
@@ -247,24 +241,18 @@ static int take_bias(struct input *in) {
     yyjson_val *v = yyjson_obj_get(in->body, "logit_bias"), *key, *item;
     yyjson_mut_val *to = yyjson_mut_obj(in->doc);
     size_t i, n;
-    int r = 0;
 
-    if (!yyjson_is_arr(v) && !yyjson_is_obj(v))
+    if (!yyjson_is_ctn(v))
         return 0;
     if (!to)
         return -ENOMEM;
-    if (yyjson_is_arr(v)) {
-        yyjson_arr_foreach(v, i, n, item) {
-            if (r == 0)
-                r = add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to);
-        }
-    } else {
-        yyjson_obj_foreach(v, i, n, key, item) {
-            if (r == 0)
-                r = add_bias(in, key, item, to);
-        }
+    yyjson_arr_foreach(v, i, n, item) {
+        TRY(add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to));
     }
-    return r < 0 ? r : replace(in, "logit_bias", to);
+    yyjson_obj_foreach(v, i, n, key, item) {
+        TRY(add_bias(in, key, item, to));
+    }
+    return replace(in, "logit_bias", to);
 }
 
 static int take_bool(struct input *in, const char *field, bool *out) {
