@@ -14,6 +14,7 @@
 #include "api/responses/responses.h"
 #include "api/generation/audit.h"
 #include "api/generation/writer.h"
+#include "base/try.h"
 
 /*
  * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
@@ -57,11 +58,11 @@ static void respond_live(struct exchange *x, struct responses *rs, enum response
 /* A stored_write: the whole response. */
 static int put_stored(const struct stored *s, const struct items_query *q, struct buf *out) {
     const struct stored_parts *p = &s->parts;
-    int r = buf_reserve(out, p->head.len + p->echo.len + 2);
 
-    if (r < 0 || (r = buf_add(out, p->head.data, p->head.len)) < 0 ||
-        (r = buf_add_char(out, ',')) < 0 || (r = buf_add(out, p->echo.data, p->echo.len)) < 0)
-        return r;
+    TRY(buf_reserve(out, p->head.len + p->echo.len + 2));
+    TRY(buf_add(out, p->head.data, p->head.len));
+    TRY(buf_add_char(out, ','));
+    TRY(buf_add(out, p->echo.data, p->echo.len));
     return buf_add_char(out, '}');
 }
 

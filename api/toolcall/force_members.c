@@ -341,10 +341,8 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
 static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_mut_val **out) {
     const char *prop = f->prop;
     yyjson_mut_val *members = NULL, *list;
-    int r = force_check_object(f, s);
 
-    if (r < 0)
-        return r;
+    TRY(force_check_object(f, s));
     if (!yyjson_obj_get(s, "properties") &&
         !yyjson_is_false(yyjson_obj_get(s, "additionalProperties"))) {
         if (yyjson_is_obj(yyjson_obj_get(s, "additionalProperties")))
@@ -352,7 +350,7 @@ static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_m
         *out = gemma_any_object(f, ANY_DEPTH - 1);
         return 0;
     }
-    r = object_members(f, s, true, ":", ",", gemma_value, depth + 1, &members);
+    int r = object_members(f, s, true, ":", ",", gemma_value, depth + 1, &members);
     f->prop = prop;
     if (r < 0)
         return r;
@@ -368,13 +366,11 @@ static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_m
 static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigned depth,
                        yyjson_mut_val **out) {
     yyjson_mut_val *text = NULL;
-    int r;
 
     if (strcmp(type, "string") == 0) {
-        r = force_text(f, f->tool->parameters, s, QUOTE, &text);
-        if (r == 0)
-            *out = quoted(f, text);
-        return r;
+        TRY(force_text(f, f->tool->parameters, s, QUOTE, &text));
+        *out = quoted(f, text);
+        return 0;
     }
     if (strcmp(type, "array") == 0)
         return gemma_array(f, s, depth, out);
@@ -392,15 +388,13 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     static const char *const alone[] = {"const", "enum"};
     yyjson_val *s = NULL, *type, *v, *first;
     size_t i, n;
-    int r = f->n->failed ? -ENOMEM : force_resolve(f, f->tool->parameters, schema, &s);
 
-    if (r == 0 && depth > GEMMA_DEPTH)
-        r = force_refuse(f, "nesting this deep");
-    for (i = 0; i < ARRAY_SIZE(alone) && r == 0; i++)
+    TRY(f->n->failed ? -ENOMEM : force_resolve(f, f->tool->parameters, schema, &s));
+    if (depth > GEMMA_DEPTH)
+        return force_refuse(f, "nesting this deep");
+    for (i = 0; i < ARRAY_SIZE(alone); i++)
         if (yyjson_obj_get(s, alone[i]))
-            r = force_alone(f, s, alone[i]);
-    if (r < 0)
-        return r;
+            TRY(force_alone(f, s, alone[i]));
     if (yyjson_is_true(s)) {
         *out = gemma_any(f, ANY_DEPTH);
         return 0;
@@ -415,8 +409,8 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     if (any || yyjson_obj_get(s, "oneOf")) {
         const char *word = any ? "anyOf" : "oneOf";
 
-        r = force_alone(f, s, word);
-        return r < 0 ? r : gemma_union(f, s, word, depth, out);
+        TRY(force_alone(f, s, word));
+        return gemma_union(f, s, word, depth, out);
     }
     type = yyjson_obj_get(s, "type");
     if (yyjson_is_str(type) && !json_cstr(type))
@@ -436,8 +430,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
 
         if (!json_cstr(v))
             return force_refuse(f, "such a type");
-        if ((r = gemma_typed(f, s, json_cstr(v), depth, &one)) < 0)
-            return r;
+        TRY(gemma_typed(f, s, json_cstr(v), depth, &one));
         ir_add(f->n, *out, one);
     }
     return 0;

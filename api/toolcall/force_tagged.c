@@ -66,17 +66,13 @@ static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyj
     unsigned types = value_schema_types(root, schema);
     bool nullable = types == (VALUE_STRING | VALUE_NULL);
     yyjson_mut_val *value = NULL;
-    int r;
 
     if (types == VALUE_STRING) {
-        r = force_text(f, root, schema, f->stop, &value);
-        if (r == 0)
-            *out = bare(f, value);
-        return r;
+        TRY(force_text(f, root, schema, f->stop, &value));
+        *out = bare(f, value);
+        return 0;
     }
-    r = force_json(f, root, schema, &value);
-    if (r < 0)
-        return r;
+    TRY(force_json(f, root, schema, &value));
     *out = as_json(f, value, types);
     if (!nullable || value_has_text_rules(root, schema))
         return 0;
