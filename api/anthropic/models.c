@@ -9,6 +9,7 @@
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/rescan.h"
+#include "api/openai/models.h"
 
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
@@ -58,26 +59,9 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
 }
 
 void anthropic_models_one_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
-    struct err err;
-    struct json j;
+    bool served = anthropic_is_served(env_of(x), x->arg);
+    const struct model *m = served ? models_find(env_of(x), x->arg, strlen(x->arg)) : NULL;
 
-    if (anthropic_is_served(env_of(x), x->arg)) {
-        const struct model *m = models_find(env_of(x), x->arg, strlen(x->arg));
-
-        m = m ? m : model_first(env_of(x));
-        if (!models_may_use(x, m)) {
-            models_hidden(x->arg, &err);
-            respond_error(x, &err);
-            return;
-        }
-        json_begin(&j, &b);
-        put_model(&j, m);
-        respond_buf(x, 200, &b, j.error);
-        return;
-    }
-    if (rescan_first(x, anthropic_models_one_serve))
-        return;
-    models_unknown(env_of(x), x->arg, strlen(x->arg), &err);
-    respond_error(x, &err);
+    models_answer_one(x, served && !m ? model_first(env_of(x)) : m, anthropic_models_one_serve,
+                      put_model);
 }

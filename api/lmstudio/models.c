@@ -55,7 +55,8 @@ void lmstudio_models_serve(struct exchange *x, struct http *h) {
 }
 
 void lmstudio_model_serve(struct exchange *x, struct http *h) {
-    models_answer_one(x, lmstudio_model_serve, put_model);
+    models_answer_one(x, models_find_exactly(env_of(x), x->arg, strlen(x->arg)),
+                      lmstudio_model_serve, put_model);
 }
 
 /* ---- /api/v1/models ---- */

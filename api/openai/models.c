@@ -133,10 +133,10 @@ void models_list_serve(struct exchange *x, struct http *h) {
     models_answer_list(x, models_list_serve, "list", "data", put_model);
 }
 
-void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
+void models_answer_one(struct exchange *x, const struct model *m,
+                       void (*serve)(struct exchange *x, struct http *h),
                        void (*put)(struct json *j, const struct model *m)) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
-    const struct model *m = models_find_exactly(env_of(x), x->arg, strlen(x->arg));
     struct err err;
     struct json j;
 
@@ -158,5 +158,6 @@ void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, str
 }
 
 void models_one_serve(struct exchange *x, struct http *h) {
-    models_answer_one(x, models_one_serve, put_model);
+    models_answer_one(x, models_find_exactly(env_of(x), x->arg, strlen(x->arg)), models_one_serve,
+                      put_model);
 }

@@ -12,6 +12,8 @@ struct model;
 void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                         const char *object, const char *key,
                         void (*put)(struct json *j, const struct model *m));
-/* Answers with the model whose exact name is the path's argument, or with 404. */
-void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
+/* Answers @x, which @serve serves, with @m; NULL: there is none of the name that is the path's
+ * argument, so that models which have come since are looked for before the answer is 404. */
+void models_answer_one(struct exchange *x, const struct model *m,
+                       void (*serve)(struct exchange *x, struct http *h),
                        void (*put)(struct json *j, const struct model *m));
