@@ -99,21 +99,13 @@ static const struct endpoint chat = {
     .translate = read_chat,
     .id_prefix = "chatcmpl-",
     .repeats = REPEATS_TEXT,
-    .form = &chat_form,
-    .begin = choices_begin,
-    .piece = choices_piece,
-    .end = choices_end,
-    .whole = choices_whole,
+    CHOICES_OF(chat_form),
 };
 
 static const struct endpoint completion = {
     .translate = read_completion,
     .id_prefix = "cmpl-",
-    .form = &completion_form,
-    .begin = choices_begin,
-    .piece = choices_piece,
-    .end = choices_end,
-    .whole = choices_whole,
+    CHOICES_OF(completion_form),
 };
 
 static const struct route routes[] = {

@@ -324,10 +324,6 @@ const struct endpoint openai_chat = {
     .translate = openai_read_chat,
     .id_prefix = "chatcmpl-",
     .repeats = REPEATS_TEXT,
-    .form = &form,
-    .begin = choices_begin,
-    .piece = choices_piece,
-    .end = choices_end,
-    .whole = choices_whole,
+    CHOICES_OF(form),
     .alive = choices_alive,
 };

@@ -30,6 +30,10 @@ void choices_begin(struct writer *w);
 void choices_piece(struct writer *w, const struct piece *p);
 void choices_end(struct writer *w);
 void choices_whole(struct json *j, struct writer *w);
+/* The members of an endpoint with the form @form_. */
+#define CHOICES_OF(form_)                                                                          \
+    .form = &(form_), .begin = choices_begin, .piece = choices_piece, .end = choices_end,          \
+    .whole = choices_whole
 /* Sends the dialect's comment and a chunk that says nothing: some clients count only chunks. */
 void choices_alive(struct writer *w);
 

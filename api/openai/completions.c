@@ -165,9 +165,5 @@ const struct endpoint openai_completion = {
     .translate = openai_read_completion,
     .id_prefix = "cmpl-",
     .default_tokens = DEFAULT_TOKENS,
-    .form = &form,
-    .begin = choices_begin,
-    .piece = choices_piece,
-    .end = choices_end,
-    .whole = choices_whole,
+    CHOICES_OF(form),
 };
