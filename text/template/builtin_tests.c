@@ -1,6 +1,7 @@
 /* Tests: the operands of `is`. An undefined value counts as iterable, since the reference's class
  * has the method, which fails only when it is used. */
 
+#include "base/try.h"
 #include "text/template/render.h"
 
 #define TEST(name, condition)                                                                      \
@@ -31,8 +32,7 @@ TEST(test_undefined, v.type == V_UNDEFINED)
 static int test_compare(struct render *rd, const struct call *c, struct value *out) {
     bool is;
 
-    if (operator_compare(rd, (uint8_t)c->how, c->self, c->a[0], &is))
-        return -1;
+    TRY(operator_compare(rd, (uint8_t)c->how, c->self, c->a[0], &is));
     *out = value_bool(is);
     return 0;
 }

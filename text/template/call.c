@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include "text/template.h"
+#include "base/try.h"
 #include "text/template/render.h"
 
 #define RANGE_MAX 100000 /* elements, as the reference's sandbox has it */
@@ -90,8 +91,7 @@ int call_test(struct render *rd, const struct tstr *name, struct value self,
               const struct args *args, bool *out) {
     struct value v;
 
-    if (call_any(rd, "test", test_find(name), name, self, args, &v))
-        return -1;
+    TRY(call_any(rd, "test", test_find(name), name, self, args, &v));
     *out = value_truth(v);
     return 0;
 }
@@ -124,8 +124,7 @@ static int bind_params(struct render *rd, const struct macro *def, const struct 
             v = kw->v;
         else if (p->def && eval_expr(rd, p->def, &v))
             return -1;
-        if (scope_set(rd, scope, p->sym, v))
-            return -1;
+        TRY(scope_set(rd, scope, p->sym, v));
     }
     return 0;
 }
@@ -140,8 +139,7 @@ static bool is_param(const struct macro *def, const struct tstr *name) {
 
 /* Refuses arguments that no parameter takes. */
 static int check_args(struct render *rd, const struct macro *def, const struct args *args) {
-    if (render_charge(rd, (uint64_t)(args->n_kw + 1) * (def->n_params + 1) / 8))
-        return -1;
+    TRY(render_charge(rd, (uint64_t)(args->n_kw + 1) * (def->n_params + 1) / 8));
     if (args->n_pos > def->n_params)
         return render_fail(rd, "macro '%.*s' takes not more than %u argument(s)",
                            (int)def->name->len, def->name->data, def->n_params);
@@ -205,22 +203,18 @@ static int fill_dict(struct render *rd, const struct args *args, struct value *o
         const struct dict *from = args->pos[0].dict;
 
         for (uint32_t i = 0; i < from->n; i++) {
-            if (dict_set(rd, d, from->e[i].key, from->e[i].value))
-                return -1;
+            TRY(dict_set(rd, d, from->e[i].key, from->e[i].value));
         }
     } else if (args->n_pos) {
-        if (value_items(rd, args->pos[0], &items, &n))
-            return -1;
+        TRY(value_items(rd, args->pos[0], &items, &n));
         for (uint32_t i = 0; i < n; i++) {
             if (items[i].type != V_SEQ || items[i].seq->n != 2)
                 return render_fail(rd, "cannot convert dictionary update sequence to a dict");
-            if (dict_set(rd, d, items[i].seq->v[0], items[i].seq->v[1]))
-                return -1;
+            TRY(dict_set(rd, d, items[i].seq->v[0], items[i].seq->v[1]));
         }
     }
     for (uint32_t i = 0; i < args->n_kw; i++) {
-        if (dict_set(rd, d, value_str(args->kw[i].name), args->kw[i].v))
-            return -1;
+        TRY(dict_set(rd, d, value_str(args->kw[i].name), args->kw[i].v));
     }
     *out = value_dict(d);
     return 0;
@@ -231,8 +225,7 @@ static int global_dict(struct render *rd, const struct call *c, struct value *ou
 }
 
 static int global_namespace(struct render *rd, const struct call *c, struct value *out) {
-    if (fill_dict(rd, c->args, out))
-        return -1;
+    TRY(fill_dict(rd, c->args, out));
     out->type = V_NAMESPACE;
     return 0;
 }
@@ -241,8 +234,7 @@ static int global_namespace(struct render *rd, const struct call *c, struct valu
 static int global_raise(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    if (format_to_str(rd, c->a[0], &s))
-        return -1;
+    TRY(format_to_str(rd, c->a[0], &s));
     return render_fail_exact(rd, s);
 }
 

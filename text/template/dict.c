@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/template/budget.h"
 #include "text/template/value.h"
 
@@ -50,8 +51,7 @@ static uint64_t hash_number(struct value v, uint64_t seed) {
 static int hash_value(struct render *rd, struct value v, uint64_t *out) {
     uint64_t h = rd->hash_seed;
 
-    if (render_charge(rd, 1))
-        return -1;
+    TRY(render_charge(rd, 1));
     switch (v.type) {
     case V_STR:
         *out = hash_bytes(v.s->data, v.s->len, h);
@@ -65,13 +65,11 @@ static int hash_value(struct render *rd, struct value v, uint64_t *out) {
     case V_SEQ:
         if (v.seq->kind != SEQ_TUPLE)
             break;
-        if (render_enter(rd))
-            return -1;
+        TRY(render_enter(rd));
         for (uint32_t i = 0; i < v.seq->n; i++) {
             uint64_t part;
 
-            if (hash_value(rd, v.seq->v[i], &part))
-                return -1;
+            TRY(hash_value(rd, v.seq->v[i], &part));
             h = mix(h ^ part);
         }
         render_leave(rd);
@@ -117,8 +115,7 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
     assert(d->n <= d->cap);
     if (!d->index) {
         for (uint32_t i = 0; i < d->n; i++) {
-            if (same_key(rd, d->e[i].key, key, &same))
-                return -1;
+            TRY(same_key(rd, d->e[i].key, key, &same));
             if (same) {
                 *at = i;
                 return 1;
@@ -130,12 +127,10 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
          slot = (slot + 1) & (d->n_index - 1)) {
         uint32_t i = d->index[slot] - 1;
 
-        if (render_charge(rd, 1))
-            return -1;
+        TRY(render_charge(rd, 1));
         if (d->e[i].hash != hash)
             continue;
-        if (same_key(rd, d->e[i].key, key, &same))
-            return -1;
+        TRY(same_key(rd, d->e[i].key, key, &same));
         if (same) {
             *at = i;
             return 1;
@@ -240,8 +235,7 @@ int dict_remove(struct render *rd, struct dict *d, struct value key, struct valu
     uint64_t hash = 0;
     uint32_t at;
 
-    if (hash_value(rd, key, &hash))
-        return -1;
+    TRY(hash_value(rd, key, &hash));
     int r = locate(rd, d, key, hash, &at);
 
     if (r <= 0)
@@ -251,8 +245,7 @@ int dict_remove(struct render *rd, struct dict *d, struct value key, struct valu
         *out = d->e[at].value;
     memmove(d->e + at, d->e + at + 1, (d->n - at - 1) * sizeof(*d->e));
     d->n--;
-    if (render_charge(rd, d->n / 4))
-        return -1;
+    TRY(render_charge(rd, d->n / 4));
     if (d->index) {
         memset(d->index, 0, d->n_index * sizeof(*d->index));
         for (uint32_t i = 0; i < d->n; i++)

@@ -4,6 +4,7 @@
  * one.
  */
 
+#include "base/try.h"
 #include "text/template/render.h"
 
 #include <assert.h>
@@ -32,8 +33,7 @@ int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) 
 
     assert(s->n <= s->cap);
 
-    if (render_charge(rd, s->n / 16))
-        return -1;
+    TRY(render_charge(rd, s->n / 16));
     if (b) {
         b->v = v;
         return 0;
@@ -57,8 +57,7 @@ int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) 
 static int assign_attr(struct render *rd, const struct node *target, struct value v) {
     struct value ns;
 
-    if (eval_expr(rd, target->attr.obj, &ns))
-        return -1;
+    TRY(eval_expr(rd, target->attr.obj, &ns));
     if (ns.type != V_NAMESPACE)
         return render_fail(rd, "cannot assign attribute on non-namespace object");
     return dict_set(rd, ns.dict, value_str(target->attr.name), v);
@@ -77,14 +76,12 @@ static int assign(struct render *rd, const struct node *target, struct value v) 
     assert(target->type == N_TUPLE);
     if (v.type == V_UNDEFINED)
         return value_fail_undefined(rd, v);
-    if (value_items(rd, v, &items, &n))
-        return -1;
+    TRY(value_items(rd, v, &items, &n));
     if (n != target->list.n)
         return render_fail(rd, "%s values to unpack (expected %u)",
                            n < target->list.n ? "not enough" : "too many", target->list.n);
     for (const struct node *t = target->list.first; t; t = t->next) {
-        if (assign(rd, t, *items++))
-            return -1;
+        TRY(assign(rd, t, *items++));
     }
     return 0;
 }
@@ -116,8 +113,7 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out) 
 static int print(struct render *rd, const struct node *n) {
     struct value v;
 
-    if (eval_expr(rd, n->sub.a, &v))
-        return -1;
+    TRY(eval_expr(rd, n->sub.a, &v));
     return v.type == V_STR ? sink_add_str(rd, rd->out, v.s) : format_str(rd, rd->out, v);
 }
 
@@ -128,8 +124,7 @@ static int branch(struct render *rd, const struct node *n) {
     for (; n; n = n->branch.elif) {
         struct value test;
 
-        if (eval_expr(rd, n->branch.test, &test))
-            return -1;
+        TRY(eval_expr(rd, n->branch.test, &test));
         if (value_truth(test))
             return eval_block(rd, n->branch.body);
         orelse = n->branch.orelse;
@@ -283,8 +278,7 @@ static int statement(struct render *rd, const struct node *n) {
     case N_SET_BLOCK:
         return set(rd, n);
     case N_MACRO:
-        if (make_macro(rd, n->macro.def, &v))
-            return -1;
+        TRY(make_macro(rd, n->macro.def, &v));
         return scope_set(rd, rd->scope, n->macro.def->sym, v);
     case N_FILTER_BLOCK:
         return filter_block(rd, n);
@@ -305,8 +299,7 @@ int eval_block(struct render *rd, const struct node *n) {
     const struct sink *out = rd->out;
     int r = 0;
 
-    if (render_enter(rd))
-        return -1;
+    TRY(render_enter(rd));
     for (; n && !r; n = n->next) {
         rd->line = n->line;
         r = render_charge(rd, 1);

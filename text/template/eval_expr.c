@@ -8,6 +8,7 @@
  * operands were evaluated, since a macro among them has lines of its own.
  */
 
+#include "base/try.h"
 #include "text/template/render.h"
 
 #include <assert.h>
@@ -18,8 +19,7 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
     uint32_t sym = n->name.sym;
 
     for (const struct scope *s = rd->scope; s; s = s->up) {
-        if (render_charge(rd, s->n / 16))
-            return -1;
+        TRY(render_charge(rd, s->n / 16));
         for (uint32_t i = 0; i < s->n; i++) {
             if (s->b[i].sym == sym) {
                 *out = s->b[i].v;
@@ -96,8 +96,7 @@ static int compare(struct render *rd, const struct node *n, struct value *out) {
     struct value a, b;
     bool holds = true;
 
-    if (eval_expr(rd, n->list.first, &a))
-        return -1;
+    TRY(eval_expr(rd, n->list.first, &a));
     for (const struct node *m = n->list.first->next; m && holds; m = m->next) {
         if (eval_expr(rd, m->sub.a, &b) || operator_compare(rd, m->op, a, b, &holds))
             return -1;
@@ -109,8 +108,7 @@ static int compare(struct render *rd, const struct node *n, struct value *out) {
 
 /* `and` and `or` give one of their operands, not a bool. */
 static int logic(struct render *rd, const struct node *n, struct value *out) {
-    if (eval_expr(rd, n->sub.a, out))
-        return -1;
+    TRY(eval_expr(rd, n->sub.a, out));
     if (value_truth(*out) == (n->type == N_OR))
         return 0;
     return eval_expr(rd, n->sub.b, out);
@@ -120,8 +118,7 @@ static int logic(struct render *rd, const struct node *n, struct value *out) {
 static int condition(struct render *rd, const struct node *n, struct value *out) {
     struct value test;
 
-    if (eval_expr(rd, n->sub.a, &test))
-        return -1;
+    TRY(eval_expr(rd, n->sub.a, &test));
     if (value_truth(test))
         return eval_expr(rd, n->sub.b, out);
     if (n->sub.c)
@@ -133,8 +130,7 @@ static int condition(struct render *rd, const struct node *n, struct value *out)
 static int sign(struct render *rd, const struct node *n, struct value *out) {
     struct value v;
 
-    if (eval_expr(rd, n->sub.a, &v))
-        return -1;
+    TRY(eval_expr(rd, n->sub.a, &v));
     if (v.type == V_UNDEFINED)
         return value_fail_undefined(rd, v);
     if (v.type == V_FLOAT) {
@@ -169,8 +165,7 @@ static int slice(struct render *rd, const struct node *n, struct value *out) {
     const struct node *bounds[3] = {n->sub.b, n->sub.c, n->sub.d};
     struct value obj, bound[3];
 
-    if (eval_expr(rd, n->sub.a, &obj))
-        return -1;
+    TRY(eval_expr(rd, n->sub.a, &obj));
     for (int i = 0; i < 3; i++) {
         bound[i] = value_none();
         if (bounds[i] && eval_expr(rd, bounds[i], &bound[i]))
@@ -183,8 +178,7 @@ static int slice(struct render *rd, const struct node *n, struct value *out) {
 static int attr(struct render *rd, const struct node *n, struct value *out) {
     struct value obj;
 
-    if (eval_expr(rd, n->attr.obj, &obj))
-        return -1;
+    TRY(eval_expr(rd, n->attr.obj, &obj));
     rd->line = n->line;
     return operator_attr(rd, obj, n->attr.name, out);
 }
@@ -213,8 +207,7 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
     }
     if (!a->star_star)
         return 0;
-    if (eval_expr(rd, a->star_star, &v))
-        return -1;
+    TRY(eval_expr(rd, a->star_star, &v));
     if (v.type != V_DICT)
         return render_fail(rd, "argument after ** must be a mapping, not %s", value_type_name(v));
     struct named_value *kw = render_alloc(rd, (size_t)args->n_kw + v.dict->n, sizeof(*kw));
@@ -239,14 +232,12 @@ static int eval_args(struct render *rd, const struct node_args *a, struct args *
     if (!args->pos || !args->kw)
         return -1;
     for (const struct node *n = a->pos; n; n = n->next) {
-        if (eval_expr(rd, n, &args->pos[args->n_pos++]))
-            return -1;
+        TRY(eval_expr(rd, n, &args->pos[args->n_pos++]));
     }
     for (const struct node_kwarg *kw = a->kw; kw; kw = kw->next) {
         struct value v;
 
-        if (eval_expr(rd, kw->value, &v))
-            return -1;
+        TRY(eval_expr(rd, kw->value, &v));
         add_kwarg(args, kw->name, v);
     }
     return a->star || a->star_star ? eval_stars(rd, a, args) : 0;
@@ -260,16 +251,14 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
     struct args args;
 
     if (fn->type == N_ATTR) {
-        if (eval_expr(rd, fn->attr.obj, &self))
-            return -1;
+        TRY(eval_expr(rd, fn->attr.obj, &self));
         method = method_find(self, fn->attr.name);
         if (!method && operator_attr(rd, self, fn->attr.name, &f))
             return -1;
     } else if (eval_expr(rd, fn, &f)) {
         return -1;
     }
-    if (eval_args(rd, &n->call.args, &args))
-        return -1;
+    TRY(eval_args(rd, &n->call.args, &args));
     rd->line = n->line;
     return method ? call_builtin(rd, method, "method", self, &args, out)
                   : call_value(rd, f, &args, out);
@@ -298,8 +287,7 @@ static int test(struct render *rd, const struct node *n, struct value *out) {
     if (eval_expr(rd, n->call.obj, &self) || eval_args(rd, &n->call.args, &args))
         return -1;
     rd->line = n->line;
-    if (call_test(rd, n->call.name, self, &args, &is))
-        return -1;
+    TRY(call_test(rd, n->call.name, self, &args, &is));
     *out = value_bool(is != n->op);
     return 0;
 }
@@ -307,8 +295,7 @@ static int test(struct render *rd, const struct node *n, struct value *out) {
 static int negation(struct render *rd, const struct node *n, struct value *out) {
     struct value v;
 
-    if (eval_expr(rd, n->sub.a, &v))
-        return -1;
+    TRY(eval_expr(rd, n->sub.a, &v));
     *out = value_bool(!value_truth(v));
     return 0;
 }

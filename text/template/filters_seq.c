@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/template/builtin.h"
 
 static int items_of(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
@@ -44,8 +45,7 @@ static int filter_default(struct render *rd, const struct call *c, struct value 
 static int filter_length(struct render *rd, const struct call *c, struct value *out) {
     int64_t n;
 
-    if (value_length(rd, c->self, &n))
-        return -1;
+    TRY(value_length(rd, c->self, &n));
     *out = value_int(n);
     return 0;
 }
@@ -72,8 +72,7 @@ static int attribute(struct render *rd, struct value v, struct value path, struc
         if (name->len && name->data[0] >= '0' && name->data[0] <= '9' &&
             text_to_int(name, 10, &number))
             key = value_int((int64_t)number);
-        if (operator_item(rd, *out, key, out))
-            return -1;
+        TRY(operator_item(rd, *out, key, out));
         i = end + 1;
     }
     return 0;
@@ -90,8 +89,7 @@ static int filter_first(struct render *rd, const struct call *c, struct value *o
         v.seq->cap--;
         return 0;
     }
-    if (items_of(rd, c, &items, &n))
-        return -1;
+    TRY(items_of(rd, c, &items, &n));
     *out = n ? items[0] : value_undefined(NULL, V_MISSING);
     return 0;
 }
@@ -102,8 +100,7 @@ static int filter_last(struct render *rd, const struct call *c, struct value *ou
 
     if (value_is_seq(c->self, SEQ_GENERATOR))
         return render_fail(rd, "'generator' object is not reversible");
-    if (items_of(rd, c, &items, &n))
-        return -1;
+    TRY(items_of(rd, c, &items, &n));
     *out = n ? items[n - 1] : value_undefined(NULL, V_MISSING);
     return 0;
 }
@@ -121,8 +118,7 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
     else if (format_to_str(rd, c->a[0], &sep))
         return -1;
     for (uint32_t i = 0; i < n; i++) {
-        if (attribute(rd, items[i], c->a[1], &parts[i]))
-            return -1;
+        TRY(attribute(rd, items[i], c->a[1], &parts[i]));
     }
     return text_join(rd, sep, parts, n, false, out);
 }
@@ -140,8 +136,7 @@ static int filter_items(struct render *rd, const struct call *c, struct value *o
     if (!s || render_charge(rd, d->n))
         return -1;
     for (; s->n < d->n; s->n++) {
-        if (value_pair(rd, d->e[s->n].key, d->e[s->n].value, &s->v[s->n]))
-            return -1;
+        TRY(value_pair(rd, d->e[s->n].key, d->e[s->n].value, &s->v[s->n]));
     }
     *out = value_seq(s);
     return 0;
@@ -204,11 +199,9 @@ static int filter_dictsort(struct render *rd, const struct call *c, struct value
 
     if (c->self.type != V_DICT)
         return render_fail(rd, "dictsort wants a dict, not '%s'", value_type_name(c->self));
-    if (filter_items(rd, c, &pairs))
-        return -1;
+    TRY(filter_items(rd, c, &pairs));
     pairs.seq->kind = SEQ_LIST;
-    if (keys_of(rd, pairs.seq->v, pairs.seq->n, value_int(by_value), value_truth(c->a[0]), &keys))
-        return -1;
+    TRY(keys_of(rd, pairs.seq->v, pairs.seq->n, value_int(by_value), value_truth(c->a[0]), &keys));
     *out = pairs;
     return value_sort(rd, pairs.seq->v, keys, pairs.seq->n, value_truth(c->a[2]));
 }
@@ -263,8 +256,7 @@ static int filter_map(struct render *rd, const struct call *c, struct value *out
             return r;
         if (v.type == V_UNDEFINED && def.type != V_MISSING)
             v = def;
-        if (seq_add(rd, out->seq, v))
-            return -1;
+        TRY(seq_add(rd, out->seq, v));
     }
     return 0;
 }
@@ -296,8 +288,7 @@ static int filter_choose(struct render *rd, const struct call *c, struct value *
     for (uint32_t i = 0; i < n; i++) {
         bool is;
 
-        if (attribute(rd, items[i], path, &v))
-            return -1;
+        TRY(attribute(rd, items[i], path, &v));
         is = value_truth(v);
         if (test && call_test(rd, test, v, &rest, &is))
             return -1;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/try.h"
 #include "text/template/builtin.h"
 
 static int as_text(struct render *rd, struct value v, const struct tstr **out) {
@@ -91,8 +92,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     if (c->a[0].type == V_STR) {
         in = c->a[0].s;
     } else {
-        if (builtin_int(rd, c->a[0], 4, &width))
-            return -1;
+        TRY(builtin_int(rd, c->a[0], 4, &width));
         if (width > (int64_t)sizeof(blanks) - 1)
             return render_fail(rd, "indent: the width is too large");
         in = tstr_new(rd, blanks, (size_t)MAX(width, (int64_t)0), false);
@@ -129,8 +129,7 @@ static int filter_int(struct render *rd, const struct call *c, struct value *out
     *out = c->a[0].type == V_MISSING ? value_int(0) : c->a[0];
     if (v.type == V_UNDEFINED)
         return value_fail_undefined(rd, v);
-    if (builtin_int(rd, c->a[1], 10, &base))
-        return -1;
+    TRY(builtin_int(rd, c->a[1], 10, &base));
     if (value_is_int(v))
         return value_from_wide(rd, value_wide(v), out);
     if (v.type == V_STR && base >= 2 && base <= 36 && text_to_int(v.s, (int)base, &n))

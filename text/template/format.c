@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "base/try.h"
 #include "text/template/render.h"
 
 /* Adds one to the last digit of "1.234e5": false when it overflows. */
@@ -121,8 +122,7 @@ static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
     const char *quote = doubled ? "\"" : "'";
     size_t done = 0, w;
 
-    if (sink_add_text(rd, k, quote))
-        return -1;
+    TRY(sink_add_text(rd, k, quote));
     for (size_t i = 0; i < s->len; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
 
@@ -163,8 +163,7 @@ static int repr_seq(struct render *rd, struct sink *k, const struct seq *s) {
 
     if (s->kind == SEQ_RANGE)
         return repr_range(rd, k, s);
-    if (sink_add_text(rd, k, open[s->kind]))
-        return -1;
+    TRY(sink_add_text(rd, k, open[s->kind]));
     for (uint32_t i = 0; i < s->n && s->kind != SEQ_GENERATOR; i++) {
         if ((i && sink_add_text(rd, k, ", ")) || format_repr(rd, k, s->v[i]))
             return -1;
@@ -281,8 +280,7 @@ static int field_value(struct render *rd, const struct tstr *name, const struct 
                                    "and attributes of fields are not supported");
     while (k < args->n_kw && !tstr_equal(args->kw[k].name, name))
         k++;
-    if (render_charge(rd, k / 8))
-        return -1;
+    TRY(render_charge(rd, k / 8));
     if (k == args->n_kw)
         return render_fail(rd, "format() lacks the argument '%.*s'",
                            (int)MIN(name->len, (size_t)80), name->data);
@@ -304,8 +302,7 @@ int format_braces(struct render *rd, const struct tstr *fmt, const struct args *
         if (c != '{' && c != '}')
             continue;
         if (i + 1 < fmt->len && fmt->data[i + 1] == c) {
-            if (sink_add_part(rd, k, fmt, done, ++i))
-                return -1;
+            TRY(sink_add_part(rd, k, fmt, done, ++i));
             done = i + 1;
             continue;
         }
@@ -323,8 +320,7 @@ int format_braces(struct render *rd, const struct tstr *fmt, const struct args *
         i = end;
         done = end + 1;
     }
-    if (sink_add_part(rd, k, fmt, done, fmt->len))
-        return -1;
+    TRY(sink_add_part(rd, k, fmt, done, fmt->len));
     *out = value_str(sink_take(rd, k));
     return out->s ? 0 : -1;
 }

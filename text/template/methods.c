@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/template/builtin.h"
 
 static int dict_get_method(struct render *rd, const struct call *c, struct value *out) {
@@ -55,12 +56,10 @@ static int dict_update(struct render *rd, const struct call *c, struct value *ou
     for (uint32_t i = 0; a->n_pos && i < a->pos[0].dict->n; i++) {
         const struct dict_entry *e = &a->pos[0].dict->e[i];
 
-        if (dict_set(rd, c->self.dict, e->key, e->value))
-            return -1;
+        TRY(dict_set(rd, c->self.dict, e->key, e->value));
     }
     for (uint32_t i = 0; i < a->n_kw; i++) {
-        if (dict_set(rd, c->self.dict, value_str(a->kw[i].name), a->kw[i].v))
-            return -1;
+        TRY(dict_set(rd, c->self.dict, value_str(a->kw[i].name), a->kw[i].v));
     }
     return 0;
 }
@@ -79,8 +78,7 @@ static int list_extend(struct render *rd, const struct call *c, struct value *ou
     if (value_items(rd, c->a[0], &items, &n) || render_charge(rd, n))
         return -1;
     for (uint32_t i = 0; i < n; i++) {
-        if (seq_add(rd, c->self.seq, items[i]))
-            return -1;
+        TRY(seq_add(rd, c->self.seq, items[i]));
     }
     return 0;
 }
@@ -97,8 +95,7 @@ static int list_pop(struct render *rd, const struct call *c, struct value *out) 
     struct seq *s = c->self.seq;
     int64_t at;
 
-    if (builtin_int(rd, c->a[0], -1, &at))
-        return -1;
+    TRY(builtin_int(rd, c->a[0], -1, &at));
     at += at < 0 ? s->n : 0;
     if (at < 0 || at >= s->n)
         return render_fail(rd, s->n ? "pop index out of range" : "pop from empty list");

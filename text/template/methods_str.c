@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "base/try.h"
 #include "text/template/builtin.h"
 
 static int str_case(struct render *rd, const struct call *c, struct value *out) {
@@ -41,8 +42,7 @@ static int split_words(struct render *rd, const struct tstr *s, int64_t max, str
             return add_slice(rd, list, s, begin, s->len);
         while (i < s->len && !tstr_is_space(tstr_decode(s->data, s->len, i, &w)))
             i += w;
-        if (add_slice(rd, list, s, begin, i))
-            return -1;
+        TRY(add_slice(rd, list, s, begin, i));
     }
 }
 
@@ -53,8 +53,7 @@ static int split_at(struct render *rd, const struct tstr *s, const struct tstr *
 
     assert(sep->len > 0); /* an empty separator would be found for ever */
     while (max-- != 0 && (at = tstr_find(s, sep, begin, s->len)) != SIZE_MAX) {
-        if (add_slice(rd, list, s, begin, at))
-            return -1;
+        TRY(add_slice(rd, list, s, begin, at));
         begin = at + sep->len;
     }
     return add_slice(rd, list, s, begin, s->len);
@@ -116,8 +115,7 @@ static int str_has_affix(struct render *rd, const struct call *c, struct value *
                                end ? "endswith" : "startswith", value_type_name(v[i]));
         size_t len = v[i].s->len;
 
-        if (render_charge_bytes(rd, len))
-            return -1;
+        TRY(render_charge_bytes(rd, len));
         if (from <= to && len <= to - from &&
             memcmp(c->self.s->data + (end ? to - len : from), v[i].s->data, len) == 0)
             *out = value_bool(true);
@@ -187,8 +185,7 @@ static int str_is_digit(struct render *rd, const struct call *c, struct value *o
     bool all = s->len > 0;
     size_t w;
 
-    if (render_charge_bytes(rd, s->len))
-        return -1;
+    TRY(render_charge_bytes(rd, s->len));
     for (size_t i = 0; i < s->len && all; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
 

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/template/render.h"
 
 /* Python's wording: people search for it. */
@@ -216,8 +217,7 @@ static int str_item(struct render *rd, const struct tstr *s, int64_t i, struct v
     size_t w;
 
     i = wrap_index(i, n);
-    if (render_charge_bytes(rd, s->len))
-        return -1;
+    TRY(render_charge_bytes(rd, s->len));
     if (i < 0 || i >= n) {
         *out = value_undefined(NULL, V_STR);
         return 0;
@@ -371,8 +371,7 @@ static int slice_seq(struct render *rd, const struct seq *from, const struct val
     bool is_range = from->kind == SEQ_RANGE;
     struct slice at;
 
-    if (slice_range(rd, bound, from->n, &at))
-        return -1;
+    TRY(slice_range(rd, bound, from->n, &at));
     struct seq *s = seq_new(rd, from->kind, (uint32_t)at.count + (is_range ? 3 : 0));
 
     if (!s || render_charge(rd, (uint64_t)at.count / 4))

@@ -4,6 +4,7 @@
  * and can be changed by the template; their strings stay where the JSON document has them.
  */
 
+#include "base/try.h"
 #include "text/template/render.h"
 
 #include <assert.h>
@@ -63,8 +64,7 @@ static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t d
         return -1;
     s->user = user;
     for (yyjson_val *m; (m = yyjson_arr_iter_next(&it)); s->n++) {
-        if (convert(rd, m, user, depth, &s->v[s->n]))
-            return -1;
+        TRY(convert(rd, m, user, depth, &s->v[s->n]));
     }
     *out = value_seq(s);
     return 0;
@@ -175,13 +175,12 @@ static int trust_content(struct render *rd, const struct seq *messages,
     for (; i < n && trust[i].message == trust->message; i++) {
         assert(at <= trust[i].begin && trust[i].begin < trust[i].end &&
                trust[i].end <= content.s->len);
-        if (sink_add(rd, k, content.s->data + at, trust[i].begin - at, true) ||
-            sink_add(rd, k, content.s->data + trust[i].begin, trust[i].end - trust[i].begin, false))
-            return -1;
+        TRY(sink_add(rd, k, content.s->data + at, trust[i].begin - at, true));
+        TRY(sink_add(rd, k, content.s->data + trust[i].begin, trust[i].end - trust[i].begin,
+                     false));
         at = trust[i].end;
     }
-    if (sink_add(rd, k, content.s->data + at, content.s->len - at, true))
-        return -1;
+    TRY(sink_add(rd, k, content.s->data + at, content.s->len - at, true));
     const struct tstr *s = sink_take(rd, k);
 
     if (!s || dict_set(rd, m.dict, value_str(TSTR_STATIC("content")), value_str(s)))
@@ -223,8 +222,7 @@ static int load_globals(struct render *rd, yyjson_val *vars, const struct templa
 
         if (!j || !s->read)
             continue;
-        if (convert(rd, j, !is_special_token(s->name), 0, &rd->globals[i]))
-            return -1;
+        TRY(convert(rd, j, !is_special_token(s->name), 0, &rd->globals[i]));
         if (tstr_is(s->name, "messages") &&
             (trust_roles(rd, rd->globals[i]) || trust_contents(rd, rd->globals[i], opts)))
             return -1;

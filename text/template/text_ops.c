@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "base/try.h"
 #include "text/template/builtin.h"
 
 int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out) {
@@ -99,8 +100,7 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
         *out = value_str(s);
         return 0;
     }
-    if (sink_add_part(rd, k, s, done, s->len))
-        return -1;
+    TRY(sink_add_part(rd, k, s, done, s->len));
     return finish(rd, k, s->safe, out);
 }
 
@@ -108,8 +108,7 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
 static int is_one_of(struct render *rd, const struct tstr *chars, const char *p, size_t w) {
     struct tstr c = {.data = p, .len = w};
 
-    if (render_charge(rd, 1 + chars->len / 64))
-        return -1;
+    TRY(render_charge(rd, 1 + chars->len / 64));
     return tstr_find(chars, &c, 0, chars->len) != SIZE_MAX;
 }
 
@@ -119,8 +118,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
     size_t begin = 0, end = s->len, w;
     int r = 1;
 
-    if (builtin_string(rd, chars, NULL, &set))
-        return -1;
+    TRY(builtin_string(rd, chars, NULL, &set));
     if (!set)
         tstr_trim(s, left, right, &begin, &end);
     while (set && left && begin < end) {

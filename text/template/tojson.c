@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/template/render.h"
 
 struct writer {
@@ -36,8 +37,7 @@ static int add_json_escape(struct writer *w, uint32_t cp, bool user) {
 static int write_string(struct writer *w, const struct tstr *s) {
     size_t done = 0, n;
 
-    if (sink_add_text(w->rd, w->k, "\""))
-        return -1;
+    TRY(sink_add_text(w->rd, w->k, "\""));
     for (size_t i = 0; i < s->len; i += n) {
         unsigned char c = (unsigned char)s->data[i];
 
@@ -46,9 +46,8 @@ static int write_string(struct writer *w, const struct tstr *s) {
             continue;
         uint32_t cp = tstr_decode(s->data, s->len, i, &n);
 
-        if (sink_add_part(w->rd, w->k, s, done, i) ||
-            add_json_escape(w, cp < 0x110000 ? cp : 0xfffd, tstr_user_at(s, i)))
-            return -1;
+        TRY(sink_add_part(w->rd, w->k, s, done, i));
+        TRY(add_json_escape(w, cp < 0x110000 ? cp : 0xfffd, tstr_user_at(s, i)));
         done = i + n;
     }
     return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"") ? -1 : 0;
@@ -72,11 +71,9 @@ static int write_number(struct writer *w, struct value v) {
 static int new_line(struct writer *w, uint32_t depth) {
     if (!w->pretty)
         return 0;
-    if (sink_add_text(w->rd, w->k, "\n"))
-        return -1;
+    TRY(sink_add_text(w->rd, w->k, "\n"));
     for (uint32_t i = 0; i < depth; i++) {
-        if (sink_add_str(w->rd, w->k, w->indent))
-            return -1;
+        TRY(sink_add_str(w->rd, w->k, w->indent));
     }
     return 0;
 }
@@ -90,12 +87,10 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
 
     if (v.seq->kind > SEQ_TUPLE && v.seq->kind != SEQ_GENERATOR)
         return render_fail(w->rd, "Object of type %s is not JSON serializable", value_type_name(v));
-    if (value_items(w->rd, v, &items, &n))
-        return -1;
+    TRY(value_items(w->rd, v, &items, &n));
     if (!n)
         return sink_add_text(w->rd, w->k, "[]");
-    if (sink_add_text(w->rd, w->k, "["))
-        return -1;
+    TRY(sink_add_text(w->rd, w->k, "["));
     for (uint32_t i = 0; i < n; i++) {
         if ((i && sink_add_str(w->rd, w->k, w->comma)) || new_line(w, depth) ||
             write_value(w, items[i], depth))
@@ -150,8 +145,7 @@ static int write_object(struct writer *w, const struct dict *d, uint32_t depth) 
 }
 
 static int write_value(struct writer *w, struct value v, uint32_t depth) {
-    if (render_charge(w->rd, 1))
-        return -1;
+    TRY(render_charge(w->rd, 1));
     switch (v.type) {
     case V_NONE:
         return sink_add_text(w->rd, w->k, "null");
@@ -167,8 +161,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
     case V_DICT: {
         bool user = v.type == V_SEQ ? v.seq->user : v.dict->user;
 
-        if (render_enter(w->rd))
-            return -1;
+        TRY(render_enter(w->rd));
         w->k->all_user += user;
         int r = v.type == V_SEQ ? write_array(w, v, depth + 1) : write_object(w, v.dict, depth + 1);
 

@@ -10,6 +10,7 @@
  * readers clip.
  */
 
+#include "base/try.h"
 #include "text/template/tstr.h"
 
 #include <assert.h>
@@ -332,8 +333,7 @@ int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_
     for (uint32_t i = first_mark(s, begin); i < s->n_marks && s->marks[i].begin < end; i++) {
         size_t from = MAX(s->marks[i].begin, begin), to = MIN(s->marks[i].end, end);
 
-        if (add_mark(rd, k, at + from - begin, at + to - begin))
-            return -1;
+        TRY(add_mark(rd, k, at + from - begin, at + to - begin));
     }
     if (k->all_user && add_mark(rd, k, at, at + end - begin))
         return -1;

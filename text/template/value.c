@@ -1,3 +1,4 @@
+#include "base/try.h"
 #include "text/template/value.h"
 
 #include <assert.h>
@@ -96,8 +97,7 @@ static int equal_seqs(struct render *rd, const struct seq *a, const struct seq *
     if (a->kind != b->kind || a->n != b->n || a->kind == SEQ_GENERATOR || a->kind == SEQ_VALUES)
         return 0;
     for (uint32_t i = 0; i < a->n; i++) {
-        if (value_equal(rd, a->v[i], b->v[i], out))
-            return -1;
+        TRY(value_equal(rd, a->v[i], b->v[i], out));
         if (!*out)
             return 0;
     }
@@ -115,8 +115,7 @@ static int equal_dicts(struct render *rd, const struct dict *a, const struct dic
 
         if (r <= 0)
             return r;
-        if (value_equal(rd, a->e[i].value, v, out))
-            return -1;
+        TRY(value_equal(rd, a->e[i].value, v, out));
         if (!*out)
             return 0;
     }
@@ -134,8 +133,7 @@ static bool equal_numbers(struct value a, struct value b) {
 /* Never fails for types: what cannot be equal is different. Depth and fuel can run out. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
     *out = false;
-    if (render_charge(rd, 1))
-        return -1;
+    TRY(render_charge(rd, 1));
     if (value_is_number(a) && value_is_number(b)) {
         *out = equal_numbers(a, b);
         return 0;
@@ -152,8 +150,7 @@ int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
         return render_charge_bytes(rd, a.s->len == b.s->len ? a.s->len : 0);
     case V_SEQ:
     case V_DICT: {
-        if (render_enter(rd))
-            return -1;
+        TRY(render_enter(rd));
         int r = a.type == V_SEQ ? equal_seqs(rd, a.seq, b.seq, out)
                                 : equal_dicts(rd, a.dict, b.dict, out);
 
@@ -172,8 +169,7 @@ static int less_seqs(struct render *rd, const struct seq *a, const struct seq *b
     for (uint32_t i = 0; i < MIN(a->n, b->n); i++) {
         bool same;
 
-        if (value_equal(rd, a->v[i], b->v[i], &same))
-            return -1;
+        TRY(value_equal(rd, a->v[i], b->v[i], &same));
         if (!same)
             return value_less(rd, a->v[i], b->v[i], op, out);
     }
@@ -183,8 +179,7 @@ static int less_seqs(struct render *rd, const struct seq *a, const struct seq *b
 
 /* @op is only for the message. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out) {
-    if (render_charge(rd, 1))
-        return -1;
+    TRY(render_charge(rd, 1));
     if (a.type == V_UNDEFINED || b.type == V_UNDEFINED)
         return value_fail_undefined(rd, a.type == V_UNDEFINED ? a : b);
     if (value_is_number(a) && value_is_number(b)) {
@@ -200,8 +195,7 @@ int value_less(struct render *rd, struct value a, struct value b, const char *op
     }
     if (a.type == V_SEQ && b.type == V_SEQ && a.seq->kind == b.seq->kind &&
         a.seq->kind <= SEQ_TUPLE) {
-        if (render_enter(rd))
-            return -1;
+        TRY(render_enter(rd));
         int r = less_seqs(rd, a.seq, b.seq, op, out);
 
         render_leave(rd);
@@ -232,11 +226,9 @@ int value_contains(struct render *rd, struct value in, struct value what, bool *
     }
     if (in.type != V_SEQ && in.type != V_UNDEFINED)
         return render_fail(rd, "argument of type '%s' is not iterable", value_type_name(in));
-    if (value_items(rd, in, &items, &n))
-        return -1;
+    TRY(value_items(rd, in, &items, &n));
     for (uint32_t i = 0; i < n && !*out; i++) {
-        if (value_equal(rd, items[i], what, out))
-            return -1;
+        TRY(value_equal(rd, items[i], what, out));
     }
     return 0;
 }
@@ -382,9 +374,8 @@ static int merge_sort(struct render *rd, struct pair *p, struct pair *tmp, uint3
 
     if (n < 2)
         return 0;
-    if (merge_sort(rd, p, tmp, half, reverse) ||
-        merge_sort(rd, p + half, tmp + half, n - half, reverse))
-        return -1;
+    TRY(merge_sort(rd, p, tmp, half, reverse));
+    TRY(merge_sort(rd, p + half, tmp + half, n - half, reverse));
     while (i < half && j < n) {
         bool second;
 
@@ -413,8 +404,7 @@ int value_sort(struct render *rd, struct value *v, struct value *keys, uint32_t 
         return -1;
     for (uint32_t i = 0; i < n; i++)
         p[i] = (struct pair){v[i], keys[i]};
-    if (merge_sort(rd, p, tmp, n, reverse))
-        return -1;
+    TRY(merge_sort(rd, p, tmp, n, reverse));
     for (uint32_t i = 0; i < n; i++)
         v[i] = p[i].v;
     return 0;
