@@ -83,12 +83,11 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
                        gguf_has(g, key) ? "not an array of strings" : "missing");
     if (gguf_array_n(merges) >= RANK_NONE)
         return err_set(err, 0, NULL, "%s has too many entries", key);
-    int r = special_ids_load(&t->special, &t->vocab, g, t->pretok && t->pretok->add_bos, err);
-    if (r == 0)
-        r = pairs_init(&t->pairs, t->vocab.key, gguf_array_n(merges));
-    for (uint64_t i = 0; i < gguf_array_n(merges) && r == 0; i++)
-        r = add_merge(t, gguf_array_str(merges, i), (uint32_t)i, err);
-    if (r == 0 && t->kind == KIND_BYTES)
+    TRY(special_ids_load(&t->special, &t->vocab, g, t->pretok && t->pretok->add_bos, err));
+    TRY(pairs_init(&t->pairs, t->vocab.key, gguf_array_n(merges)));
+    for (uint64_t i = 0; i < gguf_array_n(merges); i++)
+        TRY(add_merge(t, gguf_array_str(merges, i), (uint32_t)i, err));
+    if (t->kind == KIND_BYTES)
         find_bytes(t);
-    return r;
+    return 0;
 }

@@ -196,10 +196,8 @@ static int reserve_long(struct merger *m, size_t n) {
 static int merge_long(struct merger *m, const struct pairs *p) {
     struct symbol *s = m->sym;
     uint32_t n = (uint32_t)m->n, *next, *prev;
-    int r = reserve_long(m, n);
 
-    if (r < 0)
-        return r;
+    TRY(reserve_long(m, n));
     next = m->link;
     prev = m->link + m->n;
     m->n_heap = 0;
@@ -215,9 +213,8 @@ static int merge_long(struct merger *m, const struct pairs *p) {
         uint64_t top = pop(m);
         uint32_t at = (uint32_t)top, gone, before;
 
-        if (k % PAUSE_MERGES == 0 && (r = job_pause()) < 0)
-            return r;
-
+        if (k % PAUSE_MERGES == 0)
+            TRY(job_pause());
         if (s[at].rank != top >> 32)
             continue;
         gone = next[at];

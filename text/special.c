@@ -131,29 +131,24 @@ static void add_end_text(struct special_ids *s, struct vocab *v, const char *tex
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err) {
     int32_t id;
-    int r;
 
     *s = (struct special_ids){.add_bos = add_bos};
     s->end = reallocarray(NULL, END_IDS_MAX, sizeof(*s->end));
     if (!s->end)
         return -ENOMEM;
-    r = read_id(g, "bos", v->n, &s->bos, err);
-    if (r == 0)
-        r = read_id(g, "eos", v->n, &s->eos, err);
-    if (r == 0)
-        r = read_id(g, "unknown", v->n, &s->unk, err);
-    if (r == 0)
-        r = special_read_flag(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err);
-    if (r == 0)
-        r = special_read_flag(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err);
-    for (size_t i = 0; i < ARRAY_SIZE(end_texts) && r == 0; i++)
+    TRY(read_id(g, "bos", v->n, &s->bos, err));
+    TRY(read_id(g, "eos", v->n, &s->eos, err));
+    TRY(read_id(g, "unknown", v->n, &s->unk, err));
+    TRY(special_read_flag(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err));
+    TRY(special_read_flag(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err));
+    for (size_t i = 0; i < ARRAY_SIZE(end_texts); i++)
         add_end_text(s, v, end_texts[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(end_keys) && r == 0; i++) {
-        r = read_id(g, end_keys[i], v->n, &id, err);
+    for (size_t i = 0; i < ARRAY_SIZE(end_keys); i++) {
+        TRY(read_id(g, end_keys[i], v->n, &id, err));
         if (!is_end_of_message(v, id))
             add_end(s, id);
     }
-    return r;
+    return 0;
 }
 
 /* @id, unless it is there: of a key, else of a text. */
@@ -170,13 +165,11 @@ static int find_id(const struct gguf *g, const struct vocab *v, const char *key,
 
 int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
                           struct err *err) {
-    int r = special_ids_load(s, v, g, true, err);
-
+    TRY(special_ids_load(s, v, g, true, err));
     s->add_eos = true;
-    if (r < 0 || (r = find_id(g, v, "cls", "[CLS]", &s->bos, err)) < 0 ||
-        (r = find_id(g, v, "seperator", "[SEP]", &s->eos, err)) < 0 || /* spelt so in the files */
-        (r = find_id(g, v, "unknown", "[UNK]", &s->unk, err)) < 0)
-        return r;
+    TRY(find_id(g, v, "cls", "[CLS]", &s->bos, err));
+    TRY(find_id(g, v, "seperator", "[SEP]", &s->eos, err)); /* spelt so in the files */
+    TRY(find_id(g, v, "unknown", "[UNK]", &s->unk, err));
     v->type[s->bos] = v->type[s->eos] = TOKEN_CONTROL;
     v->type[s->unk] = TOKEN_UNKNOWN;
     return 0;

@@ -34,15 +34,12 @@ static int add_chars(struct vocab *v) {
             uint32_t cp;
             unsigned n = unicode_decode(s, s + (len - i), &cp);
             char c[4];
-            int r;
 
             i += n;
             if (cp == UNICODE_INVALID || vocab_find(v, s, n) != TOKEN_NONE)
                 continue;
             memcpy(c, s, n); /* the texts move */
-            r = vocab_add_char(v, c, n);
-            if (r < 0)
-                return r;
+            TRY(vocab_add_char(v, c, n));
         }
     }
     return 0;
@@ -60,7 +57,6 @@ static int add_cuts(struct tokenizer *t, uint32_t id, uint32_t rank) {
 
     for (uint32_t i = 0; i < len;) {
         uint32_t cp, left, right;
-        int r;
 
         i += unicode_decode(s + i, s + len, &cp);
         left = vocab_find(v, s, i);
@@ -69,9 +65,7 @@ static int add_cuts(struct tokenizer *t, uint32_t id, uint32_t rank) {
         right = vocab_find(v, s + i, len - i);
         if (!is_symbol(v, right))
             continue;
-        r = pairs_grow(&t->pairs, 1);
-        if (r < 0)
-            return r;
+        TRY(pairs_grow(&t->pairs, 1));
         pairs_add(&t->pairs, left, right, rank, id);
     }
     return 0;
@@ -96,16 +90,15 @@ int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
         return err_set(err, 0, NULL, "%s is not an array with a float for each of %u tokens", key,
                        t->vocab.n);
     default_ids(&t->special, &t->vocab);
-    int r = add_chars(&t->vocab);
-    if (r == 0)
-        r = pairs_init(&t->pairs, t->vocab.key, (size_t)t->vocab.n * 4);
-    for (uint32_t id = 0; id < t->vocab.n && r == 0; id++) {
+    TRY(add_chars(&t->vocab));
+    TRY(pairs_init(&t->pairs, t->vocab.key, (size_t)t->vocab.n * 4));
+    for (uint32_t id = 0; id < t->vocab.n; id++) {
         float score = (float)gguf_array_num(scores, id);
 
         if (isnan(score))
             return err_set(err, 0, NULL, "%s[%u] is not a number", key, id);
         if (vocab_is_mergeable(&t->vocab, id))
-            r = add_cuts(t, id, rank_of(score));
+            TRY(add_cuts(t, id, rank_of(score)));
     }
-    return r;
+    return 0;
 }

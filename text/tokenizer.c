@@ -200,24 +200,23 @@ static int encode_text(struct words *w, struct marker_scan *s) {
         [KIND_UNIGRAM] = unigram_encode,
     };
     size_t at = 0;
-    int r = 0;
 
-    while (at < s->len && r == 0) {
+    while (at < s->len) {
         size_t n = 0;
         uint32_t id = 0;
         size_t next = find_marker(s, at, &n, &id);
 
         assert(next >= at && next + n <= s->len && next + n > at);
         if (next > at)
-            r = encode[s->t->kind](w, s->text + at, next - at);
-        if (r == 0 && n) {
-            r = tokens_add(w->out, (int32_t)id);
+            TRY(encode[s->t->kind](w, s->text + at, next - at));
+        if (n) {
+            TRY(tokens_add(w->out, (int32_t)id));
             w->after_special = true;
             n += swallowed(s->t, id, s->text + next + n, s->len - next - n);
         }
         at = next + n;
     }
-    return r;
+    return 0;
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
@@ -229,17 +228,16 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, un
                                .special = flags & TOKENIZE_SPECIAL,
                                .user = user,
                                .n_user = n_user};
-    int r = words_init(&w, t, len, out);
 
-    if (r == 0 && len > INT32_MAX)
-        r = -EMSGSIZE;
-    if (r == 0 && flags & TOKENIZE_BOS && t->special.add_bos && t->special.bos >= 0)
-        r = tokens_add(out, t->special.bos);
-    if (r == 0)
-        r = encode_text(&w, &scan);
-    if (r == 0 && flags & TOKENIZE_BOS && t->special.add_eos && t->special.eos >= 0)
-        r = tokens_add(out, t->special.eos);
-    return r;
+    TRY(words_init(&w, t, len, out));
+    if (len > INT32_MAX)
+        return -EMSGSIZE;
+    if (flags & TOKENIZE_BOS && t->special.add_bos && t->special.bos >= 0)
+        TRY(tokens_add(out, t->special.bos));
+    TRY(encode_text(&w, &scan));
+    if (flags & TOKENIZE_BOS && t->special.add_eos && t->special.eos >= 0)
+        TRY(tokens_add(out, t->special.eos));
+    return 0;
 }
 
 static bool known(const struct tokenizer *t, int32_t id) {
@@ -261,7 +259,6 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special,
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
                      struct buf *out) {
     bool strip = t->space_prefix;
-    int r;
 
     for (size_t i = 0; i < n; i++) {
         size_t len;
@@ -275,8 +272,7 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
             s += space;
             len -= space;
         }
-        if ((r = buf_add(out, s, len)) != 0)
-            return r;
+        TRY(buf_add(out, s, len));
     }
     return 0;
 }

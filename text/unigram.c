@@ -92,15 +92,11 @@ static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *er
 }
 
 int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
-    int r = special_ids_load(&t->special, &t->vocab, g, true, err);
-
+    TRY(special_ids_load(&t->special, &t->vocab, g, true, err));
     t->special.add_eos |= !gguf_has(g, "tokenizer.ggml.add_eos_token");
     t->space_prefix = t->unigram.squeeze = true;
-    if (r < 0 ||
-        (r = special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err)) < 0 ||
-        (r = special_read_flag(g, "tokenizer.ggml.remove_extra_whitespaces", &t->unigram.squeeze,
-                               err)) < 0)
-        return r;
+    TRY(special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err));
+    TRY(special_read_flag(g, "tokenizer.ggml.remove_extra_whitespaces", &t->unigram.squeeze, err));
     for (uint32_t id = 0; id < t->vocab.n && t->special.unk < 0; id++)
         if (t->vocab.type[id] == TOKEN_UNKNOWN)
             t->special.unk = (int32_t)id;
@@ -177,26 +173,23 @@ static size_t normal_prefix(const struct unigram *u, const char *s, size_t len,
 /* Appends @s with spaces as marks. *@after_space: the text so far ends with a space; if @squeeze,
  * further spaces are left out. */
 static int add_normal(struct buf *b, struct gguf_str s, bool squeeze, bool *after_space) {
-    int r = 0;
-
-    for (size_t i = 0; i < s.len && r == 0; i++) {
+    for (size_t i = 0; i < s.len; i++) {
         bool space = s.data[i] == ' ';
 
         if (space && *after_space)
             continue;
-        r = space ? buf_add(b, SPACE_MARK, SPACE_MARK_LEN) : buf_add_char(b, s.data[i]);
+        TRY(space ? buf_add(b, SPACE_MARK, SPACE_MARK_LEN) : buf_add_char(b, s.data[i]));
         *after_space = *after_space && space;
     }
     if (s.len)
         *after_space = squeeze && s.data[s.len - 1] == ' ';
-    return r;
+    return 0;
 }
 
 static int normalise(const struct tokenizer *t, const char *s, size_t len, struct buf *out) {
     const struct unigram *u = &t->unigram;
     bool after_space = u->squeeze;
     struct gguf_str part;
-    int r = 0;
 
     out->len = 0;
     for (size_t i = 0, n; i < len; i += n) {
@@ -204,9 +197,8 @@ static int normalise(const struct tokenizer *t, const char *s, size_t len, struc
         if (out->len == 0 && u->squeeze && part.len == 1 && *part.data == ' ')
             continue;
         if (out->len == 0 && t->space_prefix)
-            r = buf_add(out, SPACE_MARK, SPACE_MARK_LEN);
-        if (r < 0 || (r = add_normal(out, part, u->squeeze, &after_space)) < 0)
-            return r;
+            TRY(buf_add(out, SPACE_MARK, SPACE_MARK_LEN));
+        TRY(add_normal(out, part, u->squeeze, &after_space));
     }
     while (u->squeeze && out->len >= SPACE_MARK_LEN &&
            is_space_mark(out->data + out->len - SPACE_MARK_LEN, SPACE_MARK_LEN))
@@ -272,7 +264,6 @@ static void step_from(const struct tokenizer *t, const char *s, uint32_t len, ui
 /* Tokens of the best way, unknown ones behind each other as one. */
 static int add_way(struct words *w, struct step *best, uint32_t len) {
     uint32_t unknown = w->t->special.unk < 0 ? TOKEN_NONE : (uint32_t)w->t->special.unk, next = 0;
-    int r = 0;
 
     for (uint32_t at = len, from; at > 0; at = from) { /* turned around: where each one leads */
         from = best[at].from;
@@ -281,22 +272,21 @@ static int add_way(struct words *w, struct step *best, uint32_t len) {
         next = at;
     }
     bool after_unknown = false;
-    for (uint32_t at = next; r == 0 && at > 0; at = best[at].from) {
+    for (uint32_t at = next; at > 0; at = best[at].from) {
         bool is_unknown = best[at].id == TOKEN_NONE;
         uint32_t id = is_unknown ? unknown : best[at].id;
 
         if (id != TOKEN_NONE && !(is_unknown && after_unknown))
-            r = tokens_add(w->out, (int32_t)id);
+            TRY(tokens_add(w->out, (int32_t)id));
         after_unknown = is_unknown;
     }
-    return r;
+    return 0;
 }
 
 int unigram_encode(struct words *w, const char *text, size_t len) {
-    int r = normalise(w->t, text, len, &w->normal);
-
-    if (r < 0 || w->normal.len == 0)
-        return r;
+    TRY(normalise(w->t, text, len, &w->normal));
+    if (w->normal.len == 0)
+        return 0;
     if (w->normal.len >= UINT32_MAX / sizeof(struct step))
         return -EMSGSIZE;
     uint32_t n = (uint32_t)w->normal.len, n_chars = 0;
@@ -306,14 +296,14 @@ int unigram_encode(struct words *w, const char *text, size_t len) {
     for (uint32_t i = 0; i <= n; i++)
         best[i] = (struct step){.from = UINT32_MAX};
     best[0].score = 0;
-    for (uint32_t at = 0, n_char; at < n && r == 0; at += n_char) {
+    for (uint32_t at = 0, n_char; at < n; at += n_char) {
         uint32_t cp;
 
         n_char = unicode_decode(w->normal.data + at, w->normal.data + n, &cp);
         step_from(w->t, w->normal.data, n, at, n_char, best);
         if (++n_chars % PAUSE_CHARS == 0)
-            r = job_pause();
+            TRY(job_pause());
     }
     w->normal.len = 0;
-    return r < 0 ? r : add_way(w, best, n);
+    return add_way(w, best, n);
 }

@@ -234,30 +234,26 @@ static int byte_of(const char *s, size_t len) {
 
 /* Appends a piece; GPT-2's printable characters become bytes, all other characters stay. */
 static int add_bytes_piece(struct buf *out, const char *s, uint32_t len) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < len && r == 0;) {
+    for (uint32_t i = 0; i < len;) {
         uint32_t cp;
         unsigned n = unicode_decode(s + i, s + len, &cp);
         int b = cp == UNICODE_INVALID ? -1 : char_to_byte(cp);
 
-        r = b < 0 ? buf_add(out, s + i, n) : buf_add_char(out, (char)b);
+        TRY(b < 0 ? buf_add(out, s + i, n) : buf_add_char(out, (char)b));
         i += n;
     }
-    return r;
+    return 0;
 }
 
 /* Appends a piece with its space marks as spaces. */
 static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < len && r == 0;) {
+    for (uint32_t i = 0; i < len;) {
         bool mark = is_space_mark(s + i, len - i);
 
-        r = buf_add_char(out, mark ? ' ' : s[i]);
+        TRY(buf_add_char(out, mark ? ' ' : s[i]));
         i += mark ? SPACE_MARK_LEN : 1;
     }
-    return r;
+    return 0;
 }
 
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {

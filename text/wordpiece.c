@@ -13,19 +13,17 @@
 #include <assert.h>
 #include <utf8proc.h>
 #include "base/jobs.h"
+#include "base/try.h"
 
 #define WORD_CHARS 100u /* longer ones are unknown, as in BERT's own tokenizer */
 #define DECOMPOSED_MAX 8
 #define PAUSE_WORDS 64u
 
 int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
-    int r = special_ids_load_bert(&t->special, &t->vocab, g, err);
-
+    TRY(special_ids_load_bert(&t->special, &t->vocab, g, err));
     t->space_prefix = true;
     t->lower = t->strip = true;
-    if (r < 0 ||
-        (r = special_read_flag(g, "tokenizer.ggml.normalizer.lowercase", &t->lower, err)) < 0)
-        return r;
+    TRY(special_read_flag(g, "tokenizer.ggml.normalizer.lowercase", &t->lower, err));
     t->strip = t->lower;
     return special_read_flag(g, "tokenizer.ggml.normalizer.strip_accents", &t->strip, err);
 }
@@ -96,13 +94,12 @@ static int end_word(struct words *w) {
 
 static int add_char(struct words *w, uint32_t c) {
     char utf8[4];
-    int r = 0;
 
     if (w->n_chars == 0)
-        r = buf_add(&w->normal, SPACE_MARK, SPACE_MARK_LEN);
+        TRY(buf_add(&w->normal, SPACE_MARK, SPACE_MARK_LEN));
     if (w->n_chars++ > WORD_CHARS) /* too long: unknown */
         return 0;
-    return r < 0 ? r : buf_add(&w->normal, utf8, unicode_encode(c, utf8));
+    return buf_add(&w->normal, utf8, unicode_encode(c, utf8));
 }
 
 /* One character of the normalised text. */
@@ -112,10 +109,8 @@ static int take_char(struct words *w, uint32_t c) {
                      : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
     if (!stands_alone(c))
         return add_char(w, c);
-    int r = end_word(w);
-
-    if (r < 0 || (r = add_char(w, c)) < 0)
-        return r;
+    TRY(end_word(w));
+    TRY(add_char(w, c));
     return end_word(w);
 }
 

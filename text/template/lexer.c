@@ -11,6 +11,7 @@
  * Inside of brackets `}}` and `%}` are two operators, so that `{{ {'a': {}} }}` needs no blank.
  */
 
+#include "base/try.h"
 #include "text/template/lexer.h"
 
 #include <assert.h>
@@ -326,8 +327,7 @@ static int lex_string(struct lexer *lx) {
             return lexer_fail(lx->err, lx->line, "a malformed escape in a string");
         p += 1 + used;
     }
-    if (push_string(lx, T_STRING, s, n))
-        return -EINVAL;
+    TRY(push_string(lx, T_STRING, s, n));
     advance(lx, end + 1);
     return 0;
 }

@@ -20,6 +20,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "text/template/parser.h"
 #include "text/template/render.h"
 
@@ -80,8 +81,7 @@ static int parse_or(struct parser *p, struct node **out) {
 
 /* Groups to the right: a if b else (c if d else e). */
 static int parse_condition(struct parser *p, struct node **out) {
-    if (parse_or(p, out))
-        return -EINVAL;
+    TRY(parse_or(p, out));
     while (parser_is_name(p, "if")) {
         struct node *n = parser_node(p, N_COND, p->tok++->line), *test, *other = NULL;
 
@@ -143,8 +143,7 @@ static int parse_tuple(struct parser *p, unsigned how, bool brackets, struct nod
 }
 
 int parse_expr(struct parser *p, unsigned how, struct node **out) {
-    if (parser_enter(p))
-        return -EINVAL;
+    TRY(parser_enter(p));
     uint32_t depth = p->depth, conditional = p->conditional;
     int r = how & PARSE_TUPLE ? parse_tuple(p, how, false, out) : parse_one(p, how, out);
 
@@ -221,8 +220,7 @@ static int parse_binary(struct parser *p, int level, struct node **out) {
 
 /* Parts of `a ~ b ~ c`. */
 static int parse_concat(struct parser *p, struct node **out) {
-    if (parse_binary(p, 2, out))
-        return -EINVAL;
+    TRY(parse_binary(p, 2, out));
     if (!parser_is_op(p, '~'))
         return 0;
     struct node *n = parser_node(p, N_CONCAT, p->tok->line), *last = *out;
@@ -246,8 +244,7 @@ static int parse_compare(struct parser *p, struct node **out) {
     size_t n_tokens;
     uint32_t line = p->tok->line;
 
-    if (parse_binary(p, 1, out))
-        return -EINVAL;
+    TRY(parse_binary(p, 1, out));
     if (comparison_here(p, &n_tokens) < 0)
         return 0;
     struct node *n = parser_node(p, N_COMPARE, line), *last = *out;
@@ -288,13 +285,11 @@ static int parse_unary(struct parser *p, bool filters, struct node **out) {
         if (parser_enter(p) || parse_unary(p, false, &a))
             return -EINVAL;
         p->depth--;
-        if (join(p, minus ? N_NEG : N_POS, 0, line, a, NULL, out))
-            return -EINVAL;
+        TRY(join(p, minus ? N_NEG : N_POS, 0, line, a, NULL, out));
     } else if (parse_primary(p, out)) {
         return -EINVAL;
     }
-    if (parse_postfix(p, *out, out))
-        return -EINVAL;
+    TRY(parse_postfix(p, *out, out));
     return filters ? parse_filters(p, *out, false, out) : 0;
 }
 
@@ -507,8 +502,7 @@ static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
 
         *out = n;
         if (parser_is_op(p, '(')) {
-            if (parse_call(p, obj, out))
-                return -EINVAL;
+            TRY(parse_call(p, obj, out));
             continue;
         }
         if (!parser_is_op(p, '.') && !parser_is_op(p, '['))
@@ -518,17 +512,14 @@ static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
             return -EINVAL;
         if (parser_skip_op(p, '[')) {
             n->sub.a = obj;
-            if (parse_subscript(p, n))
-                return -EINVAL;
+            TRY(parse_subscript(p, n));
         } else if ((++p->tok)->type == T_INT) { /* x.0 */
             n->type = N_ITEM;
             n->sub.a = obj;
-            if (parse_primary(p, &n->sub.b))
-                return -EINVAL;
+            TRY(parse_primary(p, &n->sub.b));
         } else {
             n->attr.obj = obj;
-            if (parser_expect_name(p, &n->attr.name))
-                return -EINVAL;
+            TRY(parser_expect_name(p, &n->attr.name));
         }
     }
 }
@@ -581,8 +572,7 @@ static int parse_test(struct parser *p, struct node *obj, struct node **out) {
     n->op = parser_skip_name(p, "not");
     n->call.obj = obj;
     *out = n;
-    if (parse_dotted(p, &n->call.name))
-        return -EINVAL;
+    TRY(parse_dotted(p, &n->call.name));
     if (!p->conditional && !test_find(n->call.name))
         return parser_fail(p, "no test named '%.*s'", (int)n->call.name->len, n->call.name->data);
     if (parser_is_op(p, '('))
@@ -603,14 +593,11 @@ int parse_filters(struct parser *p, struct node *obj, bool first, struct node **
     *out = obj;
     for (;;) {
         if (first || parser_skip_op(p, '|')) {
-            if (parse_filter(p, *out, out))
-                return -EINVAL;
+            TRY(parse_filter(p, *out, out));
         } else if (*out && parser_is_name(p, "is")) {
-            if (parse_test(p, *out, out))
-                return -EINVAL;
+            TRY(parse_test(p, *out, out));
         } else if (*out && parser_is_op(p, '(')) {
-            if (parse_call(p, *out, out))
-                return -EINVAL;
+            TRY(parse_call(p, *out, out));
         } else {
             return 0;
         }
@@ -635,8 +622,7 @@ static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     }
     bool with_attr = attr && parser_skip_op(p, '.');
 
-    if (parser_symbol(p, name, with_attr, &n->name.sym))
-        return -EINVAL;
+    TRY(parser_symbol(p, name, with_attr, &n->name.sym));
     n->name.name = name;
     *out = n;
     if (!with_attr)
@@ -660,8 +646,7 @@ int parse_target(struct parser *p, bool attr, struct node **out) {
     do {
         if (tuple->list.n && (brackets ? parser_is_op(p, ')') : at_tuple_end(p, false)))
             break;
-        if (parse_one_target(p, attr, end))
-            return -EINVAL;
+        TRY(parse_one_target(p, attr, end));
         end = &(*end)->next;
         tuple->list.n++;
     } while (parser_skip_op(p, ','));

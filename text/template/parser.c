@@ -7,6 +7,7 @@
  * are looked up among a request's variables, and template_uses() asks for the same.
  */
 
+#include "base/try.h"
 #include "text/template/parser.h"
 
 #include <assert.h>
@@ -201,9 +202,8 @@ static int parse_if(struct parser *p, struct node *n) {
     p->conditional++;
     for (;;) {
         n->type = N_IF;
-        if (parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->branch.test) ||
-            parse_block(p, ENDS("elif", "else", "endif"), &n->branch.body))
-            return -EINVAL;
+        TRY(parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->branch.test));
+        TRY(parse_block(p, ENDS("elif", "else", "endif"), &n->branch.body));
         if (!parser_is_name(p, "elif"))
             break;
         n->branch.elif = parser_node(p, N_IF, p->tok++->line);
@@ -221,21 +221,18 @@ static int parse_if(struct parser *p, struct node *n) {
 /* `x in a if b`: the iterable ends before an `if`, which is the loop's condition. */
 static int parse_for(struct parser *p, struct node *n) {
     n->type = N_FOR;
-    if (parse_target(p, false, &n->loop.target))
-        return -EINVAL;
+    TRY(parse_target(p, false, &n->loop.target));
     if (n->loop.target->type == N_NAME && tstr_is(n->loop.target->name.name, "loop"))
         return parser_fail(p, "cannot assign to 'loop' as the target of a loop");
     if (!parser_skip_name(p, "in"))
         return parser_unexpected(p, "'in'");
-    if (parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->loop.iter))
-        return -EINVAL;
+    TRY(parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->loop.iter));
     if (parser_skip_name(p, "if") && parse_expr(p, 0, &n->loop.test))
         return -EINVAL;
     if (parser_is_name(p, "recursive"))
         return parser_fail(p, "recursive loops are not supported");
     p->loops++;
-    if (parse_block(p, ENDS("else", "endfor"), &n->loop.body))
-        return -EINVAL;
+    TRY(parse_block(p, ENDS("else", "endfor"), &n->loop.body));
     p->loops--;
     if (parser_skip_name(p, "else") && parse_block(p, ENDS("endfor"), &n->loop.orelse))
         return -EINVAL;
@@ -246,14 +243,12 @@ static int parse_for(struct parser *p, struct node *n) {
 /* With `=` a value, without it a block, perhaps filtered. */
 static int parse_set(struct parser *p, struct node *n) {
     n->type = N_SET;
-    if (parse_target(p, true, &n->set.target))
-        return -EINVAL;
+    TRY(parse_target(p, true, &n->set.target));
     if (parser_skip_op(p, '='))
         return parse_expr(p, PARSE_TUPLE, &n->set.value);
     n->type = N_SET_BLOCK;
-    if (parse_filters(p, NULL, false, &n->set.filter) ||
-        parse_block(p, ENDS("endset"), &n->set.body))
-        return -EINVAL;
+    TRY(parse_filters(p, NULL, false, &n->set.filter));
+    TRY(parse_block(p, ENDS("endset"), &n->set.body));
     p->tok++;
     return 0;
 }
@@ -275,8 +270,7 @@ static int parse_params(struct parser *p, struct macro *m) {
         if (parser_expect_name(p, &q->name) || parser_symbol(p, q->name, false, &q->sym))
             return -EINVAL;
         if (parser_skip_op(p, '=')) {
-            if (parse_expr(p, 0, &q->def))
-                return -EINVAL;
+            TRY(parse_expr(p, 0, &q->def));
         } else if (m->n_params && end != &m->params && CONTAINER_OF(end, struct param, next)->def) {
             return parser_fail(p, "a parameter without a default follows one with a default");
         }
@@ -292,8 +286,7 @@ static int parse_macro_body(struct parser *p, struct macro *m, const char *end) 
     uint32_t loops = p->loops;
 
     p->loops = 0;
-    if (parse_block(p, ENDS(end), &m->body))
-        return -EINVAL;
+    TRY(parse_block(p, ENDS(end), &m->body));
     p->loops = loops;
     p->tok++;
     return 0;
@@ -314,9 +307,8 @@ static int parse_macro(struct parser *p, struct node *n) {
 
 static int parse_filter_block(struct parser *p, struct node *n) {
     n->type = N_FILTER_BLOCK;
-    if (parse_filters(p, NULL, true, &n->set.filter) ||
-        parse_block(p, ENDS("endfilter"), &n->set.body))
-        return -EINVAL;
+    TRY(parse_filters(p, NULL, true, &n->set.filter));
+    TRY(parse_block(p, ENDS("endfilter"), &n->set.body));
     p->tok++;
     return 0;
 }
@@ -324,8 +316,7 @@ static int parse_filter_block(struct parser *p, struct node *n) {
 /* Marks the text of a training mask: renders its body. */
 static int parse_generation(struct parser *p, struct node *n) {
     n->type = N_SCOPE;
-    if (parse_block(p, ENDS("endgeneration"), &n->set.body))
-        return -EINVAL;
+    TRY(parse_block(p, ENDS("endgeneration"), &n->set.body));
     p->tok++;
     return 0;
 }
