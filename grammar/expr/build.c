@@ -52,40 +52,16 @@ void build_deinit(struct build *b) {
     *b = (struct build){0};
 }
 
-static int fail(struct build *b, const char *code, const char *fmt, va_list ap) {
+int build_fail(struct build *b, const char *code, const char *fmt, ...) {
     char text[400];
+    va_list ap;
 
     if (b->failed)
         return b->failed;
+    va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
     return b->failed = err_set_code(b->err, 400, code, b->param, "%s", text);
-}
-
-int build_invalid(struct build *b, const char *fmt, ...) {
-    va_list ap;
-
-    va_start(ap, fmt);
-    int r = fail(b, "grammar_invalid", fmt, ap);
-    va_end(ap);
-    return r;
-}
-
-int build_unsupported(struct build *b, const char *fmt, ...) {
-    va_list ap;
-
-    va_start(ap, fmt);
-    int r = fail(b, "grammar_unsupported", fmt, ap);
-    va_end(ap);
-    return r;
-}
-
-int build_too_complex(struct build *b, const char *fmt, ...) {
-    va_list ap;
-
-    va_start(ap, fmt);
-    int r = fail(b, "grammar_too_complex", fmt, ap);
-    va_end(ap);
-    return r;
 }
 
 /* Makers of expressions answer NULL for all three reasons. */

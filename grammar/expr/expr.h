@@ -150,11 +150,12 @@ struct build {
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
                 struct err *err);
 void build_deinit(struct build *b); /* frees expressions and rules, too */
-/* Refuse the source: each fills the error as grammar_compile() describes it and returns -EINVAL.
- * Once the build has failed they return its first error. */
-int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
-int build_unsupported(struct build *b, const char *fmt, ...) PRINTF(2, 3);
-int build_too_complex(struct build *b, const char *fmt, ...) PRINTF(2, 3);
+/* Refuses the source: fills the error as grammar_compile() describes it and returns -EINVAL. Once
+ * the build has failed it returns the first error. */
+int build_fail(struct build *b, const char *code, const char *fmt, ...) PRINTF(3, 4);
+#define build_invalid(b, ...) build_fail(b, "grammar_invalid", __VA_ARGS__)
+#define build_unsupported(b, ...) build_fail(b, "grammar_unsupported", __VA_ARGS__)
+#define build_too_complex(b, ...) build_fail(b, "grammar_too_complex", __VA_ARGS__)
 int build_no_memory(struct build *b);
 /* For the end of a maker: NULL instead of an error that the build has kept. */
 static inline void *failed(int error) {

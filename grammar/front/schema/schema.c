@@ -102,7 +102,7 @@ static void print_path(const struct path *p, char *out, size_t cap) {
     }
 }
 
-int schema_invalid(struct schema *s, const struct path *at, const char *fmt, ...) {
+int schema_fail(struct schema *s, const struct path *at, const char *code, const char *fmt, ...) {
     char place[200], text[200];
     va_list ap;
 
@@ -110,18 +110,7 @@ int schema_invalid(struct schema *s, const struct path *at, const char *fmt, ...
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    return build_invalid(s->b, "%s: %s", place, text);
-}
-
-int schema_unsupported(struct schema *s, const struct path *at, const char *fmt, ...) {
-    char place[200], text[200];
-    va_list ap;
-
-    print_path(at, place, sizeof(place));
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    return build_unsupported(s->b, "%s: %s", place, text);
+    return build_fail(s->b, code, "%s: %s", place, text);
 }
 
 int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p) {

@@ -140,8 +140,10 @@ struct schema {
 };
 
 /* Errors: "#/path/keyword: message". */
-int schema_invalid(struct schema *s, const struct path *at, const char *fmt, ...) PRINTF(3, 4);
-int schema_unsupported(struct schema *s, const struct path *at, const char *fmt, ...) PRINTF(3, 4);
+int schema_fail(struct schema *s, const struct path *at, const char *code, const char *fmt, ...)
+    PRINTF(4, 5);
+#define schema_invalid(s, at, ...) schema_fail(s, at, "grammar_invalid", __VA_ARGS__)
+#define schema_unsupported(s, at, ...) schema_fail(s, at, "grammar_unsupported", __VA_ARGS__)
 const struct path *schema_path(struct schema *s, const struct path *up, const char *key,
                                size_t len);
 const struct path *schema_path_index(struct schema *s, const struct path *up, size_t index);
