@@ -177,21 +177,6 @@ static int take_pattern(struct schema *s, struct facets *f, struct place at) {
     return add_text(s, f, at, TEXT_PATTERN);
 }
 
-static int take_not_pattern(struct schema *s, struct facets *f, struct place at) {
-    TRY(schema_target(s, at, &at));
-    return add_text(s, f, at, TEXT_NOT_PATTERN);
-}
-
-static int take_not_enum(struct schema *s, struct facets *f, struct place at) {
-    TRY(schema_target(s, at, &at));
-    return add_text(s, f, at, TEXT_NOT_ENUM);
-}
-
-static int take_not_format(struct schema *s, struct facets *f, struct place at) {
-    TRY(schema_target(s, at, &at));
-    return add_text(s, f, at, TEXT_NOT_FORMAT);
-}
-
 /* Formats of numbers are ranges or say nothing; those of strings are left to lower_string(). */
 static int take_format(struct schema *s, struct facets *f, struct place at) {
     static const struct {
@@ -257,9 +242,17 @@ static int take_multiple(struct schema *s, struct facets *f, struct place at) {
     return add_multiple(s, f, at, false);
 }
 
-static int take_not_multiple(struct schema *s, struct facets *f, struct place at) {
+/* Reads the words of logic.c that deny what stands elsewhere. */
+static int take_contrary(struct schema *s, struct facets *f, struct place at) {
+    const char *word = at.path->key + strlen(OWN "not");
+
     TRY(schema_target(s, at, &at));
-    return add_multiple(s, f, at, true);
+    if (word[0] == 'M')
+        return add_multiple(s, f, at, true);
+    return add_text(s, f, at,
+                    word[0] == 'E'   ? TEXT_NOT_ENUM
+                    : word[0] == 'F' ? TEXT_NOT_FORMAT
+                                     : TEXT_NOT_PATTERN);
 }
 
 /* Returns whether @x and @y ask for the same member: the same rule for its name, and any value. */
@@ -392,10 +385,10 @@ static const struct keyword {
     take_fn *take;
     unsigned implies;
 } KEYWORDS[] = {
-    {OWN "notEnum", take_not_enum, T_STRING},
-    {OWN "notFormat", take_not_format, T_STRING},
-    {OWN "notMultiple", take_not_multiple, T_INT | T_REAL},
-    {OWN "notPattern", take_not_pattern, T_STRING},
+    {OWN "notEnum", take_contrary, T_STRING},
+    {OWN "notFormat", take_contrary, T_STRING},
+    {OWN "notMultiple", take_contrary, T_INT | T_REAL},
+    {OWN "notPattern", take_contrary, T_STRING},
     {OWN "some", take_some, T_OBJECT},
     {"$id", check_inner_id, 0},
     {"$dynamicRef", refuse, 0},

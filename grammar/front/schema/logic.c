@@ -112,6 +112,13 @@ static yyjson_mut_val *add_typed(struct writer *w, const char *type) {
     return o;
 }
 
+/* Adds values of @type of which the word @own of logic.c denies what is at @at. */
+static void add_own(struct writer *w, struct place at, const char *type, const char *own) {
+    uint32_t k = target(w, at);
+
+    yyjson_mut_obj_add_uint(w->d, add_typed(w, type), own, k);
+}
+
 static void add_types(struct writer *w, unsigned types) {
     static const struct {
         unsigned types;
@@ -243,11 +250,8 @@ static void not_values(struct writer *w, struct place at, bool one) {
         not_numbers(w, numbers, n_numbers);
     if (yes != no)
         yyjson_mut_obj_add_bool(w->d, yyjson_mut_arr_add_obj(w->d, w->alts), "const", no);
-    if (types & T_STRING) {
-        uint32_t k = target(w, at);
-
-        yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notEnum", k);
-    }
+    if (types & T_STRING)
+        add_own(w, at, "string", OWN "notEnum");
 }
 
 static int not_count(struct writer *w, struct place at, const char *type, const char *other,
@@ -369,12 +373,6 @@ static void not_dependencies(struct writer *w, struct place at) {
     }
 }
 
-static void not_multiple(struct writer *w, struct place at) {
-    uint32_t k = target(w, at);
-
-    yyjson_mut_obj_add_uint(w->d, add_typed(w, "number"), OWN "notMultiple", k);
-}
-
 static bool has(struct writer *w, const char *key) {
     return yyjson_obj_get(w->at.v, key) != NULL;
 }
@@ -384,23 +382,14 @@ static void not_additional_items(struct writer *w, struct place at) {
         not_items(w, at, 1);
 }
 
-static void not_text(struct writer *w, struct place at) {
-    uint32_t k = target(w, at);
-
-    yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notPattern", k);
-}
-
 /* Strings that are surely not of this format; one that says nothing holds for all. */
 static void not_format(struct writer *w, struct place at) {
     int known = format_contrary(at.v);
 
     if (known == 0 && !(w->s->b->flags & GRAMMAR_ANY_FORMAT))
         known = -1;
-    if (known > 0) {
-        uint32_t k = target(w, at);
-
-        yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notFormat", k);
-    }
+    if (known > 0)
+        add_own(w, at, "string", OWN "notFormat");
     w->dropped = w->dropped || known < 0;
 }
 
@@ -446,11 +435,11 @@ static void not_keyword(struct writer *w, const char *key, struct place at) {
     else if (strcmp(key, "contains") == 0 && !has(w, "minContains") && !has(w, "maxContains"))
         yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "items", not_ref(w, at));
     else if (strcmp(key, "pattern") == 0)
-        not_text(w, at);
+        add_own(w, at, "string", OWN "notPattern");
     else if (strcmp(key, "format") == 0)
         not_format(w, at);
     else if (strcmp(key, "multipleOf") == 0)
-        not_multiple(w, at);
+        add_own(w, at, "number", OWN "notMultiple");
     else if (strcmp(key, "minimum") == 0 || strcmp(key, "maximum") == 0) {
         bool least = key[1] == 'i';
 
