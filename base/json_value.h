@@ -23,6 +23,11 @@ static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
     return *out ? 0 : e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? -ENOMEM : -EINVAL;
 }
 
+/* For CLEANUP(json_doc_freep). */
+static inline void json_doc_freep(yyjson_doc **doc) {
+    yyjson_doc_free(*doc);
+}
+
 /* Returns the text of a string, which may contain NUL and has json_len() bytes; NULL if @v is no
  * string. */
 static inline const char *json_text(yyjson_val *v) {

@@ -16,10 +16,6 @@
 
 #define NODE_DEPTH_MAX 32
 
-static inline void doc_freep(yyjson_doc **doc) {
-    yyjson_doc_free(*doc);
-}
-
 struct reader {
     struct grammar_builder *b;
     struct err *err;
@@ -180,7 +176,7 @@ static int read_node(struct reader *r, yyjson_val *node, unsigned depth, grammar
 
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
                        size_t len, const struct grammar_limits *limits, struct err *err) {
-    CLEANUP(doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
     CLEANUP(grammar_builder_freep) struct grammar_builder *b = NULL;
     grammar_part root = GRAMMAR_NO_PART;
 

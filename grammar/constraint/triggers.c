@@ -16,10 +16,6 @@
          (6 * CONSTRAINT_TRIGGER_LEN_MAX + 24) +                                                   \
      200)
 
-static inline void doc_freep(yyjson_doc **doc) {
-    yyjson_doc_free(*doc);
-}
-
 static uint16_t child_of(const struct triggers *t, uint16_t node, uint8_t byte) {
     uint16_t c = t->node[node].child;
 
@@ -196,7 +192,7 @@ static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) 
 }
 
 int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err) {
-    CLEANUP(doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
     CLEANUP(triggers_freep) struct triggers *t = NULL;
     size_t n_bytes;
 
