@@ -528,30 +528,40 @@ DEVICE float warp_sum(float v) {
     return v;
 }
 
-/* The sum of a value over the 32 W threads of a block, in a fixed order, in every thread; shared:
- * [W]. */
-template <int W> DEVICE float block_sum(float v, float *shared) {
-    v = warp_sum(v);
-    sync_block();
-    if (threadIdx.x % 32 == 0)
-        shared[threadIdx.x / 32] = v;
-    sync_block();
-    float sum = shared[0];
-    for (int i = 1; i < W; i++)
-        sum += shared[i];
-    return sum;
-}
-
 /* The largest one, likewise. */
-template <int W> DEVICE float block_max(float v, float *shared) {
+DEVICE float warp_max(float v) {
     for (int m = 1; m < 32; m *= 2)
         v = fmaxf(v, lane_xor(v, m));
+    return v;
+}
+
+DEVICE uint64_t warp_max(uint64_t v) {
+    for (int m = 1; m < 32; m *= 2) {
+        uint64_t other = lane_xor(v, m);
+
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+/* @join of what the W warps of a block have as @v in all of their lanes, in a fixed order, in every
+ * thread; shared: [W]. */
+template <int W, class JOIN> DEVICE float join_warps(float v, float *shared, const JOIN &join) {
     sync_block();
     if (threadIdx.x % 32 == 0)
         shared[threadIdx.x / 32] = v;
     sync_block();
-    float max = shared[0];
+    v = shared[0];
     for (int i = 1; i < W; i++)
-        max = fmaxf(max, shared[i]);
-    return max;
+        v = join(v, shared[i]);
+    return v;
+}
+
+/* The sum of a value over the 32 W threads of a block; the largest one. */
+template <int W> DEVICE float block_sum(float v, float *shared) {
+    return join_warps<W>(warp_sum(v), shared, [](float x, float y) { return x + y; });
+}
+
+template <int W> DEVICE float block_max(float v, float *shared) {
+    return join_warps<W>(warp_max(v), shared, [](float x, float y) { return fmaxf(x, y); });
 }

@@ -39,8 +39,7 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
         return;
     for (uint32_t i = threadIdx.x; i < TILE_SCALES(f); i += 32)
         most = fmaxf(most, tile_scale_size(f, &s, k0, i));
-    for (int m = 1; m < 32; m *= 2)
-        most = fmaxf(most, lane_xor(most, m));
+    most = warp_max(most);
     if (threadIdx.x == 0)
         max_global(&a.found->most, (uint64_t)mx_bits_of(most));
 }

@@ -27,20 +27,9 @@ enum { SOFTMAX, SIGMOID, ROOT }; /* enum gating */
 
 /* In the order of @v, the lower index first among equals; never 0. */
 DEVICE uint64_t key_of(float v, uint32_t index) {
-    uint32_t bits = mx_bits_of(v + 0.0f); /* -0 is 0 */
-    uint32_t up = bits >> 31 ? ~bits : bits | 0x80000000u;
+    uint64_t lowest = 1ull << 32 | (uint32_t)~index;
 
-    return (uint64_t)(v == v ? up : 1) << 32 | (0xFFFFFFFFu - index);
-}
-
-/* The largest of a warp. */
-DEVICE uint64_t lane_max(uint64_t key) {
-    for (int m = 1; m < 32; m *= 2) {
-        uint64_t other = lane_xor(key, m);
-
-        key = other > key ? other : key;
-    }
-    return key;
+    return v == v ? samp_rank(v + 0.0f, index) : lowest; /* -0 is 0 */
 }
 
 /* p of all experts in the place of their logits, by one warp (engine/experts.c). */
@@ -50,8 +39,7 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
 
     for (uint32_t i = lane; i < a.n_expert; i += 32)
         max = p[i] > max ? p[i] : max;
-    for (int m = 1; m < 32; m *= 2)
-        max = fmaxf(max, lane_xor(max, m));
+    max = warp_max(max);
     for (uint32_t i = lane; i < a.n_expert; i += 32)
         p[i] = a.gating == SIGMOID ? sigmoid(p[i])
                : a.gating == ROOT  ? sqrtf(softplus(p[i]))
@@ -97,7 +85,7 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
 
             best = !(taken >> (i / 32) & 1) && key > best ? key : best;
         }
-        uint32_t e = a.table ? table_pick(a, r, k) : 0xFFFFFFFFu - (uint32_t)lane_max(best);
+        uint32_t e = a.table ? table_pick(a, r, k) : samp_rank_id(warp_max(best));
         float v = p[e];
 
         max = k == 0 ? v : max;

@@ -18,7 +18,7 @@ struct convolve_args {
 #define SELECT_CANDIDATES 64u
 
 /* The selector of a block drafter (block_select()), for wants from @first on. candidates: the
- * largest top_k of each want's logits to pick, as candidate_key() orders them; all its logits
+ * largest top_k of each want's logits to pick, as samp_rank() orders them; all its logits
  * become less than any candidate's. choose_candidate: the scores of the candidates, behind the
  * choice of the want before, which is best[want]. Grid: wants. */
 struct select_args {
@@ -36,7 +36,7 @@ struct select_args {
 
 /* The chain of a block drafter (OP_CHAIN), for wants from @first on in row @place of their blocks:
  * adds to a token's logit the product of its row of @after and the row of @before of the token
- * before, which is the best of the want before. best[want]: candidate_key() of its best token, 0
+ * before, which is the best of the want before. best[want]: samp_rank() of its best token, 0
  * before its launch; the launch of a place makes that of the place behind 0, and does nothing else
  * in front of @first_draft. Grid: x tokens / CHAIN_TOKENS, rounded up, y wants. */
 struct chain_args {

@@ -258,30 +258,12 @@ KERNEL(convolve, struct convolve_args, CUDA_THREADS, 2) {
     }
 }
 
-/* A number that is the larger, the larger the logit is, then the lower the token. */
-DEVICE uint64_t candidate_key(float logit, uint32_t token) {
-    uint32_t bits = mx_bits_of(logit + 0.0f); /* -0 is 0 */
-
-    bits = bits >> 31 ? ~bits : bits | 1u << 31;
-    return (uint64_t)bits << 32 | (uint32_t)~token;
-}
-
-DEVICE uint32_t candidate_token(uint64_t key) {
-    return ~(uint32_t)key;
-}
-
-DEVICE float candidate_logit(uint64_t key) {
-    uint32_t bits = (uint32_t)(key >> 32);
-
-    return mx_float_of(bits >> 31 ? bits & ~(1u << 31) : ~bits);
-}
-
 /* The largest key below @bound of a thread's tokens, 0: there is none. */
 DEVICE uint64_t largest_below(const float *logits, uint32_t n, uint64_t bound) {
     uint64_t most = 0;
 
     for (uint32_t t = threadIdx.x; t < n; t += CUDA_THREADS) {
-        uint64_t key = candidate_key(logits[t], t);
+        uint64_t key = samp_rank(logits[t] + 0.0f, t); /* -0 is 0 */
 
         most = key < bound && key > most ? key : most;
     }
@@ -305,13 +287,8 @@ KERNEL(candidates, struct select_args, CUDA_THREADS, 2) {
     float *logits = a.logits + (size_t)blockIdx.x * a.n_vocab;
     uint64_t own = largest_below(logits, a.n_vocab, UINT64_MAX);
     for (uint32_t k = 0; k < a.top_k; k++) {
-        uint64_t key = own;
+        uint64_t key = warp_max(own);
 
-        for (int m = 1; m < 32; m *= 2) {
-            uint64_t theirs = lane_xor(key, m);
-
-            key = theirs > key ? theirs : key;
-        }
         sync_block();
         if (threadIdx.x % 32 == 0)
             most[threadIdx.x / 32] = key;
@@ -353,18 +330,18 @@ KERNEL(choose_candidate, struct select_args, CUDA_THREADS, 2) {
             float sum = 0;
 
             for (uint32_t r = lane; r < a.rank; r += 32)
-                sum += tile_value_at(&a.after, candidate_token(pick[k]), r) *
+                sum += tile_value_at(&a.after, samp_rank_id(pick[k]), r) *
                        (tile_value_at(&a.before, token, r) * g[r]);
             sum = warp_sum(sum);
             if (lane == 0)
-                score[k] = candidate_logit(pick[k]) + sum;
+                score[k] = samp_rank_value(pick[k]) + sum;
         }
         sync_block();
         for (uint32_t k = 1; k < a.top_k; k++)
             best = score[k] > score[best] ? k : best;
-        token = candidate_token(pick[best]);
+        token = samp_rank_id(pick[best]);
         if (threadIdx.x < a.top_k)
-            logits[candidate_token(pick[threadIdx.x])] = score[threadIdx.x];
+            logits[samp_rank_id(pick[threadIdx.x])] = score[threadIdx.x];
         if (threadIdx.x == 0)
             a.best[i] = (int32_t)token;
         sync_block();
@@ -388,7 +365,7 @@ KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
     if (place != a.place || place < a.first_draft)
         return;
     uint32_t token =
-        place == a.first_draft ? (uint32_t)b->token[row0] : candidate_token(a.best[i - 1]);
+        place == a.first_draft ? (uint32_t)b->token[row0] : samp_rank_id(a.best[i - 1]);
     for (uint32_t r = threadIdx.x; r < a.rank; r += CUDA_THREADS)
         row[r] = tile_value_at(&a.before, token, r);
     sync_block();
@@ -405,7 +382,7 @@ KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
         sync_warp();
         if (lane == 0)
             logits[t] = sum;
-        uint64_t key = candidate_key(sum, t);
+        uint64_t key = samp_rank(sum, t);
         best = key > best ? key : best;
     }
     if (lane == 0)

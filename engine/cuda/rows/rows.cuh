@@ -396,11 +396,8 @@ DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
 
 /* Rounds 32 values, one of each lane, to codes of Q8_0: -127 to 127 times the scale, max / 127. */
 DEVICE float round_to_8(float x, uint16_t *scale) {
-    float max = fabsf(x);
+    float max = warp_max(fabsf(x)), inverse = max > 0 ? 127.0f / max : 0;
 
-    for (int m = 1; m < 32; m *= 2)
-        max = fmaxf(max, lane_xor(max, m));
-    float inverse = max > 0 ? 127.0f / max : 0;
     *scale = (uint16_t)pack_half(fminf(max / 127.0f, Q8_SCALE_MAX));
     return fminf(fmaxf(x * inverse + TO_INTEGER - TO_INTEGER, -127.0f), 127.0f);
 }
