@@ -90,8 +90,12 @@ struct barrier {
     int32_t bytes;
 };
 
+static struct barrier *barrier_of(struct warp *w, struct block *b, uint64_t address) {
+    return (struct barrier *)(void *)shared_of(w, b, address, 8, 8);
+}
+
 static struct barrier *barrier_at(struct warp *w, uint64_t address) {
-    return (struct barrier *)(void *)shared_at(w, address, 8, 8, 0);
+    return barrier_of(w, w->block, address);
 }
 
 static void look_complete(struct barrier *b) {
@@ -128,8 +132,24 @@ static void bar_arrive(struct warp *w, const struct op *o, uint32_t m) {
     }
 }
 
-static void bulk_now(struct warp *w, const struct bulk *c) {
-    struct barrier *b = barrier_at(w, c->barrier);
+/* At a barrier of any block of the cluster. */
+static void bar_arrive_far(struct warp *w, const struct op *o, uint32_t m) {
+    for (uint32_t l = 0; l < LANES; l++) {
+        if (!(m >> l & 1))
+            continue;
+        uint64_t at = address_of(w, &o->at[0], l);
+        struct block *there = block_of(w, &at);
+        struct barrier *b = barrier_of(w, there, at);
+
+        if (!b->pending)
+            fail(o, "more arrivals than the barrier has");
+        b->pending--;
+        look_complete(b);
+    }
+}
+
+static void bulk_now(struct warp *w, struct block *to, const struct bulk *c) {
+    struct barrier *b = barrier_of(w, to, c->barrier);
 
     memcpy(c->to, c->from, c->n);
     b->bytes -= (int32_t)c->n;
@@ -149,7 +169,7 @@ static void bulk_arrives(struct warp *w, uint64_t barrier) {
         struct bulk c = b->bulk[i];
 
         if (c.barrier == barrier)
-            bulk_now(w, &c);
+            bulk_now(w, b, &c);
         else
             b->bulk[n++] = c;
     }
@@ -181,15 +201,37 @@ static void bar_try(struct warp *w, const struct op *o, uint32_t m) {
 
 /* ---- cp.async.bulk ---- */
 
-static void look_clean(struct warp *w, const struct op *o, uint64_t address, uint32_t n) {
+static void look_clean(const struct block *b, const struct op *o, uint64_t address, uint32_t n) {
     for (uint64_t g = address / 16; g < (address + n) / 16; g++)
-        if (w->block->dirty[g])
+        if (b->dirty[g])
             fail(o, "no fence.proxy.async between a thread's access of %#lx and this",
                  (unsigned long)(g * 16));
 }
 
+/* One copy to @b's shared memory, counted by its barrier. */
+static void bulk_to(struct warp *w, struct block *b, const struct op *o, struct bulk c,
+                    uint64_t to) {
+    c.to = shared_of(w, b, to, c.n, 16);
+    barrier_of(w, b, c.barrier);
+    look_clean(b, o, to, c.n);
+    if (at_once(w)) {
+        bulk_now(w, b, &c);
+        return;
+    }
+    if (b->n_bulk == b->max_bulk) {
+        b->max_bulk = b->max_bulk ? 2 * b->max_bulk : 64;
+        b->bulk = realloc(b->bulk, b->max_bulk * sizeof(*b->bulk));
+        if (!b->bulk)
+            abort();
+    }
+    b->bulk[b->n_bulk++] = c;
+}
+
+/* r[0]: bytes, r[1]: mask of the cluster's blocks that take a copy, each at the same place of its
+ * own shared memory and counted by its own barrier; 0: the instruction has none. */
 static void bulk_copy(struct warp *w, const struct op *o, uint32_t m) {
     const uint32_t *n = place(w, o->r[0]);
+    const uint16_t *mask = o->r[1] ? place(w, o->r[1]) : NULL;
     struct block *b = w->block;
 
     for (uint32_t l = 0; l < LANES; l++) {
@@ -203,21 +245,17 @@ static void bulk_copy(struct warp *w, const struct op *o, uint32_t m) {
             fail(o, "a copy of %u bytes from %#lx", n[l], (unsigned long)from);
         check_range(w, (uintptr_t)from, n[l]);
         struct bulk c = {.from = (const uint8_t *)(uintptr_t)from, .n = n[l]}; // NOLINT
-        c.to = shared_at(w, to, n[l], 16, 0);
         c.barrier = (uint32_t)barrier;
-        barrier_at(w, barrier);
-        look_clean(w, o, to, n[l]);
-        if (at_once(w)) {
-            bulk_now(w, &c);
-            continue;
-        }
-        if (b->n_bulk == b->max_bulk) {
-            b->max_bulk = b->max_bulk ? 2 * b->max_bulk : 64;
-            b->bulk = realloc(b->bulk, b->max_bulk * sizeof(*b->bulk));
-            if (!b->bulk)
-                abort();
-        }
-        b->bulk[b->n_bulk++] = c;
+        if (!mask)
+            bulk_to(w, b, o, c, to);
+        else if (mask[l] == 0 || mask[l] >> b->n_ranks)
+            fail(o, "a copy to blocks %#x of %u", mask[l], b->n_ranks);
+        for (uint32_t r = 0; mask && r < b->n_ranks; r++)
+            if (mask[l] >> r & 1) {
+                if (has_ended(&b->cluster[r]))
+                    fail(o, "a copy to a block that has ended");
+                bulk_to(w, &b->cluster[r], o, c, to);
+            }
     }
 }
 
@@ -247,6 +285,7 @@ static void read_address(struct instruction *in, uint32_t operand, uint32_t to, 
 
 static void decode_bulk(struct instruction *in) {
     struct op *o = in->op;
+    bool many = false;
 
     if (has(in, "prefetch")) {
         if (!has(in, "L2") || !has(in, "global") || in->n_operands != 2)
@@ -257,12 +296,14 @@ static void decode_bulk(struct instruction *in) {
         return;
     }
     if ((!has(in, "shared::cluster") && !has(in, "shared::cta")) || !has(in, "global") ||
-        !has(in, "mbarrier::complete_tx::bytes") || in->n_operands != 4)
+        !has(in, "mbarrier::complete_tx::bytes") ||
+        in->n_operands != 4u + (many = has(in, "multicast::cluster")))
         refuse(in, "an unknown form of the instruction");
     read_address(in, 0, 0, SHARED);
     read_address(in, 1, 1, GLOBAL);
     read_address(in, 3, 2, SHARED);
     o->r[0] = source(in, 2, 4);
+    o->r[1] = many ? source(in, 4, 2) : 0;
     o->run = bulk_copy;
     note_proxies(in);
 }
@@ -304,6 +345,14 @@ void decode_mbarrier(struct instruction *in) {
     struct op *o = in->op;
     uint32_t at = 0;
 
+    if (has(in, "shared::cluster")) {
+        if (!has(in, "arrive") || !has(in, "release") || !has(in, "cluster") || !has(in, "b64") ||
+            in->n_operands != 2 || in->operand[0].kind != SINK)
+            refuse(in, "an unknown form of the instruction");
+        o->run = bar_arrive_far;
+        read_address(in, 1, 0, SHARED);
+        return;
+    }
     if ((!has(in, "shared::cta") && !has(in, "shared")) || !has(in, "b64"))
         refuse(in, "an unknown form of the instruction");
     if (has(in, "init")) {
@@ -316,6 +365,8 @@ void decode_mbarrier(struct instruction *in) {
         o->run = bar_arrive;
     } else if (has(in, "parity") && (has(in, "try_wait") || has(in, "test_wait"))) {
         at = 1;
+        if (has(in, "acquire") && !has(in, "cluster"))
+            refuse(in, "an unknown form of the instruction");
         o->r[0] = predicate(in, 0);
         o->r[1] = source(in, 2, 4);
         o->run = bar_try;

@@ -12,6 +12,9 @@
 #define MAX_BARRIERS 16
 #define SHARED_BASE 1024u /* the first bytes of a block's shared memory are the system's */
 #define SHARED_MAX (228u << 10)
+#define MAX_CLUSTER 8
+/* Addresses of shared::cluster that mapa makes: those of block r begin at (r + 1) times this. */
+#define CLUSTER_WINDOW (1u << 20)
 
 struct warp;
 struct block;
@@ -64,6 +67,8 @@ enum special {
     S_LANEID,
     S_WARPID,
     S_LANEMASK_LT,
+    S_CLUSTER_RANK,
+    S_CLUSTER_SIZE,
     S_LOCAL,
     N_SPECIAL
 };
@@ -110,7 +115,9 @@ struct part {
     uint32_t pc, rejoin, mask;
 };
 
-enum state { RUNNING, YIELDED, AT_BARRIER, DONE };
+enum state { RUNNING, YIELDED, AT_BARRIER, AT_CLUSTER, DONE };
+/* How far a warp is at the barrier of its cluster: it has arrived, and all others have, too. */
+enum meeting { APART, ARRIVED, MET };
 
 struct products { /* a wgmma that has not been waited for */
     const struct op *op;
@@ -128,6 +135,7 @@ struct warp {
     uint32_t live;
     enum state state;
     uint32_t barrier;
+    enum meeting meeting;
     bool waited, fenced; /* griddepcontrol.wait; wgmma.fence */
     bool ordered;        /* device memory, since it waited, by fence.proxy.async */
     const struct op *op; /* the one that is executed */
@@ -143,6 +151,8 @@ struct warp {
 };
 
 struct block {
+    struct block *cluster; /* block 0 of it */
+    uint32_t rank, n_ranks;
     struct ptx_kernel *kernel;
     const struct ptx_launch *launch;
     struct warp warp[MAX_WARPS];
@@ -170,6 +180,12 @@ void check_range(struct warp *w, uintptr_t p, size_t n);
 /* Returns where @n bytes of the block's shared memory are. @dirty: how threads access them, 0: not
  * threads. */
 uint8_t *shared_at(struct warp *w, uint64_t address, size_t n, size_t align, int dirty);
+/* Those of a block of the warp's cluster, which other ways than threads access. */
+uint8_t *shared_of(struct warp *w, struct block *b, uint64_t address, size_t n, size_t align);
+/* Returns the block whose shared memory @address of shared::cluster is in, which must not have
+ * ended, and makes it an address of that block. */
+struct block *block_of(struct warp *w, uint64_t *address);
+bool has_ended(const struct block *b);
 
 /* flow.c: sets rejoin of all branches. */
 void find_joins(struct ptx_kernel *k);

@@ -56,18 +56,36 @@ static void touch(struct block *b, uint64_t address, size_t n, int dirty) {
         b->dirty[g] |= (uint8_t)dirty;
 }
 
-uint8_t *shared_at(struct warp *w, uint64_t address, size_t n, size_t align, int dirty) {
-    struct block *b = w->block;
-
+uint8_t *shared_of(struct warp *w, struct block *b, uint64_t address, size_t n, size_t align) {
     if (address < SHARED_BASE || address + n > b->shared_end || address + n < address)
         fail(w->op, "an access of %zu bytes at %#lx of %#x bytes of shared memory", n,
              (unsigned long)address, b->shared_end);
     if (address % align)
         fail(w->op, "an access of shared memory at %#lx, no multiple of %zu",
              (unsigned long)address, align);
-    if (b->kernel->proxies && dirty)
-        touch(b, address, n, dirty);
     return b->shared + address;
+}
+
+uint8_t *shared_at(struct warp *w, uint64_t address, size_t n, size_t align, int dirty) {
+    uint8_t *p = shared_of(w, w->block, address, n, align);
+
+    if (w->block->kernel->proxies && dirty)
+        touch(w->block, address, n, dirty);
+    return p;
+}
+
+struct block *block_of(struct warp *w, uint64_t *address) {
+    uint64_t window = *address / CLUSTER_WINDOW;
+
+    if (window == 0)
+        return w->block;
+    if (window > w->block->n_ranks)
+        fail(w->op, "an address of no block of the cluster");
+    struct block *b = &w->block->cluster[window - 1];
+    if (has_ended(b))
+        fail(w->op, "shared memory of a block that has ended");
+    *address %= CLUSTER_WINDOW;
+    return b;
 }
 
 static uint8_t *generic_at(struct warp *w, const struct op *o, uint64_t address, size_t n,

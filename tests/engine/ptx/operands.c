@@ -78,11 +78,23 @@ static const struct {
     const char *name;
     enum special s;
 } specials[] = {
-    {"%tid.x", S_TID_X},       {"%tid.y", S_TID_Y},       {"%tid.z", S_TID_Z},
-    {"%ntid.x", S_NTID_X},     {"%ntid.y", S_NTID_Y},     {"%ntid.z", S_NTID_Z},
-    {"%ctaid.x", S_CTAID_X},   {"%ctaid.y", S_CTAID_Y},   {"%ctaid.z", S_CTAID_Z},
-    {"%nctaid.x", S_NCTAID_X}, {"%nctaid.y", S_NCTAID_Y}, {"%nctaid.z", S_NCTAID_Z},
-    {"%laneid", S_LANEID},     {"%warpid", S_WARPID},     {"%lanemask_lt", S_LANEMASK_LT},
+    {"%tid.x", S_TID_X},
+    {"%tid.y", S_TID_Y},
+    {"%tid.z", S_TID_Z},
+    {"%ntid.x", S_NTID_X},
+    {"%ntid.y", S_NTID_Y},
+    {"%ntid.z", S_NTID_Z},
+    {"%ctaid.x", S_CTAID_X},
+    {"%ctaid.y", S_CTAID_Y},
+    {"%ctaid.z", S_CTAID_Z},
+    {"%nctaid.x", S_NCTAID_X},
+    {"%nctaid.y", S_NCTAID_Y},
+    {"%nctaid.z", S_NCTAID_Z},
+    {"%laneid", S_LANEID},
+    {"%warpid", S_WARPID},
+    {"%lanemask_lt", S_LANEMASK_LT},
+    {"%cluster_ctarank", S_CLUSTER_RANK},
+    {"%cluster_nctarank", S_CLUSTER_SIZE},
 };
 
 void read_number(struct instruction *in, struct operand *o, const char **p) {

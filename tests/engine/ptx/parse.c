@@ -71,7 +71,7 @@ static const struct {
     {"wgmma", decode_wgmma},       {"prefetch", decode_prefetch}, {"griddepcontrol", decode_sync},
     {"lop3", decode_lop3},         {"redux", decode_vote},        {"ret", decode_sync},
     {"exit", decode_sync},         {"bra", decode_sync},          {"activemask", decode_vote},
-    {"match", decode_vote},        {"elect", decode_vote},
+    {"match", decode_vote},        {"elect", decode_vote},        {"mapa", decode_mapa},
 };
 
 /* Keeps that the op's label is to be found; also that of a return from an inlined function. */
@@ -94,8 +94,14 @@ void note_proxies(const struct instruction *in) {
 
 /* Instructions that came with sm_90 or that sm_90a alone has. */
 static void look_family(const struct instruction *in) {
-    static const char *const later[] = {"griddepcontrol", "cp.async.bulk", "fence.proxy",
-                                        "mbarrier.try_wait", "mbarrier.arrive.expect_tx"};
+    static const char *const later[] = {"griddepcontrol",
+                                        "cp.async.bulk",
+                                        "fence.proxy",
+                                        "mbarrier.try_wait",
+                                        "mbarrier.arrive.expect_tx",
+                                        "barrier.cluster",
+                                        "mapa",
+                                        "fence.mbarrier_init"};
     const struct function *f = in->parser->function;
 
     if (strcmp(in->part[0], "wgmma") == 0 && !(f->family == 90 && f->is_own))

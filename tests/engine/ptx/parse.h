@@ -84,4 +84,4 @@ extern const uint32_t ptx_n_forms, ptx_n_float_forms;
 
 decode_fn decode_setp, decode_cvt, decode_mov, decode_cvta, decode_load, decode_store, decode_atom,
     decode_copy, decode_mbarrier, decode_matrix, decode_shfl, decode_vote, decode_sync,
-    decode_wgmma, decode_prefetch, decode_lop3;
+    decode_wgmma, decode_prefetch, decode_lop3, decode_mapa;

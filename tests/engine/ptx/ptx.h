@@ -26,6 +26,7 @@ struct ptx_kernel;
 struct ptx_launch {
     uint32_t grid_x, grid_y, n_threads;
     uint32_t shared_bytes; /* of dynamic shared memory */
+    uint32_t cluster;      /* blocks of a cluster, side by side in x; 0: one */
     const void *args;      /* the kernel's one argument */
     size_t args_bytes;
     bool early;       /* the kernel must wait for the one before (griddepcontrol) */

@@ -1,11 +1,11 @@
 #include "tests/engine/ptx/parser.h"
 
-/* Blocks run one after the other; the warps of a block in turns, each up to where it must wait for
- * others. Lanes of a warp part at a branch and come together at its immediate post-dominator. */
+/* Clusters run one after the other; the warps of their blocks in turns, each up to where it must
+ * wait for others. A launch without clusters has clusters of one block. Lanes of a warp part at a branch and come together at its immediate post-dominator. */
 
 #define MOST_STEPS 300000000ull /* of a warp without a wait */
 
-static struct block the_block;
+static struct block blocks[MAX_CLUSTER]; /* of the cluster that runs */
 
 static void push(struct warp *w, uint32_t pc, uint32_t rejoin, uint32_t mask) {
     if (w->n_parts == w->max_parts) {
@@ -142,6 +142,33 @@ static bool release(struct block *b) {
     return any;
 }
 
+bool has_ended(const struct block *b) {
+    for (uint32_t i = 0; i < b->n_warps; i++)
+        if (b->warp[i].state != DONE)
+            return false;
+    return true;
+}
+
+/* Lets warps go on behind their cluster's barrier, where all that have not ended have arrived. */
+static bool release_cluster(uint32_t n) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < n * blocks->n_warps; i++) {
+        struct warp *w = &blocks[i / blocks->n_warps].warp[i % blocks->n_warps];
+
+        if (w->state != DONE && w->meeting != ARRIVED)
+            return false;
+        any |= w->state == AT_CLUSTER;
+    }
+    for (uint32_t i = 0; i < n * blocks->n_warps; i++) {
+        struct warp *w = &blocks[i / blocks->n_warps].warp[i % blocks->n_warps];
+
+        w->meeting = w->state == AT_CLUSTER ? APART : MET;
+        w->state = w->state == AT_CLUSTER ? RUNNING : w->state;
+    }
+    return any;
+}
+
 static uint64_t mixed(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
@@ -179,6 +206,7 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
     w->n_parts = 0;
     push(w, 0, b->kernel->n_ops, w->live);
     w->state = RUNNING;
+    w->meeting = APART;
     w->waited = w->fenced = w->ordered = false;
     w->n_copies = w->n_products = w->products_committed = 0;
     w->last = (struct range){0, 0};
@@ -197,6 +225,8 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
     set_special(w, S_NCTAID_X, l->grid_x, 0);
     set_special(w, S_NCTAID_Y, l->grid_y, 0);
     set_special(w, S_NCTAID_Z, 1, 0);
+    set_special(w, S_CLUSTER_RANK, b->rank, 0);
+    set_special(w, S_CLUSTER_SIZE, b->n_ranks, 0);
     set_special(w, S_LANEID, 0, 1);
     set_special(w, S_WARPID, i, 0);
     for (uint32_t j = 0; j < LANES; j++) {
@@ -205,10 +235,7 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
     }
 }
 
-static void run_block(struct block *b, uint32_t x, uint32_t y, uint64_t seed) {
-    uint32_t order[MAX_WARPS], idle = 0;
-    uint64_t n = 0;
-
+static void start_block(struct block *b, uint32_t x, uint32_t y) {
     /* Neither what an earlier block left nor zeros: nothing may be read before it is written. */
     memset(b->shared + SHARED_BASE, 0xFF, b->shared_end - SHARED_BASE);
     memset(b->dirty, 0, b->shared_end / 16 + 1);
@@ -217,12 +244,21 @@ static void run_block(struct block *b, uint32_t x, uint32_t y, uint64_t seed) {
     b->n_bulk = 0;
     for (uint32_t i = 0; i < b->n_warps; i++)
         start_warp(b, i, x, y);
+}
+
+/* The @n_ranks blocks from column @x of row @y on. */
+static void run_cluster(uint32_t n_ranks, uint32_t x, uint32_t y, uint64_t seed) {
+    uint32_t order[MAX_CLUSTER * MAX_WARPS], idle = 0, n_warps = blocks->n_warps;
+    uint64_t n = 0;
+
+    for (uint32_t r = 0; r < n_ranks; r++)
+        start_block(&blocks[r], x + r, y);
     for (;;) {
         bool any = false, ran = false;
 
-        shuffle(order, b->n_warps, seed ? mixed(seed + n) | 1 : 0);
-        for (uint32_t i = 0; i < b->n_warps; i++) {
-            struct warp *w = &b->warp[order[i]];
+        shuffle(order, n_ranks * n_warps, seed ? mixed(seed + n) | 1 : 0);
+        for (uint32_t i = 0; i < n_ranks * n_warps; i++) {
+            struct warp *w = &blocks[order[i] / n_warps].warp[order[i] % n_warps];
 
             any |= w->state != DONE;
             if (w->state != RUNNING && w->state != YIELDED)
@@ -234,14 +270,17 @@ static void run_block(struct block *b, uint32_t x, uint32_t y, uint64_t seed) {
         }
         if (!any)
             break;
-        ran |= release(b);
+        for (uint32_t r = 0; r < n_ranks; r++)
+            ran |= release(&blocks[r]);
+        ran |= release_cluster(n_ranks);
         idle = ran ? 0 : idle + 1;
         if (idle == 1000)
-            fail(b->warp[0].op, "no warp of the block can go on");
+            fail(blocks->warp[0].op, "no warp of the block can go on");
     }
-    if (b->n_bulk)
-        fail(NULL, "the end of a block whose copies in bulk were not waited for");
-    b->kernel->n_executed += n;
+    for (uint32_t r = 0; r < n_ranks; r++)
+        if (blocks[r].n_bulk)
+            fail(NULL, "the end of a block whose copies in bulk were not waited for");
+    blocks->kernel->n_executed += n;
 }
 
 /* Makes room for a kernel's registers; what earlier kernels left in them stays. */
@@ -269,13 +308,13 @@ static void set_up_warp(struct warp *w, const struct ptx_kernel *k) {
 }
 
 static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launch *l) {
-    static uint8_t *shared;
-
-    if (!shared) {
-        shared = aligned_alloc(4096, SHARED_MAX + 4096);
+    if (!b->shared) {
+        b->shared = aligned_alloc(4096, SHARED_MAX + 4096);
         b->dirty = malloc(SHARED_MAX / 16 + 1);
     }
-    b->shared = shared;
+    b->cluster = blocks;
+    b->rank = (uint32_t)(b - blocks);
+    b->n_ranks = l->cluster ? l->cluster : 1;
     b->kernel = k;
     b->launch = l;
     b->n_warps = (l->n_threads + LANES - 1) / LANES;
@@ -287,8 +326,8 @@ static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launc
 }
 
 void ptx_run(struct ptx_kernel *k, const struct ptx_launch *l) {
-    struct block *b = &the_block;
-    uint64_t seed = l->order ? mixed(l->order) : 0, n = (uint64_t)l->grid_x * l->grid_y;
+    uint32_t n_ranks = l->cluster ? l->cluster : 1, columns = l->grid_x / n_ranks;
+    uint64_t seed = l->order ? mixed(l->order) : 0, n = (uint64_t)columns * l->grid_y;
 
     ptx_set_running(k);
     if (l->args_bytes != k->param_bytes)
@@ -296,21 +335,24 @@ void ptx_run(struct ptx_kernel *k, const struct ptx_launch *l) {
              k->param_bytes);
     if (k->max_threads && l->n_threads > k->max_threads)
         fail(NULL, "a launch of more threads than the kernel is compiled for");
+    if (n_ranks > MAX_CLUSTER || l->grid_x % n_ranks)
+        fail(NULL, "a grid of %u blocks in clusters of %u", l->grid_x, n_ranks);
     memcpy(k->params, l->args, l->args_bytes);
-    set_up(b, k, l);
-    ptx_memory_add(b->shared, SHARED_MAX);
+    for (uint32_t r = 0; r < n_ranks; r++)
+        set_up(&blocks[r], k, l);
+    uint32_t n_warps = blocks->n_warps;
     ptx_memory_add(k->params, 4096);
-    for (uint32_t i = 0; k->local_bytes && i < b->n_warps; i++)
-        ptx_memory_add(b->warp[i].local, LANES * k->local_bytes);
+    for (uint32_t i = 0; k->local_bytes && i < n_ranks * n_warps; i++)
+        ptx_memory_add(blocks[i / n_warps].warp[i % n_warps].local, LANES * k->local_bytes);
     k->n_launches++;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t at = seed % 2 ? n - 1 - i : i;
 
-        run_block(b, (uint32_t)(at % l->grid_x), (uint32_t)(at / l->grid_x), seed ? seed + at : 0);
+        run_cluster(n_ranks, (uint32_t)(at % columns) * n_ranks, (uint32_t)(at / columns),
+                    seed ? seed + at : 0);
     }
-    for (uint32_t i = 0; k->local_bytes && i < b->n_warps; i++)
-        ptx_memory_drop(b->warp[i].local);
+    for (uint32_t i = 0; k->local_bytes && i < n_ranks * n_warps; i++)
+        ptx_memory_drop(blocks[i / n_warps].warp[i % n_warps].local);
     ptx_memory_drop(k->params);
-    ptx_memory_drop(b->shared);
     ptx_set_running(NULL);
 }

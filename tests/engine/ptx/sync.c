@@ -36,6 +36,64 @@ static void nothing(struct warp *w, const struct op *o, uint32_t m) {
     (void)m;
 }
 
+/* A thread arrives at its cluster's barrier and waits there in turns. */
+static void cluster_arrive(struct warp *w, const struct op *o, uint32_t m) {
+    (void)m;
+    if (w->meeting != APART)
+        fail(o, "a second arrival at the cluster's barrier without a wait");
+    w->meeting = ARRIVED;
+}
+
+static void cluster_wait(struct warp *w, const struct op *o, uint32_t m) {
+    (void)m;
+    if (w->meeting == APART)
+        fail(o, "a wait at the cluster's barrier without an arrival");
+    if (w->meeting == ARRIVED)
+        w->state = AT_CLUSTER;
+    else
+        w->meeting = APART;
+}
+
+static void decode_cluster_barrier(struct instruction *in) {
+    struct op *o = in->op;
+
+    o->kind = OP_BARRIER;
+    if (has(in, "arrive")) {
+        has(in, "release");
+        o->run = cluster_arrive;
+    } else if (has(in, "wait")) {
+        has(in, "acquire");
+        o->run = cluster_wait;
+    }
+    if (!o->run || !has(in, "aligned") || in->n_operands)
+        refuse(in, "an unknown form of the instruction");
+}
+
+/* r: d, a, b: the address in block b's shared memory of what a is in this block's. */
+static void mapa(struct warp *w, const struct op *o, uint32_t m) {
+    uint32_t *d = place(w, o->r[0]);
+    const uint32_t *a = place(w, o->r[1]), *b = place(w, o->r[2]);
+
+    for (uint32_t l = 0; l < LANES; l++) {
+        if (!(m >> l & 1))
+            continue;
+        if (b[l] >= w->block->n_ranks || a[l] >= CLUSTER_WINDOW)
+            fail(o, "block %u of %u, address %#x", b[l], w->block->n_ranks, a[l]);
+        d[l] = (b[l] + 1) * CLUSTER_WINDOW + a[l];
+    }
+}
+
+void decode_mapa(struct instruction *in) {
+    struct op *o = in->op;
+
+    if (!has(in, "shared::cluster") || !has(in, "u32") || in->n_operands != 3)
+        refuse(in, "an unknown form of the instruction");
+    o->r[0] = target(in, 0, 4);
+    o->r[1] = source(in, 1, 4);
+    o->r[2] = source(in, 2, 4);
+    o->run = mapa;
+}
+
 enum { ONLY_SHARED = 1, ONLY_GLOBAL };
 
 /* What threads did with shared memory is before what comes by the other way. */
@@ -56,8 +114,12 @@ static void grid_wait(struct warp *w, const struct op *o, uint32_t m) {
 
 static void decode_barrier(struct instruction *in) {
     struct op *o = in->op;
-    bool cta = strcmp(in->part[0], "bar") == 0 || has(in, "aligned");
 
+    if (has(in, "cluster")) {
+        decode_cluster_barrier(in);
+        return;
+    }
+    bool cta = strcmp(in->part[0], "bar") == 0 || has(in, "aligned");
     if (has(in, "warp") && has(in, "sync")) {
         o->run = bar_warp;
         o->r[0] = source(in, 0, 4);
@@ -80,6 +142,9 @@ static void decode_fence(struct instruction *in) {
     o->run = nothing;
     if (strcmp(in->part[0], "membar") == 0) {
         if (!has(in, "gl") && !has(in, "sys") && !has(in, "cta"))
+            refuse(in, "an unknown form of the instruction");
+    } else if (has(in, "mbarrier_init")) {
+        if (!has(in, "release") || !has(in, "cluster"))
             refuse(in, "an unknown form of the instruction");
     } else if (has(in, "proxy")) {
         if (!has(in, "async"))

@@ -383,6 +383,73 @@ Test(ptx, bulk) {
     refuses(BULK(""), "no fence.proxy.async");
 }
 
+/* Two blocks of a cluster: each brings half of 256 bytes to both, once both have said that their
+ * place is free; a barrier counts the bytes of both halves. */
+#define INIT "mbarrier.init.shared::cta.b64 [%r3], 1;\nmbarrier.init.shared::cta.b64 [%r3+8], 2;\n"
+#define MEET "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n"
+#define SAY_FREE                                                                                   \
+    "mapa.shared::cluster.u32 %r5, %r3, 0;\n"                                                      \
+    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r5+8];\n"                            \
+    "mapa.shared::cluster.u32 %r5, %r3, 1;\n"                                                      \
+    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r5+8];\n"
+#define PAIR(MEET, FREE, MASK, END)                                                                \
+    "mov.u32 %r3, at_launch;\nmov.u32 %r4, %cluster_ctarank;\nsetp.ne.s32 %p1, %r1, 0;\n"          \
+    "@%p1 bra $ready;\n" INIT "fence.mbarrier_init.release.cluster;\n$ready:\n" MEET               \
+    "@%p1 bra $wait;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256;\n" FREE             \
+    "$free:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r3+8], 0;\n"          \
+    "@!%p2 bra $free;\nshl.b32 %r6, %r4, 7;\nadd.s32 %r7, %r6, %r3;\nadd.s32 %r7, %r7, 16;\n"      \
+    "cvt.u64.u32 %rd2, %r6;\nadd.s64 %rd2, %rd2, %rd1;\nmov.u16 %rs1, " MASK ";\n"                 \
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r7], " \
+    "[%rd2], 128, [%r3], %rs1;\n$wait:\nbar.sync 0;\n$again:\n"                                    \
+    "mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0;\n@!%p2 bra $again;\n"                 \
+    "mov.u32 %r8, %cluster_nctarank;\nshl.b32 %r9, %r1, 2;\nadd.s32 %r10, %r9, %r3;\n"             \
+    "ld.shared.u32 %r11, [%r10+16];\nld.shared.u32 %r12, [%r10+144];\n"                            \
+    "mul.lo.s32 %r11, %r11, %r8;\nshl.b32 %r13, %r2, 8;\nadd.s32 %r9, %r9, %r13;\n"                \
+    "cvt.u64.u32 %rd3, %r9;\nadd.s64 %rd3, %rd3, %rd1;\nst.global.u32 [%rd3+1024], %r11;\n"        \
+    "st.global.u32 [%rd3+1152], %r12;\n" END
+
+static bool run_pair(const char *body, uint32_t grid, uint64_t order) {
+    return run_with(body, &(struct ptx_launch){
+                              .grid_x = grid, .shared_bytes = 512, .cluster = 2, .order = order});
+}
+
+static void pair_refuses(const char *body, const char *why) {
+    cr_assert_not(run_pair(body, 2, 0), "%s", body);
+    cr_assert(strstr(ptx_message, why) != NULL, "%s: %s", body, ptx_message);
+}
+
+Test(ptx, clusters) {
+    for (uint64_t order = 0; order < 8; order++) {
+        memset(memory, 0, sizeof(memory));
+        for (uint32_t i = 0; i < 64; i++)
+            memory[i] = 5 * i + 1;
+        cr_assert(run_pair(PAIR(MEET, SAY_FREE, "3", ""), 4, order), "%s", ptx_message);
+        for (uint32_t i = 0; i < 4 * 64; i++)
+            cr_assert(memory[256 + i] == (5 * (i % 64) + 1) * (i % 64 < 32 ? 2 : 1), "%u", i);
+    }
+    cr_assert_not(run_pair(PAIR(MEET, SAY_FREE, "3", ""), 3, 0));
+    cr_assert(strstr(ptx_message, "in clusters of 2") != NULL, "%s", ptx_message);
+    pair_refuses(PAIR(MEET, "", "3", ""), "can go on");
+    pair_refuses(PAIR(MEET, SAY_FREE, "1", ""), "can go on");
+    pair_refuses(PAIR(MEET, SAY_FREE, "7", ""), "blocks 0x7 of 2");
+    pair_refuses(PAIR("barrier.cluster.wait.aligned;\n", SAY_FREE, "3", ""), "without an arrival");
+    pair_refuses(PAIR("barrier.cluster.arrive.aligned;\nbarrier.cluster.arrive.aligned;\n",
+                      SAY_FREE, "3", ""),
+                 "a second arrival");
+    pair_refuses("mapa.shared::cluster.u32 %r5, %r1, 2;", "block 2 of 2");
+    pair_refuses("mov.u32 %r3, at_launch;\nmapa.shared::cluster.u32 %r5, %r3, 0;\n"
+                 "ld.shared.u32 %r6, [%r5];",
+                 "shared memory");
+    /* Block 0 ends at once. */
+    pair_refuses("mov.u32 %r4, %cluster_ctarank;\nsetp.eq.s32 %p1, %r4, 0;\n@%p1 bra $end;\n"
+                 "bar.sync 0;\nmov.u32 %r3, at_launch;\nmapa.shared::cluster.u32 %r5, %r3, 0;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r5];\n$end:",
+                 "has ended");
+    refuses("barrier.cluster.arrive;", "an unknown form");
+    refuses("mapa.u64 %rd2, %rd1, 0;", "an unknown form");
+    refuses("mbarrier.arrive.shared::cluster.b64 _, [at_launch];", "an unknown form");
+}
+
 /* The tables of fragments: where element (row, column) of each matrix is. */
 Test(ptx, mma) {
     static char body[4000];
