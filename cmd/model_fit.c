@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include "base/cpus.h"
 #include "base/memory.h"
 #include "cmd/bench_bandwidth.h"
 
@@ -11,11 +11,9 @@
 #define BUFFER_MAX (512ull << 20)
 
 static void measure(struct machine *m) {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-
     if (m->bandwidth <= 0)
-        (void)!bandwidth_measure((uint32_t)MAX(n, 1l), MIN(bandwidth_buffer(), BUFFER_MAX),
-                                 MEASURE_S, &m->bandwidth);
+        (void)!bandwidth_measure(cpus_usable(), MIN(bandwidth_buffer(), BUFFER_MAX), MEASURE_S,
+                                 &m->bandwidth);
 }
 
 /* Decoding a token reads the weights once, and @key_bytes of keys and values. */

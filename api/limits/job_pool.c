@@ -1,9 +1,9 @@
 #include "api/limits/job_pool.h"
 
 #include <assert.h>
-#include <unistd.h>
 #include "api/limits/tenant.h"
 #include "api/http/loop_lag.h"
+#include "base/cpus.h"
 
 /*
  * One tenant may keep all places but one, so there are two at least. The loop comes first: its
@@ -30,10 +30,9 @@ static void wake(void *ctx) {
 }
 
 int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock, bool waits) {
-    long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct jobs_opts o = {
         .name = "weft-pool",
-        .n_running = waits ? THREADS : (uint32_t)MIN(MAX(n_cores, RUNNING_MIN), RUNNING_MAX),
+        .n_running = waits ? THREADS : MIN(MAX(cpus_usable(), RUNNING_MIN), RUNNING_MAX),
         .n_threads = THREADS,
         .nice = NICE,
         .clock = clock,

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "base/cpus.h"
 #include "base/thread.h"
 
 /*
@@ -161,14 +162,6 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
     await_workers(p, (uint32_t)atomic_fetch_or(&p->gate, CLOSED));
 }
 
-/* Returns the number of cores that this process may run on; 1 if it is unknown. */
-static uint32_t usable_cpus(void) {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-
-    return n > 0 ? (uint32_t)n : 1;
-}
-
 int pool_new(struct pool **out, uint32_t n_threads) {
     struct pool *p = aligned_alloc(64, sizeof(*p));
 
@@ -176,7 +169,7 @@ int pool_new(struct pool **out, uint32_t n_threads) {
         return -ENOMEM;
     *p = (struct pool){
         .gate = CLOSED,
-        .n_threads = MIN(n_threads ? n_threads : usable_cpus(), THREADS_MAX),
+        .n_threads = MIN(n_threads ? n_threads : cpus_usable(), THREADS_MAX),
     };
     p->workers = calloc(p->n_threads, sizeof(*p->workers));
     if (!p->workers) {

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/cpus.h"
 #include "base/memory.h"
 
 static char root[64], path[128];
@@ -16,7 +17,7 @@ static void write_file(const char *name, const char *text) {
 }
 
 static void set_up(void) {
-    strcpy(root, "/tmp/weft-memory-XXXXXX");
+    strcpy(root, "/tmp/weft-group-XXXXXX");
     cr_assert(mkdtemp(root));
     snprintf(path, sizeof(path), "%s/a", root);
     cr_assert_eq(mkdir(path, 0700), 0);
@@ -25,8 +26,14 @@ static void set_up(void) {
 }
 
 static void tear_down(void) {
-    static const char *const names[] = {
-        "a/b/memory.max", "a/b/memory.current", "a/memory.max", "a/b", "a", ""};
+    static const char *const names[] = {"a/b/memory.max",
+                                        "a/b/memory.current",
+                                        "a/memory.max",
+                                        "a/b/cpu.max",
+                                        "a/cpu.max",
+                                        "a/b",
+                                        "a",
+                                        ""};
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         snprintf(path, sizeof(path), "%s/%s", root, names[i]);
@@ -34,9 +41,9 @@ static void tear_down(void) {
     }
 }
 
-TestSuite(memory, .init = set_up, .fini = tear_down);
+TestSuite(control_group, .init = set_up, .fini = tear_down);
 
-Test(memory, group_without_limit_has_none) {
+Test(control_group, without_limit_has_all_memory) {
     write_file("a/b/memory.max", "max\n");
     write_file("a/b/memory.current", "4096\n");
     cr_expect_eq(memory_in_group(root, "/a/b"), UINT64_MAX);
@@ -44,7 +51,7 @@ Test(memory, group_without_limit_has_none) {
     cr_expect_eq(memory_in_group("/nonexistent", "/a/b"), UINT64_MAX);
 }
 
-Test(memory, tightest_group_above_counts) {
+Test(control_group, tightest_memory_above_counts) {
     write_file("a/b/memory.max", "10000\n");
     write_file("a/b/memory.current", "4096\n");
     cr_expect_eq(memory_in_group(root, "/a/b"), 10000 - 4096);
@@ -53,12 +60,31 @@ Test(memory, tightest_group_above_counts) {
     cr_expect_eq(memory_in_group(root, "/a"), 5000);
 }
 
-Test(memory, group_that_is_full_has_no_room) {
+Test(control_group, that_is_full_has_no_room) {
     write_file("a/b/memory.max", "10000\n");
     write_file("a/b/memory.current", "10001\n");
     cr_expect_eq(memory_in_group(root, "/a/b"), 0);
 }
 
-Test(memory, something_is_available_here) {
+Test(control_group, some_memory_is_available_here) {
     cr_expect_gt(memory_available(), 1 << 20);
+}
+
+Test(control_group, whole_processors_of_the_tightest_limit_count) {
+    static const struct {
+        const char *inner, *outer;
+        uint32_t n;
+    } cases[] = {
+        {"max 100000\n", "max 100000\n", UINT32_MAX}, {"400000 100000\n", "max 100000\n", 4},
+        {"400000 100000\n", "250000 100000\n", 2},    {"50000 100000\n", "250000 100000\n", 1},
+        {"what\n", "300000 0\n", UINT32_MAX},
+    };
+
+    cr_expect_eq(cpus_in_group(root, "/a/b"), UINT32_MAX);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        write_file("a/b/cpu.max", cases[i].inner);
+        write_file("a/cpu.max", cases[i].outer);
+        cr_expect_eq(cpus_in_group(root, "/a/b"), cases[i].n, "case %zu", i);
+    }
+    cr_expect_geq(cpus_usable(), 1);
 }

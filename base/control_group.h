@@ -1,0 +1,24 @@
+#pragma once
+
+/*
+ * control_group - the control groups (version 2) around this process: those of a container, or of a
+ * unit of systemd. Each may have limits; the strictest one counts.
+ */
+
+#include <stdbool.h>
+
+#define CONTROL_GROUP_ROOT "/sys/fs/cgroup"
+#define CONTROL_GROUP_PATH 512u
+
+/* Writes the path of this process's group to @path: "/system.slice/weftd.service", or "/" in a
+ * container. Returns false if there is none. */
+bool control_group_path(char path[CONTROL_GROUP_PATH]);
+
+/* Calls @fn with the folder below @root of the group @path, and then of each of its ancestors. */
+void control_group_each(const char *root, const char *path,
+                        void (*fn)(const char *folder, void *ctx), void *ctx);
+
+/* Reads the file @name of a group's folder with the format @format of scanf(). Returns the number
+ * of values that were read, 0 if the file does not exist. */
+__attribute__((format(scanf, 3, 4))) int control_group_read(const char *folder, const char *name,
+                                                            const char *format, ...);
