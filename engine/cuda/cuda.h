@@ -634,6 +634,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
  * decided. */
 int step_upload(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_start(struct step *s);
+/* Enqueues an op of the step. Returns 0 or -EIO. */
 typedef int step_op(struct step *s, const struct model_op *op);
 step_op step_embed, step_deep, step_qkv, step_attend, step_proj, step_gate_up, step_gate_in,
     step_layer_input, step_join, step_route, step_experts, step_shared, step_gate, step_in,

@@ -557,11 +557,12 @@ template <int W, class JOIN> DEVICE float join_warps(float v, float *shared, con
     return v;
 }
 
-/* The sum of a value over the 32 W threads of a block; the largest one. */
+/* Returns the sum of a value over the 32 W threads of a block. */
 template <int W> DEVICE float block_sum(float v, float *shared) {
     return join_warps<W>(warp_sum(v), shared, [](float x, float y) { return x + y; });
 }
 
+/* Returns the largest value of the 32 W threads of a block. */
 template <int W> DEVICE float block_max(float v, float *shared) {
     return join_warps<W>(warp_max(v), shared, [](float x, float y) { return fmaxf(x, y); });
 }
