@@ -183,3 +183,62 @@ Test(cuda_condensed, a_device_that_is_wrong_is_refused) {
         fake->sticky = false;
     }
 }
+
+/* The digest of the logits behind 41 tokens, the last of which is computed with @page, the pages of
+ * the others, or their copies by way of the host. */
+static uint64_t digest_with(const uint32_t page[3]) {
+    static const uint32_t start[2] = {0, 3}, first[3] = {1, 0, 4};
+    static const int32_t token[41] = {5, 6, 7, 200, 9, 11, 3};
+    const struct engine_param param = {.top_p = 1, .repetition = 1};
+    struct engine_copy copy[6] = {{.dir = 0}};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+    struct engine_result result;
+    struct err err = {0};
+    char path[TEST_DATA_PATH];
+
+    cr_assert(gguf_open(&file, test_data_file(path, "golden", "deepseek4", ".gguf"), &err) == 0);
+    const struct engine_opts o = {.file = file,
+                                  .backend = "cuda",
+                                  .n_pages = 8,
+                                  .n_host_pages = 3,
+                                  .page_tokens = 16,
+                                  .max_rows = 40,
+                                  .max_seqs = 1,
+                                  .max_wants = 1,
+                                  .digest = true};
+    cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
+    for (uint32_t i = 0; i < 3; i++) {
+        copy[i] = (struct engine_copy){.src = first[i], .dst = i, .dir = COPY_D2H};
+        copy[3 + i] = (struct engine_copy){.src = i, .dst = page[i], .dir = COPY_H2D};
+    }
+    for (uint64_t step = 1; step <= 2; step++) {
+        const struct engine_seq seq = {
+            .n_rows = step == 1 ? 40 : 1, .pos0 = step == 1 ? 0 : 40, .feed = -1};
+        const struct engine_want want = {.row = seq.n_rows - 1, .what = WANT_SAMPLE};
+        const struct engine_batch b = {.step = step,
+                                       .n_rows = seq.n_rows,
+                                       .n_seqs = 1,
+                                       .n_wants = 1,
+                                       .n_params = 1,
+                                       .n_after = step == 1 && page[0] != first[0] ? 6 : 0,
+                                       .token = token + seq.pos0,
+                                       .seq = &seq,
+                                       .table[KV_GLOBAL] = {start, step == 1 ? first : page},
+                                       .want = &want,
+                                       .param = &param,
+                                       .after = copy};
+
+        cr_assert(engine_launch(e, &b) == 0 && engine_seal(e, step) == 0);
+        cr_assert(engine_wait(e, step, &result) == 0, "%s", engine_fault(e));
+    }
+    uint64_t digest = result.out[0].digest;
+    engine_free(e);
+    return digest;
+}
+
+Test(cuda_condensed, pages_that_come_back_from_the_host_are_the_same) {
+    uint64_t right = digest_with((const uint32_t[]){1, 0, 4});
+
+    cr_expect(right && digest_with((const uint32_t[]){5, 6, 7}) == right);
+}
