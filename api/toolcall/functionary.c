@@ -23,8 +23,7 @@ const struct toolcall_format format_functionary = {
     .name = "functionary",
     .detect = {"<function=", "<|python_tag|>"},
     .triggers = {"<function="},
-    .shape =
-        {.args = ARGS_JSON, .call_begin = "<function=", .name_end = ">", .call_end = "</function>"},
+    .shape = {.call_begin = "<function=", .name_end = ">", .call_end = "</function>"},
     .states = states,
 };
 
@@ -51,8 +50,7 @@ const struct toolcall_format format_solar = {
     .triggers = {"<|tool_calls|>"},
     .content_begin = "<|content|>",
     .content_end = "<|end|>",
-    .shape = {.args = ARGS_JSON,
-              .section_begin = "<|tool_calls|>",
+    .shape = {.section_begin = "<|tool_calls|>",
               .section_end = "<|calls|>",
               .call_begin = "<|tool_call:begin|>{id}<|tool_call:name|>",
               .name_end = "<|tool_call:args|>",

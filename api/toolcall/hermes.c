@@ -20,7 +20,7 @@ static const struct tc_state states[] = {
 
 #define SHAPE                                                                                      \
     {                                                                                              \
-        .args = ARGS_JSON, .separator = "\n", .call_begin = "<tool_call>\n{\"name\": \"",          \
+        .separator = "\n", .call_begin = "<tool_call>\n{\"name\": \"",                             \
         .name_end = "\", \"arguments\": ", .call_end = "}\n</tool_call>"                           \
     }
 

@@ -27,7 +27,7 @@ enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, CLOSE, FENCE };
 
 #define LIST_SHAPE(open, close)                                                                    \
     {                                                                                              \
-        .args = ARGS_JSON, .section_begin = (open), .section_end = (close), .separator = ", ",     \
+        .section_begin = (open), .section_end = (close), .separator = ", ",                        \
         .call_begin = "{\"name\": \"", .name_end = "\", \"arguments\": ", .call_end = "}"          \
     }
 
@@ -42,8 +42,7 @@ const struct toolcall_format format_command_r = {
     .detect = {"Action:", "```json", "tool_name"},
     .triggers = {"Action:"},
     .force_after = {"Action:\n```json\n["}, /* the word alone also occurs in text */
-    .shape = {.args = ARGS_JSON,
-              .section_begin = "Action:\n```json\n[\n    ",
+    .shape = {.section_begin = "Action:\n```json\n[\n    ",
               .section_end = "\n]```",
               .separator = ",\n    ",
               .call_begin = "{\n        \"tool_name\": \"",
@@ -66,8 +65,7 @@ const struct toolcall_format format_command_r7b = {
     .content_begin = "<|START_RESPONSE|>",
     .content_end = "<|END_RESPONSE|>",
     .ends_reasoning = true,
-    .shape = {.args = ARGS_JSON,
-              .section_begin = "<|START_ACTION|>[\n    ",
+    .shape = {.section_begin = "<|START_ACTION|>[\n    ",
               .section_end = "\n]<|END_ACTION|>",
               .separator = ",\n    ",
               .call_begin = "{\"tool_call_id\": \"{index}\", \"tool_name\": \"",
@@ -85,8 +83,7 @@ const struct toolcall_format format_apertus = {
     .name = "apertus",
     .detect = {"<|tools_prefix|>"},
     .triggers = {"<|tools_prefix|>"},
-    .shape = {.args = ARGS_JSON,
-              .section_begin = "<|tools_prefix|>[",
+    .shape = {.section_begin = "<|tools_prefix|>[",
               .section_end = "]<|tools_suffix|>",
               .separator = ", ",
               .call_begin = "{\"",
@@ -170,8 +167,7 @@ const struct toolcall_format format_gigachat = {
     .name = "gigachat",
     .detect = {"function call", "<|role_sep|>"},
     .triggers = {"<|message_sep|>\n\nfunction call<|role_sep|>\n"},
-    .shape = {.args = ARGS_JSON,
-              .call_begin = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"",
+    .shape = {.call_begin = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"",
               .name_end = "\", \"arguments\": ",
               .call_end = "}"},
     .states = gigachat_states,

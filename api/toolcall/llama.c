@@ -31,8 +31,7 @@ const struct toolcall_format format_llama = {
     .force_after = {"<|python_tag|>"},
     .bare = true, /* with the name of an offered tool; else the object may be an answer */
     .only_known = true,
-    .shape = {.args = ARGS_JSON,
-              .separator = "; ",
+    .shape = {.separator = "; ",
               .call_begin = "{\"name\": \"",
               .name_end = "\", \"parameters\": ",
               .call_end = "}"},

@@ -27,8 +27,7 @@ const struct toolcall_format format_mistral_json = {
     .triggers = {"[TOOL_CALLS]"},
     .ends_reasoning = true,
     .short_ids = true,
-    .shape = {.args = ARGS_JSON,
-              .section_begin = "[TOOL_CALLS][",
+    .shape = {.section_begin = "[TOOL_CALLS][",
               .section_end = "]",
               .separator = ", ",
               .call_begin = "{\"name\": \"",
@@ -44,10 +43,7 @@ const struct toolcall_format format_mistral_id = {
     .triggers = {"[TOOL_CALLS]"},
     .ends_reasoning = true,
     .short_ids = true,
-    .shape = {.args = ARGS_JSON,
-              .call_begin = "[TOOL_CALLS]",
-              .name_end = "[CALL_ID]{id}[ARGS]",
-              .id_len = 9},
+    .shape = {.call_begin = "[TOOL_CALLS]", .name_end = "[CALL_ID]{id}[ARGS]", .id_len = 9},
     .states = states,
 };
 
@@ -57,6 +53,6 @@ const struct toolcall_format format_mistral_args = {
     .triggers = {"[TOOL_CALLS]"},
     .ends_reasoning = true,
     .short_ids = true,
-    .shape = {.args = ARGS_JSON, .call_begin = "[TOOL_CALLS]", .name_end = "[ARGS]"},
+    .shape = {.call_begin = "[TOOL_CALLS]", .name_end = "[ARGS]"},
     .states = states,
 };

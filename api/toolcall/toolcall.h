@@ -33,8 +33,9 @@ enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
  *      call = call_begin NAME name_end ARGUMENTS call_end
  * {id} stands for an id (of id_len letters and digits when that is not 0), {index} for the call's
  * number in the message, {name} for NAME once more, {nl} for a line break that may be missing.
- * Optional white space is left out. ARGUMENTS are a JSON object (ARGS_JSON), or "key=literal, ..."
- * (ARGS_PYTHON), or {key:value} with <|"|> as quotes (ARGS_GEMMA), or (ARGS_TAGGED)
+ * Optional white space is left out. ARGUMENTS are a JSON object (ARGS_JSON, where nothing else is
+ * named), or "key=literal, ..." (ARGS_PYTHON), or {key:value} with <|"|> as quotes (ARGS_GEMMA), or
+ * (ARGS_TAGGED)
  *      (key_begin KEY key_end VALUE value_end)*
  * where a VALUE is a bare string or, for what is no string, JSON. key_end_json, if there is one,
  * takes the place of key_end before the latter; {type} in it is the JSON type.
