@@ -101,27 +101,23 @@ static int measure_prefill(struct bench *b) {
 
     if (!tokens)
         return -ENOMEM;
-    int r = run_prefill(&b->run, 0, 0, tokens, MIN(b->n_prompt, b->rows), NULL); /* warm up */
-    for (uint32_t i = 0; r == 0 && i < b->reps; i++) {
+    TRY(run_prefill(&b->run, 0, 0, tokens, MIN(b->n_prompt, b->rows), NULL)); /* warm up */
+    for (uint32_t i = 0; i < b->reps; i++) {
         int64_t start = bench_now_ns();
 
-        r = run_prefill(&b->run, 0, 0, tokens, b->n_prompt, NULL);
-        if (r == 0)
-            r = samples_add(&res->rate, b->n_prompt / seconds_since(start));
+        TRY(run_prefill(&b->run, 0, 0, tokens, b->n_prompt, NULL));
+        TRY(samples_add(&res->rate, b->n_prompt / seconds_since(start)));
     }
-    return r;
+    return 0;
 }
 
 /* The context of @n_seqs sequences. @again: they have had it, and went on from there; pages still
  * hold it, a recurrent state does not. */
 static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens, bool again) {
-    int r;
-
     if (again && b->run.info->n_states == 0)
         return 0;
     for (uint32_t s = 0; s < n_seqs; s++)
-        if ((r = run_prefill(&b->run, s, 0, tokens, b->depth, NULL)) != 0)
-            return r;
+        TRY(run_prefill(&b->run, s, 0, tokens, b->depth, NULL));
     return 0;
 }
 
@@ -129,18 +125,14 @@ static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens,
 static int measure_decode(struct bench *b, uint32_t n_seqs) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, MAX(b->depth, n_seqs));
     struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);
-    int r = tokens ? fill_context(b, n_seqs, tokens, false) : -ENOMEM;
 
-    if (r == 0) /* warm up */
-        r = run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens, NULL);
-    if (r < 0)
-        return r;
+    TRY(tokens ? fill_context(b, n_seqs, tokens, false) : -ENOMEM);
+    TRY(run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens, NULL)); /* warm up */
     for (uint32_t i = 0; i < b->reps; i++) {
         TRY(fill_context(b, n_seqs, tokens, true));
         int64_t start = bench_now_ns();
-        if ((r = run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL)) < 0 ||
-            (r = samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start))) < 0)
-            return r;
+        TRY(run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL));
+        TRY(samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start)));
     }
     return 0;
 }
@@ -191,7 +183,6 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
 /* Replays all recorded requests, in groups of the first batch size, b->reps times. 0 or -errno. */
 static int measure_replay(struct bench *b) {
     uint32_t group = MIN(b->batch[0], b->replay.n), n_prompt = 0, n_output = 0;
-    int r = 0;
 
     for (uint32_t i = 0; i < b->replay.n; i++) {
         n_prompt += b->replay.request[i].n_prompt;
@@ -199,30 +190,27 @@ static int measure_replay(struct bench *b) {
     }
     struct result *prefill = new_result(b, "replay prefill", 1, n_prompt, 0);
     struct result *decode = new_result(b, "replay decode", group, n_output, 0);
-    for (uint32_t rep = 0; r == 0 && rep < b->reps; rep++) {
+    for (uint32_t rep = 0; rep < b->reps; rep++) {
         double prefill_s = 0, decode_s = 0;
 
-        for (uint32_t at = 0; r == 0 && at < b->replay.n; at += group)
-            r = replay_group(b, at, MIN(group, b->replay.n - at), &prefill_s, &decode_s);
-        if (r == 0)
-            r = samples_add(&prefill->rate, n_prompt / prefill_s);
+        for (uint32_t at = 0; at < b->replay.n; at += group)
+            TRY(replay_group(b, at, MIN(group, b->replay.n - at), &prefill_s, &decode_s));
+        TRY(samples_add(&prefill->rate, n_prompt / prefill_s));
         /* The first output token of a request comes from its prefill. */
-        if (r == 0 && n_output > b->replay.n)
-            r = samples_add(&decode->rate, (n_output - b->replay.n) / decode_s);
+        if (n_output > b->replay.n)
+            TRY(samples_add(&decode->rate, (n_output - b->replay.n) / decode_s));
     }
-    return r;
+    return 0;
 }
 
 static int measure_all(struct bench *b) {
-    int r = 0;
-
     if (b->replay_path)
         return measure_replay(b);
     if (b->n_prompt)
-        r = measure_prefill(b);
-    for (uint32_t i = 0; r == 0 && b->n_decode && i < b->n_batches; i++)
-        r = measure_decode(b, b->batch[i]);
-    return r;
+        TRY(measure_prefill(b));
+    for (uint32_t i = 0; b->n_decode && i < b->n_batches; i++)
+        TRY(measure_decode(b, b->batch[i]));
+    return 0;
 }
 
 static int measure_bandwidth(struct bench *b) {

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+#include "base/try.h"
 
 #define SAID_MAX ((size_t)48 << 20)
 
@@ -19,57 +20,45 @@ static const char *const words[] = {
 int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r) {
     assert(o->words_per_token > 0);
     uint32_t n = (uint32_t)MAX(1.0, round(n_tokens * o->words_per_token));
-    int e = 0;
 
-    for (uint32_t i = 0; e == 0 && i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (i)
-            e = buf_add_char(b, ' ');
-        if (e == 0)
-            e = buf_add_str(b, words[rng_below(r, ARRAY_SIZE(words))]);
+            TRY(buf_add_char(b, ' '));
+        TRY(buf_add_str(b, words[rng_below(r, ARRAY_SIZE(words))]));
     }
-    return e;
+    return 0;
 }
 
 /* @text as a JSON string, with its quotes. */
 static int add_json_string(struct buf *b, const char *text, size_t len) {
-    int r = buf_add_char(b, '"');
-
-    for (size_t i = 0; r == 0 && i < len; i++) {
+    TRY(buf_add_char(b, '"'));
+    for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
 
-        if (c < 0x20)
-            r = buf_printf(b, "\\u%04x", c);
-        else if (c == '"' || c == '\\')
-            r = buf_printf(b, "\\%c", c);
-        else
-            r = buf_add_char(b, (char)c);
+        TRY(c < 0x20                ? buf_printf(b, "\\u%04x", c)
+            : c == '"' || c == '\\' ? buf_printf(b, "\\%c", c)
+                                    : buf_add_char(b, (char)c));
     }
-    return r < 0 ? r : buf_add_char(b, '"');
+    return buf_add_char(b, '"');
 }
 
 static int say(struct session *s, const struct load_opts *o, const char *role, const char *text,
                size_t len) {
-    int r;
-
     if (!o->chat)
         return buf_add(&s->said, text, len);
-    r = buf_printf(&s->said, "%s{\"role\": \"%s\", \"content\": ", s->said.len ? ", " : "", role);
-    if (r == 0)
-        r = add_json_string(&s->said, text, len);
-    return r < 0 ? r : buf_add_char(&s->said, '}');
+    TRY(buf_printf(&s->said, "%s{\"role\": \"%s\", \"content\": ", s->said.len ? ", " : "", role));
+    TRY(add_json_string(&s->said, text, len));
+    return buf_add_char(&s->said, '}');
 }
 
 static int say_words(struct session *s, const struct load_opts *o, const char *role,
                      uint32_t n_tokens, struct rng *rng) {
-    struct buf text = {.max = SAID_MAX};
+    CLEANUP(buf_deinit) struct buf text = {.max = SAID_MAX};
 
-    int r = !o->chat && s->said.len ? buf_add_char(&text, ' ') : 0;
-    if (r == 0)
-        r = load_words(&text, o, n_tokens, rng);
-    if (r == 0)
-        r = say(s, o, role, text.data, text.len);
-    buf_deinit(&text);
-    return r;
+    if (!o->chat && s->said.len)
+        TRY(buf_add_char(&text, ' '));
+    TRY(load_words(&text, o, n_tokens, rng));
+    return say(s, o, role, text.data, text.len);
 }
 
 int session_init(struct session *s, const struct load_opts *o, uint64_t number) {
@@ -87,30 +76,24 @@ void session_deinit(struct session *s) {
 int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens, uint32_t n_output,
                 struct buf *body) {
     assert(o->model && n_output > 0);
-    int r = say_words(s, o, "user", n_tokens, &s->rng);
-
     s->turn++;
+    TRY(say_words(s, o, "user", n_tokens, &s->rng));
     buf_clear(body);
-    if (r == 0)
-        r = buf_add_str(body, "{\"model\": ");
-    if (r == 0)
-        r = add_json_string(body, o->model, strlen(o->model));
-    if (r == 0)
-        r = buf_add_str(body, o->chat ? ", \"messages\": [" : ", \"prompt\": ");
-    if (r == 0)
-        r = o->chat ? buf_add(body, s->said.data, s->said.len)
-                    : add_json_string(body, s->said.data, s->said.len);
-    if (r == 0)
-        r = buf_printf(body, "%s, \"max_tokens\": %u, \"temperature\": %g, \"seed\": %u",
-                       o->chat ? "]" : "", n_output, o->temperature,
-                       (unsigned)(rng_next(&s->rng) >> 33));
-    if (r == 0 && o->ignore_eos)
-        r = buf_add_str(body, ", \"ignore_eos\": true");
-    if (r == 0 && o->priority)
-        r = buf_printf(body, ", \"priority\": %d", o->priority);
-    if (r == 0 && o->stream)
-        r = buf_add_str(body, ", \"stream\": true, \"stream_options\": {\"include_usage\": true}");
-    return r < 0 ? r : buf_add_char(body, '}');
+    TRY(buf_add_str(body, "{\"model\": "));
+    TRY(add_json_string(body, o->model, strlen(o->model)));
+    TRY(buf_add_str(body, o->chat ? ", \"messages\": [" : ", \"prompt\": "));
+    TRY(o->chat ? buf_add(body, s->said.data, s->said.len)
+                : add_json_string(body, s->said.data, s->said.len));
+    TRY(buf_printf(body, "%s, \"max_tokens\": %u, \"temperature\": %g, \"seed\": %u",
+                   o->chat ? "]" : "", n_output, o->temperature,
+                   (unsigned)(rng_next(&s->rng) >> 33)));
+    if (o->ignore_eos)
+        TRY(buf_add_str(body, ", \"ignore_eos\": true"));
+    if (o->priority)
+        TRY(buf_printf(body, ", \"priority\": %d", o->priority));
+    if (o->stream)
+        TRY(buf_add_str(body, ", \"stream\": true, \"stream_options\": {\"include_usage\": true}"));
+    return buf_add_char(body, '}');
 }
 
 int session_answer_words(struct session *s, const struct load_opts *o, uint32_t n_tokens) {

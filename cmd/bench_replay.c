@@ -25,23 +25,19 @@ static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_
                     unsigned flags, struct tokens *out) {
     yyjson_val *id;
     size_t i, n, before = out->n;
-    int e = 0;
 
     if (yyjson_is_str(v))
-        e = add_text(r, v, flags, out);
+        TRY(add_text(r, v, flags, out));
     else if (!yyjson_is_arr(v))
         return err_set(r->err, 0, NULL, "request %u: %s is neither text nor an array of token ids",
                        number, name);
     yyjson_arr_foreach(v, i, n, id) {
-        if (e == 0 && (!yyjson_is_uint(id) || yyjson_get_uint(id) >= r->n_vocab))
+        if (!yyjson_is_uint(id) || yyjson_get_uint(id) >= r->n_vocab)
             return err_set(r->err, 0, NULL, "request %u: %s[%zu] is not a token id below %u",
                            number, name, i, r->n_vocab);
-        if (e == 0)
-            e = tokens_add(out, (int32_t)yyjson_get_uint(id));
+        TRY(tokens_add(out, (int32_t)yyjson_get_uint(id)));
     }
-    if (e == 0 && out->n == before)
-        return err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
-    return e;
+    return out->n > before ? 0 : err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
 }
 
 /* One object of the file, as tokens. 0 or -errno. */
@@ -49,21 +45,19 @@ static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
     struct replay_request *q = &out->request[out->n++];
 
     q->token = (struct tokens){.max = REPLAY_TOKENS_MAX};
-    int e = add_part(r, out->n, "prompt", yyjson_obj_get(v, "prompt"), TOKENIZE_BOS, &q->token);
+    TRY(add_part(r, out->n, "prompt", yyjson_obj_get(v, "prompt"), TOKENIZE_BOS, &q->token));
     q->n_prompt = (uint32_t)q->token.n;
-    if (e == 0)
-        e = add_part(r, out->n, "output", yyjson_obj_get(v, "output"), 0, &q->token);
+    TRY(add_part(r, out->n, "output", yyjson_obj_get(v, "output"), 0, &q->token));
     q->prediction = (struct tokens){.max = REPLAY_TOKENS_MAX};
-    if (e == 0 && yyjson_obj_get(v, "prediction"))
-        e = add_part(r, out->n, "prediction", yyjson_obj_get(v, "prediction"), 0, &q->prediction);
+    if (yyjson_obj_get(v, "prediction"))
+        TRY(add_part(r, out->n, "prediction", yyjson_obj_get(v, "prediction"), 0, &q->prediction));
     out->longest = MAX(out->longest, (uint32_t)q->token.n);
-    return e;
+    return 0;
 }
 
 static int read_requests(struct reader *r, struct replay *out, yyjson_val *root) {
     yyjson_val *list = yyjson_obj_get(root, "requests"), *v;
     size_t i, n = list ? yyjson_arr_size(list) : 1;
-    int e = 0;
 
     if (!yyjson_is_obj(root) || n == 0)
         return err_set(r->err, 0, NULL, "the file contains no requests");
@@ -74,11 +68,8 @@ static int read_requests(struct reader *r, struct replay *out, yyjson_val *root)
         return -ENOMEM;
     if (!list)
         return read_request(r, out, root);
-    yyjson_arr_foreach(list, i, n, v) {
-        if (e == 0)
-            e = read_request(r, out, v);
-    }
-    return e;
+    yyjson_arr_foreach(list, i, n, v) TRY(read_request(r, out, v));
+    return 0;
 }
 
 int replay_read(struct replay *out, const char *path, const struct gguf *model, struct err *err) {

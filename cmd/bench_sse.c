@@ -5,6 +5,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
+#include "base/try.h"
 
 void sse_init(struct sse *s) {
     *s = (struct sse){0};
@@ -87,19 +88,16 @@ static int add_message(struct buf *text, yyjson_val *message) {
     static const char *const keys[] = {"reasoning_content", "reasoning", "content"};
     yyjson_val *call;
     size_t i, n;
-    int r = 0;
 
-    for (size_t k = 0; r == 0 && k < ARRAY_SIZE(keys); k++)
-        r = add_text(text, yyjson_obj_get(message, keys[k]));
+    for (size_t k = 0; k < ARRAY_SIZE(keys); k++)
+        TRY(add_text(text, yyjson_obj_get(message, keys[k])));
     yyjson_arr_foreach(yyjson_obj_get(message, "tool_calls"), i, n, call) {
         yyjson_val *function = yyjson_obj_get(call, "function");
 
-        if (r == 0)
-            r = add_text(text, yyjson_obj_get(function, "name"));
-        if (r == 0)
-            r = add_text(text, yyjson_obj_get(function, "arguments"));
+        TRY(add_text(text, yyjson_obj_get(function, "name")));
+        TRY(add_text(text, yyjson_obj_get(function, "arguments")));
     }
-    return r;
+    return 0;
 }
 
 void openai_copy_text(char *out, size_t size, const char *text) {

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/buf.h"
+#include "base/json_value.h"
+#include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "text/tokenizer.h"
@@ -74,19 +76,18 @@ int gguf_cmd_tokenize(int argc, char **argv) {
 /* The ids of a JSON array; 0, -ENOMEM or -EINVAL with @err. */
 static int parse_ids(char *text, size_t len, uint32_t n_vocab, struct tokens *ids,
                      struct err *err) {
-    yyjson_doc *doc = yyjson_read(text, len, 0);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text, len, 0);
     yyjson_val *list = yyjson_doc_get_root(doc), *v;
     size_t i, n;
-    int r = yyjson_is_arr(list) ? 0 : err_set(err, 0, NULL, "not a JSON array of token ids");
 
+    if (!yyjson_is_arr(list))
+        return err_set(err, 0, NULL, "not a JSON array of token ids");
     yyjson_arr_foreach(list, i, n, v) {
-        if (r == 0 && (!yyjson_is_uint(v) || yyjson_get_uint(v) >= n_vocab))
-            r = err_set(err, 0, NULL, "item %zu is not a token id below %u", i, n_vocab);
-        if (r == 0)
-            r = tokens_add(ids, (int32_t)yyjson_get_uint(v));
+        if (!yyjson_is_uint(v) || yyjson_get_uint(v) >= n_vocab)
+            return err_set(err, 0, NULL, "item %zu is not a token id below %u", i, n_vocab);
+        TRY(tokens_add(ids, (int32_t)yyjson_get_uint(v)));
     }
-    yyjson_doc_free(doc);
-    return r;
+    return 0;
 }
 
 int gguf_cmd_detokenize(int argc, char **argv) {
