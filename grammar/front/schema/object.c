@@ -86,8 +86,12 @@ struct name {
 struct name_list {
     struct name *v;
     uint32_t n, cap;
-    uint32_t *slot, mask; /* hash table: index + 1 */
+    struct hash_index index; /* of v[] */
 };
+
+static void names_deinit(struct name_list *l) {
+    hash_index_deinit(&l->index);
+}
 
 static uint32_t hash_of(const char *s, size_t len) {
     uint64_t h = len;
@@ -97,45 +101,23 @@ static uint32_t hash_of(const char *s, size_t len) {
     return (uint32_t)h;
 }
 
-static int grow_names(struct schema *s, struct name_list *l) {
-    uint32_t cap = l->cap ? l->cap * 2 : 8;
-    struct name *v = build_alloc(s->b, cap, sizeof(*v));
-    uint32_t *slot = build_alloc(s->b, cap * 2, sizeof(*slot));
-
-    if (!v || !slot)
-        return s->b->failed;
-    if (l->n)
-        memcpy(v, l->v, l->n * sizeof(*v));
-    *l = (struct name_list){.v = v, .n = l->n, .cap = cap, .slot = slot, .mask = cap * 2 - 1};
-    for (uint32_t i = 0; i < l->n; i++) {
-        uint32_t h = hash_of(v[i].s, v[i].len) & l->mask;
-
-        while (slot[h])
-            h = (h + 1) & l->mask;
-        slot[h] = i + 1;
-    }
-    return 0;
-}
-
 static int add_name(struct schema *s, struct name_list *l, yyjson_val *key, const struct path *path,
                     bool required) {
-    const char *name = json_text(key);
-    size_t len = json_len(key);
+    struct name name = {json_text(key), json_len(key), path, required};
+    uint32_t hash = hash_of(name.s, name.len);
 
-    TRY(l->n == l->cap ? grow_names(s, l) : 0);
-    uint32_t h = hash_of(name, len) & l->mask;
+    HASH_INDEX_EACH(l->index, hash, i) {
+        struct name *n = &l->v[i];
 
-    for (; l->slot[h]; h = (h + 1) & l->mask) {
-        struct name *n = &l->v[l->slot[h] - 1];
-
-        if (n->len == len && memcmp(n->s, name, len) == 0) {
+        if (n->len == name.len && memcmp(n->s, name.s, name.len) == 0) {
             n->required = n->required || required;
             return build_work(s->b, 1);
         }
     }
-    assert(l->n < l->cap && l->n * 2 <= l->mask);
-    l->v[l->n] = (struct name){name, len, path, required};
-    l->slot[h] = ++l->n;
+    TRY(build_grow(s->b, &l->v, l->n, &l->cap, 8, sizeof(*l->v)));
+    l->v[l->n] = name;
+    if (hash_index_add(&l->index, hash, l->n++) < 0)
+        return build_no_memory(s->b);
     return build_work(s->b, 1);
 }
 
@@ -252,7 +234,7 @@ struct object {
     struct schema *s;
     const struct facets *f;
     const struct keys *keys;
-    struct name_list names;
+    struct name_list *names;
     struct name_rules *rules; /* rules of each name */
     uint32_t witness[64];
     struct expr *rest, *some[64];
@@ -281,7 +263,7 @@ static int is_evaluated(struct schema *s, const struct parts *parts, const struc
 
 /* The value of a declared name, which must satisfy those of f->some that chose it. */
 static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
-    const struct name *name = &o->names.v[i];
+    const struct name *name = &o->names->v[i];
     struct place *v;
     uint32_t n, cap;
     int r = member_places(o->s, o->f->parts, name->s, name->len, &v, &n);
@@ -304,7 +286,7 @@ static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
 
 static int add_declared(struct object *o, struct expr_list *list) {
     struct schema *s = o->s;
-    uint32_t n_all = o->names.n + o->f->n_some;
+    uint32_t n_all = o->names->n + o->f->n_some;
     bool counted = o->f->min_members || o->f->max_members < n_all;
 
     list->member = build_alloc(s->b, n_all, sizeof(*list->member));
@@ -312,8 +294,8 @@ static int add_declared(struct object *o, struct expr_list *list) {
     o->keyed = build_alloc(s->b, n_all, sizeof(*o->keyed));
     if (!list->member || !list->optional || !o->keyed)
         return s->b->failed;
-    for (uint32_t i = 0; i < o->names.n; i++) {
-        const struct name *name = &o->names.v[i];
+    for (uint32_t i = 0; i < o->names->n; i++) {
+        const struct name *name = &o->names->v[i];
         bool chosen;
         struct expr *x = declared_value(o, i, &chosen), *m;
 
@@ -367,7 +349,7 @@ static struct expr *object_members(struct object *o) {
         return NULL;
     if (list->min > list->max || (!list->rest && list->min > list->n))
         return expr_never(b);
-    assert(list->n_needs <= list->n && list->n <= o->names.n + o->f->n_some);
+    assert(list->n_needs <= list->n && list->n <= o->names->n + o->f->n_some);
     if (list->n || list->rest) {
         e->kind = EXPR_LIST;
         e->list = list;
@@ -389,7 +371,7 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
         return r;
     if (k == o->f->n_some)
         return expr_vec_add(o->s->b, out, object_members(o));
-    for (uint32_t i = 0; r == 0 && i < o->names.n; i++) {
+    for (uint32_t i = 0; r == 0 && i < o->names->n; i++) {
         if (!(o->rules[i].some >> k & 1))
             continue;
         o->witness[k] = i;
@@ -406,28 +388,29 @@ static const struct lang *declared_names(struct object *o) {
     struct build *b = o->s->b;
     struct expr_vec v = {0};
 
-    for (uint32_t i = 0; !b->failed && i < o->names.n; i++)
-        expr_vec_add(b, &v, json_literal(b, o->names.v[i].s, o->names.v[i].len));
+    for (uint32_t i = 0; !b->failed && i < o->names->n; i++)
+        expr_vec_add(b, &v, json_literal(b, o->names->v[i].s, o->names->v[i].len));
     return lang_of(b, expr_alt_of(b, &v));
 }
 
 struct expr *lower_object(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
-    struct object o = {.s = s, .f = f};
+    CLEANUP(names_deinit) struct name_list names = {0};
+    struct object o = {.s = s, .f = f, .names = &names};
     CLEANUP(freep) struct keys *keys = NULL;
     struct expr_vec v = {0};
 
     if (f->n_some > ARRAY_SIZE(o.some))
         return failed(build_too_complex(b, "an object must satisfy too many conditions at once"));
-    if (collect_names(s, f->parts, &o.names) < 0 || keys_new(s, f, &keys) < 0)
+    if (collect_names(s, f->parts, &names) < 0 || keys_new(s, f, &keys) < 0)
         return NULL;
     o.keys = keys;
-    o.rules = build_alloc(b, MAX(o.names.n, 1u), sizeof(*o.rules));
-    for (uint32_t i = 0; !b->failed && i < o.names.n; i++)
-        keys_name(keys, o.names.v[i].s, o.names.v[i].len, &o.rules[i]);
+    o.rules = build_alloc(b, MAX(names.n, 1u), sizeof(*o.rules));
+    for (uint32_t i = 0; !b->failed && i < names.n; i++)
+        keys_name(keys, names.v[i].s, names.v[i].len, &o.rules[i]);
     if (b->failed)
         return NULL;
-    o.rest = keys_plain(keys) ? keys_rest(keys, NULL, other_key(s, &o.names), o.some)
+    o.rest = keys_plain(keys) ? keys_rest(keys, NULL, other_key(s, &names), o.some)
                               : keys_rest(keys, declared_names(&o), NULL, o.some);
     if (b->failed || choose_witness(&o, 0, &v) < 0)
         return NULL;

@@ -18,53 +18,25 @@ struct memo {
     const struct path *path;
 };
 
-static const struct path **path_slot(const struct schema *s, const struct path *p) {
-    uint64_t h = ((uintptr_t)p->up ^ (uintptr_t)p->key << 7) + p->len + (p->index << 17);
-    uint32_t at = (uint32_t)(h * 0x9E3779B97F4A7C15u >> 32) & s->path_mask;
-
-    for (; s->paths[at]; at = (at + 1) & s->path_mask) {
-        const struct path *q = s->paths[at];
-
-        if (q->up == p->up && q->key == p->key && q->len == p->len && q->index == p->index)
-            break;
-    }
-    return &s->paths[at];
-}
-
-static bool grow_paths(struct schema *s) {
-    const struct path **old = s->paths;
-    uint32_t n_old = old ? s->path_mask + 1 : 0, n = MAX(n_old * 2, 256u);
-
-    s->paths = calloc(n, sizeof(*s->paths));
-    if (!s->paths) {
-        s->paths = old;
-        return false;
-    }
-    s->path_mask = n - 1;
-    for (uint32_t i = 0; i < n_old; i++) {
-        if (old[i])
-            *path_slot(s, old[i]) = old[i];
-    }
-    free(old);
-    return true;
-}
-
 /* Finds or makes a path; equal places of equal keys have equal paths. Without memory a path ends
  * early. */
 static const struct path *find_path(struct schema *s, struct path path) {
-    if ((s->n_paths + 1) * 2 > s->path_mask && !grow_paths(s))
-        return path.up;
-    const struct path **slot = path_slot(s, &path);
-    struct path *p = *slot ? NULL : arena_alloc(&s->b->arena, sizeof(*p));
+    uint64_t h = ((uintptr_t)path.up ^ (uintptr_t)path.key << 7) + path.len + (path.index << 17);
+    uint32_t hash = (uint32_t)(h * 0x9E3779B97F4A7C15u >> 32);
 
-    if (*slot)
-        return *slot;
-    if (!p)
+    HASH_INDEX_EACH(s->path_index, hash, i) {
+        const struct path *q = s->paths[i];
+
+        if (q->up == path.up && q->key == path.key && q->len == path.len && q->index == path.index)
+            return q;
+    }
+    struct path *p = arena_alloc(&s->b->arena, sizeof(*p));
+
+    if (!p || !ARRAY_GROW(s->paths, s->n_paths, s->cap_paths, 128) ||
+        hash_index_add(&s->path_index, hash, s->n_paths) < 0)
         return path.up;
     *p = path;
-    assert(s->n_paths * 2 <= s->path_mask);
-    s->n_paths++;
-    return *slot = p;
+    return s->paths[s->n_paths++] = p;
 }
 
 const struct path *schema_path(struct schema *s, const struct path *up, const char *key,
@@ -490,6 +462,7 @@ struct expr *schema_read(struct build *b, const char *text, size_t len) {
 
     logic_deinit(&s);
     free(s.paths);
+    hash_index_deinit(&s.path_index);
     free(s.memo);
     yyjson_doc_free(own);
     yyjson_doc_free(doc);

@@ -15,6 +15,7 @@
  */
 
 #include <yyjson.h>
+#include "base/hash_index.h"
 #include "base/json_value.h"
 #include "grammar/expr/expr.h"
 
@@ -119,9 +120,10 @@ struct schema {
     yyjson_val *root;
     yyjson_val *string_type; /* {"string": {"type": "string"}} */
     const struct path *root_path;
-    struct memo **memo;        /* hash table */
-    const struct path **paths; /* hash table, of path_mask + 1 */
-    uint32_t n_paths, path_mask;
+    struct memo **memo; /* hash table */
+    const struct path **paths;
+    struct hash_index path_index; /* of paths[] */
+    uint32_t n_paths, cap_paths;
     uint32_t depth;
     struct lang_memo *langs;
     struct key_classes *key_classes; /* cache of object keys (keys.c) */
