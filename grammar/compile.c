@@ -185,20 +185,21 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     free(m.nfa_head);
     free(m.nfa_empty);
     free(m.shared);
-    int r = b->failed;
-
-    if (r < 0 || (r = keep_needs(b, g)) < 0 || (r = members_keep(b, g)) < 0 ||
-        (r = automaton_analyse(b, g)) < 0 || (r = keep_names(b, g)) < 0 ||
-        (r = members_spans(b, g)) < 0 || (r = distinct_new(b, g)) < 0 ||
-        (r = make_tables(b, g)) < 0 || (b->vocab && (r = finish_new(b, g)) < 0) ||
-        (b->vocab && (r = automaton_free_chars(b, g)) < 0))
-        return r;
+    TRY(b->failed);
+    TRY(keep_needs(b, g));
+    TRY(members_keep(b, g));
+    TRY(automaton_analyse(b, g));
+    TRY(keep_names(b, g));
+    TRY(members_spans(b, g));
+    TRY(distinct_new(b, g));
+    TRY(make_tables(b, g));
+    TRY(b->vocab ? finish_new(b, g) : 0);
+    TRY(b->vocab ? automaton_free_chars(b, g) : 0);
     trim_arrays(g);
     if (g->bytes > b->limits.max_bytes)
         return build_too_complex(b, "the compiled grammar takes more than %zu bytes",
                                  b->limits.max_bytes);
-    if (b->vocab && (r = automaton_classify(b, g)) < 0)
-        return r;
+    TRY(b->vocab ? automaton_classify(b, g) : 0);
     *out = STEAL(g);
     return 0;
 }

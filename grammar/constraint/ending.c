@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 #include "grammar/vocab/vocab.h"
 #include "grammar/match/finish.h"
 
@@ -131,13 +132,12 @@ static int find_triggers(struct constraint *c) {
 
 int ending_find(struct constraint *c) {
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
-    int r = grammar_state_new(&s, c->grammar);
 
-    if (r == 0 && c->triggers && c->triggers->required)
-        r = find_triggers(c);
-    if (r == 0)
-        c->distance = grammar_distance(s);
-    return r;
+    TRY(grammar_state_new(&s, c->grammar));
+    if (c->triggers && c->triggers->required)
+        TRY(find_triggers(c));
+    c->distance = grammar_distance(s);
+    return 0;
 }
 
 uint32_t constraint_distance(struct constraint_state *s) {

@@ -49,18 +49,12 @@ int constraint_new(struct constraint **out, const struct grammar_vocab *v, const
     if (!c)
         return -ENOMEM;
     c->vocab = v;
-    int r = triggers_new(&c->triggers, triggers, n_triggers, err);
-
-    if (r == 0)
-        r = constraint_compile(&c->grammar, v, grammar, n_grammar, limits, err);
-    if (r == 0)
-        r = check_start(c, err);
-    if (r == 0 && c->triggers)
-        r = crossing_find(c, err);
-    if (r == 0)
-        r = ending_find(c);
-    if (r < 0)
-        return r;
+    TRY(triggers_new(&c->triggers, triggers, n_triggers, err));
+    TRY(constraint_compile(&c->grammar, v, grammar, n_grammar, limits, err));
+    TRY(check_start(c, err));
+    if (c->triggers)
+        TRY(crossing_find(c, err));
+    TRY(ending_find(c));
     *out = STEAL(c);
     return 0;
 }

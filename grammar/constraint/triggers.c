@@ -170,7 +170,6 @@ static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
 static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) {
     yyjson_val *open = yyjson_obj_get(quiet, "open"), *close = yyjson_obj_get(quiet, "close");
     uint16_t closed = 0;
-    int r = 0;
 
     if (quiet) {
         t->quiet = new_node(t, 0, 0);
@@ -182,13 +181,13 @@ static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) 
 
         t->node[add(t, at, json_text(open), json_len(open))].becomes = t->quiet;
     }
-    r = add_list(t, t->open, start);
+    TRY(add_list(t, t->open, start));
     t->start = yyjson_is_true(yyjson_obj_get(quiet, "now")) ? t->quiet : t->open;
-    if (r == 0 && quiet) {
+    if (quiet) {
         t->node[closed].becomes = t->open;
-        r = link_failures(t, t->quiet, t->quiet);
+        TRY(link_failures(t, t->quiet, t->quiet));
     }
-    return r < 0 ? r : link_failures(t, t->open, 0);
+    return link_failures(t, t->open, 0);
 }
 
 int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err) {
@@ -205,8 +204,7 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
         return r == -EINVAL ? invalid(err, "the triggers are not JSON") : r;
     yyjson_val *root = yyjson_doc_get_root(doc);
 
-    if ((r = check(root, err, &n_bytes)) < 0)
-        return r;
+    TRY(check(root, err, &n_bytes));
     if (n_bytes >= UINT16_MAX)
         return invalid(err, "the triggers are too long in total");
     t = calloc(1, sizeof(*t));
@@ -218,13 +216,10 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
     t->required = yyjson_is_true(yyjson_obj_get(root, "required"));
     yyjson_val *quiet = yyjson_obj_get(root, "quiet"), *start = yyjson_obj_get(root, "start");
 
-    r = add_list(t, 0, yyjson_obj_get(root, "after"));
-    if (r == 0)
-        r = link_failures(t, 0, 0);
-    if (r == 0 && (quiet || yyjson_arr_size(start)))
-        r = add_starts(t, quiet, start);
-    if (r < 0)
-        return r;
+    TRY(add_list(t, 0, yyjson_obj_get(root, "after")));
+    TRY(link_failures(t, 0, 0));
+    if (quiet || yyjson_arr_size(start))
+        TRY(add_starts(t, quiet, start));
     *out = STEAL(t);
     return 0;
 }

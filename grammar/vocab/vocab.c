@@ -156,24 +156,16 @@ int vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uin
         return -ENOMEM;
     for (size_t i = 0; i < n_ends; i++)
         v->ends[v->n_ends++] = ends[i];
-    int r = copy_tokens(v, token);
-
-    if (r == 0)
-        r = make_trie(v, false, &v->trie);
-    if (r == 0)
-        r = trie_find_kinds(&v->trie);
-    for (uint32_t i = 0; r == 0 && i < v->trie.n_items; i++) {
+    TRY(copy_tokens(v, token));
+    TRY(make_trie(v, false, &v->trie));
+    TRY(trie_find_kinds(&v->trie));
+    for (uint32_t i = 0; i < v->trie.n_items; i++) {
         v->place[v->trie.item[i]] = i;
         set_bit(v->text, v->trie.item[i]);
     }
-    if (r == 0)
-        r = sort_by_length(v);
-    if (r == 0)
-        r = make_odd(v);
-    if (r == 0)
-        r = make_trie(v, true, &v->special);
-    if (r < 0)
-        return r;
+    TRY(sort_by_length(v));
+    TRY(make_odd(v));
+    TRY(make_trie(v, true, &v->special));
     *out = STEAL(v);
     return 0;
 }
