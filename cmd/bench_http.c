@@ -493,8 +493,7 @@ double bench_http_metric(struct bench_http *h, const char *name) {
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
-    int64_t n = -1;
-    struct buf body = {.max = REPLY_MAX};
+    CLEANUP(buf_deinit) struct buf body = {.max = REPLY_MAX};
 
     yyjson_mut_doc_set_root(d, root);
     yyjson_mut_obj_add_str(d, root, "model", model);
@@ -502,28 +501,21 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     yyjson_mut_obj_add_str(d, root, "content", text); /* llama-server's name of the counter */
     CLEANUP(freep) char *json = yyjson_mut_write(d, 0, NULL);
     yyjson_mut_doc_free(d);
-    if (json && buf_add_str(&body, json) == 0) {
-        yyjson_doc *doc = ask(h, "/tokenize", &body, NULL);
-        yyjson_val *tokens = yyjson_obj_get(yyjson_doc_get_root(doc), "tokens");
+    if (!json || buf_add_str(&body, json) < 0)
+        return -1;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = ask(h, "/tokenize", &body, NULL);
+    yyjson_val *tokens = yyjson_obj_get(yyjson_doc_get_root(doc), "tokens");
 
-        if (yyjson_is_arr(tokens))
-            n = (int64_t)yyjson_arr_size(tokens);
-        yyjson_doc_free(doc);
-    }
-    buf_deinit(&body);
-    return n;
+    return yyjson_is_arr(tokens) ? (int64_t)yyjson_arr_size(tokens) : -1;
 }
 
 int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
-    yyjson_doc *doc = ask(h, "/v1/models", NULL, err);
+    CLEANUP(json_doc_freep) yyjson_doc *doc = ask(h, "/v1/models", NULL, err);
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
     const char *id = json_cstr(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
-    int r = 0;
 
-    if (id)
-        snprintf(out, 256, "%s", id);
-    else
-        r = doc ? err_set(err, 0, NULL, "%s/models lists no model", h->base) : -EIO;
-    yyjson_doc_free(doc);
-    return r;
+    if (!id)
+        return doc ? err_set(err, 0, NULL, "%s/models lists no model", h->base) : -EIO;
+    snprintf(out, 256, "%s", id);
+    return 0;
 }

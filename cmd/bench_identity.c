@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/try.h"
 #include "cmd/bench_cmd.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_target.h"
@@ -138,8 +139,6 @@ static int run_alone(struct identity *id) {
 /* Keeps noise requests running. They never repeat and have all lengths, so the batch around a
  * probe changes all the time. */
 static int keep_noise(struct identity *id) {
-    int r;
-
     for (uint32_t i = 0; i < id->n_noise; i++) {
         struct probe *p = &id->probe[id->n_prompts + i];
         uint64_t n = id->n_noise_started;
@@ -147,9 +146,8 @@ static int keep_noise(struct identity *id) {
         if (p->running)
             continue;
         id->n_noise_started++;
-        if ((r = send(p, (1ull << 32) + n, n % 2 ? 1 : 0,
-                      1 + (uint32_t)(n * 37 % (2 * id->n_output)), on_noise)) != 0)
-            return r;
+        TRY(send(p, (1ull << 32) + n, n % 2 ? 1 : 0, 1 + (uint32_t)(n * 37 % (2 * id->n_output)),
+                 on_noise));
     }
     return 0;
 }

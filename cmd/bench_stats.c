@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include "base/try.h"
 #include "cmd/cli.h"
 
 void samples_deinit(struct samples *s) {
@@ -20,11 +21,8 @@ int samples_add(struct samples *s, double v) {
 }
 
 int samples_add_all(struct samples *s, const struct samples *from) {
-    int r;
-
     for (size_t i = 0; i < from->n; i++)
-        if ((r = samples_add(s, from->v[i])) != 0)
-            return r;
+        TRY(samples_add(s, from->v[i]));
     return 0;
 }
 

@@ -43,24 +43,21 @@ static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
 /* Adds the waiting time and the gaps of a turn that got at least one token. Returns 0 or
  * -ENOMEM. */
 static int add_stream(struct tenant *t, const struct bench_request *q, int64_t due_ns) {
-    int e = add_wait(t, due_ns, q->first_ns);
     int64_t at_ns = q->first_ns;
     double worst = 0;
 
     assert(at_ns > 0);
-    for (size_t i = 0; e == 0 && i < q->gaps.n; i++) {
+    TRY(add_wait(t, due_ns, q->first_ns));
+    for (size_t i = 0; i < q->gaps.n; i++) {
         double gap_s = q->gaps.v[i];
         int64_t from_ns = at_ns;
 
         at_ns += (int64_t)(gap_s * 1e9);
         worst = MAX(worst, gap_s);
-        e = samples_add(&t->itl, gap_s);
-        if (e == 0)
-            e = add_span(&t->gap, from_ns, at_ns);
+        TRY(samples_add(&t->itl, gap_s));
+        TRY(add_span(&t->gap, from_ns, at_ns));
     }
-    if (e == 0 && q->gaps.n)
-        e = samples_add(&t->worst, worst);
-    return e;
+    return q->gaps.n ? samples_add(&t->worst, worst) : 0;
 }
 
 int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
