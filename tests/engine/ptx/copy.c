@@ -85,13 +85,19 @@ static void cp_wait_all(struct warp *w, const struct op *o, uint32_t m) {
 
 /* ---- mbarrier: arrivals that are pending, how many there are in all, a phase and bytes ---- */
 
+enum { MADE = 42 }; /* neither zeros nor what memory has that nobody wrote */
+
 struct barrier {
-    uint32_t pending : 12, count : 12, phase : 1;
+    uint32_t pending : 12, count : 12, phase : 1, made : 7;
     int32_t bytes;
 };
 
 static struct barrier *barrier_of(struct warp *w, struct block *b, uint64_t address) {
-    return (struct barrier *)(void *)shared_of(w, b, address, 8, 8);
+    struct barrier *bar = (struct barrier *)(void *)shared_of(w, b, address, 8, 8);
+
+    if (bar->made != MADE)
+        fail(w->op, "a barrier that is not initialised");
+    return bar;
 }
 
 static struct barrier *barrier_at(struct warp *w, uint64_t address) {
@@ -112,8 +118,8 @@ static void bar_init(struct warp *w, const struct op *o, uint32_t m) {
         if (m >> l & 1) {
             if (n[l] == 0 || n[l] > 4095)
                 fail(o, "a barrier of %u arrivals", n[l]);
-            *barrier_at(w, address_of(w, &o->at[0], l)) =
-                (struct barrier){.pending = n[l] & 0xFFF, .count = n[l] & 0xFFF};
+            *(struct barrier *)(void *)shared_at(w, address_of(w, &o->at[0], l), 8, 8, 0) =
+                (struct barrier){.pending = n[l] & 0xFFF, .count = n[l] & 0xFFF, .made = MADE};
         }
 }
 

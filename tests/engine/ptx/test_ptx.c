@@ -429,6 +429,7 @@ Test(ptx, clusters) {
     }
     cr_assert_not(run_pair(PAIR(MEET, SAY_FREE, "3", ""), 3, 0));
     cr_assert(strstr(ptx_message, "in clusters of 2") != NULL, "%s", ptx_message);
+    pair_refuses(PAIR("", SAY_FREE, "3", ""), "not initialised");
     pair_refuses(PAIR(MEET, "", "3", ""), "can go on");
     pair_refuses(PAIR(MEET, SAY_FREE, "1", ""), "can go on");
     pair_refuses(PAIR(MEET, SAY_FREE, "7", ""), "blocks 0x7 of 2");
@@ -682,6 +683,7 @@ Test(ptx, refusals) {
             "are named");
     refuses("bra $nowhere;", "unknown label");
     refuses("mbarrier.init.shared::cta.b64 [at_launch], 0;", "arrivals");
+    refuses("mbarrier.arrive.expect_tx.shared::cta.b64 _, [at_launch], 16;", "not initialised");
     cr_assert_not(run_with("st.global.u32 [%rd1], %r1;\ngriddepcontrol.wait;",
                            &(struct ptx_launch){.early = true}));
     cr_assert(strstr(ptx_message, "before it has waited") != NULL, "%s", ptx_message);
