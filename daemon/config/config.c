@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/un.h>
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
 #include "proto/messages.h"
@@ -501,6 +502,15 @@ int config_unpack(struct config *c, const char *data, size_t len) {
     return check_sources(c, &err) < 0 ? -EPROTO : 0;
 }
 
+static int check_socket(const char *key, const char *path, struct err *err) {
+    size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+
+    if (strlen(path) > most)
+        return err_set(err, 0, key, "%s: the path of a socket has at most %zu bytes, not %zu", key,
+                       most, strlen(path));
+    return 0;
+}
+
 int config_check(const struct config *c, struct err *err) {
     if (!*c->model && !*c->models && !*c->models_dir)
         return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
@@ -514,6 +524,8 @@ int config_check(const struct config *c, struct err *err) {
                            "listen: must be HOST:PORT, such as 127.0.0.1:8080, tls:HOST:PORT or "
                            "unix:PATH, with a port of at most 65535, not \"%s\"",
                            *l);
+        if (strncmp(*l, "unix:", 5) == 0)
+            TRY(check_socket("listen", *l + 5, err));
         if (config_without_tls(*l) != *l && !*c->tls_certificate)
             return err_set(err, 0, "tls-certificate",
                            "tls-certificate: must be set, because listen has %s", *l);
@@ -523,6 +535,7 @@ int config_check(const struct config *c, struct err *err) {
                            "anonymous = yes to serve everyone",
                            *l);
     }
+    TRY(check_socket("admin-socket", c->admin_socket, err));
     if (!*c->tls_certificate != !*c->tls_key)
         return err_set(err, 0, "tls-key", "tls-key: must be set together with tls-certificate");
     if (!*c->kv_events && *c->kv_events_replay)

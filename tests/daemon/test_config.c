@@ -186,6 +186,24 @@ Test(config, address_without_host_or_port_says_how_one_looks) {
     }
 }
 
+/* A path of 108 bytes has no room for its end in struct sockaddr_un. */
+Test(config, paths_of_sockets_have_a_limit) {
+    static const char *const keys[] = {"listen", "admin-socket"};
+
+    for (int n = 107; n <= 108; n++)
+        for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+            char flag[32], at[160];
+            char *argv[] = {"weftd", "--model", "m.gguf", flag, at, NULL};
+
+            snprintf(flag, sizeof(flag), "--%s", keys[i]);
+            snprintf(at, sizeof(at), "%s/%0*d", i == 0 ? "unix:" : "", n - 1, 0);
+            cr_assert_eq(config_read_args(&config, 5, argv, &err), 0);
+            cr_expect_eq(config_check(&config, &err), n == 107 ? 0 : -EINVAL, "%s", at);
+            cr_expect(n == 107 || strstr(err.message, "at most 107 bytes, not 108"), "%s",
+                      err.message);
+        }
+}
+
 Test(config, file_without_its_flag_is_pointed_to_the_flag) {
     char *argv[] = {"weftd", "m.gguf", NULL};
 
