@@ -6,13 +6,32 @@
 #include "base/util.h"
 
 /*
- * The smallest of three: what the machine has available (caches that can be dropped count as
- * available), what is left below each limit of the control groups above this process, the limit of
- * the address space. Memory that other processes may claim later is not foreseen: the caller takes
- * a part of the answer.
+ * The smallest of three: what the machine has available, what is left below each limit of the
+ * control groups above this process, the limit of the address space. Caches of files count as
+ * available in the first two, since the kernel drops them: a group in which a model has just been
+ * downloaded is full of them. Memory that other processes may claim later is not foreseen: the
+ * caller takes a part of the answer.
  */
 
 #define UNKNOWN (4ull << 30) /* assumed where /proc/meminfo cannot be read */
+
+/* Returns the bytes of cached files that are charged to a group. Files in memory (tmpfs) are not
+ * among them. */
+static uint64_t cached(const char *folder) {
+    unsigned long long v;
+    uint64_t sum = 0;
+    char file[1200], line[128];
+
+    snprintf(file, sizeof(file), "%s/memory.stat", folder);
+    FILE *f = fopen(file, "re");
+    while (f && fgets(line, sizeof(line), f))
+        if (sscanf(line, "inactive_file %llu", &v) == 1 ||
+            sscanf(line, "active_file %llu", &v) == 1)
+            sum += v;
+    if (f)
+        fclose(f);
+    return sum;
+}
 
 /* Lowers *@ctx to what the group may still take. */
 static void take_room(const char *folder, void *ctx) {
@@ -22,6 +41,7 @@ static void take_room(const char *folder, void *ctx) {
     if (control_group_read(folder, "memory.max", "%llu", &max) == 0)
         return; /* "max" */
     (void)!control_group_read(folder, "memory.current", "%llu", &now);
+    now -= MIN(now, cached(folder));
     *room = MIN(*room, max - MIN(now, max));
 }
 

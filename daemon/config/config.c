@@ -502,9 +502,12 @@ int config_unpack(struct config *c, const char *data, size_t len) {
     return check_sources(c, &err) < 0 ? -EPROTO : 0;
 }
 
+/* Refuses the path of a UNIX socket for which struct sockaddr_un has no room. */
 static int check_socket(const char *key, const char *path, struct err *err) {
     size_t most = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
 
+    if (!*path)
+        return err_set(err, 0, key, "%s: unix: needs the path of a socket", key);
     if (strlen(path) > most)
         return err_set(err, 0, key, "%s: the path of a socket has at most %zu bytes, not %zu", key,
                        most, strlen(path));
@@ -535,7 +538,8 @@ int config_check(const struct config *c, struct err *err) {
                            "anonymous = yes to serve everyone",
                            *l);
     }
-    TRY(check_socket("admin-socket", c->admin_socket, err));
+    if (*c->admin_socket)
+        TRY(check_socket("admin-socket", c->admin_socket, err));
     if (!*c->tls_certificate != !*c->tls_key)
         return err_set(err, 0, "tls-key", "tls-key: must be set together with tls-certificate");
     if (!*c->kv_events && *c->kv_events_replay)

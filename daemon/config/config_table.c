@@ -206,7 +206,8 @@ const struct option config_table[] = {
     NAME("engine", "isa", engine.isa, "auto", "auto|generic|avx2|avx512|amx|neon|dotprod|i8mm",
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
-         "Threads of the cpu backend; 0: one for every core."),
+         "Threads of the cpu backend; 0: one for every core that weftd may use, fewer under a "
+         "quota."),
     STRING("engine", "devices", engine.devices, "0",
            "CUDA devices that share the model, such as 0,1: memory adds up, tokens stay the same. "
            "Their number must divide the key heads; some architectures are not supported."),

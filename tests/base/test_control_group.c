@@ -28,6 +28,7 @@ static void set_up(void) {
 static void tear_down(void) {
     static const char *const names[] = {"a/b/memory.max",
                                         "a/b/memory.current",
+                                        "a/b/memory.stat",
                                         "a/memory.max",
                                         "a/b/cpu.max",
                                         "a/cpu.max",
@@ -64,6 +65,16 @@ Test(control_group, that_is_full_has_no_room) {
     write_file("a/b/memory.max", "10000\n");
     write_file("a/b/memory.current", "10001\n");
     cr_expect_eq(memory_in_group(root, "/a/b"), 0);
+}
+
+Test(control_group, cached_files_are_room) {
+    write_file("a/b/memory.max", "10000\n");
+    write_file("a/b/memory.current", "9000\n");
+    write_file("a/b/memory.stat", "anon 1000\nfile 8000\nshmem 500\ninactive_file 3000\n"
+                                  "active_file 4500\nunevictable 0\n");
+    cr_expect_eq(memory_in_group(root, "/a/b"), 10000 - (9000 - 7500));
+    write_file("a/b/memory.current", "7000\n"); /* the two files are not of one moment */
+    cr_expect_eq(memory_in_group(root, "/a/b"), 10000);
 }
 
 Test(control_group, some_memory_is_available_here) {

@@ -186,6 +186,14 @@ Test(config, address_without_host_or_port_says_how_one_looks) {
     }
 }
 
+Test(config, socket_without_a_path_is_refused) {
+    char *argv[] = {"weftd", "--model", "m.gguf", "--listen", "unix:", NULL};
+
+    cr_assert_eq(config_read_args(&config, 5, argv, &err), 0);
+    cr_expect_eq(config_check(&config, &err), -EINVAL);
+    cr_expect(strstr(err.message, "listen: unix: needs the path"), "%s", err.message);
+}
+
 /* A path of 108 bytes has no room for its end in struct sockaddr_un. */
 Test(config, paths_of_sockets_have_a_limit) {
     static const char *const keys[] = {"listen", "admin-socket"};
