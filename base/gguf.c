@@ -36,11 +36,15 @@ static int shard_map(struct gguf_shard *s, int fd, struct err *err) {
         return -errno;
     if (!S_ISREG(st.st_mode))
         return err_set(err, 0, NULL, "not a regular file");
-    if (st.st_size < HEADER_MIN)
-        return err_set(
-            err, 0, NULL,
-            "offset %lld: the file ends inside the GGUF header; was it downloaded completely?",
-            (long long)st.st_size);
+    if (st.st_size < HEADER_MIN) {
+        char magic[4];
+        ssize_t n = pread(fd, magic, sizeof(magic), 0);
+
+        if (n > 0 && memcmp(magic, "GGUF", (size_t)n) != 0)
+            return err_set(err, 0, NULL, "not a GGUF file");
+        return err_set(err, 0, NULL, "offset %lld: the file ends inside the GGUF header" GGUF_WHOLE,
+                       (long long)st.st_size);
+    }
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 
     if (p == MAP_FAILED) {
@@ -120,10 +124,12 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
     size_t left = gguf_cursor_remaining(c);
 
     if (tensors > GGUF_TENSORS_MAX || tensors > left / TENSOR_MIN)
-        return gguf_cursor_fail_at(c, 8, "%llu tensors (limit %u) do not fit into %zu bytes",
+        return gguf_cursor_fail_at(c, 8,
+                                   "%llu tensors (limit %u) do not fit into %zu bytes" GGUF_WHOLE,
                                    (unsigned long long)tensors, GGUF_TENSORS_MAX, left);
     if (kvs > GGUF_KV_MAX || kvs > left / KV_MIN)
-        return gguf_cursor_fail_at(c, 16, "%llu keys (limit %u) do not fit into %zu bytes",
+        return gguf_cursor_fail_at(c, 16,
+                                   "%llu keys (limit %u) do not fit into %zu bytes" GGUF_WHOLE,
                                    (unsigned long long)kvs, GGUF_KV_MAX, left);
     *n_tensors = (uint32_t)tensors;
     *n_kv = (uint32_t)kvs;

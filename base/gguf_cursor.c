@@ -28,8 +28,8 @@ int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const
             return gguf_cursor_fail_at(c, c->at,
                                        "%s makes the header larger than its limit of %u MiB", what,
                                        GGUF_HEADER_MAX >> 20);
-        return gguf_cursor_fail_at(c, c->at, "%s needs %zu bytes, the file has %zu more", what, n,
-                                   gguf_cursor_remaining(c));
+        return gguf_cursor_fail_at(c, c->at, "%s needs %zu bytes, the file has %zu more" GGUF_WHOLE,
+                                   what, n, gguf_cursor_remaining(c));
     }
     *out = c->base + c->at;
     c->at += n;
@@ -63,8 +63,9 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
 
     TRY(gguf_cursor_u64(c, &len, what));
     if (len > gguf_cursor_remaining(c))
-        return gguf_cursor_fail_at(c, at, "%s should have %llu bytes, but only %zu are left", what,
-                                   (unsigned long long)len, gguf_cursor_remaining(c));
+        return gguf_cursor_fail_at(c, at,
+                                   "%s should have %llu bytes, but only %zu are left" GGUF_WHOLE,
+                                   what, (unsigned long long)len, gguf_cursor_remaining(c));
     TRY(gguf_cursor_take(c, (size_t)len, &p, what));
     *out = (struct gguf_str){(const char *)p, (size_t)len};
     return 0;

@@ -80,7 +80,8 @@ static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
     size_t least = type == GGUF_STRING ? 8 : scalar_bytes(type);
 
     if (n > gguf_cursor_remaining(c) / least)
-        return gguf_cursor_fail_at(c, at, "key '%.*s': %llu elements do not fit into %zu bytes",
+        return gguf_cursor_fail_at(c, at,
+                                   "key '%.*s': %llu elements do not fit into %zu bytes" GGUF_WHOLE,
                                    (int)MIN(kv->key.len, 100u), kv->key.data, (unsigned long long)n,
                                    gguf_cursor_remaining(c));
     kv->array = (struct gguf_array){.type = (enum gguf_type)type, .n = n, .data = c->base + c->at};

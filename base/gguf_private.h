@@ -14,6 +14,9 @@
  * one number bounds the memory and the time that a hostile file can cost: strings, arrays and
  * counts lie inside it, and the index of a string array takes at most half of the bytes that it
  * indexes. */
+/* Ends messages about files that are shorter than they say. */
+#define GGUF_WHOLE ": was it copied or downloaded whole?"
+
 #define GGUF_HEADER_MAX (32u << 20)
 #define GGUF_KV_MAX 65536u
 #define GGUF_TENSORS_MAX 65536u

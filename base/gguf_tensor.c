@@ -130,9 +130,7 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
         if (size_add(t->file_offset, shard->data_start, &t->file_offset) ||
             size_add(t->file_offset, t->n_bytes, &end) || end > shard->size)
             return gguf_cursor_fail_at(c, shard->size,
-                                       "the file ends inside tensor '%s': was it copied or "
-                                       "downloaded whole?",
-                                       t->name);
+                                       "the file ends inside tensor '%s'" GGUF_WHOLE, t->name);
         t->data = shard->map + t->file_offset;
     }
     return 0;

@@ -252,6 +252,8 @@ Test(gguf, every_truncation_is_refused_or_changes_nothing) {
         } else {
             cr_expect_eq(r, -EINVAL, "length %zu", len);
             cr_expect(strstr(err.message, "offset "), "length %zu: '%s'", len, err.message);
+            cr_expect(strstr(err.message, "downloaded whole?"), "length %zu: '%s'", len,
+                      err.message);
         }
         gguf_free(g);
     }
@@ -359,6 +361,7 @@ Test(gguf, what_is_downloaded_by_mistake_is_named) {
         {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"},
         {"<!DOCTYPE html>\n<html><body></body></html>\n", "a web page"},
         {"ggml, a format of the past", "not a GGUF file"},
+        {"hello", "not a GGUF file"},
     };
     struct gguf *g;
     struct err err;
