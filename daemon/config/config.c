@@ -1,5 +1,6 @@
 #include "daemon/config/config.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -386,13 +387,31 @@ const char *config_without_tls(const char *address) {
     return address + (strncmp(address, "tls:", 4) == 0 ? 4 : 0);
 }
 
+/* Returns true if the @n bytes at @host are a name, four numbers, or an address of version 6 in
+ * brackets. */
+static bool is_host(const char *host, size_t n) {
+    char text[256];
+    struct in6_addr addr;
+    bool bracket = *host == '[';
+
+    if (n == 0 || n >= sizeof(text) || (bracket && host[n - 1] != ']'))
+        return false;
+    memcpy(text, host, n);
+    text[bracket ? n - 1 : n] = 0;
+    text[strcspn(text, "%")] = 0; /* the interface of a link-local address */
+    if (bracket)
+        return inet_pton(AF_INET6, text + 1, &addr) == 1;
+    return strspn(text, "0123456789.") < n || inet_pton(AF_INET, text, &addr) == 1;
+}
+
 /* Returns true if @address has the form that main.c listens on; binding it may still fail there. */
 static bool is_address(const char *address) {
     const char *at = config_without_tls(address), *colon = strrchr(at, ':');
     uint64_t port;
 
     return strncmp(address, "unix:", 5) == 0 ||
-           (colon && colon != at && parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
+           (colon && is_host(at, (size_t)(colon - at)) &&
+            parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
 }
 
 /* A listen address that only this machine reaches. */

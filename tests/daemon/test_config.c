@@ -174,8 +174,9 @@ Test(config, what_a_shell_would_have_done_is_refused) {
 }
 
 Test(config, address_without_host_or_port_says_how_one_looks) {
-    static char *const wrong[] = {"8080",       ":8080",           "127.0.0.1",
-                                  "127.0.0.1:", "127.0.0.1:65536", "localhost:x"};
+    static char *const wrong[] = {
+        "8080",    ":8080",     "127.0.0.1",    "127.0.0.1:",   "127.0.0.1:65536", "localhost:x",
+        "[::1:80", "[::1]x:80", "[1.2.3.4]:80", "300.1.1.1:80", "127.1:80"};
 
     for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
         char *argv[] = {"weftd", "--model", "m.gguf", "--listen", wrong[i], NULL};
