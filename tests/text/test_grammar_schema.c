@@ -539,6 +539,10 @@ Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
 }
 
 Test(grammar_schema, not ) {
+    /* An annotation whose name begins like a keyword. */
+    SCHEMA("{\"type\": \"object\", \"not\": {\"required\": [\"a\"], \"dependsOn\": {\"a\": "
+           "[\"b\"]}}}",
+           YES("{}", "{\"b\":1}"), YES("{\"a\":1}"));
     SCHEMA("{\"not\": {\"type\": [\"string\", \"number\"]}}", YES("null", "[1]", "{}"),
            YES("1", "\"\""));
     SCHEMA("{\"type\": \"object\", \"not\": {\"required\": [\"a\", \"b\"]}}",

@@ -349,6 +349,15 @@ static void not_if(struct writer *w, struct place p) {
         yyjson_mut_arr_append(w->alts, pair(w, "allOf", not_ref(w, cond), not_ref(w, other)));
 }
 
+static const char *const DEPENDENCIES[] = {"dependencies", "dependentRequired", "dependentSchemas"};
+
+static bool is_dependencies(const char *key) {
+    for (size_t i = 0; i < ARRAY_SIZE(DEPENDENCIES); i++)
+        if (strcmp(key, DEPENDENCIES[i]) == 0)
+            return true;
+    return false;
+}
+
 static void not_dependencies(struct writer *w, struct place at) {
     yyjson_val *name, *v, *other;
     size_t i, n, k, m;
@@ -424,7 +433,7 @@ static void not_keyword(struct writer *w, const char *key, struct place at) {
         add_some(w, "outside", w->at, at);
     else if (strcmp(key, "propertyNames") == 0)
         add_some(w, "unlike", at, nothing);
-    else if (strncmp(key, "depend", 6) == 0)
+    else if (is_dependencies(key))
         not_dependencies(w, at);
     else if (strcmp(key, "items") == 0)
         not_items(w, at, has(w, "prefixItems"));
@@ -531,13 +540,12 @@ static void write_dependency(struct writer *w, yyjson_mut_val *all, yyjson_val *
 }
 
 static yyjson_mut_val *write_dependencies(struct writer *w) {
-    static const char *const KEYS[] = {"dependencies", "dependentRequired", "dependentSchemas"};
     yyjson_mut_val *o = yyjson_mut_obj(w->d), *all = yyjson_mut_arr(w->d);
     yyjson_val *name, *v;
     size_t i, n;
 
-    for (size_t k = 0; k < ARRAY_SIZE(KEYS); k++) {
-        struct place at = schema_at(w->s, w->at, KEYS[k]);
+    for (size_t k = 0; k < ARRAY_SIZE(DEPENDENCIES); k++) {
+        struct place at = schema_at(w->s, w->at, DEPENDENCIES[k]);
 
         yyjson_obj_foreach(at.v, i, n, name, v) {
             struct place p = {v, schema_path(w->s, at.path, json_text(name), json_len(name))};
