@@ -85,7 +85,7 @@ static void cp_wait_all(struct warp *w, const struct op *o, uint32_t m) {
 
 /* ---- mbarrier: arrivals that are pending, how many there are in all, a phase and bytes ---- */
 
-enum { MADE = 42 }; /* neither zeros nor what memory has that nobody wrote */
+enum { MADE = 42 }; /* neither 0 nor the pattern of memory that was never written */
 
 struct barrier {
     uint32_t pending : 12, count : 12, phase : 1, made : 7;

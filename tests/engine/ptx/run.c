@@ -1,7 +1,8 @@
 #include "tests/engine/ptx/parser.h"
 
 /* Clusters run one after the other; the warps of their blocks in turns, each up to where it must
- * wait for others. A launch without clusters has clusters of one block. Lanes of a warp part at a branch and come together at its immediate post-dominator. */
+ * wait for others. A launch without clusters has clusters of one block. Lanes of a warp part at a
+ * branch and come together at its immediate post-dominator. */
 
 #define MOST_STEPS 300000000ull /* of a warp without a wait */
 
