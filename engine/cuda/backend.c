@@ -498,10 +498,10 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return NULL;
 }
 
-/* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified, where only ups without
- * gates are, or whose activations have a limit behind the SiLU. */
-static bool has_other_gates(const struct model_op *op) {
-    return (op->glu == GLU_RELU && op->w[0] != op->w[1]) || (op->limit > 0 && op->glu != GLU_CUT);
+/* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified; only ups without gates
+ * are. */
+static bool has_relu_gates(const struct model_op *op) {
+    return op->glu == GLU_RELU && op->w[0] != op->w[1];
 }
 
 /* Returns the property of a ROUTE, EXPERTS or SHARED op that is not computed, in words, or NULL. */
@@ -514,7 +514,7 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
         return op->norm ? NULL : "experts of this kind";
     if (op->kind == OP_SHARED ? op->branch : op->post_norm && !op->branch)
         return "experts of this kind";
-    return has_other_gates(op) ? "experts of this kind" : NULL;
+    return has_relu_gates(op) ? "experts of this kind" : NULL;
 }
 
 /* be_ops.lacks */
@@ -529,11 +529,9 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return attention_lacks(s, op);
     if (op->kind == OP_KEYS && op->norm_all)
         return "blocks of this kind";
-    if (op->kind == OP_GATE && op->w[0] && op->sigmoid)
-        return "gates of this kind";
     if (op->kind == OP_PROJ && op->post_eps > 0)
         return "norms of this kind";
-    if (op->kind == OP_GATE_UP && has_other_gates(op))
+    if (op->kind == OP_GATE_UP && has_relu_gates(op))
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);

@@ -162,8 +162,10 @@ struct rope_args {
 };
 
 /* From SILU on of two operands: the gates of an FFN (enum glu), and of attention. RELU: max(x,
- * 0)^2, of an FFN without gates. Above GATE: the bits of the limit of GLU_CUT. */
+ * 0)^2, of an FFN without gates. Above GATE: the bits of the limit of GLU_CUT, or with BEHIND that
+ * of GLU_SILU. */
 enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CLAMPED, PACK_GATE };
+#define PACK_BEHIND 0x80000000u
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
  * SILU silu(x) * up, GELU and CLAMPED as their enum glu, GATE x * sigmoid(up). A row is multiplied
@@ -297,13 +299,13 @@ struct cap_args {
     float scale, cap;
 };
 
-/* o times ln(1 + e^gate), a gate for each of n values of a row or for as many of them as there are
- * heads: in place; grid: x rows. */
+/* o times ln(1 + e^gate), or the sigmoid of the gate: a gate for each of n values of a row, or for
+ * as many of them as there are heads; in place; grid: x rows. */
 struct soft_gate_args {
     const struct batch_head *batch;
     const float *gate; /* [rows][n_gate] */
     float *o;          /* [rows][n] */
-    uint32_t n, n_gate;
+    uint32_t n, n_gate, sigmoid;
 };
 
 /* Heads of o times the Hadamard matrix of @run: values as they were before their pages; in place;

@@ -453,7 +453,8 @@ int step_gate(struct step *s, const struct model_op *op) {
                                .gate = b->act.q,
                                .o = b->act.o,
                                .n = op->heads.n * op->heads.dim,
-                               .n_gate = op->w[0] ? w->m[0].n_out : 0};
+                               .n_gate = op->w[0] ? w->m[0].n_out : 0,
+                               .sigmoid = op->sigmoid};
 
     assert(s->gated == !op->w[0]);
     if (!op->w[0])
@@ -494,8 +495,8 @@ enum pack_kind step_glu(const struct model_op *op) {
                                            [GLU_CLAMPED] = PACK_CLAMPED,
                                            [GLU_RELU] = PACK_RELU};
 
-    if (op->glu == GLU_CUT)
-        return (enum pack_kind)mx_bits_of(op->limit);
+    if (op->limit > 0 && (op->glu == GLU_CUT || op->glu == GLU_SILU))
+        return (enum pack_kind)(mx_bits_of(op->limit) | (op->glu == GLU_SILU ? PACK_BEHIND : 0));
     assert((size_t)op->glu < ARRAY_SIZE(kinds));
     return kinds[op->glu];
 }

@@ -223,8 +223,11 @@ KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
 
     if (r >= a.batch->n_rows)
         return;
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        a.o[(size_t)r * a.n + i] *= softplus(a.gate[(size_t)r * a.n_gate + i / per]);
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
+        float gate = a.gate[(size_t)r * a.n_gate + i / per];
+
+        a.o[(size_t)r * a.n + i] *= a.sigmoid ? sigmoid(gate) : softplus(gate);
+    }
 }
 
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {

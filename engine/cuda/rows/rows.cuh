@@ -42,10 +42,11 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind == PACK_GATE)
         return g * sigmoid(u);
     if (kind > PACK_GATE) {
-        float limit = mx_float_of(kind);
+        float limit = mx_float_of(kind & ~PACK_BEHIND);
 
         u = u < -limit ? -limit : u < limit ? u : limit;
-        return mx_silu(g < limit ? g : limit) * u;
+        g = mx_silu(kind & PACK_BEHIND || g < limit ? g : limit);
+        return (g < limit ? g : limit) * u; /* silu(limit) is less */
     }
     g = g < 7 ? g : 7;
     u = u < -7 ? -7 : u < 7 ? u : 7;

@@ -1,9 +1,10 @@
 /*
- * Gemma 2, 3 and 4, Laguna, Mistral 3 and Olmo 3 on the CUDA backend, without a device: norms
- * behind branches, scaled activations, capped scores and logits, GELU, layers with other heads and
- * rotary positions, inputs of layers, layers without keys, experts beside a dense FFN, gates of
- * attention with weights of their own, queries that grow with their position. Whole models judged
- * by the reference backend, and the same bits however a sequence is computed.
+ * Gemma 2, 3 and 4, Laguna, Step 3.5, Mistral 3 and Olmo 3 on the CUDA backend, without a device:
+ * norms behind branches, scaled activations, capped scores and logits, GELU, layers with other
+ * heads and rotary positions, inputs of layers, layers without keys, experts beside a dense FFN,
+ * activations with limits, gates of attention with weights of their own, queries that grow with
+ * their position. Whole models judged by the reference backend, and the same bits however a
+ * sequence is computed.
  */
 
 #include <criterion/criterion.h>
@@ -31,6 +32,15 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
         ways_golden(files[i].name, path);
         ways_near_reference(files[i].name, path, files[i].limit);
     }
+}
+
+/* Of Step 3.5: sigmoid gates of heads, limits of activations that differ by layer and between the
+ * experts and the FFN of all rows. */
+Test(cuda_windows, limits_and_gates_of_heads_are_near_the_reference) {
+    char path[1024];
+
+    ways_golden("step35", path);
+    ways_near_halved("step35", path);
 }
 
 /* Of Mistral 3: from position 10 on, and again from each tenth, queries are larger. */
@@ -103,7 +113,8 @@ Test(cuda_windows, large_heads_are_near_the_reference) {
 }
 
 Test(cuda_windows, a_sequence_is_the_same_whatever_the_batch) {
-    static const char *const files[] = {"gemma4-moe", "gemma4-ple", "laguna", "mistral3", "gemma2"};
+    static const char *const files[] = {"gemma4-moe", "gemma4-ple", "laguna",
+                                        "mistral3",   "gemma2",     "step35"};
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
         char path[1024];

@@ -136,7 +136,7 @@ double ways_distance(const struct trace *a, const struct trace *b) {
  * becomes another expert, and other rows that see it; and weights are exponentials of what was
  * rounded. */
 static struct {
-    float logits[LONGEST * 4][40];
+    float logits[LONGEST * 5][40];
     uint32_t n, n_expert, n_layer, seen[LONGEST];
     double worst;                        /* the largest distance of a row's logits before */
     enum { LEAVE, RECORD, IMPOSE } host; /* what experts_pick() does; n: how often it did */
