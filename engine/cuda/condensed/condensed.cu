@@ -17,33 +17,11 @@
 
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/rows/rows.cuh"
+#include "engine/shared/shares.h"
 
 #define WARPS (CUDA_THREADS / 32)
 
 /* -- residual streams -------------------------------------------------------------------------- */
-
-/* Divides @n numbers that lie @step apart by their sum, to which @eps is added. */
-DEVICE void share_out(float *x, uint32_t n, uint32_t step, float eps) {
-    float sum = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        sum += x[i * step];
-    for (uint32_t i = 0; i < n; i++)
-        x[i * step] /= sum + eps;
-}
-
-/* The shares of a stream before the rounds. */
-DEVICE void softmax_shares(float *x, uint32_t n, float eps) {
-    float max = x[0];
-
-    for (uint32_t i = 1; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = mx_expf(x[i] - max);
-    share_out(x, n, 1, 0);
-    for (uint32_t i = 0; i < n; i++)
-        x[i] += eps;
-}
 
 /* The weights of row @r by one warp; m (shared): [n_low]. The first n_stream are those of x. */
 DEVICE void blend_weights(const struct blend_args &a, uint32_t r, float inverse, float *m) {

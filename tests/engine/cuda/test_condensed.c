@@ -22,34 +22,12 @@ Test(cuda_condensed, rows_are_near_the_reference) {
     ways_near_reference("deepseek4", path, 2e-2);
 }
 
-/* In chunks that end inside and at the end of blocks, in company, overlapped, as graphs; states
- * that go back as after a wrong draft, from either memory. */
+/* Chunks end inside and at the end of blocks. */
 Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
-    static const struct way ways[] = {
-        {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
-        {.name = "in company, as graphs",
-         .chunk = 35,
-         .n_neighbours = 2,
-         .graphs = true,
-         .fuse = "1"},
-        {.name = "overlapped, other order of threads",
-         .chunk = 5,
-         .n_neighbours = 3,
-         .graphs = true,
-         .overlap = true,
-         .fuse = "1",
-         .order = 77},
-        {.name = "back, from host memory",
-         .chunk = 16,
-         .back = 15,
-         .host_kv_bytes = 1 << 20,
-         .graphs = true,
-         .fuse = "1"},
-    };
     char path[TEST_DATA_PATH];
 
     ways_golden("deepseek4", path);
-    ways_compare(path, ways, ARRAY_SIZE(ways));
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
 /* What is seen of the rows of a prompt and what follows. */

@@ -37,36 +37,13 @@ Test(cuda_recurrent, experts_in_blocks_are_near_the_reference) {
     unlink(path);
 }
 
-/* In company, overlapped, as graphs; states that go back as after a wrong draft,
- * from either memory. */
 Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
-    static const struct way ways[] = {
-        {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
-        {.name = "in company, as graphs",
-         .chunk = 35,
-         .n_neighbours = 2,
-         .graphs = true,
-         .fuse = "1"},
-        {.name = "overlapped, other order of threads",
-         .chunk = 5,
-         .n_neighbours = 3,
-         .graphs = true,
-         .overlap = true,
-         .fuse = "1",
-         .order = 77},
-        {.name = "back, from host memory",
-         .chunk = 16,
-         .back = 15,
-         .host_kv_bytes = 1 << 20,
-         .graphs = true,
-         .fuse = "1"},
-    };
     char path[1024];
 
     ways_golden("qwen35moe-mtp", path);
-    ways_compare(path, ways, ARRAY_SIZE(ways));
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
     ways_golden("nemotron-h-moe-mtp", path);
-    ways_compare(path, &ways[2], 2);
+    ways_compare(path, &ways_back[2], 2);
 }
 
 /* With the self-test and the proof. 1: it computes as it should; 0: it is refused. Nothing is

@@ -36,6 +36,26 @@ struct way {
     int placed_fd; /* engine_opts.experts_fd, with keeps_place; or 0 */
 };
 
+/* Ways of models with states: in company, overlapped, as graphs; states that go back as after a
+ * wrong draft, from either memory. */
+static const struct way ways_back[] = {
+    {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
+    {.name = "in company, as graphs", .chunk = 35, .n_neighbours = 2, .graphs = true, .fuse = "1"},
+    {.name = "overlapped, other order of threads",
+     .chunk = 5,
+     .n_neighbours = 3,
+     .graphs = true,
+     .overlap = true,
+     .fuse = "1",
+     .order = 77},
+    {.name = "back, from host memory",
+     .chunk = 16,
+     .back = 15,
+     .host_kv_bytes = 1 << 20,
+     .graphs = true,
+     .fuse = "1"},
+};
+
 /* Results of the subject's rows. */
 struct trace {
     const struct driver_seq *subject;
