@@ -8,10 +8,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "base/rng.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/engine/golden.h"
+#include "tests/support/synth/synth.h"
 
 enum { LONG = 290 };
 
@@ -30,7 +33,7 @@ Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
-/* What is seen of the rows of a prompt and what follows. */
+/* Results of the rows of a prompt and of the tokens behind it. */
 struct rows {
     const struct golden_case *golden; /* or NULL */
     uint64_t digest[LONG];
@@ -118,42 +121,23 @@ Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
         cr_expect(at_once.digest[i] && at_once.digest[i] == other.digest[i], "position %u", i);
 }
 
-/* With the self-test and the proof. */
-static bool opens(void) {
-    char path[TEST_DATA_PATH];
-    const struct driver_opts o = {.backend = "cuda",
-                                  .path = test_data_file(path, "golden", "deepseek4", ".gguf"),
-                                  .max_rows = 20,
-                                  .n_pages = 8,
-                                  .max_seqs = 2};
-    struct err err = {0};
-    struct driver d;
-    int r;
-
-    setenv("WEFT_CUDA_CHECK", "1", 1);
-    r = driver_open(&d, &o, &err);
-    if (r == 0)
-        driver_close(&d);
-    cr_expect(r == 0 || r == -EIO || err.message[0]);
-    cr_expect(fake_find()->n_live == 0, "%d left", fake_find()->n_live);
-    return r == 0;
-}
-
-/* Not score_blocks: rows of the proof see all blocks. */
+/* Leaves out score_blocks: rows of the proof see all blocks. */
 Test(cuda_condensed, a_device_that_is_wrong_is_refused) {
     static const char *const kernels[] = {"blend",           "spread",    "turn_heads",
                                           "condense",        "keep_rows", "choose_blocks",
                                           "attend_condensed"};
     struct fake_cuda *fake = fake_find();
+    char path[TEST_DATA_PATH];
 
-    cr_assert(opens());
+    ways_golden("deepseek4", path);
+    cr_assert(ways_open(path));
     for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
         fake->broken = kernels[i];
-        cr_expect(!opens(), "%s does nothing", kernels[i]);
+        cr_expect(!ways_open(path), "%s does nothing", kernels[i]);
         fake->broken = NULL;
     }
     fake->faulty = "condense";
-    cr_expect(!opens());
+    cr_expect(!ways_open(path));
     fake->faulty = NULL;
 }
 
@@ -214,4 +198,30 @@ Test(cuda_condensed, pages_that_come_back_from_the_host_are_the_same) {
     uint64_t right = digest_with((const uint32_t[]){1, 0, 4});
 
     cr_expect(right && digest_with((const uint32_t[]){5, 6, 7}) == right);
+}
+
+/* Heads of more values than kernels of attention have room for, and an indexer's. */
+Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
+    static const char *const cases[][2] = {{"head_dim=528", "heads of 528 values"},
+                                           {"index_dim=144", "indexers of this size"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char path[64] = "/tmp/weft-condensed-XXXXXX", shape[512];
+        const char *argv[] = {"synth", "--shape", shape, "--format", "F16", "-o", path, NULL};
+        struct driver_opts o = {.backend = "cuda", .path = path};
+        struct err err = {0};
+        struct driver d;
+
+        close(mkstemp(path));
+        snprintf(shape, sizeof(shape),
+                 "deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,"
+                 "q_rank=64,n_group=2,out_rank=32,n_ff=64,n_shared=64,n_expert=8,"
+                 "n_used=2,n_index=2,index_dim=32,n_chosen=4,window=8"
+                 ",%s",
+                 cases[i][0]);
+        cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+        cr_expect(driver_open(&d, &o, &err) == -EINVAL);
+        cr_expect(strstr(err.message, cases[i][1]), "%s", err.message);
+        unlink(path);
+    }
 }

@@ -34,7 +34,7 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
     }
 }
 
-/* Of Step 3.5: sigmoid gates of heads, limits of activations that differ by layer and between the
+/* Step 3.5 has sigmoid gates of heads, limits of activations that differ by layer and between the
  * experts and the FFN of all rows. */
 Test(cuda_windows, limits_and_gates_of_heads_are_near_the_reference) {
     char path[1024];

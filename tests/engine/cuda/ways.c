@@ -1,6 +1,7 @@
 #include "tests/engine/cuda/ways.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,6 +287,24 @@ void ways_golden(const char *name, char path[TEST_DATA_PATH]) {
     test_data_file(path, "golden", name, ".gguf");
 }
 
+const struct way ways_back[4] = {
+    {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
+    {.name = "in company, as graphs", .chunk = 35, .n_neighbours = 2, .graphs = true, .fuse = "1"},
+    {.name = "overlapped, other order of threads",
+     .chunk = 5,
+     .n_neighbours = 3,
+     .graphs = true,
+     .overlap = true,
+     .fuse = "1",
+     .order = 77},
+    {.name = "back, from host memory",
+     .chunk = 16,
+     .back = 15,
+     .host_kv_bytes = 1 << 20,
+     .graphs = true,
+     .fuse = "1"},
+};
+
 const struct way ways_in_batches[2] = {
     {.name = "in company, as graphs", .chunk = 35, .n_neighbours = 4, .graphs = true, .fuse = "1"},
     {.name = "overlapped, other order of threads",
@@ -315,4 +334,21 @@ void ways_compare(const char *path, const struct way *ways, size_t n) {
         free(other.logits);
     }
     free(first.logits);
+}
+
+bool ways_open(const char *path) {
+    const struct driver_opts o = {
+        .backend = "cuda", .path = path, .max_rows = 20, .n_pages = 8, .max_seqs = 2};
+    struct err err = {0};
+    struct driver d;
+    int r;
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake_find()->n_calls = 0;
+    r = driver_open(&d, &o, &err);
+    if (r == 0)
+        driver_close(&d);
+    cr_expect(r == 0 || r == -EIO || err.message[0]);
+    cr_expect(fake_find()->n_live == 0, "%d left", fake_find()->n_live);
+    return r == 0;
 }

@@ -38,23 +38,7 @@ struct way {
 
 /* Ways of models with states: in company, overlapped, as graphs; states that go back as after a
  * wrong draft, from either memory. */
-static const struct way ways_back[] = {
-    {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
-    {.name = "in company, as graphs", .chunk = 35, .n_neighbours = 2, .graphs = true, .fuse = "1"},
-    {.name = "overlapped, other order of threads",
-     .chunk = 5,
-     .n_neighbours = 3,
-     .graphs = true,
-     .overlap = true,
-     .fuse = "1",
-     .order = 77},
-    {.name = "back, from host memory",
-     .chunk = 16,
-     .back = 15,
-     .host_kv_bytes = 1 << 20,
-     .graphs = true,
-     .fuse = "1"},
-};
+extern const struct way ways_back[4];
 
 /* Results of the subject's rows. */
 struct trace {
@@ -91,3 +75,6 @@ extern const struct way ways_in_batches[2];
 void ways_compare(const char *path, const struct way *ways, size_t n);
 /* Writes the path of a model of the test data's golden/; fails the test without it. */
 void ways_golden(const char *name, char path[TEST_DATA_PATH]);
+/* Opens a model with the self-test and the proof. Returns false if it is refused. Nothing is
+ * left. */
+bool ways_open(const char *path);

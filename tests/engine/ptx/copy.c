@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
+#include "tests/engine/ptx/parser.h"
 
 /* Copies to shared memory that threads do not wait for: cp.async with its groups, cp.async.bulk
  * with barriers in shared memory (mbarrier). They happen when they are waited for, or at once where
@@ -58,12 +59,7 @@ static void cp_async(struct warp *w, const struct op *o, uint32_t m) {
             copy_now(&c);
             continue;
         }
-        if (w->n_copies == w->max_copies) {
-            w->max_copies = w->max_copies ? 2 * w->max_copies : 256;
-            w->copies = realloc(w->copies, w->max_copies * sizeof(*w->copies));
-            if (!w->copies)
-                abort();
-        }
+        w->copies = grown(w->copies, w->n_copies, &w->max_copies, sizeof(c));
         w->copies[w->n_copies++] = c;
     }
 }
@@ -224,12 +220,7 @@ static void bulk_to(struct warp *w, struct block *b, const struct op *o, struct 
         bulk_now(w, b, &c);
         return;
     }
-    if (b->n_bulk == b->max_bulk) {
-        b->max_bulk = b->max_bulk ? 2 * b->max_bulk : 64;
-        b->bulk = realloc(b->bulk, b->max_bulk * sizeof(*b->bulk));
-        if (!b->bulk)
-            abort();
-    }
+    b->bulk = grown(b->bulk, b->n_bulk, &b->max_bulk, sizeof(c));
     b->bulk[b->n_bulk++] = c;
 }
 

@@ -116,7 +116,7 @@ struct part {
 };
 
 enum state { RUNNING, YIELDED, AT_BARRIER, AT_CLUSTER, DONE };
-/* How far a warp is at the barrier of its cluster: it has arrived, and all others have, too. */
+/* States of a warp at the barrier of its cluster: it has arrived, and all others have, too. */
 enum meeting { APART, ARRIVED, MET };
 
 struct products { /* a wgmma that has not been waited for */
@@ -180,7 +180,7 @@ void check_range(struct warp *w, uintptr_t p, size_t n);
 /* Returns where @n bytes of the block's shared memory are. @dirty: how threads access them, 0: not
  * threads. */
 uint8_t *shared_at(struct warp *w, uint64_t address, size_t n, size_t align, int dirty);
-/* Those of a block of the warp's cluster, which other ways than threads access. */
+/* Shared memory of a block of the warp's cluster, which other ways than threads access. */
 uint8_t *shared_of(struct warp *w, struct block *b, uint64_t address, size_t n, size_t align);
 /* Returns the block whose shared memory @address of shared::cluster is in, which must not have
  * ended, and makes it an address of that block. */

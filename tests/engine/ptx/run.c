@@ -9,12 +9,7 @@
 static struct block blocks[MAX_CLUSTER]; /* of the cluster that runs */
 
 static void push(struct warp *w, uint32_t pc, uint32_t rejoin, uint32_t mask) {
-    if (w->n_parts == w->max_parts) {
-        w->max_parts = w->max_parts ? 2 * w->max_parts : 64;
-        w->parts = realloc(w->parts, w->max_parts * sizeof(*w->parts));
-        if (!w->parts)
-            abort();
-    }
+    w->parts = grown(w->parts, w->n_parts, &w->max_parts, sizeof(*w->parts));
     w->parts[w->n_parts++] = (struct part){pc, rejoin, mask};
 }
 
