@@ -640,7 +640,8 @@ step_op step_embed, step_deep, step_qkv, step_attend, step_proj, step_gate_up, s
     step_layer_input, step_join, step_route, step_experts, step_shared, step_gate, step_in,
     step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes, step_tap,
     step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv, step_mla_out,
-    step_logits;
+    step_logits, step_spread, step_blend, step_lean_in, step_lean_q, step_condense, step_pick,
+    step_lean_attend, step_lean_out;
 struct batch_head;
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */

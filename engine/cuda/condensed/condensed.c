@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include "base/try.h"
 #include "engine/cuda/cuda.h"
 #include "engine/sinkhorn.h"
 
@@ -78,9 +79,9 @@ int step_blend(struct step *s, const struct model_op *op) {
     };
 
     assert(!s->due && !s->packed && w->n_mats == 1 && w->n_in == a.n * a.n_stream);
-    int r = step_pack(s, PACK_PLAIN, a.s, NULL, w->n_in);
-    r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r : CUDA_LAUNCH(b, blend, s->grid.rows, 1, CUDA_THREADS, &a);
+    TRY(step_pack(s, PACK_PLAIN, a.s, NULL, w->n_in));
+    TRY(step_multiply(s, w, false));
+    return CUDA_LAUNCH(b, blend, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
 /* -- keys and queries -------------------------------------------------------------------------- */
@@ -112,11 +113,11 @@ static int turn(struct step *s, const struct model_op *op, float *x, uint32_t n_
 int step_lean_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
-    int r = step_norm(s, w->norm);
 
     b->condensed.in = w;
-    r = r < 0 ? r : step_multiply(s, w, false);
-    return r < 0 ? r : turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
+    TRY(step_norm(s, w->norm));
+    TRY(step_multiply(s, w, false));
+    return turn(s, op, b->condensed.key, 1, b->shape->head_dim, true);
 }
 
 /* Multiplies the norm of r by the op's matrix. */
@@ -124,15 +125,15 @@ static int multiply_low(struct step *s, const struct weights *w) {
     const struct condensed *c = &s->be->condensed;
 
     assert(c->in && w->n_mats == 1 && w->n_in == s->be->shape->condensed.q_rank);
-    int r = step_pack(s, PACK_NORM, c->r, c->in->q_norm, w->n_in);
-    return r < 0 ? r : step_multiply(s, w, false);
+    TRY(step_pack(s, PACK_NORM, c->r, c->in->q_norm, w->n_in));
+    return step_multiply(s, w, false);
 }
 
 int step_lean_q(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
-    int r = multiply_low(s, op->weights);
 
-    return r < 0 ? r : turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
+    TRY(multiply_low(s, op->weights));
+    return turn(s, op, s->be->act.q, m->n_head, m->head_dim, true);
 }
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
@@ -189,12 +190,12 @@ int step_condense(struct step *s, const struct model_op *op) {
         .width = a.width,
         .n_kept = a.n_kept,
     };
-    int r = step_norm(s, w->norm);
 
     assert(w->n_mats == 2 && a.width == (is_short ? 2 * n : n) && n <= LEAN_DIM);
-    r = r < 0 ? r : step_multiply(s, w, false);
-    r = r < 0 ? r : CUDA_LAUNCH(b, condense, s->grid.rows, 1, CUDA_THREADS, &a);
-    return r < 0 ? r : keep(s, &kept);
+    TRY(step_norm(s, w->norm));
+    TRY(step_multiply(s, w, false));
+    TRY(CUDA_LAUNCH(b, condense, s->grid.rows, 1, CUDA_THREADS, &a));
+    return keep(s, &kept);
 }
 
 /* Blocks of the grid that share the keys of each of @n rows: two for each multiprocessor. */
@@ -218,16 +219,16 @@ int step_pick(struct step *s, const struct model_op *op) {
         .stride = b->condensed.max_blocks,
         .by = 1.0f / sqrtf((float)(c->n_index * c->index_dim)),
     };
-    int r = multiply_low(s, op->weights);
 
-    r = r < 0 ? r : turn(s, op, b->condensed.q, c->n_index, c->index_dim, false);
-    for (; a.row0 < s->grid.rows && r == 0; a.row0 += PICK_ROWS) {
+    TRY(multiply_low(s, op->weights));
+    TRY(turn(s, op, b->condensed.q, c->n_index, c->index_dim, false));
+    for (; a.row0 < s->grid.rows; a.row0 += PICK_ROWS) {
         uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
 
-        r = CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, &a);
-        r = r < 0 ? r : CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a);
+        TRY(CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, &a));
+        TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a));
     }
-    return r;
+    return 0;
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
@@ -266,8 +267,8 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
     uint32_t groups = (a.n_head + LEAN_HEADS - 1) / LEAN_HEADS;
 
     assert(m->head_dim <= LEAN_DIM && !s->due);
-    int r = CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a);
-    return r < 0 ? r : keep(s, &kept);
+    TRY(CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a));
+    return keep(s, &kept);
 }
 
 /* Multiplies all parts with the first one, whose weights are those of all (load.c). */

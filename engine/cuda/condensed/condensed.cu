@@ -17,6 +17,7 @@
 
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/rows/rows.cuh"
+#include "engine/shared/sampling.h"
 #include "engine/shared/shares.h"
 
 #define WARPS (CUDA_THREADS / 32)
@@ -287,11 +288,9 @@ KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
             score_of(a, key_of(a.keys, a.batch, seq, i), q, weight);
 }
 
-/* Returns a number that is the larger, the larger x is. */
+/* Returns samp_ordered() of x, where -0 is 0. */
 DEVICE uint32_t order_of(float x) {
-    uint32_t u = mx_bits_of(x + 0.0f); /* -0 is 0 */
-
-    return u >> 31 ? ~u : u | 1u << 31;
+    return samp_ordered(x + 0.0f);
 }
 
 /* Finds order_of() the n_best'th score of @n, by the block; *ties: so many of those equal to it are

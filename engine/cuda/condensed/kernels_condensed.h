@@ -2,7 +2,7 @@
 
 /*
  * Residual streams that are blended (OP_SPREAD, OP_BLEND) and attention to condensed keys
- * (OP_LEAN_IN to OP_LEAN_OUT): the arguments of the kernels, the buffers and the ops. Formulas and
+ * (OP_LEAN_IN to OP_LEAN_OUT): the arguments of the kernels and the buffers. Formulas and
  * letters: engine/backend.h.
  */
 
@@ -143,7 +143,6 @@ struct condensed {
 };
 
 struct be;
-struct step;
 struct model_op;
 struct model_shape;
 
@@ -151,14 +150,6 @@ struct model_shape;
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
 /* Returns where product @i of such an op goes; NULL: it is of another family. */
 float *condensed_target(const struct be *b, const struct model_op *op, int i);
-int step_spread(struct step *s, const struct model_op *op);
-int step_blend(struct step *s, const struct model_op *op);
-int step_lean_in(struct step *s, const struct model_op *op);
-int step_lean_q(struct step *s, const struct model_op *op);
-int step_condense(struct step *s, const struct model_op *op);
-int step_pick(struct step *s, const struct model_op *op);
-int step_lean_attend(struct step *s, const struct model_op *op);
-int step_lean_out(struct step *s, const struct model_op *op);
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,7 @@ static int each(struct step *s, const struct model_op *op, step_op *run) {
     return 0;
 }
 
-/* Likewise; then the columns of all are ready. */
+/* Runs the op on each rank; then the columns of all are ready. */
 static int each_and_exchange(struct step *s, const struct model_op *op, step_op *run) {
     TRY(each(s, op, run));
     return ranks_exchange(s);

@@ -385,7 +385,7 @@ KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
         sync_warp();
         if (lane == 0)
             logits[t] = sum;
-        uint64_t key = samp_rank(sum, t);
+        uint64_t key = samp_rank(sum + 0.0f, t); /* -0 is 0 */
         best = key > best ? key : best;
     }
     if (lane == 0)
