@@ -143,15 +143,13 @@ static void put_bytes(struct buf *out, uint8_t type, uint64_t value, uint32_t n_
     buf_add(out, bytes, 1 + n_bytes);
 }
 
-static void put_uint(struct buf *out, uint64_t v) {
+static void put_uint(struct buf *out, uint32_t v) {
     if (v < 128)
         put_bytes(out, (uint8_t)v, 0, 0);
     else if (v <= UINT16_MAX)
         put_bytes(out, 0xCD, v, 2);
-    else if (v <= UINT32_MAX)
-        put_bytes(out, 0xCE, v, 4);
     else
-        put_bytes(out, 0xCF, v, 8);
+        put_bytes(out, 0xCE, v, 4);
 }
 
 /* Puts the name of a block: llm-d takes integers of 64 bits only. */
@@ -172,7 +170,7 @@ static void put_array(struct buf *out, uint32_t n) {
 
 static void put_int(struct buf *out, int32_t v) {
     if (v >= 0)
-        put_uint(out, (uint64_t)v);
+        put_uint(out, (uint32_t)v);
     else
         put_bytes(out, 0xD2, (uint32_t)v, 4);
 }

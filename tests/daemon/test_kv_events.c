@@ -1,8 +1,12 @@
-/* KV events: readers that are slow, stopped, or ask for a lot, and those beside them. */
+/* KV events: the form of batches, and readers that are slow, stopped, or ask for a lot, and those
+ * beside them. */
 
 #include <criterion/criterion.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 #include "daemon/models/kv_events.h"
@@ -10,6 +14,9 @@
 #define QUEUE_MAX 1000u /* of daemon/models/kv_events.c */
 #define PART_MAX 256u
 #define REPLAYS_MAX 4u
+#define REPLAY_MAX 10000u
+#define REPLAY_BYTES_MAX (32u << 20)
+#define SALT_BYTES 256u
 #define PAGE 64u
 #define N_CAME 60u /* 20 KB for a batch */
 
@@ -230,5 +237,312 @@ Test(kv_events, a_replay_goes_out_in_parts) {
         zmq_close(stopped[i]);
     for (uint32_t i = 0; i < ARRAY_SIZE(reader); i++)
         zmq_close(reader[i]);
+    end(&s);
+}
+
+/* A batch of MessagePack, and what it says as text: "#n" is an integer of 64 bits. */
+struct batch {
+    const uint8_t *at, *end;
+    char text[16384];
+    size_t len;
+};
+
+static void PRINTF(2, 3) say(struct batch *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    b->len += (size_t)vsnprintf(b->text + b->len, sizeof(b->text) - b->len, fmt, ap);
+    va_end(ap);
+    cr_assert_lt(b->len, sizeof(b->text));
+}
+
+static uint64_t bytes(struct batch *b, int n) {
+    uint64_t v = 0;
+
+    cr_assert_leq(n, b->end - b->at);
+    while (n-- > 0)
+        v = v << 8 | *b->at++;
+    return v;
+}
+
+static void say_value(struct batch *b);
+
+static void say_array(struct batch *b, uint64_t n) {
+    say(b, "[");
+    for (uint64_t i = 0; i < n; i++) {
+        say(b, "%s", i ? "," : "");
+        say_value(b);
+    }
+    say(b, "]");
+}
+
+static void say_string(struct batch *b, uint64_t n) {
+    cr_assert_leq((int64_t)n, b->end - b->at);
+    say(b, "'%.*s'", (int)n, (const char *)b->at);
+    b->at += n;
+}
+
+/* Each value has its shortest form, but for names of blocks. */
+static void say_value(struct batch *b) {
+    uint8_t type = (uint8_t)bytes(b, 1);
+    uint64_t v;
+
+    if (type < 0x80)
+        say(b, "%u", type);
+    else if (type >> 4 == 9)
+        say_array(b, type & 15);
+    else if (type >> 5 == 5)
+        say_string(b, type & 31);
+    else if (type == 0xC0)
+        say(b, "nil");
+    else if (type == 0xCB)
+        v = bytes(b, 8), say(b, "time");
+    else if (type == 0xCD && (v = bytes(b, 2)) > 127)
+        say(b, "%u", (unsigned)v);
+    else if (type == 0xCE && (v = bytes(b, 4)) > UINT16_MAX)
+        say(b, "%u", (unsigned)v);
+    else if (type == 0xCF)
+        say(b, "#%llu", (unsigned long long)bytes(b, 8));
+    else if (type == 0xD2 && (v = bytes(b, 4)) > INT32_MAX)
+        say(b, "%d", (int32_t)v);
+    else if (type == 0xDA && (v = bytes(b, 2)) > 31)
+        say_string(b, v);
+    else if (type == 0xDD && (v = bytes(b, 4)) > 15)
+        say_array(b, v);
+    else
+        cr_assert_fail("type %02x", type);
+}
+
+/* Tells @m of model "m" and expects @text of it, with topic "kv@m". */
+static void expect(struct scene *s, void *socket, const struct msg_blocks *m, const char *text) {
+    static uint8_t frame[1 << 16];
+    struct batch b = {.at = frame, .end = frame + sizeof(frame)};
+    double stamp;
+    int wait_ms = 10000, n;
+    uint64_t number = s->counts->n_published;
+
+    kv_events_tell(s->events, "m", m);
+    cr_expect_eq(s->counts->n_published, number + 1);
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    cr_assert_eq(zmq_recv(socket, frame, sizeof(frame), 0), 4);
+    cr_expect_arr_eq(frame, "kv@m", 4);
+    cr_assert_eq(zmq_recv(socket, frame, sizeof(frame), 0), 8);
+    cr_expect_eq(bytes(&b, 8), number);
+    n = zmq_recv(socket, frame, sizeof(frame), 0);
+    cr_assert(n > 10 && n <= (int)sizeof(frame));
+    b.at = frame + 2;
+    number = bytes(&b, 8);
+    memcpy(&stamp, &number, sizeof(stamp));
+    cr_expect(fabs(stamp - (double)time(NULL)) < 60, "%f", stamp);
+    b.at = frame;
+    b.end = frame + n;
+    say_value(&b);
+    cr_expect_eq(b.at, b.end);
+    cr_expect_str_eq(b.text, text);
+}
+
+static void *subscribed(struct scene *s) {
+    void *socket = open_socket(s, ZMQ_SUB, s->pub, 0);
+
+    for (int64_t n = meet(s, socket); n + 1 < (int64_t)s->counts->n_published;)
+        n = next_number(socket, 10000, NULL);
+    return socket;
+}
+
+#define DIGEST "0707070707070707070707070707070707070707070707070707070707070707"
+
+/* docs/reference/kv-events.md */
+Test(kv_events, a_batch_has_vllms_form) {
+    static const uint64_t gone[] = {7, UINT64_MAX};
+    static const int32_t tokens[] = {127, 128, 65535, 65536, INT32_MAX, 0, 1, -1};
+    static const char *const tiers[] = {"GPU", "CPU", "DISK"};
+    static const char *const kinds[] = {"0,'full_attention'", "0,'mla_attention'",
+                                        "1,'sliding_window',300", "1,'mamba'"};
+    struct msg_block came[] = {
+        {.id = 1}, {.id = 2, .parent = 1}, {.id = 3}, {.id = 4, .parent = 2}};
+    struct msg_block_picture pictures[] = {
+        {.block = 1, .at = -3}, {.block = 1, .at = 1}, {.block = 3}};
+    struct msg_blocks m = {.page_tokens = 2,
+                           .n_gone = 2,
+                           .n_came = 4,
+                           .n_pictures = 3,
+                           .gone = gone,
+                           .came = came,
+                           .tokens = tokens,
+                           .pictures = pictures};
+    char text[400];
+    struct scene s;
+
+    begin(&s);
+    void *socket = subscribed(&s);
+    for (int i = 0; i < 3; i++)
+        memset(pictures[i].digest, 7, sizeof(pictures[i].digest));
+    expect(&s, socket, NULL, "[time,[['AllBlocksCleared']],0]");
+    expect(&s, socket, &m,
+           "[time,[['BlockRemoved',[#7,#18446744073709551615],'GPU',0],"
+           "['BlockStored',[#1,#2],nil,[127,128,65535,65536],2,nil,'GPU',nil,"
+           "[nil,[['" DIGEST "',-3],['" DIGEST "',1]]],0,'full_attention'],"
+           "['BlockStored',[#3],nil,[2147483647,0],2,nil,'GPU',nil,nil,0,'full_attention'],"
+           "['BlockStored',[#4],#2,[1,4294967295],2,nil,'GPU',nil,[[['" DIGEST "',0]]],0,"
+           "'full_attention']],0]");
+    m.n_pictures = m.n_gone = 0;
+    m.n_came = 1;
+    for (m.tier = 0; m.tier < BLOCK_TIERS; m.tier++)
+        for (m.kind = 0; m.kind < BLOCK_KINDS; m.kind++) {
+            m.window = m.kind == BLOCKS_WINDOW ? 300 : 0;
+            snprintf(text, sizeof(text),
+                     "[time,[['BlockStored',[#1],nil,[127,128],2,nil,'%s',nil,nil,%s]],0]",
+                     tiers[m.tier], kinds[m.kind]);
+            expect(&s, socket, &m, text);
+        }
+    m = (struct msg_blocks){.kind = BLOCKS_STATE, .tier = BLOCKS_DISK, .n_gone = 1, .gone = gone};
+    expect(&s, socket, &m, "[time,[['BlockRemoved',[#7],'DISK',1]],0]");
+    zmq_close(socket);
+    end(&s);
+}
+
+/* Arrays have another form from 16 entries on. */
+Test(kv_events, a_block_has_all_its_tokens) {
+    struct scene s;
+
+    begin(&s);
+    void *socket = subscribed(&s);
+    for (uint32_t n = 14; n < 19; n++) {
+        struct msg_block came = {.id = 1};
+        struct msg_blocks m = {
+            .page_tokens = n, .n_came = 1, .came = &came, .tokens = (int32_t[20]){0}};
+        char text[400];
+
+        snprintf(
+            text, sizeof(text),
+            "[time,[['BlockStored',[#1],nil,[%.*s],%u,nil,'GPU',nil,nil,0,'full_attention']],0]",
+            2 * (int)n - 1, "0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0", n);
+        expect(&s, socket, &m, text);
+    }
+    zmq_close(socket);
+    end(&s);
+}
+
+/* Expects @keys of a first block under an isolation key; the block behind it has none. */
+static void expect_keys(struct scene *s, void *socket, const uint8_t key[16], const char *keys) {
+    struct msg_block came[2] = {{.id = 1}, {.id = 2, .parent = 1}};
+    int32_t tokens[] = {3, 4};
+    char text[600];
+
+    for (int i = 0; i < 2; i++)
+        memcpy(came[i].isolation_key, key, 16);
+    snprintf(text, sizeof(text),
+             "[time,[['BlockStored',[#1,#2],nil,[3,4],1,nil,'GPU',nil,%s,0,'full_attention']],0]",
+             keys);
+    expect(s, socket,
+           &(struct msg_blocks){.page_tokens = 1, .n_came = 2, .came = came, .tokens = tokens},
+           text);
+}
+
+/* A salt that is not known any more, or too long, is replaced by the isolation key, so that no other
+ * request finds these blocks. */
+Test(kv_events, the_first_block_has_the_salt) {
+    static const uint32_t lens[] = {1, 31, 32, SALT_BYTES};
+    static const uint8_t plain[16] = {1, 2}, first[16] = {[14] = 5, [15] = 1},
+                         second[16] = {[14] = 6, [15] = 1};
+    char salt[SALT_BYTES + 1], keys[400];
+    struct scene s;
+
+    begin(&s);
+    void *socket = subscribed(&s);
+    memset(salt, 's', sizeof(salt));
+    expect_keys(&s, socket, plain, "nil");
+    expect_keys(&s, socket, first, "[['00000000000000000000000000000501'],nil]");
+    kv_events_salt(s.events, first, (struct str){salt, SALT_BYTES + 1});
+    expect_keys(&s, socket, first, "[['00000000000000000000000000000501'],nil]");
+    for (uint32_t i = 0; i < ARRAY_SIZE(lens); i++) {
+        kv_events_salt(s.events, first, (struct str){salt, lens[i]});
+        snprintf(keys, sizeof(keys), "[['%.*s'],nil]", (int)lens[i], salt);
+        expect_keys(&s, socket, first, keys);
+    }
+    kv_events_salt(s.events, second, (struct str){"x", 1}); /* the place is the same */
+    expect_keys(&s, socket, second, "[['x'],nil]");
+    expect_keys(&s, socket, first, "[['00000000000000000000000000000501'],nil]");
+    zmq_close(socket);
+    end(&s);
+}
+
+/* The number of the first batch of a replay, of which *@n are left. */
+static int64_t first_replayed(struct scene *s, uint32_t *n) {
+    void *socket = open_socket(s, ZMQ_DEALER, s->router, 0);
+    int64_t first = -2;
+
+    request(socket, 0);
+    for (int i = 0; i < 5000 && first == -2; i++) {
+        turn(s);
+        first = next_number(socket, 1, NULL);
+    }
+    *n = read_replay(s, socket, first + 1) + 1;
+    zmq_close(socket);
+    return first;
+}
+
+Test(kv_events, so_many_batches_are_kept) {
+    struct scene s;
+    uint32_t n;
+
+    begin(&s);
+    for (uint32_t i = 0; i < REPLAY_MAX; i++)
+        kv_events_tell(s.events, "m", NULL);
+    cr_expect_eq(first_replayed(&s, &n), 0);
+    cr_expect_eq(n, REPLAY_MAX);
+    for (int i = 0; i < 3; i++)
+        kv_events_tell(s.events, "m", NULL);
+    cr_expect_eq(first_replayed(&s, &n), 3);
+    cr_expect_eq(n, REPLAY_MAX);
+    end(&s);
+}
+
+Test(kv_events, so_many_bytes_are_kept) {
+    struct scene s;
+    size_t len;
+    uint32_t n;
+
+    begin(&s);
+    void *socket = subscribed(&s);
+    kv_events_tell(s.events, "m", &s.blocks);
+    next_number(socket, 10000, &len);
+    zmq_close(socket);
+    const uint32_t most = (uint32_t)(REPLAY_BYTES_MAX / len);
+    for (uint32_t i = 0; i < most + 2; i++)
+        kv_events_tell(s.events, "m", &s.blocks);
+    cr_expect_eq(first_replayed(&s, &n), (int64_t)s.counts->n_published - most);
+    cr_expect_eq(n, most);
+    end(&s);
+}
+
+/* In an upgrade the daemon before has the addresses until it closes its sockets. */
+Test(kv_events, addresses_are_bound_when_they_are_free) {
+    struct kv_events *wrong = NULL, *before;
+    struct scene s;
+    struct err err = {0};
+
+    begin(&s);
+    struct kv_events_opts o = {
+        .loop = &s.loop, .endpoint = "tcp://127.0.0.1:x", .replay = "", .topic = "kv"};
+    cr_expect_lt(kv_events_new(&wrong, &o, &err), 0);
+    cr_expect(strstr(err.message, "tcp://127.0.0.1:x: Invalid argument"), "%s", err.message);
+    kv_events_close(wrong);
+    o.endpoint = s.pub;
+    o.replay = s.router;
+    o.later = true;
+    before = s.events;
+    cr_assert_eq(kv_events_new(&s.events, &o, &err), 0, "%s", err.message);
+    s.counts = kv_events_counts(s.events);
+    kv_events_close(before);
+    kv_events_tell(before, "m", NULL); /* does nothing any more */
+    cr_expect_eq(kv_events_counts(before)->n_published, 0);
+    kv_events_bind(s.events);
+    void *socket = subscribed(&s);
+    expect(&s, socket, NULL, "[time,[['AllBlocksCleared']],0]");
+    zmq_close(socket);
+    turn(&s);
+    kv_events_free(wrong);
+    kv_events_free(before);
     end(&s);
 }
