@@ -1,0 +1,284 @@
+/* An upgrade as the old daemon sees it. The next daemon is a shell script. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "daemon/upgrade/upgrade.h"
+
+#define SAY "say() { printf %s \"$1\" >&3; }\n"
+#define HEAR "hear() { dd bs=500 count=1 <&3 2>/dev/null; }\n"
+#define STARTED SAY HEAR "say \"started $$ abc\"\n"
+#define ENDLESS "\nexec sleep 1000"
+
+/* An old daemon: what it was told, and what it does then. */
+struct scene {
+    uv_loop_t loop;
+    struct upgrade *u;
+    char told[600];
+    int pid;
+    const char *guests; /* model whose requests are handed over once the next one is ready */
+    bool stays;         /* ready() releases nothing */
+};
+
+static void PRINTF(2, 3) note(struct scene *s, const char *fmt, ...) {
+    size_t n = strlen(s->told);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(s->told + n, sizeof(s->told) - n, fmt, ap);
+    va_end(ap);
+}
+
+static void on_opened(void *ctx) {
+    struct scene *s = ctx;
+
+    note(s, "opened;");
+    upgrade_take(s->u); /* does nothing yet */
+    upgrade_load(s->u);
+}
+
+static void on_ready(void *ctx, int pid) {
+    struct scene *s = ctx;
+
+    note(s, "ready%s;", upgrade_takes_requests(s->u) ? " for requests" : "");
+    s->pid = pid;
+    upgrade_load(s->u); /* does nothing any more */
+    if (s->guests)
+        upgrade_send_guests(s->u, s->guests, STDERR_FILENO);
+    if (!s->stays)
+        upgrade_take(s->u);
+}
+
+static void on_taken(void *ctx, int pid) {
+    struct scene *s = ctx;
+
+    note(s, "taken;");
+    cr_expect_eq(pid, s->pid);
+}
+
+static void on_failed(void *ctx, const char *why) {
+    struct scene *s = ctx;
+
+    note(s, "failed: %s", why);
+    cr_expect_eq(upgrade_state(s->u), UPGRADE_IDLE);
+}
+
+static void begin(struct scene *s) {
+    *s = (struct scene){0};
+    uv_loop_init(&s->loop);
+    struct upgrade_opts o = {.loop = &s->loop,
+                             .ctx = s,
+                             .sources = "abc",
+                             .opened = on_opened,
+                             .ready = on_ready,
+                             .taken = on_taken,
+                             .failed = on_failed};
+    cr_assert_eq(upgrade_new(&s->u, &o), 0);
+}
+
+static int start(struct scene *s, const char *script, const struct upgrade_files *f,
+                 uint32_t limit_ms, bool waits, struct err *err) {
+    char *argv[] = {"/bin/sh", "-c", (char *)script, NULL};
+
+    *s->told = 0;
+    return upgrade_start(s->u, argv, f, limit_ms, waits, err);
+}
+
+/* Runs @script as the next daemon until nothing is left to wait for. */
+static void run(struct scene *s, const char *script, uint32_t limit_ms, bool waits) {
+    struct upgrade_files none = {0};
+    struct err err = {0};
+
+    cr_assert_eq(start(s, script, &none, limit_ms, waits, &err), 0, "%s", err.message);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+}
+
+static void end(struct scene *s) {
+    upgrade_close(s->u);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    upgrade_free(s->u);
+    cr_expect_eq(uv_loop_close(&s->loop), 0);
+}
+
+Test(upgrade, the_next_daemon_takes_over, .timeout = 60) {
+    struct scene s;
+
+    begin(&s);
+    run(&s, STARTED "say ready; test \"$(hear)\" = take && say taken; say more", 60000, false);
+    cr_expect_str_eq(s.told, "ready for requests;taken;");
+    cr_expect_gt(s.pid, 1);
+    cr_expect_eq(upgrade_state(s.u), UPGRADE_TAKEN);
+    cr_expect(upgrade_takes_requests(s.u));
+    end(&s);
+}
+
+Test(upgrade, one_of_other_sources_takes_no_requests, .timeout = 60) {
+    struct scene s;
+
+    begin(&s);
+    run(&s, SAY HEAR "say \"started $$ ab\"; say ready; hear >/dev/null; say taken", 60000, false);
+    cr_expect_str_eq(s.told, "ready;taken;");
+    end(&s);
+}
+
+Test(upgrade, one_that_needs_the_device_loads_when_it_is_free, .timeout = 60) {
+    struct scene s;
+
+    begin(&s);
+    run(&s, STARTED "say opened; test \"$(hear)\" = load && say ready; hear >/dev/null; say taken",
+        60000, true);
+    cr_expect_str_eq(s.told, "opened;ready for requests;taken;");
+    end(&s);
+}
+
+Test(upgrade, sockets_of_requests_are_handed_over_before_it_takes, .timeout = 60) {
+    struct scene s;
+
+    begin(&s);
+    s.guests = "tiny";
+    run(&s, STARTED "say ready; a=$(hear); b=$(hear); say \"failed $a, $b\"" ENDLESS, 60000, false);
+    cr_expect_str_eq(s.told, "ready for requests;failed: guests tiny, take");
+    end(&s);
+}
+
+/* Each ends the process, after which another upgrade is possible. */
+Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
+    static const char unexpected[] = "failed: it sent an unexpected message";
+    static const struct {
+        const char *script, *told;
+        bool waits;
+        uint32_t limit_ms;
+    } all[] = {
+        {SAY "say hello" ENDLESS, unexpected, false, 0},
+        {SAY "say ready" ENDLESS, unexpected, false, 0},
+        {SAY "say \"started 1 abc\"" ENDLESS, unexpected, false, 0},
+        {STARTED "say \"started $$ abc\"" ENDLESS, unexpected, false, 0},
+        {STARTED "say opened" ENDLESS, unexpected, false, 0},
+        {STARTED "say taken" ENDLESS, unexpected, false, 0},
+        {STARTED "say take" ENDLESS, unexpected, true, 0},
+        {STARTED "say ready" ENDLESS, unexpected, true, 0},
+        {SAY "say opened" ENDLESS, unexpected, false, 0},
+        {STARTED "say 'failed no model'" ENDLESS, "failed: no model", false, 0},
+        {":", "failed: it ended before it took over; its last log line may say why", false, 0},
+        {STARTED, "failed: it ended before it took over; its last log line may say why", false, 0},
+        {SAY "say \"started $$ other\"" ENDLESS,
+         "failed: two workers cannot share a device, and a daemon of another version cannot "
+         "continue the running requests; restart weftd instead",
+         true, 0},
+        {STARTED ENDLESS, "failed: it was not ready within load-timeout-ms", false, 100},
+        {STARTED "say opened; hear" ENDLESS,
+         "opened;failed: it was not ready within load-timeout-ms", true, 1000},
+    };
+    struct scene s;
+
+    begin(&s);
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        run(&s, all[i].script, all[i].limit_ms ? all[i].limit_ms : 60000, all[i].waits);
+        cr_expect_str_eq(s.told, all[i].told, "%zu: %s", i, s.told);
+        cr_expect_not(upgrade_takes_requests(s.u));
+    }
+    end(&s);
+}
+
+/* A daemon leaves its parent. The end of the pipe shows that it was ended nevertheless. */
+Test(upgrade, a_daemon_in_the_background_is_ended_too, .timeout = 60) {
+    struct upgrade_files f = {0};
+    struct scene s;
+    struct err err;
+    int pair[2];
+    char byte;
+
+    begin(&s);
+    cr_assert_eq(pipe2(pair, O_CLOEXEC), 0);
+    cr_assert_eq(upgrade_add(&f, pair[1], "pipe", NULL), 0);
+    cr_assert_eq(start(&s, "sh -c '" SAY "say \"started $$ abc\"; say more" ENDLESS "' &", &f,
+                       60000, false, &err),
+                 0);
+    close(pair[1]);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_expect_str_eq(s.told, "failed: it sent an unexpected message");
+    cr_expect_eq(read(pair[0], &byte, 1), 0);
+    close(pair[0]);
+    end(&s);
+}
+
+Test(upgrade, there_is_one_at_a_time_and_it_can_be_stopped, .timeout = 60) {
+    struct upgrade_files none = {0};
+    struct scene s;
+    struct err err;
+    char *missing[] = {"/nonexistent/weftd", NULL};
+
+    begin(&s);
+    s.stays = true;
+    cr_expect_lt(upgrade_start(s.u, missing, &none, 60000, false, &err), 0);
+    cr_expect_str_eq(err.message, "/nonexistent/weftd: no such file or directory");
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_assert_eq(start(&s, STARTED "say ready" ENDLESS, &none, 60000, false, &err), 0);
+    for (int i = 0; i < 2; i++) {
+        cr_expect_lt(start(&s, ":", &none, 60000, false, &err), 0);
+        cr_expect(strstr(err.message, "another upgrade is still running"), "%s", err.message);
+        while (upgrade_state(s.u) != UPGRADE_READY)
+            uv_run(&s.loop, UV_RUN_ONCE);
+    }
+    upgrade_stop(s.u);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_expect_eq(upgrade_state(s.u), UPGRADE_IDLE);
+    cr_expect_str_eq(s.told, ""); /* start() cleared it */
+    end(&s);
+}
+
+/* Variables that hold for the old process alone do not reach the next one; names do. */
+Test(upgrade, descriptors_come_with_their_names, .timeout = 60) {
+    static const char *const own[] = {"LISTEN_PID",   "LISTEN_FDS",     "LISTEN_FDNAMES",
+                                      "WATCHDOG_PID", UPGRADE_VARIABLE, UPGRADE_WAITS};
+    static const char script[] =
+        SAY "say \"failed $LISTEN_PID$LISTEN_FDS$LISTEN_FDNAMES$WATCHDOG_PID$WEFT_UPGRADE_WAITS,"
+            "$OTHER,$WEFT_UPGRADE,$(cat <&4),$(cat <&5)\"";
+    struct upgrade_files f = {0};
+    struct scene s;
+    struct err err;
+    int pair[2];
+
+    begin(&s);
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        setenv(own[i], "old", 1);
+    setenv("OTHER", "other", 1);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(pipe(pair), 0);
+        cr_assert_eq(write(pair[1], i ? "b" : "a", 1), 1);
+        close(pair[1]);
+        cr_assert_eq(upgrade_add(&f, pair[0], i ? "admin" : "http", i ? NULL : "[::1]:80"), 0);
+    }
+    cr_assert_eq(start(&s, script, &f, 60000, false, &err), 0);
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    cr_expect_str_eq(s.told, "failed: ,other,http=[::1]:80\nadmin\n,a,b");
+    for (uint32_t i = 0; i < f.n; i++)
+        close(f.fd[i]);
+    end(&s);
+}
+
+/* What does not fit is refused, and changes nothing. */
+Test(upgrade, names_and_descriptors_have_a_limit) {
+    static struct upgrade_files f;
+    static char text[UPGRADE_NAMES_MAX];
+
+    cr_expect_eq(upgrade_add(&f, 7, "http", "a\nb"), -E2BIG);
+    cr_expect_eq(f.n, 0);
+    for (int i = 0; i < UPGRADE_FDS_MAX; i++)
+        cr_assert_eq(upgrade_add(&f, i, "a", NULL), 0);
+    cr_expect_eq(upgrade_add(&f, 7, "a", NULL), -E2BIG);
+    cr_expect_eq(f.n, UPGRADE_FDS_MAX);
+    cr_expect_eq(f.len, 2 * UPGRADE_FDS_MAX);
+    for (uint32_t extra = 0; extra < 2; extra++) { /* "a\n", "b=...\n" and the NUL fill it */
+        f = (struct upgrade_files){0};
+        cr_assert_eq(upgrade_add(&f, 7, "a", NULL), 0);
+        memset(text, 'x', sizeof(text));
+        text[UPGRADE_NAMES_MAX - 1 - 2 - 3 + extra] = 0;
+        cr_expect_eq(upgrade_add(&f, 8, "b", text), extra ? -E2BIG : 0);
+        cr_expect_eq(f.n, extra ? 1 : 2);
+        cr_expect_eq(f.len, strlen(f.names));
+        cr_expect_eq(f.len, extra ? 2 : UPGRADE_NAMES_MAX - 1);
+    }
+}
