@@ -46,9 +46,10 @@ bool kept_confirm(struct kept_file *f);
  * has it. @bad: the file is not given to another user. */
 void kept_release(struct kept_file *f, bool bad);
 
-/* Drops inherited files that no model has claimed, except that of @but (may be NULL). Returns their
- * memory in bytes. */
+/* Returns the memory in bytes of inherited files that no model has claimed, except that of @but (may
+ * be NULL). */
 uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
+/* Drops these files. */
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
 /* Ends the use of the files: those that the service manager holds stay with it. */
 void kept_leave(struct kept *k);
