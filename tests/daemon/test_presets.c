@@ -1,0 +1,284 @@
+/* Presets: which models a folder of them and a folder of files have, and those that clients make. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/models/models_find.h"
+#include "daemon/models/models_presets.h"
+
+static char top[] = "/tmp/weft_presets_XXXXXX";
+static struct config own; /* the daemon's */
+static char found[2000];  /* by models_find_all(): "NAME MODEL BYTES ALIASES;" */
+
+static char *full(const char *name) {
+    static char path[300];
+
+    snprintf(path, sizeof(path), "%s/%s", top, name);
+    return path;
+}
+
+static void put(const char *name, const char *text) {
+    FILE *f = fopen(full(name), "w");
+
+    cr_assert(f, "%s", name);
+    fputs(text, f);
+    fclose(f);
+}
+
+static const char *text_of(const char *name) {
+    static char text[4096];
+    FILE *f = fopen(full(name), "r");
+
+    if (!f)
+        return NULL;
+    text[fread(text, 1, sizeof(text) - 1, f)] = 0;
+    fclose(f);
+    return text;
+}
+
+static void set(struct config *c, const char *key, const char *value) {
+    struct err err = {0};
+
+    cr_assert_eq(config_set(c, key, value, &err), 0, "%s", err.message);
+}
+
+static void begin(void) {
+    cr_assert(mkdtemp(top));
+    cr_assert_eq(mkdir(full("presets"), 0755), 0);
+    cr_assert_eq(config_init(&own), 0);
+    set(&own, "models", full("presets"));
+    set(&own, "models-dir", full("files"));
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    return remove(path);
+}
+
+static void end(void) {
+    config_deinit(&own);
+    nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+TestSuite(presets, .init = begin, .fini = end);
+
+/* models_find_cb. */
+static int note(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    size_t n = strlen(found);
+    const char *slash = strrchr(c->model, '/');
+
+    snprintf(found + n, sizeof(found) - n, "%s %s %u", name, slash ? slash + 1 : c->model,
+             (unsigned)file_bytes);
+    cr_expect_str_eq(c->model_name, name);
+    for (char *const *a = c->aliases; *a; a++)
+        snprintf(found + strlen(found), sizeof(found) - strlen(found), " %s", *a);
+    cr_expect_not(c->pinned);
+    cr_expect_str_eq(c->system_prompt, "");
+    strcat(found, c->engine.max_context == 77 ? ";" : " with its own context;");
+    return 0;
+}
+
+/* models_bad_cb. */
+static int note_bad(void *ctx, const char *name, const struct err *why) {
+    size_t n = strlen(found);
+
+    snprintf(found + n, sizeof(found) - n, "bad %s: %s;", name, why->message);
+    return 0;
+}
+
+static int find(models_bad_cb bad, struct err *err) {
+    *found = 0;
+    *err = (struct err){0};
+    return models_find_all(&own, note, bad, NULL, err);
+}
+
+/* A preset hides the file of its name, and one that is bad does, too. */
+Test(presets, models_are_those_of_presets_then_those_of_files) {
+    struct err err;
+
+    set(&own, "pinned", "yes");
+    set(&own, "max-context", "77");
+    set(&own, "aliases", "x,y");
+    set(&own, "system-prompt", full("system"));
+    mkdir(full("files"), 0755);
+    put("files/a.gguf", "1");
+    put("files/b.gguf", "22");
+    put("files/c.gguf", "333");
+    put("files/d-00001-of-00002.gguf", "a shard is missing");
+    put("presets/z.conf", "model = b\nmax-context = 5\n");
+    put("presets/a.conf", "model = a\naliases = one,two\n");
+    put("presets/.hidden.conf", "nonsense");
+    put("presets/.conf", "nonsense");
+    put("presets/a.conf.new", "nonsense");
+    cr_expect_eq(find(NULL, &err), 0, "%s", err.message);
+    cr_expect_str_eq(found,
+                     "a a.gguf 1 one two;z b.gguf 2 with its own context;b b.gguf 2;c c.gguf 3;");
+    put("presets/c.conf", "model = none\n");
+    cr_expect_lt(find(NULL, &err), 0);
+    cr_expect_str_eq(err.message, "models: c.conf: model: none: there is no such file");
+    cr_expect_eq(find(note_bad, &err), 0);
+    cr_expect_str_eq(found,
+                     "a a.gguf 1 one two;bad c: models: c.conf: model: none: there is no such "
+                     "file;z b.gguf 2 with its own context;b b.gguf 2;");
+    cr_expect_str_eq(err.message, "");
+    put("presets/c.conf", "max-context = 5\n");
+    cr_expect_eq(find(note_bad, &err), 0);
+    cr_expect(strstr(found, "bad c: models: c.conf: the key model is missing;"), "%s", found);
+    put("presets/c.conf", "model = c\nmodel-name = other\n");
+    cr_expect_eq(find(note_bad, &err), 0);
+    cr_expect(strstr(found, "bad c: models: c.conf: model-name: cannot be set"), "%s", found);
+    unlink(full("presets/c.conf"));
+    set(&own, "models", full("none"));
+    cr_expect_lt(find(note_bad, &err), 0, "a folder that cannot be read is no preset");
+    cr_expect(strstr(err.message, "cannot be read: No such file"), "%s", err.message);
+    set(&own, "models", "");
+    set(&own, "models-dir", "");
+    cr_expect_eq(find(NULL, &err), 0);
+    cr_expect_str_eq(found, "");
+}
+
+/* A change of preset "mine", made from a model with the daemon's options. */
+static struct preset_change change(void) {
+    struct preset_change p = {.name = "mine", .from = "base"};
+
+    cr_assert_eq(config_clone(&p.own, &own), 0);
+    cr_assert_eq(config_clone(&p.base, &own), 0);
+    set(&p.base, "model", full("a.gguf"));
+    return p;
+}
+
+static void drop(struct preset_change *p) {
+    config_deinit(&p->own);
+    config_deinit(&p->base);
+}
+
+Test(presets, one_that_a_client_makes_says_what_differs) {
+    struct preset_change p = change();
+    struct err err = {0};
+    char want[600];
+
+    set(&p.base, "sampling", "top_k=3,min_p=0.5");
+    set(&p.base, "aliases", "alias");
+    set(&p.base, "pinned", "yes");
+    set(&p.base, "model-name", "base");
+    p.sampling = "top_k=4";
+    p.max_context = 512;
+    p.system = "You are\nMario.";
+    p.template = "{{ 1 }}";
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    snprintf(want, sizeof(want),
+             "# made by a client\nmodel = %s/a.gguf\nmax-context = 512\n"
+             "chat-template = %s/presets/mine.jinja\nsystem-prompt = %s/presets/mine.system\n"
+             "sampling = top_k=3,min_p=0.5,top_k=4\n",
+             top, top, top);
+    const char *is = text_of("presets/mine.conf");
+    cr_assert(is);
+    for (char *line = strtok(want, "\n"); line; line = strtok(NULL, "\n"))
+        cr_expect(strstr(is, line), "%s is not in\n%s", line, is);
+    cr_expect_eq(strncmp(is, "# made by a client\n", 19), 0);
+    cr_expect_not(strstr(is, "alias") || strstr(is, "pinned") || strstr(is, "model-name"), "%s",
+                  is);
+    cr_expect_str_eq(text_of("presets/mine.system"), p.system);
+    cr_expect_str_eq(text_of("presets/mine.jinja"), p.template);
+    cr_expect_null(text_of("presets/mine.conf.checked"));
+    cr_expect_eq(preset_remove(&p, &err), 0, "%s", err.message);
+    for (const char *const *end = (const char *const[]){"conf", "system", "jinja", NULL}; *end;
+         end++) {
+        char name[40];
+
+        snprintf(name, sizeof(name), "presets/mine.%s", *end);
+        cr_expect_null(text_of(name), "%s", name);
+    }
+    cr_expect_eq(preset_remove(&p, &err), PRESET_NONE);
+    drop(&p);
+}
+
+/* The client's texts of the base are copied, the operator's are named where they are. */
+Test(presets, a_copy_outlives_what_it_was_made_of) {
+    struct preset_change p = change();
+    struct err err = {0};
+
+    put("presets/base.jinja", "{{ 2 }}");
+    put("system", "the operator's");
+    set(&p.base, "chat-template", full("presets/base.jinja"));
+    set(&p.base, "system-prompt", full("system"));
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    cr_expect_str_eq(text_of("presets/mine.jinja"), "{{ 2 }}");
+    cr_expect_null(text_of("presets/mine.system"));
+    const char *is = text_of("presets/mine.conf");
+    cr_expect(strstr(is, full("system")), "%s", is);
+    unlink(full("presets/base.jinja"));
+    cr_expect_eq(preset_make(&p, &err), -EINVAL);
+    cr_expect_eq(err.status, 404);
+    drop(&p);
+}
+
+Test(presets, what_is_no_name_or_the_operators_is_refused) {
+    static const char *const good[] = {"a", "0", "a.b_c-d:e"}, *const bad[] = {
+                                                                   "",   ".a",  "-a",  "a/b",
+                                                                   "..", "a b", "a\n", "\xC3\xA9"};
+    char longest[102];
+    struct preset_change p = change();
+    struct err err;
+
+    memset(longest, 'a', sizeof(longest));
+    longest[100] = 0;
+    for (size_t i = 0; i <= ARRAY_SIZE(good); i++) {
+        p.name = i < ARRAY_SIZE(good) ? (char *)good[i] : longest;
+        err = (struct err){0};
+        cr_expect_eq(preset_make(&p, &err), 0, "%s: %s", p.name, err.message);
+    }
+    longest[100] = 'a';
+    longest[101] = 0;
+    for (size_t i = 0; i <= ARRAY_SIZE(bad); i++) {
+        p.name = i < ARRAY_SIZE(bad) ? (char *)bad[i] : longest;
+        err = (struct err){0};
+        cr_expect_lt(preset_make(&p, &err), 0, "%s", p.name);
+        cr_expect(err.status == 400 && strstr(err.message, "is not a valid model name"));
+    }
+    p.name = "mine";
+    put("presets/mine.conf", "# made by an operator\nmodel = a\n");
+    for (int i = 0; i < 2; i++) { /* with a preset, and with a file of the name */
+        err = (struct err){0};
+        cr_expect_lt(preset_make(&p, &err), 0);
+        cr_expect(strstr(err.message, "a client cannot change it"), "%s", err.message);
+        if (i == 0) {
+            cr_expect_lt(preset_remove(&p, &err), 0);
+            cr_expect(strstr(err.message, "a client cannot delete it"), "%s", err.message);
+            unlink(full("presets/mine.conf"));
+            p.served = true;
+        }
+    }
+    p.served = false;
+    p.template = "{% if";
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect(strstr(err.message, "template: must be a Jinja chat template"), "%s", err.message);
+    p.template = NULL;
+    p.max_context = UINT32_MAX;
+    err = (struct err){0};
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_eq(err.status, 400);
+    cr_expect_null(text_of("presets/mine.conf"), "nothing that is wrong is left");
+    drop(&p);
+}
+
+Test(presets, there_are_at_most_1024) {
+    struct preset_change p = change();
+    struct err err = {0};
+    char name[40];
+
+    for (int i = 0; i < 1023; i++) {
+        snprintf(name, sizeof(name), "presets/%d.conf", i);
+        put(name, "model = a\n");
+    }
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    cr_expect_eq(preset_make(&p, &err), 0, "one that is there may be made anew");
+    p.name = "more";
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect(strstr(err.message, "1024 presets, which is the limit"), "%s", err.message);
+    drop(&p);
+}
