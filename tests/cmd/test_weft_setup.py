@@ -123,29 +123,48 @@ def quickstart_folder(folder):
         (folder / "build" / name).symlink_to(program(name))
 
 
-def test_a_second_quickstart_serves_beside_the_first():
+def test_two_quickstarts_at_once_serve_beside_each_other():
     m = Machine(boots=True)
     folder = m.folder / "it's a \"folder\" $x"
     quickstart_folder(folder)
-    started = []
+    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [s.getsockname()[1] for s in free]
+    for s in free:
+        s.close()
+    started = [subprocess.Popen(["bash", "./quickstart", "--model", str(m.model), "--port", str(port)], cwd=folder,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for port in ports]
     try:
-        for admin in ("build/admin.sock", "build/admin-{port}.sock"):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                port = free.getsockname()[1]
-            p = subprocess.Popen(["bash", "./quickstart", "--model", str(m.model), "--port", str(port)], cwd=folder,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            started.append(p)
+        sockets = set()
+        for p, port in zip(started, ports):
             said = []
             for line in p.stdout:
                 said.append(line)
                 if line.endswith(" top\n"):
                     break
             assert said[-1].endswith(" top\n"), said
-            assert (folder / admin.format(port=port)).is_socket() and (f"--socket {admin.format(port=port)}" in said[-1]) == ("{" in admin), said
+            own = f"build/admin-{port}.sock"
+            sockets.add(own if f"--socket {own}" in said[-1] else "build/admin.sock")
+        assert len(sockets) == 2 and "build/admin.sock" in sockets and all((folder / s).is_socket() for s in sockets), sockets
     finally:
         for p in started:
             p.terminate()
             p.communicate(timeout=60)
+
+
+def test_quickstarts_of_one_folder_build_one_after_the_other():
+    m = Machine(boots=True)
+    folder = m.folder / "checkout"
+    quickstart_folder(folder)
+    (folder / "build/build.ninja").unlink()
+    # Programs that fail where another of them is at work.
+    alone = f"mkdir {m.folder}/busy || {{ echo two at a time; exit 1; }}; sleep 0.5; rmdir {m.folder}/busy"
+    m.program("meson", f"{alone}; touch build/build.ninja")
+    m.program("ninja", alone)
+    started = [subprocess.Popen(["bash", "./quickstart", "--build"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "PATH": f"{m.folder}/bin:/usr/bin:/bin"}) for _ in range(2)]
+    said = [p.communicate(timeout=60)[0] for p in started]
+    assert [p.returncode for p in started] == [0, 0], said
+    assert sum("Another ./quickstart is at work in this folder" in s for s in said) == 1, said
 
 
 def test_quickstart_says_first_that_it_may_not_write():
