@@ -1,4 +1,5 @@
 """weft-setup: one command from an installed package to a service with a model; what else the configuration has stays."""
+import http.server
 import os
 import pathlib
 import shutil
@@ -6,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
 from weftd import Skip, main, program, synth
 
@@ -106,6 +108,31 @@ def test_quickstart_says_how_much_is_left():
                                  ("100/100", 9, "100/100"), ("downloading 5 %", 3, "downloading 5 %")):
         r = subprocess.run(["bash", "-c", f'. {script}; echo "$1" | progress_left {seconds}', "-", said], capture_output=True, text=True, timeout=30)
         assert r.stdout.strip() == shown, (said, r)
+
+
+def test_the_first_chat_needs_no_proxy_and_no_unicode():
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def answer(self, body):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self):
+            self.answer(b'data: {"choices": [{"delta": {"content": "Paris \xe2\x9c\x93"}}]}\n\ndata: [DONE]\n\n')
+
+        def do_GET(self):
+            self.answer(b'{"data": []}')
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        script = pathlib.Path(__file__).parents[2] / "setup/first-chat"
+        r = subprocess.run([str(script), f"http://127.0.0.1:{server.server_port}"], capture_output=True, text=True, timeout=30,
+                           env={"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", "http_proxy": "http://127.0.0.1:1"})
+        server.shutdown()
+    assert r.returncode == 0 and "\nParis ?\n" in r.stdout, r
 
 
 def quickstart_folder(folder):
