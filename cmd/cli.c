@@ -1,5 +1,6 @@
 #include "cmd/cli.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/buf.h"
@@ -141,6 +143,19 @@ int cli_make_folders(const char *path, mode_t mode) {
         *p = '/';
     }
     return 0;
+}
+
+bool cli_is_loopback(const char *url) {
+    const char *scheme = strstr(url, "://"), *at = scheme ? scheme + 3 : url;
+    size_t n = strcspn(at, "/?#"), n_host = *at == '[' ? strcspn(at, "]") + 1 : strcspn(at, ":/?#");
+    struct in_addr address;
+    char host[32];
+
+    if (memchr(at, '@', n) || n_host >= sizeof(host)) /* a host behind a user's name */
+        return false;
+    snprintf(host, sizeof(host), "%.*s", (int)n_host, at);
+    return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
+           (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
 bool cli_flush(void) {

@@ -34,6 +34,9 @@ int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, 
 /* Makes the folders of @path, which ends with a file's name. 0 or -errno. */
 int cli_make_folders(const char *path, mode_t mode);
 
+/* Returns whether the host of @url is this machine: localhost, [::1] or an address 127.x.x.x. */
+bool cli_is_loopback(const char *url);
+
 /* Flushes stdout: false (after saying so) when what was printed did not arrive. */
 bool cli_flush(void);
 

@@ -35,8 +35,7 @@ static bool starts(const char *s, const char *with) {
 
 /* Returns whether a token may be sent there: it must not cross a network unencrypted. */
 static bool is_private(const char *endpoint) {
-    return starts(endpoint, "https://") || starts(endpoint, "http://127.0.0.1") ||
-           starts(endpoint, "http://localhost") || starts(endpoint, "http://[::1]");
+    return starts(endpoint, "https://") || cli_is_loopback(endpoint);
 }
 
 static int set_endpoint(struct hub *h, const char *endpoint, struct err *err) {

@@ -167,8 +167,9 @@ def test_token_goes_to_the_hub_and_nowhere_else():
         check_loaded(home, home.pull(hub, NAME + ":Q8_0", HF_HOME=home.path / "hf"), "Some-Q8_0.gguf", FILES["Some-Q8_0.gguf"])
         p = home.pull(hub, NAME, HF_TOKEN="wrong")
         assert p.returncode == 77 and "not valid" in p.err, p.err
-        p = home.pull(None, NAME, HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub.example")
-        assert p.returncode == 1 and "not https" in p.err, p.err
+        for other in ("hub.example", "127.0.0.1.example", "localhost.example", "127.0.0.1@hub.example", "localhost:1@hub.example"):
+            p = home.pull(None, NAME, HF_TOKEN="hf_secret", HF_ENDPOINT="http://" + other)
+            assert p.returncode == 1 and "not https" in p.err, (other, p.err)
 
 
 def test_broken_connections_are_continued():
