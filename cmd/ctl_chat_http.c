@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "cmd/bench_sse.h"
+#include "cmd/cli.h"
 #include "cmd/ctl.h"
 
 #define CONNECT_MS 5000
@@ -225,10 +226,10 @@ static int perform(struct transfer *t, const char *path, const char *body, size_
     curl_easy_reset(s->curl);
     s->why[0] = 0;
     curl_easy_setopt(s->curl, CURLOPT_URL, url);
-    if (s->unix_path) {
+    if (s->unix_path)
         curl_easy_setopt(s->curl, CURLOPT_UNIX_SOCKET_PATH, s->unix_path);
+    if (s->unix_path || cli_is_loopback(s->url)) /* whatever proxy the environment names */
         curl_easy_setopt(s->curl, CURLOPT_PROXY, "");
-    }
     curl_easy_setopt(s->curl, CURLOPT_HTTPHEADER, s->headers);
     curl_easy_setopt(s->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(s->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);

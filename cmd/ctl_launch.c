@@ -223,7 +223,36 @@ static void print_quoted(const char *s) {
     putchar('\'');
 }
 
+/* Names this machine in NO_PROXY where the client would ask a weftd of this machine through a
+ * proxy. 0: it would not, 1 or -ENOMEM. */
+static int go_round_proxy(const struct target *t) {
+    static const char *const proxies[] = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
+    const char *old = getenv("no_proxy") ? getenv("no_proxy") : getenv("NO_PROXY");
+    CLEANUP(freep) char *text = NULL;
+    bool any = false;
+
+    for (size_t i = 0; i < ARRAY_SIZE(proxies); i++)
+        any |= getenv(proxies[i]) != NULL;
+    if (!any || !cli_is_loopback(t->url))
+        return 0;
+    if (asprintf(&text, "%s%s127.0.0.1,localhost,::1", old ? old : "", old && *old ? "," : "") <
+        0) {
+        text = NULL;
+        return -ENOMEM;
+    }
+    return setenv("NO_PROXY", text, 1) < 0 || setenv("no_proxy", text, 1) < 0 ? -ENOMEM : 1;
+}
+
 static int print(const struct launch_client *c, const struct target *t) {
+    int direct = go_round_proxy(t);
+
+    if (direct < 0)
+        return cli_fail("out of memory");
+    if (direct) {
+        fputs("export NO_PROXY=", stdout);
+        print_quoted(getenv("NO_PROXY"));
+        puts(" no_proxy=\"$NO_PROXY\"");
+    }
     for (size_t i = 0; c->env[i]; i++) {
         CLEANUP(freep) char *text = filled(c->env[i], t);
         size_t n = text ? strcspn(text, "=") : 0;
@@ -256,7 +285,7 @@ static int start(const struct launch_client *c, const struct target *t, char **m
     char **argv = calloc(ARRAY_SIZE(c->args) + (size_t)n_more + 2, sizeof(*argv));
     size_t n = 0;
 
-    if (!argv)
+    if (!argv || go_round_proxy(t) < 0)
         return cli_fail("out of memory");
     argv[n++] = (char *)(uintptr_t)c->program;
     for (size_t i = 0; c->args[i]; i++)

@@ -102,6 +102,12 @@ def test_stdin_is_a_message_and_json_has_the_usage():
     assert s.bodies[0]["messages"] == [{"role": "user", "content": "One\ntwo"}]
 
 
+def test_a_proxy_is_not_asked_for_this_machine():
+    with Server([chunk(content="a"), "[DONE]"]) as s:
+        r = chat("--url", s.url, "a", env={"http_proxy": "http://127.0.0.1:1"})
+    assert r.returncode == 0 and r.stdout.startswith("a"), r
+
+
 def test_the_key_comes_from_a_file_or_the_environment():
     path = os.path.join(FOLDER.name, "key")
     with open(path, "w") as file:

@@ -67,6 +67,18 @@ def test_a_client_is_started_and_nothing_is_written():
     assert files() == []
 
 
+def test_a_proxy_is_not_asked_for_this_machine():
+    proxy = {"http_proxy": "http://proxy.example:3128"}
+    local = ("--url", "http://127.0.0.1:1", "--model", "m")
+    for more, told in (({}, "127.0.0.1,localhost,::1"), ({"no_proxy": "intern"}, "intern,127.0.0.1,localhost,::1")):
+        env = started("claude", *local, **proxy, **more)[1]
+        assert (env["no_proxy"], env["NO_PROXY"]) == (told, told), env
+        assert f"export NO_PROXY='{told}' no_proxy=" in launch("claude", "--print", *local, **proxy, **more).stdout
+    assert "NO_PROXY" not in started("claude", *local)[1]
+    assert "NO_PROXY" not in launch("claude", "--print", *local, NO_PROXY="intern").stdout
+    assert "NO_PROXY" not in started("claude", "--url", "http://127.0.0.1.example", "--model", "m", all_proxy="http://127.0.0.1:1")[1]
+
+
 def test_what_is_printed_is_for_a_shell():
     for name in set(CLIENTS) - {"pi", "openclaw", "hermes"}:  # which read their files alone
         r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
