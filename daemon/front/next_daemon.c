@@ -129,8 +129,10 @@ static int check_upgrade(struct front *f, struct err *err) {
     return changing ? err_set(err, 0, "", "%s; try again when that is over", changing) : 0;
 }
 
-/* The program that this one was started as: an upgrade puts another file there. */
+/* The program that this one was started as: an upgrade puts another file there, and Linux adds to
+ * the path of the one that was replaced that it is deleted. */
 static char *program_of(const struct front *f) {
+    static const char deleted[] = " (deleted)";
     static char path[4096];
     ssize_t n = 0;
 
@@ -138,6 +140,9 @@ static char *program_of(const struct front *f) {
         return f->argv[0];
     n = readlink("/proc/self/exe", path, sizeof(path) - 1);
     path[MAX(n, 0)] = 0;
+    char *end = path + MAX(n - (ssize_t)strlen(deleted), 0);
+    if (strcmp(end, deleted) == 0)
+        *end = 0;
     return path;
 }
 

@@ -234,6 +234,17 @@ def test_a_daemon_that_does_not_become_ready_changes_nothing():
             assert wait_end(pid) == 0
 
 
+def test_a_program_found_by_its_name_is_the_one_that_is_installed_now():
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path="weftd", env={"PATH": f"{folder}:{os.environ['PATH']}"}) as d:
+            installed.replace()
+            pid = upgrade(d)
+            assert d.process.wait(20) == 0
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0
+
+
 @beside
 def test_a_program_that_says_nothing_is_killed():
     with tempfile.TemporaryDirectory() as folder:
