@@ -137,21 +137,23 @@ static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
 
 static uint32_t nearest(struct closing *k, const struct set *s, struct config *out);
 
-/* Bytes from @c when it goes on with @symbol. */
-static uint32_t bytes_by(struct closing *k, const struct config *c, unsigned symbol) {
+/* Returns the bytes that are left behind one step of @c by @symbol, and sets *@next to the nearest
+ * configuration there. 0: the text may end there, and *@next is not set. FINISH_NEVER: there is no
+ * path. */
+static uint32_t follow(struct closing *k, const struct config *c, unsigned symbol,
+                       struct config *next) {
     struct machine *m = k->m;
     uint32_t n_configs = m->n_configs, n = FINISH_NEVER;
     struct set from = set_open(m), to;
-    struct config next;
 
     if (machine_reserve(m, 1) < 0)
         return FINISH_NEVER;
     m->config[m->n_configs++] = *c;
     from.end = m->n_configs;
     if (machine_step(m, &from, symbol, &to) && !m->error)
-        n = to.can_end ? 0 : nearest(k, &to, &next);
+        n = to.can_end ? 0 : nearest(k, &to, next);
     m->n_configs = n_configs;
-    return finish_add(n, 1);
+    return n;
 }
 
 /* In an item that begins as some before it do: it leaves their paths where it can, else it goes on
@@ -171,7 +173,8 @@ static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsig
             for (unsigned x = MIN(g->edge[i].lo, TOKEN_SYMBOL); (x = k->f->next[x]) <= hi; x++) {
                 if (byte_set_has(&next, (uint8_t)x) != with)
                     continue;
-                uint32_t n = bytes_by(k, c, x);
+                struct config behind;
+                uint32_t n = finish_add(follow(k, c, x, &behind), 1);
 
                 *symbol = n < best ? x : *symbol;
                 best = MIN(best, n);
@@ -289,24 +292,6 @@ static bool add_node(struct closing *k, const struct config *c, unsigned symbol)
     return true;
 }
 
-/* Takes one step of the path of @c by @symbol: 1 with *next; 0 at the end; -1 when there is no
- * path. */
-static int follow(struct closing *k, const struct config *c, unsigned symbol, struct config *next) {
-    struct machine *m = k->m;
-    uint32_t n_configs = m->n_configs;
-    struct set from = set_open(m), to;
-    int r = -1;
-
-    if (machine_reserve(m, 1) < 0)
-        return -1;
-    m->config[m->n_configs++] = *c;
-    from.end = m->n_configs;
-    if (machine_step(m, &from, symbol, &to) && !m->error)
-        r = to.can_end ? 0 : nearest(k, &to, next) < FINISH_NEVER ? 1 : -1;
-    m->n_configs = n_configs;
-    return r;
-}
-
 /* Returns the tokens of the path from @node on, as far as they are known. */
 static uint32_t tokens_at(const struct closing *k, uint32_t node) {
     assert(node == NO_NODE || node < k->n_nodes);
@@ -353,10 +338,9 @@ static void fewest(void *ctx, const struct trie_node *n, uint32_t left) {
 
 /* Returns the fewest tokens of the path of @c. */
 static uint32_t tokens_from(struct closing *k, const struct config *c) {
-    uint32_t first = k->n_nodes, next = NO_NODE;
+    uint32_t first = k->n_nodes, next = NO_NODE, rest = 1;
     struct config at = *c;
     unsigned symbol;
-    int r = 1;
 
     if (*find(k, c))
         return k->node[*find(k, c) - 1].tokens;
@@ -371,23 +355,20 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
     uint64_t fuel = k->m->fuel;
 
     k->m->fuel = PATH_FUEL;
-    for (; r > 0 && !*find(k, &at); bytes--) {
+    for (; rest > 0 && rest < FINISH_NEVER && !*find(k, &at); bytes--) {
         bytes_from(k, &at, &symbol);
-        if (bytes == 0 || !add_node(k, &at, symbol))
-            r = -1;
-        else
-            r = follow(k, &at, symbol, &at);
+        rest = bytes && add_node(k, &at, symbol) ? follow(k, &at, symbol, &at) : FINISH_NEVER;
     }
     k->m->fuel = fuel;
     if (k->m->error == -E2BIG)
         k->m->error = 0;
-    if (r > 0)
+    if (rest > 0 && rest < FINISH_NEVER)
         next = *find(k, &at) - 1;
     for (uint32_t i = k->n_nodes; i-- > first; next = i) {
         struct node *n = &k->node[i];
 
         n->next = next;
-        if (r < 0)
+        if (rest >= FINISH_NEVER)
             continue;
         if (n->symbol >= TOKEN_SYMBOL)
             n->tokens = finish_add(tokens_at(k, next), 1);
