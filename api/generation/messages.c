@@ -279,6 +279,8 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
 
     if (custom)
         name = yyjson_obj_get(custom, "name");
+    if (yyjson_is_null(args)) /* Go writes so a map that has nothing */
+        args = NULL;
 
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
     if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))

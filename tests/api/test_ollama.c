@@ -184,6 +184,8 @@ Test(ollama, a_last_message_of_the_assistant_is_continued) {
         {"\"content\":\"\"", "|user\nhi||assistant"},
         {"\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}],\"content\":\"\"",
          "|user\nhi||assistant\n|f {}|||assistant"},
+        {"\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":null}}]",
+         "|user\nhi||assistant\n|f {}|||assistant"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
