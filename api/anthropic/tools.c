@@ -52,6 +52,23 @@ static const struct {
      "\"insert_line\":{\"type\":\"integer\"},\"insert_text\":{\"type\":\"string\"},\"view_range\":{"
      "\"type\":\"array\",\"items\":{\"type\":\"integer\"}},\"old_path\":{\"type\":\"string\"},"
      "\"new_path\":{\"type\":\"string\"}},\"required\":[\"command\"]}"},
+    {"computer_",
+     "Use a computer by its screen, mouse and keyboard. screenshot shows the screen; clicks and "
+     "mouse_move go to coordinate, left_click_drag goes there from start_coordinate; key and "
+     "hold_key press text, a key or a combination like ctrl+s; type writes text; scroll goes "
+     "scroll_amount steps in scroll_direction at coordinate; hold_key and wait last duration "
+     "seconds. A coordinate is [x, y] in pixels from the upper left corner.",
+     "{\"type\":\"object\",\"properties\":{\"action\":{\"type\":\"string\",\"enum\":["
+     "\"screenshot\","
+     "\"left_click\",\"right_click\",\"middle_click\",\"double_click\",\"triple_click\","
+     "\"mouse_move\",\"left_click_drag\",\"left_mouse_down\",\"left_mouse_up\",\"cursor_position\","
+     "\"key\",\"hold_key\",\"type\",\"scroll\",\"wait\"]},\"coordinate\":{\"type\":\"array\","
+     "\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":2},\"start_coordinate\":{"
+     "\"type\":"
+     "\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":2},\"text\":{\"type\":"
+     "\"string\"},\"scroll_direction\":{\"type\":\"string\",\"enum\":[\"up\",\"down\",\"left\","
+     "\"right\"]},\"scroll_amount\":{\"type\":\"integer\"},\"duration\":{\"type\":\"number\"}},"
+     "\"required\":[\"action\"]}"},
     {"tool_search_tool_regex",
      "Find tools that are not shown here. The pattern is a regular expression in the syntax of "
      "Python's re.search(), matched against names, descriptions and parameters of the tools; "
@@ -95,14 +112,21 @@ static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut
     return 0;
 }
 
-static int add_known(struct anthropic_input *in, yyjson_val *name, size_t i) {
-    yyjson_doc *doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
-    yyjson_mut_val *tool;
-    int r = add_function(in, name, yyjson_mut_str(in->doc, known[i].description),
-                         yyjson_val_mut_copy(in->doc, yyjson_doc_get_root(doc)), &tool);
+/* Adds @tool as entry @i of known[]. A computer's coordinates depend on its display. */
+static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, size_t i) {
+    yyjson_val *width = yyjson_obj_get(tool, "display_width_px");
+    yyjson_val *height = yyjson_obj_get(tool, "display_height_px");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
+    yyjson_mut_val *out;
 
-    yyjson_doc_free(doc);
-    return r;
+    TRY(buf_add_str(&text, known[i].description));
+    if (yyjson_is_uint(width) && yyjson_is_uint(height))
+        TRY(buf_printf(&text, " The display has %lu x %lu pixels.", yyjson_get_uint(width),
+                       yyjson_get_uint(height)));
+    doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
+    return add_function(in, name, yyjson_mut_strncpy(in->doc, text.data, text.len),
+                        yyjson_val_mut_copy(in->doc, yyjson_doc_get_root(doc)), &out);
 }
 
 static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, bool hidden) {
@@ -140,7 +164,8 @@ static enum tool_search_kind search_kind(const char *type) {
 
 /* Adds a tool that is known by its type; others are those of Anthropic's own servers (web_search_*,
  * code_execution_*, ...), which the model is not shown. */
-static int add_typed(struct anthropic_input *in, yyjson_val *name, const char *type) {
+static int add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name,
+                     const char *type) {
     enum tool_search_kind search = search_kind(type);
 
     if (search < TOOL_SEARCH_KINDS && !in->defers)
@@ -154,7 +179,7 @@ static int add_typed(struct anthropic_input *in, yyjson_val *name, const char *t
             return anthropic_refuse(in, ".name", "is the name of an earlier tool");
         if (search < TOOL_SEARCH_KINDS)
             in->offered[search] = true;
-        return add_known(in, name, i);
+        return add_known(in, tool, name, i);
     }
     return 0;
 }
@@ -173,7 +198,7 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
         return anthropic_refuse(in, ".name", "is the name of an earlier tool");
     if (custom)
         return add_custom(in, tool, name, hidden);
-    return json_cstr(type) ? add_typed(in, name, json_cstr(type)) : 0;
+    return json_cstr(type) ? add_typed(in, tool, name, json_cstr(type)) : 0;
 }
 
 /* Returns true if one of @tools is to be found by a search. */

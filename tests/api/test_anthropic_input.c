@@ -212,15 +212,19 @@ Test(anthropic_input, tools_that_can_be_called_are_offered) {
     started(&w);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         expect_prompt(&w, table[i].fields, table[i].prompt);
-    serve(&w,
-          SAY(Q) ",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
-                 "\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\"},{\"type\":"
-                 "\"memory_20250818\",\"name\":\"memory\"}]",
-          &prompt);
+    serve(
+        &w,
+        SAY(Q) ",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
+               "\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\"},{\"type\":"
+               "\"memory_20250818\",\"name\":\"memory\"},{\"type\":\"computer_20251124\",\"name\":"
+               "\"computer\",\"display_width_px\":1024,\"display_height_px\":768}]",
+        &prompt);
     cr_expect(strstr(prompt.data, "\"name\": \"bash\"") && strstr(prompt.data, "\"restart\""));
     cr_expect(strstr(prompt.data, "\"str_replace_based_edit_tool\"") &&
               strstr(prompt.data, "\"view_range\""));
     cr_expect(strstr(prompt.data, "\"memory\"") && strstr(prompt.data, "\"new_path\""));
+    cr_expect(strstr(prompt.data, "\"computer\"") && strstr(prompt.data, "\"left_click_drag\"") &&
+              strstr(prompt.data, "The display has 1024 x 768 pixels."));
     world_stop(&w);
 }
 
