@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include "api/http/conn.h"
 #include "api/generation/endpoint.h"
@@ -29,7 +30,7 @@
 static bool is_codex(const struct http *h) {
     const char *who = http_header(h, "originator", NULL);
 
-    return who && strncmp(who, "codex", 5) == 0;
+    return who && strncasecmp(who, "codex", 5) == 0;
 }
 
 struct responses *responses_new(struct exchange *x) {

@@ -530,6 +530,7 @@ Test(responses, a_failure_inside_a_stream_is_its_last_event) {
 
 /* Codex makes room when the stream says so; a 400 ends its turn. */
 Test(responses, codex_hears_of_a_full_context_in_the_stream) {
+    static const char *const clients[] = {"other", "codex_exec", "Codex Desktop"};
     struct world w;
     struct reply r;
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20}, line = {.max = 1 << 20};
@@ -539,12 +540,12 @@ Test(responses, codex_hears_of_a_full_context_in_the_stream) {
     for (int i = 0; i < 4000; i++)
         buf_add_str(&body, "words ");
     buf_add_str(&body, "\"}");
-    for (int codex = 0; codex < 2; codex++) {
+    for (size_t codex = 0; codex < ARRAY_SIZE(clients); codex++) {
         int fd = world_connect(&w);
         world_say(&w, fd,
                   "POST " RESPONSES " HTTP/1.1\r\nHost: localhost\r\nOriginator: %s\r\n"
                   "Content-Length: %zu\r\n\r\n%s",
-                  codex ? "codex_exec" : "other", body.len, body.data);
+                  clients[codex], body.len, body.data);
         world_receive(&w, fd, &r);
         world_drop(&w, fd);
         cr_expect_eq(r.status, codex ? 200 : 400);
