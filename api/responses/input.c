@@ -133,33 +133,49 @@ static void replace(char *text, size_t size, const char *what, const char *with)
     snprintf(at, size - (size_t)(at - text), "%s%s", with, rest);
 }
 
-void responses_rename(struct err *err) {
-    static const char *const rows[][2] = {
-        {"max_completion_tokens", "max_output_tokens"},
-        {"response_format.json_schema", "text.format"},
-        {"response_format", "text.format"},
-        {"reasoning_effort", "reasoning.effort"},
-        {"tool_choice.allowed_tools", "tool_choice"},
-        {"messages", "input"},
-    };
+/* Fields of a chat, and where a Responses request has them. */
+static const char *const moved[][2] = {
+    {"messages", "input"},
+    {"max_tokens", "max_output_tokens"},
+    {"max_completion_tokens", "max_output_tokens"},
+    {"response_format.json_schema", "text.format"},
+    {"response_format", "text.format"},
+    {"reasoning_effort", "reasoning.effort"},
+    {"tool_choice.allowed_tools", "tool_choice"},
+    {"functions", "tools"},
+    {"function_call", "tool_choice"},
+    {"logprobs", "top_logprobs"},
+};
 
+void responses_rename(struct err *err) {
     static const char *const tools[][2] = {{".function.", "."}, {".custom.", "."}};
 
     for (size_t i = 0; i < ARRAY_SIZE(tools) && strncmp(err->param, "tools[", 6) == 0; i++) {
         replace(err->param, sizeof(err->param), tools[i][0], tools[i][1]);
         replace(err->message, sizeof(err->message), tools[i][0], tools[i][1]);
     }
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        if (strncmp(err->param, rows[i][0], strlen(rows[i][0])) != 0)
+    for (size_t i = 0; i < ARRAY_SIZE(moved); i++) {
+        if (strncmp(err->param, moved[i][0], strlen(moved[i][0])) != 0)
             continue;
-        replace(err->param, sizeof(err->param), rows[i][0], rows[i][1]);
+        replace(err->param, sizeof(err->param), moved[i][0], moved[i][1]);
         for (int k = 0; k < 3; k++)
-            replace(err->message, sizeof(err->message), rows[i][0], rows[i][1]);
+            replace(err->message, sizeof(err->message), moved[i][0], moved[i][1]);
         return;
     }
 }
 
 /* ---- fields ---- */
+
+/* Refuses a field of a chat, as OpenAI does: ignored, it would change the output in silence. The
+ * error's field is the one to give, since responses_rename() renames the others. */
+static int check_unknown(const struct responses_build *b, const char *name, yyjson_val *value) {
+    for (size_t i = 0; i < ARRAY_SIZE(moved) && !yyjson_is_null(value); i++)
+        if (strcmp(name, moved[i][0]) == 0)
+            return err_set_code(b->err, 400, "unsupported_parameter", moved[i][1],
+                                "%s is a field of chat completions: give %s instead.", name,
+                                moved[i][1]);
+    return 0;
+}
 
 static int find_fields(const struct responses_build *b, yyjson_val *root, struct fields *f) {
     bool seen[ARRAY_SIZE(names)] = {0};
@@ -169,8 +185,10 @@ static int find_fields(const struct responses_build *b, yyjson_val *root, struct
     yyjson_obj_foreach(root, i, n, key, value) {
         for (k = 0; k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]); k++)
             ;
-        if (k == ARRAY_SIZE(names))
+        if (k == ARRAY_SIZE(names)) {
+            TRY(check_unknown(b, yyjson_get_str(key), value));
             continue;
+        }
         if (seen[k])
             return err_set_code(b->err, 400, "duplicate_key", names[k], "%s is given twice.",
                                 names[k]);
@@ -212,9 +230,9 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     yyjson_val *input = f->v[INPUT], *cut = f->v[TRUNCATION];
     int r = 0;
 
-    if (!input)
+    if (!input && !f->v[PREVIOUS] && !f->v[CONVERSATION] && !f->v[PROMPT])
         return err_set_code(b->err, 400, "missing_required_parameter", "input",
-                            "Missing required parameter: input.");
+                            "One of input, previous_response_id and conversation must be given.");
 #define CHECK(at, test, must)                                                                      \
     if (r == 0)                                                                                    \
     r = check_type(b, f, at, test, must)

@@ -508,9 +508,24 @@ Test(input, a_bad_field_is_named) {
 }
 
 Test(input, what_cannot_be_had_is_refused) {
+    static const char *const chat[][3] = {
+        {"max_tokens", "5", "max_output_tokens"},
+        {"max_completion_tokens", "5", "max_output_tokens"},
+        {"messages", "[]", "input"},
+        {"response_format", "{}", "text.format"},
+        {"reasoning_effort", "\"low\"", "reasoning.effort"},
+        {"functions", "[]", "tools"},
+        {"function_call", "\"auto\"", "tool_choice"},
+        {"logprobs", "true", "top_logprobs"},
+    };
     struct world w;
+    char fields[200];
 
     responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(chat); i++) {
+        snprintf(fields, sizeof(fields), "\"input\":\"a\",\"%s\":%s", chat[i][0], chat[i][1]);
+        responses_refused(&w, fields, 400, "unsupported_parameter", chat[i][2]);
+    }
     responses_refused(&w, "\"input\":\"a\",\"prompt\":{\"id\":\"p\"}", 400, "unsupported_parameter",
                       "prompt");
     responses_refused(&w, "\"input\":\"a\",\"top_logprobs\":21", 400, "invalid_value",
@@ -522,9 +537,10 @@ Test(input, what_cannot_be_had_is_refused) {
                       "\"compact_threshold\":-1}]",
                       400, "invalid_value", "context_management.compact_threshold");
     cr_expect_eq(w.port.n, 0);
-    responses_expect(
-        &w, "\"input\":\"a\",\"background\":false,\"top_logprobs\":0,\"conversation\":null", "x",
-        "M<x> completed");
+    responses_expect(&w,
+                     "\"input\":\"a\",\"background\":false,\"top_logprobs\":0,\"conversation\":"
+                     "null,\"max_tokens\":null,\"unheard_of\":1",
+                     "x", "M<x> completed");
     world_stop(&w);
 }
 

@@ -460,6 +460,15 @@ Test(kept, a_conversation_goes_on) {
     cr_expect(strstr(responses_prompt(&w), "ok<|im_end|><|im_start|>assistant\nDone.<|im_end|>"
                                            "<|im_start|>user\nmore<|im_end|>"),
               "%s", responses_prompt(&w));
+    snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\"", id);
+    ask_id(&w, fields, "y", id); /* input is optional here */
+    cr_expect(strstr(responses_prompt(&w), "more<|im_end|><|im_start|>assistant\nx<|im_end|>"
+                                           "<|im_start|>assistant"),
+              "%s", responses_prompt(&w));
+    snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\",\"input\":\"last\"", id);
+    ask_id(&w, fields, "z", id);
+    cr_expect(strstr(responses_prompt(&w), "y<|im_end|><|im_start|>user\nlast<|im_end|>"), "%s",
+              responses_prompt(&w));
     world_stop(&w);
 }
 
