@@ -316,10 +316,10 @@ enum op_kind {
     OP_MLA_KV,
     /* Follows ATTEND: d = for each head w[0][head] times its first rank values of o */
     OP_MLA_OUT,
-    /* x = norm x, or with @centred (x - mean) / sqrt(variance + eps) * norm: the model's hidden
-     * state, or w[0] x is, or with @late the x before, kept of every row for DRAFT_IN: of this
-     * step, and of the last positions by slot. A row that is n_ahead counts as of position pos0 +
-     * n_ahead there. */
+    /* x = norm x, with @centred (x - mean) / sqrt(variance + eps) * norm, or without a norm x as it
+     * is: the model's hidden state, or w[0] x is, kept of every row for DRAFT_IN: of this step, and
+     * of the last positions by slot. A row that is n_ahead counts as of position pos0 + n_ahead
+     * there. */
     OP_KEEP,
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
@@ -451,7 +451,6 @@ struct model_op {
     bool branch;          /* PROJ, EXPERTS, SHARED */
     bool begins;          /* SPREAD */
     bool centred;         /* KEEP */
-    bool late;            /* of KEEP */
     bool sigmoid;         /* GATE; DELTA: silu(z) is sigmoid(z) instead */
     bool parts;           /* STATE_IN */
     uint8_t first;        /* STATE_IN */

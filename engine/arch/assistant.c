@@ -185,7 +185,7 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
     b->r = b->r < 0 ? b->r : meta.r;
     if (b->r < 0)
         return;
-    mtp_keep(m);
+    mtp_keep(m, false);
     assert(m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->pass[0].end = m->pass[1].begin = m->n_ops;
     struct model_op embed = m->op[0];

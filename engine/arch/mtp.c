@@ -111,17 +111,17 @@ static void bind_in(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
-void mtp_keep(struct model *m) {
+void mtp_keep(struct model *m, bool late) {
     struct model_op *last = &m->op[m->n_ops - 1], logits = *last;
 
     assert(logits.kind == OP_LOGITS && m->op[0].kind == OP_EMBED);
     *last = (struct model_op){.kind = OP_KEEP,
                               .layer = m->shape.n_layer,
-                              .norm = logits.norm,
+                              .norm = late ? NULL : logits.norm,
                               .width = logits.width,
                               .scale = 1,
                               .gain = 1};
-    logits.norm = NULL;
+    logits.norm = late ? logits.norm : NULL;
     model_add(m, &logits);
 }
 
@@ -129,13 +129,13 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
               enum mtp_norm norm) {
     uint64_t n = m->shape.n_embd;
     uint32_t l = m->shape.n_layer;
+    bool late = norm == MTP_LATE;
 
     if (b->r < 0 || m->r < 0)
         return;
-    mtp_keep(m);
+    mtp_keep(m, late);
     if (m->r < 0)
         return;
-    m->op[m->n_ops - 2].late = norm == MTP_LATE;
     struct model_op keep = m->op[m->n_ops - 2], logits = m->op[m->n_ops - 1];
     const struct tensor *own_norm =
         bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
@@ -154,7 +154,7 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
     if (m->op[attend - 1].kind == OP_QKV)
         split_keys(m, attend - 1);
     if (own_norm) {
-        keep.norm = own_norm;
+        *(late ? &logits.norm : &keep.norm) = own_norm;
         keep.centred = norm == MTP_CENTRED;
     }
     model_add(m, &keep);

@@ -20,9 +20,9 @@ enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE };
 
 /* Returns true if the file has the first block. */
 bool mtp_found(const struct binder *b, const struct model *m);
-/* The hidden state is what the final norm gives: the last op of @m, LOGITS, becomes KEEP and LOGITS
- * without a norm. */
-void mtp_keep(struct model *m);
+/* Puts a KEEP in front of the last op of @m, LOGITS. The hidden state is what the final norm gives,
+ * and LOGITS has none, or with @late the norm stays with LOGITS. */
+void mtp_keep(struct model *m, bool late);
 /* Adds its ops behind those of @m, whose last is LOGITS, and divides both into passes. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm);

@@ -166,13 +166,11 @@ static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     uint32_t n = r->op->width;
     float *x = act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n;
 
-    if (r->op->late)
-        memcpy(hidden, x, n * sizeof(*x));
     if (r->op->centred)
         b->kernels->layer_norm(x, r->w->norm, NULL, n, b->shape.rms_eps);
-    else
+    else if (r->w->norm)
         b->kernels->norm(x, r->w->norm, x, n, b->shape.rms_eps);
-    if (!r->w->n_mats && !r->op->late)
+    if (!r->w->n_mats)
         memcpy(hidden, x, n * sizeof(*x));
 }
 

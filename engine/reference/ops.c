@@ -80,16 +80,14 @@ int ref_keep(struct step *s, const struct model_op *op) {
     for (size_t r = 0; r < n_rows; r++) {
         float *x = b->act[ACT_X] + r * n;
 
-        if (op->late)
-            memcpy(s->host.hidden + r * n, x, n * sizeof(*x));
         if (op->centred)
             layer_norm(x, op->norm, NULL, b->shape->rms_eps, n);
-        else
+        else if (op->norm)
             ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
     }
     if (op->w[0])
         ref_linear(b, op->w[0], NULL, b->act[ACT_X], n_rows, s->host.hidden);
-    else if (!op->late)
+    else
         memcpy(s->host.hidden, b->act[ACT_X], n_rows * n * sizeof(float));
     return 0;
 }

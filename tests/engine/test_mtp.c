@@ -30,6 +30,7 @@ static const struct file {
     {"glm4moe-mtp", NULL},
     {"qwen35-mtp", NULL},
     {"deepseek2-mtp", NULL},
+    {"step35-mtp", NULL},
 #else
     {"glm4moe-mtp", NULL},          {"qwen35-mtp", NULL},
     {"qwen35moe-mtp", NULL},        {"deepseek2-mtp", NULL},

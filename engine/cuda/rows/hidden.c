@@ -24,7 +24,7 @@ void hidden_sort(struct step *s) {
 }
 
 /* Computes the norm of the wanted rows in single precision and copies it to the host. Behind a pass
- * that drafts x has changed, and the norms were kept. */
+ * that drafts x has changed, and KEEP has kept it, with its norm where LOGITS has none. */
 int hidden_launch(struct step *s) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
@@ -43,7 +43,7 @@ int hidden_launch(struct step *s) {
     if (staging_send(b, &s->wants, 0) < 0)
         return -EIO;
     struct hidden_args a = {
-        .x = s->head->norm ? b->act.x : b->draft.hidden,
+        .x = s->kept ? b->draft.hidden : b->act.x,
         .weight = s->head->norm,
         .row = device,
         .y = b->sampling.hidden,
