@@ -152,6 +152,55 @@ Test(mtp, drafts_do_not_depend_on_what_else_runs) {
     check_manners(JUDGED);
 }
 
+/* The vectors of a prompt's rows, of @n values each. */
+struct vectors {
+    uint32_t n;
+    float of[N_PROMPT][64];
+};
+
+/* driver_opts.on_out, whose context is a struct vectors. */
+static void see_vector(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                       const float *logits) {
+    struct vectors *v = ctx;
+
+    (void)s, (void)logits;
+    if (out->vector && pos < N_PROMPT)
+        memcpy(v->of[pos], out->vector, v->n * sizeof(float));
+}
+
+static void run_vectors(const struct file *f, bool drafts, struct vectors *out) {
+    struct draft_watch w = {.pos0 = UINT32_MAX};
+    int32_t prompt[N_PROMPT];
+    struct driver d;
+
+    open_file(&d, f, JUDGED, ENGINE_KV_F16, drafts, &w);
+    out->n = d.info->n_embd;
+    cr_assert_leq(out->n * sizeof(float), sizeof(out->of[0]));
+    d.opts.on_out = see_vector;
+    d.opts.ctx = out;
+    draft_prompt(prompt, 1, N_VOCAB);
+    struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 1, NULL);
+    s->vectors = true;
+    driver_prefill(&d, s, 26);
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+/* A block's keys take the place of what WANT_HIDDEN is made of, which may be before its norm. */
+Test(mtp, vectors_of_rows_are_the_same_with_a_block) {
+    static struct vectors without, with;
+
+    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
+        if (files[f].model)
+            continue;
+        run_vectors(&files[f], false, &without);
+        run_vectors(&files[f], true, &with);
+        cr_expect(memcmp(&without, &with, sizeof(with)) == 0, "%s", files[f].name);
+        cr_expect(memcmp(with.of[0], with.of[N_PROMPT - 1], sizeof(with.of[0])) != 0, "%s",
+                  files[f].name);
+    }
+}
+
 /* -- keys that are not computed ---------------------------------------------------------------- */
 
 enum { N_FORCED = 36, N_HOLES = 34 }; /* more than a tile of keys are holes */

@@ -204,14 +204,14 @@ static void lose(const struct driver *d) {
  * --------------------------------------------------------------------------------------- */
 
 static void add_want(struct driver *d, struct driver_batch *b, uint32_t part, uint32_t row,
-                     uint32_t out_pos) {
+                     uint32_t out_pos, enum engine_what what) {
     assert(b->b.n_wants < d->opts.max_wants);
     b->want_part[b->b.n_wants] = part;
     b->want[b->b.n_wants++] = (struct engine_want){
         .row = row,
         .param = part,
         .out_pos = out_pos,
-        .what = WANT_SAMPLE,
+        .what = (uint8_t)what,
         .n_top = b->part[part].seq->n_top,
         .logprob = true,
     };
@@ -261,8 +261,10 @@ static void add_part(struct driver *d, struct driver_batch *b, uint32_t i, bool 
     for (uint32_t r = 0; r < n; r++) {
         uint32_t next = pos0 + r + 1; /* position that the row's sample would have */
 
+        if (s->vectors)
+            add_want(d, b, i, row0 + r, 0, WANT_HIDDEN);
         if (next >= s->n_tokens || s->every_row)
-            add_want(d, b, i, row0 + r, next >= s->n_prompt ? next - s->n_prompt : 0);
+            add_want(d, b, i, row0 + r, next >= s->n_prompt ? next - s->n_prompt : 0, WANT_SAMPLE);
     }
     b->b.n_rows += n;
     s->launched += n;
@@ -305,8 +307,8 @@ static void take_out(struct driver *d, struct driver_batch *b, uint32_t want,
     uint32_t pos = q->pos0 + b->want[want].row - q->row0;
 
     if (d->opts.on_out)
-        d->opts.on_out(d->opts.ctx, s, pos, o, engine_peek(d->engine, want));
-    if (pos + 1 < s->n_tokens || s->n_tokens > s->cap)
+        d->opts.on_out(d->opts.ctx, s, pos, o, o->vector ? NULL : engine_peek(d->engine, want));
+    if (o->vector || pos + 1 < s->n_tokens || s->n_tokens > s->cap)
         return;
     s->out[s->n_out] = (struct driver_out){o->token, o->logprob, o->digest};
     s->token[s->n_tokens++] = s->forced ? s->forced[s->n_out] : o->token;
@@ -400,7 +402,7 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
         else
             q->pos0 += n_ahead;
         b->token[i] = n_ahead ? s->draft[n_ahead - 1] : s->token[s->n_computed];
-        add_want(d, b, i, i, s->n_tokens - s->n_prompt + n_ahead);
+        add_want(d, b, i, i, s->n_tokens - s->n_prompt + n_ahead, WANT_SAMPLE);
     }
     struct engine_result r = run_drafts(d, b);
     for (uint32_t i = 0; i < n_seqs; i++) {
@@ -424,7 +426,7 @@ void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
         q->n_draft = (uint16_t)(n - 1);
         for (uint32_t r = 0; r < n; r++) {
             b->token[q->row0 + r] = r ? d->info->mask_token : s->token[s->n_computed];
-            add_want(d, b, i, q->row0 + r, s->n_computed + r - s->n_prompt);
+            add_want(d, b, i, q->row0 + r, s->n_computed + r - s->n_prompt, WANT_SAMPLE);
         }
     }
     struct engine_result r = run_drafts(d, b);

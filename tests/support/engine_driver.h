@@ -30,6 +30,7 @@ struct driver_seq {
     const uint32_t *mask;  /* allowed tokens, or NULL */
     int32_t draft[ENGINE_DRAFT_MAX]; /* of driver_draft() */
     bool every_row;                  /* ask for a sample at every row, for on_out */
+    bool vectors;                    /* ask for the hidden vector of every row, for on_out */
     uint8_t n_top;
 };
 
