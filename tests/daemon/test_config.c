@@ -332,3 +332,237 @@ Test(config, other_machines_need_keys_or_a_word) {
     cr_assert_eq(config_read_args(&config, 3, said, &err), 0);
     cr_expect_eq(config_check(&config, &err), 0);
 }
+
+/* Sets @o to the number @v. */
+static int set_number(const struct option *o, uint64_t v) {
+    char text[32];
+
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)v);
+    return config_set(&config, o->key, text, &err);
+}
+
+Test(config, numbers_are_taken_up_to_their_limits_and_no_further) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+        uint64_t ends[] = {o->min, o->max};
+        char value[64], number[64];
+
+        if (o->type != OPTION_UINT && o->type != OPTION_SIZE)
+            continue;
+        for (int k = 0; k < 2; k++) {
+            cr_expect_eq(set_number(o, ends[k]), 0, "%s: %s", o->key, err.message);
+            config_value(&config, o, value, sizeof(value));
+            snprintf(number, sizeof(number), "%llu", (unsigned long long)ends[k]);
+            if (!o->choices)
+                cr_expect_str_eq(value, number, "%s", o->key);
+        }
+        if (o->max < UINT64_MAX)
+            cr_expect_eq(set_number(o, o->max + 1), -EINVAL, "%s", o->key);
+        if (o->min > 0)
+            cr_expect_eq(set_number(o, o->min - 1), -EINVAL, "%s", o->key);
+        char after[64];
+        config_value(&config, o, after, sizeof(after));
+        cr_expect_str_eq(after, value, "what is refused changes nothing");
+    }
+}
+
+Test(config, a_size_has_at_most_one_unit) {
+    static const struct {
+        const char *text;
+        uint64_t bytes; /* 0: it is none */
+    } all[] = {{"7", 7},           {"7K", 7 << 10}, {"7m", 7 << 20},
+               {"1G", 1 << 30},    {"7KB", 0},      {"7T", 0},
+               {"7 K", 0},         {"K", 0},        {"", 0},
+               {"+7", 0},          {"0x7", 0},      {"7k7", 0},
+               {":", 0},           {"/", 0},        {"18446744073709551616", 0},
+               {"17179869184G", 0}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        cr_expect_eq(config_set(&config, "kv-memory", all[i].text, &err),
+                     all[i].bytes ? 0 : -EINVAL, "%s", all[i].text);
+        if (all[i].bytes)
+            cr_expect_eq(config.engine.kv_bytes, all[i].bytes, "%s", all[i].text);
+    }
+}
+
+Test(config, yes_and_no_have_four_words_each) {
+    static const char *const words[] = {"yes", "true", "on", "1", "no", "false", "off", "0"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        config.anonymous = i >= 4;
+        cr_expect_eq(config_set(&config, "anonymous", words[i], &err), 0, "%s", words[i]);
+        cr_expect_eq(config.anonymous, i < 4, "%s", words[i]);
+    }
+    cr_expect_eq(config_set(&config, "anonymous", "YES", &err), -EINVAL);
+}
+
+Test(config, a_list_has_16_entries_at_most_and_no_empty_ones) {
+    char text[100] = "";
+
+    cr_expect_eq(config_set(&config, "aliases", " a ,, b  c,d ,", &err), 0);
+    cr_expect_str_eq(config.aliases[0], "a");
+    cr_expect_str_eq(config.aliases[1], "b  c");
+    cr_expect_str_eq(config.aliases[2], "d");
+    cr_expect_null(config.aliases[3]);
+    for (int i = 0; i < 17; i++) {
+        sprintf(text + strlen(text), "%s%d", i ? "," : "", i);
+        cr_expect_eq(config_set(&config, "aliases", text, &err), i < 16 ? 0 : -EINVAL, "%s", text);
+        if (i < 16)
+            cr_expect(config.aliases[i] && !config.aliases[i + 1], "%s", text);
+    }
+    cr_expect_str_eq(err.message, "aliases: at most 16 entries");
+    cr_expect_eq(config_set(&config, "aliases", " , ", &err), 0);
+    cr_expect_null(config.aliases[0]);
+}
+
+/* A repeated flag adds to what the flags before it say, as far as one value has room. */
+Test(config, lists_of_flags_have_a_limit) {
+    static char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX];
+    char *argv[] = {"weftd", "--aliases", a, "--aliases", b, NULL};
+
+    for (size_t extra = 0; extra < 2; extra++) { /* a comma and the NUL fill it */
+        memset(a, 'a', 4000);
+        memset(b, 'b', CONFIG_VALUE_MAX - 4000 - 2 + extra);
+        cr_expect_eq(config_read_args(&config, 5, argv, &err), extra ? -EINVAL : 0, "%zu", extra);
+    }
+    cr_expect_str_eq(err.message, "--aliases: too long");
+}
+
+Test(config, words_that_are_no_option_say_so) {
+    static const struct {
+        char *arg, *said;
+    } all[] = {
+        {"--threads", "--threads: needs a value"},
+        {"--", "--: unknown option (weftd --help lists all)"},
+        {"--thread", "--thread: unknown option; is --threads meant?"},
+        {"--thread=1", "--thread: unknown option; is --threads meant?"},
+        {"-threads", "-threads: unknown option; is --threads meant?"},
+        {"-q", "-q: unknown option (weftd --help lists all)"},
+        {"--a-name-of-64-characters-has-no-room-where-one-of-63-has-it-xxxxx",
+         "--a-name-of-64-characters-has-no-room-wh...: unknown option"},
+        {"--a-name-of-64-characters-has-no-room-where-one-of-63-has-it-xxxx",
+         "--a-name-of-64-characters-has-no-room-where-one-of-63-has-it-x: unknown option (weftd "
+         "--help lists all)"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        char *argv[] = {"weftd", all[i].arg, NULL};
+
+        cr_expect_eq(config_read_args(&config, 2, argv, &err), -EINVAL);
+        cr_expect_str_eq(err.message, all[i].said);
+    }
+    cr_expect_eq(config_read_args(&config, 1, (char *[]){"weftd", NULL}, &err), 0);
+    cr_expect(config_has("threads", 7) && config_has("config", 6));
+    cr_expect_not(config_has("threads", 6) || config_has("thread", 6) || config_has("configs", 7));
+}
+
+Test(config, a_slip_is_one_or_two_letters) {
+    static const struct {
+        const char *said, *meant;
+    } all[] = {{"threads", "threads"}, {"threds", "threads"},
+               {"thraeds", "threads"}, {"tthreads", "threads"},
+               {"thxxads", "threads"}, {"thxxxds", NULL},
+               {"dept", "depth"},      {"isb", "isa"},
+               {"is", "isa"},          {"i", NULL},
+               {"ixb", NULL},          {"isxx", "isa"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        const char *meant = config_meant(all[i].said);
+
+        if (all[i].meant)
+            cr_expect(meant && strcmp(meant, all[i].meant) == 0, "%s: %s", all[i].said, meant);
+        else
+            cr_expect_null(meant, "%s: %s", all[i].said, meant);
+    }
+}
+
+Test(config, addresses_that_are_right_are_taken) {
+    static char *const right[] = {
+        "127.0.0.1:0",       "127.1.2.3:65535", "localhost:80", "[::1]:80",
+        "unix:/s",           "tls:127.0.0.1:1", "tls:[::1]:1",  "host-1.example:8080",
+        "[fe80::1%eth0]:80", "0.0.0.0:1",       "[::]:1",       "tls:a.example:443"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(right); i++) {
+        char *argv[] = {"weftd", "--model",   "m", "--listen", right[i], "--tls-certificate",
+                        "c",     "--tls-key", "k", NULL};
+
+        cr_assert_eq(config_read_args(&config, 9, argv, &err), 0);
+        config.anonymous = false;
+        cr_expect_eq(config_check(&config, &err), i < 7 ? 0 : -EINVAL, "%s", right[i]);
+        cr_expect(i < 7 || strstr(err.message, "is reachable from other machines"), "%s: %s",
+                  right[i], err.message);
+        config.anonymous = true;
+        cr_expect_eq(config_check(&config, &err), 0, "%s: %s", right[i], err.message);
+    }
+}
+
+/* Each pair of rules: what breaks it, and the key that is named. */
+Test(config, options_that_need_another_say_so) {
+    static const struct {
+        char *flags[4];
+        const char *key;
+    } all[] = {
+        {{"--model", ""}, "model"},
+        {{"--listen", ""}, "listen"},
+        {{"--listen", "tls:127.0.0.1:1"}, "tls-certificate"},
+        {{"--tls-certificate", "c"}, "tls-key"},
+        {{"--tls-key", "k"}, "tls-key"},
+        {{"--kv-events-replay", "ipc://r"}, "kv-events-replay"},
+        {{"--max-seqs", "65", "--max-batch-rows", "64"}, "max-seqs"},
+        {{"--max-seqs", "64", "--max-batch-rows", "64"}, NULL},
+        {{"--model", "", "--models-dir", "d"}, NULL},
+        {{"--model", "", "--models", "d"}, NULL},
+        {{"--kv-events-replay", "ipc://r", "--kv-events", "ipc://e"}, NULL},
+        {{"--tls-certificate", "c", "--tls-key", "k"}, NULL},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        char *argv[8] = {"weftd", "--model", "m"};
+        int n = 3;
+
+        config_deinit(&config);
+        set_up();
+        for (int k = 0; k < 4 && all[i].flags[k]; k++)
+            argv[n++] = all[i].flags[k];
+        cr_assert_eq(config_read_args(&config, n, argv, &err), 0, "%s", err.message);
+        cr_expect_eq(config_check(&config, &err), all[i].key ? -EINVAL : 0, "%zu: %s", i,
+                     err.message);
+        if (all[i].key)
+            cr_expect_str_eq(err.param, all[i].key);
+    }
+}
+
+/* Help has at most 78 columns where no word is longer, and names each option once. */
+Test(config, help_names_each_option_in_short_lines) {
+    FILE *f = tmpfile();
+    char start[80];
+
+    config_help(f);
+    CLEANUP(freep) char *text = slurp(f);
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        snprintf(start, sizeof(start), "\n  --%s ", config_table[i].key);
+        char *at = strstr(text, start);
+        cr_assert(at, "%s", config_table[i].key);
+        cr_expect_null(strstr(at + 1, start), "%s", config_table[i].key);
+        at = strchr(at + 1, '\n') + 1; /* its help, indented, up to the next option */
+        for (const char *word = config_table[i].help; *word;) {
+            size_t n = strcspn(word, " ");
+
+            at += strspn(at, " \n");
+            cr_assert_eq(strncmp(at, word, n), 0, "%s: %.20s", config_table[i].key, word);
+            at += n;
+            word += n + (word[n] == ' ');
+        }
+        cr_expect_eq(*at, '\n', "%s", config_table[i].key);
+    }
+    for (const char *line = text, *next; *line; line = next) {
+        size_t len = strcspn(line, "\n");
+
+        next = line + len + (line[len] == '\n');
+        if (strncmp(line, "      ", 6) != 0)
+            continue;
+        cr_expect(len <= 78 || !memchr(line + 6, ' ', len - 6), "%.100s", line);
+        cr_expect(strncmp(next, "      ", 6) != 0 || len + 1 + strcspn(next + 6, " \n") > 78,
+                  "the next word has room: %.100s", line);
+    }
+}
