@@ -8,10 +8,13 @@
 
 /*
  * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
- * buffer, which would be read as two, and takes an indented line for more of the value before it.
- * So it gets its lines from here, one at a time and without their indentation, and what is wrong
- * ends the reading: the first mistake is the one that is reported.
+ * buffer, which would be read as two, takes an indented line for more of the value before it, and
+ * cuts names of sections after 49 characters. So it gets its lines from here, one at a time and
+ * without their indentation, sections are noted here, and what is wrong ends the reading: the first
+ * mistake is the one that is reported.
  */
+
+#define BYTE_ORDER_MARK "\xEF\xBB\xBF"
 
 struct reading {
     const char *path;
@@ -19,8 +22,9 @@ struct reading {
     void *ctx;
     struct err *err;
     FILE *file;
-    int line;   /* number of the last line handed to inih */
-    int result; /* error of the first bad pair */
+    int line;          /* number of the last line handed to inih */
+    char section[200]; /* longer than any that there may be */
+    int result;        /* error of the first bad pair */
 };
 
 /* Counts lines for on_pair(), which inih does not tell. A line that ends early has a NUL byte, as
@@ -38,8 +42,12 @@ static char *read_line(char *out, int n, void *stream) {
                                   r->path, r->line, n - 2);
     if (!line || r->result)
         return NULL;
-    size_t indent = strspn(line, " \t");
+    bool marked = r->line == 1 && strncmp(line, BYTE_ORDER_MARK, 3) == 0;
+    size_t indent = marked ? 3 : 0;
+    indent += strspn(line + indent, " \t");
     memmove(line, line + indent, strlen(line + indent) + 1);
+    if (*line == '[')
+        snprintf(r->section, sizeof(r->section), "%.*s", (int)strcspn(line + 1, "]"), line + 1);
     return line;
 }
 
@@ -49,7 +57,7 @@ static int on_pair(void *user, const char *section, const char *name, const char
 
     if (r->result)
         return 0;
-    int code = r->pair(r->ctx, section, name, value, r->err);
+    int code = r->pair(r->ctx, r->section, name, value, r->err);
     if (code >= 0)
         return 1;
     struct err e = *r->err;

@@ -72,6 +72,18 @@ Test(keyfile, what_is_no_pair_is_named_by_its_line) {
     expect("[s\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
 }
 
+/* inih would cut it. */
+Test(keyfile, a_section_has_its_whole_name) {
+    char text[200], want[200];
+
+    for (int n = 48; n < 70; n++) {
+        snprintf(text, sizeof(text), "\xEF\xBB\xBF [%0*d] ; a comment ]\nb = 2\n[]\nc = 3\n", n, 0);
+        cr_assert_eq(read_text(text), 0, "%s", err.message);
+        snprintf(want, sizeof(want), "[%0*d]b=2;[]c=3;", n, 0);
+        cr_expect_str_eq(heard, want);
+    }
+}
+
 Test(keyfile, a_long_line_is_refused_and_not_cut) {
     char text[9000];
 
