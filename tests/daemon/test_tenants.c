@@ -98,3 +98,117 @@ Test(tenants, the_shipped_file_is_right_also_with_its_examples) {
     cr_assert_eq(n, 1);
     cr_expect_eq(row[0].weight, 1);
 }
+
+Test(tenants, numbers_are_taken_up_to_their_limits_and_no_further) {
+    static const struct {
+        const char *key;
+        uint64_t most;
+    } keys[] = {{"requests-per-minute", 1000000},
+                {"tokens-per-minute", 1000000000000},
+                {"requests-per-day", 1000000000000},
+                {"requests-per-month", 1000000000000},
+                {"tokens-per-day", 1000000000000000},
+                {"tokens-per-month", 1000000000000000},
+                {"max-running", 100000},
+                {"max-queued", 100000},
+                {"kv-tokens", 1000000000000},
+                {"max-context", 100000000}};
+    char text[100];
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        for (uint64_t extra = 0; extra < 2; extra++) {
+            snprintf(text, sizeof(text), "[a]\n%s = %llu\n", keys[i].key,
+                     (unsigned long long)(keys[i].most + extra));
+            cr_expect_eq(read_text(text), extra ? -EINVAL : 0, "%s", text);
+            if (!extra) {
+                const struct api_tenant *t = row;
+                const uint64_t is[] = {t->requests_per_minute, t->tokens_per_minute,
+                                       t->requests_per_day,    t->requests_per_month,
+                                       t->tokens_per_day,      t->tokens_per_month,
+                                       t->max_running,         t->max_queued,
+                                       t->kv_tokens,           t->max_context};
+
+                for (size_t k = 0; k < ARRAY_SIZE(is); k++)
+                    cr_expect_eq(is[k], k == i ? keys[i].most : 0, "%s", text);
+            }
+        }
+        snprintf(text, sizeof(text), "[a]\n%s = 0\n", keys[i].key);
+        cr_expect_eq(read_text(text), 0, "%s", text);
+    }
+    for (const char *const *bad = (const char *const[]){"", "1x", "/", ":", "+1", "1 2", NULL};
+         *bad; bad++) {
+        snprintf(text, sizeof(text), "[a]\nmax-running = %s\n", *bad);
+        cr_expect_eq(read_text(text), -EINVAL, "%s", text);
+    }
+    for (const char *const *w = (const char *const[]){"0.01", "1000", NULL}; *w; w++) {
+        snprintf(text, sizeof(text), "[a]\nweight = %s\n", *w);
+        cr_expect_eq(read_text(text), 0, "%s", text);
+        cr_expect_eq(row[0].weight, strtod(*w, NULL));
+    }
+    expect_error("[a]\nweight = 0.0099\n", 2, "weight");
+    expect_error("[a]\nweight = 1000.1\n", 2, "weight");
+    expect_error("[a]\nweight =\n", 2, "weight");
+}
+
+Test(tenants, names_have_63_letters_at_most_and_classes_numbers) {
+    static const char *const classes[] = {"normal", "interactive", "batch"};
+    char text[200];
+
+    for (int n = 63; n < 65; n++) {
+        snprintf(text, sizeof(text), "[%0*d]\nweight = 1\n", n, 0);
+        cr_expect_eq(read_text(text), n < 64 ? 0 : -EINVAL, "%s", text);
+        cr_expect(n == 64 || strlen(row[0].name) == 63);
+        snprintf(text, sizeof(text), "[a]\nkeys = %0*d\n", n, 0);
+        cr_expect_eq(read_text(text), n < 64 ? 0 : -EINVAL, "%s", text);
+        snprintf(text, sizeof(text), "[a]\nshare = %0*d\n", n, 0);
+        cr_expect_eq(read_text(text), n < 64 ? 0 : -EINVAL, "%s", text);
+    }
+    for (uint32_t i = 0; i < ARRAY_SIZE(classes); i++) {
+        snprintf(text, sizeof(text), "[a]\nclass = %s\n", classes[i]);
+        cr_expect_eq(read_text(text), 0);
+        cr_expect_eq(row[0].class, i);
+    }
+    cr_expect_eq(read_text("[a]\nuids = 0 4294967294\nkeys = a-Z_0.9@\nshare = g\n"), 0, "%s",
+                 err.message);
+    cr_expect(row[0].n_uids == 2 && row[0].uids[0] == 0 && row[0].uids[1] == UINT32_MAX - 1);
+    cr_expect_str_eq(row[0].share, "g");
+    expect_error("[a]\nuids = 4294967295\n", 2, "user ids");
+    expect_error("[a]\nuids = 1x\n", 2, "user ids");
+    expect_error("[a]\nkeys = a/b\n", 2, "keys: must be 1 to 63 letters");
+}
+
+/* A section has its own models or those of [default]. */
+Test(tenants, models_are_names_with_a_star_at_their_ends) {
+    char text[6000] = "[a]\nmodels = ";
+
+    cr_expect_eq(read_text("[a]\nweight = 1\n[b]\nmodels = qwen*, llama\n[default]\nmodels = *\n"),
+                 0, "%s", err.message);
+    cr_expect(row[0].n_models == 1 && strcmp(row[0].models[0], "*") == 0);
+    cr_expect(row[1].n_models == 2 && strcmp(row[1].models[0], "qwen*") == 0 &&
+              strcmp(row[1].models[1], "llama") == 0);
+    expect_error("[a]\nmodels = q*n\n", 2, "only at their ends");
+    for (int i = 0; i < 33; i++) {
+        sprintf(text + strlen(text), "%s%d", i ? "," : "", i);
+        cr_expect_eq(read_text(text), i < 32 ? 0 : -EINVAL, "%s", text);
+    }
+    for (int n = 127; n < 129; n++) {
+        snprintf(text, sizeof(text), "[a]\nmodels = %0*d\n", n, 0);
+        cr_expect_eq(read_text(text), n < 128 ? 0 : -EINVAL, "%s", text);
+    }
+}
+
+Test(tenants, there_are_at_most_1024_and_sections_go_on) {
+    static char text[1024 * 32];
+
+    for (int i = 0; i < 1024; i++)
+        sprintf(text + strlen(text), "[t%d]\nmax-queued = 1\n", i);
+    cr_expect_eq(read_text(text), 0, "%s", err.message);
+    cr_expect_eq(n, 1024);
+    cr_expect_str_eq(row[1023].name, "t1023");
+    strcat(text, "[t7]\nmax-running = 2\n");
+    cr_expect_eq(read_text(text), 0, "%s", err.message);
+    cr_expect(row[7].max_running == 2 && row[7].max_queued == 1);
+    strcat(text, "[t1024]\nweight = 1\n");
+    cr_expect_eq(read_text(text), -EINVAL);
+    cr_expect(strstr(err.message, "at most 1024 tenants"), "%s", err.message);
+}
