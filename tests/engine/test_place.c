@@ -401,3 +401,157 @@ Test(place, a_placement_names_experts_that_there_are) {
     model_deinit(&m);
     close(fd);
 }
+
+/* A model without experts: the FFN of each layer is one tensor for gate, one for up, one for down,
+ * and takes so many bytes on the device. */
+enum { DENSE = 20, FFN = 3 * 32 * 32 * 4 };
+
+static int dense_room(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
+                      struct err *err) {
+    uint64_t n = (uint64_t)(DENSE - s->n_host_ffn) * FFN;
+
+    *bytes = device_bytes - MIN(n, device_bytes);
+    return 0;
+}
+
+static struct model made_dense(void) {
+    static struct tensor w[3];
+    struct model m = {.op = calloc(2 * DENSE, sizeof(*m.op)), .n_ops = 2 * DENSE, .arch = "made"};
+
+    m.shape = (struct model_shape){.n_layer = DENSE, .max_context = 64};
+    for (int i = 0; i < 3; i++)
+        w[i] = (struct tensor){.format = tensor_format(TENSOR_F32),
+                               .ne = {32, 32, 1, 1},
+                               .n_bytes = 32 * 32 * sizeof(float)};
+    for (uint32_t l = 0; l < DENSE; l++) {
+        m.op[2 * l] =
+            (struct model_op){.kind = OP_GATE_UP, .layer = l, .norm = &w[0], .w = {&w[0], &w[1]}};
+        m.op[2 * l + 1] = (struct model_op){.kind = OP_PROJ, .layer = l, .in = ACT_H, .w = {&w[2]}};
+    }
+    return m;
+}
+
+/* Places the FFNs of @m; how many are the host's, or -errno with @err. Frees the model. */
+static int host_ffns(struct model *m, const struct engine_opts *o, int fd, char note[200],
+                     struct err *err) {
+    static const struct be_ops dense = {.name = "made up", .device = true, .room = dense_room};
+    struct picks k = {0};
+
+    *err = (struct err){0};
+    *note = 0;
+    picks_open(&k, fd, file, &m->shape);
+    int r = place(m, &dense, o, &sizes, &k, note, 200, err);
+    picks_close(&k);
+    if (r == 0) {
+        struct placement p = place_tell(m, note, 200);
+
+        r = (int)m->shape.n_host_ffn;
+        cr_expect_eq(p.n_host_ffn, m->shape.n_host_ffn);
+        cr_expect_eq(p.ffn_bytes, (uint64_t)r * FFN, "%lu", p.ffn_bytes);
+        cr_expect_eq(m->shape.host_bytes, p.ffn_bytes);
+        cr_expect_eq(p.n_host + p.n_experts + p.n_layers, 0);
+    }
+    model_deinit(m);
+    return r;
+}
+
+static int ffns_of(const struct engine_opts *o, int fd) {
+    struct model m = made_dense();
+    struct err err;
+    char note[200];
+    int r = host_ffns(&m, o, fd, note, &err);
+
+    cr_expect(r >= 0, "%s", err.message);
+    return r;
+}
+
+Test(place, as_few_ffns_are_the_hosts_as_leave_room) {
+    struct engine_opts o = opts(0, false);
+
+    o.device_layers = ENGINE_HOST_AUTO;
+    for (int n = 0; n <= DENSE; n++) { /* 1000 bytes are those of the two pages */
+        device_bytes = (uint64_t)(DENSE - n) * FFN + 1000;
+        cr_expect_eq(ffns_of(&o, 0), n);
+        device_bytes--;
+        cr_expect_eq(ffns_of(&o, 0), MIN(n + 1, DENSE));
+    }
+    o.device_layers = 0;
+    cr_expect_eq(ffns_of(&o, 0), 0, "none unless it is asked for");
+    for (uint32_t n = 1; n < DENSE + 2; n++) {
+        o.device_layers = n;
+        cr_expect_eq(ffns_of(&o, 0), n < DENSE ? (int)(DENSE - n) : 0);
+    }
+}
+
+/* A load moves FFNs where that gains more than a tenth of the layers, here two, or must be. */
+Test(place, a_worker_in_anothers_place_moves_no_ffns) {
+    struct engine_opts o = opts(0, false), keeps = opts(0, true);
+    int fd = new_file();
+
+    o.device_layers = keeps.device_layers = ENGINE_HOST_AUTO;
+    device_bytes = (DENSE - 2) * FFN + 1000;
+    cr_expect_eq(ffns_of(&keeps, fd), 2, "nothing was placed yet");
+    device_bytes -= 3 * FFN;
+    cr_expect_eq(ffns_of(&keeps, fd), 2);
+    cr_expect_eq(ffns_of(&o, fd), 5);
+    device_bytes += 2 * FFN;
+    cr_expect_eq(ffns_of(&o, fd), 5);
+    device_bytes += FFN;
+    cr_expect_eq(ffns_of(&keeps, fd), 5);
+    cr_expect_eq(ffns_of(&o, fd), 2);
+    o.device_layers = 2;
+    cr_expect_eq(ffns_of(&o, fd), DENSE - 2);
+    cr_expect_eq(ffns_of(&keeps, fd), DENSE - 2);
+    close(fd);
+}
+
+Test(place, ffns_that_the_host_cannot_compute_or_keep_are_refused) {
+    struct engine_opts o = opts(0, false), few = opts(0, false);
+    struct model m = made_dense();
+    char note[200];
+    struct err err;
+
+    o.device_layers = few.device_layers = DENSE - 2;
+    device_bytes = 0;
+    cr_expect_eq(host_ffns(&m, &o, 0, note, &err), 2);
+    cr_expect_str_eq(note, "the FFNs of the last 2 of 20 layers are in host memory (24.0 KiB); the "
+                           "CPU computes them");
+    few.memory = 2 * FFN;
+    cr_expect_eq(ffns_of(&few, 0), 2);
+    m = made_dense();
+    few.memory--;
+    cr_expect_eq(host_ffns(&m, &few, 0, note, &err), -ENOMEM);
+    cr_expect(strstr(err.message, "the FFNs of 2 of 20 layers are not on the device and take"),
+              "%s", err.message);
+    m = made_dense();
+    m.shape.cut[1] = 3;
+    cr_expect_lt(host_ffns(&m, &o, 0, note, &err), 0);
+    cr_expect_str_eq(err.param, "device-layers");
+    o.device_layers = ENGINE_HOST_AUTO;
+    m = made_dense();
+    m.shape.cut[1] = 3;
+    cr_expect_eq(host_ffns(&m, &o, 0, note, &err), 0);
+    for (int i = 0; i < 6; i++) { /* each is an FFN of another form */
+        for (int fixed = 0; fixed < 2; fixed++) {
+            m = made_dense();
+            struct model_op *op = &m.op[i == 0 ? 2 * DENSE - 2 : 4];
+
+            if (i == 0)
+                m.n_ops -= 2; /* the last layer has none */
+            if (i == 1)
+                op[0].norm = NULL;
+            if (i == 2)
+                op[0].w[1] = op[0].w[0];
+            if (i == 3)
+                op[1].kind = OP_NORM;
+            if (i == 4)
+                op[1].in = ACT_X;
+            if (i == 5)
+                op[1].branch = true;
+            o.device_layers = fixed ? DENSE - 2 : ENGINE_HOST_AUTO;
+            cr_expect_eq(host_ffns(&m, &o, 0, note, &err) < 0, fixed, "%d", i);
+            cr_expect(!fixed || strstr(err.message, "the FFNs of made models are not computed"),
+                      "%s", err.message);
+        }
+    }
+}
