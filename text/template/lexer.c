@@ -285,7 +285,7 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
     if (*p == '\n')
         return 0;
     if (*p >= '0' && *p <= '7') {
-        for (*used = 0; *used < 3 && p + *used < end && p[*used] >= '0' && p[*used] <= '7'; ++*used)
+        for (*used = 0; *used < 3 && p[*used] >= '0' && p[*used] <= '7'; ++*used) /* or a quote */
             cp = cp * 8 + (uint32_t)(p[*used] - '0');
         return tstr_encode(cp, o);
     }
