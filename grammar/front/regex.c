@@ -79,6 +79,7 @@ static int read_unicode(struct reader *r, uint32_t *out) {
             *out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
         }
     } else {
+        const char *from = r->p;
         uint32_t v = 0;
 
         while (r->p < r->end && *r->p != '}') {
@@ -88,6 +89,8 @@ static int read_unicode(struct reader *r, uint32_t *out) {
                 return invalid(r, "the escape sequence is not a valid code point");
             v = v * 16 + (uint32_t)d;
         }
+        if (r->p == from)
+            return invalid(r, "a hexadecimal digit is missing in an escape sequence");
         if (!skip(r, "}"))
             return invalid(r, "the closing '}' is missing");
         *out = v;
@@ -135,9 +138,9 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
     if (r->p == r->end)
         return invalid(r, "the expression ends with a backslash");
     char c = *r->p++;
-    const char *control = strchr("tnrvf", c) ? strchr(CONTROL, c) : NULL;
+    const char *control = memchr("tnrvf", c, 5) ? strchr(CONTROL, c) : NULL;
 
-    if (strchr("dDwWsS", c)) {
+    if (memchr("dDwWsS", c, 6)) {
         *is_class = true;
         return add_class(r, c, set);
     }
@@ -301,7 +304,7 @@ static struct expr *read_atom(struct reader *r) {
             cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
         return cp_set_invert(r->b, set) < 0 ? NULL : make_chars(r, set);
     }
-    if (strchr("*+?{", *r->p))
+    if (memchr("*+?{", *r->p, 4))
         return failed(invalid(r, "the quantifier has nothing to repeat"));
     if (*r->p == '^' || *r->p == '$')
         return read_anchor(r);

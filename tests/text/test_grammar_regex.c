@@ -353,3 +353,78 @@ Test(grammar_ebnf, special_tokens_are_tokens) {
     cr_expect_eq(grammar_accept(s, TEST_MARKER_END), 0);
     cr_expect(grammar_can_end(s));
 }
+
+/* What is nearest to a refusal. */
+Test(grammar_regex, ranges_and_counts_have_exact_ends) {
+    REGEX("[a-a]b{1,1}c{0}", YES("ab"), YES("b", "abc", "abb"));
+    REGEX("[+-]x[a\\-c]", YES("+x-", "-xa", "+xc"), YES(",xa", "+xb"));
+    REGEX("(?<name>a)(?:b)(?P<x>c)", YES("abc"), YES("ab"));
+    REGEX("a{1,1000}", YES("a"), YES(""));
+    REGEX("[\\x00-\\u{10FFFF}]", YES("a", "\xf4\x8f\xbf\xbf"), YES("", "aa"));
+    REGEX("\\u{10FFFF}", YES("\xf4\x8f\xbf\xbf"), YES("a"));
+    test_refused(GRAMMAR_REGEX, "\\u{110000}", "grammar_invalid", "");
+    test_refused(GRAMMAR_REGEX, "\\u{}", "grammar_invalid", "a hexadecimal digit is missing");
+    test_refused(GRAMMAR_REGEX, "\\x4", "grammar_invalid", "");
+    test_refused(GRAMMAR_REGEX, "(?<name", "grammar_invalid", "the closing '>' is missing");
+    test_refused(GRAMMAR_REGEX, "(?x)a", "grammar_unsupported", "this kind of group");
+    test_refused(GRAMMAR_REGEX, "a{1", "grammar_invalid", "the closing '}' is missing");
+    test_refused(GRAMMAR_REGEX, "a{1,2", "grammar_invalid", "the closing '}' is missing");
+    test_refused(GRAMMAR_REGEX, "a{}", "grammar_invalid", "repetition count");
+    test_refused(GRAMMAR_REGEX, "[a-\\d]", "grammar_invalid", "a range is out of order");
+    test_refused(GRAMMAR_REGEX, "b|a)", "grammar_invalid", "')' without '('");
+    test_refused(GRAMMAR_REGEX, "a?+", "grammar_unsupported", "possessive");
+    test_refused(GRAMMAR_REGEX, "a{4294967295}", "grammar_invalid", "repetition count");
+}
+
+/* A NUL is a character like others, also behind a backslash. */
+Test(grammar_regex, a_nul_is_a_character) {
+    static const char *const sources[] = {"{\"type\":\"string\",\"pattern\":\"^\\\\\\u0000a$\"}",
+                                          "{\"type\":\"string\",\"pattern\":\"^\\u0000a$\"}"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(sources); i++)
+        test_lists(GRAMMAR_JSON_SCHEMA, sources[i], YES("\"\\u0000a\""), YES("\"xa\"", "\"a\""));
+}
+
+Test(grammar_ebnf, ranges_counts_and_tokens_have_exact_ends) {
+    EBNF("root ::= [a-a-] [^b-d] \"x\"{0,} \"y\"{1}", YES("aay", "-exxy"), YES("acy", "aaxyy"));
+    EBNF("root ::= [\\x41-\\U0001F600] \"\\u00e9\"", YES("A\xc3\xa9", "\xf0\x9f\x98\x80\xc3\xa9"),
+         YES("@\xc3\xa9"));
+    test_refused(GRAMMAR_EBNF, "root ::= [b-a]", "grammar_invalid", "the range is out of order");
+    test_refused(GRAMMAR_EBNF, "root ::= [a", "grammar_invalid", "the closing ']' is missing");
+    test_refused(GRAMMAR_EBNF, "root ::= <tool_call", "grammar_invalid",
+                 "the closing '>' is missing");
+    test_refused(GRAMMAR_EBNF, "root ::= <tool_call\n>", "grammar_invalid", "the closing '>'");
+    test_refused(GRAMMAR_EBNF, "root ::= <[99999999999]>", "grammar_invalid", "too large");
+    test_refused(GRAMMAR_EBNF, "root ::= <[2147483648]>", "grammar_invalid", "no such token");
+    test_refused(GRAMMAR_EBNF, "root ::= <[1a]>", "grammar_invalid", "malformed");
+    test_refused(GRAMMAR_EBNF, "root ::= <[]>", "grammar_invalid", "no such special token");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{}", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{,}", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{2,1}", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{2", "grammar_invalid", "a bad {m,n}");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{4294967295}", "grammar_invalid", "repetition count");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\\x4\"", "grammar_invalid", "a hexadecimal digit");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\\ud800\"", "grammar_invalid", "not a valid code point");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\\udfff\"", "grammar_invalid", "not a valid code point");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\\U00110000\"", "grammar_invalid", "valid code point");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\\q\"", "grammar_invalid", "unknown escape");
+    EBNF("root ::= \"\\ud7ff\\ue000\\U0010ffff\"", YES("\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"),
+         YES("a"));
+}
+
+/* "<[257]>" and the name of the token are the same token, and no text. */
+Test(grammar_ebnf, the_last_token_has_a_number) {
+    char text[40];
+    uint32_t last = test_n_tokens() - 1;
+
+    snprintf(text, sizeof(text), "root ::= <[%u]>", last);
+    CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_EBNF, text);
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    uint32_t bits[64] = {0};
+
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_expect_eq(grammar_mask(s, bits), 1);
+    cr_expect_eq(bits[last / 32] >> last % 32 & 1, 1);
+    snprintf(text, sizeof(text), "root ::= <[%u]>", last + 1);
+    test_refused(GRAMMAR_EBNF, text, "grammar_invalid", "no such token");
+}
