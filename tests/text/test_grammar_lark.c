@@ -146,3 +146,16 @@ Test(grammar_lark, what_is_not_known_is_refused) {
     test_refused(GRAMMAR_LARK, "start: \"\\q\"", "grammar_invalid", "escape");
     test_refused(GRAMMAR_LARK, "start \"a\"", "grammar_invalid", "':'");
 }
+
+/* What is nearest to a refusal. */
+Test(grammar_lark, ranges_counts_and_names_have_exact_ends) {
+    test_lists(GRAMMAR_LARK, "start: \"a\"..\"a\" \"b\"~2..2 \"c\"~1 -> tree", YES("abbc"),
+               YES("abc", "abbcc", "bbbc"));
+    test_lists(GRAMMAR_LARK, "start: \"a\"..\"c\"i?", YES("a", "c", ""), YES("d"));
+    test_refused(GRAMMAR_LARK, "start: \"a\"..b", "grammar_invalid", "a string on both sides");
+    test_refused(GRAMMAR_LARK, "start: \"b\"..\"a\"", "grammar_invalid", "in order");
+    test_refused(GRAMMAR_LARK, "start: \"a\" ->", "grammar_invalid", "a name is missing behind ->");
+    test_refused(GRAMMAR_LARK, "start: \"a\" -> X", "grammar_invalid", "a name is missing behind");
+    test_refused(GRAMMAR_LARK, "start: \"a\" -> x \"b\"", "grammar_invalid", "nothing may follow");
+    test_refused(GRAMMAR_LARK, "start: %json", "grammar_invalid", "a JSON Schema is missing");
+}
