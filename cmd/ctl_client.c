@@ -150,7 +150,10 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
                 c->socket);
         break;
     case CURLE_OPERATION_TIMEDOUT:
-        err_set(err, 0, NULL, "%s: no answer in time", c->socket);
+        err_set(err, 0, NULL,
+                "%s: no answer in time: the daemon hangs or is stopped (kill -CONT PID, or restart "
+                "it)",
+                c->socket);
         break;
     default:
         err_set(err, 0, NULL, "%s: not a complete HTTP answer: %s", c->socket,

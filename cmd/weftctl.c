@@ -179,9 +179,12 @@ static int post(struct call *c, const char *path, const char *done) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
 
-    /* An upgrade is answered when the next daemon has taken over. */
-    int r = (strcmp(path, "/upgrade") == 0 ? ctl_call_long : ctl_call)(c->ctl, "POST", path, &reply,
-                                                                       &err);
+    /* An upgrade is answered when the next daemon has taken over, by a daemon that answers. */
+    bool is_long = strcmp(path, "/upgrade") == 0;
+    int r = is_long ? ctl_call(c->ctl, "GET", "/health", &reply, &err) : CTL_OK;
+    buf_clear(&reply);
+    if (r == CTL_OK)
+        r = (is_long ? ctl_call_long : ctl_call)(c->ctl, "POST", path, &reply, &err);
     if (r == CTL_OK && c->json)
         print(reply.data, reply.len);
     else if (r == CTL_OK)

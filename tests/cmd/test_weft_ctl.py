@@ -15,7 +15,7 @@ import termios
 import threading
 import time
 
-from weftd import Skip, main, program
+from weftd import Skip, beside, main, parallel, program
 
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-ctl-")
 SOCKET = os.path.join(FOLDER.name, "admin.sock")
@@ -271,6 +271,17 @@ def test_no_daemon_is_69():
     s.close()
     assert "refused" in run("stats", code=69)[1].lower()
     os.unlink(SOCKET)
+
+
+@beside
+def test_a_daemon_that_is_stopped_keeps_no_command_waiting():
+    """The system accepts for it."""
+    path = os.path.join(FOLDER.name, "stopped.sock")
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(path)
+        stopped.listen()
+        for _, err in parallel([lambda command=command: run("--socket", path, command, code=69) for command in ("stats", "upgrade")]):
+            assert "no answer in time: the daemon hangs or is stopped" in err, err
 
 
 def test_socket_option_wins_over_the_environment():
