@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,19 +25,30 @@ static const char usage[] = "usage: weftctl key new [--expires=YYYY-MM-DD] NAME 
                             "The key expires at the end of the given day (UTC), else never. Then\n"
                             "`weftctl reload`.\n";
 
-/* Appends @line, as a line of its own, to the file @path, which is made with mode 0640. 0 or
+/* Appends @line, as a line of its own, to the file @path, which is made with mode 0640. A file that
+ * has no room for all of it stays as it was, since weftd takes no file with a part of a key. 0 or
  * -errno. */
 static int append(const char *path, const char *line) {
-    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0640), r = 0;
     char text[300], last = '\n';
 
     if (fd < 0)
         return -errno;
-    if (lseek(fd, -1, SEEK_END) >= 0 && read(fd, &last, 1) < 0)
+    (void)!flock(fd, LOCK_EX); /* another key new would lose its line to ftruncate() */
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end > 0 && pread(fd, &last, 1, end - 1) < 0)
         last = '\n';
-    int n = snprintf(text, sizeof(text), "%s%s\n", last == '\n' ? "" : "\n", line);
-    errno = EIO; /* the error of a short write */
-    int r = write(fd, text, (size_t)n) == n && fsync(fd) == 0 ? 0 : -errno;
+    ssize_t n = snprintf(text, sizeof(text), "%s%s\n", last == '\n' ? "" : "\n", line), done = 0;
+    while (done < n && r == 0) {
+        ssize_t part = write(fd, text + done, (size_t)(n - done));
+
+        r = part < 0 ? -errno : 0;
+        done += MAX(part, 0);
+    }
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    if (r < 0)
+        (void)!ftruncate(fd, end);
     close(fd);
     return r;
 }

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import socket
@@ -282,6 +283,22 @@ def test_a_daemon_that_is_stopped_keeps_no_command_waiting():
         stopped.listen()
         for _, err in parallel([lambda command=command: run("--socket", path, command, code=69) for command in ("stats", "upgrade")]):
             assert "no answer in time: the daemon hangs or is stopped" in err, err
+
+
+def test_a_key_that_has_no_room_leaves_no_part():
+    path = os.path.join(FOLDER.name, "keys")
+    subprocess.run([program("weftctl"), "key", "new", "alice", path], check=True, stdout=subprocess.DEVNULL)
+    with open(path) as file:
+        before = file.read()
+
+    def fill_the_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20,) * 2)
+
+    r = subprocess.run([program("weftctl"), "key", "new", "bob", path], capture_output=True, text=True, preexec_fn=fill_the_disk)
+    with open(path) as file:
+        assert file.read() == before, r
+    assert r.returncode == 1 and r.stdout == "" and "File too large" in r.stderr, r
 
 
 def test_socket_option_wins_over_the_environment():
