@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,9 @@
  * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
  * it, with the template and the system message beside it. A first line tells them from the
  * operator's own, which no client changes. A preset is read as the next start will read it before
- * it has its name: none that is wrong is ever there.
+ * it has its name: none that is wrong is ever there. Its texts get theirs before it; the former ones
+ * are kept until then under another name, and come back where it is refused. Changes wait for each
+ * other, as those of one preset use the same names.
  */
 
 #define MADE "# made by a client\n"
@@ -263,32 +266,62 @@ static int put_preset(const struct preset_change *p, const struct buf *text, str
     return r;
 }
 
-static int make(const struct preset_change *p, struct err *err) {
-    CLEANUP(config_deinit) struct config c = {0};
+/* Writes the texts and the preset with the options @c. 0 or -errno. */
+static int put_all(const struct preset_change *p, struct config *c, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
+
+    TRY(put_text(p, c, "chat-template", p->base.chat_template, p->template, path_of(p, ".jinja"),
+                 err));
+    TRY(put_text(p, c, "system-prompt", p->base.system_prompt, p->system, path_of(p, ".system"),
+                 err));
+    TRY(write_keys(&p->own, c, &text));
+    return put_preset(p, &text, err);
+}
+
+/* Gives the text @end its former file back, or none, if the preset was not made; else forgets it. */
+static void settle(const struct preset_change *p, const char *end, const char *kept, bool there,
+                   bool made) {
+    if (!made && !there)
+        unlink(path_of(p, end).s);
+    else if (!made) /* fails where none was kept, and changes nothing where both are one file */
+        (void)!rename(path_of(p, kept).s, path_of(p, end).s);
+    unlink(path_of(p, kept).s);
+}
+
+static int make(const struct preset_change *p, struct err *err) {
+    static const char *const texts[][2] = {{".jinja", ".jinja.kept"}, {".system", ".system.kept"}};
+    CLEANUP(config_deinit) struct config c = {0};
+    bool there[ARRAY_SIZE(texts)];
 
     TRY(check_name(p->name, err));
     TRY(check_place(p, err));
     TRY(check_template(p->template, err));
     TRY(config_clone(&c, &p->base));
     TRY(change(&c, p, err));
-    TRY(put_text(p, &c, "chat-template", p->base.chat_template, p->template, path_of(p, ".jinja"),
-                 err));
-    TRY(put_text(p, &c, "system-prompt", p->base.system_prompt, p->system, path_of(p, ".system"),
-                 err));
-    TRY(write_keys(&p->own, &c, &text));
-    return put_preset(p, &text, err);
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
+        unlink(path_of(p, texts[i][1]).s); /* of a daemon that was killed meanwhile */
+        there[i] = link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 ||
+                   errno != ENOENT;
+    }
+    int r = put_all(p, &c, err);
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+        settle(p, texts[i][0], texts[i][1], there[i], r == 0);
+    return r;
 }
 
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
 int preset_make(const struct preset_change *p, struct err *err) {
+    pthread_mutex_lock(&one_at_a_time);
     int r = make(p, err);
+    pthread_mutex_unlock(&one_at_a_time);
 
     if (r < 0 && *err->message && !err->status)
         err->status = 400; /* a value that the options refuse */
     return r;
 }
 
-int preset_remove(const struct preset_change *p, struct err *err) {
+static int remove_files(const struct preset_change *p, struct err *err) {
     struct path conf = path_of(p, ".conf");
 
     if (!*p->own.models || access(conf.s, F_OK) < 0)
@@ -302,4 +335,11 @@ int preset_remove(const struct preset_change *p, struct err *err) {
     unlink(path_of(p, ".jinja").s);
     unlink(path_of(p, ".system").s);
     return 0;
+}
+
+int preset_remove(const struct preset_change *p, struct err *err) {
+    pthread_mutex_lock(&one_at_a_time);
+    int r = remove_files(p, err);
+    pthread_mutex_unlock(&one_at_a_time);
+    return r;
 }

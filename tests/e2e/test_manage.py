@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -168,6 +169,28 @@ def presets_of_a_client(folder, presets, template):
             assert status == 400 and "NUL" in value["error"], (path, body, value)
         assert sorted(p.name for p in pathlib.Path(presets).iterdir()) == ["luigi.conf", "luigi.jinja", "luigi.system", "own.conf"]
         assert set(models(d)) == {"a", "b", "luigi", "own"}
+
+
+def test_a_preset_that_is_refused_leaves_the_old_one_whole():
+    """On a disk with room for its template and not for its system message."""
+    if os.geteuid() != 0:
+        raise Skip("a file system is mounted by root only")
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", presets], capture_output=True).returncode:
+            raise Skip("tmpfs cannot be mounted here")
+        try:
+            with daemon(folder, presets=presets) as d:
+                assert post(d, "/api/create", {"model": "old", "from": "a", "system": "one", "template": template, "stream": False})[0] == 200
+                before = {p.name: p.read_bytes() for p in pathlib.Path(presets).iterdir()}
+                for name in ("old", "new"):
+                    status, value = post(d, "/api/create", {"model": name, "from": "a", "system": "2" * 300000, "template": template + "2", "stream": False})
+                    assert status == 500 and f"{name}.system" in value["error"] and "No space left" in value["error"], value
+                    assert {p.name: p.read_bytes() for p in pathlib.Path(presets).iterdir()} == before, name
+                assert post(d, "/api/create", {"model": "old", "from": "a", "system": "2", "template": template + "2", "stream": False})[0] == 200
+                assert {p.name for p in pathlib.Path(presets).iterdir()} == set(before) and (pathlib.Path(presets) / "old.system").read_text() == "2"
+        finally:
+            subprocess.run(["umount", presets], check=True)
 
 
 def test_presets_made_and_removed_at_once():
