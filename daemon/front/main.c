@@ -6,6 +6,7 @@
  * new connections, streams finish up to drain-timeout-ms, and CLOSE_MS later the process is gone in
  * any case), a second one stops at once; SIGHUP reloads what can be reloaded and says what cannot;
  * SIGUSR2 starts the next daemon (upgrade.h), which takes over while this one ends what it has.
+ * While everything is opened, which takes seconds, the last two wait, and the first two end it.
  */
 
 #include <assert.h>
@@ -539,8 +540,6 @@ static int open_front(struct front *f, struct err *err) {
         return r;
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
     start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
-    start_signal(f, &f->hup, on_hup, SIGHUP);
-    start_signal(f, &f->usr2, on_usr2, SIGUSR2);
     uv_timer_init(&f->loop, &f->drain);
     if (!takeover_is_pending())
         service_watchdog_start(&f->loop);
@@ -577,6 +576,10 @@ static int serve(struct front *f) {
     f->loop.data = f;
     if (r == 0)
         r = process_make_ready(&f->loop);
+    if (r == 0)
+        r = start_signal(f, &f->hup, on_hup, SIGHUP);
+    if (r == 0)
+        r = start_signal(f, &f->usr2, on_usr2, SIGUSR2);
     if (r == 0)
         r = open_front(f, &err);
     if (r < 0)
@@ -620,6 +623,8 @@ int main(int argc, char **argv) {
         return worker_main(argc, argv);
     if (argc == 2 && strcmp(argv[1], DECODER_FLAG) == 0)
         return decoder_main();
+    signal(SIGHUP, SIG_IGN); /* until they have a handler: nothing is read yet */
+    signal(SIGUSR2, SIG_IGN);
     takeover_begin(next_daemon_sources());
     if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
         return config_help(stdout), process_printed();

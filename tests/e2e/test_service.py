@@ -1,5 +1,6 @@
 """weftd as a service: signals, exit codes, socket activation, readiness and watchdog, the admin socket."""
 import datetime
+import fcntl
 import http.client
 import json
 import os
@@ -283,6 +284,25 @@ def test_sighup_reloads_keys_and_says_what_it_cannot():
                 time.sleep(0.01)
             assert ask("key-number-two") == 200
             assert "key-number" not in d.log, "a key is in the log"
+
+
+def test_signals_while_it_starts_end_nothing():
+    """It waits for the file of its disk tier, which another process has."""
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "prefixes.kv"), "w") as file:
+        os.chmod(file.name, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with Weftd("--kv-disk", folder, wait=False) as d:
+            files = pathlib.Path("/proc", str(d.process.pid), "fd")
+            end = time.monotonic() + 20
+            while not any(os.path.realpath(fd) == file.name for fd in files.iterdir()):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            d.process.send_signal(signal.SIGHUP)
+            d.process.send_signal(signal.SIGUSR2)
+            time.sleep(0.1)
+            fcntl.flock(file, fcntl.LOCK_UN)
+            d.wait_ready()
+            assert "action=reload" in d.log and 'upgrade_failed reason="the daemon is starting"' in d.log, d.log
 
 
 class Manager:
