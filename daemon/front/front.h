@@ -33,6 +33,7 @@ struct front {
     int disk_fd; /* file of the disk tier; -1: none */
     uint64_t share_secret[2];
     char usage_path[PATH_MAX]; /* "": none */
+    char status[400];          /* for the service manager, from was_ready on */
     int next_pid;              /* process of the next daemon */
     bool draining, closing, was_ready, handed_over;
     bool gave_way; /* the device is the next daemon's, once it has asked for it */

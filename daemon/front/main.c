@@ -228,6 +228,18 @@ static int read_files(struct front *f, struct err *err) {
                : api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
 }
 
+/* Tells the service manager that it serves, or why not all that was read again is in effect: a
+ * reload by signal has no other answer. */
+static void tell_reload(const struct front *f, int r, const struct err *err) {
+    char status[500];
+
+    if (!f->was_ready || f->draining)
+        return;
+    snprintf(status, sizeof(status), "%.200s; reload refused: %.250s", f->status,
+             printable(err->message).s);
+    service_status(r < 0 ? status : f->status);
+}
+
 /* Reads everything that can be read again. What is wrong is said, and the old stays. */
 static int reload(void *front, struct json *later, struct err *err) {
     struct front *f = front;
@@ -248,6 +260,7 @@ static int reload(void *front, struct json *later, struct err *err) {
         err_set(err, 0, NULL, "%s", strerror(-r));
     if (r < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
+    tell_reload(f, r, err);
     config_deinit(&next);
     return r;
 }
@@ -277,7 +290,7 @@ static void on_usr2(uv_signal_t *s, int signum) {
 static void serve_from_now(struct front *f) {
     struct models_info first;
     struct err err = {0};
-    char status[400];
+    char line[400];
     int r = listeners_open_given(&f->listeners, &err);
 
     if (r < 0) {
@@ -289,17 +302,18 @@ static void serve_from_now(struct front *f) {
     api_set_health(f->api, API_SERVING);
     models_info(f->models, 0, &first);
     if (models_n(f->models) == 1)
-        snprintf(status, sizeof(status), "serving %.200s on %.100s", first.name, f->listeners.url);
-    else
-        snprintf(status, sizeof(status), "serving %u models on %.100s", models_n(f->models),
+        snprintf(f->status, sizeof(f->status), "serving %.200s on %.100s", first.name,
                  f->listeners.url);
-    service_status(status);
+    else
+        snprintf(f->status, sizeof(f->status), "serving %u models on %.100s", models_n(f->models),
+                 f->listeners.url);
+    service_status(f->status);
     service_ready();
-    snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
+    snprintf(line, sizeof(line), "ready %s\n", f->listeners.url);
     if (f->config.log_format == LOG_JSON)
         log_event(WLOG_NOTICE, "ready", "url=%s", quoted(f->listeners.url).s);
     else
-        log_line(status);
+        log_line(line);
 }
 
 /* models_opts.on_ready. */

@@ -386,6 +386,27 @@ def test_sockets_are_inherited_and_the_manager_is_told():
             p.wait()
 
 
+def test_the_manager_is_told_why_a_reload_was_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        conf = pathlib.Path(folder) / "weft.conf"
+        conf.write_text("[log]\nlog-level = info\n")
+        m = Manager(folder)
+        p = m.start("--config", str(conf))
+        try:
+            m.wait_for("READY=1")
+            for text, status in (("[engine]\nthreads = none\n", "; reload refused: "), ("[log]\nlog-level = debug\n", "")):
+                conf.write_text(text)
+                m.said.clear()
+                p.send_signal(signal.SIGHUP)
+                m.wait_for("READY=1")
+                said = [said for _, said in m.said if "WATCHDOG" not in said]
+                assert said[0].startswith("RELOADING=1\nMONOTONIC_USEC=") and said[2:] == ["READY=1"], said
+                assert said[1].startswith("STATUS=serving ") and (status in said[1] if status else "refused" not in said[1]), said
+        finally:
+            p.kill()
+            p.wait()
+
+
 def test_admin_socket_answers_lists_cancels_and_drains():
     with Weftd("--max-context", "100000") as d:
         assert os.stat(d.admin).st_mode & 0o777 == 0o660
