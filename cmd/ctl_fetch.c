@@ -327,8 +327,14 @@ static int load(struct loading *l) {
             return FETCH_INTERRUPTED;
         if (r == HUB_LOCAL)
             return fail_local(l, l->local ? l->local : ENOMEM);
-        if (r == HUB_REFUSED)
+        bool no_range = r == HUB_REFUSED && reply.status == 416 && l->have > 0;
+        if (no_range) { /* the file has fewer bytes than the part there, or no ranges */
+            int e = restart(l);
+            if (e < 0)
+                return fail_local(l, -e);
+        } else if (r == HUB_REFUSED) {
             return fail_refused(l->err);
+        }
         if (l->have == f->size)
             break;
         if (r == HUB_OK)

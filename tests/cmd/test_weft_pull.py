@@ -203,6 +203,13 @@ def test_servers_without_ranges_begin_anew():
         assert hub.asked("api")[-1][1]["Range"] == "bytes=3000-"
 
 
+def test_a_server_that_refuses_the_rest_is_asked_for_all():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.cut_after(3000), fake_hub.status(416)]
+        check_loaded(home, home.pull(hub, NAME))
+        assert [headers.get("Range") for _, headers in hub.asked("cdn")] == [None, "bytes=3000-", None]
+
+
 def test_a_wrong_range_or_size_is_refused():
     with hub_and_home() as (hub, home):
         hub.faults["cdn"] = [fake_hub.cut_after(3000), fake_hub.wrong_range]
