@@ -17,9 +17,6 @@
 #define SIMT_DYNAMIC_MAX (227u << 10)  /* what a block may have on devices for servers */
 #define SIMT_DYNAMIC_LEAST (99u << 10) /* on the smallest of the devices */
 
-#ifdef __F16C__
-#include <immintrin.h>
-#endif
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -176,12 +173,16 @@ template <int N> static inline void copy_wait() {
 }
 
 #ifdef __F16C__
+/* Not with <immintrin.h>, which takes longer to read than most kernels to compile. */
+typedef short simt_halves __attribute__((vector_size(16)));
+typedef float simt_floats __attribute__((vector_size(16)));
+
 static inline float half_to_float(uint16_t h) {
-    return _cvtsh_ss(h);
+    return __builtin_ia32_vcvtph2ps(simt_halves{(short)h})[0];
 }
 
 static inline uint16_t simt_half(float f) {
-    return _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT);
+    return (uint16_t)__builtin_ia32_vcvtps2ph(simt_floats{f}, 0)[0]; /* 0: to nearest */
 }
 #else
 static inline float half_to_float(uint16_t h) {
