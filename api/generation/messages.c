@@ -279,7 +279,7 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
 
     if (custom)
         name = yyjson_obj_get(custom, "name");
-    if (yyjson_is_null(args)) /* Go writes so a map that has nothing */
+    if (yyjson_is_null(args) || yyjson_equals_str(args, "")) /* as clients write no arguments */
         args = NULL;
 
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);

@@ -1,6 +1,7 @@
 #include "api/generation/normalize.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
@@ -216,6 +217,84 @@ static int bend(struct bent *b, yyjson_val *messages) {
     return 0;
 }
 
+/* ---- calls ---- */
+
+/* Sets the arguments of @f to an object. A text that is none becomes a member of one. */
+static int repair_args(struct bent *b, yyjson_mut_val *f) {
+    yyjson_mut_val *given = yyjson_mut_obj_get(f, "arguments"), *args = yyjson_mut_obj(b->doc);
+    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
+
+    if (!yyjson_mut_is_obj(f) || yyjson_mut_is_obj(given))
+        return 0;
+    if (yyjson_mut_is_str(given) &&
+        json_parse(&doc, yyjson_mut_get_str(given), yyjson_mut_get_len(given), 0) == -ENOMEM)
+        return -ENOMEM;
+    if (yyjson_is_obj(yyjson_doc_get_root(doc)))
+        return 0;
+    yyjson_mut_obj_remove_key(f, "arguments");
+    bool none = yyjson_is_null(yyjson_doc_get_root(doc)) || !json_mut_len(given);
+    if (!args || (!none && !yyjson_mut_obj_add_val(b->doc, args, "arguments", given)))
+        return -ENOMEM;
+    return yyjson_mut_obj_add_val(b->doc, f, "arguments", args) ? 0 : -ENOMEM;
+}
+
+#define SHORT_ID 9
+
+static bool is_short_id(const char *id, size_t len) {
+    size_t n = 0;
+
+    while (n < len && isalnum((unsigned char)id[n]))
+        n++;
+    return n == SHORT_ID && n == len;
+}
+
+/* Sets the id of @m under @key to one that follows from the @given one, or, where none is given,
+ * from the place: call @i of message @at. */
+static int repair_id(struct bent *b, yyjson_mut_val *m, const char *key, yyjson_mut_val *given,
+                     size_t at, size_t i) {
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const char *text = yyjson_mut_get_str(given);
+    size_t len = text ? yyjson_mut_get_len(given) : 0;
+    uint64_t h = text ? 0 : hash_step(at, i);
+    char id[SHORT_ID + 1] = {0};
+
+    for (size_t k = 0; k < len; k++)
+        h = hash_step(h, (unsigned char)text[k]);
+    for (size_t k = 0; k < SHORT_ID; k++, h = hash_step(h, k))
+        id[k] = text && is_short_id(text, len) ? text[k] : digits[(h >> 32) % (sizeof(digits) - 1)];
+    yyjson_mut_obj_remove_key(m, key);
+    return yyjson_mut_obj_add_strcpy(b->doc, m, key, id) ? 0 : -ENOMEM;
+}
+
+/* A result without an id is that of the next call of the last message with calls. */
+static int repair_calls(struct bent *b) {
+    yyjson_mut_arr_iter calls = {0};
+    yyjson_mut_val *m, *call, *id;
+    size_t i, n, k, n_calls;
+
+    yyjson_mut_arr_foreach(b->list, i, n, m) {
+        yyjson_mut_val *own = yyjson_mut_obj_get(m, "tool_calls");
+
+        TRY(job_pause());
+        if (yyjson_mut_equals_str(yyjson_mut_obj_get(m, "role"), "tool")) {
+            call = yyjson_mut_arr_iter_next(&calls);
+            id = yyjson_mut_obj_get(m, "tool_call_id");
+            id = yyjson_mut_is_str(id) ? id : yyjson_mut_obj_get(call, "id");
+            TRY(repair_id(b, m, "tool_call_id", id, i, 0));
+        }
+        if (!yyjson_mut_arr_size(own))
+            continue;
+        yyjson_mut_arr_foreach(own, k, n_calls, call) {
+            if (!yyjson_mut_is_obj(call))
+                continue;
+            TRY(repair_args(b, yyjson_mut_obj_get(call, "function")));
+            TRY(repair_id(b, call, "id", yyjson_mut_obj_get(call, "id"), i, k));
+        }
+        yyjson_mut_arr_iter_init(own, &calls);
+    }
+    return 0;
+}
+
 bool normalize_has_late_system(yyjson_val *messages) {
     yyjson_val *m;
     size_t i, n;
@@ -227,10 +306,23 @@ bool normalize_has_late_system(yyjson_val *messages) {
     return false;
 }
 
+bool normalize_has_calls(yyjson_val *messages) {
+    yyjson_val *m;
+    size_t i, n;
+
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (has_calls(m))
+            return true;
+    }
+    return false;
+}
+
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
     struct bent b = {.doc = yyjson_mut_doc_new(NULL), .how = how};
     int r = (b.list = yyjson_mut_arr(b.doc)) ? bend(&b, messages) : -ENOMEM;
 
+    if (r == 0 && (how & NORMALIZE_CALLS))
+        r = repair_calls(&b);
     if (r == 0) {
         yyjson_mut_doc_set_root(b.doc, b.list);
         *out = yyjson_mut_doc_imut_copy(b.doc, NULL);

@@ -1,8 +1,9 @@
 #pragma once
 
-/* normalize - reorders a conversation for a strict chat template. Agents send messages in orders
+/* normalize - rewrites a conversation for a strict chat template. Agents send messages in orders
  * that many templates refuse, or of which they leave a part out; messages that can be given in
- * another order are. */
+ * another order are. So are past calls in a form that templates refuse: an agent cannot take back
+ * what the model wrote. */
 
 #include <stdbool.h>
 #include <yyjson.h>
@@ -13,9 +14,13 @@ enum bend {
     NORMALIZE_TURNS =
         4, /* messages of the user that follow each other are one, and so are texts of the
                      * assistant; each call has a message, with its result behind it */
+    NORMALIZE_CALLS = 8, /* arguments are objects; ids of calls and results are there, and of 9
+                          * letters and digits, as Mistral's templates insist */
 };
 
 /* A copy of @messages (of a chat) in *out. 0 or -ENOMEM. */
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out);
 /* Returns true if a system message is not the first message. */
 bool normalize_has_late_system(yyjson_val *messages);
+/* Returns true if one of the messages has calls. */
+bool normalize_has_calls(yyjson_val *messages);

@@ -313,17 +313,25 @@ static int render_normalized(struct prompt_job *job, const struct messages_form 
     return r;
 }
 
-/* Renders; where the template refuses the order of the messages, tries once more with an order that
- * strict templates take. The error that the client gets is the first one, about its own order. */
+/* Renders; where the template refuses the messages, tries once more with an order, and then with
+ * past calls, that strict templates take. The error that the client gets is the first one, about
+ * its own messages. */
 static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
-    static const unsigned ways[] = {NORMALIZE_SYSTEM | NORMALIZE_TURNS,
-                                    NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM};
+    static const unsigned ways[] = {
+        NORMALIZE_SYSTEM | NORMALIZE_TURNS,
+        NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM,
+        NORMALIZE_CALLS,
+        NORMALIZE_CALLS | NORMALIZE_SYSTEM | NORMALIZE_TURNS,
+        NORMALIZE_CALLS | NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM,
+    };
     bool drops =
         job->model->family.drops_system && normalize_has_late_system(job->request.messages);
     int r = drops ? render_normalized(job, form, NORMALIZE_SYSTEM) : render_as(job, form);
     struct err err = job->err;
 
     for (size_t i = 0; i < ARRAY_SIZE(ways) && r == -EBADMSG; i++) {
+        if ((ways[i] & NORMALIZE_CALLS) && !normalize_has_calls(job->request.messages))
+            break;
         memset(&job->err, 0, sizeof(job->err));
         r = render_normalized(job, form, ways[i]);
     }

@@ -73,6 +73,81 @@ Test(bend, calls_that_share_an_id_stay_together) {
     becomes(as_they_are, TURNS, as_they_are);
 }
 
+#define ASKED(id, args) "{" id "\"function\":{\"name\":\"f\"" args "}}"
+#define GAVE(id) "{\"role\":\"tool\"" id ",\"content\":\"r\"}"
+
+Test(bend, arguments_become_objects) {
+    static const char *const rows[][2] = {
+        {",\"arguments\":{\"a\":1}", NULL},
+        {",\"arguments\":\"{\\\"a\\\":1}\"", NULL},
+        {"", ",\"arguments\":{}"},
+        {",\"arguments\":null", ",\"arguments\":{}"},
+        {",\"arguments\":\"\"", ",\"arguments\":{}"},
+        {",\"arguments\":\"null\"", ",\"arguments\":{}"},
+        {",\"arguments\":\"[1]\"", ",\"arguments\":{\"arguments\":\"[1]\"}"},
+        {",\"arguments\":\"{\\\"a\\\": \"", ",\"arguments\":{\"arguments\":\"{\\\"a\\\": \"}"},
+    };
+    char from[300], to[300];
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        const char *want = rows[i][1] ? rows[i][1] : rows[i][0];
+
+        snprintf(from, sizeof(from), "[" ASKS("", ASKED("\"id\":\"abcdefgh1\",", "%s")) "]",
+                 rows[i][0]);
+        snprintf(to, sizeof(to),
+                 "[" ASKS("", "{\"function\":{\"name\":\"f\"%s},"
+                              "\"id\":\"abcdefgh1\"}") "]",
+                 want);
+        becomes(from, NORMALIZE_CALLS, to);
+    }
+}
+
+/* Copies the ids that calls and results have after NORMALIZE_CALLS. Returns their number. */
+static size_t ids_of(const char *messages, char ids[8][40]) {
+    yyjson_doc *in = yyjson_read(messages, strlen(messages), 0), *out = NULL;
+    yyjson_val *m, *call;
+    size_t i, n, k, n_calls, found = 0;
+
+    cr_assert(in, "%s", messages);
+    cr_assert_eq(normalize_messages(yyjson_doc_get_root(in), NORMALIZE_CALLS, &out), 0);
+    yyjson_arr_foreach(yyjson_doc_get_root(out), i, n, m) {
+        yyjson_arr_foreach(yyjson_obj_get(m, "tool_calls"), k, n_calls, call)
+            snprintf(ids[found++], 40, "%s", yyjson_get_str(yyjson_obj_get(call, "id")));
+        if (yyjson_obj_get(m, "tool_call_id"))
+            snprintf(ids[found++], 40, "%s", yyjson_get_str(yyjson_obj_get(m, "tool_call_id")));
+    }
+    yyjson_doc_free(in);
+    yyjson_doc_free(out);
+    return found;
+}
+
+Test(bend, results_keep_their_calls_under_new_ids) {
+    static const char *const rows[] = {
+        /* results in another order; without ids; the second without */
+        "[" ASKS("",
+                 CALL("call_1") "," CALL("call_2")) "," RESULT("call_1") "," RESULT("call_2") "]",
+        "[" ASKS("", ASKED("", "") "," ASKED("", "")) "," GAVE("") "," GAVE("") "]",
+        "[" ASKS("", CALL("call_1") "," CALL("call_2")) "," RESULT("call_1") "," GAVE("") "]",
+    };
+    char ids[8][40], other[8][40];
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        cr_assert_eq(ids_of(rows[i], ids), 4, "%s", rows[i]);
+        cr_expect_str_eq(ids[0], ids[2], "%s", rows[i]);
+        cr_expect_str_eq(ids[1], ids[3], "%s", rows[i]);
+        cr_expect_str_neq(ids[0], ids[1], "%s", rows[i]);
+        cr_expect(strlen(ids[0]) == 9 &&
+                  strspn(ids[0], "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+                                 "HIJKLMNOPQRSTUVWXYZ") == 9);
+    }
+    /* What was said before keeps its ids as the conversation goes on. */
+    cr_assert_eq(ids_of("[" ASKS("", ASKED("", "")) "," GAVE("") "]", ids), 2);
+    cr_assert_eq(
+        ids_of("[" ASKS("", ASKED("", "")) "," GAVE("") "," ASKS("", ASKED("", "")) "]", other), 3);
+    cr_expect_str_eq(ids[0], other[0]);
+    cr_expect_str_neq(other[0], other[2]);
+}
+
 /* ---- templates as they are shipped ---- */
 
 /* As Codex sends it. */
@@ -159,6 +234,68 @@ Test(real, every_template_takes_what_agents_send) {
             cr_expect(strstr(responses_prompt(&w), said[k]), "%s: no %s: %s", names[i], said[k],
                       responses_prompt(&w));
         reply_deinit(&r);
+        world_stop(&w);
+        free(source);
+    }
+}
+
+/* An agent cannot take a call back: arguments that were cut off, ids of another service or none,
+ * as Ollama's clients send them. */
+Test(real, no_template_refuses_a_call_of_the_past) {
+    static const char *const names[] = {
+        "Qwen3-Coder",
+        "Qwen3.5-4B",
+        "GLM-4.6",
+        "MiniMax-M2",
+        "ByteDance-Seed-OSS",
+        "deepseek-ai-DeepSeek-V3.1",
+        "deepseek-ai-DeepSeek-V4",
+        "tencent-Hy3",
+        "openbmb-MiniCPM5-1B",
+        "poolside-Laguna-XS.2",
+        "inclusionai-ling-3.0-flash",
+        "Mistral-Small-3.2-24B-Instruct-2506",
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        "google-gemma-4-31B-it",
+        "unsloth-Apriel-1.5",
+        "upstage-Solar-Open-100B",
+        "Kimi-K2-Instruct",
+    };
+    static const char *const args[] = {"{\\\"needle\\\": ", "", "null", "[1]", "{}"};
+    static const char *const ids[][2] = {
+        {"\"id\":\"call_1\",", "\"tool_call_id\":\"call_1\","},
+        {"\"id\":\"call_1\",", ""},
+        {"", ""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct world w;
+        struct reply r;
+        size_t len;
+        char *source = world_template(names[i], &len), body[900];
+
+        use_template(&w, source, len);
+        for (size_t k = 0; k < ARRAY_SIZE(args) * ARRAY_SIZE(ids); k++) {
+            const char *a = args[k % ARRAY_SIZE(args)];
+            const char *const *id = ids[k / ARRAY_SIZE(args)];
+
+            snprintf(
+                body, sizeof(body),
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\","
+                "\"content\":null,\"tool_calls\":[{%s\"type\":\"function\",\"function\":{"
+                "\"name\":\"f\",\"arguments\":\"%s\"}}]},{\"role\":\"tool\",%s\"content\":"
+                "\"result-one\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+                "\"f\",\"description\":\"D\",\"parameters\":{\"type\":\"object\","
+                "\"properties\":{}}}}]}",
+                id[0], a, id[1]);
+            world_ask(&w, "/v1/chat/completions/render", body, &r);
+            cr_expect_eq(r.status, 200, "%s, %s, %s: %s", names[i], a, id[0], r.body.data);
+            cr_expect(r.status != 200 ||
+                          (strstr(r.body.data, "result-one") &&
+                           (*a != '{' || a[1] == '}' || strstr(r.body.data, "needle"))),
+                      "%s, %s: %s", names[i], a, r.body.data);
+            reply_deinit(&r);
+        }
         world_stop(&w);
         free(source);
     }
