@@ -594,6 +594,10 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
     for (size_t i = 0; i < ARRAY_SIZE(nearest); i++)
         if (strcmp(effort, nearest[i][0]) == 0 && !knows(model, effort))
             return nearest[i][knows(model, nearest[i][1]) ? 1 : 2];
+    /* What coding agents send unasked; beside its neighbours alone it is an error (Hy3). */
+    if (strcmp(effort, "medium") == 0 && !knows(model, effort) && knows(model, "low") &&
+        knows(model, "high"))
+        return "high";
     return effort;
 }
 

@@ -350,9 +350,14 @@ Test(thinking, efforts_reach_the_template) {
     world_stop(&w);
     with_source(&w, "{{ messages[0].content }}|{{ reasoning_effort }}{# 'no_think' \"max\" #}");
     expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|no_think");
+    expect_prompt(&w, "\"reasoning_effort\":\"medium\"", "hi|medium");
     expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|max");
     expect_prompt(&w, "\"reasoning_effort\":\"max\"", "hi|max");
     world_stop(&w);
+    with_source(&w, "{{ messages[0].content }}|{{ reasoning_effort }}{# 'low' 'high' #}");
+    expect_prompt(&w, "\"reasoning_effort\":\"medium\"", "hi|high");
+    world_stop(&w);
+
     with_source(&w, "{{ messages[0].content }}|{{ reasoning_strength }}{# 'xhigh' #}");
     expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|xhigh");
     world_stop(&w);
