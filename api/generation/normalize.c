@@ -97,9 +97,33 @@ static bool last_has_content(const struct bent *b) {
     return yyjson_mut_is_str(v) || yyjson_mut_is_arr(v);
 }
 
+static int say(struct bent *b, const char *role, const char *text) {
+    yyjson_mut_val *m = yyjson_mut_obj(b->doc);
+
+    if (!yyjson_mut_obj_add_str(b->doc, m, "role", role) ||
+        !yyjson_mut_obj_add_str(b->doc, m, "content", text))
+        return -ENOMEM;
+    return append(b, role, m);
+}
+
+/* Adds the turn that strict templates miss before one of @role: the answer to results that the user
+ * did not wait for, and the question to a greeting. */
+static int add_missing(struct bent *b, const char *role) {
+    bool begins = !b->role || strcmp(b->role, "system") == 0;
+
+    if (!(b->how & NORMALIZE_MISSING))
+        return 0;
+    if (strcmp(role, "assistant") == 0 && begins)
+        return say(b, "user", "");
+    return strcmp(role, "user") == 0 && b->role && strcmp(b->role, "tool") == 0
+               ? say(b, "assistant", "Done.")
+               : 0;
+}
+
 /* Adds a message of @role, which differs from the role of @m where a system message becomes the
  * user's. */
 static int add(struct bent *b, yyjson_val *m, const char *role) {
+    TRY(add_missing(b, role));
     bool again = (b->how & NORMALIZE_TURNS) && b->role && strcmp(b->role, role) == 0 &&
                  has_content(m) && last_has_content(b);
     yyjson_mut_val *copy;
@@ -209,7 +233,7 @@ static int bend(struct bent *b, yyjson_val *messages) {
         else if (is_role(m, "assistant"))
             TRY(add(b, m, "assistant"));
         else
-            TRY(append(b, "", yyjson_val_mut_copy(b->doc, m)));
+            TRY(append(b, "tool", yyjson_val_mut_copy(b->doc, m)));
         assert(done < n - i);
         for (; done; done--, i++)
             m = json_next(m);

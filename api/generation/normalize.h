@@ -9,13 +9,18 @@
 #include <yyjson.h>
 
 enum bend {
-    NORMALIZE_SYSTEM = 1,    /* a system message that is not the first one is the user's */
-    NORMALIZE_NO_SYSTEM = 2, /* and so is the first one */
-    NORMALIZE_TURNS =
-        4, /* messages of the user that follow each other are one, and so are texts of the
-                     * assistant; each call has a message, with its result behind it */
-    NORMALIZE_CALLS = 8, /* arguments are objects; ids of calls and results are there, and of 9
-                          * letters and digits, as Mistral's templates insist */
+    /* a system message that is not the first one is the user's */
+    NORMALIZE_SYSTEM = 1,
+    /* and so is the first one */
+    NORMALIZE_NO_SYSTEM = 2,
+    /* messages of the user that follow each other are one, and so are texts of the assistant; each
+     * call has a message, with its result behind it */
+    NORMALIZE_TURNS = 4,
+    /* arguments are objects; ids of calls and results are there, and of 9 letters and digits, as
+     * Mistral's templates insist */
+    NORMALIZE_CALLS = 8,
+    /* with NORMALIZE_TURNS: no turn is missing before one of the user's, or before the first */
+    NORMALIZE_MISSING = 16,
 };
 
 /* A copy of @messages (of a chat) in *out. 0 or -ENOMEM. */

@@ -317,23 +317,21 @@ static int render_normalized(struct prompt_job *job, const struct messages_form 
  * past calls, that strict templates take. The error that the client gets is the first one, about
  * its own messages. */
 static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
-    static const unsigned ways[] = {
-        NORMALIZE_SYSTEM | NORMALIZE_TURNS,
-        NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM,
-        NORMALIZE_CALLS,
-        NORMALIZE_CALLS | NORMALIZE_SYSTEM | NORMALIZE_TURNS,
-        NORMALIZE_CALLS | NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM,
-    };
+    static const unsigned turns = NORMALIZE_SYSTEM | NORMALIZE_TURNS;
+    static const unsigned orders[] = {0, turns, turns | NORMALIZE_NO_SYSTEM,
+                                      turns | NORMALIZE_MISSING,
+                                      turns | NORMALIZE_MISSING | NORMALIZE_NO_SYSTEM};
+    size_t n = ARRAY_SIZE(orders);
     bool drops =
         job->model->family.drops_system && normalize_has_late_system(job->request.messages);
     int r = drops ? render_normalized(job, form, NORMALIZE_SYSTEM) : render_as(job, form);
     struct err err = job->err;
 
-    for (size_t i = 0; i < ARRAY_SIZE(ways) && r == -EBADMSG; i++) {
-        if ((ways[i] & NORMALIZE_CALLS) && !normalize_has_calls(job->request.messages))
+    for (size_t i = 1; i < 2 * n && r == -EBADMSG; i++) {
+        if (i >= n && !normalize_has_calls(job->request.messages))
             break;
         memset(&job->err, 0, sizeof(job->err));
-        r = render_normalized(job, form, ways[i]);
+        r = render_normalized(job, form, orders[i % n] | (i < n ? 0 : NORMALIZE_CALLS));
     }
     if (r == -EBADMSG)
         job->err = err;

@@ -65,6 +65,16 @@ Test(bend, calls_come_one_by_one_with_their_results) {
             "[" ASKS("c", CALL("1")) "," ASKS("d", CALL("2")) "]");
 }
 
+Test(bend, a_turn_that_is_missing_is_added) {
+    becomes("[" ASKS("c", CALL("1")) "," RESULT("1") "," M("user", "u") "]",
+            TURNS | NORMALIZE_MISSING,
+            "[" M("user", "") "," ASKS("c", CALL("1")) "," RESULT("1") "," M(
+                "assistant", "Done.") "," M("user", "u") "]");
+    becomes("[" M("system", "s") "," M("assistant", "a") "," M("user", "u") "]",
+            TURNS | NORMALIZE_MISSING,
+            "[" M("system", "s") "," M("user", "") "," M("assistant", "a") "," M("user", "u") "]");
+}
+
 /* Each result would be taken for both, and one of them be lost. */
 Test(bend, calls_that_share_an_id_stay_together) {
     static const char as_they_are[] =
@@ -241,6 +251,41 @@ Test(real, every_template_takes_what_agents_send) {
 
 /* An agent cannot take a call back: arguments that were cut off, ids of another service or none,
  * as Ollama's clients send them. */
+/* A user who interrupts, a summary that is asked for behind results, and a greeting. */
+Test(real, no_template_misses_a_turn) {
+    static const char *const names[] = {
+        "Mistral-Small-3.2-24B-Instruct-2506",
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        "google-gemma-2-2b-it",
+        "google-gemma-4-31B-it",
+        "Qwen3.5-4B",
+        "meta-llama-Llama-3.1-8B-Instruct",
+    };
+    static const char *const bodies[] = {
+        "{\"messages\":[" M("user", "hi") "," ASKS(
+            "", "{\"id\":\"abcdefgh1\",\"type\":\"function\","
+                "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}"
+                "}") "," RESULT("abcdefgh1") "," M("user", "needle") "]}",
+        "{\"messages\":[" M("system", "S") "," M("assistant", "hello") "," M("user", "needle") "]}",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(names) * ARRAY_SIZE(bodies); i++) {
+        const char *name = names[i % ARRAY_SIZE(names)];
+        struct world w;
+        struct reply r;
+        size_t len;
+        char *source = world_template(name, &len);
+
+        use_template(&w, source, len);
+        world_ask(&w, "/v1/chat/completions/render", bodies[i / ARRAY_SIZE(names)], &r);
+        cr_expect_eq(r.status, 200, "%s: %s", name, r.body.data);
+        cr_expect(strstr(r.body.data, "needle"), "%s: %s", name, r.body.data);
+        reply_deinit(&r);
+        world_stop(&w);
+        free(source);
+    }
+}
+
 Test(real, no_template_refuses_a_call_of_the_past) {
     static const char *const names[] = {
         "Qwen3-Coder",
