@@ -249,8 +249,6 @@ Test(real, every_template_takes_what_agents_send) {
     }
 }
 
-/* An agent cannot take a call back: arguments that were cut off, ids of another service or none,
- * as Ollama's clients send them. */
 /* A user who interrupts, a summary that is asked for behind results, and a greeting. */
 Test(real, no_template_misses_a_turn) {
     static const char *const names[] = {
@@ -286,6 +284,8 @@ Test(real, no_template_misses_a_turn) {
     }
 }
 
+/* An agent cannot take a call back: arguments that were cut off, ids of another service or none,
+ * as Ollama's clients send them. */
 Test(real, no_template_refuses_a_call_of_the_past) {
     static const char *const names[] = {
         "Qwen3-Coder",
