@@ -251,7 +251,7 @@ static int repair_args(struct bent *b, yyjson_mut_val *f) {
     if (!yyjson_mut_is_obj(f) || yyjson_mut_is_obj(given))
         return 0;
     if (yyjson_mut_is_str(given) &&
-        json_parse(&doc, yyjson_mut_get_str(given), yyjson_mut_get_len(given), 0) == -ENOMEM)
+        json_parse(&doc, json_mut_text(given), json_mut_len(given), 0) == -ENOMEM)
         return -ENOMEM;
     if (yyjson_is_obj(yyjson_doc_get_root(doc)))
         return 0;
@@ -277,8 +277,8 @@ static bool is_short_id(const char *id, size_t len) {
 static int repair_id(struct bent *b, yyjson_mut_val *m, const char *key, yyjson_mut_val *given,
                      size_t at, size_t i) {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    const char *text = yyjson_mut_get_str(given);
-    size_t len = text ? yyjson_mut_get_len(given) : 0;
+    const char *text = json_mut_text(given);
+    size_t len = text ? json_mut_len(given) : 0;
     uint64_t h = text ? 0 : hash_step(at, i);
     char id[SHORT_ID + 1] = {0};
 

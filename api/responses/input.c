@@ -186,7 +186,7 @@ static int find_fields(const struct responses_build *b, yyjson_val *root, struct
         for (k = 0; k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]); k++)
             ;
         if (k == ARRAY_SIZE(names)) {
-            TRY(check_unknown(b, yyjson_get_str(key), value));
+            TRY(check_unknown(b, json_text(key), value));
             continue;
         }
         if (seen[k])
