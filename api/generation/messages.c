@@ -532,28 +532,13 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     return result < 0 ? result : put(b, root, "messages", list);
 }
 
-/* Gives each tool without a description an empty one. */
-static void describe(struct build *b, yyjson_mut_val *tools) {
-    yyjson_mut_val *tool;
-    size_t i, n;
-
-    yyjson_mut_arr_foreach(tools, i, n, tool) {
-        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
-
-        if (f && !yyjson_mut_is_str(yyjson_mut_obj_get(f, "description"))) {
-            yyjson_mut_obj_remove_key(f, "description");
-            yyjson_mut_obj_add_str(b->doc, f, "description", "");
-        }
-    }
-}
-
 static int put_tools(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
     yyjson_mut_val *tools =
         functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
 
-    if (b->form->describes)
-        describe(b, tools);
+    if (b->form->simple_tools)
+        TRY(messages_simplify_tools(b->doc, tools));
     return put(b, root, "tools", tools);
 }
 

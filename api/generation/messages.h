@@ -19,7 +19,7 @@ struct messages_form {
     const struct toolcall_format
         /* format in which past calls are written, because the template leaves them out; or NULL */
         *calls;
-    bool describes; /* the template needs a description of each tool */
+    bool simple_tools; /* the template takes only simple definitions of tools */
     /* the template's name for reasoning, if it is not reasoning_content; or NULL */
     const char *thoughts;
     const char *sight; /* placeholder of a picture (sight.h); "": the model takes no pictures */
@@ -30,6 +30,10 @@ struct messages_form {
 const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
+/* Rewrites @tools, which a template refused, as one that takes little: each has a description and
+ * parameters with properties, and no schema in them is a boolean, has a null or a list of types.
+ * Calls are still held to the schemas as they were given. 0 or -ENOMEM. */
+int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
 /* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {
     struct template_trust *v;

@@ -115,3 +115,87 @@ int messages_functions(struct gen_request *r, struct err *err) {
     yyjson_mut_doc_free(doc);
     return result;
 }
+
+/* ---- for simple templates ---- */
+
+static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema);
+
+static void simplify_all(yyjson_mut_doc *doc, yyjson_mut_val *schemas) {
+    yyjson_mut_val *key, *one;
+    size_t i, n;
+
+    if (yyjson_mut_is_arr(schemas)) {
+        yyjson_mut_arr_foreach(schemas, i, n, one) simplify(doc, one);
+        return;
+    }
+    yyjson_mut_obj_foreach(schemas, i, n, key, one) simplify(doc, one);
+}
+
+/* Sets the type of @schema to the first of its types that is not null. */
+static void simplify_type(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
+    yyjson_mut_val *types = yyjson_mut_obj_get(schema, "type"), *one, *first = NULL;
+    size_t i, n;
+
+    if (!yyjson_mut_is_arr(types))
+        return;
+    yyjson_mut_arr_foreach(types, i, n, one) {
+        if (!first && yyjson_mut_is_str(one) && !yyjson_mut_equals_str(one, "null"))
+            first = one;
+    }
+    yyjson_mut_obj_remove_key(schema, "type");
+    if (first)
+        yyjson_mut_obj_add_strn(doc, schema, "type", json_mut_text(first),
+                                json_mut_len(first));
+}
+
+/* Rewrites what templates that walk through @schema stumble over: keywords that are null, schemas
+ * that are no object, and lists of types. The depth is that of a body. */
+static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
+    static const char *const inner[] = {"items", "additionalProperties"};
+    static const char *const many[] = {"properties", "anyOf", "oneOf",
+                                       "allOf",      "$defs", "definitions"};
+    yyjson_mut_obj_iter it = yyjson_mut_obj_iter_with(schema);
+    yyjson_mut_val *key, *v;
+
+    if (!yyjson_mut_is_obj(schema)) {
+        yyjson_mut_set_obj(schema);
+        return;
+    }
+    while ((key = yyjson_mut_obj_iter_next(&it)))
+        if (yyjson_mut_is_null(yyjson_mut_obj_iter_get_val(key)) &&
+            !yyjson_mut_equals_str(key, "const") && !yyjson_mut_equals_str(key, "default"))
+            yyjson_mut_obj_iter_remove(&it);
+    simplify_type(doc, schema);
+    for (size_t i = 0; i < ARRAY_SIZE(inner); i++)
+        if ((v = yyjson_mut_obj_get(schema, inner[i])) && (i == 0 || yyjson_mut_is_obj(v)))
+            simplify(doc, v);
+    for (size_t i = 0; i < ARRAY_SIZE(many); i++)
+        simplify_all(doc, yyjson_mut_obj_get(schema, many[i]));
+}
+
+int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
+    yyjson_mut_val *tool, *parameters;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(tools, i, n, tool) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
+
+        if (!f)
+            continue;
+        if (!yyjson_mut_is_str(yyjson_mut_obj_get(f, "description"))) {
+            yyjson_mut_obj_remove_key(f, "description");
+            if (!yyjson_mut_obj_add_str(doc, f, "description", ""))
+                return -ENOMEM;
+        }
+        parameters = yyjson_mut_obj_get(f, "parameters");
+        if (!parameters && !(parameters = yyjson_mut_obj_add_obj(doc, f, "parameters")))
+            return -ENOMEM;
+        simplify(doc, parameters);
+        if (!yyjson_mut_is_obj(yyjson_mut_obj_get(parameters, "properties"))) {
+            yyjson_mut_obj_remove_key(parameters, "properties");
+            if (!yyjson_mut_obj_add_obj(doc, parameters, "properties"))
+                return -ENOMEM;
+        }
+    }
+    return 0;
+}

@@ -373,10 +373,10 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 
     if (r == 0)
         r = render_with_fallbacks(job, &form);
-    /* Perhaps it knows no system message, or no tool without a description. */
+    /* Perhaps it knows no system message, or only simple tools. */
     if (r == -EBADMSG && job->request.functions) {
         form.no_system = form.plain;
-        form.describes = !form.plain;
+        form.simple_tools = !form.plain;
         memset(&job->err, 0, sizeof(job->err));
         r = render_with_fallbacks(job, &form);
     }

@@ -249,6 +249,49 @@ Test(real, every_template_takes_what_agents_send) {
     }
 }
 
+/* Tools of MCP servers: one that a template refuses would end every conversation. */
+Test(real, no_template_refuses_a_tool) {
+    static const char *const names[] = {
+        "ByteDance-Seed-OSS",  "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        "GigaChat3-10B-A1.8B", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+        "Qwen3-Coder",         "GLM-4.6",
+    };
+    static const char *const parameters[] = {
+        "",
+        ",\"parameters\":null",
+        ",\"parameters\":{}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":null,\"required\":null}",
+        ",\"parameters\":{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}}}]}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":true,\"b\":{\"type\":\"array\","
+        "\"items\":true},\"c\":{\"type\":\"string\",\"description\":null},\"d\":{\"type\":["
+        "\"string\",\"null\"],\"default\":null},\"e\":{\"type\":\"array\",\"items\":[{\"type\":"
+        "\"string\"}]}}}",
+    };
+    char body[900];
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct world w;
+        struct reply r;
+        size_t len;
+        char *source = world_template(names[i], &len);
+
+        use_template(&w, source, len);
+        for (size_t k = 0; k < ARRAY_SIZE(parameters); k++) {
+            snprintf(body, sizeof(body),
+                     "{\"messages\":[" M("user",
+                                         "hi") "],\"tools\":[{\"type\":\"function\",\"function\":{"
+                                               "\"name\":\"needle\"%s}}]}",
+                     parameters[k]);
+            world_ask(&w, "/v1/chat/completions/render", body, &r);
+            cr_expect_eq(r.status, 200, "%s, %s: %s", names[i], parameters[k], r.body.data);
+            cr_expect(strstr(r.body.data, "needle"), "%s: %s", names[i], r.body.data);
+            reply_deinit(&r);
+        }
+        world_stop(&w);
+        free(source);
+    }
+}
+
 /* A user who interrupts, a summary that is asked for behind results, and a greeting. */
 Test(real, no_template_misses_a_turn) {
     static const char *const names[] = {
