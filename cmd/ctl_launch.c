@@ -39,7 +39,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "claude",
         .program = "claude",
-        .n_first = 30000,
+        .n_first = 12000,
         .env = {"ANTHROPIC_BASE_URL={url}", "ANTHROPIC_AUTH_TOKEN={key}", "ANTHROPIC_MODEL={model}",
                 "ANTHROPIC_SMALL_FAST_MODEL={model}", "ANTHROPIC_DEFAULT_HAIKU_MODEL={model}",
                 "CLAUDE_CODE_AUTO_COMPACT_WINDOW={context}",
@@ -53,7 +53,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "codex",
         .program = "codex",
-        .n_first = 13000,
+        .n_first = 9000,
         .env = {"WEFT_API_KEY={key}", NULL},
         .args = {"-c", "model=\"{model}\"", "-c", "model_provider=\"weft\"", "-c",
                  "model_providers.weft={name=\"weft\", base_url=\"{url}/v1\", "
@@ -69,7 +69,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "opencode",
         .program = "opencode",
-        .n_first = 11000,
+        .n_first = 7500,
         .env = {"OPENCODE_CONFIG_CONTENT="
                 "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
                 "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
@@ -128,7 +128,7 @@ const struct launch_client launch_clients[] = {
     {
         .name = "qwen",
         .program = "qwen",
-        .n_first = 18000,
+        .n_first = 14000,
         .env = {"OPENAI_BASE_URL={url}/v1", "OPENAI_API_KEY={key}", "OPENAI_MODEL={model}", NULL},
     },
     {

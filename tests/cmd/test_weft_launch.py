@@ -104,9 +104,9 @@ def test_the_model_is_the_first_that_is_served():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = "http://127.0.0.1:%d" % server.server_port
     r = launch("claude", "--url", url)
-    assert r.returncode == 1 and "sends about 30000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
+    assert r.returncode == 1 and "sends about 12000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
     assert "cannot work" in launch("claude", "--url", url, "--print").stderr
-    assert "sends about 18000 tokens first" in launch("qwen", "--url", url).stderr
+    assert "sends about 14000 tokens first" in launch("qwen", "--url", url).stderr
     assert "goose sends about 4500 tokens first" in launch("goose", "--url", url).stderr
     assert started("goose", "--url", url, "--model", "second")[1]["GOOSE_CONTEXT_LIMIT"] == "65536"
     r = launch("claude", "--url", url, "--model", "second")
@@ -159,10 +159,10 @@ def test_the_time_of_the_first_prompt_is_told():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = "http://127.0.0.1:%d" % server.server_port
     r = launch("claude", "--url", url)
-    told = re.search(r"sends about 30000 tokens first: about (\d+) (s|min) at (\d+) tokens/s", r.stderr)
+    told = re.search(r"sends about 12000 tokens first: about (\d+) (s|min) at (\d+) tokens/s", r.stderr)
     assert r.returncode == 0 and told, r
     seconds = int(told[1]) * (60 if told[2] == "min" else 1)
-    assert abs(seconds - 30000 / int(told[3])) <= (31 if told[2] == "min" else 3), r.stderr
+    assert abs(seconds - 12000 / int(told[3])) <= (31 if told[2] == "min" else 3), r.stderr
     assert [(n, len(words)) for words, n in asked] == [(1, 1), (1, 1), (1, 150)] and len(set(asked[2][0])) > 100, asked
     launch("claude", "--url", url)
     assert asked[5][0] != asked[2][0], "the second measurement finds the first one's prompt in the cache"
