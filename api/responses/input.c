@@ -169,7 +169,7 @@ void responses_rename(struct err *err) {
 /* Refuses a field of a chat, as OpenAI does: ignored, it would change the output in silence. The
  * error's field is the one to give, since responses_rename() renames the others. */
 static int check_unknown(const struct responses_build *b, const char *name, yyjson_val *value) {
-    for (size_t i = 0; i < ARRAY_SIZE(moved) && !yyjson_is_null(value); i++)
+    for (size_t i = 0; name && i < ARRAY_SIZE(moved) && !yyjson_is_null(value); i++)
         if (strcmp(name, moved[i][0]) == 0)
             return err_set_code(b->err, 400, "unsupported_parameter", moved[i][1],
                                 "%s is a field of chat completions: give %s instead.", name,
@@ -186,7 +186,7 @@ static int find_fields(const struct responses_build *b, yyjson_val *root, struct
         for (k = 0; k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]); k++)
             ;
         if (k == ARRAY_SIZE(names)) {
-            TRY(check_unknown(b, json_text(key), value));
+            TRY(check_unknown(b, json_cstr(key), value));
             continue;
         }
         if (seen[k])
