@@ -150,10 +150,18 @@ static void bar_arrive_far(struct warp *w, const struct op *o, uint32_t m) {
     }
 }
 
+static void mark_coming(struct block *b, const struct bulk *c, bool coming) {
+    uint8_t *g = b->dirty + (c->to - b->shared) / 16;
+
+    for (uint32_t i = 0; i < c->n / 16; i++)
+        g[i] = (uint8_t)((g[i] & ~COMING) | (coming ? COMING : 0));
+}
+
 static void bulk_now(struct warp *w, struct block *to, const struct bulk *c) {
     struct barrier *b = barrier_of(w, to, c->barrier);
 
     memcpy(c->to, c->from, c->n);
+    mark_coming(to, c, false);
     b->bytes -= (int32_t)c->n;
     look_complete(b);
 }
@@ -206,8 +214,12 @@ static void bar_try(struct warp *w, const struct op *o, uint32_t m) {
 static void look_clean(const struct block *b, const struct op *o, uint64_t address, uint32_t n) {
     for (uint64_t g = address / 16; g < (address + n) / 16; g++)
         if (b->dirty[g])
-            fail(o, "no fence.proxy.async between a thread's access of %#lx and this",
+            fail(o,
+                 b->dirty[g] & COMING
+                     ? "a copy in bulk to %#lx, where another one is on its way"
+                     : "no fence.proxy.async between a thread's access of %#lx and this",
                  (unsigned long)(g * 16));
+    look_unread(b, o, address, n);
 }
 
 /* One copy to @b's shared memory, counted by its barrier. */
@@ -220,6 +232,7 @@ static void bulk_to(struct warp *w, struct block *b, const struct op *o, struct 
         bulk_now(w, b, &c);
         return;
     }
+    mark_coming(b, &c, true);
     b->bulk = grown(b->bulk, b->n_bulk, &b->max_bulk, sizeof(c));
     b->bulk[b->n_bulk++] = c;
 }
@@ -343,8 +356,9 @@ void decode_mbarrier(struct instruction *in) {
     uint32_t at = 0;
 
     if (has(in, "shared::cluster")) {
-        if (!has(in, "arrive") || !has(in, "release") || !has(in, "cluster") || !has(in, "b64") ||
-            in->n_operands != 2 || in->operand[0].kind != SINK)
+        if (!has(in, "arrive") || !(has(in, "release") || has(in, "relaxed")) ||
+            !has(in, "cluster") || !has(in, "b64") || in->n_operands != 2 ||
+            in->operand[0].kind != SINK)
             refuse(in, "an unknown form of the instruction");
         o->run = bar_arrive_far;
         read_address(in, 1, 0, SHARED);

@@ -85,7 +85,7 @@ struct ptx_kernel {
     size_t const_bytes;
     uint8_t *params;
     size_t param_bytes, shared_bytes, local_bytes;
-    uint32_t max_threads;
+    uint32_t max_threads, cluster; /* blocks of a cluster; 0: as launched */
     bool proxies; /* has copies in bulk or wgmma, which reach shared memory another way */
     uint64_t n_launches, n_executed;
     uint8_t *ran; /* for each op whether it ran */
@@ -159,12 +159,14 @@ struct block {
     uint32_t n_warps;
     uint8_t *shared; /* SHARED_BASE bytes before the first one in use */
     uint32_t shared_end;
-    uint8_t *dirty; /* of each 16 bytes: accessed by threads since the last fence.proxy.async */
+    /* Of each 16 bytes: accessed by threads since the last fence.proxy.async; a copy in bulk is on
+     * its way there. */
+    uint8_t *dirty;
     struct bulk *bulk;
     uint32_t n_bulk, max_bulk;
     uint32_t arrived[MAX_BARRIERS], expected[MAX_BARRIERS]; /* threads; 0: all */
 };
-enum { DIRTY_READ = 1, DIRTY_WRITTEN = 2 };
+enum { DIRTY_READ = 1, DIRTY_WRITTEN = 2, COMING = 4 };
 
 _Noreturn void fail(const struct op *o, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -185,6 +187,9 @@ uint8_t *shared_of(struct warp *w, struct block *b, uint64_t address, size_t n, 
 /* Returns the block whose shared memory @address of shared::cluster is in, which must not have
  * ended, and makes it an address of that block. */
 struct block *block_of(struct warp *w, uint64_t *address);
+/* Ends with an error where a product that is not waited for, of any warp of @b, reads some of @n
+ * bytes from @address on. */
+void look_unread(const struct block *b, const struct op *o, uint64_t address, uint32_t n);
 bool has_ended(const struct block *b);
 
 /* flow.c: sets rejoin of all branches. */

@@ -199,11 +199,32 @@ static void look_operand(struct warp *w, const struct op *o, uint64_t b) {
             uint64_t at = core_at(b, k, n);
 
             shared_at(w, at, 128, 16, 0);
-            for (uint64_t g = at / 16; g < at / 16 + 8; g++)
+            for (uint64_t g = at / 16; g < at / 16 + 8; g++) {
                 if (w->block->dirty[g] & DIRTY_WRITTEN)
                     fail(o, "no fence.proxy.async between a write of %#lx and this",
                          (unsigned long)(g * 16));
+                if (w->block->dirty[g] & COMING)
+                    fail(o, "a product of %#lx, where a copy in bulk is on its way",
+                         (unsigned long)(g * 16));
+            }
         }
+}
+
+static void look_product(const struct products *p, const struct op *o, uint64_t address,
+                         uint32_t n) {
+    for (uint32_t i = 0; i < 2u * p->op->size; i++) {
+        uint64_t at = core_at(p->b, i % 2, i / 2);
+
+        if (at < address + n && address < at + 128)
+            fail(o, "a copy in bulk to %#lx, which a product reads that is not waited for",
+                 (unsigned long)address);
+    }
+}
+
+void look_unread(const struct block *b, const struct op *o, uint64_t address, uint32_t n) {
+    for (uint32_t i = 0; i < b->n_warps; i++)
+        for (uint32_t j = 0; j < b->warp[i].n_products; j++)
+            look_product(&b->warp[i].products[j], o, address, n);
 }
 
 /* list: d[4 size], a[4], then the descriptor in r[0] */

@@ -51,9 +51,13 @@ void check_range(struct warp *w, uintptr_t p, size_t n) {
     w->last = ranges[i];
 }
 
-static void touch(struct block *b, uint64_t address, size_t n, int dirty) {
-    for (uint64_t g = address / 16; g <= (address + n - 1) / 16; g++)
+static void touch(struct block *b, const struct op *o, uint64_t address, size_t n, int dirty) {
+    for (uint64_t g = address / 16; g <= (address + n - 1) / 16; g++) {
+        if (b->dirty[g] & COMING)
+            fail(o, "an access of %#lx, where a copy in bulk is on its way",
+                 (unsigned long)(g * 16));
         b->dirty[g] |= (uint8_t)dirty;
+    }
 }
 
 uint8_t *shared_of(struct warp *w, struct block *b, uint64_t address, size_t n, size_t align) {
@@ -70,7 +74,7 @@ uint8_t *shared_at(struct warp *w, uint64_t address, size_t n, size_t align, int
     uint8_t *p = shared_of(w, w->block, address, n, align);
 
     if (w->block->kernel->proxies && dirty)
-        touch(w->block, address, n, dirty);
+        touch(w->block, w->op, address, n, dirty);
     return p;
 }
 

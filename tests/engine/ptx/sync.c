@@ -102,8 +102,9 @@ static void fence_proxy(struct warp *w, const struct op *o, uint32_t m) {
 
     (void)m;
     w->ordered |= w->waited && o->flags != ONLY_SHARED;
-    if (b->kernel->proxies && o->flags != ONLY_GLOBAL)
-        memset(b->dirty, 0, b->shared_end / 16 + 1);
+    for (uint32_t g = 0; b->kernel->proxies && o->flags != ONLY_GLOBAL && g <= b->shared_end / 16;
+         g++)
+        b->dirty[g] &= COMING;
 }
 
 static void grid_wait(struct warp *w, const struct op *o, uint32_t m) {

@@ -374,6 +374,15 @@ Test(ptx, copies) {
     "shl.b32 %r5, %r1, 2;\nadd.s32 %r5, %r5, %r3;\nld.shared.u32 %r9, [%r5+16];\n"                 \
     "add.s32 %r9, %r9, 1;\n" KEEP
 
+/* A copy to the same place, and what follows it. */
+#define TO_THE_PLACE                                                                               \
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 128, "       \
+    "[%r3];\n"
+#define ONE_MORE(NEXT)                                                                             \
+    "fence.proxy.async.shared::cta;\n"                                                             \
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 128;\nadd.s32 %r4, %r3, "                 \
+    "16;\n" TO_THE_PLACE NEXT
+
 Test(ptx, bulk) {
     for (uint32_t i = 0; i < 32; i++)
         memory[i] = 3 * i;
@@ -381,6 +390,13 @@ Test(ptx, bulk) {
     for (uint32_t i = 0; i < 32; i++)
         cr_assert(memory[i] == 3 * i + 1);
     refuses(BULK(""), "no fence.proxy.async");
+    /* Threads read what the copy has not brought yet; another copy comes to the same place. */
+    refuses(BULK("fence.proxy.async.shared::cta;\n") "@%p1 bra $end;\n" ONE_MORE(
+                "ld.shared.u32 %r9, [%r3+32];\n") "$end:",
+            "where a copy in bulk is on its way: ld.shared");
+    refuses(
+        BULK("fence.proxy.async.shared::cta;\n") "@%p1 bra $end;\n" ONE_MORE(TO_THE_PLACE) "$end:",
+        "where another one is on its way");
 }
 
 /* Two blocks of a cluster: each brings half of 256 bytes to both, once both have said that their
@@ -633,6 +649,15 @@ static bool wgmma_with(const char *fence, const char *begin, const char *wait) {
     return run_with(body, &(struct ptx_launch){.n_threads = 128, .shared_bytes = 4096});
 }
 
+/* B is in the first 1,024 bytes. */
+#define COPY_TO(PLACE)                                                                             \
+    "setp.ne.s32 %p3, %r1, 0;\n@%p3 bra $started;\nmbarrier.init.shared::cta.b64 [%r3+2048], 1;\n" \
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3+2048], 128;\n"                              \
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3+" PLACE                \
+    "], [%rd1], 128, [%r3+2048];\n$started:\nbar.sync 0;\n"
+#define WAIT_COPY                                                                                  \
+    "$again:\nmbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3+2048], 0;\n@!%p3 bra $again;\n"
+
 Test(ptx, wgmma) {
     static const char fence[] = "fence.proxy.async;", begin[] = "wgmma.fence.sync.aligned;",
                       wait[] = "wgmma.wait_group.sync.aligned 0;";
@@ -657,6 +682,16 @@ Test(ptx, wgmma) {
     cr_assert(strstr(ptx_message, "wgmma.fence") != NULL, "%s", ptx_message);
     cr_assert_not(wgmma_with(fence, begin, ""));
     cr_assert(strstr(ptx_message, "not waited for") != NULL, "%s", ptx_message);
+    /* A copy in bulk beside what the product reads, and over it, before it is waited for; a product
+     * of what a copy has not brought. */
+    cr_assert(
+        wgmma_with(fence, begin, COPY_TO("1024") WAIT_COPY "wgmma.wait_group.sync.aligned 0;"),
+        "%s", ptx_message);
+    cr_assert_not(wgmma_with(fence, begin, COPY_TO("896") WAIT_COPY));
+    cr_assert(strstr(ptx_message, "which a product reads") != NULL, "%s", ptx_message);
+    cr_assert_not(wgmma_with(fence, COPY_TO("896") "wgmma.fence.sync.aligned;", wait));
+    cr_assert(strstr(ptx_message, "where a copy in bulk is on its way: wgmma") != NULL, "%s",
+              ptx_message);
 }
 
 Test(ptx, shared_variables_of_a_module) {
