@@ -73,6 +73,7 @@ static struct ptx_kernel *compile(const struct function *f) {
     k->name = strdup(f->name);
     k->module = strdup(f->module);
     k->max_threads = f->max_threads;
+    k->cluster = f->cluster;
     k->reg_bytes = FIRST_PLACE;
     k->n_preds = 2; /* false and true */
     k->params = aligned_alloc(64, 4096);
@@ -140,13 +141,15 @@ void ptx_read(const char *name, const char *text) {
         blanks(&p);
         read_name(&p, f->name, sizeof(f->name));
         const char *bracket = strchr(p, '('), *brace = strchr(p, '{');
-        const char *threads = strstr(p, ".maxntid");
+        const char *threads = strstr(p, ".maxntid"), *cluster = strstr(p, ".reqnctapercluster");
         if (!bracket || !brace || !f->name[0] || bracket > brace)
             continue;
         f->params = bracket + 1;
         f->body = brace + 1;
         if (threads && threads < brace)
             f->max_threads = (uint32_t)strtoul(threads + 8, NULL, 10);
+        if (cluster && cluster < brace)
+            f->cluster = (uint32_t)strtoul(cluster + 18, NULL, 10);
         p = behind_brace(f->body);
         ptx_n_functions++;
     }

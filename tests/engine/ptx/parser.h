@@ -16,7 +16,7 @@ struct function {
     char name[256];
     const char *params, *body; /* behind the bracket and the brace */
     const char *module, *text;
-    uint32_t max_threads;
+    uint32_t max_threads, cluster;
     int family;  /* that it is compiled for, such as 90 */
     bool is_own; /* sm_90a: no other one runs it */
     bool is_entry;

@@ -26,11 +26,13 @@ struct ptx_kernel;
 struct ptx_launch {
     uint32_t grid_x, grid_y, n_threads;
     uint32_t shared_bytes; /* of dynamic shared memory */
-    uint32_t cluster;      /* blocks of a cluster, side by side in x; 0: one */
+    uint32_t cluster;      /* blocks of a cluster, side by side in x; 0: as the kernel says */
     const void *args;      /* the kernel's one argument */
     size_t args_bytes;
-    bool early;       /* the kernel must wait for the one before (griddepcontrol) */
-    uint64_t order;   /* 0: warps and blocks in ascending order; else one of its own */
+    bool early; /* the kernel must wait for the one before (griddepcontrol) */
+    /* 0: warps and blocks in ascending order, the first block of a cluster as far ahead of the
+     * others as it comes; else an order of its own, with another block ahead, or none. */
+    uint64_t order;
     bool other_wgmma; /* sums of wgmma are rounded otherwise than those of mma */
 };
 

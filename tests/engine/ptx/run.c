@@ -242,33 +242,41 @@ static void start_block(struct block *b, uint32_t x, uint32_t y) {
         start_warp(b, i, x, y);
 }
 
-/* The @n_ranks blocks from column @x of row @y on. */
+#define MOST_OF_A_TRY 24u /* steps from one try of a barrier to the next */
+#define PATIENCE 3u /* turns without progress of the block that is ahead, until others go on */
+
+/* The @n_ranks blocks from column @x of row @y on. What one block does to another's shared memory
+ * is wrong where it comes too early, so one of them is far ahead as a rule. */
 static void run_cluster(uint32_t n_ranks, uint32_t x, uint32_t y, uint64_t seed) {
     uint32_t order[MAX_CLUSTER * MAX_WARPS], idle = 0, n_warps = blocks->n_warps;
+    uint32_t ahead = seed ? (uint32_t)(mixed(seed) % (n_ranks + 1)) : 0, still = 0;
     uint64_t n = 0;
 
     for (uint32_t r = 0; r < n_ranks; r++)
         start_block(&blocks[r], x + r, y);
     for (;;) {
-        bool any = false, ran = false;
+        bool any = false, ran = false,
+             others = n_ranks == 1 || ahead == n_ranks || still >= PATIENCE;
 
         shuffle(order, n_ranks * n_warps, seed ? mixed(seed + n) | 1 : 0);
         for (uint32_t i = 0; i < n_ranks * n_warps; i++) {
             struct warp *w = &blocks[order[i] / n_warps].warp[order[i] % n_warps];
 
             any |= w->state != DONE;
-            if (w->state != RUNNING && w->state != YIELDED)
+            if ((w->state != RUNNING && w->state != YIELDED) ||
+                !(others || w->block->rank == ahead))
                 continue;
             bool yielded = w->state == YIELDED;
             uint64_t steps = run_warp(w);
             n += steps;
-            ran |= !yielded || w->state != YIELDED || steps > 8;
+            ran |= !yielded || w->state != YIELDED || steps > MOST_OF_A_TRY;
         }
         if (!any)
             break;
         for (uint32_t r = 0; r < n_ranks; r++)
             ran |= release(&blocks[r]);
         ran |= release_cluster(n_ranks);
+        still = ran || others ? 0 : still + 1;
         idle = ran ? 0 : idle + 1;
         if (idle == 1000)
             fail(blocks->warp[0].op, "no warp of the block can go on");
@@ -303,6 +311,11 @@ static void set_up_warp(struct warp *w, const struct ptx_kernel *k) {
         abort();
 }
 
+/* Blocks of a cluster. */
+static uint32_t ranks_of(const struct ptx_kernel *k, const struct ptx_launch *l) {
+    return l->cluster ? l->cluster : k->cluster ? k->cluster : 1;
+}
+
 static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launch *l) {
     if (!b->shared) {
         b->shared = aligned_alloc(4096, SHARED_MAX + 4096);
@@ -310,7 +323,7 @@ static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launc
     }
     b->cluster = blocks;
     b->rank = (uint32_t)(b - blocks);
-    b->n_ranks = l->cluster ? l->cluster : 1;
+    b->n_ranks = ranks_of(k, l);
     b->kernel = k;
     b->launch = l;
     b->n_warps = (l->n_threads + LANES - 1) / LANES;
@@ -322,7 +335,7 @@ static void set_up(struct block *b, struct ptx_kernel *k, const struct ptx_launc
 }
 
 void ptx_run(struct ptx_kernel *k, const struct ptx_launch *l) {
-    uint32_t n_ranks = l->cluster ? l->cluster : 1, columns = l->grid_x / n_ranks;
+    uint32_t n_ranks = ranks_of(k, l), columns = l->grid_x / n_ranks;
     uint64_t seed = l->order ? mixed(l->order) : 0, n = (uint64_t)columns * l->grid_y;
 
     ptx_set_running(k);
