@@ -2,15 +2,16 @@
 
 #include <stdio.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include "base/control_group.h"
 #include "base/util.h"
 
 /*
  * The smallest of three: what the machine has available, what is left below each limit of the
- * control groups above this process, the limit of the address space. Caches of files count as
- * available in the first two, since the kernel drops them: a group in which a model has just been
- * downloaded is full of them. Memory that other processes may claim later is not foreseen: the
- * caller takes a part of the answer.
+ * control groups above this process, what is left below the limit of the address space. Caches of
+ * files count as available in the first two, since the kernel drops them: a group in which a model
+ * has just been downloaded is full of them. Memory that other processes may claim later is not
+ * foreseen: the caller takes a part of the answer.
  */
 
 #define UNKNOWN (4ull << 30) /* assumed where /proc/meminfo cannot be read */
@@ -66,6 +67,18 @@ static uint64_t of_machine(void) {
     return kib << 10;
 }
 
+/* Returns the bytes of the address space that this process has mapped; 0: not known. */
+static uint64_t mapped(void) {
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    if (f && fscanf(f, "%llu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 uint64_t memory_available(void) {
     uint64_t room = of_machine();
     char path[CONTROL_GROUP_PATH];
@@ -74,6 +87,6 @@ uint64_t memory_available(void) {
     if (control_group_path(path))
         room = MIN(room, memory_in_group(CONTROL_GROUP_ROOT, path));
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        room = MIN(room, limit.rlim_cur);
+        room = MIN(room, limit.rlim_cur - MIN(mapped(), limit.rlim_cur));
     return room;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cpus.h"
@@ -98,4 +99,23 @@ Test(control_group, whole_processors_of_the_tightest_limit_count) {
         cr_expect_eq(cpus_in_group(root, "/a/b"), cases[i].n, "case %zu", i);
     }
     cr_expect_geq(cpus_usable(), 1);
+}
+
+/* The limits are relative to what is mapped: the sanitizers map more than any memory. */
+Test(memory, limit_of_the_address_space_counts_without_what_is_mapped) {
+    unsigned long long pages;
+    FILE *f = fopen("/proc/self/statm", "re");
+
+    cr_assert(f && fscanf(f, "%llu", &pages) == 1 && fclose(f) == 0);
+    rlim_t mapped = pages * (rlim_t)sysconf(_SC_PAGESIZE);
+    struct rlimit limit = {mapped + (64u << 20), RLIM_INFINITY};
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    uint64_t room = memory_available();
+    cr_expect_leq(room, 64u << 20);
+    cr_expect_gt(room, 48u << 20);
+    limit.rlim_cur = mapped / 2;
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    cr_expect_eq(memory_available(), 0);
+    limit.rlim_cur = RLIM_INFINITY;
+    cr_assert_eq(setrlimit(RLIMIT_AS, &limit), 0);
 }
