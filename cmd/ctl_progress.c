@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -35,11 +36,18 @@ struct size_text size_text(uint64_t bytes) {
     return t;
 }
 
+/* Returns whether a line can be drawn again: a dumb terminal (an editor's) shows the sequences. */
+static bool can_draw(void) {
+    const char *kind = getenv("TERM");
+
+    return isatty(STDERR_FILENO) && (!kind || strcmp(kind, "dumb") != 0);
+}
+
 void progress_init(struct progress *p, bool json) {
     *p = (struct progress){
-        .form = json                    ? PROGRESS_JSON
-                : isatty(STDERR_FILENO) ? PROGRESS_TERMINAL
-                                        : PROGRESS_PLAIN,
+        .form = json         ? PROGRESS_JSON
+                : can_draw() ? PROGRESS_TERMINAL
+                             : PROGRESS_PLAIN,
         .out = json ? stdout : stderr,
         .what = "",
     };

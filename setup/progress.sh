@@ -5,6 +5,9 @@
 progress_dir=$(mktemp -d)
 progress_log=$progress_dir/log
 progress_pid=""
+# A dumb terminal shows the sequences that draw a line again.
+progress_draws=no
+[ ! -t 2 ] || [ "${TERM:-}" = dumb ] || progress_draws=yes
 progress_drawn=$progress_dir/drawn
 
 progress_stop() {
@@ -42,7 +45,7 @@ progress_tick() {
     trap - EXIT
     while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
         t=$((SECONDS - start))
-        if [ -t 2 ]; then
+        if [ $progress_draws = yes ]; then
             touch "$progress_drawn"
             printf '\r\033[K%s: %s%d s' "$what" "$($how_far | progress_left $t | sed 's/$/, /')" $t >&2
         elif [ $t -ge $next ]; then
@@ -58,12 +61,12 @@ progress() {
     local what=$1 how_far=$2 status=0 start=$SECONDS
     shift 2
     : >"$progress_log"
-    [ -t 2 ] || echo "$what" >&2
+    [ $progress_draws = yes ] || echo "$what" >&2
     progress_tick "$what" "$how_far" &
     progress_pid=$!
     "$@" >"$progress_log" 2>&1 || status=$?
     progress_stop
     [ $status != 130 ] || exit 130 # Ctrl-C
-    [ $status != 0 ] || ! [ -t 2 ] || [ $((SECONDS - start)) -lt 1 ] || echo "$what: $((SECONDS - start)) s" >&2
+    [ $status != 0 ] || [ $progress_draws = no ] || [ $((SECONDS - start)) -lt 1 ] || echo "$what: $((SECONDS - start)) s" >&2
     return $status
 }

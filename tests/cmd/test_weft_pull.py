@@ -463,20 +463,37 @@ def test_rm_removes_models_and_parts():
         assert home.run(None, "rm", "Some-Q4_K_M").returncode == 1
 
 
+def on_terminal(command, **env):
+    """The exit code, and what a terminal is sent."""
+    primary, secondary = os.openpty()
+    p = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=secondary)
+    os.close(secondary)
+    seen = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(primary, 4096):
+            seen += chunk
+    os.close(primary)
+    p.communicate(timeout=10)
+    return p.returncode, seen
+
+
 def test_terminals_get_a_line_that_is_drawn_again():
     with hub_and_home() as (hub, home):
         hub.faults["cdn"] = [fake_hub.slow(len(MODEL) // 8, 0.15)]
-        primary, secondary = os.openpty()
-        p = subprocess.Popen([program("weftctl"), "pull", NAME], env=home.env(hub), stdout=subprocess.PIPE, stderr=secondary)
-        os.close(secondary)
-        seen = b""
-        with contextlib.suppress(OSError):
-            while chunk := os.read(primary, 4096):
-                seen += chunk
-        os.close(primary)
-        p.communicate(timeout=10)
-        assert p.returncode == 0 and b"\r\033[K" in seen and re.search(rb"\d+ %  \[=* *\]  \S+ \S+ of ", seen), seen
+        code, seen = on_terminal([program("weftctl"), "pull", NAME], **home.env(hub))
+        assert code == 0 and b"\r\033[K" in seen and re.search(rb"\d+ %  \[=* *\]  \S+ \S+ of ", seen), seen
         assert b"/s  0:0" in seen, seen
+
+
+def test_dumb_terminals_get_lines():
+    with hub_and_home() as (hub, home):
+        code, seen = on_terminal([program("weftctl"), "pull", NAME], **home.env(hub, TERM="dumb"))
+        assert code == 0 and b"left to download" in seen and b"\033" not in seen, seen
+    script = pathlib.Path(__file__).parents[2] / "setup/progress.sh"
+    work = "work() { [ $TERM = dumb ] && sleep 1.5 || until [ -e $progress_drawn ]; do sleep 0.1; done; }"
+    for kind, draws in (("dumb", False), ("xterm", True)):
+        code, seen = on_terminal(["bash", "-c", f". {script}; {work}; progress working true work"], PATH=os.environ["PATH"], TERM=kind)
+        assert code == 0 and b"working" in seen and (b"\033" in seen) == draws, (kind, seen)
 
 
 main(globals())
