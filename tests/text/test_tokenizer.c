@@ -386,6 +386,31 @@ Test(text_tokenizer, beginning_and_end_follow_the_metadata) {
     }
 }
 
+/* What a SentencePiece file does not say are its tokens 1 and 2, if they are controls; </s> would be
+ * an end by its text. */
+Test(text_tokenizer, beginning_and_end_of_sentencepiece_are_its_own_unless_said) {
+    for (int said = 0; said < 2; said++)
+        for (int controls = 0; controls < 2; controls++) {
+            struct gguf_writer w;
+
+            gw_init(&w);
+            tiny_scores(&tiny);
+            tiny.token[2] = "<end>";
+            if (!controls)
+                tiny.type[1] = tiny.type[2] = TOKEN_NORMAL;
+            tiny_put(&tiny, &w, "llama", NULL);
+            if (said) {
+                gw_u32(&w, "tokenizer.ggml.bos_token_id", 10);
+                gw_u32(&w, "tokenizer.ggml.eos_token_id", 11);
+            }
+            CLEANUP(tokenizer_freep) struct tokenizer *t = load(&w);
+            cr_expect_eq(tokenizer_bos(t), said ? 10 : controls ? 1 : -1);
+            cr_expect_eq(tokenizer_eos(t), said ? 11 : controls ? 2 : -1);
+            cr_expect_eq(tokenizer_is_end(t, 2), !said && controls);
+            cr_expect_eq(tokenizer_is_end(t, 11), said);
+        }
+}
+
 static void check_ends(const struct tokenizer *t, const char *const *want) {
     size_t n, n_want = 0;
     const int32_t *ids = tokenizer_end_ids(t, &n);
