@@ -144,8 +144,7 @@ static void simplify_type(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
     }
     yyjson_mut_obj_remove_key(schema, "type");
     if (first)
-        yyjson_mut_obj_add_strn(doc, schema, "type", json_mut_text(first),
-                                json_mut_len(first));
+        yyjson_mut_obj_add_strn(doc, schema, "type", json_mut_text(first), json_mut_len(first));
 }
 
 /* Rewrites what templates that walk through @schema stumble over: keywords that are null, schemas

@@ -278,7 +278,8 @@ static int put_all(const struct preset_change *p, struct config *c, struct err *
     return put_preset(p, &text, err);
 }
 
-/* Gives the text @end its former file back, or none, if the preset was not made; else forgets it. */
+/* Gives the text @end its former file back, or none, if the preset was not made; else forgets that
+ * file. */
 static void settle(const struct preset_change *p, const char *end, const char *kept, bool there,
                    bool made) {
     if (!made && !there)
@@ -300,8 +301,8 @@ static int make(const struct preset_change *p, struct err *err) {
     TRY(change(&c, p, err));
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         unlink(path_of(p, texts[i][1]).s); /* of a daemon that was killed meanwhile */
-        there[i] = link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 ||
-                   errno != ENOENT;
+        there[i] =
+            link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 || errno != ENOENT;
     }
     int r = put_all(p, &c, err);
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)

@@ -46,8 +46,8 @@ bool kept_confirm(struct kept_file *f);
  * has it. @bad: the file is not given to another user. */
 void kept_release(struct kept_file *f, bool bad);
 
-/* Returns the memory in bytes of inherited files that no model has claimed, except that of @but (may
- * be NULL). */
+/* Returns the memory in bytes of inherited files that no model has claimed, except that of @but
+ * (may be NULL). */
 uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
 /* Drops these files. */
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but);

@@ -439,8 +439,8 @@ static void expect_keys(struct scene *s, void *socket, const uint8_t key[16], co
            text);
 }
 
-/* A salt that is not known any more, or too long, is replaced by the isolation key, so that no other
- * request finds these blocks. */
+/* A salt that is not known any more, or too long, is replaced by the isolation key, so that no
+ * other request finds these blocks. */
 Test(kv_events, the_first_block_has_the_salt) {
     static const uint32_t lens[] = {1, 31, 32, SALT_BYTES};
     static const uint8_t plain[16] = {1, 2}, first[16] = {[3] = 127, [14] = 5, [15] = 1},

@@ -1,4 +1,5 @@
-/* Presets: which models a folder of them and a folder of files have, and those that clients make. */
+/* Presets: which models a folder of them and a folder of files have, and those that clients
+ * make. */
 
 #include <criterion/criterion.h>
 #include <errno.h>

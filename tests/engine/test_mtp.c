@@ -26,11 +26,8 @@ static const struct file {
     const char *name, *model; /* model: of an assistant */
 } files[] = {
 #ifdef BACKEND
-    {"qwen35moe-mtp", NULL},
-    {"glm4moe-mtp", NULL},
-    {"qwen35-mtp", NULL},
-    {"deepseek2-mtp", NULL},
-    {"step35-mtp", NULL},
+    {"qwen35moe-mtp", NULL}, {"glm4moe-mtp", NULL}, {"qwen35-mtp", NULL},
+    {"deepseek2-mtp", NULL}, {"step35-mtp", NULL},
 #else
     {"glm4moe-mtp", NULL},          {"qwen35-mtp", NULL},
     {"qwen35moe-mtp", NULL},        {"deepseek2-mtp", NULL},

@@ -386,8 +386,8 @@ Test(text_tokenizer, beginning_and_end_follow_the_metadata) {
     }
 }
 
-/* What a SentencePiece file does not say are its tokens 1 and 2, if they are controls; </s> would be
- * an end by its text. */
+/* What a SentencePiece file does not say are its tokens 1 and 2, if they are controls; </s> would
+ * be an end by its text. */
 Test(text_tokenizer, beginning_and_end_of_sentencepiece_are_its_own_unless_said) {
     for (int said = 0; said < 2; said++)
         for (int controls = 0; controls < 2; controls++) {
