@@ -20,7 +20,7 @@ const char *condensed_lacks(const struct model_shape *s, const struct model_op *
         (s->stream.n > BLEND_STREAMS || !s->stream.rounds))
         return "residual streams of this kind";
     if (op->kind == OP_PICK && (c->index_dim > PICK_DIM || c->n_index > PICK_HEADS ||
-                                c->n_index * c->index_dim > PICK_QUERY))
+                                round_up(c->n_index, 16) * round_up(c->index_dim, 32) > PICK_QUERY))
         return "indexers of this size";
     return NULL;
 }

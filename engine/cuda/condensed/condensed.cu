@@ -9,14 +9,15 @@
  * turn_heads       a warp a head
  * condense         a block a row, which does something where a block of positions ends
  * keep_rows        a block a row that is kept, behind all that read what lay there
- * score_blocks     a row's queries in shared memory, a thread a key, which it holds in registers
+ * score_blocks     a row's queries in shared memory, 16 keys a warp, which it holds in registers
  * choose_blocks    a block a row: the least score that is taken, byte by byte from the highest, and
  *                  then the blocks in their order
- * attend_condensed eight heads of a row, a warp each, which share the keys in shared memory
+ * attend_condensed sixteen heads of a row, and 32 keys at a time, in halves, in shared memory: a warp
+ *                  has the scores of eight keys by one half of their values, then 64 of the values
  */
 
 #include "engine/cuda/condensed/kernels_condensed.h"
-#include "engine/cuda/rows/rows.cuh"
+#include "engine/cuda/attention/attention.cuh"
 #include "engine/shared/sampling.h"
 #include "engine/shared/shares.h"
 
@@ -242,50 +243,106 @@ KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {
 
 /* -- the choice of blocks ---------------------------------------------------------------------- */
 
-/* The sum over heads for one key; q, weight: shared. */
-DEVICE float score_of(const struct pick_args &a, const uint16_t *key, const float *q,
-                      const float *weight) {
-    struct vec4 k[PICK_DIM / 8];
-    float score = 0;
+/* Values @d .. @d + 7 of the @n of @x times @factor, as halves; 0 behind the last one. */
+DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float factor) {
+    float v[8];
 
+    if (d >= n)
+        return {0, 0, 0, 0};
+    load_four(x + d, v);
+    load_four(x + d + 4, v + 4);
 #pragma unroll
-    for (uint32_t c = 0; c < PICK_DIM / 8; c++)
-        if (c * 8 < a.keys.n)
-            k[c] = load16(key + c * 8);
-    for (uint32_t h = 0; h < a.n_head; h++, q += a.keys.n) {
-        float z = 0;
+    for (int i = 0; i < 8; i++)
+        v[i] = finite_half(v[i] * factor);
+    return {pack_halves(v[0], v[1]), pack_halves(v[2], v[3]), pack_halves(v[4], v[5]),
+            pack_halves(v[6], v[7])};
+}
 
-#pragma unroll
-        for (uint32_t c = 0; c < PICK_DIM / 8; c++)
-            if (c * 8 < a.keys.n)
-#pragma unroll
-                for (uint32_t i = 0; i < 8; i++)
-                    z = fmaf(q[c * 8 + i],
-                             half_to_float((uint16_t)(word_of(k[c], (int)i / 2) >> i % 2 * 16)), z);
-        score += z > 0 ? z * weight[h] : 0;
+/* Puts the queries of row @r to shared memory, as mma takes them: of 16 heads and 32 values, of
+ * which lane 4 g + t has 8 from 8 t on, for a first and a second product. */
+DEVICE void take_picks(const struct pick_args &a, uint32_t r, struct vec4 *to) {
+    uint32_t n = a.keys.n, blocks = (n + 31) / 32, tiles = (a.n_head + 15) / 16;
+
+    for (uint32_t i = threadIdx.x; i < tiles * blocks * 32; i += CUDA_THREADS) {
+        uint32_t lane = i % 32, head = i / 32 / blocks * 16 + lane / 4;
+        uint32_t d = i / 32 % blocks * 32 + lane % 4 * 8;
+        const float *q = a.q + ((size_t)r * a.n_head + head) * n;
+        struct vec4 low = eight_halves(q, d, head < a.n_head ? n : 0, 1);
+        struct vec4 high = eight_halves(q + 8 * n, d, head + 8 < a.n_head ? n : 0, 1);
+
+        store16(to + i / 32 * 64 + lane, {low.x, high.x, low.y, high.y});
+        store16(to + i / 32 * 64 + 32 + lane, {low.z, high.z, low.w, high.w});
     }
-    return score;
+}
+
+/* Scores keys @i .. @i + 15 of the @n of a row, by a warp; q, weight: shared. */
+DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, uint32_t i,
+                       uint32_t n, const struct vec4 *q, const float *weight, float *score) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = (a.keys.n + 31) / 32;
+    struct vec4 k[2][PICK_DIM / 32];
+    float sum[2][2] = {{0, 0}, {0, 0}};
+
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        uint32_t at = i + 8 * e + g;
+        const uint16_t *key = key_of(a.keys, a.batch, seq, at < n ? at : n - 1);
+
+#pragma unroll
+        for (uint32_t b = 0; b < PICK_DIM / 32; b++)
+            k[e][b] = 32 * b + 8 * t < a.keys.n ? load16(key + 32 * b + 8 * t) : vec4{0, 0, 0, 0};
+    }
+    for (uint32_t h = 0; h < a.n_head; h += 16, q += blocks * 64) {
+        float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+
+#pragma unroll
+        for (uint32_t b = 0; b < PICK_DIM / 32; b++) {
+            if (b >= blocks)
+                break;
+            struct vec4 q0 = load16(q + b * 64 + lane), q1 = load16(q + b * 64 + 32 + lane);
+
+#pragma unroll
+            for (uint32_t e = 0; e < 2; e++) {
+                mma(c[e], q0.x, q0.y, q0.z, q0.w, k[e][b].x, k[e][b].y);
+                mma(c[e], q1.x, q1.y, q1.z, q1.w, k[e][b].z, k[e][b].w);
+            }
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++) {
+            float z = c[j / 4][j % 4], &to = sum[j / 4][j % 2];
+
+            to = fmaf(z > 0 ? z : 0, weight[h + g + j % 4 / 2 * 8], to);
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        float &to = sum[j / 2][j % 2];
+
+        for (int m = 4; m < 32; m *= 2)
+            to += lane_xor(to, m);
+        uint32_t at = i + j / 2 * 8 + 2 * t + j % 2;
+        if (g == 0 && at < n)
+            score[at] = to;
+    }
 }
 
 KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    SHARED float q[PICK_QUERY], weight[PICK_HEADS];
-    uint32_t r = a.row0 + blockIdx.x, first = blockIdx.y * CUDA_THREADS;
+    SHARED struct vec4 q[PICK_QUERY / 8];
+    SHARED float weight[PICK_HEADS];
+    uint32_t r = a.row0 + blockIdx.x, first = (blockIdx.y * WARPS + threadIdx.x / 32) * 16;
 
     if (r >= a.batch->n_rows)
         return;
-    uint32_t n = (a.batch->pos[r] + 1) / a.keys.block, n_q = a.n_head * a.keys.n;
-    if (n <= a.n_best || first >= n)
+    uint32_t n = (a.batch->pos[r] + 1) / a.keys.block;
+    if (n <= a.n_best || blockIdx.y * WARPS * 16 >= n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    for (uint32_t i = threadIdx.x; i < n_q; i += CUDA_THREADS)
-        q[i] = a.q[(size_t)r * n_q + i];
-    for (uint32_t i = threadIdx.x; i < a.n_head; i += CUDA_THREADS)
-        weight[i] = a.weight[(size_t)r * a.n_head + i] * a.by;
+    take_picks(a, r, q);
+    for (uint32_t i = threadIdx.x; i < (a.n_head + 15) / 16 * 16; i += CUDA_THREADS)
+        weight[i] = i < a.n_head ? a.weight[(size_t)r * a.n_head + i] * a.by : 0;
     sync_block();
-    for (uint32_t i = first + threadIdx.x; i < n; i += gridDim.y * CUDA_THREADS)
-        a.score[(size_t)blockIdx.x * a.stride + i] =
-            score_of(a, key_of(a.keys, a.batch, seq, i), q, weight);
+    for (uint32_t i = first; i < n; i += gridDim.y * WARPS * 16)
+        score_keys(a, seq, i, n, q, weight, a.score + (size_t)blockIdx.x * a.stride);
 }
 
 /* Returns samp_ordered() of x, where -0 is 0. */
@@ -383,72 +440,6 @@ struct lean_view {
     uint32_t row, first, n_window, n;
 };
 
-/* Brings key @i of a row to shared memory, by one warp. */
-DEVICE void bring_key(const struct lean_args &a, const struct lean_view &v, uint32_t i, float *to) {
-    uint32_t lane = threadIdx.x % 32, n = a.turn.dim, pos = v.first + i;
-
-    if (i < v.n_window) {
-        const float *from = pos < v.seq.pos0
-                                ? a.state + v.seq.state * a.stride + (size_t)(pos % a.window) * n
-                                : a.key + (size_t)(v.seq.row0 + pos - v.seq.pos0) * n;
-
-        for (uint32_t k = lane; k < n; k += 32)
-            to[k] = from[k];
-        return;
-    }
-    uint32_t block = i - v.n_window;
-    const uint16_t *from =
-        key_of(a.keys, a.batch, v.seq, a.pick ? a.pick[(size_t)v.row * a.n_best + block] : block);
-    for (uint32_t k = lane; k < n; k += 32)
-        to[k] = half_to_float(from[k]);
-}
-
-/* A head's attention to some of the keys: the largest score so far, the sum of the weights, and the
- * lane's part of the query and of the sum of values. */
-struct lean_head {
-    float max, sum, q[LEAN_DIM / 32], o[LEAN_DIM / 32];
-};
-
-/* Weighs @n keys (shared), by one warp. */
-DEVICE void weigh_keys(const struct lean_args &a, const float (*key)[LEAN_DIM], uint32_t n,
-                       struct lean_head &h) {
-    uint32_t lane = threadIdx.x % 32;
-    float z[LEAN_TILE], max = h.max;
-
-#pragma unroll
-    for (uint32_t j = 0; j < LEAN_TILE; j++) {
-        z[j] = 0;
-        if (j < n)
-#pragma unroll
-            for (uint32_t e = 0; e < LEAN_DIM / 32; e++)
-                if (lane + 32 * e < a.turn.dim)
-                    z[j] = fmaf(h.q[e], key[j][lane + 32 * e], z[j]);
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < LEAN_TILE; j++) {
-        z[j] = warp_sum(z[j]) * a.scale;
-        max = j < n && z[j] > max ? z[j] : max;
-    }
-    float back = mx_expf(h.max - max);
-    h.max = max;
-    h.sum *= back;
-#pragma unroll
-    for (uint32_t e = 0; e < LEAN_DIM / 32; e++)
-        h.o[e] *= back;
-#pragma unroll
-    for (uint32_t j = 0; j < LEAN_TILE; j++) {
-        if (j >= n)
-            continue;
-        float weight = mx_expf(z[j] - max);
-
-        h.sum += weight;
-#pragma unroll
-        for (uint32_t e = 0; e < LEAN_DIM / 32; e++)
-            if (lane + 32 * e < a.turn.dim)
-                h.o[e] = fmaf(weight, key[j][lane + 32 * e], h.o[e]);
-    }
-}
-
 DEVICE struct lean_view view_of(const struct lean_args &a, uint32_t r) {
     struct lean_view v;
     uint32_t end = a.batch->pos[r] + 1;
@@ -463,37 +454,190 @@ DEVICE struct lean_view view_of(const struct lean_args &a, uint32_t r) {
     return v;
 }
 
+#define LEAN_ROW (LEAN_DIM + 8)       /* halves of a key in shared memory: no two on a bank */
+#define LEAN_HALF (LEAN_DIM / 64 / 2) /* blocks of 64 values of a key for one warp's scores */
+
+/* A tile of keys, their scores by either half of the values, and their weights. */
+struct alignas(16) lean_shared {
+    uint16_t key[LEAN_TILE][LEAN_ROW];
+    float score[2][LEAN_HEADS][LEAN_TILE + 8];
+    uint16_t weight[LEAN_HEADS][LEAN_TILE + 8];
+    float back[LEAN_HEADS], sum[LEAN_HEADS]; /* factor of what was added before; of the weights */
+};
+
+/* Brings the tile of keys from @i on, eight threads a key; zeros behind the last key or value. */
+DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uint32_t i,
+                       struct lean_shared &s) {
+    uint32_t nth = threadIdx.x / 8, at = i + nth, n = a.turn.dim, pos = v.first + at;
+    uint32_t end = (n + 63) / 64 * 64, block = at - v.n_window;
+    uint16_t *to = s.key[nth];
+
+    if (at < v.n_window) {
+        const float *from = pos < v.seq.pos0
+                                ? a.state + v.seq.state * a.stride + (size_t)(pos % a.window) * n
+                                : a.key + (size_t)(v.seq.row0 + pos - v.seq.pos0) * n;
+
+        for (uint32_t d = threadIdx.x % 8 * 8; d < end; d += 64)
+            store16(to + d, eight_halves(from, d, n, 1));
+        return;
+    }
+    const uint16_t *from = NULL;
+    if (at < v.n)
+        from = key_of(a.keys, a.batch, v.seq,
+                      a.pick ? a.pick[(size_t)v.row * a.n_best + block] : block);
+    for (uint32_t d = threadIdx.x % 8 * 8; d < end; d += 64)
+        store16(to + d, from && d < n ? load16(from + d) : vec4{0, 0, 0, 0});
+}
+
+/* The warp's part of the queries, as mma takes them, by powers of two: of heads g and g + 8 of lane
+ * 4 g + t 16 values from 16 t on of each block of 64. */
+DEVICE void take_heads(const struct lean_args &a, uint32_t r, uint32_t head0,
+                       struct vec4 q[LEAN_HALF][4]) {
+    uint32_t lane = threadIdx.x % 32, head = head0 + lane / 4, n = a.turn.dim;
+    const float *from = a.q + ((size_t)r * a.n_head + head) * n;
+
+#pragma unroll
+    for (uint32_t e = 0; e < 2 * LEAN_HALF; e++) {
+        uint32_t d = threadIdx.x / 128 * (LEAN_DIM / 2) + e / 2 * 64 + lane % 4 * 16 + e % 2 * 8;
+        struct vec4 low = eight_halves(from, d, head < a.n_head ? n : 0, a.scale * LOG2_E);
+        struct vec4 high =
+            eight_halves(from + 8 * n, d, head + 8 < a.n_head ? n : 0, a.scale * LOG2_E);
+
+        q[e / 2][e % 2 * 2] = {low.x, high.x, low.y, high.y};
+        q[e / 2][e % 2 * 2 + 1] = {low.z, high.z, low.w, high.w};
+    }
+}
+
+/* Scores of eight keys of the tile by a half of their @n values, by a warp. */
+DEVICE void score_tile(const struct vec4 q[LEAN_HALF][4], uint32_t n, struct lean_shared &s) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+    uint32_t key = warp % 4 * 8, d0 = warp / 4 * (LEAN_DIM / 2);
+    float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, *to = s.score[warp / 4][g] + key + 2 * t;
+
+#pragma unroll
+    for (uint32_t b = 0; b < LEAN_HALF; b++) {
+        const uint16_t *from = s.key[key + g] + d0 + b * 64 + 16 * t;
+
+        if (d0 + b * 64 >= n)
+            break;
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++) {
+            struct vec4 k = load16(from + 8 * e), q0 = q[b][2 * e], q1 = q[b][2 * e + 1];
+
+            mma(c[e], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
+            mma(c[e], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
+        }
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++)
+        to[j / 2 * 8 * (LEAN_TILE + 8) + j % 2] = c[0][j] + c[1][j];
+}
+
+/* A head's largest score so far, by powers of two, and the sum of its weights, in all of the 16
+ * threads that weigh its keys. */
+struct lean_head {
+    float max, sum;
+};
+
+/* Weighs two of the tile's @n keys for one head, by each thread. */
+DEVICE void weigh_keys(uint32_t n, struct lean_head &h, struct lean_shared &s) {
+    uint32_t head = threadIdx.x / 16, key = threadIdx.x % 16 * 2;
+    float z[2], max = h.max, sum;
+
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+        z[j] = s.score[0][head][key + j] + s.score[1][head][key + j];
+        z[j] = key + j < n ? z[j] : -INFINITY;
+        max = fmaxf(max, z[j]);
+    }
+    for (int m = 1; m < 16; m *= 2)
+        max = fmaxf(max, lane_xor(max, m));
+    float back = exp2_fast(h.max - max), w0 = exp2_fast(z[0] - max), w1 = exp2_fast(z[1] - max);
+    sum = w0 + w1;
+    for (int m = 1; m < 16; m *= 2)
+        sum += lane_xor(sum, m);
+    h.max = max;
+    h.sum = fmaf(h.sum, back, sum);
+    *(uint32_t *)&s.weight[head][key] = pack_halves(w0, w1);
+    if (key == 0)
+        s.back[head] = back;
+}
+
+/* Adds the tile's values times their weights, the warp's 64 of @n. */
+DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, d0 = threadIdx.x / 32 * 64;
+    float back[2] = {s.back[g], s.back[g + 8]};
+    uint32_t p[2][4];
+
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++)
+        p[j / 4][j % 4] =
+            *(const uint32_t *)&s.weight[g + j % 2 * 8][j / 4 * 16 + j % 4 / 2 * 8 + 2 * t];
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+        if (d0 + 8 * j >= n)
+            break;
+        struct vec4 v = load_transposed(&s.key[lane][d0 + 8 * j]);
+
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            o[j][k] *= back[k / 2];
+        mma(o[j], p[0][0], p[0][1], p[0][2], p[0][3], v.x, v.y);
+        mma(o[j], p[1][0], p[1][1], p[1][2], p[1][3], v.z, v.w);
+    }
+}
+
+/* Divides by the sums, turns back and stores the heads from @head0 on, which lie where keys were. */
+DEVICE void put_heads(const struct lean_args &a, uint32_t r, uint32_t head0, const float o[8][4],
+                      struct lean_shared &s) {
+    float(*head)[LEAN_ROW] = (float(*)[LEAN_ROW])s.key;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
+
+    static_assert(sizeof(float[LEAN_HEADS][LEAN_ROW]) <= sizeof(s.key), "the heads' place");
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++)
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            uint32_t h = lane / 4 + k / 2 * 8, d = warp * 64 + 8 * j + lane % 4 * 2 + k % 2;
+
+            if (d < n)
+                head[h][d] = o[j][k] / s.sum[h];
+        }
+    sync_block();
+    for (uint32_t h = warp; h < LEAN_HEADS && head0 + h < a.n_head; h += WARPS) {
+        turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, -1, head[h]);
+        for (uint32_t i = lane; i < n; i += 32)
+            a.o[((size_t)r * a.n_head + head0 + h) * n + i] = head[h][i];
+    }
+}
+
 KERNEL(attend_condensed, struct lean_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    SHARED float key[LEAN_TILE][LEAN_DIM];
-    uint32_t r = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
-    uint32_t head = blockIdx.y * LEAN_HEADS + warp;
+    SHARED struct lean_shared s;
+    uint32_t r = blockIdx.x, head0 = blockIdx.y * LEAN_HEADS, head = head0 + threadIdx.x / 16;
+    struct vec4 q[LEAN_HALF][4];
+    float o[8][4];
 
     if (r >= a.batch->n_rows)
         return;
-    bool is_head = head < a.n_head; /* the others bring keys */
-    size_t at = ((size_t)r * a.n_head + (is_head ? head : 0)) * n;
-    struct lean_head h = {a.sinks[is_head ? head : 0], 1, {}, {}};
     const struct lean_view v = view_of(a, r);
+    struct lean_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
+    take_heads(a, r, head0, q);
 #pragma unroll
-    for (uint32_t e = 0; e < LEAN_DIM / 32; e++) {
-        h.q[e] = lane + 32 * e < n ? a.q[at + lane + 32 * e] : 0;
-        h.o[e] = 0;
-    }
+    for (uint32_t j = 0; j < 32; j++)
+        o[j / 4][j % 4] = 0;
     for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
         sync_block();
-        for (uint32_t j = warp; j < LEAN_TILE && i + j < v.n; j += WARPS)
-            bring_key(a, v, i + j, key[j]);
+        bring_keys(a, v, i, s);
         sync_block();
-        weigh_keys(a, key, v.n - i < LEAN_TILE ? v.n - i : LEAN_TILE, h);
+        score_tile(q, a.turn.dim, s);
+        sync_block();
+        weigh_keys(v.n - i, h, s);
+        sync_block();
+        add_values(a.turn.dim, s, o);
     }
+    if (threadIdx.x % 16 == 0)
+        s.sum[threadIdx.x / 16] = h.sum;
     sync_block();
-#pragma unroll
-    for (uint32_t e = 0; e < LEAN_DIM / 32; e++)
-        if (lane + 32 * e < n)
-            key[warp][lane + 32 * e] = h.o[e] / h.sum;
-    sync_warp();
-    turn_head(a.turn, a.rope + (size_t)r * a.turn.n_rot, -1, key[warp]);
-    for (uint32_t i = lane; i < n && is_head; i += 32)
-        a.o[at + i] = key[warp][i];
+    put_heads(a, r, head0, o, s);
 }

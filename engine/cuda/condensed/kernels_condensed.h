@@ -18,9 +18,9 @@ extern "C" {
 #define PICK_ROWS 64u    /* rows whose blocks are scored at a time */
 #define PICK_HEADS 256u  /* queries of an indexer, at most */
 #define PICK_DIM 128u    /* values of a query, at most */
-#define PICK_QUERY 8192u /* values of all queries of a row, at most */
-#define LEAN_TILE 16u    /* keys in shared memory at a time */
-#define LEAN_HEADS 8u    /* heads of a block, a warp each */
+#define PICK_QUERY 8192u /* values of a row's queries, at most, by 16 queries of 32 values */
+#define LEAN_TILE 32u    /* keys in shared memory at a time */
+#define LEAN_HEADS 16u   /* heads of a block */
 #define LEAN_DIM 512u    /* values of a head, at most */
 
 /* x = the sum of a row's streams times their weights, b = 0; the weights of SPREAD to @weight. They
