@@ -58,9 +58,9 @@ static bool is_first(const struct proof *p, uint32_t i) {
     for (uint32_t k = 0; k < i; k++) {
         const struct model_op *x = &p->m->op[k];
 
-        if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls &&
-            x->heads.n == op->heads.n && x->heads.n_kv == op->heads.n_kv &&
-            x->heads.dim == op->heads.dim &&
+        if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls && x->block == op->block &&
+            !x->table == !op->table && x->heads.n == op->heads.n &&
+            x->heads.n_kv == op->heads.n_kv && x->heads.dim == op->heads.dim &&
             device_of_layer(&p->m->shape, x->layer) == device_of_layer(&p->m->shape, op->layer))
             return false;
     }
@@ -314,6 +314,7 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
 static int open_judge(struct proof *p, const struct engine_opts *o, struct err *err) {
     const struct model_shape *s = &p->shape;
 
+    p->shape.condensed.n_block = MIN(s->condensed.n_block, PROOF_BLOCKS);
     p->opts = *o;
     p->opts.max_rows = p->opts.max_context = p->n_rows;
     p->opts.max_seqs = p->opts.max_wants = 1;

@@ -8,6 +8,10 @@
 
 #include "engine/model.h"
 
+/* Blocks that a row of the proof sees of those that an indexer chooses from, on both: fewer than the
+ * rows have, so that the choice is tried. be_ops.proving sets and ends it for the device. */
+#define PROOF_BLOCKS 2u
+
 /*
  * @m is loaded on @be, which is idle. A variant of the backend (be_ops.variant) without which the
  * results are right is left out, and @note says which and why, in one line; "" if nothing is. 0,

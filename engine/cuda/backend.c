@@ -10,6 +10,7 @@
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/ranks/ranks.h"
+#include "engine/prove.h"
 #include "engine/quant.h"
 
 #define MIN_MAJOR 8 /* mma.m16n8k16, cp.async */
@@ -436,12 +437,13 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     return true;
 }
 
-/* Begins or ends the proof. Its steps are not the model's: no graph of them is kept, and their
- * picks are not counted. */
+/* Begins or ends the proof. Its steps are not the model's: no graph of them is kept, their picks of
+ * experts are not counted, and rows see fewer blocks. */
 static bool proving(struct be *b, bool on) {
     if (!cuda_selftest_wanted())
         return false;
     graph_forget(b);
+    b->condensed.n_best = MIN(b->shape->condensed.n_block, on ? PROOF_BLOCKS : UINT32_MAX);
     if (!on)
         cuda_clear_picks(b);
     return true;

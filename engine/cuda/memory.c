@@ -167,6 +167,7 @@ static void add_condensed(struct be *b) {
     if (c->window == 0)
         return;
     to->max_blocks = MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block);
+    to->n_best = c->n_block;
     const struct {
         void *where;
         size_t n;

@@ -215,7 +215,7 @@ int step_pick(struct step *s, const struct model_op *op) {
         .n_pick = b->condensed.n_pick,
         .keys = keys_of(b, op, c->index_dim),
         .n_head = c->n_index,
-        .n_best = c->n_block,
+        .n_best = b->condensed.n_best,
         .stride = b->condensed.max_blocks,
         .by = 1.0f / sqrtf((float)(c->n_index * c->index_dim)),
     };
@@ -252,7 +252,7 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
         .turn = rope_of(b, op, m->head_dim),
         .n_head = m->n_head,
         .window = m->condensed.window,
-        .n_best = m->condensed.n_block,
+        .n_best = b->condensed.n_best,
         .scale = m->attn_scale,
     };
     const struct keep_rows_args kept = {

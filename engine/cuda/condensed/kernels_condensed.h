@@ -139,6 +139,7 @@ struct condensed {
     float *q, *score;        /* the indexer's queries; [PICK_ROWS][max_blocks] */
     uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
     uint32_t max_blocks;     /* short blocks of a context */
+    uint32_t n_best;         /* that a row sees at most; fewer during the proof */
     const struct weights *in;
 };
 

@@ -121,11 +121,10 @@ Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
         cr_expect(at_once.digest[i] && at_once.digest[i] == other.digest[i], "position %u", i);
 }
 
-/* Leaves out score_blocks: rows of the proof see all blocks. */
 Test(cuda_condensed, a_device_that_is_wrong_is_refused) {
-    static const char *const kernels[] = {"blend",           "spread",    "turn_heads",
-                                          "condense",        "keep_rows", "choose_blocks",
-                                          "attend_condensed"};
+    static const char *const kernels[] = {"blend",         "spread",          "turn_heads",
+                                          "condense",      "keep_rows",       "score_blocks",
+                                          "choose_blocks", "attend_condensed"};
     struct fake_cuda *fake = fake_find();
     char path[TEST_DATA_PATH];
 
