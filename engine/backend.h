@@ -201,8 +201,10 @@ struct model_shape {
     uint32_t n_expert_group, n_group_used;
     uint32_t n_ff_shared; /* width of the expert that every row has; 0: there is none */
     /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
-     * n_expert bits]. NULL: none. */
+     * n_expert bits]. NULL: none. fetches: the device computes them, too; the host has all experts
+     * of such layers, and the bits say which the device does not have at first. */
     const uint32_t *host_experts;
+    bool fetches;
     uint32_t n_host_ffn;    /* or the number of last layers whose FFNs it has, without experts */
     uint64_t host_bytes;    /* bytes of either in its memory */
     uint32_t n_layer_input; /* width of LAYER_INPUT in a layer; 0: the model has none */
@@ -605,7 +607,7 @@ static inline bool expert_is_hosts(const struct model_shape *s, uint32_t layer, 
            (s->host_experts[layer * host_words(s) + expert / 32] >> expert % 32 & 1);
 }
 
-/* Returns the number of a layer's experts that the host holds. */
+/* Returns the number of a layer's experts that the host holds and the device does not. */
 static inline uint32_t n_host_experts(const struct model_shape *s, uint32_t layer) {
     uint32_t n = 0;
 
@@ -631,7 +633,7 @@ static inline uint32_t device_of_layer(const struct model_shape *s, uint32_t lay
 
 /* Returns true if the host computes a part of the model beside a device. */
 static inline bool has_host_part(const struct model_shape *s) {
-    return s->host_experts || s->n_host_ffn;
+    return (s->host_experts && !s->fetches) || s->n_host_ffn;
 }
 
 /*
@@ -752,7 +754,8 @@ struct be_ops {
     const char *(*fault)(const struct be *b);
     /* With opts.experts_fd: how often the experts of the layers were picked since open(),
      * [n_layer][n_expert], as of the step that ended last, whose number is a multiple of
-     * PICKS_STEPS. NULL, also of the answer: not known. */
+     * PICKS_STEPS; with shape.fetches then how many of these picks found their expert on the host.
+     * NULL, also of the answer: not known. */
     const uint64_t *(*picks)(const struct be *b);
     /* Checks that this machine can run the backend, and every device that @o names: 0 or -errno
      * with @err. NULL: always. */

@@ -50,6 +50,25 @@ uint32_t place_order(const struct place_case *c, uint32_t *out) {
     return n;
 }
 
+int place_evenly(const struct place_case *c, uint32_t *order, uint32_t n) {
+    CLEANUP(freep) uint32_t *by_picks = malloc(MAX(n, 1u) * sizeof(*order));
+    CLEANUP(freep) uint32_t *rank = malloc(MAX(n, 1u) * sizeof(*rank));
+    CLEANUP(freep) uint32_t *seen = calloc(c->n_layer, sizeof(*seen));
+    uint32_t at = 0;
+
+    if (!by_picks || !rank || !seen)
+        return -ENOMEM;
+    memcpy(by_picks, order, n * sizeof(*order));
+    for (uint32_t i = 0; i < n; i++)
+        rank[i] = seen[order[i] / c->n_expert]++;
+    for (uint32_t r = 0; r < c->n_expert; r++)
+        for (uint32_t i = 0; i < n; i++)
+            if (rank[i] == r)
+                order[at++] = by_picks[i];
+    assert(at == n);
+    return 0;
+}
+
 static bool has(const struct place_case *c, const uint32_t *host, uint32_t number) {
     uint32_t l = number / c->n_expert, e = number % c->n_expert;
 
@@ -98,13 +117,14 @@ static uint64_t stored_bytes(const struct tensor *t) {
     return backend_cpu.stored_bytes(t);
 }
 
-/* Returns the bytes of one of the op's experts. */
+/* Returns the bytes of one of the op's experts; tiles of a device have about the file's. */
 static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op) {
     uint64_t n = 0;
 
     for (int w = 0; w < OP_MATRICES; w++)
         if (op->w[w] && (w == 0 || op->w[w] != op->w[w - 1])) /* GLU_RELU: gates are ups */
-            n += stored_bytes(op->w[w]) / m->shape.n_expert;
+            n +=
+                (m->shape.fetches ? op->w[w]->n_bytes : stored_bytes(op->w[w])) / m->shape.n_expert;
     return n;
 }
 
@@ -129,6 +149,8 @@ static struct placement count(const struct model *m) {
         p.n_host_layers += n > 0;
         p.n_experts += m->shape.n_expert;
         p.n_host += n;
+        if (n > 0 && m->shape.fetches)
+            n = m->shape.n_expert; /* the host has all of the layer's */
         p.host_bytes += n * bytes_of_expert(m, op);
     }
     assert(p.n_host <= p.n_experts && p.n_host_layers <= p.n_layers);
@@ -259,9 +281,19 @@ static void keep_if_best(struct choice *c, double *best) {
     memcpy(c->best, c->m->host_experts, n_words(c->m) * sizeof(uint32_t));
 }
 
+/* The rarest experts of each layer, as many of one as of another, for a device that fetches. */
+static int choose_evenly(struct choice *c, struct err *err) {
+    uint32_t n = place_order(&c->of, c->order);
+
+    TRY(place_evenly(&c->of, c->order, n));
+    return take_fewest(c, n, err);
+}
+
 /* The cheaper one of the rarest experts and the first layers'; what was there before, where it is
  * nearly as good. */
 static int choose(struct choice *c, const uint32_t *before, struct err *err) {
+    if (c->m->shape.fetches)
+        return choose_evenly(c, err);
     double best = INFINITY;
     int r = take_fewest(c, place_order(&c->of, c->order), err);
 
@@ -413,6 +445,7 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
     uint32_t number[ENGINE_DEVICES];
 
     m->shape.host_experts = NULL;
+    m->shape.fetches = false;
     m->shape.n_host_ffn = 0;
     m->shape.host_bytes = 0;
     if (!ops->device || !ops->room)
@@ -425,11 +458,15 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
         struct choice dense = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, ops, &wish, s)};
         return place_ffns(&dense, k, err);
     }
+    if (devices_of(o, number) > 1 && o->fetches_experts)
+        return err_set(err, 0, "fetch-experts",
+                       "fetch-experts cannot be combined with several devices");
     if (devices_of(o, number) > 1)
         return o->host_experts == ENGINE_HOST_AUTO || !o->host_experts
                    ? 0
                    : err_set(err, 0, "host-experts",
                              "host-experts cannot be combined with several devices");
+    m->shape.fetches = o->fetches_experts;
     m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
     if (!m->host_experts)
         return -ENOMEM;
@@ -441,6 +478,7 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
         r = choose(&c, before, err);
     else if (r == 0)
         take_layers(&c, o->host_experts);
+    m->shape.fetches = m->shape.fetches && m->shape.host_experts;
     r = r < 0 ? r : check_host(m, o, err);
     if (r == 0) {
         tell_change(&c, before, note, n_note);
@@ -455,12 +493,11 @@ struct placement place_tell(const struct model *m, char *note, size_t n) {
     size_t at = strlen(note);
 
     if (p.n_host)
-        snprintf(
-            note + at, n - at,
-            "%s%u of %u experts, in %u of %u layers, are in host memory (%s); the CPU computes "
-            "them",
-            at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
-            fit_text(p.host_bytes).s);
+        snprintf(note + at, n - at,
+                 "%s%u of %u experts, in %u of %u layers, are in host memory (%s); the %s",
+                 at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
+                 fit_text(p.host_bytes).s,
+                 m->shape.fetches ? "device fetches those that are picked" : "CPU computes them");
     if (p.n_host_ffn)
         snprintf(note + at, n - at,
                  "%sthe FFNs of the last %u of %u layers are in host memory (%s); the CPU computes "

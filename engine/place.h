@@ -4,7 +4,9 @@
  * place - which experts of a model lie in the host's memory beside a device, where they are
  * computed too (host_experts_ops). The device rounds activations to half precision and the host to
  * eight bits, so what is computed depends on where experts lie: that is chosen when a model is
- * opened, and never while it is served. Private to engine/.
+ * opened, and never while it is served. Where the device fetches experts (shape.fetches) it
+ * computes them all, nothing depends on the choice, and each layer has as many slots as the others.
+ * Private to engine/.
  *
  * Of the experts in the order of their picks, the rarest first, the host gets as few as leave the
  * device room for keys and values. Of a model without experts it gets the dense FFNs of the last
@@ -27,6 +29,9 @@ struct place_case {
  * the host's time is that of reading picked bytes, so a byte of the device's memory is worth the
  * picks of its expert, however large that is. @out: [n_layer * n_expert]. How many there are. */
 uint32_t place_order(const struct place_case *c, uint32_t *out);
+/* Puts what place_order() has made in the order in which layers keep equally many experts: the
+ * rarest of each layer, then the next one of each. -ENOMEM or 0. */
+int place_evenly(const struct place_case *c, uint32_t *order, uint32_t n);
 /* Returns the expected host picks of a row with this placement, plus one pick for each layer that
  * calls the host at all. 0 where @host is NULL. */
 double place_cost(const struct place_case *c, const uint32_t *host);

@@ -221,6 +221,9 @@ struct engine_opts {
      * leave the device room for kv_bytes, without device_share, or for max_context or FIT_CONTEXT
      * tokens. Results depend on it. */
     uint32_t host_experts;
+    /* Instead, a device of its own computes these experts, too: it reads them where they lie, and
+     * keeps those that were picked last. Results are those of a device that holds all. */
+    bool fetches_experts;
     /* Beside a device the dense FFNs of all layers but the first so many lie in host memory and are
      * computed there; 0: of none; ENGINE_HOST_AUTO: of as few as leave room for kv_bytes, or for
      * max_context, or for 8,192 tokens. Results depend on it. */

@@ -142,6 +142,18 @@ Test(place, an_order_is_by_picks_then_by_number) {
     cr_expect_arr_eq(order, right, sizeof(right));
 }
 
+/* Each layer's rarest experts first, one of each layer at a time. */
+Test(place, an_even_order_takes_of_all_layers_alike) {
+    const bool has[3] = {true, false, true};
+    const uint64_t picks[12] = {5, 1, 5, 0, 0, 0, 0, 0, 1, 9, 5, 0};
+    const uint32_t right[8] = {3, 11, 1, 8, 0, 10, 2, 9};
+    const struct place_case c = {3, 4, 1, picks, has};
+    uint32_t order[12];
+
+    cr_assert_eq(place_evenly(&c, order, place_order(&c, order)), 0);
+    cr_expect_arr_eq(order, right, sizeof(right));
+}
+
 Test(place, costs_are_picks_and_calls) {
     const bool has[2] = {true, true};
     const uint64_t picks[8] = {1, 2, 3, 4, 4, 3, 2, 1};
@@ -234,6 +246,55 @@ Test(place, without_a_skew_the_first_layers_are_the_hosts) {
         if (fd)
             close(fd);
     }
+}
+
+/* Where the device fetches experts, layers have as many slots each as another, of those that were
+ * picked most; the host has all, and results do not depend on it. */
+Test(place, slots_of_layers_are_as_many) {
+    struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
+    uint8_t sources[20] = {0};
+    const uint8_t none[20] = {0};
+    int fd = new_file();
+    char note[200];
+    struct picks k;
+
+    o.fetches_experts = true;
+    fill(fd, true, ROWS, 1);
+    const uint64_t *n = counts(fd, &k);
+    for (device_bytes = 20000; device_bytes < 250000; device_bytes += 7717) {
+        struct model m = placed(fd, &o, note);
+        uint32_t least = EXPERTS, most = 0;
+        uint64_t bytes = 0;
+
+        cr_expect(device_part(&m.shape) + 1000 <= device_bytes, "%lu", device_bytes);
+        cr_expect(m.shape.fetches == (m.shape.host_experts != NULL) && !has_host_part(&m.shape));
+        for (uint32_t l = 1; l < LAYERS; l++) {
+            least = MIN(least, n_host_experts(&m.shape, l));
+            most = MAX(most, n_host_experts(&m.shape, l));
+            bytes += n_host_experts(&m.shape, l) ? tensors[l].n_bytes : 0;
+            for (uint32_t e = 0; e < EXPERTS; e++)
+                for (uint32_t f = 0; f < EXPERTS && !expert_is_hosts(&m.shape, l, e); f++)
+                    cr_expect(!expert_is_hosts(&m.shape, l, f) ||
+                              n[l * EXPERTS + f] <= n[l * EXPERTS + e]);
+        }
+        cr_expect(most - least <= 1, "%lu: %u to %u", device_bytes, least, most);
+        cr_expect(m.shape.host_bytes == bytes && place_tell(&m, note, 200).host_bytes == bytes);
+        cr_expect(most == 0 || strstr(note, "the device fetches"), "%s", note);
+        place_mark(&m, sources);
+        cr_expect_arr_eq(sources, none, sizeof(none));
+        model_deinit(&m);
+    }
+    device_bytes = 1 << 20;
+    struct model whole = placed(fd, &o, note), divided = made();
+    struct err err = {0};
+    cr_expect(!whole.shape.fetches && !whole.shape.host_experts);
+    o.devices = "0,1";
+    cr_expect(place(&divided, &device, &o, &sizes, &k, note, 200, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "fetch-experts") != NULL, "%s", err.message);
+    model_deinit(&whole);
+    model_deinit(&divided);
+    picks_close(&k);
+    close(fd);
 }
 
 /* A file may name experts though no layer has any: all are dense, or the blocks that have them are
