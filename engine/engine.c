@@ -658,9 +658,11 @@ static void count_picks(struct engine *e) {
     e->info.n_picks = e->info.n_host_picks = 0;
     for (uint32_t i = 0; i < s->n_layer * s->n_expert; i++) {
         e->info.n_picks += now[i];
-        if (expert_is_hosts(s, i / s->n_expert, i % s->n_expert))
+        if (!s->fetches && expert_is_hosts(s, i / s->n_expert, i % s->n_expert))
             e->info.n_host_picks += now[i];
     }
+    if (s->fetches)
+        e->info.n_host_picks = now[s->n_layer * s->n_expert];
 }
 
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {

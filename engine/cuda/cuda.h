@@ -127,7 +127,8 @@ struct weights {
     struct tile_source after_raw; /* SELECT, CHAIN: successors; raw: predecessors */
     const struct tensor *embedding;
     struct be *be; /* EXPERTS of which some are the host's, or its FFN, and which layer of it */
-    uint32_t host_layer, n_experts; /* n_experts: that the device has */
+    uint32_t host_layer, n_experts;       /* n_experts: that the device has or reads */
+    const uint8_t *host[MATMUL_MATRICES]; /* EXPERTS that are fetched: tiles of all experts */
     float *norm, *post_norm, *q_norm, *k_norm;
     float *pick_bias, *weigh;                    /* by expert */
     float *sinks;                                /* by head */
@@ -237,8 +238,11 @@ struct experts {
     uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
     struct expert_item *item;        /* [experts_items()] */
     uint32_t *n_items;
-    uint32_t *slot; /* [n_layer][n_expert]: route_args.slot */
-    /* route_args.picks by layer and expert; the host's copy is of step @counted. */
+    uint32_t *slot; /* [n_layer][n_expert]: route_args.slot, or expert_slots.slot */
+    /* expert_slots by layer, [n_layer][n_expert + 1] each, and the moves of the layer at hand. */
+    uint32_t *slot_expert, *slot_since, *n_moves, (*move)[2];
+    /* route_args.picks by layer and expert, then expert_slots.n_missed of all; the host's copy is
+     * of step @counted. */
     uint64_t *picks, *host_picks;
     uint64_t counted;
     bool no_vec, no_wide, wants_vec; /* left out; wants_vec: not found wrong by the self-test */
@@ -306,6 +310,8 @@ struct loading {
     size_t bytes;     /* LOAD_BYTES, or a row of tiles */
     uint8_t *weights; /* device memory of all weights; @used bytes of @size are in use */
     size_t used, size;
+    uint8_t *host; /* pinned memory of experts that are fetched, likewise */
+    size_t host_used, host_size;
     double *freq[ROPE_TABLES];
     uint8_t *axis[ROPE_TABLES]; /* rope_set.axis */
     struct blk_grids *grids;
@@ -403,6 +409,11 @@ struct head_pieces {
 };
 /* Returns the value heads of the rank, from @b's shape. */
 struct head_pieces rank_value_heads(const struct be *b);
+
+/* Returns true if the device fetches experts of @layer that it does not have. */
+static inline bool fetches_in(const struct be *b, uint32_t layer) {
+    return b->shape->fetches && n_host_experts(b->shape, layer) > 0;
+}
 
 /* Returns true if the host computes beside this device: of several, beside the first. */
 static inline bool has_host(const struct be *b) {
@@ -698,6 +709,11 @@ bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts);
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
 /* Clears the counts of picks; sends them with the results of a step, where its number says so. */
 int cuda_clear_picks(struct be *b);
+/* Returns how many numbers be.experts.picks has. */
+size_t cuda_n_picks(const struct be *b);
+/* Loads expert_slots of a layer that is fetched: the experts of the device in their order. 0 or
+ * -EIO. */
+int experts_load_slots(struct be *b, uint32_t layer);
 int experts_send_picks(struct step *s);
 /* Hands the host's experts of an EXPERTS op over to the host. Returns 0 or -errno. */
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);

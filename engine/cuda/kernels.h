@@ -454,6 +454,16 @@ struct expert_item {
 /* In the place of an expert's number on the device: the host has it. */
 #define SLOT_HOST UINT32_MAX
 
+/* Slots of a layer for experts that the device has for a time. A step's picks that are in none take
+ * those that were picked least recently, as long as there are some that the step has not picked. */
+struct expert_slots {
+    uint32_t *slot;           /* [n_expert] of each expert, or SLOT_HOST; NULL: no slots */
+    uint32_t *expert, *since; /* [n] in each slot; [n] when it was picked, then the time */
+    uint32_t n, *n_moves;
+    uint32_t (*move)[2]; /* [n] of which the step has *n_moves: an expert and its slot */
+    uint64_t *n_missed;  /* picks of experts without a slot are added to it; or NULL */
+};
+
 /* Picks experts as engine/experts.c does, with its bits: pair r n_used + k is pick k of row r. What
  * the block that is last makes of all picks: the pairs by expert, and the list of items of up to
  * @columns of them, by expert; of experts that the host has neither. Items and lists have the
@@ -475,6 +485,16 @@ struct route_args {
     uint32_t *count; /* [n_expert], then arrived: zeros, and zeros again when it ends */
     struct expert_item *item;
     uint32_t *n_items;
+    struct expert_slots slots;
+};
+
+/* Copies the matrices of experts to their slots: those of expert e begin at host + e bytes, those
+ * of slot s at here + s bytes, multiples of 16. bytes 0: there is none. Grid: any. */
+struct bring_args {
+    const uint8_t *host[MATMUL_MATRICES];
+    uint8_t *here[MATMUL_MATRICES];
+    uint32_t bytes[MATMUL_MATRICES];
+    const uint32_t (*move)[2], *n_moves;
 };
 
 /* Split-K within a block: the segments of a row of tiles that each warp of a team has. */
@@ -503,6 +523,8 @@ struct expert_args {
     const struct expert_item *item;
     const uint32_t *n_items, *list;
     uint32_t stride;
+    const uint32_t *slot;   /* expert_slots.slot: a matrix's tiles are those of slot 0; or NULL */
+    const uint8_t *host[2]; /* tiles of experts without a slot, those of expert 0 first */
 };
 
 /* Fills in how @n_teams teams of a block share the rows of tiles, and stage_bytes. */
@@ -761,8 +783,8 @@ extern kernel_address kernel_embed, kernel_deep, kernel_layer_input, kernel_rope
 extern kernel_address kernel_plan, kernel_list_heads;
 extern kernel_address kernel_matmul_wide, kernel_matmul_wgmma, kernel_matmul_wgmma_64;
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
-extern kernel_address kernel_route, kernel_expert_vec, kernel_expert_wide, kernel_hand_over,
-    kernel_combine;
+extern kernel_address kernel_route, kernel_bring, kernel_expert_vec, kernel_expert_wide,
+    kernel_hand_over, kernel_combine;
 extern kernel_address kernel_delta_in, kernel_delta, kernel_delta_out, kernel_mamba_in,
     kernel_mamba, kernel_mamba_out, kernel_conv, kernel_conv_keep;
 extern kernel_address kernel_sample_scan, kernel_sample_weigh, kernel_sample_draw;

@@ -29,6 +29,21 @@ static int own(struct be *b, size_t bytes, void **out, struct err *err) {
     return 0;
 }
 
+/* @bytes of the host's memory of experts that are fetched, likewise. */
+static int own_host(struct be *b, size_t bytes, uint8_t **out, struct err *err) {
+    size_t n = round_up(MAX(bytes, 1), 512);
+
+    if (n > b->load.host_size - b->load.host_used) {
+        err_set(err, 0, NULL,
+                "loading experts: a tensor is larger than when memory was counted; the file may "
+                "have changed: start weft again");
+        return -ENOMEM;
+    }
+    *out = b->load.host + b->load.host_used;
+    b->load.host_used += n;
+    return 0;
+}
+
 /* Waits until buffer @i may be filled. */
 static int wait_buffer(struct be *b, int i) {
     bool busy = b->load.buffer[i].busy;
@@ -165,7 +180,7 @@ static struct parts all_rows(const struct tensor *t) {
                              : (struct parts){1, n_out * n, n_out * n, 0, 0};
 }
 
-/* Matrix @i of all experts that the device has, or a rank's rows of each. */
+/* Matrix @i of all experts that the device has or fetches, or a rank's rows of each. */
 static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
     uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->rank, b->n_ranks);
     uint32_t n = rank_cut(n_out, b->rank + 1, b->n_ranks) - first;
@@ -174,6 +189,12 @@ static struct parts expert_rows(const struct be *b, const struct model_op *op, i
         return (struct parts){b->shape->n_expert, n, n_out, first, 0};
     if (!n_host_experts(b->shape, op->layer))
         return all_rows(op->w[i]);
+    if (b->shape->fetches) {
+        struct parts p = all_rows(op->w[i]);
+
+        p.layer = 1 + op->layer;
+        return p;
+    }
     return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
 }
 
@@ -186,9 +207,9 @@ static struct parts half_of_experts(const struct be *b, const struct model_op *o
     return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
 }
 
-/* Returns true if part @i is the device's. */
+/* Returns true if part @i is the device's, or it fetches it. */
 static bool has_part(const struct be *b, const struct parts *p, uint32_t i) {
-    return p->layer == 0 || !expert_is_hosts(b->shape, p->layer - 1, i);
+    return p->layer == 0 || b->shape->fetches || !expert_is_hosts(b->shape, p->layer - 1, i);
 }
 
 /* Queries of all heads, or the gates behind each. */
@@ -248,6 +269,20 @@ static int load_expert_vector(struct be *b, const struct tensor *t, const struct
     return load_vector(b, &part, out, err);
 }
 
+/* Copies the tiles of the experts of @layer that have a slot from the host's, where @m has them so
+ * far, to the device's at @to: @each bytes of an expert. @m has these then. */
+static int fill_slots(struct be *b, struct matrix *m, uint32_t layer, size_t each, uint8_t *to) {
+    const uint8_t *from = m->tiles;
+
+    m->tiles = to;
+    for (uint32_t e = 0; e < b->shape->n_expert; e++, from += each)
+        if (!expert_is_hosts(b->shape, layer, e)) {
+            TRY(cuda_copy(b, to, from, each, CUDA_TO_DEVICE));
+            to += each;
+        }
+    return 0;
+}
+
 /* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
  * repacked the next one is read. */
 static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
@@ -258,9 +293,11 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     uint32_t n_out = p->n_parts * p->n / (uint32_t)t->ne[2], n_in = (uint32_t)t->ne[0];
     uint32_t n_hosts = p->layer ? n_host_experts(b->shape, p->layer - 1) : 0;
     float *bias_at = NULL, *scale_at = NULL;
+    bool fetched = n_hosts > 0 && b->shape->fetches;
+    uint8_t *far = NULL;
     void *d;
 
-    w->n_experts = (uint32_t)t->ne[2] - n_hosts;
+    w->n_experts = (uint32_t)t->ne[2] - (fetched ? 0 : n_hosts);
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
@@ -270,14 +307,20 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     };
     matrix_cut(m, n_in);
     w->n_in = n_in;
-    TRY(own(b, tile_matrix_bytes(m->format, n_out, n_in) * w->n_experts, &d, err));
-    m->tiles = d;
+    size_t each = tile_matrix_bytes(m->format, n_out, n_in);
+    TRY(own(b, each * ((uint32_t)t->ne[2] - n_hosts), &d, err));
+    if (fetched)
+        TRY(own_host(b, each * w->n_experts, &far, err));
+    w->host[m - w->m] = far;
+    m->tiles = fetched ? far : d;
     TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
     TRY(repack_all(b, t, m, p));
     TRY(check_values(b, t, err));
     w->most[m - w->m] = mx_float_of((uint32_t)b->load.found_host->most);
     if (b->n_ranks == 1)
         TRY(cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]));
+    if (fetched)
+        TRY(fill_slots(b, m, p->layer - 1, each, d));
     bool some = b->n_ranks > 1; /* rows of each */
     if (t->ne[2] > 1) {
         TRY(load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err));
@@ -449,8 +492,11 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
                         struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
 
-    TRY(n_host ? experts_load_host(b, w, op, err) : 0);
-    if (n_host == b->shape->n_expert)
+    if (b->shape->fetches)
+        TRY(n_host ? experts_load_slots(b, op->layer) : 0);
+    else
+        TRY(n_host ? experts_load_host(b, w, op, err) : 0);
+    if (n_host == b->shape->n_expert && !b->shape->fetches)
         return 0;
     if (op->joined)
         return load_joined(b, w, op, err);

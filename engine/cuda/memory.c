@@ -98,14 +98,20 @@ static void add_experts(struct be *b) {
     add(b, &b->experts.count, s->n_expert + 2, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
     if (b->opts->experts_fd > 0) {
-        add(b, &b->experts.picks, (size_t)s->n_layer * s->n_expert, sizeof(uint64_t), "activations",
-            false);
-        add(b, &b->experts.host_picks, (size_t)s->n_layer * s->n_expert, sizeof(uint64_t),
-            "experts", true);
+        add(b, &b->experts.picks, cuda_n_picks(b), sizeof(uint64_t), "activations", false);
+        add(b, &b->experts.host_picks, cuda_n_picks(b), sizeof(uint64_t), "experts", true);
     }
     if (s->host_experts)
         add(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert, sizeof(uint32_t), "activations",
             false);
+    if (s->fetches) {
+        size_t n = (size_t)s->n_layer * (s->n_expert + 1);
+
+        add(b, &b->experts.slot_expert, n, sizeof(uint32_t), "activations", false);
+        add(b, &b->experts.slot_since, n, sizeof(uint32_t), "activations", false);
+        add(b, &b->experts.move, s->n_expert, sizeof(*b->experts.move), "activations", false);
+        add(b, &b->experts.n_moves, 1, sizeof(uint32_t), "activations", false);
+    }
 }
 
 /* Counts what is exchanged with the host's experts, of which a dense FFN is one. */
@@ -368,16 +374,31 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
 }
 
 /* Returns the bytes of a tensor of a layer's experts for those that the device has; it has the
- * factors of all. */
+ * factors of all, and of those that it fetches the biases. */
 static uint64_t expert_bytes(const struct be *b, const struct tensor *t, uint32_t layer) {
     uint32_t n = b->shape->n_expert, n_here = n - n_host_experts(b->shape, layer);
     struct tensor here = *t;
 
-    if (t->n_dims < 2 || n_here == n)
+    if (t->n_dims < 2 || n_here == n || (b->shape->fetches && t->n_dims < 3))
         return tensor_bytes(b, t, false);
     here.ne[t->n_dims - 1] = n_here;
     here.n_bytes = t->n_bytes / n * n_here;
-    return n_here ? tensor_bytes(b, &here, false) : 0;
+    return n_here ? tensor_bytes(b, &here, false) : b->shape->fetches ? MATMUL_MATRICES * 512 : 0;
+}
+
+/* Returns the bytes of the tiles of layers whose experts are fetched, which the host has. */
+static uint64_t fetched_bytes(const struct be *b) {
+    uint64_t sum = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++) {
+        const struct tensor *t = gguf_tensor(b->opts->file, i);
+        uint32_t layer;
+
+        if (sscanf(t->name, "blk.%u.", &layer) == 1 && strstr(t->name, "_exps.") && t->n_dims > 2 &&
+            fetches_in(b, layer))
+            sum += tensor_bytes(b, t, false);
+    }
+    return sum;
 }
 
 /* Returns true for the matrices of a dense FFN. */
@@ -469,7 +490,10 @@ static void add_rest(struct be *b) {
     add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
     add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
     b->load.size = weight_bytes(b);
-    assert(b->load.used == 0);
+    b->load.host_size = fetched_bytes(b);
+    assert(b->load.used == 0 && b->load.host_used == 0);
+    if (b->load.host_size)
+        add(b, &b->load.host, b->load.host_size, 1, "experts of the host", true);
     add(b, &b->picture_memory, b->shape->picture_buffers, 1, "image encoder", false);
     add(b, &b->load.weights, b->load.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
@@ -522,7 +546,9 @@ static uint64_t sum_of(const struct be *b, const char *what) {
 
 /* Returns the bytes of weights that have to fit into the device's memory. */
 static uint64_t sum_of_weights(const struct be *b) {
-    return sum_of(b, "weights") + (b->device.integrated ? b->shape->host_bytes : 0);
+    bool beside = b->device.integrated && !b->shape->fetches; /* fetched ones are a region */
+
+    return sum_of(b, "weights") + (beside ? b->shape->host_bytes : 0);
 }
 
 /* Returns the bytes of all that has to fit into the device's memory. */
@@ -626,6 +652,11 @@ static int clear_experts(struct be *b) {
         return 0;
     if (cuda_clear_picks(b) < 0)
         return -EIO;
+    if (s->fetches) /* nor does a bring(), and slots begin without a time */
+        TRY(cuda_fill(b, b->experts.n_moves, 0, sizeof(uint32_t)));
+    if (s->fetches)
+        TRY(cuda_fill(b, b->experts.slot_since, 0,
+                      (size_t)s->n_layer * (s->n_expert + 1) * sizeof(uint32_t)));
     b->experts.n_items = b->experts.count + s->n_expert + 1;
     TRY(cuda_fill(b, b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t)));
     return cuda_fill(b, b->experts.expert, 0, pairs * sizeof(uint32_t));

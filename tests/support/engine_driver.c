@@ -119,6 +119,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .device_layers = o->device_layers,
         .experts_fd = o->experts_fd,
         .keeps_place = o->keeps_place,
+        .fetches_experts = o->fetches_experts,
         .drafts = o->drafts,
         .projector = d->projector,
         .picture_rows = o->picture_rows,

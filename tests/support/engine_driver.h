@@ -46,7 +46,7 @@ struct driver_opts {
     char *devices;
     uint32_t host_experts, device_layers;
     int experts_fd;
-    bool keeps_place;
+    bool keeps_place, fetches_experts;
     bool drafts;           /* with the model's own block */
     const char *block;     /* a path: where that is in a file of its own */
     const char *projector; /* a path, or NULL */

@@ -1,7 +1,9 @@
 /*
  * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows the
  * number of rows only; route() decides on the device which experts they pick. The device has all
- * experts of a layer, or none, or some; the host computes the pairs of the other ones beside it.
+ * experts of a layer, or none, or some. The host computes the pairs of the other ones beside it, or
+ * (shape.fetches) the device reads these from the host's memory, and keeps those that were picked
+ * last in slots; what it computes is the same wherever they lie.
  */
 
 #include "engine/cuda/cuda.h"
@@ -35,8 +37,27 @@ uint32_t experts_items(const struct be *b) {
 /* Returns the device's numbers of a layer's experts, NULL if it has all. The block that drafts lies
  * behind the layers. */
 static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
-    return n_host_experts(b->shape, layer) ? b->experts.slot + (size_t)layer * b->shape->n_expert
-                                           : NULL;
+    return n_host_experts(b->shape, layer) && !b->shape->fetches
+               ? b->experts.slot + (size_t)layer * b->shape->n_expert
+               : NULL;
+}
+
+/* Returns the slots of a layer; without any where the device has all of its experts. */
+static struct expert_slots slots_to_fetch(const struct be *b, uint32_t layer) {
+    uint32_t n = b->shape->n_expert;
+    size_t at = (size_t)layer * (n + 1);
+
+    if (!fetches_in(b, layer))
+        return (struct expert_slots){0};
+    return (struct expert_slots){
+        .slot = b->experts.slot + (size_t)layer * n,
+        .expert = b->experts.slot_expert + at,
+        .since = b->experts.slot_since + at,
+        .n = n - n_host_experts(b->shape, layer),
+        .move = b->experts.move,
+        .n_moves = b->experts.n_moves,
+        .n_missed = b->experts.picks ? b->experts.picks + (size_t)b->shape->n_layer * n : NULL,
+    };
 }
 
 /* Returns the counters of a layer's picks; NULL: they are not counted. */
@@ -73,6 +94,7 @@ int step_route(struct step *s, const struct model_op *op) {
         .count = b->experts.count,
         .item = b->experts.item,
         .n_items = b->experts.n_items,
+        .slots = slots_to_fetch(b, op->layer),
     };
 
     b->products.cores = false; /* until the experts have taken the same rows */
@@ -125,8 +147,9 @@ int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most
 }
 
 /* Matrices @first .. of the op, whose rows of x have @n_in values. */
-static struct expert_args product_args(const struct be *b, const struct weights *w, uint32_t first,
-                                       uint32_t n_mats, uint32_t n_in) {
+static struct expert_args product_args(const struct be *b, const struct model_op *op,
+                                       uint32_t first, uint32_t n_mats, uint32_t n_in) {
+    const struct weights *w = op->weights;
     struct expert_args a = {
         .x = b->act.packed,
         .scale = b->act.scale,
@@ -139,23 +162,30 @@ static struct expert_args product_args(const struct be *b, const struct weights 
         .n_items = b->experts.n_items,
         .list = b->experts.list,
         .stride = b->opts->max_rows,
+        .slot = slots_to_fetch(b, op->layer).slot,
     };
 
     assert(first + n_mats <= w->n_mats && w->n_experts > 0);
-    for (uint32_t i = 0; i < n_mats; i++)
+    for (uint32_t i = 0; i < n_mats; i++) {
         a.m[i] = w->m[first + i];
+        a.host[i] = w->host[first + i];
+    }
     return a;
 }
 
+size_t cuda_n_picks(const struct be *b) {
+    return (size_t)b->shape->n_layer * b->shape->n_expert + 1;
+}
+
 int cuda_clear_picks(struct be *b) {
-    size_t n = (size_t)b->shape->n_layer * b->shape->n_expert * sizeof(uint64_t);
+    size_t n = cuda_n_picks(b) * sizeof(uint64_t);
 
     return b->experts.picks ? cuda_fill(b, b->experts.picks, 0, n) : 0;
 }
 
 int experts_send_picks(struct step *s) {
     struct be *b = s->be;
-    size_t n = (size_t)b->shape->n_layer * b->shape->n_expert * sizeof(uint64_t);
+    size_t n = cuda_n_picks(b) * sizeof(uint64_t);
 
     if (!b->experts.picks || s->batch->step % PICKS_STEPS)
         return 0;
@@ -178,6 +208,37 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
     w->host_layer = b->experts.n_host++;
     return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
                                      err);
+}
+
+int experts_load_slots(struct be *b, uint32_t layer) {
+    uint32_t n = 0, slot[MODEL_EXPERTS_MAX], expert[MODEL_EXPERTS_MAX];
+    const struct expert_slots s = slots_to_fetch(b, layer);
+
+    assert(b->shape->n_expert <= MODEL_EXPERTS_MAX);
+    for (uint32_t e = 0; e < b->shape->n_expert; e++) {
+        slot[e] = expert_is_hosts(b->shape, layer, e) ? SLOT_HOST : n;
+        if (slot[e] != SLOT_HOST)
+            expert[n++] = e;
+    }
+    assert(n == s.n);
+    TRY(cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot), s.slot));
+    return cuda_load_bytes(b, expert, n * sizeof(*expert), s.expert);
+}
+
+/* Enqueues the copies of the experts that route() has chosen slots for. */
+static int bring(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    const struct expert_slots slots = slots_to_fetch(b, op->layer);
+    struct bring_args a = {.n_moves = slots.n_moves};
+
+    a.move = (const uint32_t(*)[2])slots.move;
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        a.host[i] = w->host[i];
+        a.here[i] = (uint8_t *)w->m[i].tiles;
+        a.bytes[i] = w->m[i].n_row_tiles * w->m[i].bytes[TILE_SEGMENTS];
+    }
+    return CUDA_LAUNCH(b, bring, 2 * (uint32_t)b->device.n_multiprocessors, 1, CUDA_THREADS, &a);
 }
 
 /* Computes the host's pairs on a thread of the runtime, behind hand_over(), which writes its input,
@@ -242,7 +303,7 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
     const struct weights *w = op->weights;
     struct be *b = s->be;
     uint32_t n_in = w->n_mats - 1; /* a gate and an up, or an up alone */
-    struct expert_args in = product_args(b, w, 0, n_in, b->shape->n_embd);
+    struct expert_args in = product_args(b, op, 0, n_in, b->shape->n_embd);
 
     assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op);
@@ -255,7 +316,7 @@ int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kin
 int experts_downs(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct expert_args out = product_args(b, w, w->n_mats - 1, 1, b->shape->n_ff_expert);
+    struct expert_args out = product_args(b, op, w->n_mats - 1, 1, b->shape->n_ff_expert);
 
     return experts_product(b, &out, takes_few(s), items_of(s));
 }
@@ -279,8 +340,8 @@ static int products_on_device(struct step *s, const struct model_op *op) {
 int step_experts(struct step *s, const struct model_op *op) {
     assert(!s->due);
     const struct model_shape *m = s->be->shape;
-    uint32_t n_host = n_host_experts(m, op->layer);
-    int r = n_host > 0 ? products_on_host(s, op) : 0;
+    uint32_t n_host = m->fetches ? 0 : n_host_experts(m, op->layer);
+    int r = n_host > 0 ? products_on_host(s, op) : fetches_in(s->be, op->layer) ? bring(s, op) : 0;
 
     r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
     s->be->products.cores = wgmma_takes(s->be, s->grid.rows);
@@ -338,6 +399,6 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
     s->shared = NULL;
     if (pack)
         a.pack = *pack;
-    TRY(n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0);
+    TRY(!m->fetches && n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0);
     return CUDA_LAUNCH(b, combine, s->grid.rows, 1, PACK_THREADS, &a);
 }

@@ -6,7 +6,9 @@
  * pair of a row and an expert gets depends on neither the other rows nor on which kernel computed
  * it.
  *
- * route        a warp a row; the block that is last makes the list of items
+ * route        a warp a row; the block that is last makes the list of items, and chooses slots for
+ *              experts that come from the host
+ * bring        copies these to their slots
  * expert_vec   up to 8 pairs of an expert at a time. A team of one, two or four warps has a row
  *              tile; a warp's segments come through a ring as in matvec. What is done once a tile
  *              takes more instructions than a segment of Q4_K: where there are tiles enough to
@@ -111,11 +113,87 @@ DEVICE uint32_t pairs_here(const struct route_args &a, uint32_t expert) {
     return a.slot && a.slot[expert] == SLOT_HOST ? 0 : get_global(a.count + expert);
 }
 
-/* Items from the counts, which are zeros then; shared: [CUDA_THREADS]. */
+/* The slot that was picked least recently, by a warp; a.n: the step has picked all. */
+DEVICE uint32_t oldest_slot(const struct expert_slots &a, uint32_t now) {
+    uint64_t best = 0; /* the oldest, the lowest number among equals; never 0 */
+
+    for (uint32_t i = threadIdx.x % 32; i < a.n; i += 32) {
+        uint64_t key = (uint64_t)~get_global(a.since + i) << 32 | ~i;
+
+        best = key > best ? key : best;
+    }
+    best = warp_max(best);
+    return best == 0 || ~(uint32_t)(best >> 32) == now ? a.n : ~(uint32_t)best;
+}
+
+/* Takes slots for the experts in @missing (shared: bit e % 32 of word e / 32), by one warp. */
+DEVICE void take_slots(const struct expert_slots &s, const uint32_t *missing, uint32_t now) {
+    uint32_t lane = threadIdx.x, left = missing[lane], n = 0;
+
+    for (;;) {
+        uint32_t first = 32 - (uint32_t)warp_max((uint64_t)(left ? 32 - lane : 0));
+        uint32_t slot = first < 32 ? oldest_slot(s, now) : s.n;
+
+        if (slot == s.n)
+            break;
+        sync_warp();
+        if (lane == first) {
+            uint32_t bit = 0;
+
+            while (!(left >> bit & 1))
+                bit++;
+            uint32_t e = lane * 32 + bit;
+
+            put_global(s.slot + get_global(s.expert + slot), SLOT_HOST);
+            put_global(s.slot + e, slot);
+            put_global(s.expert + slot, e);
+            put_global(s.since + slot, now);
+            s.move[n][0] = e;
+            s.move[n][1] = slot;
+            left -= 1u << bit;
+        }
+        n++;
+        sync_warp();
+    }
+    if (lane == 0) {
+        *s.n_moves = n;
+        put_global(s.since + s.n, now);
+    }
+}
+
+/* Slots for the step's picks, by a block, before their counts are cleared; shared:
+ * [ROUTE_EXPERTS / 32]. */
+DEVICE void choose_slots(const struct route_args &a, uint32_t *shared) {
+    const struct expert_slots &s = a.slots;
+    uint32_t now = get_global(s.since + s.n) + 1, tid = threadIdx.x;
+
+    if (tid < ROUTE_EXPERTS / 32)
+        shared[tid] = 0;
+    sync_block();
+    for (uint32_t e = tid; e < a.n_expert; e += CUDA_THREADS) {
+        uint32_t count = get_global(a.count + e), slot = get_global(s.slot + e);
+
+        if (count > 0 && slot == SLOT_HOST) {
+            add_shared(shared + e / 32, 1u << e % 32);
+            if (s.n_missed)
+                add_global(s.n_missed, (uint64_t)count);
+        } else if (count > 0) {
+            put_global(s.since + slot, now);
+        }
+    }
+    sync_block();
+    if (tid < 32)
+        take_slots(s, shared, now);
+    sync_block();
+}
+
+/* Items from the counts, which are zeros then; shared: [CUDA_THREADS + ROUTE_EXPERTS / 32]. */
 DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
     uint32_t each = (a.n_expert + CUDA_THREADS - 1) / CUDA_THREADS, tid = threadIdx.x;
     uint32_t from = tid * each, to = from + each, n = 0, at = 0;
 
+    if (a.slots.slot)
+        choose_slots(a, shared + CUDA_THREADS);
     to = to < a.n_expert ? to : a.n_expert;
     for (uint32_t e = from; e < to; e++)
         n += (pairs_here(a, e) + a.columns - 1) / a.columns;
@@ -151,6 +229,22 @@ KERNEL(route, struct route_args, CUDA_THREADS, 2) {
         make_items(a, (uint32_t *)p);
 }
 
+KERNEL(bring, struct bring_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t n_moves = *a.n_moves;
+    size_t at = ((size_t)blockIdx.x * CUDA_THREADS + threadIdx.x) * 16;
+    size_t step = (size_t)gridDim.x * CUDA_THREADS * 16;
+
+    for (uint32_t i = 0; i < n_moves; i++)
+        for (uint32_t m = 0; m < MATMUL_MATRICES; m++) {
+            const uint8_t *from = a.host[m] + (size_t)a.move[i][0] * a.bytes[m];
+            uint8_t *to = a.here[m] + (size_t)a.move[i][1] * a.bytes[m];
+
+            for (size_t k = at; k < a.bytes[m]; k += step)
+                store16(to + k, load16(from + k));
+        }
+}
+
 /* Items are in the order of heads, then of rows. */
 KERNEL(list_heads, struct heads_args, CUDA_THREADS, 2) {
     wait_for_previous();
@@ -181,9 +275,14 @@ DEVICE const uint32_t *pairs_of(const struct expert_args &a, const struct expert
     return a.list + (size_t)item.expert * a.stride + item.first;
 }
 
-/* The tiles of an expert. */
-DEVICE const uint8_t *tiles_of(const struct matrix &m, uint32_t expert) {
-    return m.tiles + (size_t)expert * m.n_row_tiles * m.bytes[TILE_SEGMENTS];
+/* The tiles of an expert of matrix @i, on the device or where the host has them. */
+DEVICE const uint8_t *tiles_of(const struct expert_args &a, uint32_t i, uint32_t expert) {
+    const struct matrix &m = a.m[i];
+    uint32_t slot = a.slot ? a.slot[expert] : expert;
+    bool far = slot == SLOT_HOST;
+
+    return (far ? a.host[i] : m.tiles) +
+           (size_t)(far ? expert : slot) * m.n_row_tiles * m.bytes[TILE_SEGMENTS];
 }
 
 /* y of an element, whose pair has row @row of x. */
@@ -262,7 +361,7 @@ struct ExpertFeed {
             const struct matrix &m = a.m[place.mat];
             n_left = m.bytes[segment + 1] - m.bytes[segment];
             from =
-                tiles_of(m, a.item[place.item].expert) +
+                tiles_of(a, place.mat, a.item[place.item].expert) +
                 ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[segment] + threadIdx.x % 32 * 16);
             return;
         }
@@ -466,7 +565,7 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 
         supply.take_row(k, m, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
     }
-    supply.start(m, tiles_of(m, item.expert), tile, item.n, 0, TILE_SEGMENTS);
+    supply.start(m, tiles_of(a, i, item.expert), tile, item.n, 0, TILE_SEGMENTS);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;

@@ -50,6 +50,7 @@ int cuda_load_kernels(struct be *b) {
                   {kernel_expert_vec, expert},
                   {kernel_expert_wide, wide}};
     const void *const others[] = {kernel_route,
+                                  kernel_bring,
                                   kernel_hand_over,
                                   kernel_combine,
                                   kernel_list_heads,

@@ -77,6 +77,7 @@ LIMITS = {
     "repack": 128,
     "scale_tiles": 64,
     "route": 64,
+    "bring": 64,
     "expert_vec": 128,
     "expert_wide": 255,
     "hand_over": 64,

@@ -384,8 +384,14 @@ bool simt_is_shared(const void *p) {
 
 /* Kernels that are given memory of the host. */
 static bool reaches_host() {
-    return strcmp(kernel, "copy_page") == 0 || strcmp(kernel, "hand_over") == 0 ||
-           strcmp(kernel, "combine") == 0 || strcmp(kernel, "residual") == 0;
+    static const char *const those[] = {"copy_page",  "hand_over",   "combine",
+                                        "residual",   "repack",      "bring",
+                                        "expert_vec", "expert_wide", "scale_tiles"};
+
+    for (const char *k : those)
+        if (strcmp(kernel, k) == 0)
+            return true;
+    return false;
 }
 
 /* Reads of other devices' memory by the kernel that is made for it. */

@@ -72,6 +72,7 @@ void ways_run(const char *path, const char *backend, const struct way *w, struct
                             .device_layers = w->device_layers,
                             .experts_fd = w->placed_fd,
                             .keeps_place = w->placed_fd > 0,
+                            .fetches_experts = w->fetches,
                             .n_threads = w->n_threads,
                             .shuffle = 3};
     struct driver_seq *all[NEIGHBOURS + 1];
@@ -320,7 +321,7 @@ void ways_compare(const char *path, const struct way *ways, size_t n) {
     const struct way at_once = {.fuse = "0",
                                 .host_experts = ways[0].host_experts,
                                 .device_layers = ways[0].device_layers,
-                                .placed_fd = ways[0].placed_fd};
+                                .placed_fd = ways[0].fetches ? 0 : ways[0].placed_fd};
     struct trace first = {0}, other = {0};
 
     ways_run(path, "cuda", &at_once, &first);

@@ -34,6 +34,7 @@ struct way {
     uint64_t host_kv_bytes;
     uint32_t host_experts, device_layers, n_threads; /* engine_opts; n_threads 0: 1 */
     int placed_fd; /* engine_opts.experts_fd, with keeps_place; or 0 */
+    bool fetches;  /* engine_opts.fetches_experts; what the way is compared with has all experts */
 };
 
 /* Ways of models with states: in company, overlapped, as graphs; states that go back as after a

@@ -1,0 +1,360 @@
+/*
+ * Experts that a device fetches from the host's memory: the bits of a device that has all, slots by
+ * a naive model, calls that fail.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "engine/arch/arch.h"
+#include "engine/cuda/kernels.h"
+#include "engine/picks.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/engine/cuda/ways.h"
+#include "tests/support/tiny_model.h"
+
+enum { LAYERS = 8, EXPERTS = 40 };
+
+/* A file that leaves the device one of @every experts of a layer, and with @whole none of the last
+ * layer. */
+static int placed(const char *path, uint32_t every, bool whole) {
+    int fd = memfd_create("experts", MFD_CLOEXEC);
+    struct engine_opts o = {0};
+    uint32_t bits[64] = {0};
+    struct gguf *read;
+    struct model m;
+    struct err err;
+    struct picks k;
+
+    cr_assert(fd > 0 && gguf_open(&read, path, &err) == 0);
+    o.file = read;
+    cr_assert(arch_read(&m, &o, false, &err) == 0);
+    cr_assert(m.shape.n_layer * host_words(&m.shape) <= ARRAY_SIZE(bits));
+    for (uint32_t l = 0; l < m.shape.n_layer; l++)
+        for (uint32_t e = 0; e < m.shape.n_expert; e++)
+            if ((e + l) % every != 0 || (whole && l + 1 == m.shape.n_layer))
+                bits[l * host_words(&m.shape) + e / 32] |= 1u << e % 32;
+    picks_open(&k, fd, read, &m.shape);
+    cr_assert(k.head != NULL);
+    picks_place(&k, bits);
+    picks_close(&k);
+    model_deinit(&m);
+    gguf_free(read);
+    return fd;
+}
+
+/* -- the naive model --------------------------------------------------------------------------- */
+
+/* Slots of a layer as they should be, known by where its table lies. */
+static struct layer {
+    const uint32_t *table;
+    int32_t slot[EXPERTS];   /* -1: none */
+    uint64_t since[EXPERTS]; /* of a slot */
+} layers[LAYERS];
+static uint64_t now, n_missed, n_moved, n_read_far;
+static struct route_args routed;
+static struct bring_args brought;
+
+static struct layer *layer_of(const struct expert_slots *s, uint32_t n_expert) {
+    struct layer *l = layers;
+
+    while (l->table && l->table != s->slot)
+        l++;
+    cr_assert(l < layers + LAYERS && n_expert <= EXPERTS);
+    for (uint32_t e = 0; e < n_expert && !l->table; e++)
+        l->slot[e] = s->slot[e] == SLOT_HOST ? -1 : (int32_t)s->slot[e];
+    l->table = s->slot;
+    return l;
+}
+
+/* Returns the expert in a slot. */
+static uint32_t expert_in(const struct layer *l, int32_t slot, uint32_t n_expert) {
+    uint32_t e = 0;
+
+    while (e < n_expert && l->slot[e] != slot)
+        e++;
+    cr_assert(e < n_expert, "slot %d is empty", slot);
+    return e;
+}
+
+/* Brings one expert after the other to the slot that was picked least recently, if not now. */
+static void move_naively(struct layer *l, const struct route_args *r) {
+    uint32_t n_pairs = r->batch->n_rows * r->n_used, count[EXPERTS] = {0};
+
+    now++;
+    for (uint32_t i = 0; i < n_pairs; i++)
+        count[r->expert[i]]++;
+    for (uint32_t e = 0; e < r->n_expert; e++) {
+        n_missed += l->slot[e] < 0 ? count[e] : 0;
+        if (count[e] && l->slot[e] >= 0)
+            l->since[l->slot[e]] = now;
+    }
+    for (uint32_t e = 0; e < r->n_expert; e++) {
+        int32_t oldest = 0;
+
+        if (!count[e] || l->slot[e] >= 0 || r->slots.n == 0)
+            continue;
+        for (uint32_t s = 1; s < r->slots.n; s++)
+            oldest = l->since[s] < l->since[oldest] ? (int32_t)s : oldest;
+        if (l->since[oldest] == now)
+            continue;
+        l->slot[expert_in(l, oldest, r->n_expert)] = -1;
+        l->slot[e] = oldest;
+        l->since[oldest] = now;
+        n_moved++;
+    }
+}
+
+/* Each slot holds the tiles that the host has of its expert. */
+static void check_slots(const struct route_args *r, const struct bring_args *b) {
+    for (uint32_t e = 0; e < r->n_expert; e++)
+        for (uint32_t m = 0; m < MATMUL_MATRICES && r->slots.slot[e] != SLOT_HOST; m++)
+            cr_assert(memcmp(b->here[m] + r->slots.slot[e] * b->bytes[m],
+                             b->host[m] + e * b->bytes[m], b->bytes[m]) == 0,
+                      "expert %u", e);
+}
+
+/* on_launch: what route() has chosen, before bring(), and what bring() has copied, behind it. */
+static void follow(const char *kernel, uint64_t number, void *args) {
+    (void)number;
+    if (strcmp(kernel, "route") == 0) {
+        routed = *(struct route_args *)args;
+        if (routed.slots.slot)
+            layer_of(&routed.slots, routed.n_expert);
+    } else if (strcmp(kernel, "bring") == 0) {
+        struct layer *l = layer_of(&routed.slots, routed.n_expert);
+
+        brought = *(struct bring_args *)args;
+        move_naively(l, &routed);
+        for (uint32_t e = 0; e < routed.n_expert; e++)
+            cr_assert((int32_t)routed.slots.slot[e] == l->slot[e], "expert %u", e);
+    } else if (strncmp(kernel, "expert_", 7) == 0) {
+        const struct expert_args *a = args;
+
+        if (!a->slot)
+            return;
+        check_slots(&routed, &brought);
+        for (uint32_t i = 0; i < *a->n_items; i++)
+            n_read_far += a->slot[a->item[i].expert] == SLOT_HOST;
+    }
+}
+
+static void forget(void) {
+    memset(layers, 0, sizeof(layers));
+    now = n_missed = n_moved = n_read_far = 0;
+}
+
+/* -- bits -------------------------------------------------------------------------------------- */
+
+/* Digests of every row, of prompts and of single rows, alone and in company, as graphs, are those
+ * of a device with all experts. */
+static void check_same(const char *path, uint32_t every, bool whole) {
+    int fd = placed(path, every, whole);
+    struct way ways[2] = {ways_in_batches[0], ways_in_batches[1]};
+
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        ways[i].placed_fd = fd;
+        ways[i].fetches = true;
+    }
+    ways_compare(path, ways, ARRAY_SIZE(ways));
+    cr_expect(fake_find()->n_host_calls == 0);
+    close(fd);
+}
+
+/* A gate and an up; with biases; gates and ups in one tensor, in a branch; without gates. */
+Test(cuda_fetched_experts, bits_are_those_of_a_device_with_all) {
+    static const struct tiny_model models[] = {
+        {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 512, .n_vocab = 64},
+        {.arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 64, .n_ff = 64, .n_vocab = 64},
+    };
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        char path[64];
+
+        tiny_model_temp(&models[i], path);
+        check_same(path, 2, i == 1);
+        unlink(path);
+    }
+}
+
+Test(cuda_fetched_experts, bits_of_golden_files_are_those_of_a_device_with_all) {
+    static const char *const files[] = {"gemma4-moe", "nemotron-h-moe-mtp"};
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
+        char path[1024];
+
+        ways_golden(files[i], path);
+        check_same(path, 3, true);
+    }
+}
+
+static void make_small(char path[64]) {
+    const struct tiny_model m = {.arch = "qwen3moe",
+                                 .type = TENSOR_Q8_0,
+                                 .n_embd = 64,
+                                 .n_ff = 64,
+                                 .n_vocab = 64,
+                                 .n_expert = 12,
+                                 .n_expert_used = 3};
+
+    tiny_model_temp(&m, path);
+}
+
+Test(cuda_fetched_experts, slots_follow_the_picks_of_a_naive_model) {
+    struct way way = ways_in_batches[1];
+    struct trace t = {0};
+    char path[64];
+
+    make_small(path);
+    for (uint32_t alone = 0; alone < 2; alone++) {
+        way.placed_fd = placed(path, 2, !alone);
+        way.fetches = true;
+        way.graphs = false; /* launches of graphs are not seen one by one */
+        way.chunk = 9 - 8 * alone;
+        way.n_neighbours *= 1 - alone;
+        forget();
+        fake_find()->on_launch = follow;
+        ways_run(path, "cuda", &way, &t);
+        fake_find()->on_launch = NULL;
+        cr_expect(alone ? n_moved > 50 && n_read_far == 0 : n_moved > 5 && n_read_far > 0,
+                  "%lu, %lu", n_moved, n_read_far);
+        free(t.logits);
+        close(way.placed_fd);
+    }
+    unlink(path);
+}
+
+/* -- what goes wrong --------------------------------------------------------------------------- */
+
+static struct gguf *file;
+
+/* Opens with the placement of @fd and computes @n_steps rows, one a step. Returns the first error.
+ * *n_open: calls up to the steps. */
+static int try_steps(int fd, uint32_t n_steps, uint32_t *n_open, struct engine_info *info,
+                     struct err *err) {
+    static const uint32_t page[] = {1, 2, 3, 4};
+    struct engine_param param = {.top_p = 1, .repetition = 1};
+    struct engine_opts o = {.file = file,
+                            .backend = "cuda",
+                            .isa = "auto",
+                            .n_threads = 1,
+                            .n_pages = 8,
+                            .page_tokens = 16,
+                            .max_rows = 32,
+                            .max_seqs = 2,
+                            .max_wants = 4,
+                            .experts_fd = fd,
+                            .keeps_place = true,
+                            .fetches_experts = true};
+    struct engine *e = NULL;
+    int r = engine_new(&e, &o, err);
+
+    *n_open = fake_find()->n_calls;
+    for (uint64_t step = 1; step <= n_steps && r == 0; step++) {
+        const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
+        const int32_t token = (int32_t)(step * 7 % 40);
+        struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
+        struct engine_want want = {.what = WANT_SAMPLE};
+        struct engine_batch b = {.step = step,
+                                 .n_rows = 1,
+                                 .n_seqs = 1,
+                                 .n_wants = 1,
+                                 .n_params = 1,
+                                 .token = &token,
+                                 .seq = &seq,
+                                 .table[KV_GLOBAL] = {ends, page},
+                                 .want = &want,
+                                 .param = &param};
+        struct engine_result result;
+
+        r = engine_launch(e, &b);
+        r = r < 0 ? r : engine_seal(e, step);
+        r = r < 0 ? r : engine_wait(e, step, &result);
+    }
+    if (r == 0)
+        *info = *engine_info(e);
+    engine_free(e);
+    return r;
+}
+
+Test(cuda_fetched_experts, picks_without_a_slot_are_counted) {
+    struct engine_info info;
+    struct err err = {0};
+    uint32_t n_open;
+    char path[64];
+
+    make_small(path);
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    int fd = placed(path, 2, false);
+    setenv("WEFT_CUDA_GRAPHS", "0", 1);
+    forget();
+    fake_find()->on_launch = follow;
+    cr_assert(try_steps(fd, PICKS_STEPS, &n_open, &info, &err) == 0, "%s", err.message);
+    fake_find()->on_launch = NULL;
+    cr_expect(info.n_picks == PICKS_STEPS * 2 * 3, "%lu", info.n_picks);
+    cr_expect(n_missed > 0 && info.n_host_picks == n_missed, "%lu, %lu", info.n_host_picks,
+              n_missed);
+    gguf_free(file);
+    close(fd);
+    unlink(path);
+}
+
+/* The placement is no part of what is known of results; a device whose slots hold other experts
+ * than they should is refused when it is opened. */
+Test(cuda_fetched_experts, slots_are_proved) {
+    struct engine_info info, all;
+    struct err err = {0};
+    uint32_t n_open;
+    char path[64];
+
+    make_small(path);
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    int fd = placed(path, 3, false);
+    cr_assert(try_steps(fd, 0, &n_open, &info, &err) == 0, "%s", err.message);
+    cr_expect(strstr(info.note, "without") == NULL, "%s", info.note);
+    cr_assert(try_steps(0, 0, &n_open, &all, &err) == 0, "%s", err.message);
+    cr_expect(memcmp(info.sources, all.sources, sizeof(info.sources)) == 0);
+    fake_find()->broken = "bring";
+    cr_expect(try_steps(fd, 0, &n_open, &info, &err) < 0 &&
+                  strstr(err.message, "computes wrong results"),
+              "%s", err.message);
+    fake_find()->broken = NULL;
+    gguf_free(file);
+    close(fd);
+    unlink(path);
+}
+
+Test(cuda_fetched_experts, every_call_may_fail_once) {
+    struct fake_cuda *fake = fake_find();
+    struct engine_info info;
+    struct err err = {0};
+    uint32_t n_open, opened;
+    char path[64];
+
+    make_small(path);
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    int fd = placed(path, 2, false);
+    fake->n_calls = 0;
+    cr_assert(try_steps(fd, 2, &n_open, &info, &err) == 0, "%s", err.message);
+    uint32_t n = fake->n_calls - 1; /* the last two are waited for when it is closed */
+    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) { /* all of opening's: test_backend.c */
+        fake->n_calls = 0;
+        fake->fail_at = i;
+        fake->sticky = i % 2;
+        fake->failed_capture = false;
+        err = (struct err){0};
+        int r = try_steps(fd, 2, &opened, &info, &err);
+        cr_expect(r < 0 || fake->failed_capture, "call %u", i);
+        cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
+        cr_expect(fake->n_live == 0, "call %u: %d left", i, fake->n_live);
+    }
+    fake->fail_at = 0;
+    close(fd);
+    gguf_free(file);
+    unlink(path);
+}
