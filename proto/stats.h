@@ -129,15 +129,15 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_window_missed_tokens, COUNTER, 1, "weft_window_missed_tokens_total",           \
         "window_missed_tokens", "Cached prefix tokens computed again for want of window pages.")   \
     ROW(uint32_t, n_host_layers, GAUGE, 1, "weft_host_expert_layers", "host_expert_layers",        \
-        "Layers of which the host computes experts beside a device.")                              \
+        "Layers with experts in host memory beside a device.")                                     \
     ROW(uint64_t, host_expert_bytes, GAUGE, 1, "weft_host_expert_bytes", "host_expert_bytes",      \
         "Weights of these experts, in host memory.")                                               \
     ROW(uint32_t, n_host_experts, GAUGE, 1, "weft_host_experts", "host_experts",                   \
-        "Experts that the host computes beside a device.")                                         \
+        "Experts in host memory that the device does not have when it is loaded.")                 \
     ROW(uint64_t, n_picks, COUNTER, 1, "weft_expert_picks_total", "expert_picks",                  \
         "Experts that rows picked; updated every 64 steps.")                                       \
     ROW(uint64_t, n_host_picks, COUNTER, 1, "weft_host_expert_picks_total", "host_expert_picks",   \
-        "Picked experts that the host computed beside a device.")                                  \
+        "Picks of experts that the device did not have.")                                          \
     ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
         "Cached pages evicted.")                                                                   \
     ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \

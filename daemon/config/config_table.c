@@ -215,6 +215,9 @@ const struct option config_table[] = {
             "Number of first layers whose experts the CPU computes beside a CUDA device; auto: the "
             "least picked experts, as few as leave the device room for max-context, or for 32,768 "
             "tokens."),
+    BOOL("engine", "fetch-experts", engine.fetches_experts, "no",
+         "A CUDA device computes the experts in host memory, too: it reads them over PCIe and "
+         "keeps those picked last; tokens are those of a device that holds all."),
     UINT_OR("engine", "device-layers", engine.device_layers, "auto", "auto",
             "Layers that a CUDA device has whole, of a dense model; the CPU computes the FFNs of "
             "those behind. auto: as many as leave room for max-context, or for 8,192 tokens; 0: "
