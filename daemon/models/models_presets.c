@@ -18,9 +18,9 @@
  * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
  * it, with the template and the system message beside it. A first line tells them from the
  * operator's own, which no client changes. A preset is read as the next start will read it before
- * it has its name: none that is wrong is ever there. Its texts get theirs before it; the former ones
- * are kept until then under another name, and come back where it is refused. Changes wait for each
- * other, as those of one preset use the same names.
+ * it has its name: none that is wrong is ever there. Its texts get theirs before it; the former
+ * ones are kept until then under another name, and come back where it is refused. Changes wait for
+ * each other, as those of one preset use the same names.
  */
 
 #define MADE "# made by a client\n"
