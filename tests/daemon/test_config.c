@@ -42,6 +42,7 @@ static void expect_error(const char *text, int line, const char *part) {
     cr_expect(strncmp(err.message, start, strlen(start)) == 0, "%s", err.message);
     cr_expect(strstr(err.message, part), "%s", err.message);
     cr_expect_null(strchr(err.message, '\n'));
+    cr_expect_eq(err.status, 0, "no client is to blame");
 }
 
 static char *slurp(FILE *f) {
@@ -151,6 +152,8 @@ Test(config, names_of_other_servers_and_slips_are_answered_with_ours) {
     } names[] = {{"kvpages", "kv-pages"},
                  {"modle", "model"},
                  {"port", "listen"},
+                 {"alias", "model-name"},
+                 {"ssl-certificate-key", "tls-key"},
                  {"ctx-size", "max-context"},
                  {"thread", "threads"}};
 
@@ -383,6 +386,8 @@ Test(config, a_size_has_at_most_one_unit) {
         if (all[i].bytes)
             cr_expect_eq(config.engine.kv_bytes, all[i].bytes, "%s", all[i].text);
     }
+    cr_expect_str_eq(err.message, "kv-memory: must be a size from 0 to 4096G, such as 512M or 4G, "
+                                  "not \"17179869184G\"");
 }
 
 Test(config, yes_and_no_have_four_words_each) {
@@ -413,6 +418,30 @@ Test(config, a_list_has_16_entries_at_most_and_no_empty_ones) {
     cr_expect_str_eq(err.message, "aliases: at most 16 entries");
     cr_expect_eq(config_set(&config, "aliases", " , ", &err), 0);
     cr_expect_null(config.aliases[0]);
+}
+
+/* A value that has no room is cut, and its whole length told. */
+Test(config, values_are_cut_where_there_is_no_room) {
+    static const char *const keys[] = {"aliases", "model", "kv-memory", "backend", "anonymous"};
+    char whole[64], cut[64];
+
+    cr_assert_eq(config_set(&config, "aliases", "one,two,three", &err), 0);
+    cr_assert_eq(config_set(&config, "model", "m.gguf", &err), 0);
+    for (uint32_t i = 0; i < config_table_n; i++)
+        for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
+            const struct option *o = &config_table[i];
+
+            if (strcmp(o->key, keys[k]) != 0)
+                continue;
+            size_t n = config_value(&config, o, whole, sizeof(whole));
+            cr_expect_eq(n, strlen(whole), "%s", o->key);
+            for (size_t size = 1; size < n + 3; size++) {
+                memset(cut, 'x', sizeof(cut));
+                cr_expect_eq(config_value(&config, o, cut, size), n, "%s", o->key);
+                cr_expect_eq(strlen(cut), MIN(n, size - 1), "%s: %zu", o->key, size);
+                cr_expect_eq(strncmp(cut, whole, size - 1), 0, "%s", o->key);
+            }
+        }
 }
 
 /* A repeated flag adds to what the flags before it say, as far as one value has room. */
@@ -464,7 +493,8 @@ Test(config, a_slip_is_one_or_two_letters) {
                {"thxxads", "threads"}, {"thxxxds", NULL},
                {"dept", "depth"},      {"isb", "isa"},
                {"is", "isa"},          {"i", NULL},
-               {"ixb", NULL},          {"isxx", "isa"}};
+               {"ixb", NULL},          {"isxx", "isa"},
+               {"xxxthreads", NULL}};
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
         const char *meant = config_meant(all[i].said);
@@ -544,13 +574,24 @@ Test(config, help_names_each_option_in_short_lines) {
         char *at = strstr(text, start);
         cr_assert(at, "%s", config_table[i].key);
         cr_expect_null(strstr(at + 1, start), "%s", config_table[i].key);
-        at = strchr(at + 1, '\n') + 1; /* its help, indented, up to the next option */
+        bool has_initial = *config_table[i].initial && strcmp(config_table[i].initial, "0") != 0;
+        snprintf(start, sizeof(start), " (%s)\n", config_table[i].initial);
+        char *end = strchr(at + 1, '\n') + 1;
+        bool tells = (size_t)(end - at) > strlen(start) &&
+                     strncmp(end - strlen(start), start, strlen(start)) == 0;
+        cr_expect_eq(tells, has_initial, "%.*s", (int)(end - at), at);
+        cr_expect(has_initial || end[-2] != ')', "%.*s", (int)(end - at), at);
+        snprintf(start, sizeof(start), "\n[%s]\n", config_table[i].section);
+        char *section = strstr(text, start);
+        cr_expect(section && section < at && !strstr(section + 1, start), "%s", start);
+        at = end; /* its help, indented, up to the next option */
         for (const char *word = config_table[i].help; *word;) {
             size_t n = strcspn(word, " ");
 
             at += strspn(at, " \n");
             cr_assert_eq(strncmp(at, word, n), 0, "%s: %.20s", config_table[i].key, word);
             at += n;
+            cr_expect(*at == ' ' || *at == '\n', "%.20s", at);
             word += n + (word[n] == ' ');
         }
         cr_expect_eq(*at, '\n', "%s", config_table[i].key);

@@ -32,6 +32,7 @@ static void expect_error(const char *text, int line, const char *part) {
     cr_expect(strncmp(err.message, start, strlen(start)) == 0, "%s", err.message);
     cr_expect(strstr(err.message, part), "%s has no %s", err.message, part);
     cr_expect_null(strchr(err.message, '\n'));
+    cr_expect_eq(err.status, 0, "no client is to blame");
 }
 
 static void tear_down(void) {
@@ -73,6 +74,10 @@ Test(tenants, what_is_wrong_is_named_with_its_line) {
     expect_error("[a]\nkeys = k\n[b]\nkeys = l, k\n", 4, "\"k\" belongs to tenant a");
     expect_error("[a]\nuids = 7\n[b]\nuids = 7\n", 4, "\"7\" belongs to tenant a");
     expect_error("[a]\nuids = root\n", 2, "user ids");
+    expect_error("[a]\nuids = +5\n", 2, "user ids");
+    expect_error("[a]\nshare =\n", 2, "share: must be 1 to 63 letters");
+    expect_error("[a]\nkeys = j\n[b]\nkeys = k\n[c]\nkeys = k\n", 6, "\"k\" belongs to tenant b");
+    expect_error("[a]\nuids = 6\n[b]\nuids = 7\n[c]\nuids = 7\n", 6, "\"7\" belongs to tenant b");
     expect_error("[a]\nuids = 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17\n", 2, "at most 16");
     expect_error("[default]\nkeys = k\n", 2, "cannot be set in [default]");
     expect_error("[a]\nweight = 1\nweight = 2\n", 3, "given twice");
@@ -172,6 +177,7 @@ Test(tenants, names_have_63_letters_at_most_and_classes_numbers) {
                  err.message);
     cr_expect(row[0].n_uids == 2 && row[0].uids[0] == 0 && row[0].uids[1] == UINT32_MAX - 1);
     cr_expect_str_eq(row[0].share, "g");
+    cr_expect_eq(read_text("[a]\nuids = 7\n[b]\nuids = 0\n"), 0, "%s", err.message);
     expect_error("[a]\nuids = 4294967295\n", 2, "user ids");
     expect_error("[a]\nuids = 1x\n", 2, "user ids");
     expect_error("[a]\nkeys = a/b\n", 2, "keys: must be 1 to 63 letters");
@@ -187,6 +193,7 @@ Test(tenants, models_are_names_with_a_star_at_their_ends) {
     cr_expect(row[1].n_models == 2 && strcmp(row[1].models[0], "qwen*") == 0 &&
               strcmp(row[1].models[1], "llama") == 0);
     expect_error("[a]\nmodels = q*n\n", 2, "only at their ends");
+    expect_error("[a]\nmodels = q*n\n", 2, "names of at most 127 characters");
     for (int i = 0; i < 33; i++) {
         sprintf(text + strlen(text), "%s%d", i ? "," : "", i);
         cr_expect_eq(read_text(text), i < 32 ? 0 : -EINVAL, "%s", text);
