@@ -43,7 +43,7 @@ static struct path path_of(const struct preset_change *p, const char *end) {
 /* Checks that @name can name a file: not an option, a hidden file or a folder. */
 static int check_name(const char *name, struct err *err) {
     size_t n = strlen(name);
-    bool ok = n > 0 && n <= NAME_LEN_MAX && isalnum((unsigned char)*name);
+    bool ok = n <= NAME_LEN_MAX && isalnum((unsigned char)*name);
 
     for (size_t i = 0; ok && i < n; i++)
         ok = isalnum((unsigned char)name[i]) || strchr("._-:", name[i]);

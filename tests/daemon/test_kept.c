@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -129,18 +130,28 @@ Test(kept, a_file_is_kept_once_the_weights_are_in_it) {
     kept_release(f, true); /* the other user goes on with it, but none comes */
     expect_told("");
     struct kept_file *g = kept_claim(k, key);
-    cr_expect(g != f && kept_fd(g) != kept_fd(f));
+    int fd = kept_fd(g);
+    cr_expect(g != f && fd != kept_fd(f));
+    cr_expect_eq(fcntl(fd, F_GET_SEALS), 0, "it can be sealed");
+    cr_expect(fcntl(fd, F_GETFD) & FD_CLOEXEC, "workers get what is theirs alone");
     kept_release(g, false); /* nothing was in it */
     expect_told("");
+    cr_expect_eq(fcntl(fd, F_GETFD), -1, "it is closed");
     kept_release(f, false);
     snprintf(all, sizeof(all), "forget %s", name);
     expect_told(all);
+    char other[64];
     f = made(k, key, name);
     *told = 0;
+    g = made(k, (const uint8_t[ENGINE_KEEP_KEY]){8}, other);
+    *told = 0;
+    fd = kept_fd(g);
+    cr_expect_str_neq(name, other);
     kept_leave(k);
     kept_release(f, false);
-    expect_told(""); /* the next start gets it */
     kept_free(k);
+    expect_told(""); /* the next start gets them */
+    cr_expect_eq(fcntl(fd, F_GETFD), -1);
 }
 
 /* kept_pass()'s callback: no more than one. */

@@ -198,6 +198,43 @@ Test(presets, one_that_a_client_makes_says_what_differs) {
     drop(&p);
 }
 
+/* What cannot be written, or read, leaves nothing and names no folder of the operator's. */
+Test(presets, files_that_are_in_the_way_are_named) {
+    struct preset_change p = change();
+    struct err err = {0};
+
+    mkdir(full("presets/mine.jinja"), 0755);
+    p.template = "{{ 1 }}";
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_str_eq(err.message,
+                     "The service cannot write the file mine.jinja of the preset: Is a directory.");
+    cr_expect_eq(err.status, 500);
+    cr_expect_null(text_of("presets/mine.jinja.new"));
+    p.template = NULL;
+    err = (struct err){0};
+    set(&p.base, "chat-template", full("presets/mine.jinja"));
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_str_eq(err.message,
+                     "The service cannot read a file of model 'base': Input/output error.");
+    cr_expect_eq(err.status, 500);
+    cr_expect_null(text_of("presets/mine.conf"));
+    drop(&p);
+}
+
+/* The next start may be in another folder. */
+Test(presets, a_models_path_becomes_absolute) {
+    struct preset_change p = change();
+    struct err err = {0};
+    char want[300];
+
+    set(&p.base, "model", "a.gguf");
+    cr_assert_eq(chdir(top), 0);
+    cr_expect_eq(preset_make(&p, &err), 0, "%s", err.message);
+    snprintf(want, sizeof(want), "# made by a client\nmodel = %s/a.gguf\n", top);
+    cr_expect_str_eq(text_of("presets/mine.conf"), want);
+    drop(&p);
+}
+
 /* The client's texts of the base are copied, the operator's are named where they are. */
 Test(presets, a_copy_outlives_what_it_was_made_of) {
     struct preset_change p = change();
