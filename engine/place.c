@@ -28,7 +28,7 @@ static int compare(const void *a, const void *b, void *ctx) {
 
     if (c->picks[x] != c->picks[y])
         return c->picks[x] < c->picks[y] ? -1 : 1;
-    return x < y ? -1 : x > y;
+    return x < y ? -1 : 1; /* they differ */
 }
 
 /* Into @out the first layers' experts by their numbers. How many there are. */
