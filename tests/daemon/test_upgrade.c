@@ -65,6 +65,15 @@ static void on_failed(void *ctx, const char *why) {
     cr_expect_eq(upgrade_state(s->u), UPGRADE_IDLE);
 }
 
+/* The number of open descriptors. */
+static uint32_t n_open(void) {
+    uint32_t n = 0;
+
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
 static void begin(struct scene *s) {
     *s = (struct scene){0};
     uv_loop_init(&s->loop);
@@ -106,11 +115,14 @@ Test(upgrade, the_next_daemon_takes_over, .timeout = 60) {
     struct scene s;
 
     begin(&s);
+    run(&s, ":", 60000, false); /* libuv keeps descriptors of its own from now on */
+    uint32_t before = n_open();
     run(&s, STARTED "say ready; test \"$(hear)\" = take && say taken; say more", 60000, false);
     cr_expect_str_eq(s.told, "ready for requests;taken;");
     cr_expect_gt(s.pid, 1);
     cr_expect_eq(upgrade_state(s.u), UPGRADE_TAKEN);
     cr_expect(upgrade_takes_requests(s.u));
+    cr_expect_eq(n_open(), before + 1, "the next daemon sees the end of this process");
     end(&s);
 }
 
@@ -171,6 +183,7 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         {STARTED "say opened; hear" ENDLESS,
          "opened;failed: it was not ready within load-timeout-ms", true, 1000},
     };
+    uint32_t before = 0;
     struct scene s;
 
     begin(&s);
@@ -178,7 +191,11 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         run(&s, all[i].script, all[i].limit_ms ? all[i].limit_ms : 60000, all[i].waits);
         cr_expect_str_eq(s.told, all[i].told, "%zu: %s", i, s.told);
         cr_expect_not(upgrade_takes_requests(s.u));
+        before = before ? before : n_open();
+        cr_expect_eq(n_open(), before);
     }
+    end(&s);
+    begin(&s); /* a daemon that was never upgraded ends, too */
     end(&s);
 }
 
