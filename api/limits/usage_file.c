@@ -63,12 +63,8 @@ static int load(const char *path, struct buf *out) {
     return n < 0 ? -errno : 0;
 }
 
-/* Makes the file durable under its final name, or leaves the old one as it was. */
-static int replace(const char *path, const struct buf *text) {
-    char name[PATH_MAX];
-
-    if (snprintf(name, sizeof(name), "%s.new", path) >= (int)sizeof(name))
-        return -ENAMETOOLONG;
+/* Writes all of @text to the file @name, durably. */
+static int write_file(const char *name, const struct buf *text) {
     CLEANUP(close_fd)
     int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
@@ -80,7 +76,21 @@ static int replace(const char *path, const struct buf *text) {
             return -errno;
         done += n > 0 ? (size_t)n : 0;
     }
-    return fsync(fd) < 0 || rename(name, path) < 0 ? -errno : 0;
+    return fsync(fd) < 0 ? -errno : 0;
+}
+
+/* Makes the file durable under its final name, or leaves the old one as it was. */
+static int replace(const char *path, const struct buf *text) {
+    char name[PATH_MAX];
+
+    if (snprintf(name, sizeof(name), "%s.new", path) >= (int)sizeof(name))
+        return -ENAMETOOLONG;
+    int r = write_file(name, text);
+    if (r == 0 && rename(name, path) < 0)
+        r = -errno;
+    if (r < 0)
+        unlink(name);
+    return r;
 }
 
 static int put_aside(const char *path) {

@@ -54,11 +54,16 @@ void faults_write(const struct buf *record, const char *dir, uint32_t n, char *p
         return;
     snprintf(path, size, "%.200s/fault-%u.flight", dir, n % FILES);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    errno = 0;
     bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
+    if (!ok && errno == 0)
+        errno = ENOSPC; /* a part was written */
     if (!ok)
         log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(path).s,
                   strerror(errno));
     if (fd >= 0)
         close(fd);
+    if (fd >= 0 && !ok) /* a part cannot be replayed */
+        unlink(path);
     *path = ok ? *path : 0;
 }

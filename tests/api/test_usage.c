@@ -3,9 +3,11 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -121,6 +123,21 @@ Test(usage, two_processes_neither_lose_nor_double, .init = setup, .fini = teardo
     begin(&next);
     cr_expect_eq(requests_of(&next.u), 13);
     end(&next, false);
+}
+
+Test(usage, a_full_disk_leaves_no_part, .init = setup, .fini = teardown) {
+    struct usage_row row = {.date = 20261123, .tenant = "t", .model = "m", .sum = {1}};
+    struct usage_table own = {0}, all;
+    char part[120];
+    bool damaged = false;
+
+    snprintf(part, sizeof(part), "%s.new", path);
+    cr_assert_eq(usage_table_add(&own, &row), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){4, 4}), 0);
+    cr_expect_eq(usage_file_add(path, &own, 20261123, &all, &damaged), -EFBIG);
+    cr_expect(access(path, F_OK) < 0 && access(part, F_OK) < 0);
+    usage_table_deinit(&own);
 }
 
 Test(usage, many_processes_at_once_add_up, .init = setup, .fini = teardown) {

@@ -1,6 +1,12 @@
 /* Which requests were present at the deaths of workers. */
 
 #include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include "daemon/workers/faults.h"
 
 Test(faults, deaths_are_counted_by_request) {
@@ -28,4 +34,21 @@ Test(faults, counts_beyond_the_arrays_are_cut) {
     cr_expect_eq(f.n, CRASH_PAGE_MAX + CRASH_PAGE_COMPILING_MAX);
     cr_expect_eq(faults_of(&f, 5000), 1);
     cr_expect_eq(faults_of(&f, 1), 0, "the oldest are forgotten");
+}
+
+Test(faults, a_recording_without_room_leaves_no_file) {
+    struct rlimit limit = {4, 4};
+    struct buf record = {.max = 64};
+    char dir[] = "/tmp/weft-faults-XXXXXX", path[300], file[64];
+
+    cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
+    snprintf(file, sizeof(file), "%s/fault-1.flight", dir);
+    faults_write(&record, dir, 1, path, sizeof(path));
+    cr_expect(strcmp(path, file) == 0 && unlink(file) == 0);
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    faults_write(&record, dir, 1, path, sizeof(path));
+    cr_expect(!*path && access(file, F_OK) < 0);
+    rmdir(dir);
+    buf_deinit(&record);
 }
