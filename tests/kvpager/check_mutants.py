@@ -3,7 +3,7 @@
 a hole in the tests. TAP.
 
 The first test that finds one is enough; tests come in the order of their arguments. A program of slow tests comes twice,
-with a filter of Criterion for each half.
+with a filter for each half.
 
 usage: check_mutants.py FILE.edits NAME[:FILTER]=TEST...
 """

@@ -1,7 +1,7 @@
 /*
- * The disk tier with its thread, for ThreadSanitizer, in which Criterion does not run: prefixes are
- * written and read while steps go on, requests go away, and workers end in the middle of it. The
- * clients' tokens are checked as always.
+ * The disk tier with its thread, for ThreadSanitizer: prefixes are written and read while steps go
+ * on, requests go away, and workers end in the middle of it. The clients' tokens are checked as
+ * always.
  */
 
 #include <stdio.h>

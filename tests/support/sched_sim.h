@@ -8,7 +8,7 @@
  * ones that the request would get alone (tests/support/telltale.h), in order, without gaps; each
  * request gets exactly one end, the right one; and at the end every page is back. After every step
  * the scheduler and the pager are looked at from inside too (sched_rules.h has all invariants). Any
- * violation prints a line and aborts, so that the same body runs under Criterion, in tests/sim and
+ * violation prints a line and aborts, so that the same body runs in unit tests, in tests/sim and
  * under the sanitizers.
  */
 

@@ -1,5 +1,9 @@
 #include <criterion/criterion.h>
+#include <fnmatch.h>
+#include <getopt.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +11,7 @@
 #define SUITES_MAX 16
 #define SKIPPED 77 /* exit status of a child whose test skips itself */
 #define FAILED 1
+#define USAGE 64
 
 static struct plain_test tests[TESTS_MAX];
 static struct {
@@ -14,7 +19,14 @@ static struct {
     struct plain_options options;
 } suites[SUITES_MAX];
 static unsigned n_tests, n_suites;
-static bool has_failed; /* in the child that runs the test */
+static atomic_bool has_failed; /* in the child that runs the test */
+/* What the child tells the process that waits for it. */
+static struct told {
+    bool ended; /* by its last line or an assertion: exit() anywhere else is a failure */
+    char why_skipped[200];
+} *told;
+static const char *filter = "*"; /* of "suite/test" */
+static bool fails_fast, lists;
 
 void plain_add_test(const struct plain_test *t) {
     if (n_tests == TESTS_MAX)
@@ -58,6 +70,7 @@ void plain_fail(bool fatal, const char *file, int line, const char *text, const 
         say(format, args);
     va_end(args);
     if (fatal) {
+        told->ended = true;
         fflush(NULL);
         _exit(FAILED);
     }
@@ -67,7 +80,7 @@ void plain_skip(const char *format, ...) {
     va_list args;
 
     va_start(args, format);
-    say(format, args);
+    vsnprintf(told->why_skipped, sizeof(told->why_skipped), format, args);
     va_end(args);
     fflush(NULL);
     _exit(SKIPPED);
@@ -88,6 +101,7 @@ static void run(const struct plain_test *t, void *arg) {
     void (*init)(void) = t->options.init ? t->options.init : s->init;
     void (*fini)(void) = t->options.fini ? t->options.fini : s->fini;
 
+    alarm(t->options.timeout ? t->options.timeout : s->timeout);
     if (init)
         init();
     if (t->run)
@@ -96,6 +110,7 @@ static void run(const struct plain_test *t, void *arg) {
         t->run_with(arg);
     if (fini)
         fini();
+    told->ended = true;
     exit(has_failed ? FAILED : 0);
 }
 
@@ -103,6 +118,7 @@ static void run(const struct plain_test *t, void *arg) {
 static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
     int status;
 
+    *told = (struct told){0};
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0)
@@ -110,22 +126,36 @@ static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
     if (pid < 0 || waitpid(pid, &status, 0) < 0)
         abort();
     bool skipped = WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
-    bool passed = t->options.signal ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
-                                    : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool passed = t->options.signal
+                      ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
+                      : WIFEXITED(status) && WEXITSTATUS(status) == 0 && told->ended;
     if (!passed && WIFSIGNALED(status))
         plain_log("signal %d", WTERMSIG(status));
-    printf("%s %u - %s::%s%s\n", passed || skipped ? "ok" : "not ok", n, t->suite, t->name,
-           skipped ? " # SKIP" : "");
+    else if (!passed && !told->ended)
+        plain_log("called exit(%d)", WEXITSTATUS(status));
+    printf("%s %u - %s::%s%s%s\n", passed || skipped ? "ok" : "not ok", n, t->suite, t->name,
+           skipped ? " # SKIP " : "", skipped ? told->why_skipped : "");
     return passed || skipped;
 }
 
-int plain_run_all(void) {
+static bool is_wanted(const struct plain_test *t) {
+    char name[256];
+
+    snprintf(name, sizeof(name), "%s/%s", t->suite, t->name);
+    if (fnmatch(filter, name, FNM_EXTMATCH) != 0)
+        return false;
+    if (lists)
+        puts(name);
+    return !lists;
+}
+
+static int run_all(void) {
     unsigned n = 0, n_bad = 0;
 
-    for (unsigned i = 0; i < n_tests; i++) {
+    for (unsigned i = 0; i < n_tests && !(fails_fast && n_bad > 0); i++) {
         const struct plain_test *t = &tests[i];
 
-        if (t->options.disabled)
+        if (!is_wanted(t))
             continue;
         if (!t->params) {
             n_bad += !run_apart(t, NULL, ++n);
@@ -135,6 +165,29 @@ int plain_run_all(void) {
         for (size_t k = 0; k < p.length; k++)
             n_bad += !run_apart(t, (char *)p.params + k * p.size, ++n);
     }
-    printf("1..%u\n", n);
-    return n_bad > 0;
+    if (!lists)
+        printf("1..%u\n", n);
+    return n_bad > 0 ? FAILED : 0;
+}
+
+int plain_main(int argc, char *argv[]) {
+    static const struct option options[] = {
+        {"filter", required_argument, NULL, 'f'},
+        {"fail-fast", no_argument, NULL, 'q'},
+        {"list", no_argument, NULL, 'l'},
+        {0},
+    };
+
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) >= 0;) {
+        if (c == 'f')
+            filter = optarg;
+        fails_fast |= c == 'q';
+        lists |= c == 'l';
+        if (c == '?')
+            return USAGE;
+    }
+    told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (told == MAP_FAILED)
+        abort();
+    return run_all();
 }

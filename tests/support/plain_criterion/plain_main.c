@@ -1,5 +1,5 @@
 #include <criterion/criterion.h>
 
-int main(void) {
-    return plain_run_all();
+int main(int argc, char *argv[]) {
+    return plain_main(argc, argv);
 }
