@@ -24,7 +24,7 @@ static atomic_bool has_failed; /* in the child that runs the test */
 static struct told {
     bool ended; /* by its last line or an assertion: exit() anywhere else is a failure */
     char why_skipped[200];
-} *told;
+} * told;
 static const char *filter = "*"; /* of "suite/test" */
 static bool fails_fast, lists;
 
@@ -126,9 +126,8 @@ static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
     if (pid < 0 || waitpid(pid, &status, 0) < 0)
         abort();
     bool skipped = WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
-    bool passed = t->options.signal
-                      ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
-                      : WIFEXITED(status) && WEXITSTATUS(status) == 0 && told->ended;
+    bool passed = t->options.signal ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
+                                    : WIFEXITED(status) && WEXITSTATUS(status) == 0 && told->ended;
     if (!passed && WIFSIGNALED(status))
         plain_log("signal %d", WTERMSIG(status));
     else if (!passed && !told->ended)
