@@ -12,8 +12,9 @@
  * score_blocks     a row's queries in shared memory, 16 keys a warp, which it holds in registers
  * choose_blocks    a block a row: the least score that is taken, byte by byte from the highest, and
  *                  then the blocks in their order
- * attend_condensed sixteen heads of a row, and 32 keys at a time, in halves, in shared memory: a warp
- *                  has the scores of eight keys by one half of their values, then 64 of the values
+ * attend_condensed a block has sixteen heads of a row, and 32 keys at a time, in half precision, in
+ *                  shared memory: a warp computes the scores of eight keys by one half of their
+ *                  values, then 64 of the values
  */
 
 #include "engine/cuda/condensed/kernels_condensed.h"
@@ -587,7 +588,8 @@ DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
     }
 }
 
-/* Divides by the sums, turns back and stores the heads from @head0 on, which lie where keys were. */
+/* Divides by the sums, turns back and stores the heads from @head0 on, which lie where keys
+ * were. */
 DEVICE void put_heads(const struct lean_args &a, uint32_t r, uint32_t head0, const float o[8][4],
                       struct lean_shared &s) {
     float(*head)[LEAN_ROW] = (float(*)[LEAN_ROW])s.key;
