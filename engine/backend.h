@@ -23,6 +23,10 @@
  * the last one that is known, and the one before it. */
 #define ENGINE_KEPT (ENGINE_DRAFT_MAX + 2u)
 
+/* Passes of a model: its own; PASS_DRAFT + k, that of block k, of at most MTP_BLOCKS; and its own
+ * with holes. */
+enum { MTP_BLOCKS = 8, PASS_MODEL = 0, PASS_DRAFT, PASS_HOLES = PASS_DRAFT + MTP_BLOCKS, PASSES };
+
 struct be;      /* a backend's state */
 struct step;    /* one step in flight; embedded by the backend */
 struct weights; /* tensors of one op in the backend's form */
@@ -215,8 +219,8 @@ struct model_shape {
     uint64_t picture_weights, picture_buffers;
     bool two_way;                  /* an op's attn.two_way */
     bool encoder;                  /* attention is of whole sequences, and there are no logits */
-    bool drafts;                   /* the model has ops of pass 1 */
-    bool borrows;                  /* and these have no keys: engine_info.borrows */
+    uint8_t drafts;                /* passes that draft: engine_info.draft_passes */
+    bool borrows;                  /* their ops have no keys: engine_info.borrows */
     uint32_t n_taps;               /* TAPs of the model; 0: it has none */
     uint32_t n_block, first_draft; /* as engine_info has them */
     int32_t mask_token;
@@ -324,7 +328,8 @@ enum op_kind {
      * there. */
     OP_KEEP,
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
-     * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
+     * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. Of a
+     * pass 0 with several, @part more follow it. */
     OP_DRAFT_IN,
     OP_TAP,  /* part @part of t is x: what FUSE multiplies, of n_taps parts */
     OP_FUSE, /* x = w[0] t */
@@ -444,7 +449,7 @@ struct model_op {
     uint32_t index; /* INDEX: its layer among those of model_shape.sparse */
     uint64_t more;  /* NGRAM, INDEX, CONDENSE: where its part of state_shape.n_more begins */
     uint64_t first_value; /* CONDENSE, PICK, LEAN_ATTEND: values of a block before its key's */
-    uint32_t part;        /* DEEP, LEAN_OUT */
+    uint32_t part;        /* DEEP, LEAN_OUT, DRAFT_IN */
     uint32_t block;       /* CONDENSE, PICK, LEAN_ATTEND: positions of a block; 0: none */
     bool gated, v_unit;   /* QKV */
     bool norm_all;        /* QKV */

@@ -95,9 +95,10 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         assert((uint32_t)b->token[s->row0 + r] < k->shape->n_vocab || in_picture(s, r));
 }
 
-/* Pass 1: a row or a block of each sequence, which a sample is all that is wanted of. */
+/* A pass that drafts: a row or a block of each sequence, which a sample is all that is wanted
+ * of. */
 static void check_drafts(const struct check *k, const struct engine_batch *b) {
-    assert(b->model == 1 && k->n_slots && b->n_before + b->n_after == 0);
+    assert(b->model <= k->shape->drafts && k->n_slots && b->n_before + b->n_after == 0);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         assert(b->seq[i].n_rows == MAX(k->shape->n_block, 1) && b->seq[i].feed < 0 &&
                !b->seq[i].begins);

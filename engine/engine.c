@@ -203,7 +203,8 @@ static void fill_info(struct engine *e) {
     tell_place(e);
     place_mark(&e->model, i->sources);
     i->kv_type = e->opts.kv_type;
-    i->draft_bytes = fit_token_weights(&e->model, 1);
+    i->draft_bytes = fit_token_weights(&e->model, PASS_DRAFT);
+    i->draft_passes = s->drafts;
     i->borrows = s->borrows;
     i->n_block = s->n_block;
     i->first_draft = s->first_draft;

@@ -54,10 +54,11 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
     return n;
 }
 
-uint64_t fit_token_weights(const struct model *m, uint32_t pass) {
+/* Returns the bytes of weights that a token reads of a run of ops. */
+static uint64_t token_weights(const struct model *m, const struct op_run *run) {
     uint64_t n = 0;
 
-    for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end; i++) {
+    for (uint32_t i = run->begin; i < run->end; i++) {
         const struct model_op *op = &m->op[i];
         uint64_t bytes = 0;
 
@@ -70,6 +71,10 @@ uint64_t fit_token_weights(const struct model *m, uint32_t pass) {
         n += op->kind == OP_EMBED || op->kind == OP_SELECT ? 0 : bytes;
     }
     return n;
+}
+
+uint64_t fit_token_weights(const struct model *m, uint32_t pass) {
+    return token_weights(m, &m->pass[pass].run[0]) + token_weights(m, &m->pass[pass].run[1]);
 }
 
 uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint64_t page_bytes,

@@ -187,11 +187,12 @@ int model_forward(const struct model *m, const struct be_ops *ops, struct step *
                   uint64_t *progress) {
     int r = 0;
 
-    assert(pass < ARRAY_SIZE(m->pass) && m->pass[pass].begin < m->pass[pass].end);
-    for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end && r == 0; i++) {
-        r = ops->run[m->op[i].kind](s, &m->op[i]);
-        if (progress)
-            __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);
-    }
+    assert(pass < PASSES && m->pass[pass].run[0].begin < m->pass[pass].run[0].end);
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = m->pass[pass].run[k].begin; i < m->pass[pass].run[k].end && r == 0; i++) {
+            r = ops->run[m->op[i].kind](s, &m->op[i]);
+            if (progress)
+                __atomic_fetch_add(progress, 1, __ATOMIC_RELAXED);
+        }
     return r;
 }

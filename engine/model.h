@@ -8,13 +8,11 @@
 #include "engine/backend.h"
 #include "engine/head.h"
 
-enum { PASS_MODEL, PASS_DRAFT, PASS_HOLES };
-
 /*
- * Invariants, once engine/arch has filled it: the first op of passes 0 and 1 is EMBED, the last of
- * all LOGITS; ROUTE is followed by EXPERTS and perhaps SHARED, the last STATE_IN by DELTA, KDA,
- * CONV or MAMBA, a gated QKV by ATTEND and GATE; every op's tensors have the shapes that backend.h
- * says;
+ * Invariants, once engine/arch has filled it: the first op of pass 0 and of those that draft is
+ * EMBED, the last of all LOGITS; ROUTE is followed by EXPERTS and perhaps SHARED, the last STATE_IN
+ * by DELTA, KDA, CONV or MAMBA, a gated QKV by ATTEND and GATE; every op's tensors have the shapes
+ * that backend.h says;
  * n_kv_layer[c] is the number of QKV ops with keys for pages of class c, shape.state.n_layer that
  * of recurrent ops; model_measure() was called. op[i].weights are set by model_load() and freed by
  * the backend.
@@ -24,12 +22,14 @@ struct model {
     struct model_shape shape;
     struct model_op *op; /* [n_ops] in the order in which they run */
     uint32_t n_ops, capacity;
-    /* The ops of each pass; those but the first are empty where the model does not draft. They
-     * overlap: pass 0 ends with the keys of the block, which pass 1 begins with; PASS_HOLES is pass
-     * 0 with holes in the place of these keys. */
+    /* The ops of each pass, two runs of them; those of passes that the model does not have are
+     * empty. They overlap: pass 0 ends with the keys of the blocks, which passes that draft begin
+     * with; PASS_HOLES is pass 0 with holes in the place of these keys. */
     struct {
-        uint32_t begin, end;
-    } pass[3];
+        struct op_run {
+            uint32_t begin, end;
+        } run[2];
+    } pass[PASSES];
     int r; /* 0, or -ENOMEM of model_add() */
     uint64_t weight_bytes, n_params;
     uint64_t encoder_weights, encoder_buffers; /* bytes of the image encoder; 0: there is none */
@@ -38,11 +38,11 @@ struct model {
         float embedding, residual, logits;
     } scale;
     struct temper temper; /* equal for the queries of all layers */
-    /* Layers before the first with experts; blocks of multi-token prediction behind the layers, of
-     * which the first is used at most; width of the expert that all rows have and whose output has
+    /* Layers before the first with experts; blocks of multi-token prediction behind the layers;
+     * width of the expert that all rows have and whose output has
      * no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
-    char no_drafts[400]; /* why pass 1 is empty although it was asked for; "" */
+    char no_drafts[400]; /* why no pass drafts although it was asked for; "" */
     struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
     struct head_tensors head;
     float *slopes;          /* slopes of heads, where ops have them */

@@ -55,7 +55,7 @@ enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_
 #define ENGINE_DEVICES 8u
 #define ENGINE_TOP_MAX 20   /* top_logprobs */
 #define ENGINE_KEEP_KEY 32  /* bytes */
-#define ENGINE_DRAFT_MAX 32 /* positions of a sequence that pass 1 goes beyond pass 0 */
+#define ENGINE_DRAFT_MAX 32 /* positions of a sequence that drafts go beyond pass 0 */
 
 /* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory,
  * whose number is below n_host_pages. STATE_SAVE: from a state slot to a snapshot, whose number is
@@ -151,11 +151,12 @@ struct engine_param {
 /* One step. Plain data, owned by the caller, unchanged until engine_wait() returned for it. */
 struct engine_batch {
     uint64_t step; /* 1, 2, 3, ... */
-    /* The pass: 0, the model itself; 1, the block that drafts (engine_info.n_slots), with one row
-     * of each sequence, or engine_info.n_block. A row's token follows the position before it in its
-     * slot, which either pass has computed. Pass 1 writes its keys to the pages too, and pass 0
-     * overwrites them with its own, so nothing has to be taken back. No copies, no recurrent
-     * layers. With engine_info.borrows it has no keys and reads those before pos0 of pass 0. */
+    /* The pass: 0, the model itself; 1 + k, block k of those that draft (engine_info.draft_passes),
+     * with one row of each sequence, or engine_info.n_block. A row's token follows the position
+     * before it in its slot, which any pass has computed. Passes that draft write their keys to the
+     * pages too, and pass 0 overwrites them with its own, so nothing has to be taken back. No
+     * copies, no recurrent layers. With engine_info.borrows they have no keys and read those before
+     * pos0 of pass 0. */
     uint16_t model;
     /* Pass 0 leaves holes in the place of the block's keys, which its rows do not see: nothing is
      * drafted for a while. All rows are behind their prompts. */
@@ -296,11 +297,14 @@ struct engine_info {
      * sequences may have one at once. A position's pages are of no use without the state there. */
     uint64_t state_bytes;
     uint32_t n_states, n_snapshots; /* snapshots: copies of states to go on from later */
-    /* Pass 1 drafts: how many slots there are for that, as many as states where there are any. 0:
-     * opts.drafts was not asked for, or the model has no block of multi-token prediction.
-     * @draft_bytes of weights are read for a row of it. */
+    /* Passes from 1 on draft: how many slots there are for that, as many as states where there are
+     * any. 0: opts.drafts was not asked for, or the model has no block of multi-token prediction.
+     * @draft_bytes of weights are read for a row of the first. */
     uint32_t n_slots;
     uint64_t draft_bytes;
+    /* 1: pass 1 makes all drafts behind a token. More: pass 1 + k makes draft k, one position
+     * behind that of k - 1, and there are no more drafts than passes. */
+    uint32_t draft_passes;
     /* Pass 1 has no keys of its own and reads those of pass 0: it needs no pages, leaves no holes,
      * and makes all drafts behind a token at that token's position (engine_seq.n_ahead). */
     bool borrows;

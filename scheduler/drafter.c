@@ -11,6 +11,7 @@
  * The block of the large model has its keys in the request's own pages, where steps of that model
  * have computed them up to the last token but one, so it has nothing to catch up with. Pages for
  * its drafts are taken for the run only: the step that checks the draft computes their keys again.
+ * Of several blocks (engine_info.draft_passes) each makes one token of a draft.
  * A model's assistant (engine_info.borrows) runs in the same way but reads the keys of the model
  * itself, so it takes no pages and leaves no keys out. A block drafter (engine_info.n_block) runs
  * once for all tokens of a draft: the last token's row, then masks; their keys lie behind those of
@@ -187,6 +188,13 @@ static uint32_t best_length(const struct drafter *d, uint32_t n, const struct pl
     return length;
 }
 
+/* Returns the most tokens of a draft: those of a block, or one of each of several. */
+static uint32_t most_drafts(const struct engine_info *i) {
+    if (i->n_block)
+        return i->n_block - i->first_draft;
+    return i->draft_passes > 1 ? i->draft_passes : DRAFT_MAX;
+}
+
 /* Puts the requests for which the drafter may draft into d->candidate. Returns their number.
  * @decode: shape of the large model's decode step. */
 static uint32_t find_candidates(struct drafter *d, struct spec *spec, const struct list *running,
@@ -211,7 +219,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
             spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
         c->max = spec_expect(spec, r, d->source, c->survival, &c->probe);
-        c->max = d->info->n_block ? MIN(c->max, d->info->n_block - d->info->first_draft) : c->max;
+        c->max = MIN(c->max, most_drafts(d->info));
         c->request = r;
         n += c->max > 0;
     }
@@ -263,9 +271,10 @@ bool drafter_rests(const struct drafter *d, uint64_t turn) {
 
 /* ---- one batch ---- */
 
-static void begin_batch(struct drafter *d) {
+/* Begins the batch of draft @n. */
+static void begin_batch(struct drafter *d, uint32_t n) {
     batch_begin(&d->batch, *d->step + 1);
-    d->batch.b.model = d->opts.block != NULL;
+    d->batch.b.model = d->opts.block ? (uint16_t)(1 + (d->info->draft_passes > 1 ? n : 0)) : 0;
 }
 
 static struct kv_seq *pages_of(const struct drafter *d, const struct request *r) {
@@ -502,7 +511,7 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
 static int first(struct drafter *d, const struct list *running) {
     uint32_t left = MAX(catch_up_rows(d), DRAFTER_CATCH_UP);
 
-    begin_batch(d);
+    begin_batch(d, 0);
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         if (!r->drafter || r->drafter->n_asked == 0)
             continue;
@@ -518,7 +527,7 @@ static int first(struct drafter *d, const struct list *running) {
 
 /* Runs the batch of the drafted tokens after the first @n. */
 static int next(struct drafter *d, const struct list *running, uint32_t n) {
-    begin_batch(d);
+    begin_batch(d, n);
     LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         struct drafter_seq *q = r->drafter;
 

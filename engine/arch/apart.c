@@ -31,7 +31,7 @@ static void bind_block(struct binder *b, struct model *m, const struct apart_of 
     if ((b->r = check_block(m, of, b->file, b->err)) < 0)
         return;
     mtp_bind(b, m, of->decoder, of->mtp, of->norm);
-    bind_only_blocks(b, m->shape.n_layer + 1);
+    bind_only_blocks(b, m->shape.n_layer + MAX(m->shape.drafts, 1u));
 }
 
 /* The model's embedding and head, which a block's file may have again, are not read: the block has

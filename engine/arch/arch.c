@@ -671,7 +671,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         return -ENOMEM;
     a->bind(&b, m, &a->decoder);
     const struct tensor *output = m->n_ops ? m->op[m->n_ops - 1].w[0] : NULL;
-    m->pass[0].end = m->n_ops;
+    m->pass[PASS_MODEL].run[0].end = m->n_ops;
     meta.r = b.r;
     const struct rope_defaults rope = {
         .dim = m->shape.head_dim,
@@ -688,7 +688,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     rope_read_sections(&meta, a->sections, &m->shape.rope[0]);
     b.r = b.r < 0 ? b.r : meta.r;
-    bool own = drafts && a->mtp && !block && mtp_found(&b, m);
+    uint32_t own = drafts && a->mtp && !block ? mtp_found(&b, m) : 0;
     if (drafts && !block && m->n_mtp && !own)
         snprintf(m->no_drafts, sizeof(m->no_drafts), "%s",
                  a->no_drafts ? "blocks of this architecture are not supported"

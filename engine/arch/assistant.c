@@ -187,7 +187,8 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
         return;
     mtp_keep(m, false);
     assert(m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
-    m->pass[0].end = m->pass[1].begin = m->n_ops;
+    struct op_run run = {m->n_ops, 0};
+    m->pass[PASS_MODEL].run[0].end = run.begin;
     struct model_op embed = m->op[0];
     model_add(m, &embed);
     model_add(m,
@@ -202,6 +203,8 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
         model_add(m, &own.op[i]);
     m->r = m->r < 0 ? m->r : own.r;
     model_deinit(&own);
-    m->pass[1].end = m->n_ops;
-    m->shape.drafts = m->shape.borrows = true;
+    run.end = m->n_ops;
+    m->pass[PASS_DRAFT].run[0] = run;
+    m->shape.drafts = 1;
+    m->shape.borrows = true;
 }

@@ -415,9 +415,9 @@ void dflash_bind(struct binder *b, struct model *m) {
         logits++;
         at++;
     }
-    m->pass[0].end = m->pass[1].begin = at;
-    m->pass[1].end = m->n_ops;
-    m->shape.drafts = true;
+    m->pass[PASS_MODEL].run[0].end = at;
+    m->pass[PASS_DRAFT].run[0] = (struct op_run){at, m->n_ops};
+    m->shape.drafts = 1;
     m->shape.n_taps = p.n_taps;
     m->shape.n_block = p.n_block;
     m->shape.first_draft = p.first_draft;

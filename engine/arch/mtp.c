@@ -11,6 +11,14 @@
  *   pass 0       EMBED .. layers .. KEEP LOGITS  EMBED DRAFT_IN KEYS
  *   pass 1                                       EMBED DRAFT_IN KEYS  QKV ATTEND .. KEEP LOGITS
  *
+ * Of several blocks each drafts one token, the first of them the first, from what the block before
+ * it has made. Pass 0 computes the keys of all, those of the last block first; pass 1 + k has one
+ * row, and computes the keys there of block k and of those behind it, which will see that row.
+ *
+ *   pass 0   EMBED .. LOGITS  keys 2  keys 1  keys 0
+ *   pass 1                    keys 2  keys 1  keys 0  QKV ATTEND .. LOGITS of block 0
+ *   pass 2                    keys 2  keys 1          QKV ATTEND .. LOGITS of block 1
+ *
  * Where the block is not going to draft for a while pass 0 has holes in the place of its keys. A
  * page tells which of its keys are holes, so it may be shared, copied and kept in files
  * like all others: a hole's score is not finite, whatever the query is, and weighs nothing.
@@ -21,7 +29,9 @@
 #include "engine/arch/mtp.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
@@ -32,11 +42,16 @@ void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint3
     decoder_mlp(b, m, d, &l);
 }
 
-bool mtp_found(const struct binder *b, const struct model *m) {
+uint32_t mtp_found(const struct binder *b, const struct model *m) {
     char name[64];
+    uint32_t n = 0;
 
-    snprintf(name, sizeof(name), "blk.%u.nextn.eh_proj.weight", m->shape.n_layer);
-    return m->n_mtp > 0 && gguf_find(b->file, name);
+    for (; n < MIN(m->n_mtp, MTP_BLOCKS); n++) {
+        snprintf(name, sizeof(name), "blk.%u.nextn.eh_proj.weight", m->shape.n_layer + n);
+        if (!gguf_find(b->file, name))
+            break;
+    }
+    return n;
 }
 
 /* Op @i, which is QKV, becomes KEYS and then what is left of QKV. */
@@ -64,28 +79,6 @@ static void split_keys(struct model *m, uint32_t i) {
     m->op[i + 1] = qkv;
 }
 
-/* Puts the op that makes holes where op @attend reads keys in front of all others. */
-static void add_holes(struct model *m, uint32_t attend, uint32_t end) {
-    struct model_op *to = &m->op[attend], first = {.kind = OP_HOLES};
-
-    assert(to->kind == OP_ATTEND && to->attn.cap == 0 && !to->attn.slope && !m->pass[0].begin);
-    to->attn.holes = true;
-    first.layer = to->layer;
-    first.kv = to->kv;
-    first.heads = to->heads;
-    model_add(m, &first);
-    if (m->r < 0)
-        return;
-    first = m->op[m->n_ops - 1];
-    memmove(&m->op[1], m->op, (m->n_ops - 1) * sizeof(*m->op));
-    m->op[0] = first;
-    for (int i = 0; i < 2; i++) {
-        m->pass[i].begin++;
-        m->pass[i].end++;
-    }
-    m->pass[PASS_HOLES].end = end + 1;
-}
-
 /* The first op from @i on that is attention. */
 static uint32_t find_attend(const struct model *m, uint32_t i) {
     while (i < m->n_ops && m->op[i].kind != OP_ATTEND)
@@ -93,9 +86,10 @@ static uint32_t find_attend(const struct model *m, uint32_t i) {
     return i;
 }
 
-/* x = what the block begins with */
-static void bind_in(struct binder *b, struct model *m, uint32_t l) {
+/* x = what block @k begins with */
+static void bind_in(struct binder *b, struct model *m, uint32_t k) {
     uint64_t n = m->shape.n_embd;
+    uint32_t l = m->shape.n_layer + k;
     const struct tensor *own =
         bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.embed_tokens.weight", l);
     struct model_op embed = m->op[0];
@@ -105,10 +99,32 @@ static void bind_in(struct binder *b, struct model *m, uint32_t l) {
     model_add(m, &(struct model_op){
                      .kind = OP_DRAFT_IN,
                      .layer = l,
+                     .part = k,
                      .q_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.enorm.weight", l),
                      .k_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.hnorm.weight", l),
                      .w = {bind_matrix(b, BIND_MUST, 2 * n, n, "blk.%u.nextn.eh_proj.weight", l)},
                  });
+}
+
+/* x = the hidden state that block @k makes, and its logits: @op, KEEP and LOGITS of the model, with
+ * a norm and a matrix of the block's own where the file has them. */
+static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct model_op op[2],
+                     enum mtp_norm kind) {
+    uint64_t n = m->shape.n_embd;
+    uint32_t l = m->shape.n_layer + k;
+    const struct tensor *norm =
+        bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
+    const struct tensor *head =
+        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
+    struct model_op keep = op[0], logits = op[1];
+
+    if (norm) {
+        *(kind == MTP_LATE ? &logits.norm : &keep.norm) = norm;
+        keep.centred = kind == MTP_CENTRED;
+    }
+    logits.w[0] = head ? head : logits.w[0];
+    model_add(m, &keep);
+    model_add(m, &logits);
 }
 
 void mtp_keep(struct model *m, bool late) {
@@ -125,43 +141,85 @@ void mtp_keep(struct model *m, bool late) {
     model_add(m, &logits);
 }
 
-void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
-              enum mtp_norm norm) {
-    uint64_t n = m->shape.n_embd;
-    uint32_t l = m->shape.n_layer;
-    bool late = norm == MTP_LATE;
+/* Moves the keys of the blocks, which end at @keys, in front of what is left of them, those of the
+ * last block first, and divides all of it into passes. Block k begins at @begin[k]. */
+static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys, uint32_t n) {
+    uint32_t first = begin[0], at = first;
+    CLEANUP(freep) struct model_op *from = malloc(m->n_ops * sizeof(*from));
 
-    if (b->r < 0 || m->r < 0)
+    if (!from) {
+        m->r = -ENOMEM;
         return;
-    mtp_keep(m, late);
+    }
+    memcpy(from, m->op, m->n_ops * sizeof(*from));
+    for (uint32_t k = n; k-- > 0;) {
+        memcpy(&m->op[at], &from[begin[k]], (keys[k] - begin[k]) * sizeof(*from));
+        at += keys[k] - begin[k];
+        m->pass[PASS_DRAFT + k].run[0] = (struct op_run){first, at};
+    }
+    m->pass[PASS_MODEL].run[0].end = at;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t size = begin[k + 1] - keys[k];
+
+        memcpy(&m->op[at], &from[keys[k]], size * sizeof(*from));
+        m->pass[PASS_DRAFT + k].run[1] = (struct op_run){at, at + size};
+        at += size;
+    }
+    m->shape.drafts = n;
+}
+
+/* Puts the ops that make holes where the blocks read keys in front of all others. */
+static void add_holes(struct model *m) {
+    uint32_t n = m->shape.drafts, end = m->pass[PASS_DRAFT].run[0].begin;
+    struct model_op holes[MTP_BLOCKS];
+
+    for (uint32_t k = 0; k < n; k++) {
+        struct model_op *to = &m->op[find_attend(m, m->pass[PASS_DRAFT + k].run[1].begin)];
+
+        assert(to->kind == OP_ATTEND && to->attn.cap == 0 && !to->attn.slope);
+        to->attn.holes = true;
+        model_add(m, &(struct model_op){
+                         .kind = OP_HOLES, .layer = to->layer, .kv = to->kv, .heads = to->heads});
+    }
     if (m->r < 0)
         return;
-    struct model_op keep = m->op[m->n_ops - 2], logits = m->op[m->n_ops - 1];
-    const struct tensor *own_norm =
-        bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
-    const struct tensor *own_head =
-        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
+    memcpy(holes, &m->op[m->n_ops - n], n * sizeof(*holes));
+    memmove(&m->op[n], m->op, (m->n_ops - n) * sizeof(*m->op));
+    memcpy(m->op, holes, n * sizeof(*holes));
+    for (uint32_t i = 0; i < 2 * PASSES; i++) {
+        struct op_run *run = &m->pass[i / 2].run[i % 2];
 
-    m->pass[1].begin = m->n_ops;
-    bind_in(b, m, l);
-    uint32_t first = m->n_ops;
-    block(b, m, d, l);
-    uint32_t attend = find_attend(m, first);
+        run->begin += run->end > 0 ? n : 0;
+        run->end += run->end > 0 ? n : 0;
+    }
+    m->pass[PASS_HOLES].run[0].end = end + n;
+}
+
+void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
+              enum mtp_norm norm) {
+    uint32_t n = MAX(mtp_found(b, m), 1u), begin[MTP_BLOCKS + 1], keys[MTP_BLOCKS];
+
     if (b->r < 0 || m->r < 0)
         return;
-    assert(attend > first && attend < m->n_ops);
-    m->pass[0].end = attend;
-    if (m->op[attend - 1].kind == OP_QKV)
-        split_keys(m, attend - 1);
-    if (own_norm) {
-        *(late ? &logits.norm : &keep.norm) = own_norm;
-        keep.centred = norm == MTP_CENTRED;
+    mtp_keep(m, norm == MTP_LATE);
+    if (m->r < 0)
+        return;
+    const struct model_op ends[2] = {m->op[m->n_ops - 2], m->op[m->n_ops - 1]};
+    for (uint32_t k = 0; k < n; k++) {
+        begin[k] = m->n_ops;
+        bind_in(b, m, k);
+        block(b, m, d, m->shape.n_layer + k);
+        keys[k] = find_attend(m, begin[k]);
+        if (b->r < 0 || m->r < 0)
+            return;
+        assert(keys[k] > begin[k] + 2 && keys[k] < m->n_ops);
+        if (m->op[keys[k] - 1].kind == OP_QKV)
+            split_keys(m, keys[k] - 1);
+        bind_end(b, m, k, ends, norm);
     }
-    model_add(m, &keep);
-    logits.w[0] = own_head ? own_head : logits.w[0];
-    model_add(m, &logits);
-    m->pass[1].end = m->n_ops;
+    begin[n] = m->n_ops;
     if (m->r == 0)
-        add_holes(m, find_attend(m, first), m->pass[1].begin);
-    m->shape.drafts = true;
+        divide(m, begin, keys, n);
+    if (m->r == 0)
+        add_holes(m);
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * mtp - the block of multi-token prediction behind a model's layers: one layer more, from the
- * hidden state of a position and the embedding of the token after it to the token after that. It
- * drafts (pass 1); the model's own pass computes its keys too.
+ * mtp - the blocks of multi-token prediction behind a model's layers: each one layer more, from the
+ * hidden state of a position and the embedding of the token after it to the token after that. They
+ * draft (pass 1 and on); the model's own pass computes their keys too.
  */
 
 #include "engine/arch/decoder.h"
@@ -18,11 +18,12 @@ void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint3
 /* Kinds of final norm of a block; MTP_LATE: an RMS norm, and hidden states are those before it. */
 enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE };
 
-/* Returns true if the file has the first block. */
-bool mtp_found(const struct binder *b, const struct model *m);
+/* Returns the number of blocks that the file has. */
+uint32_t mtp_found(const struct binder *b, const struct model *m);
 /* Puts a KEEP in front of the last op of @m, LOGITS. The hidden state is what the final norm gives,
  * and LOGITS has none, or with @late the norm stays with LOGITS. */
 void mtp_keep(struct model *m, bool late);
-/* Adds its ops behind those of @m, whose last is LOGITS, and divides both into passes. */
+/* Adds their ops behind those of @m, whose last is LOGITS, and divides all into passes. Without the
+ * first block -EINVAL in @b. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm);

@@ -247,7 +247,7 @@ static void divide_shape(struct be *b) {
     *s = *b->shape;
     b->shape = s;
     if (b->n_ranks == 1) {
-        s->drafts = s->drafts && has_last_layer(b);
+        s->drafts = has_last_layer(b) ? s->drafts : 0;
         b->recurrent.first = cuda_take_layers(s, &b->layers);
         return;
     }

@@ -38,7 +38,6 @@
 #define PART_ROWS 128u
 #define PARTS 8u
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
-#define PASSES 3u /* each with graphs of its own (model.h) */
 
 struct vis_ops;
 extern const struct vis_ops vis_cuda;         /* image encoders on one device (vision/vision.c) */
@@ -166,7 +165,7 @@ enum note { NOTE_LAUNCH, NOTE_CALL, NOTE_MEETING };
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
     bool on, noting, replaying;     /* state of the step that is being launched */
-    void *graph[PASSES][2][GRAPHS]; /* 1: step.many_share; NULL: not yet */
+    void *graph[PASSES][2][GRAPHS]; /* by pass; 1: step.many_share; NULL: not yet */
     struct {
         struct be *be;
         enum note kind;

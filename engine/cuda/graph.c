@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/model.h"
 
 /* Weights are read once for up to 8 rows, columns of matmul_wide are computed by 64. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};

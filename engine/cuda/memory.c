@@ -446,7 +446,7 @@ static uint64_t drafter_bytes(const struct be *b) {
     return sum;
 }
 
-/* Returns the bytes of all weights: also of the image encoder, and of the block that drafts, whose
+/* Returns the bytes of all weights: also of the image encoder, and of the blocks that draft, whose
  * norms of keys and of hidden states are there twice. */
 static uint64_t weight_bytes(const struct be *b) {
     uint32_t n = b->shape->n_layer;
@@ -455,8 +455,9 @@ static uint64_t weight_bytes(const struct be *b) {
     if (b->shape->n_taps)
         sum += drafter_bytes(b);
     else if (b->shape->drafts)
-        sum += file_bytes(b, b->opts->block ? b->opts->block : b->opts->file, n, n + 1) +
-               2 * round_up(b->shape->n_embd * sizeof(float), 512);
+        sum += file_bytes(b, b->opts->block ? b->opts->block : b->opts->file, n,
+                          n + b->shape->drafts) +
+               2 * b->shape->drafts * round_up(b->shape->n_embd * sizeof(float), 512);
     return sum + b->shape->picture_weights;
 }
 

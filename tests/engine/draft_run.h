@@ -33,6 +33,7 @@ void draft_see(void *ctx, struct driver_seq *s, uint32_t pos, const struct engin
 /* Results of a run: tokens and digests of the model, logits of drafts behind the last token. */
 struct draft_run {
     struct driver_out out[N_TOKENS];
+    uint32_t n_drafts;
     float drafts[DRAFT_ROWS][N_VOCAB];
 };
 

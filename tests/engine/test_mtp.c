@@ -59,6 +59,11 @@ static void open_file(struct driver *d, const struct file *f, const char *backen
     cr_assert_eq(d->info->n_slots > 0, drafts, "%s: %s", name, d->info->note);
 }
 
+/* The drafts behind a token: N_DRAFTS, or one of each block. */
+static uint32_t n_drafts(const struct driver *d) {
+    return d->info->draft_passes > 1 ? d->info->draft_passes : N_DRAFTS;
+}
+
 /* The largest difference; of a device, whose activations have eleven bits, |x - right| /
  * |right|. */
 static double distance(const float *x, const float *right) {
@@ -80,12 +85,12 @@ static void check_case(struct driver *d, struct draft_watch *w, const struct gol
     struct driver_seq *s = driver_add(d, c->prompt, c->n_prompt, 8, NULL);
     double worst = 0;
 
-    cr_assert_eq(c->n_drafts, N_DRAFTS);
+    cr_assert_eq(c->n_drafts, n_drafts(d));
     s->forced = &first;
     driver_prefill(d, s, 50);
     w->pos0 = c->n_prompt;
     w->n_seen = 0;
-    for (uint32_t k = 0; k < N_DRAFTS; k++) {
+    for (uint32_t k = 0; k < c->n_drafts; k++) {
         driver_draft(d, &s, 1, k);
         cr_assert_eq(w->n_seen, k + 1);
         double diff = distance(w->logits[k], c->draft[k].logits);
@@ -129,7 +134,7 @@ static void open_of(const void *of, const char *backend, bool drafts, struct dri
 }
 
 static void draft_all(struct driver *d, struct driver_seq *const *seq, uint32_t n) {
-    for (uint32_t k = 0; k < N_DRAFTS; k++)
+    for (uint32_t k = 0; k < n_drafts(d); k++)
         driver_draft(d, seq, n, k);
 }
 
@@ -224,11 +229,12 @@ static void run_holes(const struct file *file, const char *backend, enum engine_
         }
         memcpy(out->out, s->out + N_FORCED + 1 - N_TOKENS, sizeof(out->out));
         w.pos0 = k ? s->n_computed : UINT32_MAX;
-        for (uint32_t i = 0; k && i < N_DRAFTS; i++) {
+        for (uint32_t i = 0; k && i < n_drafts(&d); i++) {
             driver_draft(&d, &s, 1, i);
             s->draft[i] = forced[i];
         }
         memcpy(out->drafts, w.logits, sizeof(w.logits));
+        out->n_drafts = w.n_seen;
         driver_drop(&d, s);
     }
     driver_close(&d);
@@ -237,7 +243,7 @@ static void run_holes(const struct file *file, const char *backend, enum engine_
 static double apart(const struct draft_run *a, const struct draft_run *b) {
     double worst = 0;
 
-    for (uint32_t k = 0; k < N_DRAFTS; k++) {
+    for (uint32_t k = 0; k < MIN(a->n_drafts, b->n_drafts); k++) {
         double diff = distance(a->drafts[k], b->drafts[k]);
 
         worst = diff <= worst ? worst : diff; /* NaN too */
@@ -302,7 +308,7 @@ static void run_tiny(const struct tiny_model *t, bool apart, const char *backend
     struct driver d;
     struct err err;
 
-    model.n_blocks = apart ? 0 : 1;
+    model.n_blocks = apart ? 0 : t->n_blocks;
     tiny_model_temp(&model, path[0]);
     block.blocks_alone = true;
     tiny_model_temp(&block, path[1]);
@@ -320,6 +326,7 @@ static void run_tiny(const struct tiny_model *t, bool apart, const char *backend
     w.pos0 = s->n_computed;
     draft_all(&d, &s, 1);
     memcpy(out->drafts, w.logits, sizeof(w.logits));
+    out->n_drafts = w.n_seen;
     driver_drop(&d, s);
     driver_close(&d);
     unlink(path[0]);
@@ -339,6 +346,35 @@ Test(mtp, a_block_in_a_file_of_its_own_drafts_the_same) {
         cr_expect(draft_same_text(&together, &apart), "%s", archs[i]);
         cr_expect(memcmp(together.drafts, apart.drafts, sizeof(apart.drafts)) == 0, "%s", archs[i]);
     }
+}
+
+/* -- several blocks ---------------------------------------------------------------------------- */
+
+/* The file has one block, and then three, of which the first @n_same are like it: they have the
+ * same keys and go on from the same states as one block that makes all drafts. */
+static void check_blocks(const char *backend, bool apart) {
+    static struct draft_run one, three;
+    struct tiny_model t = {.arch = "glm4moe", .n_blocks = 1, .type = TENSOR_Q8_0};
+
+    run_tiny(&t, apart, backend, &one);
+    cr_assert_eq(one.n_drafts, N_DRAFTS);
+    for (t.n_blocks = 3, t.n_same = 1; t.n_same <= 3; t.n_same++) {
+        run_tiny(&t, apart, backend, &three);
+        cr_assert_eq(three.n_drafts, 3);
+        cr_expect(draft_same_text(&one, &three), "%s", backend);
+        for (uint32_t k = 0; k < 3; k++)
+            cr_expect((memcmp(one.drafts[k], three.drafts[k], sizeof(one.drafts[k])) == 0) ==
+                          (k < t.n_same),
+                      "%s: %u blocks are the same: draft %u", backend, t.n_same, k);
+    }
+}
+
+Test(mtp, of_several_blocks_each_makes_one_draft) {
+    check_blocks(JUDGED, false);
+#ifndef BACKEND
+    check_blocks("reference", false);
+    check_blocks(JUDGED, true);
+#endif
 }
 
 Test(mtp, a_block_of_another_model_is_refused) {

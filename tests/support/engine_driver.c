@@ -334,14 +334,14 @@ void driver_wait(struct driver *d) {
     wait_for(d, d->waited + 1);
 }
 
-/* Begins a step of pass 1, without sequences. */
-static struct driver_batch *begin_drafts(struct driver *d) {
+/* Begins a step of a pass that drafts, without sequences. */
+static struct driver_batch *begin_drafts(struct driver *d, uint32_t pass) {
     struct driver_batch *b = d->batch[(d->step + 1) % 2];
 
     assert(d->waited == d->step);
     b->b = (struct engine_batch){
         .step = ++d->step,
-        .model = 1,
+        .model = (uint16_t)pass,
         .token = b->token,
         .seq = b->seq,
         .want = b->want,
@@ -390,7 +390,7 @@ static struct engine_result run_drafts(struct driver *d, struct driver_batch *b)
 
 void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
                   uint32_t n_ahead) {
-    struct driver_batch *b = begin_drafts(d);
+    struct driver_batch *b = begin_drafts(d, 1 + (d->info->draft_passes > 1 ? n_ahead : 0));
 
     assert(n_seqs <= d->opts.max_seqs && n_ahead < ENGINE_DRAFT_MAX);
     for (uint32_t i = 0; i < n_seqs; i++) {
@@ -415,7 +415,7 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
 }
 
 void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs) {
-    struct driver_batch *b = begin_drafts(d);
+    struct driver_batch *b = begin_drafts(d, 1);
     uint32_t n = d->info->n_block;
 
     assert(n_seqs <= d->opts.max_seqs && n > 0);

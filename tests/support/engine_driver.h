@@ -98,9 +98,9 @@ void driver_prefill(struct driver *d, struct driver_seq *s, uint32_t chunk);
 void driver_decode(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs, uint32_t n,
                    bool overlap);
 
-/* A row of the model's own block for every sequence, @n_ahead positions beyond the last known
- * token: draft[n_ahead] follows draft[n_ahead - 1], and draft[0] the last known token, whose row is
- * all that the sequence lacks. on_out is told, with the position of the row. */
+/* A row of the model's own block, or of the n_ahead-th of several, for every sequence, @n_ahead
+ * positions beyond the last known token: draft[n_ahead] follows draft[n_ahead - 1], and draft[0] the
+ * last known token, whose row is all that the sequence lacks. on_out is told, with the position of the row. */
 void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
                   uint32_t n_ahead);
 

@@ -775,8 +775,11 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
                      3.0f / sqrtf((float)t.n_embd));
     for (uint32_t l = 0; l < t.n_layer; l++)
         layer(&m, l);
-    for (uint32_t l = t.n_layer; l < t.n_layer + t.n_blocks; l++)
-        block(&m, l);
+    const struct rng first = m.rng;
+    for (uint32_t k = 0; k < t.n_blocks; k++) {
+        m.rng = k < t.n_same ? first : m.rng;
+        block(&m, t.n_layer + k);
+    }
 }
 
 void tiny_model_save(const struct tiny_model *t, const char *path) {

@@ -26,6 +26,7 @@ struct tiny_model {                                    /* 0: the default in brac
     uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
     uint32_t n_expert, n_expert_used; /* 0: a dense FFN; of architectures that have none: 7, 3 */
     uint32_t n_blocks; /* of multi-token prediction: hybrid architectures and glm4moe */
+    uint32_t n_same;   /* so many of the blocks have the weights of the first, which is one; 0: 1 */
     bool blocks_alone; /* without the layers: the file that belongs to one of no blocks */
     float loud;        /* what layers add, times this; 1 */
     bool tied;

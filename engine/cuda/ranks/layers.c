@@ -144,7 +144,9 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
 static const struct model_op *first_embed(const struct ranks *k) {
     const struct model_op *op = k->be[0]->shape->op;
 
-    return op->kind == OP_HOLES ? op + 1 : op;
+    while (op->kind == OP_HOLES)
+        op++;
+    return op;
 }
 
 /* Returns the device that has an op: the last one has the logits and the block that drafts. Each of
@@ -244,8 +246,8 @@ static int hand_over(struct ranks *k) {
     if (r < 0 || send(to, to->act.x, x, bytes) < 0)
         return ranks_lose(k, to);
     r = begin_here(k, k->at + 1);
-    if (r == 0 && k->at + 1 == k->n && k->holes)
-        r = compute(k, k->holes);
+    for (const struct model_op *op = k->holes; op && op->kind == OP_HOLES && r == 0; op++)
+        r = k->at + 1 == k->n ? compute(k, op) : 0;
     return r;
 }
 
@@ -256,7 +258,7 @@ static int run_op(struct ranks *k, const struct model_op *op) {
     int r = 0;
 
     if (op->kind == OP_HOLES) {
-        k->holes = op;
+        k->holes = k->holes ? k->holes : op;
         return 0;
     }
     while (k->at < at && r == 0)

@@ -1,10 +1,10 @@
 /*
- * draft - the model's own block of drafts (engine/arch/mtp.c), and block drafters
+ * draft - the model's own blocks of drafts (engine/arch/mtp.c), and block drafters
  * (engine/arch/dflash.c), whose keys follow from what is copied of the model's layers. Hidden
  * states stay on the device. The host knows from the batches of which positions a slot has them, so
  * a step only says whether the one before its first row is there. The states of a step's last rows
- * take the place of older ones, and are kept by the last kernel that reads those: that of DRAFT_IN,
- * where it follows KEEP in the pass, else that of KEEP.
+ * take the place of older ones, and are kept by the last kernel that reads those: that of the last
+ * DRAFT_IN, where it follows KEEP in the pass, else that of KEEP.
  */
 
 #include "engine/cuda/cuda.h"
@@ -68,7 +68,7 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         .pair = b->draft.pair,
         .n = n,
         .n_kept = ENGINE_KEPT,
-        .keeps = s->kept,
+        .keeps = s->kept && op->part == 0,
         .eps = b->shape->rms_eps,
         .pack = step_pack_args(b, PACK_PLAIN, b->draft.pair, NULL, 2 * n),
     };
