@@ -242,8 +242,8 @@ struct block_model {
     char arch[16], backend[16];
     float loud;
     uint32_t n_snapshots, n_requests;
-    /* Architecture or kind of the file that drafts; "": the model's own block, "none": what is
-     * known of the text. */
+    /* Architecture or kind of the file that drafts; "": the model's own block, "blocks": three of
+     * them, "none": what is known of the text. */
     char apart[20];
 };
 
@@ -262,6 +262,8 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
         {"glm4moe", "cpu", 0.01F, 0, BLOCK_REQUESTS, ""},
         {"glm4moe", "cpu", 0.5F, 0, BLOCK_REQUESTS, ""},
         {"glm4moe", "reference", 0.2F, 0, REFERENCE_REQUESTS, ""},
+        {"glm4moe", "cpu", 0.01F, 0, BLOCK_REQUESTS, "blocks"},
+        {"qwen35", "cpu", 0.5F, 40, BLOCK_REQUESTS, "blocks"},
         {"qwen35", "cpu", 0.01F, 40, BLOCK_REQUESTS, ""},
         {"qwen35", "cpu", 0.5F, 40, BLOCK_REQUESTS, ""},
         {"qwen35", "reference", 0.2F, 40, REFERENCE_REQUESTS, ""},
@@ -286,12 +288,13 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
  * beside the other sources. */
 ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_mtp, NULL};
+    bool several = strcmp(b->apart, "blocks") == 0;
     struct tiny_model t = {.arch = b->arch,
                            .seed = 5,
                            .n_layer = 2,
                            .n_embd = 128,
                            .n_ff = 128,
-                           .n_blocks = !b->apart[0],
+                           .n_blocks = several ? 3 : !b->apart[0],
                            .loud = b->loud};
     struct sched_opts opts = {.drafts = only};
     bool none = strcmp(b->apart, "none") == 0, chains = strcmp(b->apart, "dspark") == 0;
@@ -302,7 +305,7 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
     t.arch = chains ? "dflash" : b->apart;
     t.markov = chains ? 16 : 0;
     t.anchored = chains;
-    if (b->apart[0] && !none)
+    if (b->apart[0] && !none && !several)
         open_tiny(&t, &apart);
     make_tokenizer();
     block = !none;

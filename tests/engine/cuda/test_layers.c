@@ -248,7 +248,7 @@ static void run_drafts(const char *path, const char *devices, struct driver_out 
  */
 Test(cuda_layers, the_models_block_drafts_what_it_does_on_one_device) {
     static const struct tiny_model models[] = {
-        {.arch = "glm4moe", .type = TENSOR_Q8_0, .n_blocks = 1, .n_vocab = 41},
+        {.arch = "glm4moe", .type = TENSOR_Q8_0, .n_blocks = 2, .n_vocab = 41},
         {.arch = "qwen35",
          .type = TENSOR_Q8_0,
          .n_embd = 64,
