@@ -99,8 +99,9 @@ void driver_decode(struct driver *d, struct driver_seq *const *seq, uint32_t n_s
                    bool overlap);
 
 /* A row of the model's own block, or of the n_ahead-th of several, for every sequence, @n_ahead
- * positions beyond the last known token: draft[n_ahead] follows draft[n_ahead - 1], and draft[0] the
- * last known token, whose row is all that the sequence lacks. on_out is told, with the position of the row. */
+ * positions beyond the last known token: draft[n_ahead] follows draft[n_ahead - 1], and draft[0]
+ * the last known token, whose row is all that the sequence lacks. on_out is told, with the position
+ * of the row. */
 void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
                   uint32_t n_ahead);
 
