@@ -199,28 +199,85 @@ Test(cuda_condensed, pages_that_come_back_from_the_host_are_the_same) {
     cr_expect(right && digest_with((const uint32_t[]){5, 6, 7}) == right);
 }
 
+/* Makes a model whose shape @what changes, with matrices of @format. */
+static void make_model(char path[64], const char *format, const char *what) {
+    char shape[512];
+    const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
+
+    snprintf(path, 64, "/tmp/weft-condensed-XXXXXX");
+    close(mkstemp(path));
+    snprintf(shape, sizeof(shape),
+             "deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,"
+             "q_rank=64,n_group=2,out_rank=32,n_ff=64,n_shared=64,n_expert=8,"
+             "n_used=2,n_index=2,index_dim=32,n_chosen=4,window=8,%s",
+             what);
+    cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+}
+
 /* Heads of more values than kernels of attention have room for, and an indexer's. */
 Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
     static const char *const cases[][2] = {{"head_dim=528", "heads of 528 values"},
-                                           {"index_dim=144", "indexers of this size"}};
+                                           {"index_dim=144", "indexers of this size"},
+                                           {"n_index=170,index_dim=48", "indexers of this size"}};
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        char path[64] = "/tmp/weft-condensed-XXXXXX", shape[512];
-        const char *argv[] = {"synth", "--shape", shape, "--format", "F16", "-o", path, NULL};
+        char path[64];
         struct driver_opts o = {.backend = "cuda", .path = path};
         struct err err = {0};
         struct driver d;
 
-        close(mkstemp(path));
-        snprintf(shape, sizeof(shape),
-                 "deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,"
-                 "q_rank=64,n_group=2,out_rank=32,n_ff=64,n_shared=64,n_expert=8,"
-                 "n_used=2,n_index=2,index_dim=32,n_chosen=4,window=8"
-                 ",%s",
-                 cases[i][0]);
-        cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+        make_model(path, "F16", cases[i][0]);
         cr_expect(driver_open(&d, &o, &err) == -EINVAL);
         cr_expect(strstr(err.message, cases[i][1]), "%s", err.message);
         unlink(path);
     }
+}
+
+/* Pages, states and their memory are those that the engine then has; it leaves of the device what
+ * the driver needs and a twentieth. */
+Test(cuda_condensed, what_is_told_of_memory_is_what_is_taken) {
+    enum { DEVICE = 700 << 20, RESERVE = 256 << 20 };
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct fake_cuda *fake = fake_find();
+    struct engine *e = NULL;
+    struct engine_fit f;
+    struct err err = {0};
+    char path[64];
+
+    make_model(path, "Q4_K_M",
+               "n_embd=1024,n_head=16,head_dim=128,q_rank=512,n_group=4,out_rank=256,n_ff=512,"
+               "n_shared=512,n_index=8,context=131072");
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    unlink(path);
+    struct engine_opts o = {.file = file,
+                            .backend = "cuda",
+                            .device_share = 1,
+                            .page_tokens = 32,
+                            .max_rows = 64,
+                            .max_seqs = 2,
+                            .max_wants = 4};
+    fake->bytes = DEVICE;
+    cr_assert(engine_fit(&f, &o, &err) == 0, "%s", err.message);
+    fake->peak_bytes = 0;
+    cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
+    const struct engine_info *i = engine_info(e);
+    cr_expect_eq(i->n_pages, f.n_pages);
+    cr_expect_eq(i->n_states, f.n_states);
+    cr_expect_eq(i->n_snapshots, f.n_snapshots);
+    cr_expect_eq(i->max_context, f.context);
+    cr_expect_eq(f.kv_bytes,
+                 f.n_pages * i->page_bytes + (f.n_states + f.n_snapshots) * i->state_bytes);
+    cr_expect(f.n_pages > 100 && f.n_states == 2 && f.n_snapshots > 0);
+    size_t taken = fake->peak_bytes, usable = DEVICE - RESERVE;
+    cr_expect(taken <= usable && taken > usable / 20 * 18, "%zu of %zu", taken, usable);
+    cr_expect(f.weight_bytes + f.kv_bytes < taken);
+    e = engine_free(e);
+    fake->bytes = 1 << 20;
+    o.device_share = 0;
+    o.n_pages = f.n_pages;
+    cr_expect(engine_new(&e, &o, &err) == -ENOMEM);
+    const char *at = strstr(err.message, "weights ");
+    cr_assert(at, "%s", err.message);
+    double weights = atof(at + strlen("weights ")) * 0x1p20, told = (double)f.weight_bytes;
+    cr_expect(weights > told * 0.95 && weights < told * 1.1, "%.0f, told are %.0f", weights, told);
 }
