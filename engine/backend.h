@@ -322,10 +322,9 @@ enum op_kind {
     OP_MLA_KV,
     /* Follows ATTEND: d = for each head w[0][head] times its first rank values of o */
     OP_MLA_OUT,
-    /* x = norm x, with @centred (x - mean) / sqrt(variance + eps) * norm, or without a norm x as it
-     * is: the model's hidden state, or w[0] x is, kept of every row for DRAFT_IN: of this step, and
-     * of the last positions by slot. A row that is n_ahead counts as of position pos0 + n_ahead
-     * there. */
+    /* x = norm x, with @centred (x - mean) / sqrt(variance + eps) * norm; no norm: as it is. It, or
+     * w[0] x, is the hidden state, kept of every row for DRAFT_IN: of this step, and of the last
+     * positions by slot. A row that is n_ahead counts as of position pos0 + n_ahead there. */
     OP_KEEP,
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. Of a

@@ -8,8 +8,8 @@
 
 #include "engine/model.h"
 
-/* Blocks that a row of the proof sees of those that an indexer chooses from, on both: fewer than the
- * rows have, so that the choice is tried. be_ops.proving sets and ends it for the device. */
+/* Blocks that a row of the proof sees of those that an indexer chooses from, on both: fewer than
+ * the rows have, so that the choice is tried. be_ops.proving sets and ends it for the device. */
 #define PROOF_BLOCKS 2u
 
 /*

@@ -14,7 +14,7 @@ enum { REQUESTS = 3, COMMON = 114, OWN = 8, OUT = 18, N_VOCAB = 384 };
 static struct heard alone[REQUESTS], together[REQUESTS];
 static int32_t prediction[REQUESTS][HEARD_MAX];
 
-/* Begin alike; outputs pass the end of a block of 128 positions, some with a draft that is wrong. */
+/* Begin alike; outputs pass the end of a block of 128 positions, some with a wrong draft. */
 static void submit(struct sched *s, uint32_t i, bool drafts) {
     struct rng common = {1}, own = {100 + i};
     int32_t tokens[COMMON + OWN];
