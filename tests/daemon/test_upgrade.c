@@ -181,7 +181,7 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
          "continue the running requests; restart weftd instead",
          true, 0},
         {STARTED ENDLESS, "failed: it was not ready within load-timeout-ms", false, 100},
-        {STARTED "say opened; hear" ENDLESS,
+        {STARTED "say opened; hear >/dev/null" ENDLESS,
          "opened;failed: it was not ready within load-timeout-ms", true, 1000},
     };
     uint32_t before = 0;
