@@ -46,7 +46,7 @@ static char *read_line(char *out, int n, void *stream) {
     size_t indent = marked ? 3 : 0;
     indent += strspn(line + indent, " \t");
     memmove(line, line + indent, strlen(line + indent) + 1);
-    if (*line == '[')
+    if (*line == '[' && strchr(line, ']')) /* inih refuses others */
         snprintf(r->section, sizeof(r->section), "%.*s", (int)strcspn(line + 1, "]"), line + 1);
     return line;
 }
