@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include "base/util.h"
 
 static void enter(struct hash_index *x, struct hash_slot s) {
     uint32_t at = s.hash & x->mask;

@@ -1,7 +1,6 @@
 #include "cmd/bench_replay.h"
 
 #include <errno.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
 #include "base/try.h"

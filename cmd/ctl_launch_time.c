@@ -1,8 +1,5 @@
-#include <stdlib.h>
 #include <string.h>
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/json_value.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
 #include "cmd/ctl_launch.h"

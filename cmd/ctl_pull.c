@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 #include <yyjson.h>
 #include "base/gguf.h"
 #include "base/model_dir.h"

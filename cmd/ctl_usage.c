@@ -1,6 +1,5 @@
 #include "cmd/ctl_usage.h"
 
-#include <stdio.h>
 #include <string.h>
 #include "cmd/ctl.h"
 

@@ -5,7 +5,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "base/gguf.h"

@@ -1,6 +1,5 @@
 #include "cmd/model_fit.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/cpus.h"

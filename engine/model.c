@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 #include "engine/bind.h"
 
 void model_add(struct model *m, const struct model_op *op) {

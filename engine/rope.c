@@ -6,7 +6,6 @@
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/picture_rows.h"
-#include "engine/quant.h"
 
 #define TWO_PI 6.283185307179586476925
 

@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
 

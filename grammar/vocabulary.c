@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include "grammar/automaton/nfa.h"
 #include "base/try.h"
-#include "grammar/mask/class.h"
 #include "grammar/mask/share.h"
 #include "text/tokenizer.h"
 

@@ -1,8 +1,6 @@
 #include "proto/flight.h"
 
 #include <assert.h>
-#include <string.h>
-#include "base/util.h"
 
 static const struct {
     const char *name, *text;

@@ -30,7 +30,6 @@
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
 #include "scheduler/spec.h"
-#include "grammar/constraint.h"
 
 struct drafter {
     struct drafter_opts opts;

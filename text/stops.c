@@ -12,7 +12,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 
 #define STATES_MAX (STOPS_MAX * STOPS_LEN_MAX + 1)
 

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include "api/generation/picture_parts.h"
-#include "api/http/json.h"
 
 void content_deinit(struct content *c) {
     buf_deinit(&c->text);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "base/sha256.h"
 #include "base/try.h"
-#include "base/util.h"
 
 /*
  * One mutex for the tables; nothing is decoded, resized or hashed under it. Two requests that bring

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/conn.h"
-#include "api/http/payer.h"
 #include "api/http/server.h"
 #include "api/http/who.h"
 

@@ -10,7 +10,6 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "base/try.h"
 
 /* Bodies of /completion and /infill become bodies of /v1/completions. */

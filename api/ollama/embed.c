@@ -2,7 +2,6 @@
 #include <errno.h>
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
-#include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
 #include "api/ollama/ollama.h"

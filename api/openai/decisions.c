@@ -5,7 +5,6 @@
 #include <string.h>
 #include <strings.h>
 #include "api/generation/endpoint.h"
-#include "api/generation/env.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/generation/writer.h"

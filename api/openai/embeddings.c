@@ -6,7 +6,6 @@
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
-#include "api/generation/env.h"
 #include "base/try.h"
 
 static int put_base64(struct buf *b, const void *data, size_t len) {

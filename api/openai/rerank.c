@@ -10,7 +10,6 @@
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
-#include "api/generation/env.h"
 
 /*
  * /v1/rerank, as Cohere, Jina, vLLM and llama-server have it, or text-embeddings-inference (TEI),

@@ -4,7 +4,6 @@
 #include "api/http/json.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/generation/env.h"
 #include "api/generation/prompt_job.h"
 #include "base/jobs.h"
 #include "base/util.h"

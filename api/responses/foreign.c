@@ -3,7 +3,6 @@
 #include <string.h>
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
-#include "api/http/json.h"
 #include "api/responses/build.h"
 #include "base/try.h"
 

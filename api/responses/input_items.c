@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/generation/env.h"
 #include "api/responses/query.h"
 #include "api/responses/reply.h"
 #include "api/http/http.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 #include "api/generation/messages.h"
 #include "api/generation/tool_text.h"
-#include "api/http/json.h"
 #include "api/responses/build.h"
 #include "base/try.h"
 

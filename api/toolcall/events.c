@@ -4,7 +4,6 @@
  */
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 #include "api/toolcall/parser.h"
 

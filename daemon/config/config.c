@@ -7,7 +7,6 @@
 #include <sys/un.h>
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
-#include "proto/messages.h"
 
 /*
  * Everything goes through set(): a file's line, a flag, what the worker is sent, a reload. So what

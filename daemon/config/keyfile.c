@@ -4,7 +4,6 @@
 #include <ini.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/util.h"
 
 /*
  * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its

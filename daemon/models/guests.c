@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "base/log.h"
 #include "daemon/workers/worker_chan.h"
 
 /* Invariants: answered implies asked; there are requests only of one that is answered and open. */

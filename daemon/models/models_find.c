@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "base/gguf.h"
 #include "base/model_dir.h"
 #include "daemon/models/front_model.h"
 

@@ -1,6 +1,4 @@
 #include <assert.h>
-#include <string.h>
-#include <unistd.h>
 #include "base/log.h"
 #include "daemon/workers/workers_private.h"
 

@@ -24,7 +24,6 @@
 #include "engine/arch/assistant.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 #include "engine/arch/gemma4.h"
 #include "engine/arch/mtp.h"

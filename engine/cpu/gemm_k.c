@@ -1,6 +1,5 @@
 #include "engine/cpu/gemm_k.h"
 
-#include "engine/quant.h"
 
 /*
  * Panels x tiles for the formats with blocks of 256: int8 activations with one scale a block,

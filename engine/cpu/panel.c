@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/mathx.h"
 #include "engine/quant.h"
 
 /*

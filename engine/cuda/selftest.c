@@ -8,7 +8,6 @@
 #include "engine/cuda/selftest.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include "base/mathx.h"
 #include "engine/quant.h"
 #include "engine/vision/encoder.h"

@@ -9,7 +9,6 @@
 #include "grammar/constraint/private.h"
 
 #include <errno.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/json_value.h"
 #include "base/try.h"

@@ -19,7 +19,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 #include "base/jobs.h"
 #include "base/try.h"
 #include "grammar/match/finish.h"

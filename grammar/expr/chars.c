@@ -4,7 +4,6 @@
 #include "grammar/expr/expr.h"
 
 #include <assert.h>
-#include <string.h>
 #include "base/try.h"
 
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {

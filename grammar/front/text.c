@@ -6,7 +6,6 @@
 
 #include "grammar/expr/expr.h"
 
-#include <string.h>
 #include "base/printable.h"
 
 #define STOP_MAX 64 /* code points */

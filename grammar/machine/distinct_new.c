@@ -3,7 +3,6 @@
 #include "grammar/machine/distinct.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Texts by way of call @c: those of the callee, or those behind it. 0: not known yet. */
 static uint32_t by_call(const struct grammar *g, const struct call *c) {

@@ -15,7 +15,6 @@
 #include "grammar/machine/machine.h"
 
 #include <assert.h>
-#include <string.h>
 
 #define WORD_BITS 32
 

@@ -7,7 +7,6 @@
 #include "grammar/mask/collect.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 #define PAIRS_MAX 512

@@ -36,7 +36,6 @@
  */
 
 #include "grammar/mask/class.h"
-#include "grammar/vocab/kinds.h"
 #include "grammar/mask/walk_nodes.h"
 
 #include <assert.h>

@@ -16,7 +16,6 @@
  */
 
 #include "grammar/match/finish.h"
-#include "grammar/automaton/nfa.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/util.h"
 #include "scheduler/draft/draft.h"
 #include "grammar/constraint.h"
 #include "text/tokenizer.h"

@@ -2,7 +2,6 @@
  * does. */
 
 #include <math.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/try.h"
 #include "text/template/builtin.h"

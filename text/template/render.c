@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/jobs.h"
 #include "text/template.h"

@@ -11,7 +11,6 @@
 #include <math.h>
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
-#include "engine/sinkhorn.h"
 
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->condensed;

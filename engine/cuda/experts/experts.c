@@ -9,7 +9,6 @@
 #include "engine/cuda/cuda.h"
 
 #include <assert.h>
-#include <errno.h>
 #include "base/try.h"
 
 bool experts_few(const struct be *b, uint64_t n_pairs, uint32_t n_experts) {

@@ -16,7 +16,6 @@
 
 #include "engine/cuda/ranks/ranks.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

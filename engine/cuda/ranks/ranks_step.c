@@ -6,7 +6,6 @@
 #include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include "base/try.h"
 

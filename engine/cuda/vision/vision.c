@@ -10,9 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-#include "base/try.h"
 #include "engine/cuda/vision/kernels_vision.h"
 #include "engine/vision/encoder.h"
 #include "engine/vision/ops.h"

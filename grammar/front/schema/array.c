@@ -6,7 +6,6 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include <string.h>
 
 /* Returns the list of schemas by position: prefixItems, or in old drafts items. */
 static struct place prefix_of(struct schema *s, struct place part) {
