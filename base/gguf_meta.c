@@ -121,9 +121,7 @@ int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv) {
         size_t at = c->at;
         struct gguf_kv *kv = &m->kv[m->n];
 
-        r = gguf_cursor_name(c, GGUF_KEY_MAX, &kv->key, "a key");
-        if (r < 0)
-            return r;
+        TRY(gguf_cursor_name(c, GGUF_KEY_MAX, &kv->key, "a key"));
         if (gguf_index_find(&m->index, m, kv->key) >= 0)
             return key_fail(c, at, kv, "appears twice");
         TRY(gguf_index_add(&m->index, kv->key, m->n++));

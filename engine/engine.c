@@ -249,10 +249,8 @@ static int open_backend(struct engine *e, struct err *err) {
 
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err) {
     struct model m;
-    int r = arch_read(&m, &(struct engine_opts){.file = file}, false, err);
 
-    if (r < 0)
-        return r;
+    TRY(arch_read(&m, &(struct engine_opts){.file = file}, false, err));
     if (out)
         *out = (struct engine_kind){m.shape.encoder, m.head.out[0] != NULL};
     model_deinit(&m);

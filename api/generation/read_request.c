@@ -651,9 +651,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
         seen[f - fields] = true;
         if (yyjson_is_null(value))
             continue;
-        int result = f->parse(r, m, f, value, err);
-        if (result < 0)
-            return result;
+        TRY(f->parse(r, m, f, value, err));
         if (strcmp(f->name, "max_completion_tokens") == 0)
             max_completion = r->max_new;
         has_stream_options |= strcmp(f->name, "stream_options") == 0;

@@ -718,10 +718,8 @@ int step_wait(struct step *s) {
 
 int step_end(struct step *s, struct engine_result *out) {
     struct be *b = s->be;
-    int r = await(s);
 
-    if (r < 0)
-        return r;
+    TRY(await(s));
     take_results(s);
     *out = (struct engine_result){s->batch->step, s->batch->n_wants, s->out};
     b->sampling.last = s;

@@ -447,10 +447,7 @@ static int read_import(struct reader *r) {
         return source_invalid(&r->in, "expected a terminal of common");
     do {
         skip_space(r, true);
-        int e = import_one(r, NULL, 0);
-
-        if (e < 0)
-            return e;
+        TRY(import_one(r, NULL, 0));
         skip_space(r, true);
     } while (source_skip(&r->in, ","));
     return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "the closing ')' is missing");

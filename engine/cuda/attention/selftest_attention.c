@@ -330,13 +330,11 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
 
     for (enum way way = PLAIN + 1; way < WAYS; way++)
         take(b, &all, way, false);
-    int r = attend(b, t, &prompt, t->right);
-    if (r < 0)
-        return r;
+    TRY(attend(b, t, &prompt, t->right));
     double error = error_of(t);
     if (!(error <= SELFTEST_LIMIT))
         return selftest_refuse(b, err, SELFTEST_OFF, what, error, SELFTEST_LIMIT);
-    r = is_right(b, t, PLAIN);
+    int r = is_right(b, t, PLAIN);
     if (r == 0)
         return selftest_refuse(b, err, "%s of few rows alone gives other bits", what);
     for (enum way way = PLAIN + 1; way < WAYS && r >= 0; way++) {

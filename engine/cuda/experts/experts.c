@@ -198,10 +198,8 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
     assert(b->experts.host && b->shape->n_expert <= MODEL_EXPERTS_MAX);
     for (uint32_t e = 0; e < b->shape->n_expert; e++)
         slot[e] = expert_is_hosts(b->shape, op->layer, e) ? SLOT_HOST : n++;
-    int r = cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot),
-                            b->experts.slot + (size_t)op->layer * b->shape->n_expert);
-    if (r < 0)
-        return r;
+    TRY(cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot),
+                        b->experts.slot + (size_t)op->layer * b->shape->n_expert));
     assert(n + n_host_experts(b->shape, op->layer) == b->shape->n_expert);
     w->be = b;
     w->host_layer = b->experts.n_host++;

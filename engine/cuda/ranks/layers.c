@@ -92,9 +92,7 @@ static int divide(struct model_shape *s, const struct engine_opts *o, struct err
                        n, s->n_layer);
     for (uint32_t i = 0; i < n; i++)
         rank[i] = (struct rank){(int)number[i], 0, 1, {1, 1}}; /* no layers */
-    int r = cuda_rooms(s, o, rank, n, room, err);
-    if (r < 0)
-        return r;
+    TRY(cuda_rooms(s, o, rank, n, room, err));
     for (uint32_t i = 0; i < n; i++)
         room[i] = MAX(room[i], 1u);
     cut_layers(s, room, n);
