@@ -456,13 +456,13 @@ int attend_open(struct be *b, uint32_t max_context) {
     assert(group > 0 && max_context > 0);
     b->max_chunks = (max_context + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
     b->n_partial = n_threads > 1 ? SPLIT_BELOW * n_threads * group * b->max_chunks : 0;
-    b->attend_blocks = calloc(b->max_rows, sizeof(*b->attend_blocks));
-    b->attend = calloc(n_threads, sizeof(*b->attend));
-    b->partial = calloc(b->n_partial + 2u * n_threads * n_queries, sizeof(*b->partial));
-    b->attend_memory = be_map((n_threads * per_thread + b->n_partial * width) * sizeof(float));
-    if (!b->attend_blocks || !b->attend || !b->partial || !b->attend_memory)
+    b->attend_blocks = be_alloc(b, b->max_rows, sizeof(*b->attend_blocks));
+    b->attend = be_alloc(b, n_threads, sizeof(*b->attend));
+    b->partial = be_alloc(b, b->n_partial + 2u * n_threads * n_queries, sizeof(*b->partial));
+    size_t n = n_threads * per_thread + b->n_partial * width;
+    float *memory = be_map(b, n * sizeof(*memory)), *end = memory + n;
+    if (b->no_memory)
         return -ENOMEM;
-    float *memory = b->attend_memory, *end = memory + n_threads * per_thread + b->n_partial * width;
     struct attn_state *state = b->partial;
     for (uint32_t i = 0; i < b->n_partial; i++, memory += width)
         (state++)->o = memory;
@@ -475,15 +475,4 @@ int attend_open(struct be *b, uint32_t max_context) {
     }
     assert(memory == end);
     return 0;
-}
-
-void attend_close(struct be *b) {
-    uint32_t n_threads = b->pool ? pool_n_threads(b->pool) : 0;
-    uint32_t n_queries = MAX(ATTEND_QUERIES, b->shape.widest.group);
-    size_t floats = (n_threads * n_queries * 3ul + b->n_partial) * padded(b);
-
-    free(b->attend_blocks);
-    free(b->attend);
-    free(b->partial);
-    be_unmap(b->attend_memory, floats * sizeof(float));
 }

@@ -10,8 +10,15 @@
 
 enum { HUGE = 2 << 20, BLOCK = 64 << 20, KV_TOUCHED = 256 << 20 };
 
+/* Memory that be_release() gives back. */
+struct owned {
+    struct owned *next;
+    void *at;
+    size_t size; /* 0: of calloc() */
+};
+
 /* Begins on a huge page: one more than needed is mapped, and what lies around is given back. */
-void *be_map(size_t size) {
+static void *map_pages(size_t size) {
     size_t whole;
 
     assert(HUGE % (size_t)sysconf(_SC_PAGESIZE) == 0);
@@ -30,21 +37,75 @@ void *be_map(size_t size) {
     return p + skip;
 }
 
-void be_unmap(void *p, size_t size) {
+static void unmap_pages(void *p, size_t size) {
     if (p)
         munmap(p, round_up(size, HUGE));
 }
 
+/* Notes @at, NULL where there was no memory, as owned by the backend. */
+static void *own(struct be *b, void *at, size_t size) {
+    struct owned *o = malloc(sizeof(*o));
+
+    if (!at || !o) {
+        b->no_memory = true;
+        size ? unmap_pages(at, size) : free(at);
+        free(o);
+        return NULL;
+    }
+    *o = (struct owned){b->owned, at, size};
+    b->owned = o;
+    return at;
+}
+
+void *be_map(struct be *b, size_t size) {
+    return own(b, map_pages(MAX(size, 1)), MAX(size, 1));
+}
+
+float *be_rows(struct be *b, size_t width) {
+    return be_map(b, b->max_rows * width * sizeof(float));
+}
+
+void *be_alloc(struct be *b, size_t n, size_t size) {
+    return own(b, calloc(MAX(n, 1), size), 0);
+}
+
+/* Gives back what the @o points to. */
+static void release(struct owned **o) {
+    struct owned *old = *o;
+
+    *o = old->next;
+    old->size ? unmap_pages(old->at, old->size) : free(old->at);
+    free(old);
+}
+
+void be_release(struct be *b) {
+    while (b->owned)
+        release(&b->owned);
+}
+
+int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size) {
+    if (size <= *have)
+        return 0;
+    for (struct owned **o = &b->owned; *acts && *o; o = &(*o)->next)
+        if ((*o)->at == *acts) {
+            release(o);
+            break;
+        }
+    *acts = be_map(b, size);
+    *have = *acts ? size : 0;
+    return *acts ? 0 : -ENOMEM;
+}
+
 /* Lays the block over the next part of what is kept. Where that fails it is private memory. */
 static void map_block(struct be *b, struct block *k) {
-    k->base = be_map(k->size);
+    k->base = map_pages(k->size);
     k->offset = b->keep.mapped;
     if (!k->base || b->keep.fd <= 0)
         return;
     k->keep = keep_map(&b->keep, k->base, k->size) == 0;
     if (!k->keep) {
-        be_unmap(k->base, k->size);
-        k->base = be_map(k->size);
+        unmap_pages(k->base, k->size);
+        k->base = map_pages(k->size);
     }
 }
 
@@ -96,7 +157,7 @@ void *be_take(struct be *b, size_t size) {
         *k = (struct block){.next = b->blocks, .size = round_up(MAX(size, BLOCK), HUGE)};
         map_block(b, k);
         if (!k->base || found != b->keep.found) {
-            be_unmap(k->base, k->size);
+            unmap_pages(k->base, k->size);
             free(k);
             return NULL;
         }
@@ -176,14 +237,8 @@ static void forget(const struct tensor *t) {
 /* Room for the tiles of the widest input of each kind. */
 static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     uint32_t n = (uint32_t)round_up(MAX(b->max_rows, b->max_wants), TILE_MAX);
-    size_t size = acts_bytes(kind, n_in, n);
 
-    if (size <= b->acts_size[kind])
-        return 0;
-    be_unmap(b->acts[kind], b->acts_size[kind]);
-    b->acts[kind] = be_map(size);
-    b->acts_size[kind] = b->acts[kind] ? size : 0;
-    return b->acts[kind] ? 0 : -ENOMEM;
+    return be_grow(b, &b->acts[kind], &b->acts_size[kind], acts_bytes(kind, n_in, n));
 }
 
 int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err) {
@@ -424,10 +479,6 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
         b->kv[i].page_bytes = page_size(&b->shape, (uint8_t)i, b->kv_type, e->page_tokens);
 }
 
-static size_t pair_bytes(const struct be *b) {
-    return (size_t)b->max_rows * 2 * b->shape.n_embd * sizeof(float);
-}
-
 /* Memory that is touched. */
 struct touch_run {
     uint8_t *at;
@@ -476,82 +527,51 @@ static int allocate(struct be *b, const struct be_opts *o) {
         [ACT_S] = (size_t)m->stream.n * m->n_embd,
     };
     size_t gated = m->state.n_layer && !m->condensed.window ? 2 * width[ACT_Q] : 0;
-    bool ok = true;
 
     for (int i = 0; i < ACT_ROLES; i++) {
         b->act_width[i] = width[i];
-        b->act[i] = width[i] ? be_map(b->max_rows * width[i] * sizeof(float)) : NULL;
+        b->act[i] = width[i] ? be_rows(b, width[i]) : NULL;
         b->row_width = MAX(b->row_width, round_up(width[i], LANES));
-        ok = ok && (b->act[i] || !width[i]);
     }
     b->row_width = MAX(b->row_width, round_up(MAX(m->mla.q_rank, m->sparse.dim), LANES));
     b->row_width = MAX(b->row_width, round_up(MAX(m->stream.n_low, 2 * m->block.rank), LANES));
     b->row_width =
         MAX(b->row_width, round_up(MAX(m->condensed.q_rank, m->condensed.index_dim), LANES));
-    b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
-    ok = ok && (b->gated || !gated);
-    bool pairs = m->drafts && !m->n_taps;
-    b->pair = pairs ? be_map(pair_bytes(b)) : NULL;
-    ok = ok && (b->pair || !pairs);
-    b->k = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
-    b->v = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
+    b->gated = gated ? be_rows(b, gated) : NULL;
+    b->pair = m->drafts && !m->n_taps ? be_rows(b, 2 * (size_t)m->n_embd) : NULL;
+    b->k = be_rows(b, m->widest.kv);
+    b->v = be_rows(b, m->widest.kv);
     size_t n_rot = 1;
 
     for (int i = 0; i < ROPE_SETS; i++)
         n_rot += m->rope[i].n_rot;
-    b->rope = calloc(b->max_rows, n_rot * sizeof(float));
-    b->logits = be_map((size_t)b->max_wants * m->n_vocab * sizeof(float));
-    b->row = calloc(n_threads, b->row_width * sizeof(float));
-    b->scratch = aligned_alloc(64, n_threads * sizeof(*b->scratch));
-    b->samplers = calloc(n_threads, sizeof(*b->samplers));
+    b->rope = be_alloc(b, b->max_rows, n_rot * sizeof(float));
+    b->logits = be_map(b, (size_t)b->max_wants * m->n_vocab * sizeof(float));
+    b->row = be_alloc(b, n_threads, b->row_width * sizeof(float));
+    b->scratch = be_map(b, n_threads * sizeof(*b->scratch));
+    b->samplers = be_alloc(b, n_threads, sizeof(*b->samplers));
     b->kv[KV_GLOBAL].n_pages = o->n_pages;
     b->kv[KV_WINDOW].n_pages = o->n_windows;
     for (int i = 0; i < KV_CLASSES; i++) {
         b->kv[i].bytes = b->kv[i].n_pages * b->kv[i].page_bytes;
-        b->kv[i].at = b->kv[i].bytes ? be_map(b->kv[i].bytes) : NULL;
-        ok = ok && (b->kv[i].at || !b->kv[i].bytes);
+        b->kv[i].at = b->kv[i].bytes ? be_map(b, b->kv[i].bytes) : NULL;
         touch_kv(b, &b->kv[i]);
     }
-    ok = ok && b->k && b->v && b->rope && b->logits && b->row && b->scratch && b->samplers;
-    for (uint32_t i = 0; i < n_threads && ok; i++)
-        ok = sampler_init(&b->samplers[i], m->n_vocab) == 0;
-    return ok ? 0 : -ENOMEM;
+    for (uint32_t i = 0; i < n_threads && !b->no_memory; i++)
+        b->no_memory = sampler_init(&b->samplers[i], m->n_vocab) < 0;
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 /* Accepts what open_parts() left half-built. */
 static struct be *close_backend(struct be *b) {
     if (!b)
         return NULL;
-    size_t kv_width = b->shape.widest.kv;
-
-    attend_close(b);
-    experts_close(b);
-    recurrent_close(b);
-    mla_close(b);
-    streams_close(b);
-    blocks_close(b);
-    sparse_close(b);
-    condensed_close(b);
-    be_unmap(b->pair, pair_bytes(b));
-    be_unmap(b->gated, 2 * b->max_rows * b->act_width[ACT_Q] * sizeof(float));
-    for (int i = 0; i < ACT_ROLES; i++)
-        be_unmap(b->act[i], b->max_rows * b->act_width[i] * sizeof(float));
-    for (int i = 0; i < ACTS_KINDS; i++)
-        be_unmap(b->acts[i], b->acts_size[i]);
-    be_unmap(b->k, b->max_rows * kv_width * sizeof(float));
-    be_unmap(b->v, b->max_rows * kv_width * sizeof(float));
-    be_unmap(b->logits, (size_t)b->max_wants * b->shape.n_vocab * sizeof(float));
-    for (int i = 0; i < KV_CLASSES; i++)
-        be_unmap(b->kv[i].at, b->kv[i].bytes);
-    free(b->rope);
-    free(b->row);
-    free(b->scratch);
     for (uint32_t i = 0; b->samplers && i < pool_n_threads(b->pool); i++)
         sampler_deinit(&b->samplers[i]);
-    free(b->samplers);
+    be_release(b);
     for (struct block *k = b->blocks, *next; k; k = next) {
         next = k->next;
-        be_unmap(k->base, k->size);
+        unmap_pages(k->base, k->size);
         free(k);
     }
     for (struct weights *w = b->weights, *next; w; w = next) {

@@ -25,49 +25,20 @@ struct run {
     const struct model_op *op;
 };
 
-/* The sizes of the buffers, in floats, in their order. */
-static void sizes(const struct be *b, size_t out[4]) {
+int blocks_open(struct be *b) {
     const struct model_shape *m = &b->shape;
 
-    out[0] = (size_t)b->max_rows * m->n_taps * m->n_embd;
-    out[1] = m->block.kernel ? (size_t)b->max_rows * m->n_embd : 0;
-    out[2] = b->max_rows * block_values(m);
-    out[3] = (size_t)b->max_wants * m->block.rank;
-}
-
-int blocks_open(struct be *b) {
-    size_t n[4], n_candidates = (size_t)b->max_wants * b->shape.block.top_k;
-    bool ok = true;
-
-    if (!b->shape.n_taps)
+    if (!m->n_taps)
         return 0;
-    struct blocks *k = b->drafter = calloc(1, sizeof(*k));
+    struct blocks *k = b->drafter = be_alloc(b, 1, sizeof(*k));
     if (!k)
         return -ENOMEM;
-    float **to[] = {&k->tap, &k->saved, &k->d, &k->g};
-    sizes(b, n);
-    for (int i = 0; i < 4; i++) {
-        *to[i] = n[i] ? be_map(n[i] * sizeof(float)) : NULL;
-        ok = ok && (*to[i] || !n[i]);
-    }
-    k->candidate = n_candidates ? calloc(n_candidates, sizeof(*k->candidate)) : NULL;
-    return ok && (k->candidate || !n_candidates) ? 0 : -ENOMEM;
-}
-
-void blocks_close(struct be *b) {
-    struct blocks *k = b->drafter;
-    size_t n[4];
-
-    if (!k)
-        return;
-    sizes(b, n);
-    be_unmap(k->tap, n[0] * sizeof(float));
-    be_unmap(k->saved, n[1] * sizeof(float));
-    be_unmap(k->d, n[2] * sizeof(float));
-    be_unmap(k->g, n[3] * sizeof(float));
-    free(k->candidate);
-    free(k);
-    b->drafter = NULL;
+    k->tap = be_rows(b, (size_t)m->n_taps * m->n_embd);
+    k->saved = be_rows(b, m->block.kernel ? m->n_embd : 0);
+    k->d = be_rows(b, block_values(m));
+    k->g = be_map(b, (size_t)b->max_wants * m->block.rank * sizeof(float));
+    k->candidate = be_alloc(b, (size_t)b->max_wants * m->block.top_k, sizeof(*k->candidate));
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
@@ -92,13 +63,10 @@ int ops_tap(struct step *s, const struct model_op *op) {
 
 int ops_fuse(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->drafter->tap,
-                                        (size_t)b->shape.n_taps * b->shape.n_embd);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->act[ACT_X];
-    mm.out_stride[0] = b->act_width[ACT_X];
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s,
+              ops_prepare_rows(s, op->weights, 0, 1, b->drafter->tap,
+                               (size_t)b->shape.n_taps * b->shape.n_embd),
+              b->act[ACT_X], b->act_width[ACT_X]);
     return 0;
 }
 
@@ -124,12 +92,7 @@ static void convolve_in_row(void *ctx, uint32_t row, uint32_t thread) {
 int ops_block_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run r = {s, op};
-    struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->drafter->d;
-    mm.out_stride[0] = block_values(&b->shape);
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s, ops_prepare(s, op->weights, 0, 1, ACT_X), b->drafter->d, block_values(&b->shape));
     be_each(b, s->n_rows, norm_row, &r);
     be_each(b, s->n_rows, convolve_in_row, &r);
     return 0;
@@ -172,11 +135,7 @@ int ops_select(struct step *s, const struct model_op *op) {
 
     if (n == 0)
         return 0;
-    struct matmul mm = ops_prepare_wanted(s, op->weights);
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->drafter->g;
-    mm.out_stride[0] = b->shape.block.rank;
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s, ops_prepare_wanted(s, op->weights), b->drafter->g, b->shape.block.rank);
     be_each(b, n, candidates_of, &r);
     block_select(&s->host, &b->shape, &op->weights->embedding, &op->weights->successor,
                  b->drafter->g, b->drafter->candidate, b->row, b->logits);

@@ -42,18 +42,6 @@ struct run {
     uint32_t row0, n_parts; /* PICK: first of the rows that are scored; parts of each */
 };
 
-static size_t row_bytes(const struct be *b, size_t width) {
-    return (size_t)b->max_rows * MAX(width, 1u) * sizeof(float);
-}
-
-static size_t score_bytes(const struct condensed *d) {
-    return CHOOSE_ROWS * d->max_blocks * sizeof(float);
-}
-
-static size_t part_bytes(const struct be *b) {
-    return pool_n_threads(b->pool) * b->condensed->part_width * sizeof(float);
-}
-
 /* Scores of a head: of the window, of blocks, and of the sink, whole vectors. */
 static size_t score_width(const struct be *b) {
     return round_up(b->shape.condensed.window + b->condensed->max_seen + 1, LANES);
@@ -64,7 +52,7 @@ int condensed_open(struct be *b, uint32_t max_context) {
 
     if (!c->window)
         return 0;
-    struct condensed *d = b->condensed = calloc(1, sizeof(*d));
+    struct condensed *d = b->condensed = be_alloc(b, 1, sizeof(*d));
     if (!d)
         return -ENOMEM;
     d->max_blocks = MAX(max_context / BLOCK_SHORT + 1, c->n_block);
@@ -73,39 +61,17 @@ int condensed_open(struct be *b, uint32_t max_context) {
     /* Keys, then the scores of heads: those of an item, or of the indexer for the keys. */
     d->part_width =
         LEAN_KEYS * d->widest + MAX(LEAN_HEADS * score_width(b), (size_t)c->n_index * LEAN_KEYS);
-    d->r = be_map(row_bytes(b, c->q_rank));
-    d->key = be_map(row_bytes(b, b->shape.head_dim));
-    d->t = be_map(row_bytes(b, c->n_index));
-    d->u = be_map(row_bytes(b, 2 * d->widest));
-    d->g = be_map(row_bytes(b, 2 * d->widest));
-    d->q = be_map(row_bytes(b, (size_t)c->n_index * c->index_dim));
-    d->score = be_map(score_bytes(d));
-    d->pick = be_map(row_bytes(b, c->n_block));
-    d->n_pick = be_map(row_bytes(b, 1));
-    d->part = be_map(part_bytes(b));
-    return d->r && d->key && d->t && d->u && d->g && d->q && d->score && d->pick && d->n_pick &&
-                   d->part
-               ? 0
-               : -ENOMEM;
-}
-
-void condensed_close(struct be *b) {
-    const struct condensed_shape *c = &b->shape.condensed;
-    struct condensed *d = b->condensed;
-
-    if (!d)
-        return;
-    be_unmap(d->r, row_bytes(b, c->q_rank));
-    be_unmap(d->key, row_bytes(b, b->shape.head_dim));
-    be_unmap(d->t, row_bytes(b, c->n_index));
-    be_unmap(d->u, row_bytes(b, 2 * d->widest));
-    be_unmap(d->g, row_bytes(b, 2 * d->widest));
-    be_unmap(d->q, row_bytes(b, (size_t)c->n_index * c->index_dim));
-    be_unmap(d->score, score_bytes(d));
-    be_unmap(d->pick, row_bytes(b, c->n_block));
-    be_unmap(d->n_pick, row_bytes(b, 1));
-    be_unmap(d->part, part_bytes(b));
-    free(d);
+    d->r = be_rows(b, c->q_rank);
+    d->key = be_rows(b, b->shape.head_dim);
+    d->t = be_rows(b, c->n_index);
+    d->u = be_rows(b, 2 * d->widest);
+    d->g = be_rows(b, 2 * d->widest);
+    d->q = be_rows(b, (size_t)c->n_index * c->index_dim);
+    d->score = be_map(b, CHOOSE_ROWS * d->max_blocks * sizeof(float));
+    d->pick = be_map(b, (size_t)b->max_rows * MAX(c->n_block, 1u) * sizeof(*d->pick));
+    d->n_pick = be_map(b, b->max_rows * sizeof(*d->n_pick));
+    d->part = be_map(b, pool_n_threads(b->pool) * d->part_width * sizeof(float));
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 /* Computes the cosines and sines of the rotation to position @pos. */
@@ -182,13 +148,8 @@ static void finish_q(void *ctx, uint32_t row, uint32_t thread) {
 int ops_lean_q(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run k = {.step = s, .op = op};
-    struct matmul mm =
-        ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, b->shape.condensed.q_rank);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->act[ACT_Q];
-    mm.out_stride[0] = b->act_width[ACT_Q];
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, b->shape.condensed.q_rank),
+              b->act[ACT_Q], b->act_width[ACT_Q]);
     be_each(b, s->n_rows, finish_q, &k);
     return 0;
 }
@@ -361,12 +322,8 @@ int ops_pick(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct condensed_shape *c = &b->shape.condensed;
     struct run k = {.step = s, .op = op};
-    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, c->q_rank);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->condensed->q;
-    mm.out_stride[0] = op->weights->m[0].n_out;
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->condensed->r, c->q_rank),
+              b->condensed->q, op->weights->m[0].n_out);
     be_each(b, s->n_rows, turn_q, &k);
     for (uint32_t n; k.row0 < s->n_rows; k.row0 += n) {
         uint32_t most = 0;
@@ -504,12 +461,9 @@ int ops_lean_attend(struct step *s, const struct model_op *op) {
 int ops_lean_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct mat *m = &op->weights->m[0];
-    struct matmul mm = ops_prepare_rows(
-        s, op->weights, 0, 1, b->act[ACT_O] + (size_t)op->part * m->n_in, b->act_width[ACT_O]);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->act[ACT_D] + (size_t)op->part * m->n_out;
-    mm.out_stride[0] = b->act_width[ACT_D];
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s,
+              ops_prepare_rows(s, op->weights, 0, 1, b->act[ACT_O] + (size_t)op->part * m->n_in,
+                               b->act_width[ACT_O]),
+              b->act[ACT_D] + (size_t)op->part * m->n_out, b->act_width[ACT_D]);
     return 0;
 }

@@ -397,11 +397,7 @@ int ops_shared(struct step *s, const struct model_op *op) {
     both[1].out[0] = e->weight;
     both[1].out_stride[0] = 1;
     matmul_run(b->pool, both, 2);
-    struct matmul down = ops_prepare_rows(s, w, 2, 1, e->common, n_ff);
-    down.mode = MATMUL_STORE;
-    down.out[0] = e->out;
-    down.out_stride[0] = n_in;
-    matmul_run(b->pool, &down, 1);
+    ops_store(s, ops_prepare_rows(s, w, 2, 1, e->common, n_ff), e->out, n_in);
     be_each(b, s->n_rows, add_shared_row, &k);
     return 0;
 }
@@ -417,14 +413,8 @@ int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in) {
     struct experts *e = b->experts;
 
     assert(e && kind < ACTS_KINDS);
-    size_t size = max_tiles(b) * acts_bytes(kind, n_in, TILE_MAX);
-
-    if (size <= e->acts_size[kind])
-        return 0;
-    be_unmap(e->acts[kind], e->acts_size[kind]);
-    e->acts[kind] = be_map(size);
-    e->acts_size[kind] = e->acts[kind] ? size : 0;
-    return e->acts[kind] ? 0 : -ENOMEM;
+    return be_grow(b, &e->acts[kind], &e->acts_size[kind],
+                   max_tiles(b) * acts_bytes(kind, n_in, TILE_MAX));
 }
 
 int experts_open(struct be *b) {
@@ -432,50 +422,23 @@ int experts_open(struct be *b) {
 
     if (!m->n_expert)
         return 0;
-    struct experts *e = b->experts = calloc(1, sizeof(*e));
+    struct experts *e = b->experts = be_alloc(b, 1, sizeof(*e));
     if (!e)
         return -ENOMEM;
     e->max_pairs = b->max_rows * m->n_expert_used;
-    e->normed = be_map((size_t)b->max_rows * m->n_embd * sizeof(float));
-    e->router = be_map((size_t)b->max_rows * m->n_expert * sizeof(float));
-    e->hidden = be_map((size_t)e->max_pairs * m->n_ff_expert * sizeof(float));
-    e->out = be_map((size_t)e->max_pairs * m->n_embd * sizeof(float));
-    e->common = be_map((size_t)b->max_rows * m->n_ff_shared * sizeof(float));
-    e->weight = be_map((size_t)b->max_rows * sizeof(float));
-    e->pick = calloc(e->max_pairs, sizeof(*e->pick));
-    e->place = calloc(e->max_pairs, sizeof(*e->place));
-    e->source = calloc(e->max_pairs, sizeof(*e->source));
-    e->in = calloc(e->max_pairs, sizeof(*e->in));
-    e->group = calloc(m->n_expert, sizeof(*e->group));
-    e->mm = calloc(m->n_expert, sizeof(*e->mm));
+    e->normed = be_rows(b, m->n_embd);
+    e->router = be_rows(b, m->n_expert);
+    e->hidden = be_map(b, (size_t)e->max_pairs * m->n_ff_expert * sizeof(float));
+    e->out = be_map(b, (size_t)e->max_pairs * m->n_embd * sizeof(float));
+    e->common = be_rows(b, m->n_ff_shared);
+    e->weight = be_rows(b, 1);
+    e->pick = be_alloc(b, e->max_pairs, sizeof(*e->pick));
+    e->place = be_alloc(b, e->max_pairs, sizeof(*e->place));
+    e->source = be_alloc(b, e->max_pairs, sizeof(*e->source));
+    e->in = be_alloc(b, e->max_pairs, sizeof(*e->in));
+    e->group = be_alloc(b, m->n_expert, sizeof(*e->group));
+    e->mm = be_alloc(b, m->n_expert, sizeof(*e->mm));
     if (b->counts_picks)
-        e->picks = calloc((size_t)m->n_layer * m->n_expert, sizeof(*e->picks));
-    return e->normed && e->router && e->hidden && e->out && e->common && e->weight && e->pick &&
-                   e->place && e->source && e->in && e->group && e->mm
-               ? 0
-               : -ENOMEM;
-}
-
-void experts_close(struct be *b) {
-    const struct model_shape *m = &b->shape;
-    struct experts *e = b->experts;
-
-    if (!e)
-        return;
-    be_unmap(e->normed, (size_t)b->max_rows * m->n_embd * sizeof(float));
-    be_unmap(e->router, (size_t)b->max_rows * m->n_expert * sizeof(float));
-    be_unmap(e->hidden, (size_t)e->max_pairs * m->n_ff_expert * sizeof(float));
-    be_unmap(e->out, (size_t)e->max_pairs * m->n_embd * sizeof(float));
-    be_unmap(e->common, (size_t)b->max_rows * m->n_ff_shared * sizeof(float));
-    be_unmap(e->weight, (size_t)b->max_rows * sizeof(float));
-    for (int i = 0; i < ACTS_KINDS; i++)
-        be_unmap(e->acts[i], e->acts_size[i]);
-    free(e->pick);
-    free(e->place);
-    free(e->source);
-    free(e->in);
-    free(e->group);
-    free(e->mm);
-    free(e->picks);
-    free(e);
+        e->picks = be_alloc(b, (size_t)m->n_layer * m->n_expert, sizeof(*e->picks));
+    return b->no_memory ? -ENOMEM : 0;
 }

@@ -38,8 +38,8 @@ static int open_parts(struct be *b, const struct model_shape *shape, const struc
     int r = pool_new(&b->pool, o->n_threads);
     if (r < 0)
         return err_set(err, 0, NULL, "cannot start %u threads", o->n_threads), r;
-    b->scratch = aligned_alloc(64, pool_n_threads(b->pool) * sizeof(*b->scratch));
-    r = b->scratch ? experts_open(b) : -ENOMEM;
+    b->scratch = be_map(b, pool_n_threads(b->pool) * sizeof(*b->scratch));
+    r = experts_open(b);
     if (r < 0)
         err_set(err, 0, NULL, "not enough memory for the experts' buffers of %u rows", b->max_rows);
     return r;

@@ -22,39 +22,19 @@ static uint32_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
-/* Bytes of a buffer of @width floats for each row. */
-static size_t rows_bytes(const struct be *b, size_t width) {
-    return b->max_rows * MAX(width, 1u) * sizeof(float);
-}
-
 int mla_open(struct be *b) {
     const struct model_shape *m = &b->shape;
 
     if (!m->mla.rank)
         return 0;
-    struct mla *a = b->mla = calloc(1, sizeof(*a));
+    struct mla *a = b->mla = be_alloc(b, 1, sizeof(*a));
     if (!a)
         return -ENOMEM;
-    a->latent = be_map(rows_bytes(b, m->head_dim));
-    a->r = be_map(rows_bytes(b, m->mla.q_rank));
-    a->q = be_map(rows_bytes(b, (size_t)m->n_head * query_width(m)));
-    a->mm = calloc(m->n_head, sizeof(*a->mm));
-    return a->latent && a->r && a->q && a->mm ? 0 : -ENOMEM;
-}
-
-void mla_close(struct be *b) {
-    const struct model_shape *m = &b->shape;
-    struct mla *a = b->mla;
-
-    if (!a)
-        return;
-    be_unmap(a->latent, rows_bytes(b, m->head_dim));
-    be_unmap(a->r, rows_bytes(b, m->mla.q_rank));
-    be_unmap(a->q, rows_bytes(b, (size_t)m->n_head * query_width(m)));
-    for (int i = 0; i < ACTS_KINDS; i++)
-        be_unmap(a->acts[i], a->acts_size[i]);
-    free(a->mm);
-    free(a);
+    a->latent = be_rows(b, m->head_dim);
+    a->r = be_rows(b, m->mla.q_rank);
+    a->q = be_rows(b, (size_t)m->n_head * query_width(m));
+    a->mm = be_alloc(b, m->n_head, sizeof(*a->mm));
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 /* Bytes of the activations of one head, whole tiles of rows. */
@@ -83,13 +63,8 @@ int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err
         w->head[h].scale = w->scale[0] ? w->scale[0] + h : NULL;
     }
     enum acts_kind kind = panel_infos[w->head[0].format].acts;
-    size_t size = n * head_acts(b, kind, (uint32_t)t->ne[0]);
-    if (size <= a->acts_size[kind])
-        return 0;
-    be_unmap(a->acts[kind], a->acts_size[kind]);
-    a->acts[kind] = be_map(size);
-    a->acts_size[kind] = a->acts[kind] ? size : 0;
-    return a->acts[kind] ? 0 : -ENOMEM;
+    return be_grow(b, &a->acts[kind], &a->acts_size[kind],
+                   n * head_acts(b, kind, (uint32_t)t->ne[0]));
 }
 
 /* Context of the threads. */
@@ -156,12 +131,8 @@ int ops_mla_in(struct step *s, const struct model_op *op) {
 
 int ops_mla_q(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->mla->r, b->shape.mla.q_rank);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->mla->q;
-    mm.out_stride[0] = op->weights->m[0].n_out;
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->mla->r, b->shape.mla.q_rank), b->mla->q,
+              op->weights->m[0].n_out);
     return 0;
 }
 

@@ -113,6 +113,13 @@ static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
             x[i] += more[k][i];
 }
 
+void ops_store(struct step *s, struct matmul mm, float *out, size_t stride) {
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = out;
+    mm.out_stride[0] = stride;
+    matmul_run(s->be->pool, &mm, 1);
+}
+
 int ops_embed(struct step *s, const struct model_op *op) {
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
@@ -284,10 +291,7 @@ int ops_keep(struct step *s, const struct model_op *op) {
         struct matmul mm = prepare(s, ACT_X, op->weights);
 
         assert(!op->centred);
-        mm.mode = MATMUL_STORE;
-        mm.out[0] = s->host.hidden;
-        mm.out_stride[0] = s->host.n_embd;
-        matmul_run(s->be->pool, &mm, 1);
+        ops_store(s, mm, s->host.hidden, s->host.n_embd);
     }
     each_row(&r, keep_row);
     return 0;
@@ -322,23 +326,17 @@ int ops_draft_in(struct step *s, const struct model_op *op) {
     struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
 
     each_row(&r, pair_row);
-    struct matmul mm =
-        ops_prepare_rows(s, op->weights, 0, 1, s->be->pair, (size_t)2 * s->be->shape.n_embd);
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = s->be->act[ACT_X];
-    mm.out_stride[0] = s->be->act_width[ACT_X];
-    matmul_run(s->be->pool, &mm, 1);
+    ops_store(s,
+              ops_prepare_rows(s, op->weights, 0, 1, s->be->pair, (size_t)2 * s->be->shape.n_embd),
+              s->be->act[ACT_X], s->be->act_width[ACT_X]);
     return 0;
 }
 
 int ops_layer_input(struct step *s, const struct model_op *op) {
-    struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = s->be->act[ACT_P];
-    mm.out_stride[0] = s->be->act_width[ACT_P];
-    matmul_run(s->be->pool, &mm, 1);
+    ops_store(s, ops_prepare(s, op->weights, 0, 1, ACT_X), s->be->act[ACT_P],
+              s->be->act_width[ACT_P]);
     each_row(&r, finish_input_row);
     return 0;
 }
@@ -517,12 +515,7 @@ int ops_gate(struct step *s, const struct model_op *op) {
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
     if (op->w[0]) {
-        struct matmul mm = prepare(s, ACT_X, op->weights);
-
-        mm.mode = MATMUL_STORE;
-        mm.out[0] = s->be->act[ACT_Q];
-        mm.out_stride[0] = s->be->act_width[ACT_Q];
-        matmul_run(s->be->pool, &mm, 1);
+        ops_store(s, prepare(s, ACT_X, op->weights), s->be->act[ACT_Q], s->be->act_width[ACT_Q]);
         each_row(&r, soft_gate_row);
         return 0;
     }
@@ -610,13 +603,9 @@ static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_gate_in(struct step *s, const struct model_op *op) {
-    struct matmul mm = prepare(s, ACT_X, op->weights);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = s->be->act[ACT_H];
-    mm.out_stride[0] = s->be->act_width[ACT_H];
-    matmul_run(s->be->pool, &mm, 1);
+    ops_store(s, prepare(s, ACT_X, op->weights), s->be->act[ACT_H], s->be->act_width[ACT_H]);
     each_row(&r, gate_in_row);
     return 0;
 }
@@ -655,12 +644,7 @@ int ops_logits(struct step *s, const struct model_op *op) {
         each_row(&hidden, put_hidden);
     if (s->host.n_scored == 0)
         return 0;
-    struct matmul mm = ops_prepare_wanted(s, w);
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = s->be->logits;
-    mm.out_stride[0] = s->be->shape.n_vocab;
-    matmul_run(s->be->pool, &mm, 1);
+    ops_store(s, ops_prepare_wanted(s, w), s->be->logits, s->be->shape.n_vocab);
     struct rows finished = {.step = s, .op = op, .n = s->host.n_scored};
     if (op->cap || op->scale != 1)
         each_row(&finished, finish_logits_row);

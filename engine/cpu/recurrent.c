@@ -5,11 +5,6 @@
 #include <string.h>
 #include "engine/quant.h"
 
-/* Bytes of @width floats (one at least) for each row of the largest batch. */
-static size_t row_bytes(const struct be *b, uint32_t width) {
-    return (size_t)b->max_rows * MAX(width, 1) * sizeof(float);
-}
-
 /* Heads with numbers of their own in a row: mix[]. */
 static uint32_t heads_of(const struct be *b) {
     return MAX(b->shape.delta.n_value_head, b->shape.mamba.n_head);
@@ -17,40 +12,22 @@ static uint32_t heads_of(const struct be *b) {
 
 int recurrent_open(struct be *b, uint32_t n_states) {
     const struct state_shape *s = &b->shape.state;
-    bool ok = true;
 
     if (!s->n_layer)
         return 0;
-    struct recurrent *d = b->recurrent = calloc(1, sizeof(*d));
+    struct recurrent *d = b->recurrent = be_alloc(b, 1, sizeof(*d));
     if (!d)
         return -ENOMEM;
     d->n_states = n_states;
     d->n_heads = heads_of(b);
-    for (int i = 0; i < OP_MATRICES; i++) {
-        d->in[i] = be_map(row_bytes(b, s->n_in[i]));
-        ok = ok && d->in[i];
-    }
-    d->c = be_map(row_bytes(b, s->n_in[0]));
-    d->n_keep = d->n_heads * (b->shape.delta.lower < 0 ? b->shape.delta.dim : 1);
-    d->mix[0] = be_map(row_bytes(b, d->n_keep));
-    d->mix[1] = be_map(row_bytes(b, d->n_heads));
-    d->state = be_map(n_states * state_floats(s) * sizeof(float));
-    return ok && d->c && d->mix[0] && d->mix[1] && d->state ? 0 : -ENOMEM;
-}
-
-void recurrent_close(struct be *b) {
-    const struct state_shape *s = &b->shape.state;
-    struct recurrent *d = b->recurrent;
-
-    if (!d)
-        return;
     for (int i = 0; i < OP_MATRICES; i++)
-        be_unmap(d->in[i], row_bytes(b, s->n_in[i]));
-    be_unmap(d->c, row_bytes(b, s->n_in[0]));
-    be_unmap(d->mix[0], row_bytes(b, d->n_keep));
-    be_unmap(d->mix[1], row_bytes(b, d->n_heads));
-    be_unmap(d->state, d->n_states * state_floats(s) * sizeof(float));
-    free(d);
+        d->in[i] = be_rows(b, s->n_in[i]);
+    d->c = be_rows(b, s->n_in[0]);
+    d->n_keep = d->n_heads * (b->shape.delta.lower < 0 ? b->shape.delta.dim : 1);
+    d->mix[0] = be_rows(b, d->n_keep);
+    d->mix[1] = be_rows(b, d->n_heads);
+    d->state = be_map(b, n_states * state_floats(s) * sizeof(float));
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 void *recurrent_slot(struct be *b, uint32_t state) {

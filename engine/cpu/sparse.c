@@ -30,38 +30,21 @@ struct run {
     uint32_t row0, n_parts; /* first of the rows that are scored; parts of each */
 };
 
-static size_t row_bytes(const struct be *b, size_t width) {
-    return (size_t)b->max_rows * width * sizeof(float);
-}
-
 int sparse_open(struct be *b, uint32_t max_context) {
     const struct sparse_shape *p = &b->shape.sparse;
 
     if (!p->n_layer)
         return 0;
-    struct sparse *d = b->sparse = calloc(1, sizeof(*d));
+    struct sparse *d = b->sparse = be_alloc(b, 1, sizeof(*d));
     if (!d)
         return -ENOMEM;
     d->words = sparse_words(max_context);
     d->max_blocks = max_context / p->ratio + 1;
-    d->q = be_map(row_bytes(b, (size_t)p->n_head * p->dim));
-    d->k = be_map(row_bytes(b, p->dim));
-    d->score = be_map(CHOOSE_ROWS * d->max_blocks * sizeof(float));
-    d->seen = be_map(row_bytes(b, d->words));
-    return d->q && d->k && d->score && d->seen ? 0 : -ENOMEM;
-}
-
-void sparse_close(struct be *b) {
-    const struct sparse_shape *p = &b->shape.sparse;
-    struct sparse *d = b->sparse;
-
-    if (!d)
-        return;
-    be_unmap(d->q, row_bytes(b, (size_t)p->n_head * p->dim));
-    be_unmap(d->k, row_bytes(b, p->dim));
-    be_unmap(d->score, CHOOSE_ROWS * d->max_blocks * sizeof(float));
-    be_unmap(d->seen, row_bytes(b, d->words));
-    free(d);
+    d->q = be_rows(b, (size_t)p->n_head * p->dim);
+    d->k = be_rows(b, p->dim);
+    d->score = be_map(b, CHOOSE_ROWS * d->max_blocks * sizeof(float));
+    d->seen = be_map(b, (size_t)b->max_rows * d->words * sizeof(*d->seen));
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 const uint32_t *sparse_seen(const struct be *b, uint32_t row) {

@@ -111,8 +111,10 @@ struct be {
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
     struct attn_state *partial;         /* [n_partial] of long contexts */
-    float *attend_memory;
     uint32_t n_partial, max_chunks;
+
+    struct owned *owned; /* memory of be_map() and be_alloc() */
+    bool no_memory;      /* one of these had none */
 };
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
@@ -141,7 +143,6 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
 const uint64_t *experts_picks(const struct be *b);
 /* Buffers for a mixture of experts; 0 at once when the model has none. 0 or -ENOMEM. */
 int experts_open(struct be *b);
-void experts_close(struct be *b);
 /* Room for tiles of this kind and width. */
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 
@@ -151,7 +152,6 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
 
 /* Scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
 int attend_open(struct be *b, uint32_t max_context);
-void attend_close(struct be *b);
 /* ACT_O = attention of ACT_Q to the pages of op->kv, whose keys and values of this step are
  * written. */
 void attend_run(struct step *s, const struct model_op *op);
@@ -162,7 +162,6 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
 /* Buffers for latent attention; 0 at once when the model has none. 0 or -ENOMEM. */
 int mla_open(struct be *b);
-void mla_close(struct be *b);
 /* Takes the matrices of all heads that @t holds. 0 or -errno. */
 int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err);
 /* Packs a matrix into panels, all threads at once, then gives the file's pages back. All of @m is
@@ -185,7 +184,6 @@ static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) 
 /* Buffers for recurrent layers and @n_states sequences' states; 0 at once when the model has none.
  * 0 or -ENOMEM. */
 int recurrent_open(struct be *b, uint32_t n_states);
-void recurrent_close(struct be *b);
 /* be_ops.host_state, be_ops.copy_state */
 void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
@@ -206,7 +204,6 @@ float *recurrent_more(const struct be *b, uint32_t state);
 
 /* Buffers for a block drafter; 0 at once when the model has none. 0 or -ENOMEM. */
 int blocks_open(struct be *b);
-void blocks_close(struct be *b);
 int ops_block_in(struct step *s, const struct model_op *op);
 int ops_block_out(struct step *s, const struct model_op *op);
 int ops_select(struct step *s, const struct model_op *op);
@@ -214,21 +211,27 @@ int ops_chain(struct step *s, const struct model_op *op);
 
 /* Buffers for residual streams; 0 at once when the model has none. 0 or -ENOMEM. */
 int streams_open(struct be *b);
-void streams_close(struct be *b);
 
 /* Buffers for sparse attention; 0 at once when the model has none. 0 or -ENOMEM. */
 int sparse_open(struct be *b, uint32_t max_context);
-void sparse_close(struct be *b);
 /* Returns the bits of the keys that row @row sees, by position, from the INDEX op before. */
 const uint32_t *sparse_seen(const struct be *b, uint32_t row);
 
 /* Buffers for condensed keys; 0 at once when the model has none. 0 or -ENOMEM. */
 int condensed_open(struct be *b, uint32_t max_context);
-void condensed_close(struct be *b);
 
-/* Zeroed memory in huge pages where possible; NULL. To be unmapped with the same size. */
-void *be_map(size_t size);
-void be_unmap(void *p, size_t size);
+/* Zeroed memory until be_release(), in huge pages where possible. NULL: there is none, and
+ * b->no_memory is set, as by the others. */
+void *be_map(struct be *b, size_t size);
+/* Returns such memory of @width floats for each row of the largest batch. */
+float *be_rows(struct be *b, size_t width);
+/* Returns zeroed memory of malloc() for @n items of @size bytes until be_release(). */
+void *be_alloc(struct be *b, size_t n, size_t size);
+/* Gives back all memory of these. */
+void be_release(struct be *b);
+/* Replaces *@acts, of *@have bytes, by zeroed memory of @size bytes where that is more. 0 or
+ * -ENOMEM. */
+int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
 /* The step as be_ops has it. None of these fails: all memory is there. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
@@ -247,6 +250,8 @@ struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t
                                uint32_t n_mats, const float *in, size_t stride);
 /* Prepares the first matrix for the one row @in. */
 struct matmul ops_prepare_row(struct step *s, const struct weights *w, const float *in);
+/* Writes the product of one matrix to @out, rows @stride floats apart. */
+void ops_store(struct step *s, struct matmul mm, float *out, size_t stride);
 int ops_norm(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);
 int ops_keys(struct step *s, const struct model_op *op);

@@ -48,32 +48,17 @@ static size_t n_weights(const struct stream_shape *s) {
 
 int streams_open(struct be *b) {
     const struct stream_shape *s = &b->shape.stream;
-    size_t rows = (size_t)b->max_rows * sizeof(float);
 
     if (!s->n)
         return 0;
-    struct streams *d = b->streams = calloc(1, sizeof(*d));
+    struct streams *d = b->streams = be_alloc(b, 1, sizeof(*d));
     if (!d)
         return -ENOMEM;
-    d->mixed = be_map(rows * width_of(b));
-    d->gate = s->rounds ? NULL : be_map(rows * width_of(b));
-    d->low = be_map(rows * s->n_low);
-    d->weight = be_map(rows * n_weights(s));
-    return d->mixed && (d->gate || s->rounds) && d->low && d->weight ? 0 : -ENOMEM;
-}
-
-void streams_close(struct be *b) {
-    const struct stream_shape *s = &b->shape.stream;
-    size_t rows = (size_t)b->max_rows * sizeof(float);
-    struct streams *d = b->streams;
-
-    if (!d)
-        return;
-    be_unmap(d->mixed, rows * width_of(b));
-    be_unmap(d->gate, rows * width_of(b));
-    be_unmap(d->low, rows * s->n_low);
-    be_unmap(d->weight, rows * n_weights(s));
-    free(d);
+    d->mixed = be_rows(b, width_of(b));
+    d->gate = s->rounds ? NULL : be_rows(b, width_of(b));
+    d->low = be_rows(b, s->n_low);
+    d->weight = be_rows(b, n_weights(s));
+    return b->no_memory ? -ENOMEM : 0;
 }
 
 /* y = the rms norm of each stream of @x, by its part of the weights; y may be x. */
@@ -148,11 +133,8 @@ int ops_blend(struct step *s, const struct model_op *op) {
     struct run k = {.be = b, .op = op};
 
     be_each(b, s->n_rows, norm_together, &k);
-    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->streams->mixed, width_of(b));
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->streams->low;
-    mm.out_stride[0] = op->weights->m[0].n_out;
-    matmul_run(b->pool, &mm, 1);
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, b->streams->mixed, width_of(b)),
+              b->streams->low, op->weights->m[0].n_out);
     be_each(b, s->n_rows, blend_row, &k);
     return 0;
 }
@@ -218,11 +200,8 @@ int ops_mix(struct step *s, const struct model_op *op) {
     in.out_stride[1] = b->shape.stream.n;
     matmul_run(b->pool, &in, 1);
     be_each(b, s->n_rows, bend_row, &k);
-    struct matmul up = ops_prepare_rows(s, op->weights, 0, 1, d->low, b->shape.stream.n_low);
-    up.mode = MATMUL_STORE;
-    up.out[0] = d->gate;
-    up.out_stride[0] = width_of(b);
-    matmul_run(b->pool, &up, 1);
+    ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, d->low, b->shape.stream.n_low), d->gate,
+              width_of(b));
     be_each(b, s->n_rows, mean_row, &k);
     return 0;
 }

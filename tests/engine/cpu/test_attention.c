@@ -66,7 +66,7 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
     kv->page_bytes = kv_bytes_both(b->kv_type, (size_t)2 * KV_HEADS * w->page_tokens * hd);
     kv->n_pages = n_pages;
     kv->bytes = n_pages * kv->page_bytes;
-    kv->at = be_map(kv->bytes);
+    kv->at = be_map(b, kv->bytes);
     memset(kv->at, w->dirty ? 0x7F : 0, kv->bytes);
     b->act_width[ACT_Q] = b->act_width[ACT_O] = (size_t)KV_HEADS * s->group * hd;
     b->act[ACT_Q] = calloc(KEYS, b->act_width[ACT_Q] * sizeof(float));
@@ -89,9 +89,8 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
 }
 
 static void rig_close(struct rig *r) {
-    attend_close(&r->be);
+    be_release(&r->be);
     pool_free(r->be.pool);
-    be_unmap(r->be.kv[KV_GLOBAL].at, r->be.kv[KV_GLOBAL].bytes);
     free(r->be.act[ACT_Q]);
     free(r->be.act[ACT_O]);
 }
