@@ -159,7 +159,8 @@ const struct option config_table[] = {
     UINT("limits", "picture-max-megapixels", api.picture_max_megapixels, "32", 1,
          PICTURE_MEGAPIXELS_MAX,
          "Largest picture in requests, in units of 1,048,576 pixels: 32 holds a screenshot of 8K. "
-         "What is decoded as a whole takes at most two bytes of memory for each of them."),
+         "Files that are decoded as a whole take at most two bytes of memory per pixel of this "
+         "limit."),
     SIZE("limits", "max-header", api.max_header_bytes, "16K", 1 * KiB, 1 * MiB,
          "Largest request header."),
     UINT("limits", "max-header-count", api.max_header_count, "100", 8, 10000,
@@ -216,12 +217,12 @@ const struct option config_table[] = {
             "least picked experts, as few as leave the device room for max-context, or for 32,768 "
             "tokens."),
     BOOL("engine", "fetch-experts", engine.fetches_experts, "no",
-         "A CUDA device computes the experts in host memory, too: it reads them over PCIe and "
-         "keeps those picked last; tokens are those of a device that holds all."),
+         "A CUDA device computes also the experts in host memory: it reads them over PCIe and "
+         "caches those picked last. Tokens are those of a device that holds all experts."),
     UINT_OR("engine", "device-layers", engine.device_layers, "auto", "auto",
-            "Layers that a CUDA device has whole, of a dense model; the CPU computes the FFNs of "
-            "those behind. auto: as many as leave room for max-context, or for 8,192 tokens; 0: "
-            "all."),
+            "First layers of a dense model that are wholly on a CUDA device; the CPU computes the "
+            "FFNs of the others. auto: as many as leave room for max-context, or for 8,192 "
+            "tokens; 0: all layers."),
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,
@@ -275,8 +276,8 @@ const struct option config_table[] = {
     BOOL("engine", "prewarm", api.prewarm, "yes",
          "Between requests, compute ahead the expected beginning of a chat's next turn."),
     LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model, mtp",
-         "Sources of draft tokens (docs/design/speculation.md); mtp: the model's own block for "
-         "multi-token prediction, if its file has one."),
+         "Sources of draft tokens (docs/design/speculation.md). mtp: the model's blocks of "
+         "multi-token prediction, its assistant, or a block drafter."),
     UINT("engine", "max-draft", sched.max_draft, "16", 1, 32,
          "Most tokens drafted for a request in a step."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
@@ -312,6 +313,6 @@ const struct option config_table[] = {
     STRING(
         "log", "usage-file", usage_file, "",
         "A file for the usage of each key, model and day, which several daemons may share; empty: "
-        "usage in $STATE_DIRECTORY, or none: then usage and quotas end with the process."),
+        "usage in $STATE_DIRECTORY; without both, usage and quotas are lost with the process."),
 };
 const uint32_t config_table_n = ARRAY_SIZE(config_table);
