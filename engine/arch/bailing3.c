@@ -105,13 +105,21 @@ static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
+void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    const struct layer l = decoder_layer(m, index);
+
+    deepseek2_attention(b, m, index, true);
+    decoder_mlp(b, m, d, &l);
+}
+
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t n_kv[MODEL_LAYERS_MAX];
+    uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array covers blocks, too */
     struct model_op logits;
 
-    assert(m->n_ops == 0 && m->shape.n_layer <= MODEL_LAYERS_MAX);
-    meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head, m->shape.n_layer, n_kv);
+    assert(m->n_ops == 0 && n_all <= MODEL_LAYERS_MAX);
+    meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
     m->shape.n_head_kv = 1; /* some files count those before keys are absorbed */
     deepseek2_read(&meta, &m->shape);
     read_kda(&meta, &m->shape);
@@ -120,11 +128,12 @@ void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
         const struct layer l = decoder_layer(m, i);
 
-        if (n_kv[i])
-            deepseek2_attention(b, m, i, true);
-        else
+        if (n_kv[i]) {
+            bailing3_block(b, m, d, i);
+        } else {
             bind_kda(b, m, i);
-        decoder_mlp(b, m, d, &l);
+            decoder_mlp(b, m, d, &l);
+        }
     }
     if (b->r == 0 && !m->shape.state.n_layer)
         b->r = err_set(b->err, 0, NULL, "no layer has Kimi delta attention");

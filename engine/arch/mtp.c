@@ -113,7 +113,8 @@ static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct
     uint64_t n = m->shape.n_embd;
     uint32_t l = m->shape.n_layer + k;
     const struct tensor *norm =
-        bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
+        kind == MTP_NAMED ? bind_vector(b, BIND_MUST, n, "blk.%u.layer_output_norm.weight", l)
+                          : bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
     const struct tensor *head =
         bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
     struct model_op keep = op[0], logits = op[1];

@@ -15,8 +15,9 @@ typedef void (*block_fn)(struct binder *b, struct model *m, const struct decoder
 /* A block_fn: those of decoder.h. */
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 
-/* Kinds of final norm of a block; MTP_LATE: an RMS norm, and hidden states are those before it. */
-enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE };
+/* Kinds of final norm of a block. MTP_LATE: an RMS norm, and hidden states are those before it.
+ * MTP_NAMED: an RMS norm, layer_output_norm, which the block must have. */
+enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE, MTP_NAMED };
 
 /* Returns the number of blocks that the file has. */
 uint32_t mtp_found(const struct binder *b, const struct model *m);

@@ -29,10 +29,15 @@ static const struct file {
     {"qwen35moe-mtp", NULL}, {"glm4moe-mtp", NULL}, {"qwen35-mtp", NULL},
     {"deepseek2-mtp", NULL}, {"step35-mtp", NULL},
 #else
-    {"glm4moe-mtp", NULL},          {"qwen35-mtp", NULL},
-    {"qwen35moe-mtp", NULL},        {"deepseek2-mtp", NULL},
-    {"nemotron-h-moe-mtp", NULL},   {"step35-mtp", NULL},
-    {"gemma4-assistant", "gemma4"}, {"gemma4-ple-assistant", "gemma4-ple"},
+    {"glm4moe-mtp", NULL},
+    {"qwen35-mtp", NULL},
+    {"qwen35moe-mtp", NULL},
+    {"deepseek2-mtp", NULL},
+    {"nemotron-h-moe-mtp", NULL},
+    {"step35-mtp", NULL},
+    {"bailingmoe3-mtp", NULL},
+    {"gemma4-assistant", "gemma4"},
+    {"gemma4-ple-assistant", "gemma4-ple"},
 #endif
 };
 

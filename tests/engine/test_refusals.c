@@ -323,6 +323,23 @@ Test(refusals, one_limit_is_refused_where_none_is_computed) {
     copy_close(&c);
 }
 
+/* The norm of the model does not take its place. */
+Test(refusals, a_block_without_its_norm_is_left_out) {
+    static const char norm[] = "blk.6.layer_output_norm.weight";
+    struct driver d;
+    struct err err = {0};
+    struct copy c;
+
+    copy_open(&c, "bailingmoe3-mtp");
+    rename_to(&c, norm, "blk.6.layer_output_norm.weigh!");
+    const struct driver_opts o = {.path = c.path, .drafts = true};
+    cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+    cr_expect_eq(d.info->n_slots, 0);
+    cr_expect(strstr(d.info->note, norm) != NULL, "'%s'", d.info->note);
+    driver_close(&d);
+    copy_close(&c);
+}
+
 /* -- names ------------------------------------------------------------------------------------- */
 
 /* Keys without which these models cannot be read. */
