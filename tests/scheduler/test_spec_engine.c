@@ -14,6 +14,9 @@
 #include "scheduler/draft/draft.h"
 #include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
+#ifndef BACKEND
+#include "tests/support/synth/synth.h"
+#endif
 #include "text/tokenizer.h"
 
 #ifdef __SANITIZE_ADDRESS__ /* a sixth: of memory all of them do the same */
@@ -238,6 +241,25 @@ Test(spec_engine, a_draft_model_changes_no_bit) {
 
 #endif
 
+#ifndef BACKEND
+/* Ling 3.0: Kimi delta attention, then latent attention, of which the block is, too. */
+static void open_ling(float loud, struct gguf **out) {
+    char shape[256], path[64];
+    char *const argv[] = {"synth", "--shape", shape, "--format", "F32", "--seed", "5", "-o", path};
+    struct err err = {0};
+
+    snprintf(shape, sizeof(shape),
+             "ling-3.0-flash,n_layer=2,n_embd=128,n_head=2,head_dim=48,n_rot=16,kv_rank=32,"
+             "v_dim=32,period=2,n_lead=1,n_dense=128,n_ff=64,n_shared=64,n_expert=8,n_used=2,"
+             "n_group=4,n_vocab=%d,context=512,loud=%g",
+             VOCAB, (double)loud);
+    snprintf(path, sizeof(path), "/tmp/weft-ling-%d.gguf", getpid());
+    cr_assert_eq(synth_main((int)ARRAY_SIZE(argv), (char **)argv), 0);
+    cr_assert_eq(gguf_open(out, path, &err), 0, "%s", err.message);
+    unlink(path);
+}
+#endif
+
 struct block_model {
     char arch[16], backend[16];
     float loud;
@@ -267,6 +289,8 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
         {"qwen35", "cpu", 0.01F, 40, BLOCK_REQUESTS, ""},
         {"qwen35", "cpu", 0.5F, 40, BLOCK_REQUESTS, ""},
         {"qwen35", "reference", 0.2F, 40, REFERENCE_REQUESTS, ""},
+        {"bailingmoe3", "cpu", 0.1F, 40, BLOCK_REQUESTS, ""},
+        {"bailingmoe3", "reference", 0.2F, 40, REFERENCE_REQUESTS, ""},
         {"gemma4", "cpu", 0.01F, 0, BLOCK_REQUESTS, "gemma4-assistant"},
         {"gemma4", "cpu", 0.5F, 0, BLOCK_REQUESTS, "gemma4-assistant"},
         {"gemma4", "reference", 0.2F, 0, REFERENCE_REQUESTS, "gemma4-assistant"},
@@ -300,7 +324,12 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
     bool none = strcmp(b->apart, "none") == 0, chains = strcmp(b->apart, "dspark") == 0;
     uint32_t n_one_of = chains ? 4 : strcmp(b->apart, "dflash") == 0 ? 3 : 1;
 
-    open_tiny(&t, &model);
+#ifndef BACKEND
+    if (strcmp(b->arch, "bailingmoe3") == 0)
+        open_ling(b->loud, &model);
+    else
+#endif
+        open_tiny(&t, &model);
     windowed = strcmp(b->arch, "gemma4") == 0;
     t.arch = chains ? "dflash" : b->apart;
     t.markov = chains ? 16 : 0;

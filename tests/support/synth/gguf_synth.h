@@ -26,6 +26,7 @@ enum synth_arch {
     SYNTH_MUSE,
     SYNTH_STEP35,
     SYNTH_MINIMAX,
+    SYNTH_BAILING3,
     SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,
@@ -45,18 +46,20 @@ struct synth_shape {
     /* Hybrid models: heads of the delta nets and their size. */
     uint32_t n_key, n_value, n_state;
     uint32_t n_rot; /* values of a head that are rotated; 0: all */
-    /* deepseek2: latent vectors of queries and of keys, values of a head; q_rank also of
-     * deepseek4. */
+    /* deepseek2, bailingmoe3: latent vectors of queries and of keys, values of a head; q_rank also
+     * of deepseek4. */
     uint32_t q_rank, kv_rank, v_dim;
     /* Tokens that a layer with a window sees; the last of each @period layers has none. gemma4:
-     * key heads and size of heads of layers with one. */
+     * key heads and size of heads of layers with one. bailingmoe3: the last of each @period layers
+     * has latent attention, the others delta nets whose heads have v_dim values. */
     uint32_t window, period, n_kv_window, window_dim;
     /* qwen4exp: residual streams and the rank of their mixes; heads and size of the indexer, and
      * the number of tokens it chooses, in blocks of 4; rows that each of 16 hashes of a token has
      * in the table of n-grams. */
     uint32_t n_stream, n_low, n_index, index_dim, n_chosen, n_table;
     /* deepseek4, which has n_stream, n_index and index_dim, too, and chooses n_chosen blocks: parts
-     * of attention's output, and values of each. */
+     * of attention's output, and values of each. bailingmoe3: groups of experts, of which each
+     * token uses half; 0: none. */
     uint32_t n_group, out_rank;
     uint32_t n_head_window;    /* step35: heads of layers with a window */
     uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */
@@ -79,6 +82,11 @@ static inline bool synth_is_hybrid(const struct synth_shape *s) {
     return s->arch >= SYNTH_QWEN3NEXT;
 }
 
+/* Some layers, or all, have latent attention. */
+static inline bool synth_is_latent(const struct synth_shape *s) {
+    return s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_BAILING3;
+}
+
 /* A gemma4 model or its assistant. */
 static inline bool synth_is_gemma4(const struct synth_shape *s) {
     return s->arch == SYNTH_GEMMA4 || s->arch == SYNTH_ASSISTANT;
@@ -88,6 +96,11 @@ static inline bool synth_is_gemma4(const struct synth_shape *s) {
  * layer, of step35 all but the first. */
 static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
     return (l + (s->arch != SYNTH_STEP35)) % s->period != 0;
+}
+
+/* Layer @l of bailingmoe3 has Kimi delta attention; its block has not. */
+static inline bool synth_has_kda(const struct synth_shape *s, uint32_t l) {
+    return l < s->n_layer && (l + 1) % s->period != 0;
 }
 
 /* First layers of deepseek4 whose experts follow from the token. */

@@ -131,7 +131,8 @@ static void write_gemma4(struct gguf_write *w, const struct synth_shape *s, cons
     write_f32(w, arch, "final_logit_softcapping", 30);
 }
 
-static void write_deepseek2(struct gguf_write *w, const struct synth_shape *s) {
+/* Writes what models with latent attention and experts have in common. */
+static void write_latent(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
     const struct key keys[] = {
         {"attention.q_lora_rank", s->q_rank},
         {"attention.kv_lora_rank", s->kv_rank},
@@ -141,11 +142,32 @@ static void write_deepseek2(struct gguf_write *w, const struct synth_shape *s) {
         {"expert_shared_count", 1},
         {"expert_shared_feed_forward_length", s->n_shared},
         {"expert_gating_func", 2},
+        {"nextn_predict_layers", s->n_mtp},
+    };
+    char text[96];
+
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    write_f32(w, arch, "expert_weights_scale", 1.8);
+    snprintf(text, sizeof(text), "%s.expert_weights_norm", arch);
+    gguf_write_bool(w, text, true);
+}
+
+/* Writes which layers have latent attention, and the sizes of the others. */
+static void write_bailing3(struct gguf_write *w, const struct synth_shape *s) {
+    const struct key keys[] = {
+        {"ssm.conv_kernel", 4},
+        {"kda.head_dim", s->v_dim},
+        {"expert_group_count", s->n_group},
+        {"expert_group_used_count", s->n_group / 2},
     };
 
-    write_u32(w, "deepseek2", keys, ARRAY_SIZE(keys));
-    write_f32(w, "deepseek2", "expert_weights_scale", 1.8);
-    gguf_write_bool(w, "deepseek2.expert_weights_norm", true);
+    write_latent(w, s, "bailingmoe3");
+    write_u32(w, "bailingmoe3", keys, ARRAY_SIZE(keys));
+    gguf_write_array(w, "bailingmoe3.attention.head_count_kv", GGUF_I32, s->n_layer + s->n_mtp);
+    for (uint32_t i = 0; i < s->n_layer + s->n_mtp; i++)
+        gguf_write_item(w, GGUF_I32, !synth_has_kda(s, i));
+    write_f32(w, "bailingmoe3", "kda.gate_lower_bound", -5);
+    gguf_write_bool(w, "bailingmoe3.kda.safe_gate", true);
 }
 
 static void write_deepseek4(struct gguf_write *w, const struct synth_shape *s) {
@@ -221,7 +243,7 @@ static void write_yarn(struct gguf_write *w, const struct synth_shape *s, const 
 void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const struct synth_plan *p,
                       const char *name) {
     const char *arch = synth_arch_name(s->arch);
-    bool latent = s->arch == SYNTH_DEEPSEEK2;
+    bool latent = synth_is_latent(s), by_layer = synth_is_gemma4(s) || s->arch == SYNTH_BAILING3;
     uint32_t key_length = latent ? s->kv_rank + s->n_rot : s->head_dim;
     const struct key keys[] = {
         {"context_length", s->context},
@@ -229,7 +251,7 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         {"block_count", s->n_layer + s->n_mtp},
         {"feed_forward_length", s->n_dense ? s->n_dense : s->n_ff},
         {"attention.head_count", s->arch == SYNTH_STEP35 ? 0 : s->n_head},
-        {"attention.head_count_kv", synth_is_gemma4(s) ? 0 : s->n_kv},
+        {"attention.head_count_kv", by_layer ? 0 : s->n_kv},
         {"attention.key_length", key_length},
         {"attention.value_length", latent ? s->kv_rank : s->head_dim},
         {"attention.sliding_window", s->window},
@@ -252,8 +274,10 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         write_hybrid(w, s, arch);
     else if (synth_is_gemma4(s))
         write_gemma4(w, s, arch);
+    else if (s->arch == SYNTH_BAILING3)
+        write_bailing3(w, s);
     else if (latent)
-        write_deepseek2(w, s);
+        write_latent(w, s, arch);
     else if (s->arch == SYNTH_DEEPSEEK4)
         write_deepseek4(w, s);
     else if (s->arch == SYNTH_MUSE)

@@ -92,6 +92,8 @@ static uint32_t count_v(const struct synth_shape *s) {
 
     bool none = s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_DEEPSEEK4;
 
+    if (s->arch == SYNTH_BAILING3)
+        return s->n_layer - s->n_layer / s->period;
     return s->arch == SYNTH_GEMMA4 ? n - n / s->period : none ? 0 : n;
 }
 
@@ -222,7 +224,7 @@ static void plan_experts(struct planner *p, uint32_t i) {
     }
     if (s->arch == SYNTH_DEEPSEEK4 && i < SYNTH_BY_TOKEN)
         plan_picks(p, i);
-    else if (s->arch == SYNTH_DEEPSEEK2 || s->arch == SYNTH_DEEPSEEK4 || s->arch == SYNTH_STEP35 ||
+    else if (synth_is_latent(s) || s->arch == SYNTH_DEEPSEEK4 || s->arch == SYNTH_STEP35 ||
              s->arch == SYNTH_MINIMAX)
         vector(p, 0, 0.05, n, "blk.%u.exp_probs_b.bias", i);
     if (s->n_shared)
@@ -302,7 +304,40 @@ static void plan_latent(struct planner *p, uint32_t i) {
     vector(p, 1, 0.1, R, "blk.%u.attn_kv_a_norm.weight", i);
     matrices(p, ROLE_MATRIX, 1, nope, R, s->n_head, "attn_k_b");
     matrices(p, ROLE_MATRIX, 1, R, s->v_dim, s->n_head, "attn_v_b");
+    if (s->arch == SYNTH_BAILING3)
+        matrix(p, ROLE_MATRIX, 1.5, E, s->n_head, "blk.%u.attn_gate.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, (uint64_t)s->n_head * s->v_dim, E, "blk.%u.attn_output.weight", i);
+}
+
+/* Taps of the convolution of queries, keys or values, @which. */
+static void plan_taps(struct planner *p, uint32_t i, uint64_t inner, char which) {
+    matrix(p, ROLE_MATRIX, 1, 4, 1, "blk.%u.ssm_conv1d_%c.weight", i, which);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    t->format = tensor_format(TENSOR_F32);
+    t->n_dims = 3;
+    t->ne[2] = inner;
+}
+
+/* Kimi delta attention; a channel forgets half within about 1 to 100 tokens. */
+static void plan_kda(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, inner = (uint64_t)s->n_head * s->v_dim;
+
+    matrix(p, ROLE_MATRIX, 1.5, E, inner, "blk.%u.attn_q.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, inner, "blk.%u.attn_k.weight", i);
+    matrix(p, ROLE_V, 1.5, E, inner, "blk.%u.attn_v.weight", i);
+    plan_taps(p, i, inner, 'q');
+    plan_taps(p, i, inner, 'k');
+    plan_taps(p, i, inner, 'v');
+    matrix(p, ROLE_MATRIX, 1, E, inner, "blk.%u.ssm_f_a.weight", i);
+    vector(p, -4, 1.5, inner, "blk.%u.ssm_dt.bias", i);
+    vector(p, 1, 0.2, 1, "blk.%u.ssm_a", i);
+    p->plan->tensor[p->plan->n_tensors - 1].n_dims = 2;
+    p->plan->tensor[p->plan->n_tensors - 1].ne[1] = s->n_head;
+    matrix(p, ROLE_MATRIX, 1, E, s->n_head, "blk.%u.ssm_beta.weight", i);
+    vector(p, 1, 0.1, s->v_dim, "blk.%u.ssm_norm.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, inner, "blk.%u.ssm_g_a.weight", i);
+    matrix(p, ROLE_MATRIX, 2.5, inner, E, "blk.%u.attn_output.weight", i);
 }
 
 /* Adds the tensors that make one key of @dim values of a block of tokens, in two halves for short
@@ -460,7 +495,9 @@ static void plan_layer(struct planner *p, uint32_t i) {
         plan_delta(p, i);
     else if (s->arch == SYNTH_DEEPSEEK4)
         plan_condensed(p, i);
-    else if (s->arch == SYNTH_DEEPSEEK2)
+    else if (s->arch == SYNTH_BAILING3 && synth_has_kda(s, i))
+        plan_kda(p, i);
+    else if (synth_is_latent(s))
         plan_latent(p, i);
     else
         plan_attention(p, i);
@@ -488,6 +525,8 @@ static void plan_block(struct planner *p, uint32_t i) {
     let_pass(p, name, E, E);
     vector(p, 1, 0, E, "blk.%u.nextn.enorm.weight", i);
     vector(p, 1, 0.1, E, "blk.%u.nextn.hnorm.weight", i);
+    if (p->shape->arch == SYNTH_BAILING3)
+        vector(p, 1, 0.1, E, "blk.%u.layer_output_norm.weight", i);
     plan_layer(p, i);
 }
 

@@ -16,7 +16,7 @@ static const char *const arch_names[] = {
     [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
     [SYNTH_MUSE] = "muse-glimmer",   [SYNTH_STEP35] = "step35",
     [SYNTH_QWEN4EXP] = "qwen4exp",   [SYNTH_DEEPSEEK4] = "deepseek4",
-    [SYNTH_MINIMAX] = "minimax-m2",
+    [SYNTH_MINIMAX] = "minimax-m2",  [SYNTH_BAILING3] = "bailingmoe3",
 };
 
 static const struct {
@@ -73,6 +73,12 @@ static const struct {
       .n_ff = 1280, .n_vocab = 128896, .context = 262144, .theta = 5e6, .eps = 1e-5,
       .n_expert = 288, .n_used = 8, .n_shared = 1280, .n_dense = 11264, .n_lead = 3, .window = 512,
       .period = 4, .n_head_window = 96}},
+    {"ling-3.0-flash",
+     {SYNTH_BAILING3,  .n_layer = 42,   .n_embd = 2560,    .n_head = 32,      .n_kv = 1,
+      .head_dim = 192, .n_ff = 768,     .n_vocab = 157184, .context = 131072, .theta = 6e6,
+      .eps = 1e-6,     .n_expert = 512, .n_used = 8,       .n_shared = 768,   .n_dense = 6144,
+      .n_lead = 2,     .n_rot = 64,     .kv_rank = 512,    .v_dim = 128,      .period = 6,
+      .n_group = 8,    .n_mtp = 1}},
     {"qwen2-0.5b",
      {SYNTH_QWEN2, .n_layer = 24, .n_embd = 896, .n_head = 14, .n_kv = 2, .head_dim = 64,
       .n_ff = 4864, .n_vocab = 151936, .context = 32768, .tied = 1, .theta = 1e6, .eps = 1e-6}},
@@ -176,8 +182,8 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
                    "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, "
                    "deepseek-v4-flash, minimax-m2.7, "
-                   "muse-glimmer-30b, step-3.5-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
-                   "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-flash-next or "
+                   "muse-glimmer-30b, step-3.5-flash, ling-3.0-flash, qwen2-0.5b, qwen3-0.6b, "
+                   "qwen3-8b, qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-flash-next or "
                    "qwen3-coder-next",
                    name);
 }
@@ -207,7 +213,7 @@ static int check_experts(const struct synth_shape *s, struct err *err) {
     bool may = s->arch == SYNTH_LLAMA,
          must = s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT ||
                 s->arch == SYNTH_QWEN35MOE || s->arch == SYNTH_QWEN4EXP ||
-                s->arch == SYNTH_STEP35 || s->arch == SYNTH_MINIMAX ||
+                s->arch == SYNTH_STEP35 || s->arch == SYNTH_MINIMAX || s->arch == SYNTH_BAILING3 ||
                 (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
 
     if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
@@ -236,6 +242,17 @@ static int check_deepseek4(const struct synth_shape *s, struct err *err) {
                    "n_head, out_rank, n_shared = n_ff, n_index, n_chosen and n_stream");
 }
 
+static int check_bailing3(const struct synth_shape *s, struct err *err) {
+    uint32_t n = s->n_group ? s->n_group : 2;
+
+    if (s->period && s->period <= s->n_layer && s->v_dim % 16 == 0 && n % 2 == 0 &&
+        s->n_expert % n == 0 && s->n_used <= s->n_expert / 2)
+        return 0;
+    return err_set(err, 0, NULL,
+                   "shape: bailingmoe3 needs period at most n_layer, v_dim a multiple of 16, and "
+                   "n_group even, a divisor of n_expert, with n_used experts in half of them");
+}
+
 /* Checks the rules of single architectures. */
 static int check_arch(const struct synth_shape *s, struct err *err) {
     const char *name = synth_arch_name(s->arch);
@@ -261,12 +278,14 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
         return err_set(err, 0, NULL, "shape: gemma4-assistant, and nothing else, needs n_embd_out");
     if (s->n_embd_out && s->n_embd > s->n_embd_out)
         return err_set(err, 0, NULL, "shape: gemma4-assistant is at most n_embd_out wide");
-    if (s->arch == SYNTH_DEEPSEEK2 &&
-        (s->n_kv != 1 || !s->kv_rank || !s->v_dim || !s->n_shared || !s->n_rot ||
-         s->n_rot >= s->head_dim || (s->n_lead && !s->n_dense)))
+    if (synth_is_latent(s) && (s->n_kv != 1 || !s->kv_rank || !s->v_dim || !s->n_shared ||
+                               !s->n_rot || s->n_rot >= s->head_dim || (s->n_lead && !s->n_dense)))
         return err_set(err, 0, NULL,
-                       "shape: deepseek2 needs n_kv 1, kv_rank, v_dim, n_shared, n_rot below "
-                       "head_dim, and n_dense for n_lead");
+                       "shape: %s needs n_kv 1, kv_rank, v_dim, n_shared, n_rot below "
+                       "head_dim, and n_dense for n_lead",
+                       name);
+    if (s->arch == SYNTH_BAILING3)
+        return check_bailing3(s, err);
     if (s->arch == SYNTH_DEEPSEEK4)
         return check_deepseek4(s, err);
     if (!synth_is_hybrid(s))
@@ -320,7 +339,7 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
         r = err_set(err, 0, NULL,
                     "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
                     "gemma4-assistant, deepseek2, deepseek4, minimax-m2, muse-glimmer, step35, "
-                    "qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe or qwen4exp",
+                    "bailingmoe3, qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe or qwen4exp",
                     arch);
     if (r == 0)
         r = check(&s, err);
