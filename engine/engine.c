@@ -116,9 +116,8 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Returns true if pass 1 is wanted. One device computes the model's own block and block drafters,
- * but no assistant; several devices that divide the layers compute the model's block alone, others
- * none. */
+/* Returns true if pass 1 is wanted. A device, or several that divide the layers, computes the
+ * model's own block and block drafters, but no assistant; others none. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
            !(o->block && dflash_found(o->block) && !ops->run[OP_TAP]) &&

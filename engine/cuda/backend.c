@@ -226,7 +226,9 @@ uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
         bool own =
             op->layer >= layers->first && (op->layer < layers->end || layers->end == s->n_layer);
 
-        if (own && op_has_pages(op))
+        bool again = s->n_taps && op->kind == OP_KEYS; /* a block drafter's QKV has them, too */
+
+        if (own && op_has_pages(op) && !again)
             s->n_kv_values[op->kv.cls] += 2ull * op->heads.n_kv * op->heads.dim;
         if (op->kind != OP_DELTA && op->kind != OP_MAMBA && op->kind != OP_CONV)
             continue;

@@ -338,10 +338,10 @@ struct be {
     struct layers layers; /* all, but of devices that divide them (layers.c) */
     bool met;             /* the next launch waits for events of other devices: it is not early */
     void *ready;          /* event: what other devices take from this one is there */
-    /* Pinned memory: x behind the layers before, of even and of odd steps; be.sampling.sampled of
-     * the last device, for the first. */
+    /* Pinned memory: x behind the layers before, and what a block drafter reads of these, of even
+     * and of odd steps; be.sampling.sampled of the last device, for the first. */
     struct {
-        float *x[2];
+        float *x[2], *tap[2];
         int32_t *sampled;
     } handed;
     char isa[ENGINE_DEVICES * 16], error[200];

@@ -195,13 +195,15 @@ static void add_condensed(struct be *b) {
         add(b, parts[i].where, parts[i].n, 4, "activations", false);
 }
 
-/* Counts buffers of a block drafter. */
+/* Counts buffers of a block drafter. Of devices that divide the layers the last one computes it. */
 static void add_drafter(struct be *b) {
     const struct block_shape *s = &b->shape->block;
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
     size_t scored = MIN(wants, LOGIT_ROWS);
 
     add(b, &b->draft.tap, rows * b->shape->n_taps * n, sizeof(float), "activations", false);
+    if (!has_last_layer(b))
+        return;
     if (s->kernel) {
         add(b, &b->draft.hidden, rows * n, sizeof(float), "activations", false);
         add(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group), sizeof(float), "activations",
@@ -440,6 +442,8 @@ static uint64_t drafter_bytes(const struct be *b) {
         bool twice = ends_in(t, "norm.weight") || ends_in(t, "_conv_base");
 
         sum += tensor_bytes(b, t, false) * (twice ? 2 : 1);
+        if (is_embedding(t) && !is_first_device(b)) /* which tensor_bytes() counts there */
+            sum += round_up(t->n_bytes, 512);
         if (ends_in(t, ".attn_k_norm.weight"))
             sum += round_up(b->shape->n_embd * sizeof(float), 512);
     }
@@ -453,7 +457,7 @@ static uint64_t weight_bytes(const struct be *b) {
     uint64_t sum = file_bytes(b, b->opts->file, b->layers.first, b->layers.end);
 
     if (b->shape->n_taps)
-        sum += drafter_bytes(b);
+        sum += has_last_layer(b) ? drafter_bytes(b) : 0;
     else if (b->shape->drafts)
         sum += file_bytes(b, b->opts->block ? b->opts->block : b->opts->file, n,
                           n + b->shape->drafts) +
@@ -508,8 +512,11 @@ static void add_rest(struct be *b) {
 static void add_handed(struct be *b) {
     size_t n = (size_t)b->opts->max_rows * b->shape->n_embd;
 
-    for (int i = 0; i < 2 && b->layers.first > 0; i++)
+    for (int i = 0; i < 2 && b->layers.first > 0; i++) {
         add(b, &b->handed.x[i], n, sizeof(float), "activations", true);
+        if (b->shape->n_taps)
+            add(b, &b->handed.tap[i], n * b->shape->n_taps, sizeof(float), "activations", true);
+    }
     if (!has_last_layer(b) && b->layers.first == 0)
         add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
 }

@@ -275,6 +275,7 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
         {"qwen3", BACKEND, 0.01F, 0, N_REQUESTS, "none"},
         {"glm4moe", BACKEND, 0.3F, 0, N_REQUESTS, ""},
         {"qwen35", BACKEND, 0.3F, 40, N_REQUESTS, ""},
+        {"qwen3", BACKEND, 0.3F, 0, N_REQUESTS, "dflash"},
 #elif defined(BACKEND) /* a device, which is emulated */
         {"glm4moe", BACKEND, 0.01F, 0, N_REQUESTS, ""},
         {"qwen35", BACKEND, 0.01F, 40, N_REQUESTS, ""},

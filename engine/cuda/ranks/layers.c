@@ -1,11 +1,11 @@
 /*
  * layers - devices that have some of the layers each, with their keys and states, and compute them
  * as one device would (docs/design/cuda-devices.md). The first has the embedding, the last the
- * logits and the block that drafts, and samples. A page or a state has the same number on each.
+ * logits and what drafts, and samples. A page or a state has the same number on each.
  *
  *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
  *
- * x of the batch's rows crosses through pinned memory: a kernel that writes it, an event, a kernel
+ * x of the batch's rows, and with it the inputs of layers that a block drafter reads, crosses through pinned memory: a kernel that writes it, an event, a kernel
  * that reads it. There is such memory for two steps, and at most two are in flight: what a step has
  * handed over is read before the next but one writes there. Graphs of a device's part of a step end
  * before x is handed over. A batch of many rows is computed in parts, each with a part of that
@@ -208,6 +208,29 @@ static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
     return b->handed.x[k->batch->step % 2] + k->row0 * row;
 }
 
+/* Copies x of the batch, and the inputs of layers that devices up to @upto have kept for a block
+ * drafter, from device @b to the memory in front of device @i, or with @back from there to @b. */
+static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool back) {
+    const struct model_shape *s = k->be[i]->shape;
+    size_t bytes, row = s->n_embd * sizeof(float), all = s->n_taps * row;
+    float *x = handed(k, i, &bytes);
+    uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
+    int r = back ? send(b, b->act.x, x, bytes) : send(b, x, b->act.x, bytes);
+
+    for (const struct model_op *op = s->op; r == 0 && op < s->op + s->n_ops; op++) {
+        if (op->kind != OP_TAP || device_of(k, op) > upto)
+            continue;
+        uint8_t *here = (uint8_t *)b->draft.tap + op->part * row, *far = there + op->part * row;
+        const struct copy_args a = {.from = back ? far : here,
+                                    .to = back ? here : far,
+                                    .from_layer = all,
+                                    .to_layer = all,
+                                    .page_bytes = row};
+        r = cuda_copy_pages(b, &a, k->batch->n_rows);
+    }
+    return r;
+}
+
 /* Begins the batch on device @at, which is used. */
 static int begin_here(struct ranks *k, uint32_t at) {
     struct step *s;
@@ -231,17 +254,15 @@ static int compute(struct ranks *k, const struct model_op *op) {
 static int hand_over(struct ranks *k) {
     struct be *from = k->be[k->at], *to = k->be[k->at + 1];
     struct step *s = step_now(k);
-    size_t bytes;
-    float *x = handed(k, k->at + 1, &bytes);
     int r = step_release(s);
 
     graph_end(s);
-    r = r < 0 ? r : send(from, x, from->act.x, bytes);
+    r = r < 0 ? r : cross(k, from, k->at + 1, k->at, false);
     if (r < 0 || step_record(s) < 0)
         return ranks_lose(k, from);
     r = ranks_use(k, k->at + 1);
     r = r < 0 ? r : wait_for(to, s->event);
-    if (r < 0 || send(to, to->act.x, x, bytes) < 0)
+    if (r < 0 || cross(k, to, k->at + 1, k->at, true) < 0)
         return ranks_lose(k, to);
     r = begin_here(k, k->at + 1);
     for (const struct model_op *op = k->holes; op && op->kind == OP_HOLES && r == 0; op++)
@@ -322,7 +343,6 @@ static struct engine_batch part_of(const struct ranks *k, const struct engine_ba
 /* Computes the layers of a part on all devices. What is behind them comes back to where it was
  * handed over. */
 static int run_part(struct ranks *k, const struct model_op *end) {
-    size_t bytes;
     int r = begin_on(k, 0);
 
     for (const struct model_op *op = first_embed(k); op < end && r == 0; op++)
@@ -330,10 +350,9 @@ static int run_part(struct ranks *k, const struct model_op *end) {
     if (r < 0)
         return r;
     assert(k->at + 1 == k->n);
-    float *x = handed(k, k->at, &bytes);
     struct be *last = k->be[k->at];
     r = step_release(step_now(k));
-    return r < 0 || send(last, x, last->act.x, bytes) < 0 ? ranks_lose(k, last) : 0;
+    return r < 0 || cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
 }
 
 /* Computes the layers of the batch part by part, so that a device has one while the next device has
@@ -342,7 +361,6 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
     const struct model_op *end = first_embed(k);
     struct engine_batch part;
     uint32_t turn = 0;
-    size_t bytes;
     int r = 0;
 
     while (end->kind != OP_KEEP && end->kind != OP_LOGITS)
@@ -369,9 +387,8 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
             hidden_sort(s);
     }
     struct be *last = k->be[k->n - 1];
-    float *x = handed(k, k->n - 1, &bytes);
     r = r < 0 ? r : begin_on(k, k->n - 1);
-    return r < 0 || send(last, last->act.x, x, bytes) < 0 ? ranks_lose(k, last) : 0;
+    return r < 0 || cross(k, last, k->n - 1, k->n - 1, true) < 0 ? ranks_lose(k, last) : 0;
 }
 
 static bool is_fed(const struct engine_batch *batch) {
@@ -462,9 +479,6 @@ static bool proving(struct be *b, bool on) {
 }
 
 void layers_ops(struct be_ops *all) {
-    static const enum op_kind blocks[] = {OP_TAP,       OP_FUSE,   OP_BLOCK_IN,
-                                          OP_BLOCK_OUT, OP_SELECT, OP_CHAIN};
-
     all->divide = divide;
     all->room = room_layers;
     all->lacks = lacks;
@@ -472,8 +486,6 @@ void layers_ops(struct be_ops *all) {
     all->begin = begin;
     for (uint32_t i = 0; i < OP_KINDS; i++)
         all->run[i] = all->run[i] ? run : NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(blocks); i++)
-        all->run[blocks[i]] = NULL;
     all->sample = sample;
     all->end = end;
     all->copy = copy;

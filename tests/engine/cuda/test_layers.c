@@ -191,7 +191,7 @@ Test(cuda_layers, a_wait_that_is_missing_between_parts_is_seen) {
 
 /* -- drafts ------------------------------------------------------------------------------------ */
 
-enum { DRAFTS = 60 };
+enum { DRAFTS = 150 };
 static struct driver_out drafted[2][DRAFTS];
 static uint32_t n_drafted;
 
@@ -203,13 +203,16 @@ static void keep_draft(void *ctx, struct driver_seq *s, uint32_t pos, const stru
     to[n_drafted++] = (struct driver_out){out->token, out->logprob, out->digest};
 }
 
-/* A prompt in chunks, steps with drafts behind each, steps with holes, and drafts behind these. */
-static void run_drafts(const char *path, const char *devices, struct driver_out *out) {
+/* A prompt in chunks of @chunk, steps with drafts behind each, steps with holes, and drafts behind
+ * these. The block is in @block, if that is not NULL. */
+static void run_drafts(const char *path, const char *block, const char *devices, uint32_t chunk,
+                       struct driver_out *out) {
     struct driver_opts o = {.backend = "cuda",
                             .devices = (char *)devices,
                             .path = path,
-                            .n_pages = 20,
-                            .max_rows = 16,
+                            .block = block,
+                            .n_pages = 60,
+                            .max_rows = MAX(chunk, 16u),
                             .max_seqs = SEQS,
                             .drafts = true,
                             .on_out = keep_draft,
@@ -222,17 +225,20 @@ static void run_drafts(const char *path, const char *devices, struct driver_out 
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     cr_assert(d.info->n_slots > 0, "%s", d.info->note);
     for (uint32_t i = 0; i < SEQS; i++) {
+        uint32_t n = chunk > PROMPT ? chunk : PROMPT;
         struct rng rng = {i + 1};
-        int32_t prompt[PROMPT];
+        int32_t prompt[LONG];
 
-        for (uint32_t k = 0; k < PROMPT; k++)
+        for (uint32_t k = 0; k < n; k++)
             prompt[k] = (int32_t)rng_below(&rng, d.info->n_vocab);
-        s[i] = driver_add(&d, prompt, PROMPT - i, 3 * OUTPUTS, NULL);
-        driver_prefill(&d, s[i], 11);
+        s[i] = driver_add(&d, prompt, n - i, 4 * OUTPUTS, NULL);
+        driver_prefill(&d, s[i], chunk);
     }
     for (uint32_t t = 0; t < OUTPUTS + 2; t++) {
-        d.holes = t >= 2 && t < OUTPUTS;
-        for (uint32_t k = 0; k < 2 && !d.holes; k++) {
+        d.holes = !block && t >= 2 && t < OUTPUTS;
+        if (block && !d.holes)
+            driver_block(&d, s, SEQS);
+        for (uint32_t k = 0; k < 2 && !block && !d.holes; k++) {
             driver_draft(&d, s, SEQS, k);
             for (uint32_t i = 0; i < SEQS; i++)
                 s[i]->draft[k] = (int32_t)(t + k + i);
@@ -269,15 +275,39 @@ Test(cuda_layers, the_models_block_drafts_what_it_does_on_one_device) {
 
         tiny_model_temp(&models[i], path);
         apart(2);
-        run_drafts(path, "1", drafted[0]);
+        run_drafts(path, NULL, "1", 11, drafted[0]);
         uint32_t n = n_drafted;
         cr_assert(n > 2 * OUTPUTS * SEQS && drafted[0][n - 1].digest != 0);
         fake_find()->ahead = -1;
-        run_drafts(path, "1,0", drafted[1]);
+        run_drafts(path, NULL, "1,0", 11, drafted[1]);
         fake_find()->ahead = 0;
         cr_expect(n_drafted == n && memcmp(drafted[0], drafted[1], sizeof(drafted[0])) == 0, "%zu",
                   i);
         unlink(path);
+    }
+}
+
+/* What a drafter reads of each device's layers crosses with x, also of a batch in parts. */
+Test(cuda_layers, a_block_drafter_drafts_what_it_does_on_one_device) {
+    static const char *const pairs[][2] = {{"qwen35-mtp", "qwen35-dflash"},
+                                           {"qwen35-mtp", "qwen35-dflash2"},
+                                           {"qwen3", "qwen3-dspark"}};
+
+    for (size_t i = 0; i < FEW(2 * ARRAY_SIZE(pairs)); i++) {
+        char path[2][TEST_DATA_PATH];
+        uint32_t chunk = i % 2 ? LONG : 11;
+
+        test_data_file(path[0], "golden", pairs[i / 2][0], ".gguf");
+        test_data_file(path[1], "golden", pairs[i / 2][1], ".gguf");
+        apart(3);
+        run_drafts(path[0], path[1], "1", chunk, drafted[0]);
+        uint32_t n = n_drafted;
+        cr_assert(n > 2 * OUTPUTS * SEQS && drafted[0][n - 1].digest != 0);
+        fake_find()->ahead = -1;
+        run_drafts(path[0], path[1], "2,1,0", chunk, drafted[1]);
+        fake_find()->ahead = 0;
+        cr_expect(n_drafted == n && memcmp(drafted[0], drafted[1], sizeof(drafted[0])) == 0,
+                  "%s, %u rows", pairs[i / 2][1], chunk);
     }
 }
 
