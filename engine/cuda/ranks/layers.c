@@ -5,11 +5,12 @@
  *
  *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
  *
- * x of the batch's rows, and with it the inputs of layers that a block drafter reads, crosses through pinned memory: a kernel that writes it, an event, a kernel
- * that reads it. There is such memory for two steps, and at most two are in flight: what a step has
- * handed over is read before the next but one writes there. Graphs of a device's part of a step end
- * before x is handed over. A batch of many rows is computed in parts, each with a part of that
- * memory and a place of its own for the upload:
+ * x of the batch's rows, and with it the inputs of layers that a block drafter reads, crosses
+ * through pinned memory: a kernel that writes it, an event, a kernel that reads it. There is such
+ * memory for two steps, and at most two are in flight: what a step has handed over is read before
+ * the next but one writes there. Graphs of a device's part of a step end before x is handed over.
+ * A batch of many rows is computed in parts, each with a part of that memory and a place of its
+ * own for the upload:
  *
  *     device 0: part 1, part 2, part 3
  *     device 1:         part 1, part 2, part 3, logits of all, sample
