@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 14u
+#define BACKEND_ABI 15u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
@@ -709,6 +709,8 @@ struct be_ops {
      * models that need it are refused. Returns NULL if it computes all; the function is NULL where
      * that is always so. */
     const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
+    /* The table of one device, in that of several, which may compute less; else NULL. */
+    const struct be_ops *one;
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
     int (*end)(struct step *s, struct engine_result *out); /* waits */

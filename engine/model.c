@@ -135,9 +135,14 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const char *what = lacks(m, ops, &m->op[i]);
 
+        if (what && ops->one && !lacks(m, ops->one, &m->op[i]))
+            return err_set(err, 0, "devices",
+                           "the %s backend does not divide %s between devices, and this %s model "
+                           "has them: name one device, or use --backend cpu",
+                           ops->name, what, m->arch);
         if (what)
             return err_set(err, 0, NULL,
-                           "the %s backend does not compute %s, which %s models have; use "
+                           "the %s backend does not compute %s, which this %s model has; use "
                            "--backend cpu",
                            ops->name, what, m->arch);
     }

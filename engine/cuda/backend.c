@@ -494,11 +494,13 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     const struct heads *h = &op->heads;
 
     if (h->dim % 8 && h->dim != s->widest.head) /* the widest head is refused with its size */
-        return "heads of this size";
+        return "heads whose size 8 does not divide";
     if (op->kind == OP_QKV && op->gated && op->bias[0])
-        return "keys and values of this kind";
-    if (op->gated && (h->dim % TILE_ROWS || !s->delta.n_key_head))
-        return "gated heads of this size";
+        return "gated queries with biases";
+    if (op->gated && h->dim % TILE_ROWS)
+        return "gated heads whose size 16 does not divide";
+    if (op->gated && !s->delta.n_key_head)
+        return "gated queries without delta nets";
     return NULL;
 }
 
@@ -510,21 +512,26 @@ static bool has_relu_gates(const struct model_op *op) {
 
 /* Returns the property of a ROUTE, EXPERTS or SHARED op that is not computed, in words, or NULL. */
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
-    if (s->n_expert > ROUTE_EXPERTS || s->n_expert_used > ROUTE_PICKS)
-        return "so many experts";
+    static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && ROUTE_PICKS == 32, "said below");
+    if (s->n_expert_used > ROUTE_PICKS)
+        return "more than 32 experts for a token";
     if (s->n_expert_group)
         return "experts in groups";
     if (op->kind == OP_ROUTE)
-        return op->norm ? NULL : "experts of this kind";
-    if (op->kind == OP_SHARED ? op->branch : op->post_norm && !op->branch)
-        return "experts of this kind";
-    return has_relu_gates(op) ? "experts of this kind" : NULL;
+        return op->norm ? NULL : "experts without a norm before them";
+    if (op->kind == OP_SHARED && op->branch)
+        return "a shared expert beside residual streams";
+    if (op->kind == OP_EXPERTS && op->post_norm && !op->branch)
+        return "experts with a norm behind them";
+    return has_relu_gates(op) ? "experts with rectified gates" : NULL;
 }
 
 /* be_ops.lacks */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
-    if (op->kind == OP_TAP && (s->mla.rank || s->n_embd % 4))
-        return "block drafters of such models";
+    if (op->kind == OP_TAP && s->mla.rank)
+        return "block drafters beside latent attention";
+    if (op->kind == OP_TAP && s->n_embd % 4)
+        return "block drafters beside rows whose width 4 does not divide";
     if (s->mla.rank && (op->kind == OP_ATTEND || op->kind == OP_MLA_IN))
         return latent_lacks(s);
     if (op->kind == OP_STATE_IN && (op->parts || op->first))
@@ -532,11 +539,11 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
     if (op->kind == OP_KEYS && op->norm_all)
-        return "blocks of this kind";
+        return "drafting blocks with norms over all heads together";
     if (op->kind == OP_PROJ && op->post_eps > 0)
-        return "norms of this kind";
+        return "norms with an epsilon of their own";
     if (op->kind == OP_GATE_UP && has_relu_gates(op))
-        return "FFNs of this kind";
+        return "FFNs with rectified gates";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);
     if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV ||

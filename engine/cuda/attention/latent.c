@@ -40,9 +40,10 @@ uint32_t latent_items(const struct be *b) {
 const char *latent_lacks(const struct model_shape *s) {
     const struct mla_shape *m = &s->mla;
 
-    return m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY || m->rank % 8 || s->head_dim % 8
-               ? "latent vectors of this size"
-               : NULL;
+    static_assert(LATENT_VALUE == 512 && LATENT_KEY == 576, "said below");
+    if (m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY)
+        return "latent vectors of more than 512 values, or 576 with those that turn";
+    return m->rank % 8 || s->head_dim % 8 ? "latent vectors whose size 8 does not divide" : NULL;
 }
 
 static int allow_bulk(struct be *b) {

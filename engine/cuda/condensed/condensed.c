@@ -15,12 +15,15 @@
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->condensed;
 
-    if ((op->kind == OP_SPREAD || op->kind == OP_BLEND) &&
-        (s->stream.n > BLEND_STREAMS || !s->stream.rounds))
-        return "residual streams of this kind";
-    if (op->kind == OP_PICK && (c->index_dim > PICK_DIM || c->n_index > PICK_HEADS ||
-                                round_up(c->n_index, 16) * round_up(c->index_dim, 32) > PICK_QUERY))
-        return "indexers of this size";
+    static_assert(BLEND_STREAMS == 8 && PICK_DIM == 128 && PICK_HEADS == 256, "said below");
+    if (op->kind == OP_SPREAD && !s->stream.rounds)
+        return "residual streams that are mixed without Sinkhorn iterations";
+    if (op->kind == OP_SPREAD && s->stream.n > BLEND_STREAMS)
+        return "more than 8 residual streams";
+    if (op->kind == OP_PICK && (c->index_dim > PICK_DIM || c->n_index > PICK_HEADS))
+        return "indexers of more than 256 heads or 128 values each";
+    if (op->kind == OP_PICK && round_up(c->n_index, 16) * round_up(c->index_dim, 32) > PICK_QUERY)
+        return "indexers of more than 8192 values for a row";
     return NULL;
 }
 

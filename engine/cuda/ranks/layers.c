@@ -133,9 +133,9 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
  * x is handed over, not the streams. The block that drafts makes its keys by another op. */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
-        return "layers that share keys or inputs, divided over devices,";
+        return "layers that share keys or inputs";
     if (op->kind == OP_SPREAD)
-        return "residual streams, divided over devices,";
+        return "residual streams";
     return weft_backend_cuda.lacks(s, op);
 }
 

@@ -61,24 +61,26 @@ static bool is_plain(const struct model_op *op) {
 static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
     switch (op->kind) {
     case OP_EMBED:
-        return op->w[1] || op->w[2] ? "embeddings of this kind on several devices" : NULL;
+        return op->w[1] || op->w[2] ? "learned positions" : NULL;
     case OP_QKV:
-        return !op->w[1] || op->norm_all
-                   ? "queries, keys and values of this kind on several devices"
-                   : NULL;
+        if (op->norm_all)
+            return "norms over all heads together";
+        return !op->w[1] ? "layers that read the keys of others" : NULL;
     case OP_EXPERTS:
-        return op->w[1] == op->w[0] || (op[1].kind == OP_PROJ && (op->branch || !is_plain(&op[1])))
-                   ? "experts of this kind on several devices"
+        if (op->w[1] == op->w[0])
+            return "experts without gates";
+        return op[1].kind == OP_PROJ && (op->branch || !is_plain(&op[1]))
+                   ? "a shared expert with a norm or a factor"
                    : NULL;
     case OP_DELTA:
-        return op->joined && s->delta.tiled ? "delta nets of this kind on several devices" : NULL;
+        return op->joined && s->delta.tiled ? "delta nets with joined betas and tiled heads" : NULL;
     case OP_MLA_KV:
     case OP_MLA_OUT:
-        return op->w[0]->scale ? "heads of this format on several devices" : NULL;
+        return op->w[0]->scale ? "latent heads in NVFP4" : NULL;
     case OP_GATE:
-        return op->w[0] ? "gates of this kind on several devices" : NULL;
+        return op->w[0] ? "gates of heads with weights of their own" : NULL;
     case OP_GATE_UP:
-        return op->w[1] == op->w[0] || !op->w[1] ? "FFNs of this kind on several devices" : NULL;
+        return op->w[1] == op->w[0] || !op->w[1] ? "FFNs without gates" : NULL;
     default:
         return NULL;
     }
@@ -296,6 +298,7 @@ const struct be_ops *ranks_several(const struct engine_opts *o, struct err *err)
     all.variant = variant;
     all.coarse = coarse;
     all.picks = NULL;
+    all.one = &weft_backend_cuda;
     if (!direct) {
         layers_ops(&all);
         return &all;

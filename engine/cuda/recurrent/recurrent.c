@@ -15,14 +15,16 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
 
     assert(s->state.kernel <= STATE_TAPS);
     if (op->kind == OP_CONV) /* states of a convolution are copied in units of 16 bytes */
-        return s->state.n_floats % 4 == 0 ? NULL : "short convolutions of this width";
+        return s->state.n_floats % 4 == 0 ? NULL
+                                          : "short convolutions with states that 4 does not divide";
     if (!op->norm)
-        return "recurrent layers of this kind";
+        return "recurrent layers without norms";
     if (op->kind == OP_STATE_IN)
         return NULL;
     if (dim == 16 || dim == 32 || dim == 64 || dim == 128)
         return NULL;
-    return mamba ? "Mamba-2 layers with states of this size" : "delta nets with heads of this size";
+    return mamba ? "Mamba-2 states of other than 16, 32, 64 or 128 values"
+                 : "delta nets with heads of other than 16, 32, 64 or 128 values";
 }
 
 float *recurrent_states(const struct be *b, const struct model_op *op) {

@@ -216,9 +216,10 @@ static void make_model(char path[64], const char *format, const char *what) {
 
 /* Heads of more values than kernels of attention have room for, and an indexer's. */
 Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
-    static const char *const cases[][2] = {{"head_dim=528", "heads of 528 values"},
-                                           {"index_dim=144", "indexers of this size"},
-                                           {"n_index=170,index_dim=48", "indexers of this size"}};
+    static const char *const cases[][2] = {
+        {"head_dim=528", "heads of 528 values"},
+        {"index_dim=144", "indexers of more than 256 heads or 128"},
+        {"n_index=170,index_dim=48", "more than 8192 values for a row"}};
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         char path[64];

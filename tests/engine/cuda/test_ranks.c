@@ -446,7 +446,8 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
         {"llama", "9,0", "CUDA device 9: there are 3"},
         {"llama", "0,1,2", "3 devices for the 2 layers of the model"},
         {"gemma4", "0,1", "2 devices do not divide the 1 key heads of layer 1"},
-        {"olmo2", "0,1", "on several devices, which olmo2 models have"},
+        {"olmo2", "0,1",
+         "does not divide norms over all heads together between devices, and this olmo2"},
     };
 
     fake_find()->n_devices = 3;
@@ -475,7 +476,8 @@ Test(cuda_ranks, auto_takes_one_device_where_several_do_not_compute_the_model) {
     fake_find()->n_devices = 2;
     cr_assert(several_try(path, "1,0", "auto", &out, &err) == 0, "%s", err.message);
     cr_expect(strcmp(out.isa, "sm_90") == 0, "%s", out.isa);
-    cr_expect(strstr(out.note, "one device computes: the cuda backend does not compute") != NULL,
+    cr_expect(strstr(out.note, "one device computes: the cuda backend does not divide norms") !=
+                  NULL,
               "%s", out.note);
     unlink(path);
 }

@@ -84,8 +84,8 @@ Test(device, auto_takes_the_device_or_says_why_not) {
 
 /* Under "auto" the CPU takes such a model. */
 Test(device, models_that_the_device_does_not_compute_are_refused) {
-    static const char why[] = "the cuda backend does not compute residual streams, which deepseek4 "
-                              "models have; use --backend cpu";
+    static const char why[] = "the cuda backend does not compute residual streams, which this "
+                              "deepseek4 model has; use --backend cpu";
     char path[TEST_DATA_PATH];
     struct driver_opts o = {.backend = "cuda"};
     struct driver d;
