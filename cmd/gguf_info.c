@@ -22,6 +22,7 @@ static const char usage[] =
     "  --max-context N    size for contexts of N tokens\n"
     "  --kv T[,T]         format of keys and values, or of each: f16, q8_0 or q4_0 (f16)\n"
     "  --devices LIST     size for these CUDA devices (as 0,1)\n"
+    "  --fetch-experts    the device fetches experts that it has no room for\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
     "  --no-fit           print only what is in the file\n";
 
@@ -368,6 +369,7 @@ int gguf_cmd_info(int argc, char **argv) {
         {"max-context", CLI_U32, &context, 1, 1u << 26},
         {"kv", CLI_TEXT, &kv, 0, 0},
         {"devices", CLI_TEXT, &machine.devices, 0, 0},
+        {"fetch-experts", CLI_TRUE, &machine.fetches_experts, 0, 0},
         {"projector", CLI_TEXT, &projector, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
     };

@@ -38,6 +38,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         .device_share = 1,
         .host_experts = ENGINE_HOST_AUTO,
         .device_layers = ENGINE_HOST_AUTO,
+        .fetches_experts = m->fetches_experts,
         .max_context = max_context,
         .max_rows = 512,
         .max_seqs = 64,
@@ -80,9 +81,10 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
     r = buf_printf(out, "fits: a context of %u of the model's %u tokens, by the %s backend\n",
                    e->context, e->model_context, e->backend);
     if (r == 0 && e->device)
-        r = buf_printf(out, "  weights %s, keys and values %s on %s%s\n",
-                       memory_text(e->weight_bytes).s, memory_text(e->kv_bytes).s,
-                       m->devices ? "CUDA's device " : "the device", m->devices ? m->devices : "");
+        r = buf_printf(out, "  weights %s of %s, keys and values %s on %s%s\n",
+                       memory_text(e->device_weight_bytes).s, memory_text(e->weight_bytes).s,
+                       memory_text(e->kv_bytes).s, m->devices ? "CUDA's device " : "the device",
+                       m->devices ? m->devices : "");
     else if (r == 0)
         r = buf_printf(out,
                        "  weights %s + buffers %s + keys and values %s = %s "
@@ -91,7 +93,12 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
                        memory_text(e->kv_bytes).s,
                        memory_text(e->weight_bytes + e->buffer_bytes + e->kv_bytes).s,
                        memory_text(m->memory).s);
-    if (r == 0 && e->n_host_layers)
+    if (r == 0 && e->fetches)
+        r = buf_printf(out,
+                       "  %u of %u experts have no place on the device, which reads them over PCIe "
+                       "when they are picked: host memory has %s of experts, pinned\n",
+                       e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s);
+    else if (r == 0 && e->n_host_layers)
         r = buf_printf(out,
                        "  %u of %u experts in host memory: %s of the weights, %.0f%% of the picks "
                        "if all experts are picked equally often\n",
@@ -139,6 +146,10 @@ yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
         return v;
     yyjson_mut_obj_add_str(d, v, "backend", e->backend);
     yyjson_mut_obj_add_uint(d, v, "weight_bytes", e->weight_bytes);
+    if (e->device) {
+        yyjson_mut_obj_add_uint(d, v, "device_weight_bytes", e->device_weight_bytes);
+        yyjson_mut_obj_add_bool(d, v, "fetch_experts", e->fetches);
+    }
     yyjson_mut_obj_add_uint(d, v, "expert_layers", e->n_expert_layers);
     yyjson_mut_obj_add_uint(d, v, "host_expert_layers", e->n_host_layers);
     yyjson_mut_obj_add_uint(d, v, "host_expert_bytes", e->host_expert_bytes);

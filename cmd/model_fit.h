@@ -10,9 +10,10 @@
 #include "engine/engine.h"
 
 struct machine {
-    uint64_t memory;  /* bytes that may be taken */
-    double bandwidth; /* bytes a second that all cores read together; 0: not measured yet */
-    char *devices;    /* engine_opts.devices */
+    uint64_t memory;      /* bytes that may be taken */
+    double bandwidth;     /* bytes a second that all cores read together; 0: not measured yet */
+    char *devices;        /* engine_opts.devices */
+    bool fetches_experts; /* engine_opts.fetches_experts */
     const struct gguf *projector; /* engine_opts.projector */
     struct kv_formats kv_type;    /* engine_opts.kv_type; zeroed: f16 */
 };

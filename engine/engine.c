@@ -142,7 +142,7 @@ static void note_pictures(struct engine *e) {
 }
 
 /* Writes the placement of experts to the info and the note. */
-static void tell_place(struct engine *e) {
+static struct placement tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
     size_t n = strlen(e->note);
@@ -156,6 +156,7 @@ static void tell_place(struct engine *e) {
     i->host_expert_bytes = p.host_bytes;
     i->n_host_ffn = p.n_host_ffn;
     i->host_ffn_bytes = p.ffn_bytes;
+    return p;
 }
 
 /* Fills in those fields of the info that sizing has not set. */
@@ -372,12 +373,14 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     r = choose_sizes(e, false, err);
     if (r < 0 && r != -ENOMEM)
         return r;
-    tell_place(e);
+    uint64_t weights = fit_weights(&e->model, ops), absent = tell_place(e).absent_bytes;
     *out = (struct engine_fit){
         .arch = e->model.arch,
         .backend = ops->name,
         .device = ops->device,
-        .weight_bytes = fit_weights(&e->model, ops),
+        .weight_bytes = weights,
+        .device_weight_bytes = ops->device ? weights - MIN(absent, weights) : 0,
+        .fetches = e->model.shape.fetches,
         .buffer_bytes = fit_buffers(&e->model, &e->opts),
         .page_bytes = e->info.page_bytes,
         .state_bytes = e->info.state_bytes,

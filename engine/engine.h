@@ -35,8 +35,10 @@ struct engine_fit {
     const char *arch, *backend;
     bool device; /* weights, buffers and KV lie there, and memory is the device's */
     uint64_t weight_bytes, buffer_bytes, page_bytes, state_bytes, n_params;
-    uint64_t kv_bytes;     /* sum of all pages and states */
-    uint64_t window_bytes; /* size of a page of KV_WINDOW */
+    uint64_t device_weight_bytes; /* of weight_bytes those on the device, about; 0: on the CPU */
+    bool fetches;                 /* experts of the host are fetched: engine_opts.fetches_experts */
+    uint64_t kv_bytes;            /* sum of all pages and states */
+    uint64_t window_bytes;        /* size of a page of KV_WINDOW */
     uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
     uint32_t context, model_context; /* the longest that fits; the model's own */
     uint64_t token_bytes;            /* bytes of weights that are read for a token */

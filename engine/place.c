@@ -149,11 +149,13 @@ static struct placement count(const struct model *m) {
         p.n_host_layers += n > 0;
         p.n_experts += m->shape.n_expert;
         p.n_host += n;
+        p.absent_bytes += n * bytes_of_expert(m, op);
         if (n > 0 && m->shape.fetches)
             n = m->shape.n_expert; /* the host has all of the layer's */
         p.host_bytes += n * bytes_of_expert(m, op);
     }
     assert(p.n_host <= p.n_experts && p.n_host_layers <= p.n_layers);
+    p.absent_bytes += p.ffn_bytes;
     return p;
 }
 

@@ -65,6 +65,29 @@ def test_what_fits_on_two_devices():
         assert "CUDA device 9: there are 2" in info("--devices", "0,9")
 
 
+def test_what_is_told_of_fetched_experts():
+    """A device of 420 MB with room for a quarter of the experts: the host has all of these layers' experts, not the rest alone."""
+    model = synth("experts-50m", "--arch", "qwen3moe", "--shape", "tiny,n_expert=64,n_used=2,n_ff=512,n_embd=256", "--format", "Q8_0")
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        shutil.copy(program("weft-gguf"), folder)
+
+        def info(*flags, memory=420_000_000):
+            return subprocess.run([os.path.join(folder, "weft-gguf"), "info", "--devices", "0", "--max-context", "1024", *flags, model],
+                                  check=True, capture_output=True, text=True, env={**os.environ, "WEFT_CUDA_FAKE_BYTES": str(memory)}).stdout
+
+        computed, fetched = (json.loads(info("--json", *f))["fit"] for f in ((), ("--fetch-experts",)))
+        assert not computed["fetch_experts"] and fetched["fetch_experts"], (computed, fetched)
+        for f in (computed, fetched):
+            assert 0 < f["host_experts"] < f["experts"] == 128 and f["host_expert_layers"] == 2, f
+            assert f["device_weight_bytes"] < f["weight_bytes"] // 2, f
+        experts = 128 * 3 * 512 * 256 // 32 * 34
+        assert fetched["host_expert_bytes"] == experts > computed["host_expert_bytes"], (computed, fetched)
+        assert fetched["weight_bytes"] - fetched["device_weight_bytes"] == experts // 128 * fetched["host_experts"], fetched
+        assert "the device, which reads them over PCIe when they are picked: host memory has 51 MiB" in info("--fetch-experts")
+        assert not json.loads(info("--json", "--fetch-experts", memory=2 ** 32))["fit"]["fetch_experts"]
+
+
 def test_no_device_is_no_line():
     with Weftd() as d:
         d.complete("a", max_tokens=1)

@@ -72,6 +72,8 @@ __attribute__((constructor)) static void without_selftest(void) {
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY");
     if (getenv("WEFT_CUDA_FAKE_DEVICES"))
         fake_cuda.n_devices = atoi(getenv("WEFT_CUDA_FAKE_DEVICES"));
+    if (getenv("WEFT_CUDA_FAKE_BYTES"))
+        fake_cuda.bytes = strtoull(getenv("WEFT_CUDA_FAKE_BYTES"), NULL, 10);
 }
 
 /* -- the table --------------------------------------------------------------------------------- */
