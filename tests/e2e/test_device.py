@@ -130,6 +130,30 @@ def test_dense_ffns_of_the_host_stay_when_a_worker_dies():
             assert d.log.count("of 2 layers are in host memory") == 2, d.log
 
 
+def test_fetched_experts_give_what_a_device_with_all_gives():
+    """Also to the stream whose worker dies, and behind a prefix that is there."""
+    model = synth("tiny-moe", "--arch", "qwen3moe", "--shape", "tiny,n_expert=8,n_used=2,n_ff=64", "--format", "Q8_0")
+    flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", "--threads", "1")
+    text = {"prompt": "Once upon a time there was a fox", "max_tokens": 24, "ignore_eos": True, "temperature": 0}
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        start = dict(model=model, path=os.path.join(folder, "weftd"))
+        with Weftd(*flags, **start) as d:
+            one = d.complete(**text, logits_digest=True)
+        with Weftd(*flags, "--host-experts", "2", "--fetch-experts", "yes", **start) as d:
+            wait_placed(d, 16)
+            for _ in range(2):
+                again = d.complete(**text, logits_digest=True)
+                assert (again["token_ids"], again["digests"]) == (one["token_ids"], one["digests"])
+            events = d.stream("/v1/completions", {**text, "return_token_ids": True})
+            several = next(events)["choices"][0]["token_ids"]
+            d.kill_worker()
+            for event in events:
+                several += event["choices"][0].get("token_ids", []) if event["choices"] else []
+            assert several == one["token_ids"], (several, one)
+            assert d.log.count("the device fetches those that are picked") == 2, d.log
+
+
 BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
 
 
