@@ -7,6 +7,7 @@ import struct
 import subprocess
 import tempfile
 
+from golden_models import golden, random_tokens
 from manager import wait_until
 from weftd import BUILD, Weftd, copy_daemon, main, program, synth, tiny_model
 
@@ -152,6 +153,31 @@ def test_fetched_experts_give_what_a_device_with_all_gives():
                 several += event["choices"][0].get("token_ids", []) if event["choices"] else []
             assert several == one["token_ids"], (several, one)
             assert d.log.count("the device fetches those that are picked") == 2, d.log
+
+
+def test_condensed_keys_and_states_outlive_their_worker_and_their_daemon():
+    """DeepSeek's windows and condensed keys on a device: a stream whose worker dies, then a restart that finds both on the disk."""
+    prompt = random_tokens(71, 180)
+    flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "512", "--threads", "1", "--speculation", "off")
+    text = {"prompt": prompt, "max_tokens": 12, "ignore_eos": True, "temperature": 0}
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        start = dict(model=golden("deepseek4"), path=os.path.join(folder, "weftd"))
+        flags += ("--kv-disk", folder, "--kv-disk-size", "64M")
+        with Weftd(*flags, **start) as d:
+            one = d.complete(**text, logits_digest=True)
+            wait_until("a snapshot on the disk", lambda: d.stats()["worker"]["disk_saved_snapshots"] > 0)
+            events = d.stream("/v1/completions", {**text, "return_token_ids": True})
+            again = next(events)["choices"][0]["token_ids"]
+            d.kill_worker()
+            for event in events:
+                again += event["choices"][0].get("token_ids", []) if event["choices"] else []
+            assert again == one["token_ids"], (again, one)
+            wait_until("a snapshot from the disk", lambda: d.stats()["worker"]["disk_loaded_snapshots"] > 0)
+        with Weftd(*flags, **start) as d:
+            back = d.complete(**text, logits_digest=True)
+            assert (back["token_ids"], back["digests"]) == (one["token_ids"], one["digests"])
+            assert back["usage"]["prompt_tokens_details"]["cached_tokens"] > 100, back["usage"]
 
 
 BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
