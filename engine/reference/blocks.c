@@ -6,28 +6,18 @@
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 
-bool ref_blocks_alloc(struct be *b, const struct be_opts *o) {
+void ref_blocks_alloc(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     size_t rows = o->engine->max_rows, wants = o->engine->max_wants;
 
     if (!s->n_taps)
-        return true;
-    b->tap = calloc(rows * s->n_taps * s->n_embd, sizeof(float));
-    b->saved = calloc(rows * s->n_embd, sizeof(float));
-    b->dynamic = calloc(rows * block_values(s) + 1, sizeof(float));
-    b->base = calloc((size_t)2 * s->block.kernel * s->n_embd + 1, sizeof(float));
-    b->select = calloc((wants + 2) * s->block.rank + 1, sizeof(float));
-    b->candidate = calloc(wants * s->block.top_k + 1, sizeof(*b->candidate));
-    return b->tap && b->saved && b->dynamic && b->base && b->select && b->candidate;
-}
-
-void ref_blocks_free(struct be *b) {
-    free(b->tap);
-    free(b->saved);
-    free(b->dynamic);
-    free(b->base);
-    free(b->select);
-    free(b->candidate);
+        return;
+    b->tap = ref_alloc(b, rows * s->n_taps, s->n_embd * sizeof(float));
+    b->saved = ref_alloc(b, rows, s->n_embd * sizeof(float));
+    b->dynamic = ref_alloc(b, rows * block_values(s) + 1, sizeof(float));
+    b->base = ref_alloc(b, (size_t)2 * s->block.kernel, s->n_embd * sizeof(float));
+    b->select = ref_alloc(b, wants + 2, s->block.rank * sizeof(float));
+    b->candidate = ref_alloc(b, wants, s->block.top_k * sizeof(*b->candidate));
 }
 
 int ref_tap(struct step *s, const struct model_op *op) {

@@ -3,7 +3,6 @@
  */
 
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
@@ -20,48 +19,26 @@ struct ref_condensed {
     size_t width;            /* values of the widest key */
 };
 
-int ref_condensed_open(struct be *b, const struct be_opts *o) {
+void ref_condensed_open(struct be *b, const struct be_opts *o) {
     const struct condensed_shape *c = &o->shape->condensed;
-    size_t n = MAX(o->engine->max_rows, 1);
+    size_t n = o->engine->max_rows, width = MAX(o->shape->head_dim, c->index_dim);
 
     if (!c->window)
-        return 0;
-    struct ref_condensed *d = b->condensed = calloc(1, sizeof(*d));
-    if (!d)
-        return -ENOMEM;
-    d->width = MAX(o->shape->head_dim, c->index_dim);
-    d->r = calloc(n, c->q_rank * sizeof(float));
-    d->key = calloc(n, o->shape->head_dim * sizeof(float));
-    d->weight = calloc(n, MAX(c->n_index, 1) * sizeof(float));
-    d->value = calloc(n, 2 * d->width * sizeof(float));
-    d->gate = calloc(n, 2 * d->width * sizeof(float));
-    d->q = calloc(n, (size_t)MAX(c->n_index, 1) * d->width * sizeof(float));
-    d->score = calloc(c->window + o->engine->max_context / BLOCK_SHORT + 1, sizeof(float));
-    d->pick = calloc(n, MAX(c->n_block, 1) * sizeof(uint32_t));
-    d->n_pick = calloc(n, sizeof(uint32_t));
-    d->line = calloc(d->width, sizeof(float));
-    return d->r && d->key && d->weight && d->value && d->gate && d->q && d->score && d->pick &&
-                   d->n_pick && d->line
-               ? 0
-               : -ENOMEM;
-}
-
-void ref_condensed_close(struct be *b) {
-    struct ref_condensed *d = b->condensed;
-
+        return;
+    struct ref_condensed *d = b->condensed = ref_alloc(b, 1, sizeof(*d));
     if (!d)
         return;
-    free(d->r);
-    free(d->key);
-    free(d->weight);
-    free(d->value);
-    free(d->gate);
-    free(d->q);
-    free(d->score);
-    free(d->pick);
-    free(d->n_pick);
-    free(d->line);
-    free(d);
+    d->width = width;
+    d->r = ref_alloc(b, n, c->q_rank * sizeof(float));
+    d->key = ref_alloc(b, n, o->shape->head_dim * sizeof(float));
+    d->weight = ref_alloc(b, n, c->n_index * sizeof(float));
+    d->value = ref_alloc(b, n, 2 * width * sizeof(float));
+    d->gate = ref_alloc(b, n, 2 * width * sizeof(float));
+    d->q = ref_alloc(b, n, c->n_index * width * sizeof(float));
+    d->score = ref_alloc(b, c->window + o->engine->max_context / BLOCK_SHORT + 1, sizeof(float));
+    d->pick = ref_alloc(b, n, c->n_block * sizeof(uint32_t));
+    d->n_pick = ref_alloc(b, n, sizeof(uint32_t));
+    d->line = ref_alloc(b, width, sizeof(float));
 }
 
 /* Turns the last values of @x, of which there are @n, to position @pos, or back from there. */

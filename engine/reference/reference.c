@@ -10,112 +10,76 @@
 static struct be *close_be(struct be *b) {
     if (!b)
         return NULL;
-    for (int i = 0; i < ACT_ROLES; i++)
-        free(b->act[i]);
-    free(b->normed);
-    free(b->kv[0]);
-    free(b->kv[1]);
-    free(b->up);
-    free(b->sum);
-    free(b->row);
-    free(b->gate);
-    free(b->pair);
-    ref_blocks_free(b);
-    free(b->router);
-    free(b->pick);
-    free(b->scores);
-    free(b->logits);
-    free(b->rope);
-    for (int i = 0; i < KV_CLASSES; i++)
-        free(b->pages[i]);
-    free(b->gated);
-    for (int i = 0; i < OP_MATRICES; i++)
-        free(b->in[i]);
-    free(b->latent);
-    free(b->latent_q);
-    free(b->latent_heads);
-    free(b->channel);
-    free(b->recall);
-    free(b->state);
-    free(b->mixed);
-    free(b->stream_gate);
-    free(b->low);
-    free(b->stream_weight);
-    free(b->index_q);
-    free(b->index_k);
-    free(b->block_score);
-    free(b->seen);
-    ref_condensed_close(b);
+    arena_deinit(&b->arena);
     sampler_deinit(&b->sampler);
     host_step_deinit(&b->step.host);
     free(b);
     return NULL;
 }
 
-/* @rows (at least one) of @width zeros; NULL: no memory. */
-static float *floats(size_t rows, size_t width) {
-    return calloc(MAX(rows, 1), width * sizeof(float));
+void *ref_alloc(struct be *b, size_t rows, size_t size) {
+    void *p = arena_alloc_array(&b->arena, MAX(rows, 1), MAX(size, 1));
+
+    b->no_memory |= !p;
+    return p;
+}
+
+/* Returns @rows of @width zeros. */
+static float *floats(struct be *b, size_t rows, size_t width) {
+    return ref_alloc(b, rows, width * sizeof(float));
 }
 
 /* Allocates the buffers that only recurrent layers need. */
-static bool alloc_states(struct be *b, const struct be_opts *o) {
+static void alloc_states(struct be *b, const struct be_opts *o) {
     const struct state_shape *t = &o->shape->state;
     size_t n_rows = o->engine->max_rows;
-    bool ok = true;
 
     if (!t->n_layer)
-        return true;
-    b->gated = floats(n_rows, (size_t)2 * o->shape->widest.q);
-    for (int i = 0; i < OP_MATRICES; i++) {
-        b->in[i] = floats(n_rows, MAX(t->n_in[i], 1));
-        ok = ok && b->in[i];
-    }
-    b->channel = floats(1, t->n_in[0]);
-    b->recall = floats(1, MAX(o->shape->delta.dim, 1));
-    b->state = floats(o->n_states, state_floats(t));
-    return ok && b->gated && b->channel && b->recall && b->state;
+        return;
+    b->gated = floats(b, n_rows, (size_t)2 * o->shape->widest.q);
+    for (int i = 0; i < OP_MATRICES; i++)
+        b->in[i] = floats(b, n_rows, t->n_in[i]);
+    b->channel = floats(b, 1, t->n_in[0]);
+    b->recall = floats(b, 1, o->shape->delta.dim);
+    b->state = floats(b, o->n_states, state_floats(t));
 }
 
 /* Allocates the buffers that only latent attention needs. */
-static bool alloc_latent(struct be *b, const struct be_opts *o) {
+static void alloc_latent(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct mla_shape *a = &s->mla;
     size_t n_rows = o->engine->max_rows;
 
     if (!a->rank)
-        return true;
-    b->latent = floats(n_rows, s->head_dim);
-    b->latent_q = floats(n_rows, MAX(a->q_rank, 1));
-    b->latent_heads = floats(n_rows, (size_t)s->n_head * (a->n_nope + s->head_dim - a->rank));
-    return b->latent && b->latent_q && b->latent_heads;
+        return;
+    b->latent = floats(b, n_rows, s->head_dim);
+    b->latent_q = floats(b, n_rows, a->q_rank);
+    b->latent_heads = floats(b, n_rows, (size_t)s->n_head * (a->n_nope + s->head_dim - a->rank));
 }
 
 /* Allocates the buffers that only residual streams and sparse attention need. */
-static bool alloc_streams(struct be *b, const struct be_opts *o) {
+static void alloc_streams(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct sparse_shape *p = &s->sparse;
     size_t n_rows = o->engine->max_rows, width = (size_t)s->stream.n * s->n_embd;
 
     b->seen_words = sparse_words(o->engine->max_context);
     if (s->stream.n) {
-        b->mixed = floats(n_rows, width);
-        b->stream_gate = floats(n_rows, width);
-        b->low = floats(n_rows, s->stream.n_low);
-        b->stream_weight = floats(n_rows, (size_t)s->stream.n * (s->stream.n + 1));
-        if (!b->mixed || !b->stream_gate || !b->low || !b->stream_weight)
-            return false;
+        b->mixed = floats(b, n_rows, width);
+        b->stream_gate = floats(b, n_rows, width);
+        b->low = floats(b, n_rows, s->stream.n_low);
+        b->stream_weight = floats(b, n_rows, (size_t)s->stream.n * (s->stream.n + 1));
     }
     if (!p->n_layer)
-        return true;
-    b->index_q = floats(n_rows, (size_t)p->n_head * p->dim);
-    b->index_k = floats(n_rows, p->dim);
-    b->block_score = floats(1, o->engine->max_context);
-    b->seen = calloc(MAX(n_rows, 1), b->seen_words * sizeof(*b->seen));
-    return b->index_q && b->index_k && b->block_score && b->seen;
+        return;
+    b->index_q = floats(b, n_rows, (size_t)p->n_head * p->dim);
+    b->index_k = floats(b, n_rows, p->dim);
+    b->block_score = floats(b, 1, o->engine->max_context);
+    b->seen = ref_alloc(b, n_rows, b->seen_words * sizeof(*b->seen));
 }
 
-/* false: out of memory, what there is is freed by close_be(). */
-static bool alloc_buffers(struct be *b, const struct be_opts *o) {
+/* Allocates all buffers, or sets b->no_memory. */
+static void alloc_buffers(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct engine_opts *e = o->engine;
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
@@ -128,41 +92,36 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(b->row_width, MAX(s->stream.n_low, s->condensed.q_rank));
     if (s->drafts) {
         b->row_width = MAX(b->row_width, MAX(2ul, s->n_taps) * s->n_embd);
-        b->pair = floats(e->max_rows, 2ul * s->n_embd);
-        if (!b->pair)
-            return false;
+        b->pair = floats(b, e->max_rows, 2ul * s->n_embd);
     }
 
-    b->act[ACT_X] = floats(e->max_rows, s->n_embd);
-    b->act[ACT_Q] = floats(e->max_rows, n_q);
-    b->act[ACT_O] = floats(e->max_rows, n_q);
-    b->act[ACT_H] = floats(e->max_rows, s->n_ff);
-    b->act[ACT_D] = floats(e->max_rows, MAX(s->state.n_out, s->n_head * s->mla.n_value));
-    b->act[ACT_B] = floats(e->max_rows, s->n_embd);
-    b->act[ACT_P] = floats(e->max_rows, n_in);
-    b->act[ACT_S] = floats(e->max_rows, (size_t)s->stream.n * s->n_embd);
-    b->normed = floats(MAX(e->max_rows, e->max_wants), s->n_embd);
-    b->kv[0] = floats(e->max_rows, n_kv);
-    b->kv[1] = floats(e->max_rows, n_kv);
-    b->up = floats(e->max_rows, n_ff);
-    b->sum = floats(1, s->n_embd);
-    b->row = floats(1, b->row_width);
-    b->gate = floats(1, 2 * n_ff + s->n_embd);
-    b->router = floats(e->max_rows + 1, MAX(s->n_expert, 1));
-    b->pick = calloc((size_t)e->max_rows * MAX(s->n_expert_used, 1), sizeof(*b->pick));
-    b->scores = floats(s->widest.group, e->max_context);
-    b->logits = floats(e->max_wants, s->n_vocab);
-    b->rope = calloc(s->widest.head, sizeof(double));
+    b->act[ACT_X] = floats(b, e->max_rows, s->n_embd);
+    b->act[ACT_Q] = floats(b, e->max_rows, n_q);
+    b->act[ACT_O] = floats(b, e->max_rows, n_q);
+    b->act[ACT_H] = floats(b, e->max_rows, s->n_ff);
+    b->act[ACT_D] = floats(b, e->max_rows, MAX(s->state.n_out, s->n_head * s->mla.n_value));
+    b->act[ACT_B] = floats(b, e->max_rows, s->n_embd);
+    b->act[ACT_P] = floats(b, e->max_rows, n_in);
+    b->act[ACT_S] = floats(b, e->max_rows, (size_t)s->stream.n * s->n_embd);
+    b->normed = floats(b, MAX(e->max_rows, e->max_wants), s->n_embd);
+    b->kv[0] = floats(b, e->max_rows, n_kv);
+    b->kv[1] = floats(b, e->max_rows, n_kv);
+    b->up = floats(b, e->max_rows, n_ff);
+    b->sum = floats(b, 1, s->n_embd);
+    b->row = floats(b, 1, b->row_width);
+    b->gate = floats(b, 1, 2 * n_ff + s->n_embd);
+    b->router = floats(b, e->max_rows + 1, s->n_expert);
+    b->pick = ref_alloc(b, e->max_rows, s->n_expert_used * sizeof(*b->pick));
+    b->scores = floats(b, s->widest.group, e->max_context);
+    b->logits = floats(b, e->max_wants, s->n_vocab);
+    b->rope = ref_alloc(b, s->widest.head, sizeof(double));
     for (int i = 0; i < KV_CLASSES; i++)
-        if (!(b->pages[i] = calloc(b->n_pages[i] + 1u, MAX(b->page_bytes[i], 1))))
-            return false;
-    for (int i = 0; i < ACT_ROLES; i++)
-        if (!b->act[i])
-            return false;
-    return ref_blocks_alloc(b, o) && alloc_states(b, o) && alloc_latent(b, o) &&
-           alloc_streams(b, o) && ref_condensed_open(b, o) == 0 && b->sum && b->gate && b->router &&
-           b->pick && b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores &&
-           b->logits && b->rope;
+        b->pages[i] = ref_alloc(b, b->n_pages[i] + 1u, b->page_bytes[i]);
+    ref_blocks_alloc(b, o);
+    alloc_states(b, o);
+    alloc_latent(b, o);
+    alloc_streams(b, o);
+    ref_condensed_open(b, o);
 }
 
 /* be_ops.open: allocates all that a step needs. */
@@ -181,7 +140,9 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     for (int i = 0; i < KV_CLASSES; i++)
         b->page_bytes[i] = page_size(o->shape, (uint8_t)i, b->kv_type, b->page_tokens);
     assert(b->page_bytes[KV_GLOBAL] == o->page_bytes && o->engine->max_context > 0);
-    if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
+    arena_init(&b->arena, SIZE_MAX);
+    alloc_buffers(b, o);
+    if (b->no_memory || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
         close_be(b);
         err_set(err, 0, NULL, "out of memory for %u pages and %u rows", o->n_pages,

@@ -6,6 +6,7 @@
  * values are rounded to the page's format and read back from it, as everywhere.
  */
 
+#include "base/arena.h"
 #include "base/mathx.h"
 #include "engine/experts.h"
 #include "engine/host.h"
@@ -74,7 +75,14 @@ struct be {
     uint32_t seen_words;
 
     struct ref_condensed *condensed; /* NULL: keys are not condensed */
+
+    struct arena arena; /* has all buffers */
+    bool no_memory;     /* ref_alloc() had none */
 };
+
+/* Returns @rows, one at least, of @size zero bytes until the backend closes, or NULL with
+ * b->no_memory. */
+void *ref_alloc(struct be *b, size_t rows, size_t size);
 
 /* Functions that the files of this backend share. A dot product is summed in sixteen lanes, element
  * i in lane i % 16, and then the lanes pairwise. */
@@ -136,9 +144,8 @@ int ref_block_in(struct step *s, const struct model_op *op);
 int ref_block_out(struct step *s, const struct model_op *op);
 int ref_select(struct step *s, const struct model_op *op);
 int ref_chain(struct step *s, const struct model_op *op);
-/* Buffers for a block drafter, freed in any case by ref_blocks_free(). false: out of memory. */
-bool ref_blocks_alloc(struct be *b, const struct be_opts *o);
-void ref_blocks_free(struct be *b);
+/* Allocates the buffers for a block drafter, if it is one. */
+void ref_blocks_alloc(struct be *b, const struct be_opts *o);
 /* A row at a time: all scores of a key head's queries, softmax, weighted values, over the keys of
  * the window up to the row's position. */
 int ref_attend(struct step *s, const struct model_op *op);
@@ -167,9 +174,8 @@ int ref_mix(struct step *s, const struct model_op *op);
 int ref_ngram(struct step *s, const struct model_op *op);
 int ref_index(struct step *s, const struct model_op *op);
 int ref_blend(struct step *s, const struct model_op *op);
-/* Buffers for condensed keys; 0 at once when the model has none. 0 or -ENOMEM. */
-int ref_condensed_open(struct be *b, const struct be_opts *o);
-void ref_condensed_close(struct be *b);
+/* Allocates the buffers for condensed keys, if the model has them. */
+void ref_condensed_open(struct be *b, const struct be_opts *o);
 int ref_lean_in(struct step *s, const struct model_op *op);
 int ref_lean_q(struct step *s, const struct model_op *op);
 int ref_condense(struct step *s, const struct model_op *op);
