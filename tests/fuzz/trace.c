@@ -5,7 +5,7 @@
 #include <string.h>
 #include "cmd/bench_recorded.h"
 #include "cmd/bench_trace.h"
-#include "proto/flight_file.h"
+#include "tests/support/flight_read.h"
 #include "tests/fuzz/fuzz.h"
 
 static void read_flight(const uint8_t *data, size_t len) {

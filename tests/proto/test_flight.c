@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/util.h"
-#include "proto/flight_file.h"
+#include "tests/support/flight_read.h"
 
 static struct flight f;
 static struct flight_record r[64];

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "proto/flight_file.h"
+#include "tests/support/flight_read.h"
 #include "tests/support/plan_again.h"
 
 static const char *const verdicts[] = {

@@ -1,0 +1,24 @@
+#pragma once
+
+/* flight_read - reads the file of proto/flight_file.h. */
+
+#include "proto/flight_file.h"
+
+/* The content of a flight file; its pointers point into the file's bytes. */
+struct flight_file {
+    const char *version; /* version of the weftd that wrote the file */
+    int64_t at_ns;       /* time of writing, by the clock of the records */
+    const struct flight_record *record;
+    const struct flight_step *step;
+    uint32_t n_records, n_steps;
+    const uint8_t *tape; /* tape as flight_tape_read() returns it */
+    size_t n_tape;
+};
+
+/* Returns true if @data begins like a flight file. */
+bool flight_file_is(const void *data, size_t n);
+/* Parses @data, which is aligned as by malloc() and outlives @out. 0, or -EINVAL if it is damaged
+ * or of another version. */
+int flight_file_parse(struct flight_file *out, const void *data, size_t n);
+/* The next record of the tape from *at on (0 at first): its bytes and length, or NULL. */
+const void *flight_file_next(const struct flight_file *f, size_t *at, uint32_t *len);
