@@ -515,6 +515,29 @@ Test(grammar_schema, annotations_are_ignored) {
            YES("5"), YES("\"\""));
 }
 
+/* As generators write what a model of a schema leaves open. */
+Test(grammar_schema, null_keywords_are_absent) {
+    SCHEMA(
+        "{\"type\": \"string\", \"minLength\": null, \"maxLength\": 2, \"pattern\": null, "
+        "\"format\": null, \"enum\": null, \"items\": null, \"properties\": null, \"anyOf\": null, "
+        "\"$ref\": null, \"not\": null, \"if\": null, \"then\": {}, \"multipleOf\": null}",
+        YES("\"\"", "\"ab\""), YES("\"abc\"", "null", "1"));
+    SCHEMA(
+        "{\"type\": \"object\", \"properties\": {\"minimum\": {\"type\": \"integer\", "
+        "\"minimum\": null, \"maximum\": 3}, \"enum\": {\"enum\": [{\"minimum\": null}, null]}}, "
+        "\"required\": [\"minimum\", \"enum\"], \"additionalProperties\": false, "
+        "\"minProperties\": null}",
+        YES("{\"minimum\":-7,\"enum\":null}", "{\"minimum\":3,\"enum\":{\"minimum\":null}}"),
+        YES("{\"minimum\":4,\"enum\":null}", "{\"minimum\":3,\"enum\":{}}", "{\"minimum\":3}"));
+    SCHEMA("{\"anyOf\": [{\"type\": null, \"const\": null}, {\"$ref\": \"#/$defs/minLength\"}], "
+           "\"$defs\": {\"minLength\": {\"type\": \"boolean\", \"minLength\": null}}}",
+           YES("null", "true"), YES("1", "\"\""));
+    SCHEMA("{\"type\": \"integer\", \"not\": {\"minimum\": 3, \"maximum\": null}}", YES("2", "-5"),
+           YES("3"));
+    test_refused(GRAMMAR_JSON_SCHEMA, "{\"properties\": {\"a\": null}}", "grammar_invalid",
+                 "a schema must be");
+}
+
 Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
     static const char *const WORDS[] = {
         "unevaluatedItems",

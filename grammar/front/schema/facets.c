@@ -453,6 +453,35 @@ bool keyword_constrains(const char *key) {
     return word && (word->take != pass || word->implies);
 }
 
+static bool is_one_of(const char *const *names, const char *name) {
+    while (name && *names && strcmp(*names, name) != 0)
+        names++;
+    return name && *names;
+}
+
+void keywords_forget_nulls(yyjson_val *v, bool is_map, uint32_t depth) {
+    static const char *const MAPS[] = {"$defs",      "definitions",       "dependencies",
+                                       "properties", "patternProperties", "dependentSchemas",
+                                       NULL};
+    static const char *const VALUES[] = {"const", "default", "enum", "example", "examples", NULL};
+    yyjson_val *key, *value;
+    size_t i, n;
+
+    if (depth == 0)
+        return;
+    yyjson_arr_foreach(v, i, n, value) keywords_forget_nulls(value, false, depth - 1);
+    yyjson_obj_foreach(v, i, n, key, value) {
+        const char *name = json_cstr(key);
+
+        if (!is_map && is_one_of(VALUES, name) && (name[0] != 'e' || !yyjson_is_null(value)))
+            continue;
+        if (!is_map && yyjson_is_null(value) && find_keyword(name))
+            yyjson_set_str(key, "null"); /* a word that no draft defines */
+        else
+            keywords_forget_nulls(value, !is_map && is_one_of(MAPS, name), depth - 1);
+    }
+}
+
 static bool is_empty(yyjson_val *v) {
     return yyjson_is_ctn(v) && json_is_empty(v);
 }

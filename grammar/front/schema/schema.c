@@ -440,6 +440,8 @@ struct expr *schema_read(struct build *b, const char *text, size_t len) {
     if (!doc)
         return failed(
             build_invalid(b, "the schema is not valid JSON: %s at byte %zu", why.msg, why.pos));
+    keywords_forget_nulls(s.root, false, 4 * b->limits.max_depth);
+
     static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
     yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
 

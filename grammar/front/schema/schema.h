@@ -192,6 +192,10 @@ int schema_target(struct schema *s, struct place at, struct place *out);
 int types_read(struct schema *s, struct place at, unsigned *types); /* the value of `type` */
 int count_read(struct schema *s, struct place at, uint32_t *out);
 bool keyword_constrains(const char *key); /* in some draft */
+/* Renames the keywords of schema @v, and of those in it, whose value is null to a word without
+ * meaning: generators write null for "not given". `const` keeps its null. @is_map: the members of
+ * @v are schemas. Goes @depth levels deep; deeper schemas are refused. */
+void keywords_forget_nulls(yyjson_val *v, bool is_map, uint32_t depth);
 /* Returns @e, or a call of a rule with it if @e is large; for expressions that are used more than
  * once. */
 struct expr *schema_share(struct schema *s, struct expr *e);
