@@ -9,10 +9,13 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/printable.h"
 #include "base/try.h"
+#include "text/unicode.h"
 
 #define AHEADS_MAX 64 /* in one compilation: they nest */
 #define FACTOR_DEPTH 16
@@ -121,6 +124,41 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     return e;
 }
 
+/* After \p or, with @negate, \P: a property of characters in braces. */
+static int read_property(struct reader *r, bool negate, struct cp_set *out) {
+    const char *from = r->p + 1, *name = from, *end = at(r, '{') ? from : r->end;
+    struct cp_set set = {0};
+    uint32_t wanted, n;
+    char text[64];
+
+    while (end < r->end && (isalnum((uint8_t)*end) || *end == '_' || *end == '='))
+        end++;
+    if (end == r->end || *end != '}')
+        return invalid(r, "\\p needs the name of a property in braces, as in \\p{L}");
+    r->p = from;
+    if (skip(r, "gc=") || skip(r, "General_Category="))
+        name = r->p;
+    wanted = unicode_property(name, (size_t)(end - name));
+    if (!wanted) {
+        snprintf(text, sizeof(text), "\\p{%.*s}", (int)MIN(end - from, 50), from);
+        return unsupported(r, text);
+    }
+    const uint32_t *run = unicode_runs(&n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t lo = run[i] >> 5, hi = i + 1 < n ? (run[i + 1] >> 5) - 1 : 0x10ffff;
+
+        if ((wanted >> (run[i] & 31) & 1) && lo != 0xd800) /* no text has surrogates */
+            TRY(cp_set_add(r->b, &set, lo, hi));
+    }
+    r->p = end + 1;
+    if (negate)
+        TRY(cp_set_invert(r->b, &set));
+    for (uint32_t i = 0; i < set.n; i++)
+        TRY(cp_set_add(r->b, out, set.range[i].lo, set.range[i].hi));
+    return 0;
+}
+
 static int read_cp(struct reader *r, uint32_t *cp) {
     size_t n = r->p < r->end ? utf8_sequence(r->p, (size_t)(r->end - r->p), cp) : 0;
 
@@ -144,6 +182,10 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
         *is_class = true;
         return add_class(r, c, set);
     }
+    if (c == 'p' || c == 'P') {
+        *is_class = true;
+        return read_property(r, c == 'P', set);
+    }
     if (control) {
         *cp = (uint8_t)control[1];
         return 0;
@@ -162,8 +204,6 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
     }
     if (c >= '0' && c <= '9')
         return unsupported(r, "a back reference");
-    if (c == 'p' || c == 'P')
-        return unsupported(r, "\\p");
     if (c == 'b' || c == 'B')
         return unsupported(r, "\\b");
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))

@@ -23,6 +23,8 @@ LEAVES = [
     {"type": "string", "pattern": "^[a-z]{2,5}(-[0-9]+)?$"}, {"type": "string", "pattern": "b.d"}, {"type": "string", "pattern": "^\\w+\\s\\S*$"},
     {"type": "string", "pattern": "[^a-y\\d]{3}$|^\\.{2}"}, {"type": "string", "pattern": "^[\\u00e0-\\u00ff]{1,3}$"},
     {"type": "string", "pattern": "^[a-z]*$", "minLength": 2, "maxLength": 12},
+    # Letters of utf8proc's Unicode are letters in a newer one of Node's; complements and Ll need not be equal.
+    {"type": "string", "pattern": "^\\p{Lu}\\p{gc=Letter}+$"}, {"type": "string", "pattern": "^[\\p{L}\\p{M}' -]{2,9}$"},
     {"enum": ["a", 1, None, {"x": [1, "\n"]}, 2.5]}, {"const": "\"quoted\" \u20ac"},
     {"enum": [1, 2, 30], "minimum": 2}, {"anyOf": [{"const": 1}, STRING]},
     {"oneOf": [{"type": "integer", "maximum": 3}, {"type": "number", "exclusiveMinimum": 3}, STRING]},

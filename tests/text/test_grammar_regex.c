@@ -49,6 +49,29 @@ Test(grammar_regex, counters_count_exactly) {
     REGEX("(?:[ab]{0,9}c){2,}", YES("cc", "abcabc"), YES("c", "abababababcc"));
 }
 
+/* U+011F is Ll, U+03A9 Lu, U+01C5 Lt, U+4E2D Lo, U+0663 Nd, U+2167 Nl, U+20AC Sc, U+0301 Mn. */
+Test(grammar_regex, properties_of_characters) {
+    REGEX("\\p{L}", YES("a", "Z", "\xc4\x9f", "\xce\xa9", "\xe4\xb8\xad"),
+          YES("1", "_", "\xd9\xa3", "\xe2\x82\xac", "\xcc\x81", "", "\xed\xa0\x80"));
+    REGEX("\\p{Lu}\\p{Lowercase_Letter}", YES("Ab", "\xce\xa9\xc4\x9f"),
+          YES("AB", "ab", "\xc7\x85z"));
+    REGEX("\\p{LC}", YES("a", "A", "\xc7\x85"), YES("\xe4\xb8\xad", "1"));
+    REGEX("\\p{N}\\p{gc=Nd}", YES("12", "\xe2\x85\xa7\xd9\xa3"), YES("1\xe2\x85\xa7", "a1"));
+    REGEX("\\P{Letter}", YES("1", "\xf0\x9f\x98\x80", "\n"), YES("a", "\xce\xa9", "\xed\xa0\x80"));
+    REGEX("[\\p{L}\\p{M}' -]+", YES("O'Neil-\xc4\x9f", "e\xcc\x81"), YES("a1", "_"));
+    REGEX("[^\\p{General_Category=Letter}\\d]", YES("-", "\xe2\x82\xac"),
+          YES("x", "3", "\xce\xa9"));
+    REGEX("\\p{Any}", YES("a", "\xf4\x8f\xbf\xbf"), YES("", "\xed\xa0\x80"));
+    REGEX("a\\p{Cs}?", YES("a"), YES("a\xed\xa0\x80"));
+    test_refused(GRAMMAR_REGEX, "\\p{Script=Greek}", "grammar_unsupported",
+                 "\\p{Script=Greek} is not");
+    test_refused(GRAMMAR_REGEX, "\\p{Emoji}", "grammar_unsupported", "\\p{Emoji} is not");
+    test_refused(GRAMMAR_REGEX, "\\pL", "grammar_invalid", "in braces");
+    test_refused(GRAMMAR_REGEX, "\\p{L", "grammar_invalid", "in braces");
+    test_refused(GRAMMAR_REGEX, "\\p", "grammar_invalid", "in braces");
+    test_refused(GRAMMAR_REGEX, "\\p{}", "grammar_unsupported", "\\p{} is not");
+}
+
 Test(grammar_regex, classes) {
     REGEX("[a-c]", YES("a", "c"), YES("d", "", "ab"));
     REGEX("[^a-c]", YES("d", "\xc3\xa9", "\n", "\xf0\x9f\x98\x80"),
@@ -67,7 +90,6 @@ Test(grammar_regex, what_is_not_regular_or_wrong_is_refused) {
     test_refused(GRAMMAR_REGEX, "a(?=b)", "grammar_unsupported", "look-around");
     test_refused(GRAMMAR_REGEX, "(?<!b)a", "grammar_unsupported", "look-around");
     test_refused(GRAMMAR_REGEX, "a\\b", "grammar_unsupported", "\\b");
-    test_refused(GRAMMAR_REGEX, "\\p{L}", "grammar_unsupported", "\\p");
     test_refused(GRAMMAR_REGEX, "a^b", "grammar_unsupported", "anchor");
     test_refused(GRAMMAR_REGEX, "a++", "grammar_unsupported", "possessive");
     test_refused(GRAMMAR_REGEX, "\\ud800", "grammar_invalid", "not a valid code point");

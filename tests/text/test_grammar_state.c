@@ -34,6 +34,7 @@ static const struct {
     {GRAMMAR_REGEX, "[a-d]*[ab]{9,14}[b-d]x"},
     {GRAMMAR_REGEX, "[ab]*[ab]{9,12}(\"}?|cd)"},
     {GRAMMAR_REGEX, "(([ab]{3})*[ab]{9,10}(\"}|cd))*"},
+    {GRAMMAR_REGEX, "(\\p{Lu}[\\p{L}\\p{M}' -]{2,9}|\\P{L}\\p{Nd}+)*"},
     {GRAMMAR_CHOICE, "[\"foobar\", \"foo\", \"hello world\", \"name\\\":\"]"},
     {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": "
                           "\"string\", \"maxLength\": 20}, \"na\": {\"type\": \"integer\"}, "
