@@ -194,6 +194,17 @@ def test_quickstarts_of_one_folder_build_one_after_the_other():
     assert sum("Another ./quickstart is at work in this folder" in s for s in said) == 1, said
 
 
+def test_quickstart_reads_ports_as_decimal_numbers():
+    m = Machine(boots=True)
+    quickstart_folder(m.folder / "checkout")
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+        for zeros in ("0", "00"):
+            r = subprocess.run(["bash", "./quickstart", "--model", str(m.model), "--port", f"{zeros}{port}"], cwd=m.folder / "checkout",
+                               capture_output=True, text=True, timeout=60)
+            assert r.returncode == 1 and r.stderr == f"Something listens on port {port} already. Another one: ./quickstart --port {port + 1}\n", r
+
+
 def test_quickstart_says_first_that_it_may_not_write():
     m = Machine(boots=True)
     folder = m.folder / "checkout"
