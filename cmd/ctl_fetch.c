@@ -305,7 +305,8 @@ static int fail_local(struct loading *l, int why) {
                 "%s: %s after %s of %s; what arrived is kept, and the same command continues",
                 f->target, strerror(why), size_text(l->have).s, size_text(f->size).s);
     else if (why != EPROTO)
-        err_set(l->err, 0, NULL, "%s: %s", f->target, strerror(why));
+        err_set(l->err, 0, NULL, "%s: %s; --models DIR takes another folder", f->target,
+                strerror(why));
     return CTL_REFUSED;
 }
 

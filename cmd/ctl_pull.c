@@ -186,7 +186,8 @@ static int load_files(struct pull *p, struct err *err) {
         int r = plan_file(p, k, &paths, &f) ? cli_make_folders(paths.target, 0777) : -ENAMETOOLONG;
 
         if (r < 0) {
-            err_set(err, 0, NULL, "%.200s: %s", paths.target, strerror(-r));
+            err_set(err, 0, NULL, "%.200s: %s; --models DIR takes another folder", paths.target,
+                    strerror(-r));
             return CTL_REFUSED;
         }
         missing += fetch_missing(&f);

@@ -42,8 +42,10 @@ class Home:
         return {"PATH": os.environ["PATH"], "HOME": str(self.path), "WEFT_MODELS": str(self.models),
                 **({"HF_ENDPOINT": hub.url} if hub else {}), **{k: str(v) for k, v in more.items()}}
 
-    def start(self, hub, *args, limit=None, **env):
+    def start(self, hub, *args, limit=None, user=None, **env):
         def before():
+            if user and os.geteuid() == 0:
+                os.setuid(user)
             if limit:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         return subprocess.Popen([program("weftctl"), *args], env=self.env(hub, **env), stdout=subprocess.PIPE,
@@ -359,6 +361,18 @@ def test_sizes_that_are_none_are_not_taken():
             hub.faults["api"] = [lambda h, p, body=body: h.send_body(200, body) or True]
             p = home.pull(hub, NAME)
             assert p.returncode == 1 and "does not say how large" in p.err, (size, p.err)
+
+
+def test_a_folder_that_may_not_be_written_names_the_option():
+    with hub_and_home() as (hub, home):
+        home.path.chmod(0o755)
+        for folder in (home.repo, home.models):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o555)
+            p = home.pull(hub, NAME, user=65534)
+            assert p.returncode == 1 and "Permission denied; --models DIR takes another folder\n" in p.err, p.err
+            home.repo.chmod(0o755)
+            home.repo.rmdir()
 
 
 def test_a_full_disk_keeps_the_part():
