@@ -87,10 +87,16 @@ static int make_key(int dir, const char *path, struct err *err) {
     CLEANUP(closep)
     int fd = openat(dir, NEW_KEY_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 
+    errno = fd < 0 ? errno : 0; /* a write that is cut short sets none */
     if (fd < 0 || getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
         write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
-        renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0)
-        return fail_errno(err, path, KEY_NAME, errno);
+        renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0) {
+        int e = errno ? errno : ENOSPC;
+
+        if (fd >= 0)
+            unlinkat(dir, NEW_KEY_NAME, 0);
+        return fail_errno(err, path, KEY_NAME, e);
+    }
     return 0;
 }
 
