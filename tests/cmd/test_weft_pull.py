@@ -366,13 +366,13 @@ def test_sizes_that_are_none_are_not_taken():
 def test_a_folder_that_may_not_be_written_names_the_option():
     with hub_and_home() as (hub, home):
         home.path.chmod(0o755)
-        for folder in (home.repo, home.models):
+        for folder in (home.repo, home.repo.parent):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o555)
             p = home.pull(hub, NAME, user=65534)
             assert p.returncode == 1 and "Permission denied; --models DIR takes another folder\n" in p.err, p.err
-            home.repo.chmod(0o755)
-            home.repo.rmdir()
+            folder.rmdir()
+            folder.parent.chmod(0o755)
 
 
 def test_a_full_disk_keeps_the_part():
