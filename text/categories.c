@@ -1,9 +1,8 @@
-/* categories - the general categories of Unicode, under the names that ECMAScript's \p{...} has. */
-
-#include "text/unicode.h"
+#include "text/categories.h"
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 #include <utf8proc.h>
 #include "base/util.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * unicode - properties of characters: the classes by which pre-tokenizers cut, general categories
- * for regular expressions, a decoder that accepts any bytes, and NFC in linear time.
+ * unicode - properties of characters for the tokenizers: the classes by which pre-tokenizers cut, a
+ * decoder that accepts any bytes, and NFC in linear time.
  */
 
 #include <stdbool.h>
@@ -49,14 +49,6 @@ static inline unsigned unicode_class_at(const char *s, const char *end, unsigned
     *len = unicode_decode(s, end, &cp);
     return cp < 0x80 ? unicode_ascii_class[cp] : unicode_wide_class(cp);
 }
-
-/* Returns the set of general categories, bits as in unicode_runs(), that property @name means in
- * ECMAScript's \p{...}: a category's short or long name, a group of categories, Any. 0: no such. */
-uint32_t unicode_property(const char *name, size_t len);
-
-/* Returns the runs of equal category that all code points consist of, in order and *n in number;
- * one is its first code point << 5 | category. */
-const uint32_t *unicode_runs(uint32_t *n);
 
 /* Writes @cp (a valid one) to @out, returns its length (1..4). */
 unsigned unicode_encode(uint32_t cp, char out[4]);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include "base/printable.h"
 #include "base/try.h"
-#include "text/unicode.h"
+#include "text/categories.h"
 
 #define AHEADS_MAX 64 /* in one compilation: they nest */
 #define FACTOR_DEPTH 16

@@ -12,7 +12,7 @@ ALL = "*"
 PUBLIC = {
     "base": ALL,
     "proto": ALL,
-    "text": {"tokenizer.h", "template.h", "repeats.h", "repeats.h", "stops.h"},
+    "text": {"tokenizer.h", "template.h", "categories.h", "repeats.h", "stops.h"},
     "grammar": {"grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h", "media.h", "store.h"},
     "vision": {"decoder.h", "fit.h", "picture.h", "projector.h", "resize.h"},
