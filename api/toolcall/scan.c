@@ -141,7 +141,7 @@ static int begin_key(struct scan *s, char c, struct buf *out) {
     s->is_key = true;
     if (c == '"' || (c == '\'' && s->mode == SCAN_PYTHON))
         return open_string(s, c, out);
-    if (s->mode != SCAN_GEMMA || strchr("{}[],:", c))
+    if (s->mode != SCAN_GEMMA || (unsigned char)c < 0x20 || strchr("{}[],:", c))
         return SCAN_BAD;
     s->n_quote = 1;
     s->state = c == '<' ? IN_OPEN : IN_BARE;

@@ -99,6 +99,8 @@ Test(toolcall_scan, gemmas_form_becomes_json) {
     expect(SCAN_GEMMA, "{<|\"|>k y<|\"|>:1}", "{\"k y\":1}");
     expect(SCAN_GEMMA, "{a:\"x\"}", NULL);
     expect(SCAN_GEMMA, "{a}", NULL);
+    expect(SCAN_GEMMA, "{\x01:1}", NULL);
+    expect(SCAN_GEMMA, "{a\x01:1}", NULL);
     expect(SCAN_GEMMA, "{a:<|x|>}", NULL);
 }
 
