@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "base/clock.h"
 #include "base/gguf.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/test_data.h"
@@ -720,7 +719,7 @@ Test(gguf, fingerprint_sees_every_byte_of_a_small_file) {
 #define MEASURE_MEMORY 1
 #endif
 
-/* Opens @path in a child: refused, under a second, under 64 MiB of resident memory. */
+/* Opens @path in a child, which must take less than 64 MiB of memory; refused if @refused. */
 static void expect_cheap(const char *path, bool refused) {
     pid_t pid = fork();
 
@@ -729,16 +728,12 @@ static void expect_cheap(const char *path, bool refused) {
         struct gguf *g = NULL;
         struct err err = {0};
         struct rusage use;
-        int64_t start = clock_now(clock_monotonic());
         int r = gguf_open(&g, path, &err);
-        int64_t took = clock_now(clock_monotonic()) - start;
 
         getrusage(RUSAGE_SELF, &use);
         if ((r == -EINVAL) != refused)
             _exit(1);
-        if (took > (MEASURE_MEMORY ? 1000000000ll : 5000000000ll))
-            _exit(2);
-        _exit(MEASURE_MEMORY && use.ru_maxrss > 64 * 1024 ? 3 : 0);
+        _exit(MEASURE_MEMORY && use.ru_maxrss > 64 * 1024 ? 2 : 0);
     }
     int status;
 
