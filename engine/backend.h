@@ -220,6 +220,7 @@ struct model_shape {
     bool two_way;                  /* an op's attn.two_way */
     bool encoder;                  /* attention is of whole sequences, and there are no logits */
     uint8_t drafts;                /* passes that draft: engine_info.draft_passes */
+    bool keeps_streams;            /* hidden states are all residual streams (hidden_width()) */
     bool borrows;                  /* their ops have no keys: engine_info.borrows */
     uint32_t n_taps;               /* TAPs of the model; 0: it has none */
     uint32_t n_block, first_draft; /* as engine_info has them */
@@ -324,11 +325,13 @@ enum op_kind {
     OP_MLA_OUT,
     /* x = norm x, with @centred (x - mean) / sqrt(variance + eps) * norm; no norm: as it is. It, or
      * w[0] x, is the hidden state, kept of every row for DRAFT_IN: of this step, and of the last
-     * positions by slot. A row that is n_ahead counts as of position pos0 + n_ahead there. */
+     * positions by slot. A row that is n_ahead counts as of position pos0 + n_ahead there.
+     * @streams: the hidden state is all streams, and x stays. */
     OP_KEEP,
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. Of a
-     * pass 0 with several, @part more follow it. */
+     * pass 0 with several, @part more follow it. @streams: each stream of h makes one of s, and x
+     * is undefined behind it. */
     OP_DRAFT_IN,
     OP_TAP,  /* part @part of t is x: what FUSE multiplies, of n_taps parts */
     OP_FUSE, /* x = w[0] t */
@@ -373,6 +376,8 @@ enum op_kind {
     /* r = q_norm(w[0] y), k = rope(k_norm(w[1] y)), t = w[2] y / sqrt(index_dim n_index), y = norm
      * x; no w[2]: the layer has no indexer. */
     OP_LEAN_IN,
+    /* k to the window of the op's layer, of rows without queries there. */
+    OP_LEAN_KEYS,
     /* q = rope(w[0] r / its rms), by head */
     OP_LEAN_Q,
     /* The keys of the blocks that end here, to the pages: for each channel the mean of u = w[0] y,
@@ -446,7 +451,9 @@ struct model_op {
     uint8_t rope;       /* QKV, KEYS: of model_shape.rope */
     uint32_t state; /* DELTA, KDA, CONV, MAMBA, LEAN_ATTEND: its layer among those with a state */
     uint32_t index; /* INDEX: its layer among those of model_shape.sparse */
-    uint64_t more;  /* NGRAM, INDEX, CONDENSE: where its part of state_shape.n_more begins */
+    /* NGRAM, INDEX, CONDENSE, and of a block that drafts LEAN_KEYS, LEAN_ATTEND: where its part of
+     * state_shape.n_more begins */
+    uint64_t more;
     uint64_t first_value; /* CONDENSE, PICK, LEAN_ATTEND: values of a block before its key's */
     uint32_t part;        /* DEEP, LEAN_OUT, DRAFT_IN */
     uint32_t block;       /* CONDENSE, PICK, LEAN_ATTEND: positions of a block; 0: none */
@@ -457,6 +464,7 @@ struct model_op {
     bool branch;          /* PROJ, EXPERTS, SHARED */
     bool begins;          /* SPREAD */
     bool centred;         /* KEEP */
+    bool streams;         /* KEEP, DRAFT_IN */
     bool sigmoid;         /* GATE; DELTA: silu(z) is sigmoid(z) instead */
     bool parts;           /* STATE_IN */
     uint8_t first;        /* STATE_IN */
@@ -548,17 +556,6 @@ static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_to
 /* Bytes of a value of a condensed key: halves, or floats where keys are. */
 static inline uint32_t condensed_value(struct kv_formats kv) {
     return kv.k == ENGINE_KV_F32 ? 4 : 2;
-}
-
-/* Values of a page in front of the key of a block of @block positions whose last is @pos; of the
- * block's keys @first values come before it, and it has @n. Keys of a layer lie one behind the
- * other, those of short blocks in front of those of long ones. */
-static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_tokens,
-                                    uint32_t block, uint64_t first, uint64_t n, uint32_t pos) {
-    uint64_t short_end = s->condensed.n_short * (page_tokens / BLOCK_SHORT);
-    uint64_t slots = (page_tokens + block - 1) / block;
-
-    return (block == BLOCK_LONG ? short_end : 0) + first * slots + pos % page_tokens / block * n;
 }
 
 /* Bytes of a page of class @cls. */

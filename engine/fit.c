@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
+#include "engine/kept.h"
 
 /* Returns the part of @memory that stays free for the front, tokenizers, stacks and everything that
  * is not counted. */
@@ -105,7 +106,9 @@ static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
 
     if (m->shape.n_taps)
         return (uint64_t)o->max_rows * m->shape.n_taps * m->shape.n_embd * sizeof(float);
-    return (n_slots * ENGINE_KEPT + o->max_rows * 3ull) * m->shape.n_embd * sizeof(float);
+    return ((n_slots * ENGINE_KEPT + o->max_rows) * hidden_width(&m->shape) +
+            o->max_rows * 2ull * m->shape.n_embd) *
+           sizeof(float);
 }
 
 /* Returns true if an op has no output of its own: rows of tables, and logits, which are counted by

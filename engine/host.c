@@ -10,8 +10,8 @@ static bool alloc_hidden(struct host_step *h, const struct be_opts *o) {
 
     if (!n)
         return true;
-    h->hidden = calloc((size_t)o->engine->max_rows * h->n_embd, sizeof(float));
-    h->kept = calloc(n * h->n_embd, sizeof(float));
+    h->hidden = calloc((size_t)o->engine->max_rows * h->n_hidden, sizeof(float));
+    h->kept = calloc(n * h->n_hidden, sizeof(float));
     return kept_init(&h->kept_of, o->n_slots) == 0 && h->hidden && h->kept;
 }
 
@@ -31,6 +31,7 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
         .scored = calloc(e->max_wants, sizeof(uint32_t)),
         .logits_of = calloc(e->max_wants, sizeof(uint32_t)),
         .n_embd = o->shape->n_embd,
+        .n_hidden = hidden_width(o->shape),
     };
     bool ok = h->row_seq && h->row_pos && h->row && h->mask && h->scored && h->logits_of;
     for (int i = 0; i < 2; i++) {
@@ -70,17 +71,17 @@ const float *host_step_before(const struct host_step *h, uint32_t row) {
     uint32_t pos = h->row_pos[row] + s->n_ahead;
 
     if (row > s->row0)
-        return h->hidden + (size_t)(row - 1) * h->n_embd;
+        return h->hidden + (size_t)(row - 1) * h->n_hidden;
     if (pos == 0 || !kept_has(&h->kept_of, s, pos - 1))
         return NULL;
-    return h->kept + kept_at(s, pos - 1) * h->n_embd;
+    return h->kept + kept_at(s, pos - 1) * h->n_hidden;
 }
 
 /* Keeps the hidden states of the last rows of @s, once none is read any more. */
 static void keep(struct host_step *h, const struct engine_seq *s) {
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
-        memcpy(h->kept + kept_at(s, kept_pos(s, i)) * h->n_embd,
-               h->hidden + (size_t)(s->row0 + i) * h->n_embd, h->n_embd * sizeof(float));
+        memcpy(h->kept + kept_at(s, kept_pos(s, i)) * h->n_hidden,
+               h->hidden + (size_t)(s->row0 + i) * h->n_hidden, h->n_hidden * sizeof(float));
     kept_end(&h->kept_of, s);
 }
 

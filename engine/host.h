@@ -26,7 +26,7 @@ struct host_step {
     /* Logits are computed for some of the wants only: scored[k] is the want of the k-th row of
      * logits, logits_of[want] that row. They outlive the step. */
     uint32_t n_scored, *scored, *logits_of; /* [max_wants] */
-    uint32_t n_embd;
+    uint32_t n_embd, n_hidden;              /* values of a row, of a hidden state */
     /* Results of this step and of the one before. */
     struct {
         float *vector;          /* [max_wants][n_embd] */
@@ -35,8 +35,8 @@ struct host_step {
     } result[2];
     unsigned current; /* result[current]: of the step that runs */
     /* Hidden states that drafts go on from; NULL: the model does not draft. */
-    float *hidden; /* [max_rows][n_embd], of this step */
-    float *kept;   /* [n_slots][ENGINE_KEPT][n_embd] */
+    float *hidden; /* [max_rows][n_hidden], of this step */
+    float *kept;   /* [n_slots][ENGINE_KEPT][n_hidden] */
     struct kept kept_of;
 };
 

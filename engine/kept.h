@@ -11,6 +11,11 @@
 #include <string.h>
 #include "engine/backend.h"
 
+/* Values of a hidden state. */
+static inline uint32_t hidden_width(const struct model_shape *s) {
+    return (s->keeps_streams ? s->stream.n : 1) * s->n_embd;
+}
+
 /* A slot has ENGINE_KEPT states, that of position p at p % ENGINE_KEPT. */
 struct kept {
     uint32_t n_slots; /* 0: the model does not draft */

@@ -122,7 +122,7 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_BLEND] = "residual streams",      [OP_LEAN_IN] = "condensed keys",
         [OP_LEAN_Q] = "condensed keys",       [OP_CONDENSE] = "condensed keys",
         [OP_PICK] = "condensed keys",         [OP_LEAN_ATTEND] = "condensed keys",
-        [OP_LEAN_OUT] = "condensed keys",
+        [OP_LEAN_OUT] = "condensed keys",     [OP_LEAN_KEYS] = "drafts behind condensed keys",
     };
 
     if (ops->run[op->kind])

@@ -716,6 +716,7 @@ const struct be_ops backend_cpu = {
             [OP_INDEX] = ops_index,
             [OP_BLEND] = ops_blend,
             [OP_LEAN_IN] = ops_lean_in,
+            [OP_LEAN_KEYS] = ops_lean_keys,
             [OP_LEAN_Q] = ops_lean_q,
             [OP_CONDENSE] = ops_condense,
             [OP_PICK] = ops_pick,

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/mathx.h"
+#include "engine/condensed.h"
 #include "engine/cpu/state.h"
 #include "engine/sparse.h"
 
@@ -343,10 +344,9 @@ int ops_pick(struct step *s, const struct model_op *op) {
 
 /* The part of a sequence's state that has the window of the op's layer. */
 static float *window_of(const struct run *k, const struct engine_seq *q) {
-    const struct state_shape *t = &k->step->be->shape.state;
+    struct be *b = k->step->be;
 
-    assert(k->op->state < t->n_layer);
-    return (float *)recurrent_slot(k->step->be, q->state_slot) + k->op->state * t->n_floats;
+    return (float *)recurrent_slot(b, q->state_slot) + window_at(&b->shape, k->op);
 }
 
 /* The keys that a row sees: those of the window, then those of blocks. */
@@ -363,13 +363,13 @@ static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room
     const struct be *b = v->run->step->be;
     const struct condensed_shape *c = &b->shape.condensed;
     const struct engine_seq *q = v->seq;
-    uint32_t dim = b->shape.head_dim;
+    uint32_t dim = b->shape.head_dim, n_kept = window_rows(&b->shape, v->run->op);
 
     for (uint32_t j = 0; j < n; j++, room += dim) {
         uint32_t i = at + j - v->n_window, pos = v->first + at + j;
 
         if (at + j < v->n_window && pos < q->pos0) {
-            key[j] = v->window + (size_t)(pos % c->window) * dim;
+            key[j] = v->window + (size_t)(pos % n_kept) * dim;
         } else if (at + j < v->n_window) {
             key[j] = b->condensed->key + (size_t)(q->row0 + pos - q->pos0) * dim;
         } else {
@@ -440,12 +440,19 @@ static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
     const struct engine_seq *q = &k->step->host.batch->seq[i];
-    uint32_t end = q->pos0 + q->n_rows, window = b->shape.condensed.window;
+    uint32_t end = q->pos0 + q->n_rows, n_kept = window_rows(&b->shape, k->op);
     size_t dim = b->shape.head_dim;
 
-    for (uint32_t pos = end - MIN(window, q->n_rows); pos < end; pos++)
-        memcpy(window_of(k, q) + pos % window * dim,
+    for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
+        memcpy(window_of(k, q) + pos % n_kept * dim,
                b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
+}
+
+int ops_lean_keys(struct step *s, const struct model_op *op) {
+    struct run k = {.step = s, .op = op};
+
+    be_each(s->be, s->host.batch->n_seqs, keep_window, &k);
+    return 0;
 }
 
 int ops_lean_attend(struct step *s, const struct model_op *op) {
@@ -454,8 +461,7 @@ int ops_lean_attend(struct step *s, const struct model_op *op) {
         .step = s, .op = op, .n_parts = (b->shape.n_head + LEAN_HEADS - 1) / LEAN_HEADS};
 
     be_each(b, s->n_rows * k.n_parts, attend_item, &k);
-    be_each(b, s->host.batch->n_seqs, keep_window, &k);
-    return 0;
+    return ops_lean_keys(s, op);
 }
 
 int ops_lean_out(struct step *s, const struct model_op *op) {

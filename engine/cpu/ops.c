@@ -19,6 +19,7 @@ struct rows {
     const struct model_op *op;
     const float *in;
     size_t in_stride;
+    uint32_t first;         /* DRAFT_IN: number of the first line, a row or a stream of one */
     uint32_t n, n_in, acts; /* acts: bit per enum acts_kind into which it goes */
     bool wanted;            /* row i is that of the i-th want with logits */
     _Atomic uint32_t next;
@@ -167,12 +168,17 @@ int ops_norm(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* x = norm x, which is the hidden state unless a matrix makes that of it. */
+/* x = norm x, which is the hidden state unless a matrix makes that of it; or the streams are. */
 static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->width;
-    float *x = act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n;
+    uint32_t n_hidden = r->step->host.n_hidden;
+    float *x = act_row(b, ACT_X, row), *hidden = r->step->host.hidden + (size_t)row * n_hidden;
 
+    if (r->op->streams) {
+        memcpy(hidden, act_row(b, ACT_S, row), n_hidden * sizeof(*hidden));
+        return;
+    }
     if (r->op->centred)
         b->kernels->layer_norm(x, r->w->norm, NULL, n, b->shape.rms_eps);
     else if (r->w->norm)
@@ -291,7 +297,7 @@ int ops_keep(struct step *s, const struct model_op *op) {
         struct matmul mm = prepare(s, ACT_X, op->weights);
 
         assert(!op->centred);
-        ops_store(s, mm, s->host.hidden, s->host.n_embd);
+        ops_store(s, mm, s->host.hidden, s->host.n_hidden);
     }
     each_row(&r, keep_row);
     return 0;
@@ -306,29 +312,43 @@ static void norm_or_copy(const struct be *b, const float *x, const float *norm, 
         memcpy(y, x, n * sizeof(*y));
 }
 
-/* Computes the input of DRAFT_IN's product: norm x, then the norm of the hidden state of the
- * position before. */
-static void pair_row(const struct rows *r, uint32_t row, uint32_t thread) {
+/* Returns the lines of DRAFT_IN that a row has: one, or one for each stream. */
+static uint32_t n_lines(const struct be *b, const struct model_op *op) {
+    return op->streams ? b->shape.stream.n : 1;
+}
+
+/* Computes the input of DRAFT_IN's product: norm x, then the norm of the hidden state, or of its
+ * stream, of the position before. */
+static void pair_line(const struct rows *r, uint32_t i, uint32_t thread) {
     const struct be *b = r->step->be;
-    uint32_t n = b->shape.n_embd;
+    uint32_t n = b->shape.n_embd, of = n_lines(b, r->op), row = (r->first + i) / of;
     const float *before = host_step_before(&r->step->host, row);
-    float *to = b->pair + (size_t)row * 2 * n;
+    float *to = b->pair + (size_t)i * 2 * n;
 
     assert(r->w->m[0].n_in == 2 * n);
     norm_or_copy(b, act_row(b, ACT_X, row), r->w->q_norm, to, n);
     if (before)
-        norm_or_copy(b, before, r->w->k_norm, to + n, n);
+        norm_or_copy(b, before + (size_t)((r->first + i) % of) * n, r->w->k_norm, to + n, n);
     else
         memset(to + n, 0, n * sizeof(*to));
 }
 
+/* As many lines at a time as there is room for. */
 int ops_draft_in(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
+    struct be *b = s->be;
+    uint32_t n = b->shape.n_embd, end = s->n_rows * n_lines(b, op), part;
+    float *to = b->act[op->streams ? ACT_S : ACT_X];
 
-    each_row(&r, pair_row);
-    ops_store(s,
-              ops_prepare_rows(s, op->weights, 0, 1, s->be->pair, (size_t)2 * s->be->shape.n_embd),
-              s->be->act[ACT_X], s->be->act_width[ACT_X]);
+    assert(op->w[0]->ne[1] == b->act_width[ACT_X] || !op->streams);
+    for (uint32_t i = 0; i < end; i += part) {
+        part = MIN(end - i, b->max_rows);
+        struct rows r = {.step = s, .w = op->weights, .op = op, .first = i, .n = part};
+
+        each_row(&r, pair_line);
+        r.in = b->pair;
+        r.in_stride = (size_t)2 * n;
+        ops_store(s, prepare_all(&r, 0, 1), to + i * b->act_width[ACT_X], b->act_width[ACT_X]);
+    }
     return 0;
 }
 

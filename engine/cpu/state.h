@@ -283,6 +283,7 @@ int ops_ngram(struct step *s, const struct model_op *op);
 int ops_index(struct step *s, const struct model_op *op);
 int ops_blend(struct step *s, const struct model_op *op);
 int ops_lean_in(struct step *s, const struct model_op *op);
+int ops_lean_keys(struct step *s, const struct model_op *op);
 int ops_lean_q(struct step *s, const struct model_op *op);
 int ops_condense(struct step *s, const struct model_op *op);
 int ops_pick(struct step *s, const struct model_op *op);

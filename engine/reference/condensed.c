@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "engine/condensed.h"
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 #include "engine/sparse.h"
@@ -74,6 +75,29 @@ int ref_lean_in(struct step *s, const struct model_op *op) {
         ref_rms_norm(low, op->q_norm, b->shape->rms_eps, c->q_rank, low);
         ref_rms_norm(key, op->k_norm, b->shape->rms_eps, dim, key);
         turn(b, op, s->host.row_pos[r], false, dim, key);
+    }
+    return 0;
+}
+
+/* Returns the keys of the window of @q that the op's layer has in the state. */
+static float *window_of(const struct be *b, const struct model_op *op, const struct engine_seq *q) {
+    return b->state + q->state_slot * state_floats(&b->shape->state) + window_at(b->shape, op);
+}
+
+/* k of the last rows of each sequence. */
+int ref_lean_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->host.batch;
+    uint32_t n_kept = window_rows(b->shape, op);
+    size_t dim = b->shape->head_dim;
+
+    for (uint32_t k = 0; k < batch->n_seqs; k++) {
+        const struct engine_seq *q = &batch->seq[k];
+        uint32_t end = q->pos0 + q->n_rows;
+
+        for (uint32_t pos = end - MIN(n_kept, q->n_rows); pos < end; pos++)
+            memcpy(window_of(b, op, q) + pos % n_kept * dim,
+                   b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(float));
     }
     return 0;
 }
@@ -250,7 +274,7 @@ static const float *view_key(const struct view *v, uint32_t k) {
     size_t dim = b->shape->head_dim;
 
     if (k < v->n_window && pos < v->seq->pos0)
-        return v->state + pos % c->window * dim;
+        return v->state + pos % window_rows(b->shape, v->op) * dim;
     if (k < v->n_window)
         return b->condensed->key + (v->seq->row0 + pos - v->seq->pos0) * dim;
     if (v->op->block == BLOCK_SHORT)
@@ -289,13 +313,11 @@ int ref_lean_attend(struct step *s, const struct model_op *op) {
     const struct condensed_shape *c = &b->shape->condensed;
     const struct state_shape *t = &b->shape->state;
     const struct engine_batch *batch = s->host.batch;
-    size_t dim = b->shape->head_dim;
 
-    assert(t->n_floats == c->window * dim && op->state < t->n_layer);
+    assert(t->n_floats == (uint64_t)c->window * b->shape->head_dim && op->state <= t->n_layer);
     for (uint32_t k = 0; k < batch->n_seqs; k++) {
         const struct engine_seq *q = &batch->seq[k];
-        float *state = b->state + q->state_slot * state_floats(t) + op->state * t->n_floats;
-        uint32_t end = q->pos0 + q->n_rows;
+        const float *state = window_of(b, op, q);
 
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++) {
             uint32_t pos = s->host.row_pos[r],
@@ -307,11 +329,8 @@ int ref_lean_attend(struct step *s, const struct model_op *op) {
             for (uint32_t h = 0; h < b->shape->n_head; h++)
                 attend(&v, h);
         }
-        for (uint32_t pos = end - MIN(c->window, q->n_rows); pos < end; pos++)
-            memcpy(state + pos % c->window * dim,
-                   b->condensed->key + (q->row0 + pos - q->pos0) * dim, dim * sizeof(*state));
     }
-    return 0;
+    return ref_lean_keys(s, op);
 }
 
 int ref_lean_out(struct step *s, const struct model_op *op) {

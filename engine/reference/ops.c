@@ -80,6 +80,7 @@ int ref_keep(struct step *s, const struct model_op *op) {
     for (size_t r = 0; r < n_rows; r++) {
         float *x = b->act[ACT_X] + r * n;
 
+        assert(!op->streams || (!op->norm && !op->w[0]));
         if (op->centred)
             layer_norm(x, op->norm, NULL, b->shape->rms_eps, n);
         else if (op->norm)
@@ -88,7 +89,8 @@ int ref_keep(struct step *s, const struct model_op *op) {
     if (op->w[0])
         ref_linear(b, op->w[0], NULL, b->act[ACT_X], n_rows, s->host.hidden);
     else
-        memcpy(s->host.hidden, b->act[ACT_X], n_rows * n * sizeof(float));
+        memcpy(s->host.hidden, b->act[op->streams ? ACT_S : ACT_X],
+               (size_t)n_rows * s->host.n_hidden * sizeof(float));
     return 0;
 }
 
@@ -103,18 +105,22 @@ static void norm_or_copy(const float *x, const struct tensor *norm, float eps, s
 int ref_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd;
-    uint32_t n_rows = s->host.batch->n_rows;
+    uint32_t n_rows = s->host.batch->n_rows, n_stream = op->streams ? b->shape->stream.n : 1;
+    float *out = b->act[op->streams ? ACT_S : ACT_X];
 
-    memset(b->pair, 0, n_rows * 2 * n * sizeof(float));
+    memset(b->pair, 0, (size_t)n_rows * n_stream * 2 * n * sizeof(float));
     for (uint32_t r = 0; r < n_rows; r++) {
         const float *before = host_step_before(&s->host, r);
-        float *to = b->pair + r * 2 * n;
 
-        norm_or_copy(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
-        if (before)
-            norm_or_copy(before, op->k_norm, b->shape->rms_eps, n, to + n);
+        for (uint32_t i = 0; i < n_stream; i++) {
+            float *to = b->pair + ((size_t)r * n_stream + i) * 2 * n;
+
+            norm_or_copy(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
+            if (before)
+                norm_or_copy(before + i * n, op->k_norm, b->shape->rms_eps, n, to + n);
+        }
     }
-    ref_linear(b, op->w[0], NULL, b->pair, n_rows, b->act[ACT_X]);
+    ref_linear(b, op->w[0], NULL, b->pair, n_rows * n_stream, out);
     return 0;
 }
 

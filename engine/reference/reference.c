@@ -92,7 +92,7 @@ static void alloc_buffers(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(b->row_width, MAX(s->stream.n_low, s->condensed.q_rank));
     if (s->drafts) {
         b->row_width = MAX(b->row_width, MAX(2ul, s->n_taps) * s->n_embd);
-        b->pair = floats(b, e->max_rows, 2ul * s->n_embd);
+        b->pair = floats(b, e->max_rows, 2ul * hidden_width(s));
     }
 
     b->act[ACT_X] = floats(b, e->max_rows, s->n_embd);
@@ -259,6 +259,7 @@ const struct be_ops backend_reference = {
             [OP_INDEX] = ref_index,
             [OP_BLEND] = ref_blend,
             [OP_LEAN_IN] = ref_lean_in,
+            [OP_LEAN_KEYS] = ref_lean_keys,
             [OP_LEAN_Q] = ref_lean_q,
             [OP_CONDENSE] = ref_condense,
             [OP_PICK] = ref_pick,

@@ -35,7 +35,7 @@ struct be {
     float *gate;              /* [2 * widest FFN] of one expert, then its output [n_embd] */
     float *router;            /* [max_rows][n_expert], then pick_bias */
     struct expert_pick *pick; /* [max_rows][n_expert_used] */
-    float *pair;              /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
+    float *pair;              /* [max_rows][streams][2][n_embd] that DRAFT_IN multiplies; or NULL */
     float *scores;            /* [heads of a key head][max_context] */
     float *logits;            /* [max_wants][n_vocab] */
     double *rope;             /* [n_rot / 2][cos, sin] of one position */
@@ -177,6 +177,7 @@ int ref_blend(struct step *s, const struct model_op *op);
 /* Allocates the buffers for condensed keys, if the model has them. */
 void ref_condensed_open(struct be *b, const struct be_opts *o);
 int ref_lean_in(struct step *s, const struct model_op *op);
+int ref_lean_keys(struct step *s, const struct model_op *op);
 int ref_lean_q(struct step *s, const struct model_op *op);
 int ref_condense(struct step *s, const struct model_op *op);
 int ref_pick(struct step *s, const struct model_op *op);
