@@ -275,8 +275,9 @@ struct recurrent {
  * input of DRAFT_IN. By a block drafter: inputs of the model's layers, taps of convolutions, whose
  * rows are in hidden, and what struct select_args or chain_args (best is pick) have. */
 struct draft {
-    float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
+    float *hidden, *kept, *pair; /* [max_rows][hidden_width()], [n_slots][ENGINE_KEPT][that],
                                     [max_rows][2 n_embd] */
+    float *x;                    /* where the hidden states are streams: x, [max_rows][n_embd] */
     float *tap, *d, *g;          /* tap: [max_rows][n_taps][n_embd] */
     uint64_t *pick;
     int32_t *best;
@@ -650,8 +651,8 @@ step_op step_embed, step_deep, step_qkv, step_attend, step_proj, step_gate_up, s
     step_layer_input, step_join, step_route, step_experts, step_shared, step_gate, step_in,
     step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes, step_tap,
     step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv, step_mla_out,
-    step_logits, step_spread, step_blend, step_lean_in, step_lean_q, step_condense, step_pick,
-    step_lean_attend, step_lean_out;
+    step_logits, step_spread, step_blend, step_lean_in, step_lean_keys, step_lean_q, step_condense,
+    step_pick, step_lean_attend, step_lean_out;
 struct batch_head;
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */

@@ -200,13 +200,14 @@ struct keep_args {
 };
 
 /* pair = (rms norm of x times x_norm, rms norm of h times h_norm), h the hidden state of the
- * position before: of the row before, else what the slot has kept, else zeros; packed. @keeps: then
- * hidden's last rows are kept as above. Grid: rows; PACK_THREADS threads. */
+ * position before: of the row before, else what the slot has kept, else zeros; packed. Of hidden
+ * states with more values h is the n_x from @part on, and without x that half of pair stays. @keeps:
+ * then hidden's last rows are kept as above. Grid: rows; PACK_THREADS threads. */
 struct pair_args {
     const struct batch_head *batch;
-    const float *x, *hidden, *x_norm, *h_norm; /* [rows][n] twice, [n] twice */
-    float *kept, *pair;                        /* [slots][n_kept][n], [rows][2 n] */
-    uint32_t n, n_kept, keeps;
+    const float *x, *hidden, *x_norm, *h_norm; /* [rows][n_x] or NULL, [rows][n], [n_x] twice */
+    float *kept, *pair;                        /* [slots][n_kept][n], [rows][2 n_x] */
+    uint32_t n, n_kept, keeps, n_x, part;
     float eps;
     struct pack_args pack; /* packs pair */
 };

@@ -227,9 +227,12 @@ static void add_draft(struct be *b) {
     if (!b->shape->drafts || b->shape->n_taps)
         return;
     n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
-    add(b, &b->draft.hidden, rows * n, sizeof(float), "activations", false);
+    size_t n_hidden = hidden_width(b->shape);
+    add(b, &b->draft.hidden, rows * n_hidden, sizeof(float), "activations", false);
     add(b, &b->draft.pair, rows * 2 * n, sizeof(float), "activations", false);
-    add(b, &b->draft.kept, n_slots * ENGINE_KEPT * n, sizeof(float), "activations", false);
+    add(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden, sizeof(float), "activations", false);
+    add(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0, sizeof(float), "activations",
+        false);
 }
 
 uint32_t cuda_few(const struct be *b) {

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <math.h>
 #include "base/try.h"
+#include "engine/condensed.h"
 #include "engine/cuda/cuda.h"
 
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
@@ -235,6 +236,22 @@ int step_pick(struct step *s, const struct model_op *op) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
+/* Keeps the keys of the step's last rows in the window of the op's layer. */
+int step_lean_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct keep_rows_args a = {
+        .batch = b->head,
+        .from = {b->condensed.key},
+        .state = b->recurrent.state + window_at(b->shape, op),
+        .stride = stride_of(b),
+        .n_from = 1,
+        .width = b->shape->head_dim,
+        .n_kept = window_rows(b->shape, op),
+    };
+
+    return keep(s, &a);
+}
+
 int step_lean_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -244,7 +261,7 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
         .q = b->act.q,
         .key = b->condensed.key,
         .sinks = op->weights->sinks,
-        .state = recurrent_states(b, op),
+        .state = b->recurrent.state + window_at(b->shape, op),
         .rope = b->act.rope[op->rope],
         .o = b->act.o,
         .pick = picks ? b->condensed.pick : NULL,
@@ -254,23 +271,15 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
         .turn = rope_of(b, op, m->head_dim),
         .n_head = m->n_head,
         .window = m->condensed.window,
+        .n_kept = window_rows(m, op),
         .n_best = b->condensed.n_best,
         .scale = m->attn_scale,
-    };
-    const struct keep_rows_args kept = {
-        .batch = b->head,
-        .from = {a.key},
-        .state = (float *)a.state,
-        .stride = a.stride,
-        .n_from = 1,
-        .width = m->head_dim,
-        .n_kept = a.window,
     };
     uint32_t groups = (a.n_head + LEAN_HEADS - 1) / LEAN_HEADS;
 
     assert(m->head_dim <= LEAN_DIM && !s->due);
     TRY(CUDA_LAUNCH(b, attend_condensed, s->grid.rows, groups, CUDA_THREADS, &a));
-    return keep(s, &kept);
+    return step_lean_keys(s, op);
 }
 
 /* Multiplies all parts with the first one, whose weights are those of all (load.c). */

@@ -475,7 +475,7 @@ DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uin
 
     if (at < v.n_window) {
         const float *from = pos < v.seq.pos0
-                                ? a.state + v.seq.state * a.stride + (size_t)(pos % a.window) * n
+                                ? a.state + v.seq.state * a.stride + (size_t)(pos % a.n_kept) * n
                                 : a.key + (size_t)(v.seq.row0 + pos - v.seq.pos0) * n;
 
         for (uint32_t d = threadIdx.x % 8 * 8; d < end; d += 64)

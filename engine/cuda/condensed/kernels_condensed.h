@@ -124,7 +124,7 @@ struct lean_args {
     size_t stride;
     struct block_keys keys; /* block 0: none */
     struct lean_rope turn;
-    uint32_t n_head, window, n_best;
+    uint32_t n_head, window, n_best, n_kept; /* n_kept: keys of the window in the state */
     float scale;
 };
 

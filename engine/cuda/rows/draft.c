@@ -34,49 +34,80 @@ void draft_uploaded(struct step *s) {
 
 int step_keep(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    bool now = s->paired || s->batch->holes;
+    bool now = s->paired || (s->batch->holes && !op->streams);
     const struct keep_args a = {
         .batch = b->head,
-        .x = b->act.x,
+        .x = op->streams ? b->condensed.s : b->act.x,
         .weight = op->weights->norm,
         .hidden = b->draft.hidden,
         .kept = now ? b->draft.kept : NULL,
-        .n = b->shape->n_embd,
+        .n = hidden_width(b->shape),
         .n_kept = ENGINE_KEPT,
         .centred = op->centred,
         .eps = b->shape->rms_eps,
     };
 
-    assert(b->draft.hidden && op->width == a.n); /* widths of assistants are not computed here */
+    assert(b->draft.hidden && op->width == b->shape->n_embd); /* none of an assistant */
     int r = step_release(s);
 
     s->kept = true;
+    if (r == 0 && op->streams) { /* the block changes x, which vectors of rows are made of */
+        struct keep_args x = a;
+
+        x.x = b->act.x;
+        x.hidden = b->draft.x;
+        x.kept = NULL;
+        x.n = b->shape->n_embd;
+        r = CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &x);
+    }
     return r < 0 ? r : CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
-/* Packs both norms and computes x, their product. */
+/* Copies x to stream @i of the rows, those beyond the batch, too. */
+static int put_stream(struct step *s, uint32_t i) {
+    struct be *b = s->be;
+    size_t row = b->shape->n_embd * sizeof(float);
+    const struct copy_args a = {
+        .from = (const uint8_t *)b->act.x,
+        .to = (uint8_t *)b->condensed.s + i * row,
+        .from_layer = row,
+        .to_layer = b->shape->stream.n * row,
+        .page_bytes = row,
+    };
+
+    return CUDA_LAUNCH(b, copy_page, 1, s->grid.rows, CUDA_THREADS, &a);
+}
+
+/* Packs both norms and computes x, their product, or so each stream. */
 int step_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    uint32_t n = b->shape->n_embd;
-    const struct pair_args a = {
+    uint32_t n = b->shape->n_embd, n_parts = op->streams ? b->shape->stream.n : 1;
+    struct pair_args a = {
         .batch = b->head,
-        .x = b->act.x,
         .hidden = b->draft.hidden,
         .x_norm = op->weights->q_norm,
         .h_norm = op->weights->k_norm,
         .kept = b->draft.kept,
         .pair = b->draft.pair,
-        .n = n,
+        .n = hidden_width(b->shape),
+        .n_x = n,
         .n_kept = ENGINE_KEPT,
-        .keeps = s->kept && op->part == 0,
         .eps = b->shape->rms_eps,
         .pack = step_pack_args(b, PACK_PLAIN, b->draft.pair, NULL, 2 * n),
     };
+    int r = 0;
 
     assert(!s->due && !s->packed);
     s->paired = true;
-    int r = CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a);
-    return r < 0 ? r : step_multiply(s, op->weights, false);
+    for (uint32_t i = 0; i < n_parts && r == 0; i++) {
+        a.x = i ? NULL : b->act.x;
+        a.part = i * n;
+        a.keeps = s->kept && op->part == 0 && i + 1 == n_parts;
+        r = CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a);
+        r = r < 0 ? r : step_multiply(s, op->weights, false);
+        r = r < 0 || !op->streams ? r : put_stream(s, i);
+    }
+    return r;
 }
 
 /* A copy of the rows, those beyond the batch, too. */

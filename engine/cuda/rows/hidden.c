@@ -24,7 +24,8 @@ void hidden_sort(struct step *s) {
 }
 
 /* Computes the norm of the wanted rows in single precision and copies it to the host. Behind a pass
- * that drafts x has changed, and KEEP has kept it, with its norm where LOGITS has none. */
+ * that drafts x has changed, and KEEP has kept it: as the hidden state, with its norm where LOGITS
+ * has none, or beside the streams that are the state. */
 int hidden_launch(struct step *s) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
@@ -43,7 +44,9 @@ int hidden_launch(struct step *s) {
     if (staging_send(b, &s->wants, 0) < 0)
         return -EIO;
     struct hidden_args a = {
-        .x = s->kept ? b->draft.hidden : b->act.x,
+        .x = !s->kept                  ? b->act.x
+             : b->shape->keeps_streams ? b->draft.x
+                                       : b->draft.hidden,
         .weight = s->head->norm,
         .row = device,
         .y = b->sampling.hidden,

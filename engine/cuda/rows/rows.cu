@@ -176,16 +176,17 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
         return;
     const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
     uint32_t i = r - s.row0;
-    float *to = a.pair + (size_t)r * 2 * a.n;
+    float *to = a.pair + (size_t)r * 2 * a.n_x;
 
-    norm_row(a.x + (size_t)r * a.n, a.x_norm, a.n, a.eps, to, shared);
+    if (a.x)
+        norm_row(a.x + (size_t)r * a.n_x, a.x_norm, a.n_x, a.eps, to, shared);
     if (i > 0 || s.before) {
         const float *before = i > 0 ? a.hidden + (size_t)(r - 1) * a.n : kept_of(a, s, s.pos0 - 1);
 
-        norm_row(before, a.h_norm, a.n, a.eps, to + a.n, shared);
+        norm_row(before + a.part, a.h_norm, a.n_x, a.eps, to + a.n_x, shared);
     } else {
-        for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
-            to[a.n + k] = 0;
+        for (uint32_t k = threadIdx.x; k < a.n_x; k += PACK_THREADS)
+            to[a.n_x + k] = 0;
     }
     sync_block();
     pack_row<PACK_THREADS>(a.pack, r, r, shared);
