@@ -14,7 +14,8 @@ static int check_block(struct model *m, const struct apart_of *of, const struct 
     uint32_t n_layer = 0;
 
     gguf_string(file, "general.architecture", &name);
-    if (!of->mtp || name.len != strlen(of->arch) || memcmp(name.data, of->arch, name.len) != 0)
+    if ((!of->mtp && !of->own_block) || name.len != strlen(of->arch) ||
+        memcmp(name.data, of->arch, name.len) != 0)
         return err_set(err, 0, NULL,
                        "the block belongs to a model of architecture %.*s, and this one is %s",
                        (int)MIN(name.len, 64u), name.data, of->arch);
@@ -30,7 +31,10 @@ static int check_block(struct model *m, const struct apart_of *of, const struct 
 static void bind_block(struct binder *b, struct model *m, const struct apart_of *of) {
     if ((b->r = check_block(m, of, b->file, b->err)) < 0)
         return;
-    mtp_bind(b, m, of->decoder, of->mtp, of->norm);
+    if (of->own_block)
+        of->own_block(b, m);
+    else
+        mtp_bind(b, m, of->decoder, of->mtp, of->norm);
     bind_only_blocks(b, m->shape.n_layer + MAX(m->shape.drafts, 1u));
 }
 

@@ -11,8 +11,10 @@
 struct apart_of {
     const char *arch;
     const struct decoder *decoder;
-    block_fn mtp; /* NULL: models of this architecture have no blocks */
+    block_fn mtp;
     enum mtp_norm norm;
+    /* Binds the block in place of mtp_bind(); both NULL: models of this architecture have none. */
+    void (*own_block)(struct binder *b, struct model *m);
     bool assisted; /* they may have assistants */
 };
 

@@ -36,6 +36,8 @@ struct arch {
     bool fixed_betas; /* rope_defaults */
     block_fn mtp; /* blocks of multi-token prediction may follow the layers, and are such layers */
     enum mtp_norm mtp_norm;
+    /* Adds the one block that is none of mtp_bind(). */
+    void (*own_block)(struct binder *b, struct model *m);
     /* The rule that picks experts. by_keys: the file's keys decide, and @gating holds where they do
      * not. normed: weights are normalised whatever the keys say. Default: softmax, normalised, in
      * all layers. */
@@ -317,7 +319,7 @@ static const struct arch archs[] = {
         .name = "deepseek4",
         .rope = ROPE_NORM,
         .experts = EXPERTS_MUST,
-        .no_drafts = true,
+        .own_block = deepseek4_block,
         .routing = {.by_keys = true},
         .bind = deepseek4_bind,
     },
@@ -577,7 +579,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
         m->r = err_set(m->err, 0, NULL,
                        "heads with keys of %u and values of %u numbers are not supported",
                        s->head_dim, value_length);
-    if (a->mtp || a->no_drafts)
+    if (a->mtp || a->own_block || a->no_drafts)
         meta_u32_opt(m, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
     s->n_layer -= model->n_mtp;
     s->rms_eps = (float)eps;
@@ -689,14 +691,17 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     rope_read_sections(&meta, a->sections, &m->shape.rope[0]);
     b.r = b.r < 0 ? b.r : meta.r;
-    uint32_t own = drafts && a->mtp && !block ? mtp_found(&b, m) : 0;
+    uint32_t own = drafts && (a->mtp || a->own_block) && !block ? mtp_found(&b, m) : 0;
+    own = a->own_block ? MIN(own, 1u) : own;
     if (drafts && !block && m->n_mtp && !own)
         snprintf(m->no_drafts, sizeof(m->no_drafts), "%s",
                  a->no_drafts ? "blocks of this architecture are not supported"
                               : "the file does not have its tensors");
     for (uint32_t l = m->shape.n_layer + own; l < m->shape.n_layer + m->n_mtp; l++)
         bind_skip(&b, l);
-    if (own)
+    if (own && a->own_block)
+        a->own_block(&b, m);
+    else if (own)
         mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
     else if (block)
         apart_bind(&b, m,
@@ -704,6 +709,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
                                       .decoder = &a->decoder,
                                       .mtp = a->mtp,
                                       .norm = a->mtp_norm,
+                                      .own_block = a->own_block,
                                       .assisted = a->bind == gemma4_bind},
                    block);
     if (b.r == 0 && m->r == 0) {

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine/arch/mtp.h"
+#include "engine/condensed.h"
 #include "engine/meta.h"
 #include "engine/rope.h"
 #include "engine/sinkhorn.h"
@@ -15,26 +17,26 @@ struct plan {
     float limit, shared_limit;        /* 0: none */
 };
 
-/* Reads the positions of the blocks of each layer. Entries behind the layers are those of MTP
- * blocks. */
-static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t *out) {
+/* Reads the positions of the blocks of @n layers, of which those of MTP blocks, behind the first
+ * @n_layer, have none; there may be more entries. */
+static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *out) {
     char key[96];
-    uint32_t n = 0;
+    uint32_t n_with = 0;
 
     snprintf(key, sizeof(key), "%s.attention.compress_ratios", m->arch);
     const struct gguf_array *a = gguf_array(m->file, key);
-    if (m->r == 0 && (!a || gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer))
+    if (m->r == 0 && (!a || gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n))
         m->r = err_set(m->err, 0, NULL, "'%s' has no entry for some layers", key);
-    for (uint32_t l = 0; l < n_layer && m->r == 0; l++) {
+    for (uint32_t l = 0; l < n && m->r == 0; l++) {
         double v = gguf_array_num(a, l);
 
-        if (v != 0 && v != BLOCK_SHORT && v != BLOCK_LONG)
-            m->r = err_set(m->err, 0, NULL,
-                           "'%s' is %g for layer %u; only 0, 4 and 128 are supported", key, v, l);
+        if (v != 0 && (l >= n_layer || (v != BLOCK_SHORT && v != BLOCK_LONG)))
+            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u; only 0%s supported", key, v,
+                           l, l < n_layer ? ", 4 and 128 are" : " is");
         else
-            n += (out[l] = (uint32_t)v) != 0;
+            n_with += (out[l] = (uint32_t)v) != 0;
     }
-    if (m->r == 0 && n == 0)
+    if (m->r == 0 && n_with == 0)
         m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
 }
 
@@ -100,6 +102,15 @@ static void count_layers(const struct gguf *file, struct model *m) {
     }
 }
 
+/* Reads what no shape has, of @n layers, the last of which may be the block that drafts. */
+static void read_plan(struct meta *m, const struct model_shape *s, uint32_t n, struct plan *p) {
+    meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
+    meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
+    read_blocks(m, s->n_layer, n, p->block);
+    p->limit = read_limit(m, "swiglu_clamp_exp", n);
+    p->shared_limit = read_limit(m, "swiglu_clamp_shexp", n);
+}
+
 static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     struct condensed_shape *c = &s->condensed;
     uint32_t func;
@@ -107,18 +118,14 @@ static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     meta_u32(m, "attention.sliding_window", 1, 4096, &c->window);
     meta_u32(m, "attention.q_lora_rank", 1, 1u << 16, &c->q_rank);
     meta_u32(m, "attention.output_group_count", 1, 256, &c->n_group);
-    meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
     meta_u32(m, "attention.indexer.head_count", 1, 256, &c->n_index);
     meta_u32(m, "attention.indexer.key_length", 16, 1024, &c->index_dim);
     meta_u32(m, "attention.indexer.top_k", 1, 1u << 20, &c->n_block);
-    meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
     meta_u32(m, "expert_gating_func", 4, 4, &func);
     meta_refuse_other(m, "leading_dense_block_count", 0);
     s->gating = GATING_ROOT;
-    read_blocks(m, s->n_layer, p->block);
+    read_plan(m, s, s->n_layer, p);
     read_streams(m, &s->stream);
-    p->limit = read_limit(m, "swiglu_clamp_exp", s->n_layer);
-    p->shared_limit = read_limit(m, "swiglu_clamp_shexp", s->n_layer);
     read_rope(m, s);
     if (m->r < 0)
         return;
@@ -136,14 +143,12 @@ static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     };
 }
 
-/* x = the blend of the streams for branch @what of layer @l; behind the layers, for the logits. */
-static void add_blend(struct binder *b, struct model *m, uint32_t l, const char *what) {
+/* x = the blend of the streams in layer @l by the tensors that begin with @name; @ends: behind the
+ * layers, for the logits. */
+static void add_blend(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
-    bool ends = l == m->shape.n_layer;
     uint64_t n_out = ends ? n : m->shape.stream.n_low;
-    char name[32];
 
-    snprintf(name, sizeof(name), ends ? "output_hc" : "blk.%u.hc_%s", l, what);
     model_add(m, &(struct model_op){
                      .kind = OP_BLEND,
                      .layer = l,
@@ -151,6 +156,14 @@ static void add_blend(struct binder *b, struct model *m, uint32_t l, const char 
                      .weigh = bind_vector(b, BIND_MUST, ends ? 1 : 3, "%s_scale.weight", name),
                      .pick_bias = bind_vector(b, BIND_MUST, n_out, "%s_base.weight", name),
                  });
+}
+
+/* That of branch @what. */
+static void add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
+    char name[32];
+
+    snprintf(name, sizeof(name), "blk.%u.hc_%s", l, what);
+    add_blend(b, m, l, name, false);
 }
 
 static void add_spread(struct model *m, uint32_t l, bool begins) {
@@ -235,6 +248,8 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
     const struct condensed_shape *c = &s->condensed;
     uint32_t block = p->block[l];
     uint8_t rope = block > 0;
+    bool drafts = l >= s->n_layer;
+    const struct model_op keys = {.kind = OP_LEAN_KEYS, .layer = l, .more = s->state.n_more};
     uint64_t first = 0, n_q = (uint64_t)s->n_head * s->head_dim;
     enum bind_need index = block == BLOCK_SHORT ? BIND_MUST : BIND_NEVER;
 
@@ -250,6 +265,10 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                .q_norm = bind_vector(b, BIND_MUST, c->q_rank, "blk.%u.attn_q_a_norm.weight", l),
                .k_norm = bind_vector(b, BIND_MUST, s->head_dim, "blk.%u.attn_kv_a_norm.weight", l),
            });
+    if (drafts) { /* its window lies behind those of the layers */
+        model_add(m, &keys);
+        s->state.n_more += (uint64_t)window_rows(s, &keys) * s->head_dim;
+    }
     model_add(m, &(struct model_op){
                      .kind = OP_LEAN_Q,
                      .layer = l,
@@ -266,7 +285,8 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                      .rope = rope,
                      .block = block,
                      .first_value = first,
-                     .state = s->state.n_layer++,
+                     .state = drafts ? 0 : s->state.n_layer++,
+                     .more = keys.more,
                      .heads = {s->n_head, 1, s->head_dim},
                      .sinks = bind_vector(b, BIND_MUST, s->n_head, "blk.%u.attn_sinks.weight", l),
                  });
@@ -343,6 +363,15 @@ static void add_experts(struct binder *b, struct model *m, const struct plan *p,
         });
 }
 
+static void add_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
+    add_branch(b, m, l, "attn");
+    add_attention(b, m, p, l);
+    add_spread(m, l, false);
+    add_branch(b, m, l, "ffn");
+    add_experts(b, m, p, l);
+    add_spread(m, l, false);
+}
+
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
@@ -355,14 +384,89 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
     add_spread(m, 0, true);
-    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
-        add_blend(b, m, i, "attn");
-        add_attention(b, m, &p, i);
-        add_spread(m, i, false);
-        add_blend(b, m, i, "ffn");
-        add_experts(b, m, &p, i);
-        add_spread(m, i, false);
-    }
-    add_blend(b, m, s->n_layer, "");
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++)
+        add_layer(b, m, &p, i);
+    add_blend(b, m, s->n_layer, "output_hc", true);
     model_add(m, &logits);
+}
+
+/* -- the block that drafts --------------------------------------------------------------------- */
+
+/* s = what block @l makes of all streams of the position before and of the token. */
+static void add_draft_in(struct binder *b, struct model *m, uint32_t l) {
+    uint64_t n = m->shape.n_embd;
+    const struct tensor *own =
+        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.embed_tokens.weight", l);
+    struct model_op embed = m->op[0];
+
+    embed.w[0] = own ? own : embed.w[0];
+    model_add(m, &embed);
+    model_add(m, &(struct model_op){
+                     .kind = OP_DRAFT_IN,
+                     .layer = l,
+                     .streams = true,
+                     .q_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.enorm.weight", l),
+                     .k_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.hnorm.weight", l),
+                     .w = {bind_matrix(b, BIND_MUST, 2 * n, n, "blk.%u.nextn.eh_proj.weight", l)},
+                 });
+}
+
+/* The logits of block @l by @end, the last BLEND, KEEP and LOGITS of the model, with tensors of its
+ * own where the file has them. */
+static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
+                          const struct model_op end[3]) {
+    uint64_t n = m->shape.n_embd;
+    const struct tensor *norm =
+        bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
+    const struct tensor *head =
+        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
+    struct model_op logits = end[2];
+    char name[40], own[64];
+
+    snprintf(name, sizeof(name), "blk.%u.nextn.hc_head", l);
+    snprintf(own, sizeof(own), "%s_fn.weight", name);
+    if (gguf_find(b->file, own))
+        add_blend(b, m, l, name, true);
+    else
+        model_add(m, &end[0]);
+    logits.norm = norm ? norm : logits.norm;
+    logits.w[0] = head ? head : logits.w[0];
+    model_add(m, &end[1]);
+    model_add(m, &logits);
+}
+
+/* Divides the ops into passes. The block begins at @begin, and its queries behind its keys. */
+static void divide(struct model *m, uint32_t begin) {
+    uint32_t queries = begin;
+
+    while (m->op[queries].kind != OP_LEAN_Q)
+        queries++;
+    m->pass[PASS_MODEL].run[0].end = queries;
+    m->pass[PASS_HOLES] = m->pass[PASS_MODEL];
+    m->pass[PASS_DRAFT].run[0] = (struct op_run){begin, queries};
+    m->pass[PASS_DRAFT].run[1] = (struct op_run){queries, m->n_ops};
+    m->shape.drafts = 1;
+    m->shape.keeps_streams = true;
+}
+
+void deepseek4_block(struct binder *b, struct model *m) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    uint32_t l = m->shape.n_layer, begin;
+    struct plan p = {0};
+
+    if (b->r < 0 || m->r < 0)
+        return;
+    read_plan(&meta, &m->shape, l + 1, &p);
+    b->r = meta.r;
+    mtp_keep(m, true);
+    if (b->r < 0 || m->r < 0)
+        return;
+    m->op[m->n_ops - 2].streams = true;
+    const struct model_op end[3] = {m->op[m->n_ops - 3], m->op[m->n_ops - 2], m->op[m->n_ops - 1]};
+    begin = m->n_ops;
+    add_draft_in(b, m, l);
+    add_layer(b, m, &p, l);
+    add_draft_out(b, m, l, end);
+    if (b->r == 0 && m->r == 0)
+        divide(m, begin);
 }

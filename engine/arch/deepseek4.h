@@ -10,3 +10,7 @@
 /* Binds the whole model, in place of decoder_bind(), and reads the hyperparameters that only these
  * models have. */
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d);
+/* Adds the first block of multi-token prediction behind the ops of @m, whose last is LOGITS, and
+ * divides all into passes. It goes on from all residual streams and has a window of its own in the
+ * state, so a pass that leaves holes would save next to nothing: it computes the keys, too. */
+void deepseek4_block(struct binder *b, struct model *m);

@@ -45,8 +45,8 @@ static void run(const struct drafting *g, const char *backend, bool drafts,
     uint32_t n = how->in_company ? 2 : 1;
 
     g->open(g->of, backend, drafts, &d, &w);
-    draft_prompt(prompt[0], 1, N_VOCAB);
-    draft_prompt(prompt[1], 2, N_VOCAB);
+    for (uint32_t i = 0; i < 2; i++)
+        draft_prompt(prompt[i], 1 + i, d.info->n_vocab);
     if (how->after_another) {
         seq[0] = driver_add(&d, prompt[1], N_PROMPT, N_TOKENS, NULL);
         driver_prefill(&d, seq[0], 0);
