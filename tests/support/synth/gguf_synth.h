@@ -106,9 +106,9 @@ static inline bool synth_has_kda(const struct synth_shape *s, uint32_t l) {
 /* First layers of deepseek4 whose experts follow from the token. */
 enum { SYNTH_BY_TOKEN = 3 };
 
-/* Positions of a block of layer @l of deepseek4; 0: it has no blocks. */
-static inline uint32_t synth_block(uint32_t l) {
-    return l < 2 ? 0 : l % 2 ? 128 : 4;
+/* Positions of a block of layer @l of deepseek4; 0: it has no blocks, as the layer that drafts. */
+static inline uint32_t synth_block(const struct synth_shape *s, uint32_t l) {
+    return l < 2 || l >= s->n_layer ? 0 : l % 2 ? 128 : 4;
 }
 
 /* Heads of queries of layer @l. */

@@ -184,12 +184,13 @@ static void write_deepseek4(struct gguf_write *w, const struct synth_shape *s) {
         {"hash_layer_count", SYNTH_BY_TOKEN},
         {"expert_shared_count", 1},
         {"expert_gating_func", 4},
+        {"nextn_predict_layers", s->n_mtp},
     };
 
     write_u32(w, arch, keys, ARRAY_SIZE(keys));
-    gguf_write_array(w, "deepseek4.attention.compress_ratios", GGUF_I32, s->n_layer);
-    for (uint32_t i = 0; i < s->n_layer; i++)
-        gguf_write_item(w, GGUF_I32, synth_block(i));
+    gguf_write_array(w, "deepseek4.attention.compress_ratios", GGUF_I32, s->n_layer + s->n_mtp);
+    for (uint32_t i = 0; i < s->n_layer + s->n_mtp; i++)
+        gguf_write_item(w, GGUF_I32, synth_block(s, i));
     write_f32(w, arch, "attention.compress_rope_freq_base", 160000);
     write_f32(w, arch, "hyper_connection.epsilon", 1e-6);
     write_f32(w, arch, "swiglu_clamp_exp", 10);

@@ -343,7 +343,7 @@ static void plan_kda(struct planner *p, uint32_t i) {
 /* Adds the tensors that make one key of @dim values of a block of tokens, in two halves for short
  * blocks, which overlap. */
 static void plan_condense(struct planner *p, uint32_t i, uint32_t dim, const char *what) {
-    uint32_t block = synth_block(i);
+    uint32_t block = synth_block(p->shape, i);
     uint64_t E = p->shape->n_embd, width = block == 4 ? 2ull * dim : dim;
 
     matrix(p, ROLE_MATRIX, 1.5, E, width, "blk.%u.%s_kv.weight", i, what);
@@ -367,9 +367,9 @@ static void plan_condensed(struct planner *p, uint32_t i) {
     matrix(p, ROLE_MATRIX, 1.5, E, s->head_dim, "blk.%u.attn_kv.weight", i);
     vector(p, 1.4, 0.2, s->head_dim, "blk.%u.attn_kv_a_norm.weight", i);
     vector(p, 0, 1, s->n_head, "blk.%u.attn_sinks.weight", i);
-    if (synth_block(i))
+    if (synth_block(s, i))
         plan_condense(p, i, s->head_dim, "attn_compressor");
-    if (synth_block(i) == 4) {
+    if (synth_block(s, i) == 4) {
         plan_condense(p, i, s->index_dim, "indexer_compressor");
         matrix(p, ROLE_MATRIX, 1, E, s->n_index, "blk.%u.indexer.proj.weight", i);
         matrix(p, ROLE_MATRIX, 1, R, (uint64_t)s->n_index * s->index_dim,

@@ -230,7 +230,7 @@ static int check_experts(const struct synth_shape *s, struct err *err) {
 static int check_deepseek4(const struct synth_shape *s, struct err *err) {
     bool sizes = s->n_kv == 1 && s->n_layer >= SYNTH_BY_TOKEN && s->head_dim % 16 == 0 &&
                  s->n_embd % 16 == 0 && s->n_rot && s->n_rot <= MIN(s->index_dim, s->head_dim) &&
-                 s->q_rank && s->window && !s->n_mtp;
+                 s->q_rank && s->window;
     bool parts = s->n_group && s->n_head % s->n_group == 0 && s->out_rank && s->n_shared == s->n_ff;
     bool index = s->n_index && s->index_dim % 16 == 0 && s->n_chosen && s->n_stream;
 

@@ -122,6 +122,10 @@ Test(gguf_synth, models_with_windows_latent_attention_and_experts_give_sane_logi
         {"bailingmoe3", "ling-3.0-flash,n_layer=4,period=2,n_embd=256,n_head=4,head_dim=64,"
                         "n_rot=16,kv_rank=64,v_dim=32,n_ff=64,n_shared=64,n_dense=128,n_lead=1,"
                         "n_expert=8,n_used=2,n_group=4"},
+        {"deepseek4",
+         "deepseek-v4-flash,n_layer=5,n_embd=256,n_head=4,head_dim=64,n_rot=16,q_rank=64,n_group=2,"
+         "out_rank=32,n_ff=64,n_shared=64,n_expert=8,n_used=2,n_index=2,index_dim=32,n_chosen=4,"
+         "window=8,n_mtp=1"},
         {"minimax-m2", "minimax-m2.7,n_layer=2,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=64,"
                        "n_expert=8,n_used=2,n_rot=32"},
         {"qwen35moe", "qwen3.6-35b-a3b,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=64,"
