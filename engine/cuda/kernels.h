@@ -201,8 +201,8 @@ struct keep_args {
 
 /* pair = (rms norm of x times x_norm, rms norm of h times h_norm), h the hidden state of the
  * position before: of the row before, else what the slot has kept, else zeros; packed. Of hidden
- * states with more values h is the n_x from @part on, and without x that half of pair stays. @keeps:
- * then hidden's last rows are kept as above. Grid: rows; PACK_THREADS threads. */
+ * states with more values h is the n_x from @part on, and without x that half of pair stays.
+ * @keeps: then hidden's last rows are kept as above. Grid: rows; PACK_THREADS threads. */
 struct pair_args {
     const struct batch_head *batch;
     const float *x, *hidden, *x_norm, *h_norm; /* [rows][n_x] or NULL, [rows][n], [n_x] twice */

@@ -1,6 +1,7 @@
 /*
- * What the reader of deepseek4's block of multi-token prediction says of a file that lacks a part of
- * it, the model being served without the block, and what is told of the memory that drafts take.
+ * What the reader of deepseek4's block of multi-token prediction says of a file that lacks a part
+ * of it, the model being served without the block, and what is told of the memory that drafts take.
+ * A block in a file of its own drafts what it drafts in the model's.
  */
 
 #include <criterion/criterion.h>

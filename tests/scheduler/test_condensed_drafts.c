@@ -1,8 +1,8 @@
 /*
- * Drafts by the block of a model with condensed keys, whose window lies in the state: what a request
- * gets is what it gets alone and without drafts, bit for bit, where drafts are wrong and windows and
- * blocks of 4 and of 128 positions go back, behind another's prefix, and with so few pages that
- * requests preempt each other.
+ * Drafts by the block of a model with condensed keys, whose window lies in the state: what a
+ * request gets is what it gets alone and without drafts, bit for bit, where drafts are wrong and
+ * windows and blocks of 4 and of 128 positions go back, behind another's prefix, and with so few
+ * pages that requests preempt each other.
  */
 
 #include <criterion/criterion.h>
