@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * flight_file - the flight recorder in a file: `weftctl dump`, and what weftd writes when a worker
- * has died. `weft-sim replay` reads it (tests/support/flight_read.h). Numbers of requests, tokens and pages
- * are in it, and times; no text, no tokens, no names.
+ * flight_file - the flight recorder in a file: written by `weftctl dump`, and by weftd when a
+ * worker has died; `weft-sim replay` reads it (tests/support/flight_read.h). The file has numbers
+ * of requests, tokens and pages, and times. It has no texts, tokens or names.
  */
 
 #include "proto/flight_tape.h"

@@ -1,6 +1,5 @@
 #include "engine/cpu/kernels.h"
 
-
 /*
  * attention - the inner kernel of attention: up to four queries times a tile of 32 keys. attend.c
  * explains how tiles are put together.

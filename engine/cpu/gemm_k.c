@@ -1,6 +1,5 @@
 #include "engine/cpu/gemm_k.h"
 
-
 /*
  * Panels x tiles for the formats with blocks of 256: int8 activations with one scale a block,
  * weights with an integer scale a sub-block of 32 or 16. In every lane, for a block:

@@ -9,7 +9,6 @@
 #include "grammar/mask/class.h"
 #include "grammar/match/finish.h"
 
-
 struct settling {
     struct machine *m;
     const struct trie *trie;
