@@ -35,7 +35,7 @@ struct engine_fit {
     const char *arch, *backend;
     bool device; /* weights, buffers and KV lie there, and memory is the device's */
     uint64_t weight_bytes, buffer_bytes, page_bytes, state_bytes, n_params;
-    uint64_t device_weight_bytes; /* of weight_bytes those on the device, about; 0: on the CPU */
+    uint64_t device_weight_bytes; /* part of weight_bytes on the device, about; 0: on the CPU */
     bool fetches;                 /* experts of the host are fetched: engine_opts.fetches_experts */
     uint64_t kv_bytes;            /* sum of all pages and states */
     uint64_t window_bytes;        /* size of a page of KV_WINDOW */

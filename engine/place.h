@@ -43,7 +43,7 @@ double place_share(const struct place_case *c, const uint32_t *host);
 struct placement {
     uint32_t n_layers, n_host_layers, n_experts, n_host;
     uint64_t host_bytes;   /* as the host keeps them, also ffn_bytes */
-    uint64_t absent_bytes; /* of experts and FFNs for which the device has no place */
+    uint64_t absent_bytes; /* bytes of experts and FFNs for which the device has no place */
     uint32_t n_host_ffn;   /* layers whose dense FFN lies there, and their bytes */
     uint64_t ffn_bytes;
 };

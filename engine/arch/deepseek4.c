@@ -265,7 +265,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                .q_norm = bind_vector(b, BIND_MUST, c->q_rank, "blk.%u.attn_q_a_norm.weight", l),
                .k_norm = bind_vector(b, BIND_MUST, s->head_dim, "blk.%u.attn_kv_a_norm.weight", l),
            });
-    if (drafts) { /* its window lies behind those of the layers */
+    if (drafts) { /* the window of the block lies behind those of the layers */
         model_add(m, &keys);
         s->state.n_more += (uint64_t)window_rows(s, &keys) * s->head_dim;
     }

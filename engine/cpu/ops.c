@@ -333,7 +333,7 @@ static void pair_line(const struct rows *r, uint32_t i, uint32_t thread) {
         memset(to + n, 0, n * sizeof(*to));
 }
 
-/* As many lines at a time as there is room for. */
+/* Computes the lines in parts of max_rows, for which there is room. */
 int ops_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = b->shape.n_embd, end = s->n_rows * n_lines(b, op), part;

@@ -36,13 +36,13 @@ struct weights {
     struct tensor successor; /* SELECT, like embedding, which is its predecessors' */
 };
 
-struct experts;   /* what a mixture of experts needs: experts.c */
-struct mla;       /* what latent attention needs: mla.c */
+struct experts;   /* buffers of a mixture of experts: experts.c */
+struct mla;       /* buffers of latent attention: mla.c */
 struct streams;   /* buffers of residual streams: streams.c */
 struct condensed; /* buffers of condensed keys: condensed.c */
 struct blocks;    /* buffers of block drafters: blocks.c */
 struct sparse;    /* buffers of sparse attention: sparse.c */
-struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
+struct recurrent; /* states and buffers of recurrent layers: recurrent.c */
 
 /* Consecutive rows of the batch that go through the pages together. */
 struct attend_block {

@@ -779,7 +779,7 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     if (ask_memory(b, &n_free, &n_total) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of_all(b);
-    if (b->device.integrated && !b->opts->n_host_pages) /* their number is not known yet */
+    if (b->device.integrated && !b->opts->n_host_pages) /* the number of pages is not known yet */
         need += b->opts->host_kv_bytes;
     uint64_t rest = n_free - MIN(need, n_free);
     *bytes = MAX(rest - rest / 20, b->kv[KV_GLOBAL].page_bytes);
