@@ -40,10 +40,10 @@ static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *
         m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
 }
 
-/* Reads a limit of activations; 0: there is none. */
-static float read_limit(struct meta *m, const char *key, uint32_t n_layer) {
+/* Reads a limit of activations, @otherwise where the file has none; 0: there is no limit. */
+static float read_limit(struct meta *m, const char *key, uint32_t n_layer, float otherwise) {
     char full[96];
-    double v = 0, all;
+    double v = (double)otherwise, all;
 
     snprintf(full, sizeof(full), "%s.%s", m->arch, key);
     const struct gguf_array *a = gguf_array(m->file, full);
@@ -107,8 +107,8 @@ static void read_plan(struct meta *m, const struct model_shape *s, uint32_t n, s
     meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
     meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
     read_blocks(m, s->n_layer, n, p->block);
-    p->limit = read_limit(m, "swiglu_clamp_exp", n);
-    p->shared_limit = read_limit(m, "swiglu_clamp_shexp", n);
+    p->limit = read_limit(m, "swiglu_clamp_exp", n, 0);
+    p->shared_limit = read_limit(m, "swiglu_clamp_shexp", n, p->limit);
 }
 
 static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {

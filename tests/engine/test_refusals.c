@@ -295,7 +295,21 @@ Test(refusals, one_limit_is_that_of_all_layers) {
     copy_close(&by_layer);
 }
 
-/* bailingmoe3 is not computed with limits; a number of another type takes the key's place. */
+Test(refusals, the_limit_of_experts_is_that_of_the_shared_one_without_its_own) {
+    static const char own[] = "deepseek4.swiglu_clamp_shexp";
+    struct copy c;
+
+    copy_open(&c, "deepseek4");
+    put_f32(&c, find(&c, "deepseek4.swiglu_clamp_exp") + 4, 0.5f);
+    uint64_t other = digest(&c);
+    put_f32(&c, find(&c, own) + 4, 0.5f);
+    uint64_t right = digest(&c);
+    cr_expect_neq(other, right);
+    rename_to(&c, own, "deepseek4.swiglu_clamp_shex!");
+    cr_expect_eq(digest(&c), right);
+    copy_close(&c);
+}
+
 /* The key takes the place of another, without which all of a head turns. */
 Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
     static const char key[] = "deepseek4.rope.dimension_count";
@@ -312,6 +326,7 @@ Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
     copy_close(&without);
 }
 
+/* bailingmoe3 is not computed with limits; a number of another type takes the key's place. */
 Test(refusals, one_limit_is_refused_where_none_is_computed) {
     struct copy c;
 
