@@ -31,8 +31,9 @@ const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
 /* Rewrites @tools, which a template refused, as one that takes little: each has a description and
- * parameters with properties, and no schema in them is a boolean, has a null or a list of types.
- * Calls are still held to the schemas as they were given. 0 or -ENOMEM. */
+ * parameters with properties that have one, and no schema in them is a boolean, has a null, a list
+ * of types or a type that JSON Schema does not name. Calls are still held to the schemas as they
+ * were given. 0 or -ENOMEM. */
 int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
 /* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {

@@ -131,24 +131,42 @@ static void simplify_all(yyjson_mut_doc *doc, yyjson_mut_val *schemas) {
     yyjson_mut_obj_foreach(schemas, i, n, key, one) simplify(doc, one);
 }
 
-/* Sets the type of @schema to the first of its types that is not null. */
+/* Returns true if @type is one of JSON Schema's, but null. */
+static bool is_type(yyjson_mut_val *type) {
+    static const char *const types[] = {"string",  "number", "integer",
+                                        "boolean", "array",  "object"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (yyjson_mut_equals_str(type, types[i]))
+            return true;
+    return false;
+}
+
+/* Sets the type of @schema to its first that is_type(), or removes it: macros that translate types
+ * call themselves for each letter of a type that they do not know. They also read which other
+ * members an object has. */
 static void simplify_type(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
     yyjson_mut_val *types = yyjson_mut_obj_get(schema, "type"), *one, *first = NULL;
     size_t i, n;
 
-    if (!yyjson_mut_is_arr(types))
-        return;
+    if (is_type(types))
+        first = types;
     yyjson_mut_arr_foreach(types, i, n, one) {
-        if (!first && yyjson_mut_is_str(one) && !yyjson_mut_equals_str(one, "null"))
+        if (!first && is_type(one))
             first = one;
     }
-    yyjson_mut_obj_remove_key(schema, "type");
-    if (first)
+    if (first != types)
+        yyjson_mut_obj_remove_key(schema, "type");
+    if (first && first != types)
         yyjson_mut_obj_add_strn(doc, schema, "type", json_mut_text(first), json_mut_len(first));
+    if (yyjson_mut_equals_str(first, "object") &&
+        !yyjson_mut_obj_get(schema, "additionalProperties"))
+        yyjson_mut_obj_add_obj(doc, schema, "additionalProperties");
 }
 
 /* Rewrites what templates that walk through @schema stumble over: keywords that are null, schemas
- * that are no object, and lists of types. The depth is that of a body. */
+ * that are no object, lists of types, other types than JSON Schema's and descriptions that are no
+ * text. The depth is that of a body. */
 static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
     static const char *const inner[] = {"items", "additionalProperties"};
     static const char *const many[] = {"properties", "anyOf", "oneOf",
@@ -164,6 +182,8 @@ static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
         if (yyjson_mut_is_null(yyjson_mut_obj_iter_get_val(key)) &&
             !yyjson_mut_equals_str(key, "const") && !yyjson_mut_equals_str(key, "default"))
             yyjson_mut_obj_iter_remove(&it);
+    if (!yyjson_mut_is_str(yyjson_mut_obj_get(schema, "description")))
+        yyjson_mut_obj_remove_key(schema, "description");
     simplify_type(doc, schema);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++)
         if ((v = yyjson_mut_obj_get(schema, inner[i])) && (i == 0 || yyjson_mut_is_obj(v)))
@@ -172,20 +192,25 @@ static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
         simplify_all(doc, yyjson_mut_obj_get(schema, many[i]));
 }
 
+/* Gives @o an empty description if it has none. Returns false if there is no memory. */
+static bool describe(yyjson_mut_doc *doc, yyjson_mut_val *o) {
+    if (yyjson_mut_is_str(yyjson_mut_obj_get(o, "description")))
+        return true;
+    yyjson_mut_obj_remove_key(o, "description");
+    return yyjson_mut_obj_add_str(doc, o, "description", "");
+}
+
 int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
-    yyjson_mut_val *tool, *parameters;
-    size_t i, n;
+    yyjson_mut_val *tool, *parameters, *key, *property;
+    size_t i, n, k, n_properties;
 
     yyjson_mut_arr_foreach(tools, i, n, tool) {
         yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
 
         if (!f)
             continue;
-        if (!yyjson_mut_is_str(yyjson_mut_obj_get(f, "description"))) {
-            yyjson_mut_obj_remove_key(f, "description");
-            if (!yyjson_mut_obj_add_str(doc, f, "description", ""))
-                return -ENOMEM;
-        }
+        if (!describe(doc, f))
+            return -ENOMEM;
         parameters = yyjson_mut_obj_get(f, "parameters");
         if (!parameters && !(parameters = yyjson_mut_obj_add_obj(doc, f, "parameters")))
             return -ENOMEM;
@@ -193,6 +218,11 @@ int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
         if (!yyjson_mut_is_obj(yyjson_mut_obj_get(parameters, "properties"))) {
             yyjson_mut_obj_remove_key(parameters, "properties");
             if (!yyjson_mut_obj_add_obj(doc, parameters, "properties"))
+                return -ENOMEM;
+        }
+        yyjson_mut_obj_foreach(yyjson_mut_obj_get(parameters, "properties"), k, n_properties, key,
+                               property) {
+            if (!describe(doc, property))
                 return -ENOMEM;
         }
     }

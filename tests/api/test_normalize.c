@@ -252,9 +252,15 @@ Test(real, every_template_takes_what_agents_send) {
 /* Tools of MCP servers: one that a template refuses would end every conversation. */
 Test(real, no_template_refuses_a_tool) {
     static const char *const names[] = {
-        "ByteDance-Seed-OSS",  "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
-        "GigaChat3-10B-A1.8B", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
-        "Qwen3-Coder",         "GLM-4.6",
+        "ByteDance-Seed-OSS",
+        "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+        "GigaChat3-10B-A1.8B",
+        "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+        "Qwen3-Coder",
+        "CohereForAI-c4ai-command-r-plus-tool_use",
+        "GLM-4.6",
+        "Apertus-8B-Instruct",
+        "openai-gpt-oss-120b",
     };
     static const char *const parameters[] = {
         "",
@@ -266,6 +272,21 @@ Test(real, no_template_refuses_a_tool) {
         "\"items\":true},\"c\":{\"type\":\"string\",\"description\":null},\"d\":{\"type\":["
         "\"string\",\"null\"],\"default\":null},\"e\":{\"type\":\"array\",\"items\":[{\"type\":"
         "\"string\"}]}}}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"nu"
+        "ll\"},\"b\":{\"type\":\"date\"},\"c\":{\"type\":\"\"},\"d\":{\"type\":[\"null\""
+        "]}}}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{"
+        "\"type\":\"string\"},{\"type\":\"null\"}],\"default\":null},\"b\":{\"$ref"
+        "\":\"#/$defs/B\"}}}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"ob"
+        "ject\"},\"b\":{\"type\":\"array\"},\"c\":{\"type\":\"object\",\"additional"
+        "Properties\":false}}}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"descripti"
+        "on\":[\"x\"]},\"b\":{\"type\":\"string\",\"enum\":null},\"c\":{\"not\":{}}}"
+        "}",
+        ",\"parameters\":{\"type\":\"object\",\"properties\":{\"type\":{\"type\":"
+        "\"string\"},\"items\":{\"type\":\"array\",\"items\":{\"type\":[\"string\","
+        "\"null\"]}}}}",
     };
     char body[900];
 
