@@ -201,21 +201,23 @@ static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t 
  * all whole blocks. */
 static void check_lean(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t pos0) {
     const uint32_t block = 4, end = pos0 + LEAN_ROWS, n = LEAN_ROWS * n_head * dim;
+    const uint32_t n_kept = window + 8; /* as a block that drafts keeps more than it sees */
     float *q = lean_random(n), *key = lean_random(LEAN_ROWS * dim), *keys, *o = host_new(n * 4);
-    float *sinks = lean_random(n_head), *state = lean_random(2ull * window * dim);
+    float *sinks = lean_random(n_head), *state = lean_random(2ull * n_kept * dim);
     double *right = host_new(n * 8), *z = host_new((window + end) * 8);
     struct lean_args a = {.batch = lean_batch(pos0),
                           .q = device_of(q, n * 4),
                           .key = device_of(key, LEAN_ROWS * dim * 4),
                           .sinks = device_of(sinks, n_head * 4),
-                          .state = device_of(state, 2ull * window * dim * 4),
+                          .state = device_of(state, 2ull * n_kept * dim * 4),
                           .rope = device_new(64),
                           .o = device_new(n * 4),
-                          .stride = (size_t)window * dim,
+                          .stride = (size_t)n_kept * dim,
                           .keys = lean_keys(end, block, dim, &keys),
                           .turn = {.dim = dim},
                           .n_head = n_head,
                           .window = window,
+                          .n_kept = n_kept,
                           .scale = 0.05f};
     char name[100];
 
@@ -230,7 +232,7 @@ static void check_lean(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t 
         for (uint32_t k = 0; k < n_keys; k++) {
             uint32_t p = first + k;
             const float *from = k >= n_window ? keys + (size_t)(k - n_window) * dim
-                                : p < pos0    ? state + (window + p % window) * dim
+                                : p < pos0    ? state + (n_kept + p % n_kept) * dim
                                               : key + (p - pos0) * dim;
             double score = 0;
 
