@@ -3,22 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include "engine/arch/deepseek2.h"
-
-/* Refuses a file whose number @key, or one of whose numbers of layers, is there and not 0. */
-static void refuse_limits(struct meta *m, const char *key) {
-    bool none = true;
-    float all = 0;
-    char full[96];
-
-    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
-    const struct gguf_array *a = gguf_array(m->file, full);
-    for (uint64_t i = 0; none && a && i < gguf_array_n(a); i++)
-        none = gguf_array_type(a) != GGUF_STRING && gguf_array_num(a, i) == 0;
-    if (!a && gguf_has(m->file, full))
-        none = gguf_f32(m->file, full, &all) == 0 && all == 0;
-    if (m->r == 0 && !none)
-        m->r = err_set(m->err, 0, NULL, "'%s' is not supported", full);
-}
+#include "engine/arch/limits.h"
 
 /* The sizes of the delta nets. */
 static void read_kda(struct meta *m, struct model_shape *s) {
@@ -32,8 +17,6 @@ static void read_kda(struct meta *m, struct model_shape *s) {
     meta_f32_opt(m, "kda.gate_lower_bound", -1e3, 0, &lower);
     snprintf(key, sizeof(key), "%s.kda.safe_gate", m->arch);
     gguf_bool(m->file, key, &safe);
-    refuse_limits(m, "swiglu_clamp_exp");
-    refuse_limits(m, "swiglu_clamp_shexp");
     if (m->r < 0)
         return;
     if (d->dim % 16 || d->dim != s->mla.n_value)
@@ -105,17 +88,37 @@ static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
-void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
-    const struct layer l = decoder_layer(m, index);
+/* Binds layer @i: latent attention or Kimi delta attention, then the FFN or experts. */
+static void bind_layer(struct binder *b, struct model *m, const struct decoder *d,
+                       const struct limits *limits, uint32_t i, bool latent) {
+    const struct layer l = decoder_layer(m, i);
 
-    deepseek2_attention(b, m, index, true);
+    if (latent)
+        deepseek2_attention(b, m, i, true);
+    else
+        bind_kda(b, m, i);
+    uint32_t first = m->n_ops;
     decoder_mlp(b, m, d, &l);
+    limits_set(m, first, limits, i);
+}
+
+void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct limits limits;
+
+    if (b->r < 0)
+        return;
+    limits_read(&meta, index + 1, &limits);
+    b->r = meta.r;
+    if (b->r == 0)
+        bind_layer(b, m, d, &limits, index, true);
 }
 
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t n_kv[MODEL_LAYERS_MAX];
     uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array covers blocks, too */
+    struct limits limits;
     struct model_op logits;
 
     assert(m->n_ops == 0 && n_all <= MODEL_LAYERS_MAX);
@@ -123,18 +126,11 @@ void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     m->shape.n_head_kv = 1; /* some files count those before keys are absorbed */
     deepseek2_read(&meta, &m->shape);
     read_kda(&meta, &m->shape);
+    limits_read(&meta, m->shape.n_layer, &limits);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
-    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
-        const struct layer l = decoder_layer(m, i);
-
-        if (n_kv[i]) {
-            bailing3_block(b, m, d, i);
-        } else {
-            bind_kda(b, m, i);
-            decoder_mlp(b, m, d, &l);
-        }
-    }
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
+        bind_layer(b, m, d, &limits, i, n_kv[i] > 0);
     if (b->r == 0 && !m->shape.state.n_layer)
         b->r = err_set(b->err, 0, NULL, "no layer has Kimi delta attention");
     model_add(m, &logits);

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include "engine/arch/limits.h"
 #include "engine/arch/window.h"
 #include "engine/rope.h"
 
@@ -9,34 +10,8 @@
 struct plan {
     uint32_t n_head[MODEL_LAYERS_MAX], n_kv[MODEL_LAYERS_MAX], window;
     bool in_window[MODEL_LAYERS_MAX];
-    float limit[MODEL_LAYERS_MAX], expert_limit[MODEL_LAYERS_MAX]; /* 0: none */
+    struct limits limits;
 };
-
-/* The limits of the layers' activations, or one limit for all; without the key there are none. */
-static void read_limits(struct meta *m, const char *key, uint32_t n_layer, float *out) {
-    double all = 0;
-    char full[96];
-
-    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
-    const struct gguf_array *a = gguf_array(m->file, full);
-    if (!a)
-        meta_f32_opt(m, key, 0, 1e6, &all);
-    for (uint32_t l = 0; l < n_layer; l++)
-        out[l] = all > 1e-6 ? (float)all : 0;
-    if (m->r < 0 || !a)
-        return;
-    if (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < n_layer) {
-        m->r = err_set(m->err, 0, NULL, "'%s' has no number for some layers", full);
-        return;
-    }
-    for (uint32_t l = 0; l < n_layer && m->r == 0; l++) {
-        double v = gguf_array_num(a, l);
-
-        if (!(v >= 0 && v <= 1e6))
-            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u", full, v, l);
-        out[l] = v > 1e-6 ? (float)v : 0;
-    }
-}
 
 /* Reads the numbers of the layers and of the blocks of multi-token prediction behind them. */
 static void read_plan(struct meta *m, const struct model *model, struct plan *p) {
@@ -46,22 +21,11 @@ static void read_plan(struct meta *m, const struct model *model, struct plan *p)
     meta_u32_layers(m, "attention.head_count", 1, s->n_head, n, p->n_head);
     meta_u32_layers(m, "attention.head_count_kv", 1, s->n_head, n, p->n_kv);
     window_read(m, n, 4, p->in_window, &p->window);
-    read_limits(m, "swiglu_clamp_exp", n, p->expert_limit);
-    read_limits(m, "swiglu_clamp_shexp", n, p->limit);
+    limits_read(m, n, &p->limits);
     for (uint32_t l = 0; l < n && m->r == 0; l++)
         if (p->n_head[l] % p->n_kv[l])
             m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
                            l, p->n_head[l], p->n_kv[l]);
-}
-
-/* The experts of a layer have another limit than the FFN of all rows, which the dense layers'
- * is, too. */
-static void set_limits(struct model *m, uint32_t first, float limit, float expert_limit) {
-    for (uint32_t i = first; i < m->n_ops; i++) {
-        struct model_op *op = &m->op[i];
-
-        op->limit = op->kind == OP_GATE_UP ? limit : op->kind == OP_EXPERTS ? expert_limit : 0;
-    }
 }
 
 static void read_window_rope(struct meta *m, struct model_shape *s) {
@@ -99,7 +63,7 @@ static void bind_layer(struct binder *b, struct model *m, const struct decoder *
         decoder_ffn(b, m, d, &l);
     else
         decoder_mlp(b, m, d, &l);
-    set_limits(m, first, p->limit[i], p->expert_limit[i]);
+    limits_set(m, first, &p->limits, i);
 }
 
 void step35_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {

@@ -326,18 +326,6 @@ Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
     copy_close(&without);
 }
 
-/* bailingmoe3 is not computed with limits; a number of another type takes the key's place. */
-Test(refusals, one_limit_is_refused_where_none_is_computed) {
-    struct copy c;
-
-    copy_open(&c, "bailingmoe3");
-    rename_to(&c, "bailingmoe3.expert_gating_func", "bailingmoe3.swiglu_clamp_shexp");
-    const char *why = reason_with(&c, 0, c.bytes, 1);
-    cr_expect(strstr(why, "'bailingmoe3.swiglu_clamp_shexp' is not supported") != NULL, "'%s'",
-              why);
-    copy_close(&c);
-}
-
 /* The norm of the model does not take its place. */
 Test(refusals, a_block_without_its_norm_is_left_out) {
     static const char norm[] = "blk.6.layer_output_norm.weight";
