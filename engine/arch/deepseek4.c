@@ -392,25 +392,6 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
 
 /* -- the block that drafts --------------------------------------------------------------------- */
 
-/* s = what block @l makes of all streams of the position before and of the token. */
-static void add_draft_in(struct binder *b, struct model *m, uint32_t l) {
-    uint64_t n = m->shape.n_embd;
-    const struct tensor *own =
-        bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.embed_tokens.weight", l);
-    struct model_op embed = m->op[0];
-
-    embed.w[0] = own ? own : embed.w[0];
-    model_add(m, &embed);
-    model_add(m, &(struct model_op){
-                     .kind = OP_DRAFT_IN,
-                     .layer = l,
-                     .streams = true,
-                     .q_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.enorm.weight", l),
-                     .k_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.hnorm.weight", l),
-                     .w = {bind_matrix(b, BIND_MUST, 2 * n, n, "blk.%u.nextn.eh_proj.weight", l)},
-                 });
-}
-
 /* The logits of block @l by @end, the last BLEND, KEEP and LOGITS of the model, with tensors of its
  * own where the file has them. */
 static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
@@ -464,7 +445,7 @@ void deepseek4_block(struct binder *b, struct model *m) {
     m->op[m->n_ops - 2].streams = true;
     const struct model_op end[3] = {m->op[m->n_ops - 3], m->op[m->n_ops - 2], m->op[m->n_ops - 1]};
     begin = m->n_ops;
-    add_draft_in(b, m, l);
+    mtp_begin(b, m, 0, true);
     add_layer(b, m, &p, l);
     add_draft_out(b, m, l, end);
     if (b->r == 0 && m->r == 0)

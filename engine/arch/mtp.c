@@ -86,8 +86,7 @@ static uint32_t find_attend(const struct model *m, uint32_t i) {
     return i;
 }
 
-/* x = what block @k begins with */
-static void bind_in(struct binder *b, struct model *m, uint32_t k) {
+void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams) {
     uint64_t n = m->shape.n_embd;
     uint32_t l = m->shape.n_layer + k;
     const struct tensor *own =
@@ -100,6 +99,7 @@ static void bind_in(struct binder *b, struct model *m, uint32_t k) {
                      .kind = OP_DRAFT_IN,
                      .layer = l,
                      .part = k,
+                     .streams = streams,
                      .q_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.enorm.weight", l),
                      .k_norm = bind_vector(b, BIND_MUST, n, "blk.%u.nextn.hnorm.weight", l),
                      .w = {bind_matrix(b, BIND_MUST, 2 * n, n, "blk.%u.nextn.eh_proj.weight", l)},
@@ -208,7 +208,7 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
     const struct model_op ends[2] = {m->op[m->n_ops - 2], m->op[m->n_ops - 1]};
     for (uint32_t k = 0; k < n; k++) {
         begin[k] = m->n_ops;
-        bind_in(b, m, k);
+        mtp_begin(b, m, k, false);
         block(b, m, d, m->shape.n_layer + k);
         keys[k] = find_attend(m, begin[k]);
         if (b->r < 0 || m->r < 0)

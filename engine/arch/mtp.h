@@ -24,6 +24,9 @@ uint32_t mtp_found(const struct binder *b, const struct model *m);
 /* Puts a KEEP in front of the last op of @m, LOGITS. The hidden state is what the final norm gives,
  * and LOGITS has none, or with @late the norm stays with LOGITS. */
 void mtp_keep(struct model *m, bool late);
+/* Adds the beginning of block @k: the embedding, its own or the model's, and the product of its
+ * norm and the hidden state's: x, or with @streams each of the residual streams. */
+void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams);
 /* Adds their ops behind those of @m, whose last is LOGITS, and divides all into passes. Without the
  * first block -EINVAL in @b. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
