@@ -162,12 +162,12 @@ def test_what_befalls_the_next_daemon_does_not_befall_the_requests():
         with Asked(d, requests) as asked:
             pid = upgrade(d)
             next_worker = worker_of(d)
-            os.kill(next_worker, signal.SIGSTOP)
-            wait_until("the requests", lambda: f" requests_moved n={asked.n}" in d.log and tenant(d)["running"] == asked.n)
+            wait_until("the requests", lambda: f" requests_moved n={asked.n}" in d.log and told(d, next_worker) == asked.n)
             refused(d, "still finishes its requests")
             os.kill(next_worker, signal.SIGKILL)
             wait_until("its third worker", lambda: d.log.count(" worker_ready ") == 3)
-            os.kill(worker_of(d), signal.SIGSTOP)
+            third_worker = worker_of(d)
+            wait_until("the requests again", lambda: told(d, third_worker) == asked.n)
             leaves.connection.sock.shutdown(2)
             wait_until("the end of its request", lambda: tenant(d)["running"] == asked.n - 1)
             assert d.process.poll() is None
@@ -175,6 +175,14 @@ def test_what_befalls_the_next_daemon_does_not_befall_the_requests():
             wait_end(pid)
         asked.compare(should)
         assert " requests_came_back n=2" in d.log and d.process.wait(20) == 0
+
+
+def told(d, worker):
+    """Lets a worker that stands still run for a moment. The requests of which it has told the front."""
+    os.kill(worker, signal.SIGCONT)
+    time.sleep(0.005)
+    os.kill(worker, signal.SIGSTOP)
+    return tenant(d)["running"]
 
 
 def tenant(d, name="default"):
