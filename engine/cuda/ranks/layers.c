@@ -1,7 +1,7 @@
 /*
  * layers - devices that have some of the layers each, with their keys and states, and compute them
  * as one device would (docs/design/cuda-devices.md). The first has the embedding, the last the
- * logits and what drafts, and samples. A page or a state has the same number on each.
+ * logits and the block or drafter, and samples. A page or a state has the same number on each.
  *
  *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
  *
@@ -218,6 +218,8 @@ static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool 
     uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
     int r = back ? send(b, b->act.x, x, bytes) : send(b, x, b->act.x, bytes);
 
+    if (!s->n_taps)
+        return r;
     for (const struct model_op *op = s->op; r == 0 && op < s->op + s->n_ops; op++) {
         if (op->kind != OP_TAP || device_of(k, op) > upto)
             continue;
