@@ -376,7 +376,7 @@ enum op_kind {
     /* r = q_norm(w[0] y), k = rope(k_norm(w[1] y)), t = w[2] y / sqrt(index_dim n_index), y = norm
      * x; no w[2]: the layer has no indexer. */
     OP_LEAN_IN,
-    /* k to the window of the op's layer, of rows without queries there. */
+    /* Keeps k in the window of the op's layer, for rows that have no queries there. */
     OP_LEAN_KEYS,
     /* q = rope(w[0] r / its rms), by head */
     OP_LEAN_Q,

@@ -117,7 +117,8 @@ static int alloc_flights(struct engine *e) {
 }
 
 /* Returns true if pass 1 is wanted. A device, or several that divide the layers, computes the
- * model's own block and block drafters, but no assistant; others none. */
+ * model's own block and block drafters, but no assistant; devices that divide the matrices compute
+ * no drafts. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
            !(o->block && dflash_found(o->block) && !ops->run[OP_TAP]) &&
@@ -141,7 +142,7 @@ static void note_pictures(struct engine *e) {
              e->no_encoder);
 }
 
-/* Writes the placement of experts to the info and the note. */
+/* Writes the placement of experts to the info and the note, and returns it. */
 static struct placement tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));

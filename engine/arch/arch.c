@@ -36,7 +36,7 @@ struct arch {
     bool fixed_betas; /* rope_defaults */
     block_fn mtp; /* blocks of multi-token prediction may follow the layers, and are such layers */
     enum mtp_norm mtp_norm;
-    /* Adds the one block that is none of mtp_bind(). */
+    /* Adds the model's only block in place of mtp_bind(). */
     void (*own_block)(struct binder *b, struct model *m);
     /* The rule that picks experts. by_keys: the file's keys decide, and @gating holds where they do
      * not. normed: weights are normalised whatever the keys say. Default: softmax, normalised, in

@@ -158,7 +158,7 @@ static void add_blend(struct binder *b, struct model *m, uint32_t l, const char 
                  });
 }
 
-/* That of branch @what. */
+/* Adds the blend of the streams for branch @what of layer @l. */
 static void add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
     char name[32];
 
@@ -392,8 +392,8 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
 
 /* -- the block that drafts --------------------------------------------------------------------- */
 
-/* The logits of block @l by @end, the last BLEND, KEEP and LOGITS of the model, with tensors of its
- * own where the file has them. */
+/* Adds the logits of block @l: @end, the last BLEND, KEEP and LOGITS of the model, with the block's
+ * own tensors where the file has them. */
 static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
                           const struct model_op end[3]) {
     uint64_t n = m->shape.n_embd;

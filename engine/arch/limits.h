@@ -10,7 +10,7 @@
 #include "engine/model.h"
 
 struct limits {
-    float ffn[MODEL_LAYERS_MAX], experts[MODEL_LAYERS_MAX]; /* of each layer; 0: there is none */
+    float ffn[MODEL_LAYERS_MAX], experts[MODEL_LAYERS_MAX]; /* by layer; 0: no limit */
 };
 
 /* Reads the limits of @n_layer layers, blocks of multi-token prediction among them: an array, or a

@@ -27,7 +27,7 @@ void mtp_keep(struct model *m, bool late);
 /* Adds the beginning of block @k: the embedding, its own or the model's, and the product of its
  * norm and the hidden state's: x, or with @streams each of the residual streams. */
 void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams);
-/* Adds their ops behind those of @m, whose last is LOGITS, and divides all into passes. Without the
- * first block -EINVAL in @b. */
+/* Adds the blocks' ops behind those of @m, whose last is LOGITS, and divides all into passes.
+ * Without the first block -EINVAL in @b. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm);

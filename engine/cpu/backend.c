@@ -69,7 +69,7 @@ void *be_alloc(struct be *b, size_t n, size_t size) {
     return own(b, calloc(MAX(n, 1), size), 0);
 }
 
-/* Gives back what the @o points to. */
+/* Takes *@o from the list and gives its memory back. */
 static void release(struct owned **o) {
     struct owned *old = *o;
 

@@ -168,7 +168,8 @@ int ops_norm(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* x = norm x, which is the hidden state unless a matrix makes that of it; or the streams are. */
+/* Computes x = norm x and keeps it as the hidden state, unless a product is kept already. With
+ * op->streams it keeps the streams and leaves x. */
 static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->width;

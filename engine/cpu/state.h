@@ -220,14 +220,14 @@ const uint32_t *sparse_seen(const struct be *b, uint32_t row);
 /* Buffers for condensed keys; 0 at once when the model has none. 0 or -ENOMEM. */
 int condensed_open(struct be *b, uint32_t max_context);
 
-/* Zeroed memory until be_release(), in huge pages where possible. NULL: there is none, and
- * b->no_memory is set, as by the others. */
+/* Returns @size zeroed bytes until be_release(), in huge pages where possible. Without memory this
+ * function and the next two set b->no_memory and return NULL. */
 void *be_map(struct be *b, size_t size);
-/* Returns such memory of @width floats for each row of the largest batch. */
+/* Returns @width floats for each row of the largest batch, by be_map(). */
 float *be_rows(struct be *b, size_t width);
 /* Returns zeroed memory of malloc() for @n items of @size bytes until be_release(). */
 void *be_alloc(struct be *b, size_t n, size_t size);
-/* Gives back all memory of these. */
+/* Gives back all memory of these functions. */
 void be_release(struct be *b);
 /* Replaces *@acts, of *@have bytes, by zeroed memory of @size bytes where that is more. 0 or
  * -ENOMEM. */

@@ -445,7 +445,7 @@ static uint64_t drafter_bytes(const struct be *b) {
         bool twice = ends_in(t, "norm.weight") || ends_in(t, "_conv_base");
 
         sum += tensor_bytes(b, t, false) * (twice ? 2 : 1);
-        if (is_embedding(t) && !is_first_device(b)) /* which tensor_bytes() counts there */
+        if (is_embedding(t) && !is_first_device(b)) /* tensor_bytes() counts it on the first */
             sum += round_up(t->n_bytes, 512);
         if (ends_in(t, ".attn_k_norm.weight"))
             sum += round_up(b->shape->n_embd * sizeof(float), 512);

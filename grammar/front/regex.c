@@ -124,7 +124,7 @@ static int add_class(struct reader *r, char c, struct cp_set *out) {
     return e;
 }
 
-/* After \p or, with @negate, \P: a property of characters in braces. */
+/* Reads the property in braces behind \p, or with @negate behind \P, and adds its characters. */
 static int read_property(struct reader *r, bool negate, struct cp_set *out) {
     const char *from = r->p + 1, *name = from, *end = at(r, '{') ? from : r->end;
     struct cp_set set = {0};

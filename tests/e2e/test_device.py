@@ -67,7 +67,7 @@ def test_what_fits_on_two_devices():
 
 
 def test_what_is_told_of_fetched_experts():
-    """A device of 420 MB with room for a quarter of the experts: the host has all of these layers' experts, not the rest alone."""
+    """A device of 420 MB has room for a quarter of the experts; the host has all experts of these layers, not only the rest."""
     model = synth("experts-50m", "--arch", "qwen3moe", "--shape", "tiny,n_expert=64,n_used=2,n_ff=512,n_embd=256", "--format", "Q8_0")
     with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
         copy_daemon(folder)
@@ -156,7 +156,7 @@ def test_fetched_experts_give_what_a_device_with_all_gives():
 
 
 def test_condensed_keys_and_states_outlive_their_worker_and_their_daemon():
-    """DeepSeek's windows and condensed keys on a device: a stream whose worker dies, then a restart that finds both on the disk."""
+    """A stream of DeepSeek goes on when its worker dies, and a restart finds windows and condensed keys on the disk."""
     prompt = random_tokens(71, 180)
     flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "512", "--threads", "1", "--speculation", "off")
     text = {"prompt": prompt, "max_tokens": 12, "ignore_eos": True, "temperature": 0}

@@ -178,7 +178,7 @@ def test_what_befalls_the_next_daemon_does_not_befall_the_requests():
 
 
 def told(d, worker):
-    """Lets a worker that stands still run for a moment. The requests of which it has told the front."""
+    """Lets a stopped worker run for a moment. Returns the number of requests that it has reported to the front."""
     os.kill(worker, signal.SIGCONT)
     time.sleep(0.005)
     os.kill(worker, signal.SIGSTOP)

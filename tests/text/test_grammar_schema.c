@@ -515,7 +515,7 @@ Test(grammar_schema, annotations_are_ignored) {
            YES("5"), YES("\"\""));
 }
 
-/* As generators write what a model of a schema leaves open. */
+/* Generators of schemas write null for keywords that the author left out. */
 Test(grammar_schema, null_keywords_are_absent) {
     SCHEMA(
         "{\"type\": \"string\", \"minLength\": null, \"maxLength\": 2, \"pattern\": null, "

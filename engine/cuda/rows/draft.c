@@ -47,7 +47,7 @@ int step_keep(struct step *s, const struct model_op *op) {
         .eps = b->shape->rms_eps,
     };
 
-    assert(b->draft.hidden && op->width == b->shape->n_embd); /* none of an assistant */
+    assert(b->draft.hidden && op->width == b->shape->n_embd); /* assistants have another width */
     int r = step_release(s);
 
     s->kept = true;

@@ -287,7 +287,7 @@ Test(cuda_layers, the_models_block_drafts_what_it_does_on_one_device) {
     }
 }
 
-/* What a drafter reads of each device's layers crosses with x, also of a batch in parts. */
+/* Inputs of layers that a block drafter reads cross devices with x, also in parts of a batch. */
 Test(cuda_layers, a_block_drafter_drafts_what_it_does_on_one_device) {
     static const char *const pairs[][2] = {{"qwen35-mtp", "qwen35-dflash"},
                                            {"qwen35-mtp", "qwen35-dflash2"},
