@@ -2,14 +2,16 @@
  * models - whole models on the device: small random ones against the reference backend and by bits
  * against themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [--prompts | --goals | --drafts | --selftest] [--q8 | --q4] [--two]
- *               [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --drafts | --profile | --selftest] [--q8 | --q4]
+ *               [--two] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's
  * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
  * set for; --q8, --q4: with a KV cache of q8_0 or q4_0; --two: on two devices; --prompts: times of
- * prompts; --drafts: of the model's own block; --selftest: whether the backend takes the device.
+ * prompts; --drafts: of the model's own block; --profile: one step of each kind, for ncu
+ * (--profile-from-start off); --selftest: whether the backend takes the device.
  */
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -676,6 +678,63 @@ static void time_drafts(const void *arg) {
     driver_close(&d);
 }
 
+/* Tells a profiler where the launches of interest begin and end. */
+static void profiler(const char *call) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*fn)(void) = driver ? (int (*)(void))dlsym(driver, call) : NULL;
+
+    if (!fn || fn() != 0)
+        printf("%s: not to be had\n", call);
+}
+
+/* One step of each kind with nothing in flight: 1 to 64 rows that decode behind 1,024 tokens, then
+ * the rows of prompts. Each step's first kernel is the embedding's. */
+static void profile_steps(const void *arg) {
+    static const uint32_t n_seqs[] = {1, 8, 16, 64}, n_rows[] = {512, 2048};
+    const struct timing *t = arg;
+    uint32_t context = 1024 / t->shrink;
+    int32_t prompt[4096];
+    struct driver_seq *all[64];
+    struct driver_opts o = {.backend = "cuda",
+                            .path = t->path,
+                            .page_tokens = 32,
+                            .max_rows = 2048 / t->shrink,
+                            .n_pages = 64 * 1100 / 32 + 2 * 4200 / 32,
+                            .n_listed = 128 * (4200 / 32 + 1),
+                            .kv_type = kv_both(t->kv),
+                            .max_wants = 64,
+                            .max_seqs = 64};
+    struct driver d;
+    uint32_t n = 0;
+
+    open_or_exit(&d, &o);
+    for (size_t r = 0; r < ARRAY_SIZE(n_seqs); r++) {
+        for (; n < MAX(n_seqs[r] / t->shrink, 1u); n++) {
+            random_tokens(prompt, context, d.info->n_vocab, n);
+            all[n] = driver_add(&d, prompt, context, 24, NULL);
+            driver_prefill(&d, all[n], 512 / t->shrink);
+        }
+        driver_decode(&d, all, n, 2, false);
+        profiler("cuProfilerStart");
+        driver_decode(&d, all, n, 1, false);
+        profiler("cuProfilerStop");
+    }
+    for (size_t r = 0; r < ARRAY_SIZE(n_rows); r++) {
+        random_tokens(prompt, 4096 / t->shrink, d.info->n_vocab, n_rows[r]);
+        struct driver_seq *s = driver_add(&d, prompt, 4096 / t->shrink, 1, NULL);
+        struct driver_part part = {s, n_rows[r] / t->shrink};
+
+        driver_step(&d, &part, 1);
+        profiler("cuProfilerStart");
+        driver_step(&d, &part, 1);
+        profiler("cuProfilerStop");
+        driver_drop(&d, s);
+    }
+    while (n-- > 0)
+        driver_drop(&d, all[n]);
+    driver_close(&d);
+}
+
 /* Takes @name from the front of the arguments. */
 static bool takes(int *argc, char ***argv, const char *name) {
     if (*argc < 2 || strcmp((*argv)[1], name) != 0)
@@ -707,7 +766,7 @@ int main(int argc, char **argv) {
     bool tiny = takes(&argc, &argv, "--tiny"), prompts = takes(&argc, &argv, "--prompts");
     struct timing t = {.shrink = tiny ? 32 : 1, .goals = takes(&argc, &argv, "--goals")};
 
-    bool drafts = takes(&argc, &argv, "--drafts");
+    bool drafts = takes(&argc, &argv, "--drafts"), profile = takes(&argc, &argv, "--profile");
     if (takes(&argc, &argv, "--q8"))
         t.kv = ENGINE_KV_Q8_0;
     if (takes(&argc, &argv, "--q4"))
@@ -721,7 +780,9 @@ int main(int argc, char **argv) {
     }
     if (argc > 1) {
         t.path = argv[1];
-        if (drafts)
+        if (profile)
+            profile_steps(&t);
+        else if (drafts)
             report_alone("times of drafts", 90, time_drafts, &t);
         else if (prompts)
             report_alone("times of prompts", 90, time_prompts, &t);

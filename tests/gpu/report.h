@@ -5,7 +5,8 @@
  * checks that run in a process of their own each: after a fault nothing can be computed on a device
  * in the same process, and the other checks are wanted all the same. The parent never touches the
  * device. GPU_IN_PROCESS=1: no processes (for compute-sanitizer). GPU_ONLY=TEXT: only groups of
- * checks whose name holds it; GPU_FAILED: a file for the names of those that failed, a line each.
+ * checks whose name holds it; GPU_SHARD=I/N: only every Nth group from the Ith on, so that N
+ * programs share them. GPU_FAILED: a file for the names of those that failed, a line each.
  */
 
 #include <signal.h>
@@ -136,6 +137,18 @@ static inline void report_note_failed(const char *name) {
     }
 }
 
+/* Returns whether GPU_ONLY and GPU_SHARD leave the next group of checks to this process. */
+static inline bool report_takes(const char *name) {
+    static unsigned n_groups;
+    unsigned shard = 0, n_shards = 1, group = n_groups++;
+
+    if (getenv("GPU_ONLY") && !strstr(name, getenv("GPU_ONLY")))
+        return false;
+    if (getenv("GPU_SHARD") && sscanf(getenv("GPU_SHARD"), "%u/%u", &shard, &n_shards) != 2)
+        abort();
+    return group % n_shards == shard;
+}
+
 /* @fn in a process of its own, ended after @limit_s. Two that hang: the others are not tried. */
 static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(const void *),
                                 const void *arg) {
@@ -144,7 +157,7 @@ static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(c
     double start = report_now();
     int status = 0;
 
-    if (getenv("GPU_ONLY") && !strstr(name, getenv("GPU_ONLY")))
+    if (!report_takes(name))
         return;
     if (getenv("GPU_IN_PROCESS")) {
         fn(arg);

@@ -135,7 +135,7 @@ static unsigned time_cases(struct time_case *c) {
     return n;
 }
 
-enum { TIME_CASES = 64 };
+enum { TIME_CASES = 96 };
 
 static void time_all(const void *arg, unsigned first) {
     struct time_case cases[TIME_CASES];
