@@ -424,15 +424,16 @@ MX_FN uint32_t wide_shared(uint32_t format) {
 /* Products of rows that are packed as cores (pack_args): matmul_wgmma has 128 rows of activations a
  * panel, matmul_wgmma_64 has 64, as matmul_wide. Dynamic shared memory: wgmma_shared(). */
 #define WGMMA_ROWS 128u
-#define WGMMA_SLICES 5u
+#define WGMMA_SLICES(n_rows) ((n_rows) == WGMMA_ROWS ? 5u : 4u)
 
 #define WGMMA_SLICE_BYTES(n_rows) ((n_rows)*64u * 2u)
 
-#define wgmma_slots(format) weight_slots(format, WGMMA_SLICES - 3)
+#define WGMMA_AHEAD 4u /* slices of weights that are under way */
+#define wgmma_slots(format) weight_slots(format, WGMMA_AHEAD)
 
 /* Bytes of shared memory of matmul_wgmma (@n rows: WGMMA_ROWS) and matmul_wgmma_64 (64). */
 MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
-    return WGMMA_SLICES * WGMMA_SLICE_BYTES(n) +
+    return WGMMA_SLICES(n) * WGMMA_SLICE_BYTES(n) +
            CUDA_THREADS / 32 * wgmma_slots(format) * tile_stage_bytes(format);
 }
 

@@ -9,9 +9,12 @@
  *
  * While products of a slice are under way the operands of the next one are made. WGMMA_SLICES
  * slices are in shared memory: that of the products under way, the one before, whose place is free
- * at the next barrier, and three that come. Weights come in a ring of each warp's own.
+ * at the next barrier, and three that come. They come by copies in bulk: what cp.async brings would
+ * need a fence in front of wgmma, and that fence waits for all that is under way. Weights come by
+ * cp.async in a ring of each warp's own.
  */
 
+#include "engine/cuda/attention/bulk.cuh"
 #include "engine/cuda/products/gated.cuh"
 #include "engine/cuda/products/wgmma.cuh"
 
@@ -25,23 +28,34 @@ extern "C" const bool matmul_wgmma_built = false;
 
 #define BLOCKS (2 * SLICE_PAIRS) /* blocks of 16 columns of a slice */
 
+/* Returns the block's barrier of place @i of the ring of slices: the slice there has come. */
+DEVICE uint64_t *slice_has_come(uint32_t i) {
+    SHARED uint64_t full[WGMMA_SLICES(WGMMA_ROWS)];
+
+    return full + i;
+}
+
+/* wgmma_slots() */
+template <int F>
+constexpr uint32_t slots = (WGMMA_AHEAD + Steps<F>::of_stage) / Steps<F>::of_stage + 1;
+
 template <uint32_t N> struct Source {
     static constexpr uint32_t groups = N / PACK_ROWS, slice_bytes = WGMMA_SLICE_BYTES(N);
-    static constexpr uint32_t vectors =
-        slice_bytes / 16 / CUDA_THREADS; /* vectors of 16 bytes that a thread copies */
+    static constexpr uint32_t group_bytes = slice_bytes / groups, slices = WGMMA_SLICES(N);
+    /* Slices whose products may be under way while the next one's operands are made: two, or one,
+     * where another block's products go on beside. */
+    static constexpr uint32_t under_way = N == MATMUL_COLUMNS ? 1 : 2, ahead = slices - under_way;
 
-    const uint8_t *x[vectors]; /* sources of the thread's copies of the next slice */
-    const uint8_t *tiles;      /* the warp's row of tiles */
-    uint32_t slot;             /* offset of the next slice in the ring of slices */
-    uint32_t ring;             /* offset of the warp's; the slices come first */
-    uint32_t n_units;          /* units of segments @first .. @last - 1. */
+    const uint8_t *x;     /* the lane's group of rows: source of its copy of the next slice */
+    const uint8_t *tiles; /* the warp's row of tiles */
+    uint32_t ring;        /* offset of the warp's; the slices come first */
+    uint32_t n_units;     /* units of segments @first .. @last - 1. */
 
     /* The weights of segments @first .. @last - 1 of row tile @tile of those at @all, or of the
      * last one where there is none: four warps multiply together. */
     __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all, uint32_t tile,
                                           uint32_t first, uint32_t last) {
-        slot = 0;
-        ring = WGMMA_SLICES * slice_bytes +
+        ring = slices * slice_bytes +
                threadIdx.x / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
         n_units = m.unit[last] - m.unit[first];
         tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
@@ -51,30 +65,25 @@ template <uint32_t N> struct Source {
      * do not exist are copies of the last: their results are not read. */
     __device__ __forceinline__ void start_rows(const struct matmul_args &a, uint32_t column,
                                                uint32_t at) {
-        uint32_t tid = threadIdx.x, n_rows = count_rows(a);
+        uint32_t n_rows = count_rows(a), group = column * groups + threadIdx.x % 32;
         uint32_t last_group = n_rows ? (n_rows - 1) / PACK_ROWS : 0;
 
-        for (uint32_t k = 0; k < vectors; k++) {
-            uint32_t group = column * groups + k * (groups / vectors) + tid / 64;
-
-            x[k] = (const uint8_t *)a.x +
-                   ((size_t)(group < last_group ? group : last_group) * a.n_blocks * 256 +
-                    (size_t)at * (2 * PACK_ROWS) + tid % 64 * 16);
-        }
+        x = (const uint8_t *)a.x +
+            ((size_t)(group < last_group ? group : last_group) * a.n_blocks * 256 +
+             (size_t)at * (2 * PACK_ROWS));
     }
-    /* Starts on slice @i, the next one. */
+    /* Starts on slice @i, the next one: warps take turns, a lane copies a group of rows. */
     template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
-        uint32_t to = shared_start() + slot + threadIdx.x * 16;
+        uint32_t lane = threadIdx.x % 32, place = i % slices;
 
-        if (i >= n_units * Steps<F>::slices)
+        if (i >= n_units * Steps<F>::slices || threadIdx.x / 32 != i % (CUDA_THREADS / 32))
             return;
-#pragma unroll
-        for (uint32_t k = 0; k < vectors; k++) {
-            copy_async_at<0>(to + k * CUDA_THREADS * 16, x[k]);
-            x[k] += SLICE_PAIRS * 512;
-        }
-        slot += slice_bytes;
-        slot = slot == WGMMA_SLICES * slice_bytes ? 0 : slot;
+        if (lane == 0)
+            bulk_expect(slice_has_come(place), slice_bytes);
+        sync_warp();
+        if (lane < groups)
+            bulk_copy(dynamic_shared() + (place * slice_bytes + lane * group_bytes),
+                      x + (size_t)i * group_bytes, group_bytes, slice_has_come(place));
     }
     /* Stage @s of the weights. */
     template <int F> __device__ __forceinline__ void fetch_weights(uint32_t s) {
@@ -82,37 +91,42 @@ template <uint32_t N> struct Source {
         uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units;
 
         if (first < n_units)
-            fetch_stage<F>(shared_start() + (ring + s % wgmma_slots(F) * bytes + lane),
+            fetch_stage<F>(shared_start() + (ring + s % slots<F> * bytes + lane),
                            tiles + (s * bytes + lane), (n_units - first) * tile_bytes(F));
     }
     /* The first of all. Weights do not change: they come while the kernel before ends. */
     template <int F>
     __device__ __forceinline__ void begin(const struct matmul_args &a, uint32_t column,
                                           uint32_t at) {
-        for (uint32_t s = 0; s < wgmma_slots(F); s++)
+        for (uint32_t s = 0; s < slots<F>; s++)
             fetch_weights<F>(s);
         copy_commit();
-        wait_for_previous();
-        start_rows(a, column, at);
-        for (uint32_t i = 0; i + 2 < WGMMA_SLICES; i++) {
-            fetch_slice<F>(i);
-            copy_commit();
+        if (threadIdx.x == 0) {
+            for (uint32_t k = 0; k < slices; k++)
+                bulk_init(slice_has_come(k));
+            bulk_publish();
         }
-        copy_wait<WGMMA_SLICES - 2>();
+        sync_block();
+        wait_for_previous();
+        fence_bulk();
+        start_rows(a, column, at);
+        for (uint32_t i = 0; i < ahead; i++)
+            fetch_slice<F>(i);
+        copy_wait<0>();
         sync_warp();
     }
     /* Waits for slice @i, and the weights of the next one; for all threads. */
-    __device__ __forceinline__ void wait() {
-        copy_wait<WGMMA_SLICES - 3>();
-        wgmma_publish();
+    template <int F> __device__ __forceinline__ void wait(uint32_t i) {
+        copy_wait<(int)((slots<F> - 1) * Steps<F>::of_stage) - 1>();
+        bulk_wait(slice_has_come(i % slices), i / slices);
         sync_block();
     }
-    /* Behind the products of slice @i: in the places of the slice before the one before, and of the
-     * stage that is used up. */
+    /* Behind the products of slice @i: in the places of the last slice that is no longer under way,
+     * and of the stage that is used up. */
     template <int F> __device__ __forceinline__ void fetch(uint32_t i) {
-        fetch_slice<F>(i + WGMMA_SLICES - 2);
+        fetch_slice<F>(i + ahead);
         if ((i + 1) % Steps<F>::of_stage == 0)
-            fetch_weights<F>((i + 1) / Steps<F>::of_stage - 1 + wgmma_slots(F));
+            fetch_weights<F>((i + 1) / Steps<F>::of_stage - 1 + slots<F>);
         copy_commit();
     }
 };
@@ -161,11 +175,11 @@ template <uint32_t N> struct Walk {
 
         from.template begin<F>(a, column, m.unit[first] * tile_k(F));
         const uint32_t start = wgmma_place(0), n = from.n_units * slices;
-        uint32_t slice = start; /* shared memory of slice i */
         uint32_t segment = first, end = end_of(first, slices), done;
         float c[N / 2];
-        /* Decoded weights of two slices under way: w[0] of even ones of the segment. */
-        uint32_t w[2][BLOCKS][4];
+        constexpr uint32_t under_way = Source<N>::under_way;
+        /* Decoded weights of the slices under way: of two, w[0] of even ones of the segment. */
+        uint32_t w[under_way][BLOCKS][4];
 
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++)
@@ -182,31 +196,31 @@ template <uint32_t N> struct Walk {
                     done = j;
                     break;
                 }
-                const uint8_t *stage = dynamic_shared() + (from.ring + u / units % wgmma_slots(F) *
-                                                                           tile_stage_bytes(F));
+                const uint8_t *stage =
+                    dynamic_shared() + (from.ring + u / units % slots<F> * tile_stage_bytes(F));
                 struct Tile<F> tile; /* the slice's part of a tile */
 
                 int pair =
                     load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
 #pragma unroll
                 for (uint32_t k = 0; k < BLOCKS; k++) {
-                    tile.weights(2 * pair + (int)k, w[j % 2][k]);
-                    wgmma_hold(w[j % 2][k]);
+                    tile.weights(2 * pair + (int)k, w[j % under_way][k]);
+                    wgmma_hold(w[j % under_way][k]);
                 }
-                from.wait();
+                from.template wait<F>(i);
                 if (j == 0 && i == end) {
                     add_up(segment++, c);
                     end = end_of(segment, slices);
                 }
+                const uint32_t slice = start + i % from.slices * (from.slice_bytes / 16);
+
                 wgmma_begin();
 #pragma unroll
                 for (uint32_t k = 0; k < BLOCKS; k++)
-                    wgmma(c, w[j % 2][k], wgmma_operand(slice + k * 16, 128, 1024));
+                    wgmma(c, w[j % under_way][k], wgmma_operand(slice + k * 16, 128, 1024));
                 wgmma_commit();
-                slice += from.slice_bytes / 16;
-                slice = slice == start + WGMMA_SLICES * from.slice_bytes / 16 ? start : slice;
                 from.template fetch<F>(i);
-                wgmma_wait<1>();
+                wgmma_wait<(int)under_way - 1>();
             }
         }
         add_up(segment, c);
@@ -260,7 +274,7 @@ KERNEL(matmul_wgmma, struct matmul_args, CUDA_THREADS, 1) {
 #endif
 }
 
-KERNEL(matmul_wgmma_64, struct matmul_args, CUDA_THREADS, 1) {
+KERNEL(matmul_wgmma_64, struct matmul_args, CUDA_THREADS, 2) {
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
     multiply<MATMUL_COLUMNS>(a, part_of_block(a));
 #endif

@@ -228,6 +228,8 @@ DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float
     }
     if (threadIdx.x == 0)
         a.scale[r] = power_of_two(e);
+    if (a.cores)
+        fence_bulk(); /* matmul_wgmma brings them by copies in bulk */
 }
 
 /* Packs row @row of a.x, with a.up for kinds of two operands, as row @r. */

@@ -363,14 +363,17 @@ static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
 }
 
 /* A digest of all that a product reads of shared memory, where nothing may be on its way. */
-static uint64_t look_at(uint64_t b, uint32_t n, const void *pc) {
+static uint64_t look_at(const char *here, uint64_t b, uint32_t n, const void *pc) {
     uint64_t digest = 0;
 
     for (uint32_t i = 0; i < n / 4; i++) {
         const uint8_t *core = core_of(b, i % 2 * 8, i / 2 * 8);
         uint64_t word;
 
-        simt_check_access(core, 128, SIMT_READ, pc);
+        simt_check_product(core, 128, pc);
+        if (here && hidden &&
+            !simt_check_in_bulk(core, 128)) /* those reach memory as products do */
+            simt_fault("at %s, what was written before the barrier is not published", here);
         for (uint32_t at = 0; at < 128; at += 8) {
             memcpy(&word, core + at, 8);
             digest = (digest ^ word) * 0x9E3779B97F4A7C15ull;
@@ -388,8 +391,6 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
         simt_fault("more than %u products under way", PRODUCTS_MAX);
     if (!f->begun)
         simt_fault("at %s, without wgmma_begin()", here);
-    if (hidden)
-        simt_fault("at %s, what was written before the barrier is not published", here);
     if (f->n_products == 0) {
         memcpy(f->own->sums, d, n / 2 * sizeof(*d));
         memset(d, 0xFF, n / 2 * sizeof(*d));
@@ -398,7 +399,7 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
     }
     *p = {n, f->n_product_groups, {a[0], a[1], a[2], a[3]}, a, d, b, 0};
     if (simt_thread.x % 32 == 0)
-        p->seen = look_at(b, n, __builtin_return_address(0));
+        p->seen = look_at(here, b, n, __builtin_return_address(0));
     f->n_products++;
     f->multiplied = (f->multiplied + b + n) * 0x9E3779B97F4A7C15ull;
 }
@@ -474,7 +475,7 @@ static void finish_products() {
 
         if (p->group + n_left >= first->n_product_groups)
             break;
-        if (p->seen != look_at(p->b, p->n, NULL))
+        if (p->seen != look_at(NULL, p->b, p->n, NULL))
             simt_fault("what wgmma reads has changed before it was waited for");
         multiply_rows(lane, done);
     }

@@ -16,6 +16,7 @@ struct cell { /* of four bytes */
     uint32_t block; /* that wrote last; shared memory */
     uint8_t written, pending;
     uint8_t bar, phase; /* a copy in bulk wrote it: its barrier + 1, and the phase's low bits */
+    bool product;       /* products of wgmma read it last */
 };
 
 struct memory {
@@ -289,6 +290,7 @@ static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
 static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     moment same = c->read ^ m;
 
+    c->product = false;
     if (same >> 4 == 0) { /* the same thread at the same moment */
         c->read |= bytes;
         return;
@@ -487,7 +489,8 @@ void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc)
             fault_at((uintptr_t)from + i, pc, "a copy in bulk of what its kernel has written");
     for (size_t i = 0; m && i < n; i += 4) {
         const struct cell *c = cell_of(m, (uintptr_t)to + i);
-        const moment touched[] = {c->read, c->other, c->write};
+        /* Products of wgmma read as copies in bulk do. */
+        const moment touched[] = {c->product ? 0 : c->read, c->product ? 0 : c->other, c->write};
 
         for (moment then : touched)
             if (!is_fenced(then) && !unordered(then, 15, false, true))
@@ -508,6 +511,23 @@ void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase) {
         c->bar = (uint8_t)(bar + 1);
         c->phase = (uint8_t)phase;
     }
+}
+
+void simt_check_product(const void *p, size_t n, const void *pc) {
+    struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)p) : NULL;
+
+    simt_check_access(p, n, SIMT_READ, pc);
+    for (size_t i = 0; m && i < n; i += 4)
+        cell_of(m, (uintptr_t)p + i)->product = true;
+}
+
+bool simt_check_in_bulk(const void *p, size_t n) {
+    struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)p) : NULL;
+
+    for (size_t i = 0; m && i < n; i += 4)
+        if (!cell_of(m, (uintptr_t)p + i)->bar)
+            return false;
+    return true;
 }
 
 /* -- what the compiler calls ------------------------------------------------------------------- */

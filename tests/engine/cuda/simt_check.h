@@ -97,4 +97,8 @@ void simt_check_prefetch(const void *p, size_t n);
 /* A copy in bulk is under way, or has come with phase @phase of barrier @bar. */
 void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc);
 void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase);
+/* Products of wgmma read it. */
+void simt_check_product(const void *p, size_t n, const void *pc);
+/* Returns true if copies in bulk wrote all of it last. */
+bool simt_check_in_bulk(const void *p, size_t n);
 #endif
