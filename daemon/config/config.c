@@ -386,8 +386,8 @@ const char *config_without_tls(const char *address) {
     return address + (strncmp(address, "tls:", 4) == 0 ? 4 : 0);
 }
 
-/* Returns true if the @n bytes at @host are a name, four numbers, or an address of version 6 in
- * brackets. */
+/* Returns true if the @n bytes at @host are "localhost", "*", an address of version 4, or one of
+ * version 6 in brackets. */
 static bool is_host(const char *host, size_t n) {
     char text[256];
     struct in6_addr addr;
@@ -397,10 +397,12 @@ static bool is_host(const char *host, size_t n) {
         return false;
     memcpy(text, host, n);
     text[bracket ? n - 1 : n] = 0;
-    text[strcspn(text, "%")] = 0; /* the interface of a link-local address */
-    if (bracket)
+    if (bracket) {
+        text[strcspn(text, "%")] = 0; /* the interface of a link-local address */
         return inet_pton(AF_INET6, text + 1, &addr) == 1;
-    return strspn(text, "0123456789.") < n || inet_pton(AF_INET, text, &addr) == 1;
+    }
+    return strcmp(text, "localhost") == 0 || strcmp(text, "*") == 0 ||
+           inet_pton(AF_INET, text, &addr) == 1;
 }
 
 /* Returns true if @address has the form that main.c listens on; binding it may still fail there. */
@@ -542,8 +544,9 @@ int config_check(const struct config *c, struct err *err) {
     for (char *const *l = c->listen; *l; l++) {
         if (!is_address(*l))
             return err_set(err, 0, "listen",
-                           "listen: must be HOST:PORT, such as 127.0.0.1:8080, tls:HOST:PORT or "
-                           "unix:PATH, with a port of at most 65535, not \"%s\"",
+                           "listen: must be ADDRESS:PORT, such as 127.0.0.1:8080, [IPv6]:PORT, "
+                           "tls:ADDRESS:PORT or unix:PATH, with a port of at most 65535, not "
+                           "\"%.150s\"",
                            *l);
         if (strncmp(*l, "unix:", 5) == 0)
             TRY(check_socket("listen", *l + 5, err));

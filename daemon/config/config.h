@@ -102,7 +102,7 @@ bool config_has(const char *key, size_t len);
 /* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
  * or -errno with @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
-/* Returns the HOST:PORT of a listen address that begins with tls:, else @address itself. */
+/* Returns the ADDRESS:PORT of a listen address that begins with tls:, else @address itself. */
 const char *config_without_tls(const char *address);
 /* Checks the rules between options, after all were read. Returns 0, or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);

@@ -110,9 +110,10 @@ const struct option config_table[] = {
            "with the model's MTP block, assistant or block drafter (DFlash); the output does not "
            "change."),
 
-    LIST("listen", "listen", listen, "127.0.0.1:8080",
-         "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT, unix:PATH, or "
-         "tls:HOST:PORT for HTTPS."),
+    LIST(
+        "listen", "listen", listen, "127.0.0.1:8080",
+        "Addresses to serve HTTP on, separated by commas: ADDRESS:PORT, [IPv6]:PORT, unix:PATH, or "
+        "tls:ADDRESS:PORT for HTTPS."),
     STRING(
         "listen", "tls-certificate", tls_certificate, "",
         "A PEM file with the certificate of tls: addresses and its chain, read again on SIGHUP."),

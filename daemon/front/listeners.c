@@ -96,7 +96,8 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
     port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
     if (!colon || colon == at || end == colon + 1 || *end || port < 0 || port > 65535 ||
         (size_t)(colon - at) >= sizeof(host))
-        return err_set(err, 0, "listen", "listen: must be HOST:PORT or unix:PATH, not \"%s\"", at);
+        return err_set(err, 0, "listen", "listen: must be ADDRESS:PORT or unix:PATH, not \"%s\"",
+                       at);
     size_t len = (size_t)(colon - at);
     bool v6 = at[0] == '[' && colon[-1] == ']';
     snprintf(host, sizeof(host), "%.*s", (int)(v6 ? len - 2 : len), at + v6);
