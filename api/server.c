@@ -37,7 +37,8 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
         strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 
     if (r == 0 && !loopback && !a->env.opts.api_keys_file)
-        log_event(WLOG_WARN, "listen_without_keys", "address=%s:%d", host, port);
+        log_event(WLOG_WARN, "listen_without_keys",
+                  strchr(host, ':') ? "address=[%s]:%d" : "address=%s:%d", host, port);
     if (r == 0 && a->service.otlp)
         otlp_set_port(a->service.otlp, *bound_port);
     return r;

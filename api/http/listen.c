@@ -207,6 +207,28 @@ static void on_connection(uv_stream_t *stream, int status) {
     }
 }
 
+/* Says what to do about @r, for which @what cannot be listened on. */
+static const char *advice(const struct listener *l, int r, const char *what) {
+    bool any = strncmp(what, "[::]", 4) == 0 || strncmp(what, "0.0.0.0", 7) == 0;
+
+    if (r == UV_EADDRINUSE && l->local)
+        return ". Stop the program that listens there (ss -lxp names it), or choose another path.";
+    if (r == UV_EADDRINUSE)
+        return any ? ". Stop the program that listens there (ss -ltnp names it), or choose another "
+                     "address; [::] stands for all addresses, those of IPv4 too."
+                   : ". Stop the program that listens there (ss -ltnp names it), or choose another "
+                     "address.";
+    if (l->local && (r == UV_EACCES || r == UV_EPERM || r == UV_EROFS))
+        return ". Choose a folder in which the user of weftd may write.";
+    if (r == UV_EACCES)
+        return ". Only root may take a port below 1024: choose a higher one, or let systemd listen "
+               "(weftd.socket).";
+    if (r == UV_EADDRNOTAVAIL)
+        return ". No interface of this machine has this address (ip address lists those there "
+               "are).";
+    return "";
+}
+
 /* @r: of binding. */
 static int start_listener(struct listener *l, int r, const char *what, struct err *err) {
     const char *name = l->server->opts.name;
@@ -218,10 +240,7 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
         return 0;
     *l->path = 0; /* not ours */
     close_listener(l);
-    err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r),
-            r == UV_EADDRINUSE ? ". Stop the program that listens there (ss -ltnp names it), or "
-                                 "choose another address."
-                               : "");
+    err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r), advice(l, r, what));
     return r;
 }
 
@@ -257,7 +276,7 @@ int http_server_listen_tcp(struct http_server *s, const char *host, int port, bo
         host = "127.0.0.1";
     else if (strcmp(host, "*") == 0)
         host = "0.0.0.0";
-    snprintf(what, sizeof(what), "%.256s:%d", host, port);
+    snprintf(what, sizeof(what), strchr(host, ':') ? "[%.256s]:%d" : "%.256s:%d", host, port);
     if (uv_ip4_addr(host, port, (struct sockaddr_in *)&sa) < 0 &&
         uv_ip6_addr(host, port, (struct sockaddr_in6 *)&sa) < 0)
         return err_set(err, 0, s->opts.name, "%s: %.200s: must be an address", s->opts.name, what);

@@ -141,11 +141,37 @@ def test_backend_that_is_not_there_is_refused():
     assert r.returncode == 78 and "cuda" in r.stderr.lower(), r
 
 
-def test_port_in_use_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = "127.0.0.1:%d" % taken.getsockname()[1]
-        r = run_weftd("--model", tiny_model(), "--listen", address)
-        assert r.returncode == 75 and address in r.stderr and r.stderr.count("\n") == 1, r
+def test_address_that_cannot_be_listened_on_is_named_with_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket(socket.AF_INET6) as taken6:
+        port = taken.getsockname()[1]
+        cases = [(f"127.0.0.1:{port}", 75, "address already in use. Stop the program that listens there (ss -ltnp names it)"),
+                 (f"[::]:{port}", 75, "those of IPv4 too"), ("192.0.2.7:8080", 75, "No interface of this machine has this address")]
+        try:
+            taken6.bind(("::1", 0))
+            taken6.listen()
+            cases.append(("[::1]:%d" % taken6.getsockname()[1], 75, "in use"))
+        except OSError:  # no IPv6 here
+            cases.pop(1)
+        for address, code, part in cases:
+            r = run_weftd("--model", tiny_model(), "--anonymous", "yes", "--log-level", "error", "--listen", address)
+            assert r.returncode == code and f"listen: {address}: " in r.stderr and part in r.stderr and r.stderr.count("\n") == 1, r
+
+
+def test_what_only_root_may_listen_on_is_named_with_what_to_do():
+    if os.geteuid() != 0:
+        raise Skip("takes another user")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        for file in (program("weftd"), tiny_model()):
+            shutil.copy(file, folder)
+        command = [folder + "/weftd", "--model", folder + "/" + os.path.basename(tiny_model()), "--listen"]
+        cases = [(["unix:" + folder + "/s"], folder + "/s: permission denied. Choose a folder in which the user of weftd may write"),
+                 (["127.0.0.1:0", "--admin-socket", folder + "/s"], folder + "/s: permission denied. Choose a folder")]
+        if int(pathlib.Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) > 81:
+            cases.append((["127.0.0.1:81"], "127.0.0.1:81: permission denied. Only root may take a port below 1024"))
+        for flags, part in cases:
+            r = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=30, user=65534, group=65534, extra_groups=[])
+            assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
 
 
 def test_socket_path_that_cannot_be_used_is_named():
@@ -153,7 +179,7 @@ def test_socket_path_that_cannot_be_used_is_named():
         pathlib.Path(folder, "file").write_text("")
         taken.bind(folder + "/taken")
         taken.listen()
-        cases = [("none/s", 78, f"the folder {folder}/none does not exist"), ("file", 78, "not a socket"), ("taken", 75, "in use")]
+        cases = [("none/s", 78, f"the folder {folder}/none does not exist"), ("file", 78, "not a socket"), ("taken", 75, "in use. Stop the program that listens there (ss -lxp")]
         for name, code, part in cases:
             path = f"{folder}/{name}"
             for flags in (["--listen", "unix:" + path], ["--listen", "127.0.0.1:0", "--admin-socket", path]):
