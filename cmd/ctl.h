@@ -33,8 +33,11 @@ int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *re
 /* Calls like ctl_call(), without a time limit for the answer. */
 int ctl_call_long(struct ctl *c, const char *method, const char *path, struct buf *reply,
                   struct err *err);
-/* Calls like ctl_call(), and parses the answer, which must be a JSON object. @out is the
- * caller's. */
+/* Parses the answer to GET @path, which must be a JSON object, and one that the admin socket gives.
+ * @out is the caller's. */
+int ctl_read(struct ctl *c, const char *path, const struct buf *reply, yyjson_doc **out,
+             struct err *err);
+/* Calls like ctl_call(), and reads the answer like ctl_read(). */
 int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err);
 /* Calls @line for every line of a streamed answer, until the answer ends or @line returns false;
  * then returns CTL_OK. */

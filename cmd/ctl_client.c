@@ -162,13 +162,32 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     return CTL_UNREACHABLE;
 }
 
+/* Says that the API answers, or a daemon of another version. Returns the exit code. */
+static int strange(const struct ctl *c, const char *path, struct err *err) {
+    err_set(err, 0, NULL,
+            "%s: does not know %.100s: this is not the admin socket, or the daemon has another "
+            "version than weftctl (weftctl --version, weftd --version)",
+            c->socket, path);
+    return CTL_REFUSED;
+}
+
+/* Returns true if @path names a request or a model, of which there may be none. */
+static bool names_one(const char *path) {
+    return strchr(path + 1, '/') != NULL;
+}
+
 /* The reason in a refusal, {"error": {"message": ...}}. */
-static int refused(struct ctl *c, long status, const struct buf *reply, struct err *err) {
+static int refused(struct ctl *c, const char *path, long status, const struct buf *reply,
+                   struct err *err) {
     yyjson_doc *doc = ctl_parse(reply->data, reply->len);
     yyjson_val *error = yyjson_obj_get(yyjson_doc_get_root(doc), "error");
     struct printable why = ctl_message(error, "message");
 
-    err_set(err, 0, NULL, "%s: refused: %s (status %ld)", c->socket, why.s, status);
+    /* The API's errors have a type. */
+    if ((status == 404 && (!names_one(path) || yyjson_obj_get(error, "type"))) || status == 405)
+        strange(c, path, err);
+    else
+        err_set(err, 0, NULL, "%s: refused: %s (status %ld)", c->socket, why.s, status);
     yyjson_doc_free(doc);
     return CTL_REFUSED;
 }
@@ -206,7 +225,7 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
     }
     if (code != CURLE_OK && !s->enough)
         return unreachable(c, code, err);
-    return status / 100 == 2 ? CTL_OK : refused(c, status, s->reply, err);
+    return status / 100 == 2 ? CTL_OK : refused(c, path, status, s->reply, err);
 }
 
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
@@ -232,19 +251,37 @@ yyjson_doc *ctl_parse(const char *text, size_t len) {
     return NULL;
 }
 
-int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err) {
-    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
+/* Returns whether the answer to GET @path has the member without which it is one of the API. */
+static bool has_member(yyjson_val *root, const char *path) {
+    static const char *const named[] = {"/health", "/requests", "/models", "/tenants"};
 
-    int r = ctl_call(c, "GET", path, &reply, err);
-    if (r != CTL_OK)
-        return r;
-    yyjson_doc *doc = ctl_parse(reply.data, reply.len);
+    for (size_t i = 0; i < ARRAY_SIZE(named); i++)
+        if (strcmp(path, named[i]) == 0)
+            return yyjson_obj_get(root, path + 1) != NULL;
+    return true;
+}
+
+int ctl_read(struct ctl *c, const char *path, const struct buf *reply, yyjson_doc **out,
+             struct err *err) {
+    yyjson_doc *doc = ctl_parse(reply->data, reply->len);
+
     if (!doc) {
         err_set(err, 0, NULL, "%s: the answer to GET %s is not a JSON object", c->socket, path);
         return CTL_REFUSED;
     }
+    if (!has_member(yyjson_doc_get_root(doc), path)) {
+        yyjson_doc_free(doc);
+        return strange(c, path, err);
+    }
     *out = doc;
     return CTL_OK;
+}
+
+int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err) {
+    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
+    int r = ctl_call(c, "GET", path, &reply, err);
+
+    return r == CTL_OK ? ctl_read(c, path, &reply, out, err) : r;
 }
 
 int ctl_watch(struct ctl *c, const char *path,

@@ -158,12 +158,12 @@ static int run_health(struct call *c) {
 
     if (c->argc > 0)
         return cli_usage("health takes no arguments");
+    yyjson_doc *doc = NULL;
     int r = ctl_call(c->ctl, "GET", "/health", &text, &err);
+    if (r == CTL_OK)
+        r = ctl_read(c->ctl, "/health", &text, &doc, &err);
     if (r != CTL_OK)
         return finish(c, r, &err);
-    yyjson_doc *doc = ctl_parse(text.data, text.len);
-    if (!doc)
-        return cli_fail("the answer to GET /health is not a JSON object");
     struct ctl_cell health = ctl_text(yyjson_doc_get_root(doc), "health");
     struct ctl_cell worker = ctl_text(yyjson_doc_get_root(doc), "worker");
     if (c->json)

@@ -222,7 +222,18 @@ def test_refusals_say_why_and_exit_with_1():
     with Server({("POST", "/requests/5/cancel"): refusal, ("POST", "/drain"): http("<html>", "500 Oops")}):
         assert "no live request has this id (status 404)" in run("cancel", "5", code=1)[1]
         assert "(status 500)" in run("drain", code=1)[1]
-        assert "no such path" in run("stats", code=1)[1]
+
+
+def test_another_program_or_version_is_told_apart():
+    """A command that the daemon lacks, and the daemon's API in place of its admin socket."""
+    of_api = {"error": {"message": "This path does not exist. Did you mean /load?", "type": "not_found", "code": "not_found"}}
+    answers = {("GET", "/usage"): http("<html>", "405 Method Not Allowed"), ("POST", "/models/m/load"): http(of_api, "404 Not Found"),
+               ("GET", "/health"): http({"status": "ok"}), ("GET", "/models"): http({"object": "list", "data": []})}
+    with Server(answers):
+        for command, path in ((["stats"], "/stats"), (["reload"], "/reload"), (["usage"], "/usage"), (["load", "m"], "/models/m/load"),
+                              (["health"], "/health"), (["ps"], "/models")):
+            err = run(*command, code=1)[1]
+            assert f"does not know {path}: this is not the admin socket, or the daemon has another version" in err, err
 
 
 def test_health_tells_by_its_exit_code():
@@ -251,7 +262,7 @@ def test_json_says_why_a_command_fails():
         for command in ("reload", "requests", "health"):
             out, err = run("--json", command, code=1)
             said = json.loads(out)
-            assert said["status"] == "error" and said["code"] == 1 and "refused" in said["error"] and not err, said
+            assert said["status"] == "error" and said["code"] == 1 and ("refused" if command == "reload" else "not know") in said["error"] and not err, said
         assert "weft.conf:3: no" in json.loads(run("--json", "reload", code=1)[0])["error"]
     assert json.loads(run("--json", "reload", code=69)[0])["code"] == 69
 
@@ -426,8 +437,8 @@ def test_top_shows_selects_and_cancels():
         time.sleep(0.7)
         assert len(s.seen) >= n + 4, s.seen[n:]
         s.answers.clear()
-        t.until("no such path")
-        s.answers.update({("GET", "/stats"): http({}), ("GET", "/requests"): http({})})
+        t.until("does not know /stats")
+        s.answers.update({("GET", "/stats"): http({}), ("GET", "/requests"): http({"requests": []})})
         t.until("q quit")
         s.answers[("GET", "/tenants")] = http({"tenants": [{"tenant": "somebody", "class": "batch"}]})
         t.key("t")
