@@ -327,7 +327,7 @@ static int load(struct loading *l) {
         if (r == HUB_STOPPED)
             return FETCH_INTERRUPTED;
         if (r == HUB_LOCAL)
-            return fail_local(l, l->local ? l->local : ENOMEM);
+            return l->local ? fail_local(l, l->local) : CTL_REFUSED;
         bool no_range = r == HUB_REFUSED && reply.status == 416 && l->have > 0;
         if (no_range) { /* the file has fewer bytes than the part there, or no ranges */
             int e = restart(l);

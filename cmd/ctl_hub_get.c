@@ -180,9 +180,10 @@ static void read_head(struct transfer *t) {
     if (curl_easy_getinfo(curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &v) == CURLE_OK)
         r->total = v;
     if (curl_easy_header(curl, "Content-Range", 0, CURLH_HEADER, -1, &h) == CURLHE_OK) {
-        if (sscanf(h->value, "bytes %lld-%lld/%lld", &from, &to, &total) == 3 && from >= 0 &&
-            total >= 0)
-            r->from = from, r->total = total;
+        int n = sscanf(h->value, "bytes %lld-%lld/%lld", &from, &to, &total);
+
+        if (n >= 2 && from >= 0) /* "*" for the total: the server does not know it */
+            r->from = from, r->total = n == 3 ? total : -1;
         else if (sscanf(h->value, "bytes */%lld", &total) == 1 && total >= 0)
             r->total = total;
     }

@@ -186,6 +186,14 @@ def wrong_range(handler, path):
     return True
 
 
+def unknown_total(handler, path):
+    """Answers a range without the size of the whole, as RFC 9110 allows."""
+    data = handler.server.hub.files[path[1:]]
+    start = int(handler.headers["Range"][6:-1])
+    handler.send_body(206, data[start:], [("Content-Range", f"bytes {start}-{len(data) - 1}/*")])
+    return True
+
+
 def larger(handler, path):
     handler.send_body(200, handler.server.hub.files[path[1:]] + b"more")
     return True

@@ -212,6 +212,20 @@ def test_a_server_that_refuses_the_rest_is_asked_for_all():
         assert [headers.get("Range") for _, headers in hub.asked("cdn")] == [None, "bytes=3000-", None]
 
 
+def test_a_range_of_an_unknown_total_is_taken():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.cut_after(3000), fake_hub.unknown_total]
+        check_loaded(home, home.pull(hub, NAME))
+        assert len(hub.asked("cdn")) == 2, hub.seen
+
+
+def test_a_head_that_is_too_long_is_the_hubs_fault():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [lambda h, _: h.send_body(200, MODEL, [("X-Long", "x" * 400000)]) or True]
+        p = home.pull(hub, NAME)
+        assert p.returncode in (1, 69) and "--models" not in p.err and home.files() == [], p.err
+
+
 def test_a_wrong_range_or_size_is_refused():
     with hub_and_home() as (hub, home):
         hub.faults["cdn"] = [fake_hub.cut_after(3000), fake_hub.wrong_range]
