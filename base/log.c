@@ -25,6 +25,7 @@
  */
 
 #define FORMAT_VARIABLE "WEFT_LOG_FORMAT" /* for the processes that this one starts */
+#define LEVEL_VARIABLE "WEFT_LOG_LEVEL"
 
 static enum log_level max_level = WLOG_INFO;
 static enum log_format format = LOG_TEXT;
@@ -86,6 +87,21 @@ void log_set_format(enum log_format f) {
 
 void log_set_level(enum log_level max) {
     max_level = max;
+}
+
+char *log_level_variable(void) {
+    static char text[] = LEVEL_VARIABLE "=6";
+
+    text[sizeof(text) - 2] = (char)('0' + max_level);
+    return text;
+}
+
+enum log_level log_told_level(void) {
+    const char *text = getenv(LEVEL_VARIABLE);
+
+    return text && *text >= '0' + WLOG_ERROR && *text <= '0' + WLOG_DEBUG
+               ? (enum log_level)(*text - '0')
+               : WLOG_INFO;
 }
 
 bool log_enabled(enum log_level level) {

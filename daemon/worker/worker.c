@@ -80,10 +80,12 @@ void worker_build_id(unsigned char out[20]) {
 }
 
 void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
-    static const char *const kept[] = {"JOURNAL_STREAM=", "LD_LIBRARY_PATH=",
-                                       "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
+    static const char *const kept[] = {
+        "JOURNAL_STREAM=",       "WEFT_LOG_FORMAT=",   "LD_LIBRARY_PATH=",
+        "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
     uint32_t n = 0;
 
+    out[n++] = log_level_variable();
     for (char **e = environ; *e; e++)
         for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
             if (strncmp(*e, kept[i], strlen(kept[i])) == 0 && n + 1 < WORKER_ENVIRONMENT_MAX)
@@ -740,7 +742,7 @@ int worker_main(int argc, char **argv) {
     signal(SIGHUP, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit on sizes of files: weights are not kept then */
     sigbus_exit_with(WORKER_CUT_OFF, "");
-    log_init(WLOG_INFO, "worker");
+    log_init(log_told_level(), "worker");
     if (sandbox_worker() < 0)
         log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
     chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, MSG_MAX_QUEUED);

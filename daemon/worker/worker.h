@@ -53,7 +53,7 @@ struct engine_opts worker_draft_opts(const struct config *c);
 
 #define WORKER_ENVIRONMENT_MAX 32u
 
-/* Lists the variables of this process's environment that a worker gets: where logs go, the path
- * of the driver's library, the devices that it may see, and the backend's switches for
- * measurements. */
+/* Lists the variables that a worker gets: the level of the log, and of this process's environment
+ * where logs go and in which format, the path of the driver's library, the devices that it may see,
+ * and the backend's switches for measurements. */
 void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]);

@@ -488,6 +488,14 @@ def test_log_has_one_line_per_request_and_no_prompt():
         assert len(lines) == 1 and "status=200" in lines[0], d.log
 
 
+def test_the_workers_log_has_the_format_and_the_level_of_the_fronts():
+    with Weftd("--log-format", "json") as d:
+        events = [json.loads(line)["event"] for line in d.log.splitlines()]
+        assert "memory" in events, events
+    with Weftd("--log-level", "warn") as d:
+        assert d.log.splitlines() == [f"ready {d.url()}"], d.log
+
+
 def test_log_tells_who_did_what():
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder), "--log-format", "json", "--log-level", "warn") as d:
