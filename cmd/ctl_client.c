@@ -195,12 +195,13 @@ static int refused(struct ctl *c, const char *path, long status, const struct bu
 /* One request. CTL_OK: the answer is in @s; else the exit code, with @err. */
 static int perform(struct ctl *c, const char *method, const char *path, struct sink *s,
                    struct err *err) {
-    char url[512];
+    CLEANUP(freep) char *url = NULL;
     long status = 0;
 
     assert(path[0] == '/' && s->reply);
-    if ((size_t)snprintf(url, sizeof(url), "http://weftd%s", path) >= sizeof(url)) {
-        err_set(err, 0, NULL, "the path is too long");
+    if (asprintf(&url, "http://weftd%s", path) < 0) {
+        url = NULL;
+        err_set(err, 0, NULL, "out of memory");
         return CTL_REFUSED;
     }
     curl_easy_reset(c->curl);

@@ -28,7 +28,7 @@ static bool escape(const char *text, char *out, size_t size) {
 int ctl_change(struct ctl *c, const char *name, const char *what, const char *file,
                struct err *err) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
-    char model[400], path[3000], real[PATH_MAX] = "", at[800];
+    char model[800], path[3000], real[PATH_MAX] = "", at[900];
 
     if (file && !realpath(file, real)) {
         err_set(err, 0, "", "%.300s: there is no such file", file);
@@ -53,7 +53,7 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
 }
 
 int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err) {
-    char model[400] = "", path[420];
+    char model[800] = "", path[820];
 
     if (name && !escape(name, model, sizeof(model))) {
         err_set(err, 0, "", "%.100s: the name is too long", name);

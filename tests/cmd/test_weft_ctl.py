@@ -15,6 +15,7 @@ import tempfile
 import termios
 import threading
 import time
+import urllib.parse
 
 from weftd import Skip, beside, main, parallel, program
 
@@ -215,6 +216,17 @@ def test_cancel_and_drain_post():
         assert run("cancel", "17")[0] == "cancelled\n"
         assert run("drain")[0] == "draining\n"
         assert s.seen == [("POST", "/requests/17/cancel"), ("POST", "/drain")]
+
+
+def test_long_names_and_paths_are_sent_whole():
+    name, file = "\u6a21" * 80, os.path.join(FOLDER.name, "\u578b" * 80)
+    open(file, "w").close()
+    quoted = urllib.parse.quote(name)
+    answers = {("POST", f"/models/{quoted}/swap?file={urllib.parse.quote(os.path.realpath(file))}"): http({"accepted": True}),
+               ("GET", "/models"): http({"models": [{"id": name, "swap": "done"}]}), ("GET", f"/flight/{quoted}"): http("flight")}
+    with Server(answers):
+        run("swap", name, file)
+        run("dump", os.path.join(FOLDER.name, "dump"), name)
 
 
 def test_refusals_say_why_and_exit_with_1():
