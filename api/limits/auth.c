@@ -9,6 +9,7 @@
 #include <time.h>
 #include "api/http/http.h"
 #include "api/http/siphash.h"
+#include "base/printable.h"
 #include "base/sha256.h"
 #include "proto/messages.h"
 
@@ -134,6 +135,10 @@ static int add_line(struct auth *a, char *line, uint32_t number, struct err *err
         snprintf(name, sizeof(name), "%.*s", (int)n_name, line);
     else
         snprintf(name, sizeof(name), "key-%u", a->n_keys + 1);
+    if (!is_printable(name))
+        return err_set(err, 0, "api-keys",
+                       "api-keys: line %u: NAME must be text in UTF-8 without control characters",
+                       number);
     if (!array_resize(&a->keys, a->n_keys + 1, sizeof(*a->keys)))
         return -ENOMEM;
     int r = tenant_of(a, name, &row.tenant);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/un.h>
+#include "base/printable.h"
 #include "base/try.h"
 #include "daemon/config/keyfile.h"
 
@@ -149,7 +150,8 @@ static int set_number(const struct option *o, char *at, const char *text, struct
     return 0;
 }
 
-/* Rejects values that a shell would have changed: a leading ~, and quotes around the text. */
+/* Rejects values of users that a shell would have changed: a leading ~, and quotes around the text.
+ * Names of files, which config_set() gets, may have both. */
 static int check_shell(const struct option *o, const char *text, struct err *err) {
     size_t len = strlen(text);
 
@@ -168,7 +170,6 @@ static int set(struct config *c, const struct option *o, const char *text, struc
     char *at = (char *)c + o->offset;
     int choice = o->choices ? choice_of(o->choices, text) : 0;
 
-    TRY(check_shell(o, text, err));
     if (choice < 0 && o->type != OPTION_UINT)
         return err_set(err, 0, o->key, "%s: must be one of %s, not \"%s\"", o->key, o->choices,
                        text);
@@ -270,6 +271,7 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                        o->type == OPTION_LIST ? "give all values in one, separated by commas"
                                               : "remove one of them");
     f->seen[o - config_table] = true;
+    TRY(check_shell(o, value, err));
     return set(f->c, o, value, err);
 }
 
@@ -338,6 +340,7 @@ static int set_flag(struct config *c, const struct option *o, const char *value,
                     struct err *err) {
     char joined[CONFIG_VALUE_MAX];
 
+    TRY(check_shell(o, value, err));
     if (o->type != OPTION_LIST || !again)
         return set(c, o, value, err);
     size_t n = config_value(c, o, joined, sizeof(joined));
@@ -537,6 +540,9 @@ static int check_socket(const char *key, const char *path, struct err *err) {
 int config_check(const struct config *c, struct err *err) {
     if (!*c->model && !*c->models && !*c->models_dir)
         return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
+    if (!is_printable(c->model_name))
+        return err_set(err, 0, "model-name",
+                       "model-name: must be text in UTF-8 without control characters");
     if (c->engine.page_tokens != 16 && c->engine.page_tokens != 32 && c->engine.page_tokens != 64)
         return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");
     if (!c->listen[0])

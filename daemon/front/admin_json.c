@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <yyjson.h>
+#include "base/printable.h"
 
 /*
  * Each document is built whole and written once. yyjson leaves out what it has no memory for and
@@ -40,11 +41,26 @@ static void alc_free(void *ctx, void *p) {
 
 static const yyjson_alc ALC = {alc_malloc, alc_realloc, alc_free, NULL};
 
+/* Replaces bytes that are not UTF-8, of paths in reasons, by "?". */
+static void make_utf8(char *text, size_t len) {
+    uint32_t c;
+
+    for (size_t i = 0, n; i < len; i += MAX(n, (size_t)1)) {
+        n = utf8_sequence(text + i, len - i, &c);
+        if (n == 0)
+            text[i] = '?';
+    }
+}
+
 /* The text of @d, which is freed; NULL: no memory, now or while it was built. */
 static char *finish(doc_t *d) {
-    char *text = d && !lacks_memory ? yyjson_mut_write(d, 0, NULL) : NULL;
+    size_t len;
+    char *text =
+        d && !lacks_memory ? yyjson_mut_write(d, YYJSON_WRITE_ALLOW_INVALID_UNICODE, &len) : NULL;
 
     yyjson_mut_doc_free(d);
+    if (text)
+        make_utf8(text, len);
     return text;
 }
 

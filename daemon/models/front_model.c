@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/rng.h"
 #include "base/try.h"
 #include "daemon/worker/worker.h"
@@ -30,13 +31,16 @@ static int name_file(int r, const char *path, struct err *err) {
 }
 
 /* "/dir/TinyLlama-00001-of-00002.gguf" is "TinyLlama". */
+/* Returns the name of the model in the file @path. What is not printable is escaped: the name is a
+ * label in /metrics, and clients and operators write it. NULL: out of memory. */
 static char *name_of_file(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *name = strdup(slash ? slash + 1 : path);
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t len = strlen(base), size = len * PRINTABLE_MAX + 1;
+    char *name = malloc(size);
 
     if (!name)
         return NULL;
-    size_t len = strlen(name);
+    len = printable_copy(name, size, base, len, false);
     if (len > 5 && strcmp(name + len - 5, ".gguf") == 0)
         name[len -= 5] = 0;
     if (len > 15 && strncmp(name + len - 9, "-of-", 4) == 0 && name[len - 15] == '-')

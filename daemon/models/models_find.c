@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/model_dir.h"
+#include "base/printable.h"
 #include "daemon/models/front_model.h"
 
 /*
@@ -45,7 +46,8 @@ static int clone_for(struct config *c, const struct config *from, const char *pa
 int models_is_preset(const struct dirent *e) {
     size_t n = strlen(e->d_name), end = sizeof(PRESET_END) - 1;
 
-    return e->d_name[0] != '.' && n > end && strcmp(e->d_name + n - end, PRESET_END) == 0;
+    return e->d_name[0] != '.' && n > end && strcmp(e->d_name + n - end, PRESET_END) == 0 &&
+           is_printable(e->d_name);
 }
 
 /* A preset's model is a path, or the name of a file in models-dir. Puts its path into @c and its

@@ -191,6 +191,20 @@ Test(config, address_without_host_or_port_says_how_one_looks) {
     }
 }
 
+Test(config, name_of_a_model_is_text) {
+    static const struct {
+        const char *name;
+        int r;
+    } all[] = {{"mod\xc3\xa8le 1", 0}, {"mod\xe8le", -EINVAL}, {"a\nb", -EINVAL}, {"~\"x\"", 0}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        cr_assert_eq(config_set(&config, "model", "m.gguf", &err), 0);
+        cr_assert_eq(config_set(&config, "model-name", all[i].name, &err), 0, "%s", err.message);
+        cr_expect_eq(config_check(&config, &err), all[i].r, "%s", all[i].name);
+        cr_expect(all[i].r == 0 || strstr(err.message, "model-name: must be text in UTF-8"));
+    }
+}
+
 Test(config, socket_without_a_path_is_refused) {
     char *argv[] = {"weftd", "--model", "m.gguf", "--listen", "unix:", NULL};
 

@@ -476,6 +476,25 @@ def test_admin_socket_answers_lists_cancels_and_drains():
         assert r.returncode == 69 and r.stderr.count("\n") == 1, r
 
 
+def test_names_that_are_not_utf8_break_no_page():
+    """That of a file becomes text, that of a key is refused, and a path in a reason is made text."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, bad = (pathlib.Path(folder, os.fsdecode(name)) for name in (b"m\xe8\n.gguf", b"bad\xe8.gguf"))
+        shutil.copy(tiny_model(), file)
+        keys = pathlib.Path(folder, "keys")
+        keys.write_bytes(b"ok:k0\nm\xfcller:k1\n")
+        r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--api-keys", str(keys))
+        assert r.returncode == 78 and "line 2: NAME must be text in UTF-8" in r.stderr, r
+        bad.write_bytes(b"no model")
+        with Weftd(model=str(file)) as d:
+            assert r'model_name="m\\xe8\\n"' in d.request("GET", "/metrics")[2]
+            swap = [program("weftctl"), "--socket", d.admin, "swap", r"m\xe8\n"]
+            assert subprocess.run(swap, capture_output=True, timeout=60).returncode == 0
+            assert subprocess.run([*swap, bad], capture_output=True, timeout=60).returncode == 1
+            model = d.admin_request("GET", "/models")[1]["models"][0]
+            assert model["id"] == r"m\xe8\n" and "/bad?.gguf: " in model["swap"], model
+
+
 def test_log_has_one_line_per_request_and_no_prompt():
     with Weftd("--kv-memory", "16M") as d:
         assert re.search(r" memory .* kv_mib=16 .* free_mib=[1-9]", d.log), d.log
