@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "base/files.h"
 #include "base/printable.h"
 
 static void print(const char *fmt, va_list ap, const char *hint) {
@@ -258,6 +259,7 @@ int cli_version(const char *program) {
 
 int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
             char **argv) {
+    files_open_standard();
     if (argc < 2) {
         print_commands(stderr, program, commands, n);
         return CLI_USAGE;

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/json_value.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -462,6 +463,7 @@ int main(int argc, char **argv) {
     struct call c = {.argc = argc - 1, .argv = argv + 1};
     const char *socket = NULL;
 
+    files_open_standard();
     for (int n; c.argc > 0 && c.argv[0][0] == '-'; c.argc -= n, c.argv += n) {
         if (asks_help(c.argv[0]))
             return say_help();

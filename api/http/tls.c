@@ -22,6 +22,7 @@
 #include <openssl/x509v3.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include "base/files.h"
 
 #define PART (64u << 10)      /* bytes of HTTP that are encrypted at a time */
 #define WIRE_MAX (256u << 10) /* a part as records, certificates, answers to key updates */
@@ -45,7 +46,7 @@ static int no_passphrase(char *out, int size, int rwflag, void *ctx) {
 }
 
 static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
-    FILE *f = fopen(path, "re");
+    FILE *f = files_open(path);
     struct stat st;
 
     if (!f)

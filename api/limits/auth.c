@@ -9,6 +9,7 @@
 #include <time.h>
 #include "api/http/http.h"
 #include "api/http/siphash.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "base/sha256.h"
 #include "proto/messages.h"
@@ -173,7 +174,7 @@ int auth_reload(struct auth *a, struct err *err) {
 
     if (!a->file)
         return 0;
-    FILE *file = fopen(a->file, "re");
+    FILE *file = files_open(a->file);
     if (!file)
         return err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(errno));
     if (a->n_tenants && !(next.names = reallocarray(NULL, a->n_tenants, sizeof(*next.names)))) {

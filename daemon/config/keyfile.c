@@ -4,6 +4,7 @@
 #include <ini.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/files.h"
 
 /*
  * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
@@ -77,7 +78,7 @@ int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *c
     struct err local;
     struct reading r = {.path = path, .pair = pair, .ctx = ctx, .err = err ? err : &local};
 
-    r.file = fopen(path, "re");
+    r.file = files_open(path);
     if (!r.file)
         return fail_to_read(path, param, errno, err);
     int bad = ini_parse_stream(read_line, &r, on_pair, &r);

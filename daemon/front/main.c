@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "api/http/tls.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/front/args.h"
@@ -631,7 +632,7 @@ int main(int argc, char **argv) {
     struct err err = {0};
     int r;
 
-    process_open_standard();
+    files_open_standard();
     process_forbid_cores();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);

@@ -1,11 +1,9 @@
 #include "daemon/front/process.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 #include "base/thread.h"
 #include "base/util.h"
 
@@ -26,16 +24,6 @@ bool process_take_flag(int *argc, char **argv, const char *flag) {
 
 int process_printed(void) {
     return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
-}
-
-void process_open_standard(void) {
-    int fd;
-
-    do {
-        fd = open("/dev/null", O_RDONLY);
-    } while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd > STDERR_FILENO)
-        close(fd);
 }
 
 /* A limit of 1 and not 0: with 0 Linux still gives the core to the program of kernel.core_pattern,

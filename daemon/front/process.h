@@ -9,9 +9,6 @@
 bool process_take_flag(int *argc, char **argv, const char *flag);
 /* Ends a program that only prints: returns its exit code, 0 if all output was written. */
 int process_printed(void);
-/* Opens descriptors 0 to 2 if they are closed; otherwise a socket could get one of these numbers
- * and receive printed text. */
-void process_open_standard(void);
 /* Allocates in advance the resources that the first request would need: the threads of
  * uv_queue_work(), their arenas, and stack of the main thread. Runs @loop, which is new, until that
  * is done. Returns 0 or -errno. */

@@ -389,6 +389,17 @@ def test_a_folder_that_may_not_be_written_names_the_option():
             folder.parent.chmod(0o755)
 
 
+def test_nothing_is_printed_into_files():
+    """Programs that close descriptors 0 to 2 before they start another."""
+    for closed in ((2,), (0, 1, 2)):
+        with hub_and_home() as (hub, home):
+            hub.faults["cdn"] = [fake_hub.cut_after(4000), fake_hub.status(500)]
+            p = subprocess.Popen([program("weftctl"), "pull", NAME], env=home.env(hub), stdout=subprocess.DEVNULL,
+                                 preexec_fn=lambda closed=closed: [os.close(fd) for fd in closed])
+            assert p.wait(60) == (1 if 1 in closed else 0), p.returncode
+            assert (home.repo / "Some-Q4_K_M.gguf").read_bytes() == MODEL and not home.parts(), home.files()
+
+
 def test_a_full_disk_keeps_the_part():
     with hub_and_home() as (hub, home):
         p = home.pull(hub, NAME, limit=8192)

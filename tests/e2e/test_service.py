@@ -433,6 +433,24 @@ def test_the_manager_is_told_why_a_reload_was_refused():
             p.wait()
 
 
+def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
+    with tempfile.TemporaryDirectory() as folder:
+        conf = pathlib.Path(folder, "weft.conf")
+        os.mkfifo(conf)
+        writer = threading.Thread(target=conf.write_text, args=("[log]\nlog-level = info\n",))
+        writer.start()
+        with Weftd("--config", conf, "--kv-memory", "64M") as d:
+            writer.join()
+            d.process.send_signal(signal.SIGHUP)
+            wait_until("the refusal", lambda: "reload_refused" in d.log)
+            assert f"{conf}: cannot be read: Resource temporarily unavailable" in d.log and d.health() == 200, d.log
+            writer = threading.Thread(target=conf.write_text, args=("[log]\nlog-level = warn\n",))
+            writer.start()
+            d.process.send_signal(signal.SIGHUP)
+            wait_until("the reload", lambda: "reloaded key=log-level" in d.log)
+            writer.join()
+
+
 def test_admin_socket_answers_lists_cancels_and_drains():
     with Weftd("--max-context", "100000") as d:
         assert os.stat(d.admin).st_mode & 0o777 == 0o660
