@@ -53,8 +53,8 @@ void faults_write(const struct buf *record, const char *dir, uint32_t n, char *p
     if (!dir || !*dir)
         return;
     snprintf(path, size, "%.200s/fault-%u.flight", dir, n % FILES);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     errno = 0;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
     if (!ok && errno == 0)
         errno = ENOSPC; /* a part was written */

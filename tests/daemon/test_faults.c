@@ -52,3 +52,18 @@ Test(faults, a_recording_without_room_leaves_no_file) {
     rmdir(dir);
     buf_deinit(&record);
 }
+
+Test(faults, the_log_says_why_a_recording_was_not_written) {
+    FILE *log = tmpfile();
+    struct buf record = {.max = 64};
+    char path[300], line[300] = "";
+    int fd = dup(STDERR_FILENO);
+
+    cr_assert(log && dup2(fileno(log), STDERR_FILENO) >= 0);
+    faults_write(&record, "/nonexistent", 1, path, sizeof(path));
+    dup2(fd, STDERR_FILENO);
+    rewind(log);
+    cr_expect(!*path && fgets(line, sizeof(line), log) && strstr(line, "No such file"), "%s", line);
+    close(fd);
+    fclose(log);
+}
