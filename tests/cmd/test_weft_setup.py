@@ -62,7 +62,9 @@ def test_the_configuration_names_the_model_and_keeps_the_rest():
             assert m.config.read_text() == after, (before, m.config.read_text())
             before = after
     m.config.chmod(0o640)
-    assert m.setup(m.model).returncode == 0 and m.config.stat().st_mode & 0o777 == 0o640
+    own = m.config.rename(m.folder / "own.conf")
+    m.config.symlink_to(own)
+    assert m.setup(m.model).returncode == 0 and m.config.is_symlink() and m.config.stat().st_mode & 0o777 == 0o640
     told = m.told.read_text()
     assert "enable --quiet --now weftd.socket weftd-admin.socket\n" in told and told.endswith("restart weftd\n"), told
 
@@ -89,6 +91,10 @@ def test_what_the_service_cannot_use_changes_nothing():
     r = m.setup(m.model, text=text)
     assert r.returncode == 1 and "may not read it" in r.stderr, r
     m.model.chmod(0o644)
+    m.folder.chmod(0o750)
+    r = m.setup(m.model)
+    assert r.returncode == 1 and f"{m.folder}: the service may not enter it" in r.stderr, r
+    m.folder.chmod(0o755)
     bad = m.folder / "bad.gguf"
     bad.write_bytes(b"not a model" * 100)
     bad.chmod(0o644)
