@@ -583,6 +583,7 @@ static int serve(struct front *f) {
     struct err err = {0};
 
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* the log or usage may reach a limit on sizes of files */
     log_init(config_log_level(&f->config), "front");
     log_set_format(f->config.log_format);
     if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)

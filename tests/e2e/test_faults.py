@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 import time
 
 from weftd import BACKEND, Weftd, beside, main, random_tokens
@@ -45,6 +46,18 @@ def test_a_log_that_nobody_reads_stops_nothing():
         assert "warn front log_dropped lines=" in text and 'path="/nothing" status=404' in text, text
     os.close(read_end)
     os.close(write_end)
+
+
+def test_a_log_at_the_limit_of_files_stops_nothing():
+    limit = 32 << 20
+    with tempfile.TemporaryFile() as log:
+        log.truncate(limit)
+        log.seek(limit)
+        with Weftd(*FLAGS, wait=False, stderr=log, popen={"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))}) as d:
+            wait_until("it does not serve", lambda: d.process.poll() is not None or d.stats_or_none() and d.stats()["worker"]["state"] == "serving")
+            assert d.process.poll() is None, d.process.returncode
+            d.port = d.listening_port()
+            assert len(d.complete("hello", max_tokens=8, ignore_eos=True)["token_ids"]) == 8 and d.process.poll() is None
 
 
 def few_files(soft, hard):
