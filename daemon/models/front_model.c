@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/rng.h"
@@ -54,7 +55,7 @@ static int read_text_file(const char *key, const char *path, struct buf *out, st
     char chunk[4096];
     size_t n;
     int r = 0;
-    FILE *file = fopen(path, "re");
+    FILE *file = files_open(path);
 
     if (!file)
         return err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));

@@ -437,6 +437,8 @@ def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
     with tempfile.TemporaryDirectory() as folder:
         conf = pathlib.Path(folder, "weft.conf")
         os.mkfifo(conf)
+        r = run_weftd("--check-config", "--model", tiny_model(), "--chat-template", str(conf))
+        assert r.returncode == 78 and "chat-template: " in r.stderr, r
         writer = threading.Thread(target=conf.write_text, args=("[log]\nlog-level = info\n",))
         writer.start()
         with Weftd("--config", conf, "--kv-memory", "64M") as d:
