@@ -72,7 +72,7 @@ static int parse_uint(const char *text, bool size, uint64_t *out) {
         return -EINVAL;
     if (size && *end) {
         static const char units[] = "KMG";
-        const char *u = strchr(units, *end & ~0x20);
+        const char *u = memchr(units, *end & ~0x20, strlen(units));
 
         if (!u || end[1])
             return -EINVAL;

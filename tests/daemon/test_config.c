@@ -388,12 +388,23 @@ Test(config, a_size_has_at_most_one_unit) {
     static const struct {
         const char *text;
         uint64_t bytes; /* 0: it is none */
-    } all[] = {{"7", 7},           {"7K", 7 << 10}, {"7m", 7 << 20},
-               {"1G", 1 << 30},    {"7KB", 0},      {"7T", 0},
-               {"7 K", 0},         {"K", 0},        {"", 0},
-               {"+7", 0},          {"0x7", 0},      {"7k7", 0},
-               {":", 0},           {"/", 0},        {"18446744073709551616", 0},
-               {"17179869184G", 0}};
+    } all[] = {{"7", 7},
+               {"7K", 7 << 10},
+               {"7m", 7 << 20},
+               {"1G", 1 << 30},
+               {"7KB", 0},
+               {"7T", 0},
+               {"7 K", 0},
+               {"K", 0},
+               {"", 0},
+               {"+7", 0},
+               {"0x7", 0},
+               {"7k7", 0},
+               {":", 0},
+               {"/", 0},
+               {"18446744073709551616", 0},
+               {"17179869184G", 0},
+               {"1 ", 0}};
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
         cr_expect_eq(config_set(&config, "kv-memory", all[i].text, &err),
@@ -402,7 +413,7 @@ Test(config, a_size_has_at_most_one_unit) {
             cr_expect_eq(config.engine.kv_bytes, all[i].bytes, "%s", all[i].text);
     }
     cr_expect_str_eq(err.message, "kv-memory: must be a size from 0 to 4096G, such as 512M or 4G, "
-                                  "not \"17179869184G\"");
+                                  "not \"1 \"");
 }
 
 Test(config, yes_and_no_have_four_words_each) {
