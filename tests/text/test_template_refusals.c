@@ -75,6 +75,8 @@ Test(template_refusals, of_filters) {
         {"{{ '{\"a\": 1}'|from_json }}", NULL, "{'a': 1}"},
         {"{{ '{} {}'.format(1) }}", "Replacement index 1 out of range", NULL},
         {"{{ '{a}'.format(b=1) }}", "format() lacks the argument 'a'", NULL},
+        {"{{ ('{' ~ ('\"\\\\u0000\"'|from_json) ~ '}').format() }}", "format() lacks the argument",
+         NULL},
         {"{{ '}'.format() }}", "Single '}' encountered in format string", NULL},
         {"{{ '{'.format() }}", "Single '{' encountered in format string", NULL},
         {"{{ '{0:x}'.format(1) }}", "formats, conversions and attributes", NULL},

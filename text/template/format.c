@@ -275,7 +275,7 @@ static int field_value(struct render *rd, const struct tstr *name, const struct 
         return 0;
     }
     for (size_t i = 0; i < name->len; i++)
-        if (strchr(":!.[", name->data[i]))
+        if (memchr(":!.[", name->data[i], 4))
             return render_fail(rd, "format(): a field is {}, {0} or {name}; formats, conversions "
                                    "and attributes of fields are not supported");
     while (k < args->n_kw && !tstr_equal(args->kw[k].name, name))
