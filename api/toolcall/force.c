@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/json.h"
@@ -16,15 +17,17 @@
 
 #define REFS_DEPTH 64
 
-static const char *or_empty(const char *s) {
-    return s ? s : "";
-}
+int force_refuse(struct force *f, const char *what, ...) {
+    char text[200];
+    va_list ap;
 
-int force_refuse(struct force *f, const char *what) {
-    return err_set_code(
-        f->err, 400, "grammar_unsupported", f->tool->param,
-        "%s%s%s: %s is not supported by the format in which this model writes tool calls.",
-        f->tool->param, f->prop ? ": #/properties/" : "", or_empty(f->prop), what);
+    va_start(ap, what);
+    vsnprintf(text, sizeof(text), what, ap);
+    va_end(ap);
+    return err_set_code(f->err, 400, "grammar_unsupported", f->tool->param,
+                        "%s%s%.48s: %s is not supported by the format of this model's tool calls; "
+                        "change the schema, or send the tool without \"strict\"",
+                        f->tool->param, f->prop ? ": #/properties/" : "", or_empty(f->prop), text);
 }
 
 /* ---- pieces of a shape ---- */
@@ -132,7 +135,7 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
         f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], ir_value(f->n, d));
     }
     if (far)
-        return force_refuse(f, "a reference to a place other than $defs");
+        return force_refuse(f, "a reference to a place other than $defs and definitions");
     *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }
@@ -254,7 +257,9 @@ static int refuse_name(struct force *f) {
     snprintf(name, sizeof(name), "%.*sname", dot ? (int)(dot - param) + 1 : 0, param);
     return err_set_code(
         f->err, 400, "grammar_unsupported", name,
-        "%s: calls of a function with this name cannot be forced; rename the function.", name);
+        "%s: calls of the function \"%.80s\" cannot be forced; a name needs 1 to %u letters, "
+        "digits, '_', '.', '-' and '/'",
+        name, f->tool->name, TOOLCALL_NAME_MAX);
 }
 
 /* NAME name_end ARGUMENTS, for each tool. */
@@ -368,6 +373,6 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     }
     *out = all;
     if (n->too_large && (r == 0 || r == -ENOMEM))
-        r = force_refuse(&f, "a schema of this size");
+        r = force_refuse(&f, "a schema whose grammar has more than %u values", NODES_MAX);
     return r < 0 ? r : n->failed ? -ENOMEM : 0;
 }

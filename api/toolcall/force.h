@@ -32,8 +32,12 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
 /* Refuses rules beside @keyword, which alone is looked at; beside constants a type may stand. */
 int force_alone(struct force *f, yyjson_val *schema, const char *keyword);
 
-/* "This cannot be written in the model's format": -EINVAL. */
-int force_refuse(struct force *f, const char *what);
+static inline const char *or_empty(const char *s) {
+    return s ? s : "";
+}
+
+/* "WHAT is not supported", with its place and the way out: -EINVAL. */
+int force_refuse(struct force *f, const char *what, ...) PRINTF(2, 3);
 /* Checks an object whose members this form spells itself. Returns 0, or an error for keywords that
  * the form cannot hold. */
 int force_check_object(struct force *f, yyjson_val *schema);

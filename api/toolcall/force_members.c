@@ -52,13 +52,14 @@ int force_check_object(struct force *f, yyjson_val *schema) {
         return force_refuse(f, "a schema that does not describe an object");
     for (i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(schema, never[i]))
-            return force_refuse(f, never[i]);
+            return force_refuse(f, "\"%s\"", never[i]);
     if (yyjson_obj_size(properties) > MEMBERS_MAX ||
         yyjson_arr_size(yyjson_obj_get(schema, "required")) > MEMBERS_MAX)
-        return force_refuse(f, "this number of properties");
+        return force_refuse(f, "an object of more than %d properties", MEMBERS_MAX);
     yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
         if (!yyjson_obj_getn(properties, json_text(item), json_len(item)))
-            return force_refuse(f, "a required property without a schema");
+            return force_refuse(f, "the required property \"%.40s\" without a schema",
+                                or_empty(json_cstr(item)));
     }
     return 0;
 }
@@ -103,19 +104,21 @@ static void add_rest(struct force *f, yyjson_mut_val *list, const struct force_m
 int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
                   yyjson_mut_val **out) {
     yyjson_mut_val *either = ir_list(f->n, "either");
-    bool needed = false;
+    size_t n_leading = 0;
 
-    for (size_t i = 0; i < n && !needed; i++) {
+    while (n_leading < n && !item[n_leading].required)
+        n_leading++;
+    if (n_leading > LEADING_MAX)
+        return force_refuse(f, "%zu optional properties before the first required one (at most %d)",
+                            n_leading, LEADING_MAX);
+    for (size_t i = 0; i < n && i <= n_leading; i++) {
         yyjson_mut_val *list = ir_list(f->n, "sequence");
 
-        if (i == LEADING_MAX)
-            return force_refuse(f, "this number of optional properties");
         ir_add(f->n, list, ir_copy(f->n, item[i].what));
         add_rest(f, list, item, i + 1, n, separator);
         ir_add(f->n, either, list);
-        needed = item[i].required;
     }
-    if (!needed)
+    if (n_leading == n)
         ir_add(f->n, either, ir_list(f->n, "sequence"));
     *out = either;
     return 0;
@@ -161,7 +164,9 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 
         f->prop = name;
         if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
-            return force_refuse(f, "this property name");
+            return force_refuse(
+                f, "a property name other than 1 to %u letters, digits, '_', '.' and '-'",
+                TC_KEY_MAX);
         ir_add(f->n, list, ir_text(f->n, "literal", name));
         ir_add(f->n, list, ir_text(f->n, "literal", colon));
         if ((r = value(f, p[i].schema, depth, &what)) == 0)
@@ -320,16 +325,18 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
 
     for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]) && !yyjson_is_false(yyjson_obj_get(s, never[i])))
-            return force_refuse(f, never[i]);
+            return force_refuse(f, "\"%s\"", never[i]);
     if ((min && !yyjson_is_uint(min)) || (max && !yyjson_is_uint(max)) || hi > UINT32_MAX ||
         lo > hi)
-        return force_refuse(f, "this number of items");
+        return force_refuse(
+            f, "a minItems or maxItems that is no whole number up to %u, or out of order,",
+            UINT32_MAX);
     if (hi == 0) {
         *out = bracketed(f, "[", NULL, "]", 0, 0);
         return 0;
     }
     if (yyjson_is_false(items))
-        return force_refuse(f, "this number of items");
+        return force_refuse(f, "\"items\": false without \"maxItems\": 0");
     if (items && !yyjson_is_true(items))
         TRY(gemma_value(f, items, depth + 1, &item));
     else
@@ -346,7 +353,7 @@ static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_m
     if (!yyjson_obj_get(s, "properties") &&
         !yyjson_is_false(yyjson_obj_get(s, "additionalProperties"))) {
         if (yyjson_is_obj(yyjson_obj_get(s, "additionalProperties")))
-            return force_refuse(f, "a schema of additional properties");
+            return force_refuse(f, "a schema in \"additionalProperties\"");
         *out = gemma_any_object(f, ANY_DEPTH - 1);
         return 0;
     }
@@ -391,7 +398,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
 
     TRY(f->n->failed ? -ENOMEM : force_resolve(f, f->tool->parameters, schema, &s));
     if (depth > GEMMA_DEPTH)
-        return force_refuse(f, "nesting this deep");
+        return force_refuse(f, "nesting of more than %d levels", GEMMA_DEPTH);
     for (i = 0; i < ARRAY_SIZE(alone); i++)
         if (yyjson_obj_get(s, alone[i]))
             TRY(force_alone(f, s, alone[i]));
@@ -414,7 +421,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     }
     type = yyjson_obj_get(s, "type");
     if (yyjson_is_str(type) && !json_cstr(type))
-        return force_refuse(f, "such a type");
+        return force_refuse(f, "a \"type\" other than a name or a list of names");
     if (yyjson_is_str(type))
         return gemma_typed(f, s, json_cstr(type), depth, out);
     first = yyjson_arr_get_first(type);
@@ -429,7 +436,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
         yyjson_mut_val *one = NULL;
 
         if (!json_cstr(v))
-            return force_refuse(f, "such a type");
+            return force_refuse(f, "a \"type\" other than a name or a list of names");
         TRY(gemma_typed(f, s, json_cstr(v), depth, &one));
         ir_add(f->n, *out, one);
     }

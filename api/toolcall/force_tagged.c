@@ -130,7 +130,10 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
 
         f->prop = name ? name : "";
         if (!name || !*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
-            return force_refuse(f, "this property name");
+            return force_refuse(f,
+                                "a property name other than 1 to %u letters, digits, '_', '.', "
+                                "'$', '@', ':', '/' and '-'",
+                                TC_KEY_MAX);
         TRY(value_node(f, root, prop, &value));
         value = parameter(f, ir_text(f->n, "literal", name), value);
         ir_add(f->n, *out, force_is_required(schema, key) ? value : ir_optional(f->n, value));

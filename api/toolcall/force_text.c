@@ -60,7 +60,7 @@ int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
     yyjson_obj_foreach(schema, i, n, key, v) {
         if (!yyjson_equals_str(key, keyword) &&
             (!is_note(key) || (!constants && yyjson_equals_str(key, "type"))))
-            return force_refuse(f, "a rule beside a reference, constants or allOf");
+            return force_refuse(f, "\"%.40s\" beside \"%s\"", or_empty(json_cstr(key)), keyword);
     }
     return 0;
 }
@@ -212,9 +212,13 @@ static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
     const char *pattern = json_cstr(yyjson_obj_get(s, "pattern"));
 
     if (yyjson_obj_get(s, "minLength") || yyjson_obj_get(s, "maxLength"))
-        return force_refuse(f, "a pattern beside a length");
+        return force_refuse(f, "\"pattern\" beside \"minLength\" or \"maxLength\"");
     if (!pattern || !narrow(pattern, &b))
-        return force_refuse(f, "this pattern");
+        return force_refuse(
+            f,
+            "the pattern \"%.40s\" (it can have characters other than '<', classes, "
+            "groups, '^' at its beginning and '$' at its end)",
+            or_empty(pattern));
     *out = ir_text(f->n, "regex", b.data);
     return 0;
 }
@@ -225,16 +229,16 @@ static int counted_text(struct force *f, yyjson_val *s, const char *stop, yyjson
     char regex[96];
 
     if ((lo && !yyjson_is_uint(lo)) || (hi && !yyjson_is_uint(hi)) || min > LENGTH_MAX ||
-        (hi && min > max))
-        return force_refuse(f, "such a length");
-    if (hi && max <= LENGTH_MAX) {
+        (hi && (min > max || max > LENGTH_MAX)))
+        return force_refuse(
+            f, "a minLength or maxLength that is no whole number up to %d, or out of order,",
+            LENGTH_MAX);
+    if (hi) {
         snprintf(regex, sizeof(regex), "[^<]{%u,%u}", (unsigned)min, (unsigned)max);
         *out = ir_text(f->n, "regex", regex);
         return 0;
     }
     *out = ir_text(f->n, "free_text", stop);
-    if (hi)
-        return force_refuse(f, "such a length");
     if (!min)
         return 0;
     yyjson_mut_val *list = ir_list(f->n, "sequence");
@@ -253,7 +257,7 @@ static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *s
 
     for (size_t i = 0; i < n; i++, v = json_next(v)) {
         if (!json_cstr(v) || strstr(json_cstr(v), stop))
-            return force_refuse(f, "this constant");
+            return force_refuse(f, "a constant other than a string without \"%s\"", stop);
         yyjson_mut_arr_add_val(texts, ir_value(f->n, v));
     }
     *out = ir_of(f->n, "choice", texts);
@@ -274,7 +278,7 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
 
     for (i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]))
-            return force_refuse(f, "anyOf beside other rules");
+            return force_refuse(f, "\"%s\" beside anyOf or oneOf", never[i]);
     if (any && one)
         return force_refuse(f, "anyOf beside oneOf");
     *out = ir_list(f->n, "either");
@@ -301,17 +305,17 @@ static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const 
     TRY(f->n->failed ? -ENOMEM : force_resolve(f, root, schema, &s));
     assert(depth <= UNION_DEPTH);
     if (depth == UNION_DEPTH)
-        return force_refuse(f, "nesting this deep");
+        return force_refuse(f, "nesting of more than %d levels", UNION_DEPTH);
     for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]))
-            return force_refuse(f, never[i]);
+            return force_refuse(f, "\"%s\"", never[i]);
     for (size_t i = 0; i < ARRAY_SIZE(alone); i++)
         if (yyjson_obj_get(s, alone[i]))
             TRY(force_alone(f, s, alone[i]));
     if ((v = yyjson_obj_get(s, "allOf"))) /* the way to put a description beside a reference */
         return yyjson_arr_size(v) == 1
                    ? text_at(f, root, yyjson_arr_get_first(v), stop, depth + 1, out)
-                   : force_refuse(f, "allOf");
+                   : force_refuse(f, "allOf of several schemas");
     if (yyjson_obj_get(s, "anyOf") || yyjson_obj_get(s, "oneOf"))
         return union_text(f, root, s, stop, depth, out);
     if ((v = yyjson_obj_get(s, "const")))

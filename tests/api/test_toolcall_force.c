@@ -164,6 +164,26 @@ Test(toolcall_force, texts_of_custom_tools) {
     yyjson_doc_free(doc);
 }
 
+/* @why NULL: the format can hold @parameters. */
+static void check_refusal(const char *format, const char *parameters, const char *why) {
+    yyjson_doc *doc = yyjson_read(parameters, strlen(parameters), 0);
+    struct toolcall_tool tool = {
+        .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "tools[0].x"};
+    struct toolcall_force o = {.format = toolcall_find(format), .tools = &tool, .n_tools = 1};
+    struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+    yyjson_mut_val *root;
+    struct err err = {0};
+    int r = toolcall_force(&root, &n, &o, &err);
+
+    cr_assert(doc, "%s", parameters);
+    cr_expect_eq(r, why ? -22 : 0, "%s: %d %s", parameters, r, err.message);
+    cr_expect(!why || strstr(err.message, why), "%s: %s", parameters, err.message);
+    cr_expect(!why || strstr(err.message, "without \"strict\""), "%s: %s", parameters, err.message);
+    cr_expect_str_eq(err.param, why ? "tools[0].x" : "");
+    yyjson_mut_doc_free(n.doc);
+    yyjson_doc_free(doc);
+}
+
 /* What a format cannot hold is said, with its place. */
 Test(toolcall_force, what_cannot_be_written_is_refused) {
     static const struct {
@@ -173,12 +193,14 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         {"hermes", "7", "does not describe an object"},
         {"hermes", "true", NULL},
         {"glm", "{\"anyOf\":[{}]}", "anyOf"},
-        {"glm", "{\"type\":\"object\",\"required\":[\"a\"]}", "a required property"},
-        {"glm", "{\"properties\":{\"a<\":{}}}", "#/properties/a<: this property name"},
+        {"glm", "{\"type\":\"object\",\"required\":[\"a\"]}", "the required property \"a\""},
+        {"glm", "{\"properties\":{\"a<\":{}}}",
+         "#/properties/a<: a property name other than 1 to 256 letters"},
         {"glm", "{\"properties\":{\"a\":{\"$ref\":\"#/properties/b\"},\"b\":{}}}", "a reference"},
-        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"<\"}}}", "this pattern"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"<\"}}}",
+         "the pattern \"<\" (it can"},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a|b$\"}}}",
-         "this pattern"},
+         "the pattern \"^a|b$\""},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(a|b)$\"}}}", NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"not\":{}}}}", "not"},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"date\"}}}", NULL},
@@ -186,28 +208,29 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
          "{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
          "s\",\"maxLength\":3}},\"$defs\":{\"s\":{\"type\":"
          "\"string\"}}}",
-         "a rule beside a reference"},
+         "\"maxLength\" beside \"$ref\""},
         {"glm",
          "{\"properties\":{\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/"
          "s\"}],\"title\":\"A\"}},\"$defs\":{"
          "\"s\":{\"type\":\"string\"}}}",
          NULL},
         {"glm", "{\"properties\":{\"a\":{\"enum\":[\"x\",\"yy\"],\"minLength\":2}}}",
-         "a rule beside"},
+         "\"minLength\" beside \"enum\""},
         {"glm", "{\"$ref\":\"#/$defs/s\",\"$defs\":{\"s\":{\"type\":\"object\"}}}", NULL},
         {"glm", "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"s\":{\"type\":\"object\"}}}",
          "without a target"},
-        {"lfm2", "{\"properties\":{\"a b\":{}}}", "this property name"},
+        {"lfm2", "{\"properties\":{\"a b\":{}}}",
+         "#/properties/a b: a property name other than 1 to 256 letters"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}",
          "uniqueItems"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":1}}}",
-         "this number of items"},
+         "a minItems or maxItems that is no whole number up to 4294967295"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":0}}}",
-         "this number of items"},
+         "a minItems or maxItems that is no whole number up to 4294967295"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"maxItems\":2.5}}}",
-         "this number of items"},
+         "a minItems or maxItems that is no whole number up to 4294967295"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":-1}}}",
-         "this number of items"},
+         "a minItems or maxItems that is no whole number up to 4294967295"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":2,\"maxItems\":2}}}",
          NULL},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"maxItems\":0}}}", NULL},
@@ -215,29 +238,105 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
          "{\"properties\":{\"a\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"string\"}]}}}",
          "oneOf"},
         {"gemma4", "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}",
-         "nesting this deep"},
+         "nesting of more than 6 levels"},
+        {"lfm2", "{\"properties\":{\"a\":{\"items\":{\"$ref\":\"#/properties/a\"}}}}",
+         "a place other than $defs and definitions"},
+        {"lfm2", "{\"properties\":{\"a\\u0000\":{}}}", "a property name with NUL"},
+        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x<|\\\"|>\"}}}",
+         "a quote or NUL inside a constant"},
+        {"gemma4", "{\"properties\":{\"a\":{\"const\":\"x\\u0000\"}}}",
+         "a quote or NUL inside a constant"},
+        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[[1]]}}}", "an array or object as a constant"},
+        {"gemma4", "{\"properties\":{\"a\":{\"enum\":[1],\"type\":\"string\"}}}",
+         "a constant of another type"},
+        {"gemma4", "{\"properties\":{\"a\":{\"anyOf\":[]}}}", "an empty list of alternatives"},
+        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":false}}}",
+         "\"items\": false without \"maxItems\": 0"},
+        {"gemma4", "{\"properties\":{\"a\":{\"allOf\":[{}]}}}", "allOf, not or if"},
+        {"gemma4",
+         "{\"properties\":{\"a\":{\"type\":\"object\",\"additionalProperties\":{\"type\":"
+         "\"string\"}}}}",
+         "a schema in \"additionalProperties\""},
+        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"string\\u0000\"}}}",
+         "a \"type\" other than a name or a list of names"},
+        {"gemma4", "{\"properties\":{\"a\":{\"type\":[\"string\",7]}}}",
+         "a \"type\" other than a name or a list of names"},
+        {"gemma4", "{\"properties\":{\"a\":{\"minLength\":3}}}", "a schema without a type"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"a\",\"minLength\":1}}}",
+         "\"pattern\" beside \"minLength\" or \"maxLength\""},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":100001}}}",
+         "a minLength or maxLength that is no whole number up to 100000"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":1}}}",
+         "out of order"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":-1}}}",
+         "a minLength or maxLength that"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":7}}}",
+         "the pattern \"\" (it can"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"const\":\"a</arg_value>\"}}}",
+         "a constant other than a string without \"</arg_value>\""},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[7]}}}",
+         "a constant other than a string"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"enum\":[]}}}", "an empty enum"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{}],\"minLength\":1}}}",
+         "\"minLength\" beside anyOf or oneOf"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{}],\"oneOf\":[{}]}}}",
+         "anyOf beside oneOf"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"type\":\"null\"}]}}}",
+         "an anyOf without strings"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"oneOf\":[{\"type\":\"string\"}]}}}",
+         "oneOf of strings that are not constants"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"allOf\":[{},{}]}]}}}",
+         "allOf of several schemas"},
+        {"glm",
+         "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"$ref\":\"#/properties/a/anyOf/"
+         "0\"}]}}}",
+         "a reference without a target"},
+        {"glm",
+         "{\"properties\":{\"a\":{\"type\":\"string\",\"anyOf\":[{\"allOf\":[{\"$ref\":\"#/"
+         "properties/a\"}]}]}}}",
+         "nesting of more than 8 levels"},
     };
 
-    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
-        yyjson_doc *doc = yyjson_read(table[i].parameters, strlen(table[i].parameters), 0);
-        struct toolcall_tool tool = {
-            .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "tools[0].x"};
-        struct toolcall_force o = {
-            .format = toolcall_find(table[i].format), .tools = &tool, .n_tools = 1};
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        check_refusal(table[i].format, table[i].parameters, table[i].why);
+}
+
+/* Objects of @n_optional properties and, if @required, one behind them that must be there. */
+static void check_object(const char *format, int n_optional, bool required, const char *why) {
+    struct buf b = {.max = 1 << 16};
+
+    buf_add_str(&b, "{\"properties\":{\"p\":{}");
+    for (int i = 0; i < n_optional - !required; i++)
+        buf_printf(&b, ",\"a%d\":{}", i);
+    buf_printf(&b, "}%s}", required ? ",\"required\":[\"p\"]" : "");
+    check_refusal(format, b.data, why);
+    buf_deinit(&b);
+}
+
+Test(toolcall_force, objects_of_many_properties) {
+    check_object("gemma4", 24, true, NULL); /* sorted: p is the last */
+    check_object("gemma4", 25, true, ": 25 optional properties before the first required one");
+    check_object("gemma4", 24, false, NULL);
+    check_object("gemma4", 25, false, "(at most 24)");
+    check_object("glm", 512, false, NULL);
+    check_object("glm", 513, false, "an object of more than 512 properties");
+}
+
+Test(toolcall_force, names_have_plain_characters) {
+    static const char *const names[] = {"", "a b", "a\"", "\u00e4"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct toolcall_tool tool = {.name = names[i], .param = "tools[0].function.parameters"};
+        struct toolcall_force o = {.format = toolcall_find("glm"), .tools = &tool, .n_tools = 1};
         struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
         yyjson_mut_val *root;
         struct err err = {0};
-        int r = toolcall_force(&root, &n, &o, &err);
 
-        cr_assert(doc, "%s", table[i].parameters);
-        cr_expect_eq(r, table[i].why ? -22 : 0, "%s: %d", table[i].parameters, r);
-        cr_expect(!table[i].why || strstr(err.message, table[i].why), "%s: %s", table[i].parameters,
+        cr_expect_eq(toolcall_force(&root, &n, &o, &err), -22, "'%s'", names[i]);
+        cr_expect_str_eq(err.param, "tools[0].function.name");
+        cr_expect(strstr(err.message, names[i]) && strstr(err.message, "a name needs 1 to 1"), "%s",
                   err.message);
-        cr_expect_str_eq(err.param, table[i].why ? "tools[0].x" : "");
-        tool.name = "a b";
-        cr_expect_eq(toolcall_force(&root, &n, &o, &err), -22, "a name with a blank");
         yyjson_mut_doc_free(n.doc);
-        yyjson_doc_free(doc);
     }
 }
 
