@@ -576,9 +576,10 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
             err_set(m->err, 0, NULL,
                     "heads have %u values; an even number from 2 to 1024 is needed", s->head_dim);
     else if (value_length != s->head_dim && a->bind != deepseek2_bind && a->bind != bailing3_bind)
-        m->r = err_set(m->err, 0, NULL,
-                       "heads with keys of %u and values of %u numbers are not supported",
-                       s->head_dim, value_length);
+        m->r = err_set(
+            m->err, 0, NULL,
+            "heads with keys of %u and values of %u numbers are not supported; both must be equal",
+            s->head_dim, value_length);
     if (a->mtp || a->own_block || a->no_drafts)
         meta_u32_opt(m, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
     s->n_layer -= model->n_mtp;

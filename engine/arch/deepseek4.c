@@ -133,7 +133,8 @@ static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
         s->rope[1].n_rot > c->index_dim)
         m->r = err_set(m->err, 0, NULL,
                        "%u heads of %u values in %u groups with %u key heads and an indexer of %u "
-                       "values are not supported",
+                       "values are not supported; one key head, groups of equal size and multiples "
+                       "of 16 values, of which the indexer turns all of RoPE's, are needed",
                        s->n_head, s->head_dim, c->n_group, s->n_head_kv, c->index_dim);
     if (m->r == 0 && s->n_picture)
         m->r = err_set(m->err, 0, NULL, "pictures are not supported for %s models", m->arch);

@@ -196,7 +196,8 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
                     "'" DFLASH_ARCH ".attention.layer_norm_rms_epsilon' differs from the model's");
     else if (p->heads.n % p->heads.n_kv || p->heads.dim % 2 || n_value != p->heads.dim)
         meta->r = err_set(meta->err, 0, NULL,
-                          "%u heads of %u and %u values with %u key heads are not supported",
+                          "%u heads of %u and %u values with %u key heads are not supported; key "
+                          "heads that divide the heads and one even number of values are needed",
                           p->heads.n, p->heads.dim, n_value, p->heads.n_kv);
     else if (logits != 1)
         meta->r = err_set(meta->err, 0, NULL, "'" DFLASH_ARCH ".logit_scale' is not supported");

@@ -36,9 +36,10 @@ static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
             m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
                            l, p->n_head[l], p->n_head_kv[l]);
     if (m->r == 0 && (value_dim != p->window_dim || p->window_dim % 2))
-        m->r = err_set(m->err, 0, NULL,
-                       "keys of %u and values of %u numbers in windows are not supported",
-                       p->window_dim, value_dim);
+        m->r = err_set(
+            m->err, 0, NULL,
+            "keys of %u and values of %u numbers in windows are not supported; both must be equal",
+            p->window_dim, value_dim);
     if (m->r == 0 && shared &&
         (p->n_own < 2 || !p->in_window[p->n_own - 2] || p->in_window[p->n_own - 1]))
         m->r = err_set(m->err, 0, NULL,

@@ -19,14 +19,15 @@ static void read_mamba(struct meta *m, struct model_shape *s) {
     d->dim = inner / d->n_head;
     if (inner % d->n_head || d->dim % 16)
         m->r = err_set(m->err, 0, NULL,
-                       "%u heads of Mamba-2 of %u values: multiples of 16 are "
-                       "needed",
-                       d->n_head, d->dim);
+                       "'%s.ssm.inner_size' is %u; a multiple of 16 for each of the %u heads of "
+                       "'%s.ssm.time_step_rank' is needed",
+                       m->arch, inner, d->n_head, m->arch);
     else if (d->n_head % d->n_group || d->n_state % 4 || channels % 16)
         m->r = err_set(m->err, 0, NULL,
-                       "%u heads of Mamba-2 in %u groups with states of %u are "
-                       "not supported",
-                       d->n_head, d->n_group, d->n_state);
+                       "%u heads of Mamba-2 in %u groups with states of %u are not supported; "
+                       "groups of equal size, states of a multiple of 4 and %u channels that are "
+                       "a multiple of 16 are needed",
+                       d->n_head, d->n_group, d->n_state, channels);
     s->state = (struct state_shape){
         .kernel = kernel,
         .n_in = {channels, inner, d->n_head},

@@ -54,8 +54,9 @@ static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape
     }
     if (m->r == 0 && (p->dim % 16 || budget < p->ratio))
         m->r = err_set(m->err, 0, NULL,
-                       "an indexer with keys of %u values for %u tokens is not supported", p->dim,
-                       budget);
+                       "an indexer with keys of %u values for %u tokens is not supported; a "
+                       "multiple of 16 values and at least %u tokens are needed",
+                       p->dim, budget, p->ratio);
     p->n_block = m->r == 0 ? budget / p->ratio : 0;
 }
 
@@ -81,12 +82,14 @@ static uint32_t read_ngram(struct meta *m, struct model_shape *s) {
     read_array(m, "ple.head_vocab_sizes", n_row, 0, g->size);
     for (uint32_t i = 0; i < n_row && m->r == 0; i++)
         if (g->size[i] == 0)
-            m->r = err_set(m->err, 0, NULL, "'%s.ple.head_vocab_sizes' has 0", m->arch);
+            m->r = err_set(m->err, 0, NULL,
+                           "'%s.ple.head_vocab_sizes' has 0 as number %u; each must be at least 1",
+                           m->arch, i);
     if (m->r == 0 && (layer >= s->n_layer || (uint64_t)n_row * g->width != s->n_embd))
         m->r = err_set(m->err, 0, NULL,
                        "a table before layer %llu with %u rows of %u values for a token is not "
-                       "supported",
-                       (unsigned long long)layer, n_row, g->width);
+                       "supported; one of the %u layers and %u values in all are needed",
+                       (unsigned long long)layer, n_row, g->width, s->n_layer, s->n_embd);
     return (uint32_t)layer;
 }
 

@@ -1,7 +1,7 @@
 /*
- * What the readers of qwen4exp, deepseek4, step35 and bailingmoe3 refuse, by one change each in a
- * file that is served: a number out of range, a number that contradicts another, or a name that is
- * missing.
+ * What the readers of qwen4exp, deepseek4, step35, bailingmoe3 and Nemotron refuse, by one change
+ * each in a file that is served: a number out of range, a number that contradicts another, or a
+ * name that is missing.
  */
 
 #include <criterion/criterion.h>
@@ -113,20 +113,25 @@ struct change {
     const char *reason;
 };
 
-static void check(const char *name, const struct change *change, size_t n) {
+/* @arch: that of the file @name. */
+static void check_arch(const char *name, const char *arch, const struct change *change, size_t n) {
     struct copy c;
     char key[96];
 
     copy_open(&c, name);
     cr_expect_str_empty(reason_with(&c, 0, c.bytes, 1), "%s is not served as it is", name);
     for (size_t i = 0; i < n; i++) {
-        snprintf(key, sizeof(key), "%s.%s", name, change[i].key);
+        snprintf(key, sizeof(key), "%s.%s", arch, change[i].key);
         const char *why = reason_for(&c, key, change[i].i, change[i].value);
 
         cr_expect(strstr(why, change[i].reason) != NULL, "%s[%u] = %g: '%s'", key, change[i].i,
                   change[i].value, why);
     }
     copy_close(&c);
+}
+
+static void check(const char *name, const struct change *change, size_t n) {
+    check_arch(name, name, change, n);
 }
 
 Test(refusals, numbers_of_qwen4exp) {
@@ -154,7 +159,7 @@ Test(refusals, numbers_of_qwen4exp) {
         {"embedding_length_per_layer_input", 0, 13, "4 rows of 13 values"},
         {"ple.layer_multipliers", 1, 0x1p53, "layer_multipliers' has 9.0072e+15, which is out of"},
         {"ple.head_offsets", 3, 932, "'per_layer_token_embd.weight' is 12 x 1248"},
-        {"ple.head_vocab_sizes", 2, 0, "ple.head_vocab_sizes' has 0"},
+        {"ple.head_vocab_sizes", 2, 0, "ple.head_vocab_sizes' has 0 as number 2; each must be"},
         {"ple.head_vocab_sizes", 3, 0x1p53, "head_vocab_sizes' has 9.0072e+15, which is out of"},
     };
 
@@ -239,6 +244,21 @@ Test(refusals, numbers_of_bailingmoe3) {
     };
 
     check("bailingmoe3", changes, ARRAY_SIZE(changes));
+}
+
+Test(refusals, numbers_of_nemotron) {
+    static const struct change changes[] = {
+        {"ssm.inner_size", 0, 48,
+         "ssm.inner_size' is 48; a multiple of 16 for each of the 4 heads"},
+        {"ssm.time_step_rank", 0, 3, "for each of the 3 heads of 'nemotron_h_moe.ssm.time_step_r"},
+        {"ssm.group_count", 0, 3, "4 heads of Mamba-2 in 3 groups with states of 16 are not"},
+        {"ssm.state_size", 0, 18, "states of a multiple of 4 and 136 channels that are a multiple"},
+        {"attention.value_length", 0, 8,
+         "keys of 16 and values of 8 numbers are not supported; bo"},
+        {"attention.head_count_kv", 2, 3, "4 heads cannot share 3 key heads evenly"},
+    };
+
+    check_arch("nemotron-h-moe-mtp", "nemotron_h_moe", changes, ARRAY_SIZE(changes));
 }
 
 /* -- one limit for all layers ------------------------------------------------------------------ */
