@@ -544,7 +544,8 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "model-name",
                        "model-name: must be text in UTF-8 without control characters");
     if (c->engine.page_tokens != 16 && c->engine.page_tokens != 32 && c->engine.page_tokens != 64)
-        return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");
+        return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64, not %u",
+                       c->engine.page_tokens);
     if (!c->listen[0])
         return err_set(err, 0, "listen", "listen: at least one address is needed");
     for (char *const *l = c->listen; *l; l++) {
@@ -570,9 +571,12 @@ int config_check(const struct config *c, struct err *err) {
     if (!*c->tls_certificate != !*c->tls_key)
         return err_set(err, 0, "tls-key", "tls-key: must be set together with tls-certificate");
     if (!*c->kv_events && *c->kv_events_replay)
-        return err_set(err, 0, "kv-events-replay", "kv-events-replay: needs kv-events");
+        return err_set(err, 0, "kv-events-replay",
+                       "kv-events-replay: needs the address of the events: set kv-events, too");
     if (c->engine.max_seqs > c->engine.max_rows)
-        return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
+        return err_set(err, 0, "max-seqs",
+                       "max-seqs: is %u, which must not be more than max-batch-rows, %u",
+                       c->engine.max_seqs, c->engine.max_rows);
     return check_sources(c, err);
 }
 

@@ -412,7 +412,7 @@ def test_the_next_daemon_has_the_addresses():
 
 
 def test_what_cannot_be_is_refused_at_the_start():
-    for flags, why in ((["--kv-events", "nowhere"], "kv-events: nowhere"), (["--kv-events-replay", "ipc:///x"], "needs kv-events")):
+    for flags, why in ((["--kv-events", "nowhere"], "kv-events: nowhere"), (["--kv-events-replay", "ipc:///x"], "set kv-events, too")):
         w = Weftd(*FLAGS, *flags, wait=False)
         assert w.process.wait(30) != 0 and why in w.log, w.log
         w.folder.cleanup()
