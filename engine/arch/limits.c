@@ -23,7 +23,8 @@ static void read_one(struct meta *m, const char *key, uint32_t n_layer, float *o
         double v = gguf_array_num(a, l);
 
         if (!(v >= 0 && v <= 1e6))
-            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u", full, v, l);
+            m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u; it must be from 0 to 1e6",
+                           full, v, l);
         out[l] = v > 1e-6 ? (float)v : 0;
     }
 }

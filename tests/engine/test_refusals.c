@@ -1,10 +1,11 @@
 /*
  * What the readers of qwen4exp, deepseek4, step35, bailingmoe3 and Nemotron refuse, by one change
  * each in a file that is served: a number out of range, a number that contradicts another, or a
- * name that is missing.
+ * name that is missing. Last come files with damage of all kinds.
  */
 
 #include <criterion/criterion.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -224,7 +225,8 @@ Test(refusals, numbers_of_step35) {
         {"attention.head_count", 1, 5, "layer 1: 5 heads cannot share 2 key heads evenly"},
         {"attention.head_count", 1, 8, "'blk.1.attn_q.weight' is 48 x 96"},
         {"rope.dimension_count", 0, 18, "rope.dimension_count' is 18"},
-        {"swiglu_clamp_exp", 3, -1, "swiglu_clamp_exp' is -1 for layer 3"},
+        {"swiglu_clamp_exp", 3, -1,
+         "swiglu_clamp_exp' is -1 for layer 3; it must be from 0 to 1e6"},
         {"swiglu_clamp_shexp", 5, 1e7, "swiglu_clamp_shexp' is 1e+07 for layer 5"},
         {"swiglu_clamp_shexp", 0, NAN, "for layer 0"},
     };
@@ -443,4 +445,119 @@ Test(refusals, missing_tensors_are_named) {
         cr_expect(n > 50, "%s: %u tensors", names[f], n);
         copy_close(&c);
     }
+}
+
+/* -- damage ------------------------------------------------------------------------------------ */
+
+static uint32_t draw(uint64_t *seed, uint32_t n) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*seed >> 33) % n);
+}
+
+/* A number among the keys of an architecture. */
+struct number {
+    size_t at;
+    enum gguf_type type;
+};
+
+static uint32_t find_numbers(const struct copy *c, struct number out[512]) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    uint32_t n = 0;
+    struct err err;
+
+    cr_assert_eq(gguf_open(&file, c->path, &err), 0);
+    for (uint64_t i = 0; i < gguf_n_kv(file); i++) {
+        enum gguf_type type;
+        struct gguf_str name = gguf_key(file, i, &type);
+        uint64_t n_values = 1;
+        char key[96];
+
+        snprintf(key, sizeof(key), "%.*s", (int)name.len, name.data);
+        if (strncmp(key, "general.", 8) == 0 || strncmp(key, "tokenizer.", 10) == 0)
+            continue;
+        size_t at = find(c, key) + 4;
+        if (type == GGUF_ARRAY) {
+            type = gguf_array_type(gguf_array(file, key));
+            n_values = gguf_array_n(gguf_array(file, key));
+            at += 12;
+        }
+        size_t size = type == GGUF_BOOL ? 1 : type == GGUF_U64 || type == GGUF_I64 ? 8 : 4;
+        for (uint64_t k = 0; k < n_values && type != GGUF_STRING; k++) {
+            cr_assert_lt(n, 512);
+            out[n++] = (struct number){at + k * size, type};
+        }
+    }
+    return n;
+}
+
+/* Changes a number, or any byte of the keys or, in the 12 KB behind @tensors, of the tensors. */
+static void damage(const struct copy *c, const struct number *number, uint32_t n, size_t tensors,
+                   uint64_t *seed) {
+    static const uint64_t whole[] = {0,  1,  2,   3,    5,     7,       8,         16,
+                                     24, 64, 255, 4096, 65535, 1 << 24, INT32_MAX, UINT32_MAX};
+    static const float real[] = {0, -1, 1e-30f, 0.3f, 1e6f, 3e38f, NAN, INFINITY};
+    size_t at, size = 1, end = number[n - 1].at;
+    uint8_t byte = (uint8_t)draw(seed, 256);
+    const void *bytes = &byte;
+
+    if (draw(seed, 4)) {
+        const struct number *v = &number[draw(seed, n)];
+
+        at = v->at;
+        size = v->type == GGUF_BOOL ? 1 : v->type == GGUF_U64 || v->type == GGUF_I64 ? 8 : 4;
+        bytes = v->type == GGUF_F32 ? (const void *)&real[draw(seed, ARRAY_SIZE(real))]
+                                    : &whole[draw(seed, ARRAY_SIZE(whole))];
+    } else {
+        do
+            at = draw(seed, 2) ? draw(seed, (uint32_t)end) : tensors + draw(seed, 12 << 10);
+        while (isgraph(c->bytes[at])); /* a number is worse than a name */
+    }
+    cr_assert(at + size <= c->n && pwrite(c->fd, bytes, size, (off_t)at) == (ssize_t)size);
+}
+
+/* Opens the file, and computes a prompt if it is taken. */
+static bool serves(const struct copy *c, struct err *err) {
+    const struct driver_opts o = {
+        .path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4, .drafts = true};
+    struct driver d;
+
+    if (driver_open(&d, &o, err) < 0)
+        return false;
+    struct driver_seq *s = driver_add(&d, (const int32_t[]){7, 300, 41}, 3, 1, NULL);
+    if (s) { /* the context may be too short */
+        driver_prefill(&d, s, 0);
+        driver_drop(&d, s);
+    }
+    driver_close(&d);
+    return true;
+}
+
+/* A damaged file is refused with a reason, or serves whatever is in it. */
+Test(refusals, damaged_files_do_no_harm) {
+    static const char *const names[] = {"bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp",
+                                        "nemotron-h-moe-mtp", "qwen4exp"};
+    uint32_t n_open = 0, n_refused = 0;
+    uint64_t seed = 1;
+
+    for (size_t f = 0; f < ARRAY_SIZE(names); f++) {
+        struct number number[512];
+        struct copy c;
+
+        copy_open(&c, names[f]);
+        uint32_t n = find_numbers(&c, number);
+        size_t tensors = find(&c, "token_embd.weight"), header = tensors + (size_t)(13 << 10);
+        for (uint32_t i = 0; i < 80; i++) {
+            struct err err = {0};
+
+            for (uint32_t k = draw(&seed, 2) + 1; k; k--)
+                damage(&c, number, n, tensors, &seed);
+            bool ok = serves(&c, &err);
+            n_open += ok;
+            n_refused += !ok;
+            cr_expect(ok || err.message[0], "%s, %u: refused without a reason", names[f], i);
+            cr_assert(pwrite(c.fd, c.bytes, header, 0) == (ssize_t)header);
+        }
+        copy_close(&c);
+    }
+    cr_expect(n_open > 40 && n_refused > 40, "%u opened, %u refused", n_open, n_refused);
 }
