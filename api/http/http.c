@@ -26,6 +26,12 @@ static int refuse(struct http *h, int status, const char *code, const char *mess
     return HPE_USER;
 }
 
+/* "The request WHAT than @most UNIT." */
+static int refuse_more(struct err *err, int status, const char *code, const char *what, size_t most,
+                       const char *unit) {
+    return err_set_code(err, status, code, NULL, "The request %s than %zu %s.", what, most, unit);
+}
+
 static int refuse_header(struct http *h) {
     return refuse(h, 503, "out_of_memory",
                   "Out of memory for the request header, try again later.");
@@ -34,16 +40,20 @@ static int refuse_header(struct http *h) {
 static int add(struct http *h, const char *at, size_t len) {
     int r = buf_add(&h->head, at, len);
 
-    if (r == -EMSGSIZE)
-        return refuse(h, 431, "header_too_large", "The request header is too large.");
+    if (r == -EMSGSIZE) {
+        refuse_more(&h->err, 431, "header_too_large", "header is larger", h->limits->head, "bytes");
+        return HPE_USER;
+    }
     return r == 0 ? 0 : refuse_header(h);
 }
 
 static int on_url(llhttp_t *p, const char *at, size_t len) {
     struct http *h = of(p);
 
-    if (h->head.len + len > h->limits->target)
-        return refuse(h, 414, "uri_too_long", "The request target is too long.");
+    if (h->head.len + len > h->limits->target) {
+        refuse_more(&h->err, 414, "uri_too_long", "target is longer", h->limits->target, "bytes");
+        return HPE_USER;
+    }
     return add(h, at, len);
 }
 
@@ -88,8 +98,11 @@ static int on_field(llhttp_t *p, const char *at, size_t len) {
 static int on_field_complete(llhttp_t *p) {
     struct http *h = of(p);
 
-    if (++h->n_headers > h->limits->n_headers)
-        return refuse(h, 431, "too_many_headers", "The request has too many header lines.");
+    if (++h->n_headers > h->limits->n_headers) {
+        refuse_more(&h->err, 431, "too_many_headers", "has more", h->limits->n_headers,
+                    "header lines");
+        return HPE_USER;
+    }
     return h->head_done ? 0 : add(h, "", 1);
 }
 
@@ -320,7 +333,8 @@ int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct
         *used = len;
     h->started |= *used > 0;
     if (in_head && (h->n_head_bytes += *used) > h->limits->head && (e == HPE_OK || e == HPE_PAUSED))
-        return err_set_code(err, 431, "header_too_large", NULL, "The request header is too large.");
+        return refuse_more(err, 431, "header_too_large", "header is larger", h->limits->head,
+                           "bytes");
     if (e == HPE_OK)
         return HTTP_MORE;
     if (e != HPE_PAUSED)

@@ -152,7 +152,9 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
         return err_set_code(err, 400, "bad_target", NULL, "The request target must be a path.");
     path[strcspn(path, "?#")] = 0;
     if (!http_decode(path))
-        return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
+        return err_set_code(
+            err, 400, "bad_target", NULL,
+            "The request target is malformed: '%%' needs two hexadecimal digits, not 00.");
     x->upgrades = http_wants_websocket(h) && x->dialect->websocket &&
                   strcmp(x->dialect->websocket, path) == 0;
     if (x->upgrades)

@@ -155,17 +155,20 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
 
     while (r == 0 && fgets(line, sizeof(line), file)) {
         if (!strchr(line, '\n') && !feof(file))
-            r = err_set(err, 0, "api-keys", "api-keys: line %u is too long", number + 1);
+            r = err_set(err, 0, "api-keys",
+                        "api-keys: line %u: is longer than %zu bytes or contains a NUL", number + 1,
+                        sizeof(line) - 2);
         else
             r = add_line(a, line, ++number, err);
     }
     explicit_bzero(line, sizeof(line));
     if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
         r = -EIO;
-        err_set(err, 0, "api-keys", "api-keys: reading the file failed before its end");
+        err_set(err, 0, "api-keys", "api-keys: reading the file failed behind line %u", number);
     }
     if (r == 0 && a->n_keys == 0)
-        r = err_set(err, 0, "api-keys", "api-keys: the file contains no key");
+        r = err_set(err, 0, "api-keys",
+                    "api-keys: the file contains no key; write NAME:KEY or KEY on a line");
     return r;
 }
 
@@ -228,11 +231,12 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
     if (!a->file)
         return 0;
     assert(a->n_keys > 0);
-    if (n_bearer + n_plain == 0)
+    bool bearer = key && strncasecmp(key, "bearer ", 7) == 0;
+    if (!bearer && n_plain == 0)
         return refuse(err, "No API key was given. Send \"Authorization: Bearer KEY\".");
     if (n_bearer > 1 || n_plain > 1)
         return refuse(err, "More than one API key was given.");
-    if (key && strncasecmp(key, "bearer ", 7) == 0)
+    if (bearer)
         key += 7 + strspn(key + 7, " ");
     else
         key = plain;
@@ -329,7 +333,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
 
     if (n_host > 1 || (n_host == 0 && h->parser.http_minor > 0))
         return err_set_code(err, 400, "bad_host", NULL,
-                            "The request must have exactly one Host header.");
+                            "The request must have exactly one Host header, not %u.", n_host);
     if (local)
         return 0;
     host = authority ? authority : host;

@@ -119,7 +119,10 @@ static int read_list(struct question *q, yyjson_val *list, const char *key, cons
         yyjson_val *description = yyjson_obj_get(one, "description");
 
         if (!yyjson_is_str(value) && !(q->kind == CHOICE && yyjson_is_bool(value)))
-            return refuse(err, place, "must have entries with a value or label");
+            return refuse(err, place,
+                          q->kind == CHOICE
+                              ? "must have choices with a value that is a string, true or false"
+                              : "must have levels with a label that is a string");
         if (is_given(description) && !yyjson_is_str(description))
             return refuse(err, place, "must have descriptions that are strings");
         q->option[q->n++] = (struct option){value, description};

@@ -151,7 +151,9 @@ Test(decisions, system_one_names_its_options) {
     world_stop(&w);
 }
 
-static void refused(struct world *w, const char *path, const char *body, const char *param) {
+/* The answer names @param and says @why. */
+static void refused(struct world *w, const char *path, const char *body, const char *param,
+                    const char *why) {
     char want[100];
     struct reply r;
 
@@ -159,41 +161,61 @@ static void refused(struct world *w, const char *path, const char *body, const c
     cr_expect_eq(r.status, 400, "%d for %s: %s", r.status, body, r.body.data);
     snprintf(want, sizeof(want), "\"param\":\"%s\"", param);
     cr_expect(strstr(r.body.data, want), "%s: %s", body, r.body.data);
+    cr_expect(strstr(r.body.data, why), "%s: %s", body, r.body.data);
     reply_deinit(&r);
 }
 
 Test(decisions, what_is_wrong_is_refused_by_name) {
 #define ONE(q) "{\"input\":\"a\",\"questions\":[" q "]}"
-    static const char *const rows[][2] = {
-        {"{\"input\":\"a\"}", "questions"},
-        {"{\"input\":\"a\",\"questions\":[]}", "questions"},
-        {"{\"input\":\"a\",\"questions\":{}}", "questions"},
-        {ONE("5"), "questions[0]"},
-        {ONE("{\"type\":\"noul\",\"instructions\":\"i\"}"), "questions[0]"},
-        {ONE("{\"type\":\"predicate\"}"), "questions[0]"},
-        {ONE("{\"type\":\"choice\",\"instructions\":\"i\",\"choices\":[{\"value\":\"a\"}]}"),
-         "questions[0]"},
-        {ONE("{\"type\":\"choice\",\"instructions\":\"i\",\"choices\":[{\"value\":5},{}]}"),
-         "questions[0]"},
-        {ONE("{\"type\":\"score\",\"instructions\":\"i\",\"levels\":[{\"label\":true},{}]}"),
-         "questions[0]"},
-        {"{\"questions\":[" CHOICE_("a") "]}", "input"},
-        {"{\"input\":[{\"role\":\"system\",\"content\":\"a\"}],\"questions\":[" CHOICE_("a") "]}",
-         "input"},
-        {"{\"input\":\"[[weft:question]]\",\"questions\":[" CHOICE_("a") "]}", "input"},
-    };
+#define SYSTEM_ONE_(q) "{\"state\":\"a\",\"questions\":{\"q\":" q "}}"
+#define LIST_(kind, list) ONE("{\"type\":\"" kind "\",\"instructions\":\"i\"," list "}")
+    static const char *const
+        rows[][3] =
+            {
+                {"{\"input\":\"a\"}", "questions", "must be an array of 1 to 64 questions"},
+                {"{\"input\":\"a\",\"questions\":[]}", "questions", "must be an array of 1 to 64"},
+                {"{\"input\":\"a\",\"questions\":{}}", "questions", "must be an array of 1 to 64"},
+                {ONE("5"), "questions[0]", "must be an object"},
+                {ONE("{\"type\":\"noul\",\"instructions\":\"i\"}"), "questions[0]",
+                 "must have the type choice, score or predicate"},
+                {ONE("{\"type\":\"predicate\"}"), "questions[0]", "must have instructions"},
+                {ONE("{\"type\":\"predicate\",\"instructions\":\"i\",\"name\":5}"), "questions[0]",
+                 "must have a name that is a string"},
+                {LIST_("choice", "\"choices\":[{\"value\":\"a\"}]"), "questions[0]",
+                 "must be an array of 2 to 26 choices"},
+                {LIST_("choice", "\"choices\":[{\"value\":5},{}]"), "questions[0]",
+                 "must have choices with a value that is a string, true or false"},
+                {LIST_("choice", "\"choices\":[{\"value\":\"a\",\"description\":5},{}]"),
+                 "questions[0]", "must have descriptions that are strings"},
+                {LIST_("score", "\"levels\":[{\"label\":true},{}]"), "questions[0]",
+                 "must have levels with a label that is a string"},
+                {LIST_("score", "\"levels\":{}"), "questions[0]",
+                 "must be an array of 2 to 10 levels"},
+                {"{\"questions\":[" CHOICE_("a") "]}", "input", ""},
+                {"{\"input\":[{\"role\":\"system\",\"content\":\"a\"}],\"questions\":[" CHOICE_(
+                     "a") "]}",
+                 "input", ""},
+                {"{\"input\":\"[[weft:question]]\",\"questions\":[" CHOICE_("a") "]}", "input", ""},
+            },
+        *const of_system_one[][3] = {
+            {"{\"state\":\"a\",\"questions\":[]}", "questions", "an object of 1 to 64 questions"},
+            {SYSTEM_ONE_("{\"type\":\"predicate\"}"), "questions.q",
+             "must have the type choice, score or noul"},
+            {SYSTEM_ONE_("{\"type\":\"choice\",\"instructions\":\"i\",\"criteria\":{}}"),
+             "questions.q", "must be an object of 1 to 26 options"},
+            {SYSTEM_ONE_("{\"type\":\"score\",\"instructions\":\"i\",\"criteria\":[1]}"),
+             "questions.q", "must be an array of 2 to 10 levels"},
+            {SYSTEM_ONE_("{\"type\":\"noul\",\"instructions\":\"i\",\"criteria\":[1]}"),
+             "questions.q", "must have criteria that are an object"},
+            {"{\"questions\":{\"q\":{\"type\":\"noul\",\"instructions\":\"i\"}}}", "state", ""},
+        };
     struct world w;
 
     responses_start(&w);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        refused(&w, DECISIONS, rows[i][0], rows[i][1]);
-    refused(&w, SYSTEM_ONE, "{\"state\":\"a\",\"questions\":[]}", "questions");
-    refused(&w, SYSTEM_ONE,
-            "{\"state\":\"a\",\"questions\":{\"q\":{\"type\":\"choice\",\"instructions\":\"i\","
-            "\"criteria\":{}}}}",
-            "questions.q");
-    refused(&w, SYSTEM_ONE, "{\"questions\":{\"q\":{\"type\":\"noul\",\"instructions\":\"i\"}}}",
-            "state");
+        refused(&w, DECISIONS, rows[i][0], rows[i][1], rows[i][2]);
+    for (size_t i = 0; i < ARRAY_SIZE(of_system_one); i++)
+        refused(&w, SYSTEM_ONE, of_system_one[i][0], of_system_one[i][1], of_system_one[i][2]);
     cr_expect_eq(w.port.n, 0, "nothing reached the worker");
     world_stop(&w);
 }

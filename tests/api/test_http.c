@@ -243,7 +243,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {GET("/messages"), 404, "there is one with /v1 before it. Add that to the client's base"},
         {GET("/v1/../health"), 404, "not_found"},
         {GET("/HEALTH"), 404, "not_found"},
-        {GET("/v1/models/%zz"), 400, "bad_target"},
+        {GET("/v1/models/%zz"), 400, "malformed: '%' needs two hexadecimal digits"},
         {GET("/v1/models/%00"), 400, "bad_target"},
         {GET("http://localhost"), 200, "is running"},
         {GET("HTTP://localhost:8080/health"), 200, "serving"},
@@ -253,9 +253,9 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {GET("http://localhost:1@evil.example/health"), 421, "misdirected"},
         {"GET http://localhost/health HTTP/1.1\r\n\r\n", 400, "bad_host"},
         {"GET http://localhost/health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 200, "serving"},
-        {GET("ftp://localhost/health"), 400, "bad_target"},
-        {"GET /health HTTP/1.1\r\n\r\n", 400, "bad_host"},
-        {"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n", 400, "bad_host"},
+        {GET("ftp://localhost/health"), 400, "The request target must be a path."},
+        {"GET /health HTTP/1.1\r\n\r\n", 400, "exactly one Host header, not 0."},
+        {"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n", 400, "Host header, not 2."},
         {"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421, "misdirected"},
         {"GET /health HTTP/1.1\r\nHost: localhost:80x\r\n\r\n", 421, "misdirected"},
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403,
@@ -264,7 +264,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
          "forbidden_origin"},
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n\r\n", 403, "forbidden"},
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1]:3000\r\n\r\n", 200, "ok"},
-        {"DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
+        {"DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "This path only accepts GET"},
         {"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "GET, HEAD"},
         {"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, ""},
         {"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403,
@@ -278,11 +278,11 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "bad_target"},
         {"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "malformed_http"},
-        {"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "http_version"},
+        {"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "Only HTTP/1.1 and HTTP/1.0 are"},
         {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "http_version"},
         {"\x16\x03\x01\x02", 400, "malformed_http"},
         {"GET /health HTTP/1.1\r\nHost: localhost\r\n x: folded\r\n\r\n", 400, "malformed_http"},
-        {"GET /health HTTP/1.1\r\nHo st: localhost\r\n\r\n", 400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHo st: localhost\r\n\r\n", 400, "Malformed HTTP request: "},
         {"GET /health HTTP/1.1\nHost: localhost\n\n", 400, "malformed_http"},
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
          "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -296,7 +296,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
          400, "malformed_http"},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-         501, "not_implemented"},
+         501, "The only supported Transfer-Encoding is chunked."},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n"
          "Transfer-Encoding: chunked\r\n\r\n",
          501, "not_implemented"},
@@ -313,7 +313,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
          "Content-Length: 2\r\n\r\n{}",
          415, "unsupported_media_type"},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: tea\r\nContent-Length: 2\r\n\r\n{}",
-         417, "expectation_failed"},
+         417, "The only supported expectation is 100-continue."},
     };
     struct world w;
 
@@ -362,18 +362,18 @@ Test(http, limits_hold) {
     for (int i = 0; i < 9000; i++)
         buf_add_char(&b, 'a');
     buf_add_str(&b, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    expect_answer(&w, b.data, 414, "uri_too_long");
+    expect_answer(&w, b.data, 414, "The request target is longer than ");
     buf_clear(&b);
     buf_add_str(&b, "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ");
     for (int i = 0; i < 17000; i++)
         buf_add_char(&b, 'a');
-    expect_answer(&w, b.data, 431, "header_too_large");
+    expect_answer(&w, b.data, 431, "The request header is larger than ");
     buf_clear(&b);
     buf_add_str(&b, "GET /health HTTP/1.1\r\nHost: localhost\r\n");
     for (int i = 0; i < 100; i++)
         buf_printf(&b, "X%d: y\r\n", i);
     buf_add_str(&b, "\r\n");
-    expect_answer(&w, b.data, 431, "too_many_headers");
+    expect_answer(&w, b.data, 431, "The request has more than ");
     buf_clear(&b);
     buf_add_str(&b, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4097\r\n\r\n");
     expect_answer(&w, b.data, 413, "larger than 4096 bytes (max-body).");
@@ -681,8 +681,10 @@ Test(auth, keys_are_asked_for_and_reloaded) {
     expect_answer(&w, WITH("Authorization: Bearer sk-alic"), 401, "Incorrect");
     expect_answer(&w, WITH("Authorization: Bearer sk-alicex"), 401, "Incorrect");
     expect_answer(&w, WITH("Authorization: Bearer alice:sk-alice"), 401, "Incorrect");
-    expect_answer(&w, WITH("Authorization: Bearer"), 401, "Incorrect");
-    expect_answer(&w, WITH("Authorization: Basic sk-alice"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Bearer"), 401, "No API key was given. Send ");
+    expect_answer(&w, WITH("Authorization: Basic sk-alice"), 401, "No API key was given. Send ");
+    expect_answer(&w, WITH("Authorization: Basic YQ\r\nx-api-key: sk-alice"), 200, "tiny");
+    expect_answer(&w, WITH("x-api-key:"), 401, "Incorrect API key provided.");
     expect_answer(&w, WITH("Authorization: Bearer sk-alice\r\nAuthorization: Bearer sk-plain"), 401,
                   "More than one");
     expect_answer(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, "ok");
@@ -690,9 +692,18 @@ Test(auth, keys_are_asked_for_and_reloaded) {
     cr_expect_eq(api_reload_keys(w.api, &err), 0);
     expect_answer(&w, WITH("Authorization: Bearer sk-alice"), 401, "Incorrect");
     expect_answer(&w, WITH("Authorization: Bearer sk-bob"), 200, "tiny");
-    write_keys(path, "has space\n");
-    cr_expect_lt(api_reload_keys(w.api, &err), 0);
-    cr_expect(strstr(err.message, "line 1"), "%s", err.message);
+    char wide[1100] = "alice:";
+    memset(wide + 6, 'a', sizeof(wide) - 7);
+    const char *const wrong[][2] = {
+        {"has space\n", "line 1: must be NAME:KEY or KEY"},
+        {"# none\n", "the file contains no key; write NAME:KEY or KEY on a line"},
+        {wide, "line 1: is longer than 1022 bytes or contains a NUL"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        write_keys(path, wrong[i][0]);
+        cr_expect_lt(api_reload_keys(w.api, &err), 0);
+        cr_expect(strstr(err.message, wrong[i][1]), "%s", err.message);
+    }
     expect_answer(&w, WITH("Authorization: Bearer sk-bob"), 200, "tiny");
     unlink(path);
     cr_expect_lt(api_reload_keys(w.api, &err), 0);
