@@ -17,7 +17,7 @@
 #include "base/try.h"
 #include "text/categories.h"
 
-#define AHEADS_MAX 64 /* in one compilation: they nest */
+#define AHEADS_MAX 64 /* in one compilation: they nest; a refusal names it */
 #define FACTOR_DEPTH 16
 
 struct reader {
@@ -543,7 +543,7 @@ static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
     if (!end)
         return failed(invalid(r, "the closing ')' is missing"));
     if (++b->n_aheads > AHEADS_MAX)
-        return failed(unsupported(r, "nested or repeated look-ahead"));
+        return failed(unsupported(r, "a pattern with more than 64 look-aheads"));
     y = regex_read_with(b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
                         r->options | REGEX_FROM_START);
     const struct lang *ahead = lang_of(b, y), *l;

@@ -78,18 +78,25 @@ Test(constraint, refusals_name_what_is_wrong) {
     cr_assert_str_eq(e.code, "grammar_unsupported");
     cr_assert_str_eq(e.param, "tools[2].function.parameters");
     cr_assert_str_eq(refused("{\"regex\":\"(\"}").code, "grammar_invalid");
-    refused("");
-    refused("[]");
-    refused("{}");
-    refused("{\"regex\":1}");
-    refused("{\"json_object\":false}");
-    refused("{\"either\":[]}");
-    refused("{\"sequence\":{}}");
-    refused("{\"repeat\":{\"literal\":\"a\"},\"min\":2,\"max\":1}");
-    refused("{\"repeat\":{\"literal\":\"a\"},\"min\":-1}");
-    refused("{\"repeat\":{\"literal\":\"a\"},\"max\":99999999999}");
-    refused("{\"repeat\":{\"literal\":\"a\"},\"max\":\"3\"}");
-    refused("{\"literal\":1}");
+    static const char *const rows[][2] = {
+        {"", "not JSON"},
+        {"[]", "a node of a grammar must be an object"},
+        {"{}", "a node of the grammar has no known key"},
+        {"{\"regex\":1}", "regex, ebnf and lark must be strings"},
+        {"{\"json_object\":false}", "json_object must be true"},
+        {"{\"either\":[]}", "sequence and either must be arrays of nodes"},
+        {"{\"sequence\":{}}", "sequence and either must be arrays of nodes"},
+        {"{\"repeat\":{\"literal\":\"a\"},\"min\":2,\"max\":1}", "min is greater than max"},
+        {"{\"repeat\":{\"literal\":\"a\"},\"min\":-1}", "min and max must be whole numbers"},
+        {"{\"repeat\":{\"literal\":\"a\"},\"max\":99999999999}", "min and max must be whole"},
+        {"{\"repeat\":{\"literal\":\"a\"},\"max\":\"3\"}", "min and max must be whole numbers"},
+        {"{\"literal\":1}", "a node of the grammar has no known key"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct err e_of = refused(rows[i][0]);
+
+        cr_expect(strstr(e_of.message, rows[i][1]), "%s: %s", rows[i][0], e_of.message);
+    }
 }
 
 Test(constraint, nesting_is_limited) {

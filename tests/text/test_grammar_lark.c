@@ -122,29 +122,45 @@ Test(grammar_lark, masks_are_exact) {
 }
 
 Test(grammar_lark, what_is_not_known_is_refused) {
-    test_refused(GRAMMAR_LARK, "a: \"b\"", "grammar_invalid", "'start'");
+    test_refused(GRAMMAR_LARK, "a: \"b\"", "grammar_invalid",
+                 "grammar: the rule 'start' is missing");
     test_refused(GRAMMAR_LARK, "start: b", "grammar_invalid", "'b' is not defined");
     test_refused(GRAMMAR_LARK, "start: \"a\"\nstart: \"b\"", "grammar_invalid", "line 2");
-    test_refused(GRAMMAR_LARK, "start: \"a", "grammar_invalid", "is missing");
+    test_refused(GRAMMAR_LARK, "start: \"a", "grammar_invalid",
+                 "line 1: the closing '\"' is missing");
     test_refused(GRAMMAR_LARK, "start: (\"a\"", "grammar_invalid", "')' is missing");
-    test_refused(GRAMMAR_LARK, "start: \"a\")", "grammar_invalid", "bracket");
+    test_refused(GRAMMAR_LARK, "start: \"a\")", "grammar_invalid", "a bracket has no counterpart");
     test_refused(GRAMMAR_LARK, "start: /a", "grammar_invalid", "closing '/'");
     test_refused(GRAMMAR_LARK, "start: /(?=a)/", "grammar_unsupported", "look-around");
     test_refused(GRAMMAR_LARK, "start: /a/q", "grammar_invalid", "flag");
     test_refused(GRAMMAR_LARK, "%import common.INT\n-> X\nstart: X", "grammar_invalid", "");
     test_refused(GRAMMAR_LARK, "start: /a/x", "grammar_unsupported", "flag x");
-    test_refused(GRAMMAR_LARK, "start: \"ab\"..\"c\"", "grammar_invalid", "one character");
-    test_refused(GRAMMAR_LARK, "start: \"a\"~3..1", "grammar_invalid", "count");
-    test_refused(GRAMMAR_LARK, "start: _s{\"a\"}", "grammar_unsupported", "templates");
-    test_refused(GRAMMAR_LARK, "s{x}: x\nstart: \"a\"", "grammar_unsupported", "templates");
+    test_refused(GRAMMAR_LARK, "start: \"ab\"..\"c\"", "grammar_invalid",
+                 "a range needs one character on both sides, in order");
+    test_refused(GRAMMAR_LARK, "start: \"a\"~3..1", "grammar_invalid",
+                 "the repetition count is malformed or too large");
+    test_refused(GRAMMAR_LARK, "start: a{\na: \"a\"", "grammar_unsupported",
+                 "templates are not supported");
+    test_refused(GRAMMAR_LARK, "a: \"a\"\nstart: a{", "grammar_invalid",
+                 "the repetition count is malformed");
+    test_refused(GRAMMAR_LARK, "1: \"a\"", "grammar_invalid",
+                 "expected a rule, a terminal or a directive");
+    test_refused(GRAMMAR_LARK, "%import common.1", "grammar_unsupported",
+                 "such an import is not supported");
+    test_refused(GRAMMAR_LARK, "start: _s{\"a\"}", "grammar_unsupported",
+                 "templates are not supported");
+    test_refused(GRAMMAR_LARK, "s{x}: x\nstart: \"a\"", "grammar_unsupported",
+                 "templates and attributes of rules are not");
     test_refused(GRAMMAR_LARK, "start: <|im_end|>", "grammar_unsupported", "special tokens");
-    test_refused(GRAMMAR_LARK, "%declare A\nstart: A", "grammar_unsupported", "directive");
-    test_refused(GRAMMAR_LARK, "%import python.NAME\nstart: NAME", "grammar_unsupported", "common");
+    test_refused(GRAMMAR_LARK, "%declare A\nstart: A", "grammar_unsupported",
+                 "this directive is not supported");
+    test_refused(GRAMMAR_LARK, "%import python.NAME\nstart: NAME", "grammar_unsupported",
+                 "an import of anything but common is not");
     test_refused(GRAMMAR_LARK, "%import common.PRICE\nstart: PRICE", "grammar_unsupported",
-                 "common");
+                 "this terminal of common is not supported");
     test_refused(GRAMMAR_LARK, "start: \"a\" }", "grammar_invalid", "expected a string");
-    test_refused(GRAMMAR_LARK, "start: \"\\q\"", "grammar_invalid", "escape");
-    test_refused(GRAMMAR_LARK, "start \"a\"", "grammar_invalid", "':'");
+    test_refused(GRAMMAR_LARK, "start: \"\\q\"", "grammar_invalid", "unknown escape sequence");
+    test_refused(GRAMMAR_LARK, "start \"a\"", "grammar_invalid", "line 1: expected ':'");
 }
 
 /* What is nearest to a refusal. */

@@ -339,7 +339,8 @@ Test(grammar_ebnf, mistakes_name_their_line) {
     test_refused(GRAMMAR_EBNF, "root ::= <nothing>", "grammar_invalid", "no such special");
     test_refused(GRAMMAR_EBNF, "root ::= <[25:]>", "grammar_invalid", "malformed");
     test_refused(GRAMMAR_EBNF, "root ::= <[2/5]>", "grammar_invalid", "malformed");
-    test_refused(GRAMMAR_EBNF, "root ::= <[99999999999]>", "grammar_invalid", "too large");
+    test_refused(GRAMMAR_EBNF, "root ::= <[99999999999]>", "grammar_invalid",
+                 "the token number is malformed or too large");
 }
 
 /* Token 0 is a token like any other, although 0 stands for none elsewhere. */
@@ -424,12 +425,25 @@ Test(grammar_ebnf, ranges_counts_and_tokens_have_exact_ends) {
     test_refused(GRAMMAR_EBNF, "root ::= \"a\"{,}", "grammar_invalid", "a bad {m,n}");
     test_refused(GRAMMAR_EBNF, "root ::= \"a\"{2,1}", "grammar_invalid", "a bad {m,n}");
     test_refused(GRAMMAR_EBNF, "root ::= \"a\"{2", "grammar_invalid", "a bad {m,n}");
-    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{4294967295}", "grammar_invalid", "repetition count");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"{4294967295}", "grammar_invalid",
+                 "line 1: the repetition count is malformed or too large");
     test_refused(GRAMMAR_EBNF, "root ::= \"\\x4\"", "grammar_invalid", "a hexadecimal digit");
     test_refused(GRAMMAR_EBNF, "root ::= \"\\ud800\"", "grammar_invalid", "not a valid code point");
     test_refused(GRAMMAR_EBNF, "root ::= \"\\udfff\"", "grammar_invalid", "not a valid code point");
     test_refused(GRAMMAR_EBNF, "root ::= \"\\U00110000\"", "grammar_invalid", "valid code point");
-    test_refused(GRAMMAR_EBNF, "root ::= \"\\q\"", "grammar_invalid", "unknown escape");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\\q\"", "grammar_invalid", "unknown escape sequence");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a", "grammar_invalid", "the closing '\"' is missing");
+    test_refused(GRAMMAR_EBNF, "root ::= \"\xff\"", "grammar_invalid", "line 1: invalid UTF-8");
+    test_refused(GRAMMAR_EBNF, "\n= \"a\"", "grammar_invalid", "line 2: expected `name ::=`");
+    test_refused(GRAMMAR_REGEX, "\xff", "grammar_invalid", "invalid UTF-8");
+    test_refused(GRAMMAR_REGEX, "(a)\\1", "grammar_unsupported", "a back reference");
+    test_refused(GRAMMAR_REGEX, "a++", "grammar_unsupported", "a possessive quantifier");
+    test_refused(GRAMMAR_REGEX, "\\ud83d\\u0041", "grammar_invalid", "a lone surrogate");
+    char many[32 + 65 * 5] = "{\"pattern\":\"^";
+    for (int k = 0; k < 65; k++)
+        strcat(many, "(?!a)");
+    test_refused(GRAMMAR_JSON_SCHEMA, strcat(many, "b$\"}"), "grammar_unsupported",
+                 "more than 64 look-aheads");
     EBNF("root ::= \"\\ud7ff\\ue000\\U0010ffff\"", YES("\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"),
          YES("a"));
 }

@@ -884,4 +884,10 @@ Test(grammar_schema, mistakes_name_their_place) {
     REFUSED("[1]", "invalid", "#: a schema must be");
     REFUSED("{\"type\": ", "invalid", "not valid JSON");
     REFUSED("false", "invalid", "no text satisfies");
+    REFUSED("{\"contains\": {}, \"maxContains\": 2}", "unsupported",
+            "only with minContains 1 and without maxContains");
+    REFUSED("{\"unevaluatedProperties\": {}}", "unsupported", "is supported only as true or false");
+    REFUSED("{\"$ref\": \"#x/y\"}", "invalid", "#/$ref: ");
+    REFUSED("{\"type\": \"array\", \"uniqueItems\": true}", "unsupported",
+            "is supported for strings, integers and few values only");
 }
