@@ -48,8 +48,9 @@ Test(template_refusals, of_calls) {
          "[5, 3, 1][0, 2, 4][0, 2]"},
         {"{{ range(2, 2)|list }}{{ range(2, 1)|list }}{{ range(2.0) }}",
          "'float' object cannot be interpreted as an integer", NULL},
-        {"{{ strftime_now(1) }}", "strftime_now() wants a short format string", NULL},
-        {"{{ strftime_now('x' * 256) }}", "strftime_now() wants a short format string", NULL},
+        {"{{ strftime_now(1) }}", "strftime_now() wants a format string of at most 255", NULL},
+        {"{{ strftime_now('x' * 256) }}", "strftime_now() wants a format string of at most 255",
+         NULL},
         {"{{ strftime_now('x' * 255)|length }}{{ strftime_now('%Y') }}", NULL, "2552026"},
         {"{{ raise_exception('a' ~ 1) }}", "a1", NULL},
     };
@@ -215,4 +216,26 @@ Test(template_refusals, of_long_numbers_and_deep_brackets) {
         if (text)
             cr_expect_eq(strlen(text), (size_t)2 * n);
     }
+}
+
+Test(template_refusals, of_tokens) {
+    static const struct case_of all[] = {
+        {"{{ (1 2) }}", "expected ')', got something else", NULL},
+        {"{% if 1 %}", "the block that begins at line 1 is not closed", NULL},
+        {"{% for 1 in l %}{% endfor %}", "expected a name, got something else", NULL},
+        {"{% for a of l %}{% endfor %}", "expected 'in', got 'of'", NULL},
+        {"{% for a = l %}{% endfor %}", "expected 'in', got '='", NULL},
+        {"{% for a == l %}{% endfor %}", "expected 'in', got '=='", NULL},
+        {"{{ 1 < 'a' }}", "'<' not supported between instances of 'int' and 'str'", NULL},
+        {"{{ [1] > {} }}", "'>' not supported between instances of 'list' and 'dict'", NULL},
+        {"{{ 1 <= 'a' }}", "'<=' not supported between instances of 'int' and 'str'", NULL},
+        {"{{ 1 >= 'a' }}", "'>=' not supported between instances of 'int' and 'str'", NULL},
+        {"{{ [1, 'a']|max }}", "'>' not supported between instances of 'str' and 'int'", NULL},
+        {"{{ [1, 'a']|min }}", "'<' not supported between instances of 'str' and 'int'", NULL},
+        {"{{ [1, 2] < [1, 3] }}", NULL, "True"},
+        {"{{ l * 1073741823 }}", "a list becomes too long", NULL},
+        {"{{ [] * 1073741823 }}", NULL, "[]"},
+    };
+
+    check(all, ARRAY_SIZE(all));
 }

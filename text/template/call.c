@@ -279,7 +279,7 @@ static int global_strftime_now(struct render *rd, const struct call *c, struct v
     if (!text)
         return -1;
     if (c->a[0].type != V_STR || c->a[0].s->len >= sizeof(fmt))
-        return render_fail(rd, "strftime_now() wants a short format string");
+        return render_fail(rd, "strftime_now() wants a format string of at most 255 bytes");
     memcpy(fmt, c->a[0].s->data, c->a[0].s->len);
     fmt[c->a[0].s->len] = 0;
     if (!gmtime_r(&now, &tm))

@@ -201,8 +201,9 @@ int value_less(struct render *rd, struct value a, struct value b, const char *op
         render_leave(rd);
         return r;
     }
+    bool swapped = strcmp(op, ">") == 0 || strcmp(op, "<=") == 0; /* b < a stands for them */
     return render_fail(rd, "'%s' not supported between instances of '%s' and '%s'", op,
-                       value_type_name(a), value_type_name(b));
+                       value_type_name(swapped ? b : a), value_type_name(swapped ? a : b));
 }
 
 /* Part of a string, key of a dict, element of anything else. */

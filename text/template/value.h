@@ -134,7 +134,7 @@ bool value_truth(struct value v);
  * set. */
 /* Python's ==: 1, 1.0 and True are equal, other types never. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out);
-/* a < b, an error for types without an order; @op: for its message. */
+/* a < b, an error for types without an order; @op: for its message, > and <= being of b and a. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out);
 /* `what in in`. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out);
