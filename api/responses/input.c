@@ -572,11 +572,12 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
 static int check_message(const struct responses_build *b, yyjson_val *root,
                          const struct fields *f) {
     yyjson_val *type = yyjson_obj_get(root, "type"), *warm = yyjson_obj_get(root, "generate");
+    const char *name = json_cstr(type);
 
     if (!yyjson_equals_str(type, "response.create"))
         return err_set_code(b->err, 400, "unknown_event_type", "type",
                             "type must be \"response.create\", not \"%.50s\".",
-                            yyjson_is_str(type) ? json_cstr(type) : "");
+                            name ? name : "");
     if (yyjson_obj_get(root, "stream_id"))
         return err_set_code(b->err, 400, "unsupported_parameter", "stream_id",
                             "stream_id is not supported: the responses of a connection follow each "

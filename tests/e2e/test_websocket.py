@@ -62,6 +62,7 @@ def test_wrong_messages_leave_the_connection_usable():
             (b"{", 400, "invalid_json"),
             (b"", 400, None),
             (b'{"type":"session.update"}', 400, "unknown_event_type"),
+            (b'{"type":"a\\u0000"}', 400, "unknown_event_type"),
             (b'{"type":"response.create","input":7}', 400, "invalid_value"),
             (b'{"type":"response.create","input":"x","stream_id":"a"}', 400, "unsupported_parameter"),
             (b'{"type":"response.create","input":"x","background":true}', 400, "invalid_value"),
@@ -70,6 +71,7 @@ def test_wrong_messages_leave_the_connection_usable():
             ws.send(text)
             event, = ws.events()
             assert (event["type"], event["status"]) == ("error", status) and (code is None or event["error"]["code"] == code), event
+            assert "(null)" not in event["error"]["message"], event
         ws.send(b'{"type":"response.processed","response_id":"resp_0"}')
         assert ws.ask(input="x", max_output_tokens=2)[-1]["type"] == "response.incomplete"
 
