@@ -97,15 +97,21 @@ static void round_keys(struct attention *t) {
 
 enum { AT_ONCE, SPLIT, MANY }; /* MANY: blocks of many queries */
 
+/* Chunks up to the last key that query @query sees: as plan.cu, a block of queries has no item of a
+ * chunk behind that of its last one, and kernels may leave results of such an item unwritten. */
+static uint32_t chunks_seen(const struct attention *t, uint32_t query) {
+    return (t->n_keys - t->n_rows + query / t->group) / ATTN_CHUNK + 1;
+}
+
 static void run_attention(struct attention *t, int how, float *out) {
     bool split = how == SPLIT;
     uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
     uint32_t at_once = attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
-    uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
+    uint32_t n_items = 0, n_merges = 0, n_partials = 0, most = chunks_seen(t, n_queries - 1);
     uint32_t n_value = t->n_value ? t->n_value : dim, stride = n_value + 4;
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES;
-    struct attn_item *item = host_new(n_blocks * n_chunks * sizeof(*item));
+    struct attn_item *item = host_new(n_blocks * most * sizeof(*item));
     struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
     uint32_t *pos = host_new(t->n_rows * sizeof(*pos));
     size_t bytes = (size_t)n_queries * n_kv * n_value * sizeof(float);
@@ -113,7 +119,7 @@ static void run_attention(struct attention *t, int how, float *out) {
     for (uint32_t r = 0; r < t->n_rows; r++)
         pos[r] = t->n_keys - t->n_rows + r;
     for (uint32_t q0 = 0; q0 < n_queries; q0 += at_once) {
-        uint32_t n_q = MIN(n_queries - q0, at_once);
+        uint32_t n_q = MIN(n_queries - q0, at_once), n_chunks = chunks_seen(t, q0 + n_q - 1);
 
         merge[n_merges++] =
             (struct attn_merge){.q0 = q0, .n_q = n_q, .partial = n_partials, .n_chunks = n_chunks};

@@ -68,7 +68,7 @@ static void check_latents(bool tiny) {
         const struct attention_case cases[] = {
             {{1, 576, 16, k, v, true}, 20, 280, 2, 64},
             {{1, 96, 32, k, v, true}, 5, 513, 1, 32},
-            {{1, 96, 16, k, v, true}, 5, 300, 12, 32},
+            {{1, 96, 16, k, v, true}, 5, 260, 12, 32}, /* a chunk that some rows see */
             {{1, 576, 32, k, v, true}, 20, 4000, 1, 64},
             {{1, 576, 64, k, v, true}, 64, 1030, 40, 64},
         };

@@ -393,7 +393,7 @@ template <int K> DEVICE void attend_items(const struct attend_args &a) {
         if (threadIdx.x == 0)
             take_item(a, s, i);
         sync_block();
-        if (s.span.n > 0) /* an empty span leaves nothing to merge */
+        if (s.span.n > 0) /* plan.cu makes no item of which no query sees a key */
             attend_item(a, s);
         sync_block();
     }
