@@ -28,18 +28,20 @@ with tempfile.TemporaryDirectory() as folder:
         (packed / name).symlink_to(program.resolve())
     env = {**os.environ, "OUT": str(out), "WEFT_GPU_WORK": str(pathlib.Path(folder, "work")), "FAKE_CUDA_FAULTY": "matvec"}
     result = subprocess.run(
-        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,times", "--seconds", "280"],
+        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,times", "--seconds", "280", "--shards", "2"],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
     lines = result.stdout.splitlines()
     summary = json.loads((out / "summary.json").read_text())
     failed = {row["check"] for row in summary["failed"]}
-    print("1..7")
+    print("1..8")
     check(result.returncode == 1, "a failed check is the exit status")
     check(any("== done" in line for line in lines), "the table comes last")
     check({"matrices Q4_K", "the self-test at open passes"} <= failed, "what needs the kernel fails, each by its name")
     check(not any(name.startswith("attention") for name in failed), "attention is checked all the same")
     check(summary["checks"] > 80, f"{summary['checks']} checks are made")
+    shards = [line for line in lines if line.startswith("kernels: ")]
+    check(len(shards) == 2 and not list(out.glob("kernels-*")), "two programs share the checks, and their results are one")
     check({"decode, 1 x 1024 tokens", "decode, 64 x 1024 tokens"} <= failed, "rows of times fail one by one")
     check("the device is lost: matvec" in result.stdout, "it is said which kernel lost the device")
     if n_failed:
