@@ -10,6 +10,7 @@ import sys
 OPENING = {"rope", "embed"}  # a step begins with these; some have no rope
 COLUMNS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "sm__inst_executed.sum"]
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1}
+HEAD = f"  {'kernel':28} {'grid':>14} {'launches':>8} {'us in all':>10} {'us each':>9} {'GB/s':>6} {'instructions':>13}"
 SCALE = {"": 1, "inst": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, **SECONDS}
 
 
@@ -45,7 +46,7 @@ def main():
         kernels = sorted(step.items(), key=lambda k: -k[1][1])
         n, seconds = sum(k[0] for k in step.values()), sum(k[1] for k in step.values())
         print(f"step {number}: {n} launches, {seconds * 1e6:.0f} us of kernels")
-        print(f"  {'kernel':28} {'grid':>14} {'launches':>8} {'us in all':>10} {'us each':>9} {'GB/s':>6} {'instructions':>13}")
+        print(HEAD)
         for (name, grid), (n, took, read, executed) in kernels[:most]:
             rate = read / took * 1e-9 if took else 0
             print(f"  {name:28} {grid:>14} {n:8} {took * 1e6:10.1f} {took / n * 1e6:9.2f} {rate:6.0f} {executed:13.3g}")
