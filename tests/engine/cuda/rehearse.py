@@ -52,7 +52,7 @@ with tempfile.TemporaryDirectory() as folder:
     env = {**os.environ, "OUT": str(out), "WEFT_GPU_WORK": str(pathlib.Path(folder, "work")), "FAKE_CUDA_FAULTY": "matvec"}
     env["PATH"] = f"{tools}:{env['PATH']}"
     result = subprocess.run(
-        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,sanitize,profile,times", "--seconds", "280", "--shards", "2"],
+        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,sanitize,times,profile", "--seconds", "280", "--shards", "2"],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )
     lines = result.stdout.splitlines()
