@@ -693,6 +693,7 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
                                 const float *weight, uint32_t n);
 /* Packs rows of x as @kind has it to be.act.packed, unless they are there already. */
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
+int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a);
 /* Computes the gate and up of @w from packed rows; step_pack_ff() packs glu(gate, up). */
 int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu);
 /* Returns the kind of epilogue that multiplies an op's gate and up. */

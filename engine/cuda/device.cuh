@@ -273,6 +273,11 @@ DEVICE uint64_t lane_xor(uint64_t v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
+/* The largest @v of the warp, in all of its 32 lanes, which take part. */
+DEVICE uint32_t lanes_max(uint32_t v) {
+    return __reduce_max_sync(0xFFFFFFFFu, v);
+}
+
 /* Launched early (cuda_api.launch), a kernel runs beside the end of the one before until it waits
  * here; nothing that a kernel writes may be touched above it. Everywhere else this does nothing. */
 DEVICE void wait_for_previous() {

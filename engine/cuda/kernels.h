@@ -174,7 +174,7 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CL
  * n_padded: a multiple of 64. A second plane (BYTES_FAMILY) has codes of eight bits, 16 bytes for
  * lane t of a row's four: columns 4t .. 4t + 3, 16 + 4t .., then as floats the scale, max / 127 or
  * infinite, and the codes' sum times it.
- * Grid: rows; PACK_THREADS threads. */
+ * pack: PLAIN and NORM, pack_gated: all others. Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;   /* [rows][n], likewise or NULL, [n] or NULL */
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
@@ -779,8 +779,8 @@ typedef const void *const kernel_address;
 
 extern kernel_address kernel_repack, kernel_scale_tiles;
 extern kernel_address kernel_embed, kernel_deep, kernel_layer_input, kernel_rope, kernel_pack,
-    kernel_hidden, kernel_keep, kernel_pair, kernel_store, kernel_store_latent, kernel_holes,
-    kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page,
+    kernel_pack_gated, kernel_hidden, kernel_keep, kernel_pair, kernel_store, kernel_store_latent,
+    kernel_holes, kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page,
     kernel_convolve, kernel_candidates, kernel_choose_candidate, kernel_chain;
 extern kernel_address kernel_plan, kernel_list_heads;
 extern kernel_address kernel_matmul_wide, kernel_matmul_wgmma, kernel_matmul_wgmma_64;

@@ -352,12 +352,17 @@ static struct matmul_args narrow_args(const struct step *s, const struct weights
     return cuda_matmul_args(w, &x, false);
 }
 
+int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
+    return a->kind < PACK_RELU ? CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a)
+                               : CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
+}
+
 /* Packs the rows of the step, unless they are packed already. */
 static int pack_once(struct step *s, const struct pack_args *a) {
     bool done = s->packed;
 
     s->packed = false;
-    return done ? 0 : CUDA_LAUNCH(s->be, pack, s->grid.rows, 1, PACK_THREADS, a);
+    return done ? 0 : step_launch_pack(s->be, s->grid.rows, a);
 }
 
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,

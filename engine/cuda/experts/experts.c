@@ -328,7 +328,7 @@ static int products_on_device(struct step *s, const struct model_op *op) {
 
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
-    TRY(CUDA_LAUNCH(b, pack, s->grid.rows * m->n_expert_used, 1, PACK_THREADS, &pack));
+    TRY(step_launch_pack(b, s->grid.rows * m->n_expert_used, &pack));
     return experts_downs(s, op);
 }
 

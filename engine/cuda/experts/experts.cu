@@ -622,7 +622,7 @@ DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared
 
 KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     wait_for_previous();
-    SHARED float weight[ROUTE_PICKS], shared[PACK_THREADS / 32];
+    SHARED float weight[ROUTE_PICKS], shared[PACK_SHARED];
     SHARED const float *from[ROUTE_PICKS];
     uint32_t r = blockIdx.x, tid = threadIdx.x;
     float gate = 0;
@@ -650,5 +650,5 @@ KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     if (!a.packs)
         return;
     sync_block();
-    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+    pack_row(a.pack, r, r, shared);
 }

@@ -75,6 +75,7 @@ int cuda_load_kernels(struct be *b) {
                                   kernel_rope,
                                   kernel_embed,
                                   kernel_pack,
+                                  kernel_pack_gated,
                                   kernel_hadamard,
                                   kernel_store,
                                   kernel_store_latent,

@@ -53,29 +53,37 @@ KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
             to[j] = v[j];
 }
 
-/* Packs rows whose columns lie on several devices, with the bits of pack(). Rows beyond 8192
- * columns are read twice, their norms three times. */
+/* Columns of a row as load_quads() has them, or zeros. */
+template <uint32_t STEP, int QUADS>
+DEVICE void load_shares(const struct shares &a, size_t r, uint32_t i, float (&v)[QUADS][4]) {
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        load_columns(a, r, i + k * STEP, v[k]);
+}
+
+/* Packs rows whose columns lie on several devices, with the bits of pack(). Those of more than
+ * 12288 columns are read twice. */
 KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
+    SHARED float shared[PACK_SHARED];
     const struct pack_args &p = a.pack;
     uint32_t r = blockIdx.x;
 
     if (r < p.batch->n_rows * (p.each ? p.each : 1))
-        pack_row_of<PACK_THREADS>(p, r, r, shared, [&](size_t row, uint32_t i, float v[4]) {
-            load_columns(a.from, row, i, v);
+        pack_row_of(p, r, true, shared, [&](uint32_t i, bool, auto &v) {
+            load_shares<4 * PACK_THREADS>(a.from, r, i, v);
         });
 }
 
 /* Adds t, whose columns lie on several devices, to x, with the bits of residual(). */
 KERNEL(residual_shares, struct residual_shares_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
+    SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x;
 
     if (r < a.residual.batch->n_rows)
         residual_row(a.residual, r, true, shared,
-                     [&](uint32_t i, float v[4]) { load_columns(a.from, r, i, v); });
+                     [&](uint32_t i, auto &v) { load_shares<4 * CUDA_THREADS>(a.from, r, i, v); });
 }
 
 /* A device has some columns of gates and ups: it multiplies them itself, as pack() would with all

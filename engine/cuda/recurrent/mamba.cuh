@@ -93,7 +93,7 @@ DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint
 
 KERNEL(mamba_out, struct mamba_args, PACK_THREADS, 2) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
+    SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x, inner = a.n_head * a.dim, n = inner / a.n_group;
 
     if (r >= a.batch->n_rows)
@@ -101,5 +101,5 @@ KERNEL(mamba_out, struct mamba_args, PACK_THREADS, 2) {
     for (uint32_t g = threadIdx.x / 32; g < a.n_group; g += PACK_THREADS / 32)
         gate_group(a, (size_t)r * inner, g * n, n);
     sync_block();
-    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+    pack_row(a.pack, r, r, shared);
 }

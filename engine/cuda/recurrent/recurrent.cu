@@ -152,7 +152,7 @@ DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
 
 KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
+    SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x;
 
     if (r >= a.batch->n_rows)
@@ -160,7 +160,7 @@ KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
     for (uint32_t h = threadIdx.x / 32; h < a.n_value_head; h += PACK_THREADS / 32)
         gate_head(a, r, h);
     sync_block();
-    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+    pack_row(a.pack, r, r, shared);
 }
 
 /* -- short convolutions ------------------------------------------------------------------------ */

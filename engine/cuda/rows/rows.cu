@@ -169,7 +169,7 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
  * than a multiple of n_kept, if there is one: the first row's block keeps that one, too. */
 KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
+    SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x;
 
     if (r >= a.batch->n_rows)
@@ -189,7 +189,7 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
             to[a.n_x + k] = 0;
     }
     sync_block();
-    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+    pack_row(a.pack, r, r, shared);
     if (a.keeps && i + a.n_kept >= s.n_rows && i % a.n_kept != a.n_kept - 1)
         keep_row(a, s, i);
     if (a.keeps && i == 0 && s.n_rows >= a.n_kept)
@@ -200,11 +200,17 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
  * (check_kernels.py). */
 KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
+    SHARED float shared[PACK_SHARED];
+    uint32_t r = blockIdx.x;
 
-    if (blockIdx.x < a.batch->n_rows)
-        residual_row(a, blockIdx.x, a.left.sums != NULL, shared,
-                     [&](uint32_t i, float v[4]) { add_left(a.left, blockIdx.x, a.n, i, v); });
+    if (r >= a.batch->n_rows)
+        return;
+    residual_row(a, r, a.left.sums != NULL, shared, [&](uint32_t i, auto &v) {
+        if (a.left.sums)
+            add_left<4 * CUDA_THREADS>(a.left, r, i, a.n, v);
+        else
+            load_quads<4 * CUDA_THREADS>(a.t + (size_t)r * a.n, i, a.n, v);
+    });
 }
 
 KERNEL(cap, struct cap_args, CUDA_THREADS, 2) {
@@ -231,14 +237,47 @@ KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
     }
 }
 
+/* Returns whether the batch has row @r of a pack. */
+DEVICE bool has_row(const struct pack_args &a, uint32_t r) {
+    return !a.batch || r < (a.wanted ? a.batch->n_wants : a.batch->n_rows * (a.each ? a.each : 1));
+}
+
+/* Bound by the latency of x, and of the kernel's own code: with few rows no launch runs through
+ * much of it. */
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
-    uint32_t r = blockIdx.x, each = a.each ? a.each : 1;
+    SHARED float shared[PACK_SHARED];
+    uint32_t r = blockIdx.x;
+    bool there = has_row(a, r);
 
-    if (a.batch && r >= (a.wanted ? a.batch->n_wants : a.batch->n_rows * each))
+    if (a.wanted && !there)
         return;
-    pack_row<PACK_THREADS>(a, r, a.wanted ? a.batch->want_row[r] : r, shared);
+    pack_row(a, r, a.wanted ? a.batch->want_row[r] : r, shared, there);
+}
+
+/* Kinds from PACK_RELU on. Rows of up to 12288 columns are read once, in registers of one block. */
+KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
+    wait_for_previous();
+    SHARED float shared[PACK_SHARED];
+    uint32_t r = blockIdx.x, n = a.n;
+    const float *x = a.x + (size_t)r * (a.x_stride ? a.x_stride : n);
+    const float *up = a.up + (size_t)r * (a.up_stride ? a.up_stride : n);
+    auto load = [&](uint32_t i, bool, auto &v) {
+        constexpr uint32_t step = 4 * PACK_THREADS;
+        float u[sizeof(v) / sizeof(v[0])][4] = {};
+
+        load_quads<step>(x, i, n, v);
+        if (a.kind != PACK_RELU)
+            load_quads<step>(up, i, n, u);
+        gate_quads<step>(a, i, u, v);
+    };
+
+    if (!has_row(a, r))
+        return;
+    if (n <= 2 * 4 * PACK_THREADS)
+        pack_quads<PACK_THREADS, 2, false, false>(a, r, true, shared, load);
+    else
+        pack_quads<PACK_THREADS, 6, true, false>(a, r, true, shared, load);
 }
 
 /* -- block drafters ---------------------------------------------------------------------------- */

@@ -8,8 +8,7 @@
 
 /* -- operands of matmul ------------------------------------------------------------------------ */
 
-#define PACK_QUADS                                                                                 \
-    4 /* fours of columns that a thread keeps in registers: rows of up to 8192 are read once */
+#define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() takes */
 
 /* Columns i .. i + 3; zero beyond the row. */
 DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
@@ -21,6 +20,28 @@ DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
         v[j] = 0;
     for (uint32_t j = 0; i + j < n && j < 4; j++)
         v[j] = x[i + j];
+}
+
+/* Columns i .. i + 3, i + STEP .. i + STEP + 3 and so on, QUADS times; zero beyond the row. All loads
+ * are issued before any is waited for. */
+template <uint32_t STEP, int QUADS>
+DEVICE void load_quads(const float *x, uint32_t i, uint32_t n, float (&v)[QUADS][4]) {
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        for (int j = 0; j < 4; j++)
+            v[k][j] = 0;
+    if (n % 4 == 0 && (uintptr_t)x % 16 == 0) {
+#pragma unroll
+        for (uint32_t k = 0; k < QUADS; k++)
+            if (i + k * STEP < n)
+                load_four(x + i + k * STEP, v[k]);
+    } else {
+#pragma unroll
+        for (uint32_t k = 0; k < QUADS; k++)
+            for (uint32_t j = 0; j < 4; j++)
+                if (i + k * STEP + j < n)
+                    v[k][j] = x[i + k * STEP + j];
+    }
 }
 
 /* 1 / (1 + e^-x), with the bits of engine/reference. */
@@ -53,31 +74,53 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
-/* Loads columns i .. i + 3 of a row as they are packed, before a norm. */
-DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
-    load_quad(a.x + row * (a.x_stride ? a.x_stride : a.n), i, a.n, v);
-    if (a.kind == PACK_RELU)
-        for (int j = 0; j < 4; j++)
-            v[j] *= fmaxf(v[j], 0);
-    if (a.kind >= PACK_SILU) {
-        float up[4];
-
-        load_quad(a.up + row * (a.up_stride ? a.up_stride : a.n), i, a.n, up);
-        for (int j = 0; j < 4; j++)
-            v[j] = gated(a.kind, v[j], up[j]);
-    }
+/* v = what KIND makes of v and u; @kind is the same, or its numbers (pack_kind). */
+template <uint32_t KIND> DEVICE void gate_eight_of(uint32_t kind, const float u[8], float v[8]) {
+    for (int j = 0; j < 8; j++)
+        v[j] = KIND == PACK_RELU ? v[j] * fmaxf(v[j], 0)
+                                 : gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
 }
 
-/* Multiplies columns i .. i + 3, in v, by @inverse and their weights, where the kind is
- * PACK_NORM. */
-DEVICE void apply_norm(const struct pack_args &a, uint32_t i, float inverse, float v[4]) {
-    float weight[4];
+/* Branches to the code of the kind, which runs on without others in between. */
+DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
+    if (kind == PACK_SILU)
+        gate_eight_of<PACK_SILU>(kind, u, v);
+    else if (kind == PACK_RELU)
+        gate_eight_of<PACK_RELU>(kind, u, v);
+    else if (kind == PACK_GELU)
+        gate_eight_of<PACK_GELU>(kind, u, v);
+    else if (kind == PACK_CLAMPED)
+        gate_eight_of<PACK_CLAMPED>(kind, u, v);
+    else if (kind == PACK_GATE)
+        gate_eight_of<PACK_GATE>(kind, u, v);
+    else
+        gate_eight_of<PACK_GATE + 1>(kind, u, v);
+}
 
-    if (a.kind != PACK_NORM)
-        return;
-    load_quad(a.weight, i, a.n, weight);
-    for (int j = 0; j < 4; j++)
-        v[j] = v[j] * inverse * weight[j];
+/* Gates columns as load_quads() has them. A round gates the first two fours and moves all on by two
+ * places, since registers cannot be indexed: so the code is there once, and few instructions are
+ * brought. */
+template <uint32_t STEP, int QUADS>
+DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][4],
+                       float (&v)[QUADS][4]) {
+    static_assert(QUADS % 2 == 0, "two a round");
+#pragma unroll 1
+    for (uint32_t k = 0; k < QUADS; k += 2) {
+        float now[8] = {v[0][0], v[0][1], v[0][2], v[0][3], v[1][0], v[1][1], v[1][2], v[1][3]};
+        const float up[8] = {u[0][0], u[0][1], u[0][2], u[0][3],
+                             u[1][0], u[1][1], u[1][2], u[1][3]};
+
+        if (i + k * STEP < a.n)
+            gate_eight(a.kind, up, now);
+#pragma unroll
+        for (int q = 0; q + 2 < QUADS; q++)
+            for (int j = 0; j < 4; j++) {
+                v[q][j] = v[q + 2][j];
+                u[q][j] = u[q + 2][j];
+            }
+        for (int j = 0; j < 8; j++)
+            v[QUADS - 2 + j / 4][j % 4] = now[j];
+    }
 }
 
 /* 2^e, -126 <= e <= 127. */
@@ -112,218 +155,329 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
 }
 #endif
 
-/* Columns i .. i + 3. All lanes of a warp meet, whether they have columns or not: what comes before
- * and behind is not mixed, for which registers would be short behind attention. */
-DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
-                      const float v[4]) {
-    size_t group =
-        (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES) + r % PACK_ROWS;
-    size_t at = group + (size_t)(i / 32) * PACK_ROWS;
+/* Packs columns as load_quads() has them. */
+template <uint32_t STEP, int QUADS>
+DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
+                      float (&v)[QUADS][4]) {
+    size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * (PACK_ROWS * PACK_PLANES);
+    uint16_t *to = a.packed + (group + (size_t)(i / 32) * PACK_ROWS) * 32;
 
-    if (i - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
-        return;
-    const float shrunk[4] = {v[0] * shrink, v[1] * shrink, v[2] * shrink, v[3] * shrink};
-
-    if (i < a.n_padded) {
-        uint32_t h[2] = {pack_halves(shrunk[0], shrunk[2]), pack_halves(shrunk[1], shrunk[3])};
-
-        if (a.cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
-            uint16_t *core = a.packed + (at - r % PACK_ROWS) * 32 + i % 32 / 16 * 128 +
-                             r % PACK_ROWS * 8 + i % 16 / 2;
-
-            *(uint32_t *)core = h[0];
-            *(uint32_t *)(core + 64) = h[1];
-        } else {
-            store8(a.packed + at * 32 + pack_place(i % 32), h);
-        }
-    }
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        for (int j = 0; j < 4; j++)
+            v[k][j] *= shrink;
 #ifdef WEFT_BYTES
-    struct vec4 codes = pack_codes(shrunk);
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++) {
+        uint32_t at = i + k * STEP;
 
-    if (i < a.n_padded && i % 32 < 16)
-        store16(a.packed + (at + a.n_padded / 32 * PACK_ROWS) * 32 + i % 16 / 4 * 8, codes);
+        if (at - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
+            continue;
+        struct vec4 codes = pack_codes(v[k]);
+        if (at < a.n_padded && at % 32 < 16)
+            store16(to + (k * STEP + a.n_padded) * PACK_ROWS + r % PACK_ROWS * 32 + at % 16 / 4 * 8,
+                    codes);
+        sync_warp();
+    }
 #endif
-    sync_warp();
+    if (a.cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
+        to += i % 32 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
+#pragma unroll
+        for (uint32_t k = 0; k < QUADS; k++)
+            if (i + k * STEP < a.n_padded) {
+                *(uint32_t *)(to + k * STEP * PACK_ROWS) = pack_halves(v[k][0], v[k][2]);
+                *(uint32_t *)(to + k * STEP * PACK_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
+            }
+        fence_bulk(); /* matmul_wgmma brings them by copies in bulk */
+    } else {
+        to += r % PACK_ROWS * 32 + pack_place(i % 32);
+#pragma unroll
+        for (uint32_t k = 0; k < QUADS; k++)
+            if (i + k * STEP < a.n_padded) {
+                uint32_t h[2] = {pack_halves(v[k][0], v[k][2]), pack_halves(v[k][1], v[k][3])};
+
+                store8(to + k * STEP * PACK_ROWS, h);
+            }
+    }
 }
 
 /* The sum over the block of E values of each thread: as if each were that of a thread of its own,
- * value e of thread t that of thread t + e THREADS. shared: [E THREADS / 32]. */
-template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *shared) {
+ * value e of thread t that of thread t + e THREADS. shared: [E THREADS / 32], which no thread
+ * reads or writes any more. */
+template <int THREADS, int E> DEVICE float first_sums(const float v[E], float *shared) {
     constexpr int warps = THREADS / 32;
 
-    sync_block();
 #pragma unroll
     for (int e = 0; e < E; e++) {
-        float sum = v[e];
+        float sum = warp_sum(v[e]);
 
-        sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
             shared[e * warps + threadIdx.x / 32] = sum;
     }
     sync_block();
     float sum = shared[0];
+#pragma unroll
     for (int i = 1; i < E * warps; i++)
         sum += shared[i];
     return sum;
 }
 
-/* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A
- * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has the
- * quads tid, tid + THREADS, ...; the first few stay in registers, the others are read again.
- * load(row, i, v): columns i .. i + 3 before the norm. */
-template <int THREADS, class LOAD>
-DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float *shared,
-                        const LOAD &load) {
-    constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
-    uint32_t at = 4 * threadIdx.x;
-    float v[PACK_QUADS][4], w[4], inverse = 1, max = 0;
-
-#pragma unroll
-    for (uint32_t k = 0; k < PACK_QUADS; k++)
-        load(row, at + k * step, v[k]);
-    if (a.kind == PACK_NORM) {
-        float sum[each];
-
-#pragma unroll
-        for (uint32_t e = 0; e < each; e++)
-            sum[e] = 0;
-#pragma unroll
-        for (uint32_t k = 0; k < PACK_QUADS; k++)
-            for (int j = 0; j < 4; j++)
-                sum[k % each] = fmaf(v[k][j], v[k][j], sum[k % each]);
-        for (uint32_t i = at + kept; i < a.n; i += each * step)
-#pragma unroll
-            for (uint32_t e = 0; e < each; e++) {
-                load(row, i + e * step, w);
-                for (int j = 0; j < 4; j++)
-                    sum[e] = fmaf(w[j], w[j], sum[e]);
-            }
-        inverse = 1.0f / sqrtf(block_sums<THREADS, each>(sum, shared) / (float)a.n + a.eps);
-    }
-#pragma unroll
-    for (uint32_t k = 0; k < PACK_QUADS; k++) {
-        apply_norm(a, at + k * step, inverse, v[k]);
-        for (int j = 0; j < 4; j++)
-            max = fmaxf(max, fabsf(v[k][j]));
-    }
-    for (uint32_t i = at + kept; i < a.n; i += step) {
-        load(row, i, w);
-        apply_norm(a, i, inverse, w);
-        for (int j = 0; j < 4; j++)
-            max = fmaxf(max, fabsf(w[j]));
-    }
-    max = block_max<THREADS / 32>(max, shared);
-
-    /* Exponent of the largest magnitude; rows of nothing, infinities and NaN are not scaled. */
-    int e = (int)(mx_bits_of(max) >> 23) - 127;
-    e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
-    float shrink = power_of_two(-e);
-#pragma unroll
-    for (uint32_t k = 0; k < PACK_QUADS; k++)
-        pack_quad(a, r, at + k * step, shrink, v[k]);
-    for (uint32_t first = kept; first < a.n_padded; first += step) {
-        load(row, first + at, w);
-        apply_norm(a, first + at, inverse, w);
-        pack_quad(a, r, first + at, shrink, w);
-    }
-    if (threadIdx.x == 0)
-        a.scale[r] = power_of_two(e);
-    if (a.cores)
-        fence_bulk(); /* matmul_wgmma brings them by copies in bulk */
+/* first_sums(), behind a barrier for what was in shared. */
+template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *shared) {
+    sync_block();
+    return first_sums<THREADS, E>(v, shared);
 }
 
-/* Packs row @row of a.x, with a.up for kinds of two operands, as row @r. */
-template <int THREADS>
-DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
-    pack_row_of<THREADS>(a, r, row, shared,
-                         [&](size_t from, uint32_t i, float v[4]) { load_values(a, from, i, v); });
+/* The largest of the block's values, none of which is less than 0: then their bits are in the same
+ * order. shared: [THREADS / 32], unused as above. */
+template <int THREADS> DEVICE float first_max(float v, float *shared) {
+    constexpr uint32_t warps = THREADS / 32;
+    uint32_t most = lanes_max(mx_bits_of(v)), lane = threadIdx.x % 32;
+
+    if (lane == 0)
+        shared[threadIdx.x / 32] = mx_float_of(most);
+    sync_block();
+    return mx_float_of(lanes_max(mx_bits_of(shared[lane % warps])));
+}
+
+/* Packs a row as row @r of the operand, by a block of THREADS; shared: [PACK_SHARED], not in use. A
+ * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has QUADS
+ * fours of columns in registers, THREADS fours apart. With PARTS a row may have more: it goes
+ * through these in parts, forth for the first of sum, maximum and packing, back for the next, so
+ * that the last part of each is the first of the next and is not read again. Only with NORM may
+ * the kind be PACK_NORM; weights are asked for together with the row. load(i, again, v)
+ * gives columns as load_quads() has them, and is told where it has given them before. Nothing is
+ * done with what it gives unless @there, for which loads need not wait. */
+template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
+DEVICE void pack_quads(const struct pack_args &a, uint32_t r, bool there, float *shared,
+                       const LOAD &load) {
+    constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, span = QUADS * step;
+    uint32_t first = 0, last = PARTS ? (a.n_padded - 1) / span * span : 0;
+    bool norm = NORM && a.kind == PACK_NORM, sums = norm, packs = false, back = false,
+         again = false;
+    float v[QUADS][4], sum[each] = {}, inverse = 1, shrink = 1, max = 0;
+
+    static_assert(QUADS % each == 0, "a thread's fours are those of its threads in turn");
+    auto ends = [&] { /* the pass with this part; if not, goes on */
+                      bool end = !PARTS || first == (back ? 0 : last);
+
+                      again = true;
+                      if (!end)
+                          first += back ? 0 - span : span;
+                      else
+                          back = !back;
+                      return end;
+    };
+    for (;;) {
+        uint32_t i = first + 4 * threadIdx.x;
+        float w[QUADS][4];
+
+        load(i, again, v);
+        if (norm)
+            load_quads<step>(a.weight, i, a.n, w);
+        if (!there)
+            return;
+        if (sums) {
+#pragma unroll
+            for (int k = 0; k < QUADS; k++)
+                for (int j = 0; j < 4; j++)
+                    sum[k % each] = fmaf(v[k][j], v[k][j], sum[k % each]);
+            if (!ends())
+                continue;
+            float all = first_sums<THREADS, each>(sum, shared);
+            inverse = 1.0f / sqrtf(all / (float)a.n + a.eps);
+            sums = false;
+        }
+        if (norm)
+#pragma unroll
+            for (int k = 0; k < QUADS; k++)
+                for (int j = 0; j < 4; j++)
+                    v[k][j] = v[k][j] * inverse * w[k][j];
+        if (!packs) {
+#pragma unroll
+            for (int k = 0; k < QUADS; k++)
+                for (int j = 0; j < 4; j++)
+                    max = fmaxf(max, fabsf(v[k][j]));
+            if (!ends())
+                continue;
+            max = first_max<THREADS>(max, shared + PACK_THREADS / 32);
+            packs = true;
+
+            /* Exponent of the largest magnitude; rows of nothing, infinities and NaN are not
+             * scaled. */
+            int e = (int)(mx_bits_of(max) >> 23) - 127;
+            e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
+            shrink = power_of_two(-e);
+            if (threadIdx.x == 0)
+                a.scale[r] = power_of_two(e);
+        }
+        put_quads<step>(a, r, i, shrink, v);
+        if (ends())
+            return;
+    }
+}
+
+/* Chooses the code for the row's length: each is short, and has as many registers as there are. */
+template <class LOAD>
+DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, bool there, float *shared,
+                        const LOAD &load) {
+    if (a.n_padded <= 2 * 4 * PACK_THREADS)
+        pack_quads<PACK_THREADS, 2, false, true>(a, r, there, shared, load);
+    else if (a.kind != PACK_NORM)
+        pack_quads<PACK_THREADS, 6, true, false>(a, r, there, shared, load);
+    else if (a.n_padded <= 4 * 4 * PACK_THREADS)
+        pack_quads<PACK_THREADS, 4, false, true>(a, r, there, shared, load);
+    else
+        pack_quads<PACK_THREADS, 4, true, true>(a, r, there, shared, load);
+}
+
+/* Packs row @row of a.x as row @r: PACK_PLAIN and PACK_NORM. */
+DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared,
+                     bool there = true) {
+    const float *x = a.x + row * (a.x_stride ? a.x_stride : a.n);
+
+    pack_row_of(a, r, there, shared,
+                [&](uint32_t i, bool, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
 }
 
 /* -- products that are left -------------------------------------------------------------------- */
 
-/* Outputs @out .. @out + 3 of row @r, of @n; those beyond are not numbers. */
-DEVICE void add_left(const struct left &l, uint32_t r, uint32_t n, uint32_t out, float v[4]) {
-    size_t block = (size_t)out / WIDE_OUT * l.n_columns + r / MATMUL_COLUMNS;
-    const float *from = l.sums + (block * (TILE_SEGMENTS * WIDE_SUMS) +
-                                  r % MATMUL_COLUMNS * WIDE_OUT + out % WIDE_OUT);
-    float factor = l.scale[r] * l.inverse;
-    struct vec4 u[TILE_SEGMENTS];
+/* Outputs of row @r, of @n, as load_quads() has columns; those beyond are not numbers. Where columns
+ * are not there, others are read, so that no load waits for a branch. */
+template <uint32_t STEP, int QUADS>
+DEVICE void add_left(const struct left &l, uint32_t r, uint32_t i, uint32_t n,
+                     float (&v)[QUADS][4]) {
+    const float *row = l.sums + r / MATMUL_COLUMNS * (size_t)(TILE_SEGMENTS * WIDE_SUMS) +
+                       r % MATMUL_COLUMNS * WIDE_OUT;
+    float scale = l.scale[r];
 
 #pragma unroll
-    for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
-        u[s] = load16(from + s * WIDE_SUMS);
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++) {
-        float sum = 0;
+    for (uint32_t k = 0; k < QUADS; k++) {
+        uint32_t out = i + k * STEP < n ? i + k * STEP : i < n ? i : 0;
+        const float *from = row +
+                            (size_t)(out / WIDE_OUT * l.n_columns) * (TILE_SEGMENTS * WIDE_SUMS) +
+                            out % WIDE_OUT;
 
+        load_four(from, v[k]);
 #pragma unroll
-        for (uint32_t s = 0; s < TILE_SEGMENTS; s++) {
-            float part = mx_float_of(word_of(u[s], (int)j));
+        for (uint32_t s = 1; s < TILE_SEGMENTS; s++) {
+            float part[4];
 
-            sum = s ? sum + part : part;
+            load_four(from + s * WIDE_SUMS, part);
+            for (int j = 0; j < 4; j++)
+                v[k][j] += part[j];
         }
-        v[j] = sum * factor;
-        if (l.bias && out + j < n)
-            v[j] += l.bias[out + j];
     }
+    float factor = scale * l.inverse;
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        for (int j = 0; j < 4; j++)
+            v[k][j] *= factor;
+    if (!l.bias)
+        return;
+    float bias[QUADS][4];
+    load_quads<STEP>(l.bias, i, n, bias);
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        for (int j = 0; j < 4; j++)
+            v[k][j] += bias[k][j];
 }
 
 /* -- what is added to x ------------------------------------------------------------------------ */
 
-/* t of the row, as residual_row() has it; without a norm what it becomes, to a.to. */
-template <class LOAD>
-DEVICE void load_residual(const struct residual_args &a, uint32_t r, const LOAD &load) {
+/* Stores columns as load_quads() has them. */
+template <uint32_t STEP, int QUADS>
+DEVICE void store_quads(float *x, uint32_t i, uint32_t n, const float (&v)[QUADS][4]) {
+    if (n % 4 == 0 && (uintptr_t)x % 16 == 0) {
+#pragma unroll
+        for (uint32_t k = 0; k < QUADS; k++)
+            if (i + k * STEP < n)
+                store_some<4>(x + i + k * STEP, v[k]);
+    } else {
+#pragma unroll
+        for (uint32_t k = 0; k < QUADS; k++)
+            for (uint32_t j = 0; j < 4; j++)
+                if (i + k * STEP + j < n)
+                    x[i + k * STEP + j] = v[k][j];
+    }
+}
+
+/* Columns of to, without a norm, as load_quads() has them: computed and stored. */
+template <uint32_t STEP, int QUADS, class LOAD>
+DEVICE void add_quads(const struct residual_args &a, uint32_t r, uint32_t i, const LOAD &load,
+                      float (&v)[QUADS][4]) {
     size_t at = (size_t)r * a.n;
+    float base[QUADS][4] = {};
 
-#pragma unroll 2
-    for (uint32_t i = 4 * threadIdx.x; i < a.n; i += 4 * CUDA_THREADS) {
-        float v[4], base[4] = {0, 0, 0, 0};
+    load(i, v);
+    if (a.base)
+        load_quads<STEP>(a.base + at, i, a.n, base);
+#pragma unroll
+    for (uint32_t k = 0; k < QUADS; k++)
+        for (uint32_t j = 0; j < 4; j++)
+            v[k][j] = i + k * STEP + j < a.n ? (base[k][j] + a.gain * v[k][j]) * a.scale : 0;
+    store_quads<STEP>(a.to + at, i, a.n, v);
+}
 
-        if (a.base && !a.norm)
-            load_quad(a.base + at, i, a.n, base);
+/* to of a row, with the norm of t: a column is that of thread i % PACK_THREADS in the sum, so t goes
+ * through a.t. */
+template <class LOAD>
+DEVICE void add_norm(const struct residual_args &a, uint32_t r, bool loads, float *shared,
+                     const LOAD &load) {
+    constexpr uint32_t each = PACK_THREADS / CUDA_THREADS, step = 4 * CUDA_THREADS;
+    size_t at = (size_t)r * a.n;
+    float sum[each] = {};
+
+    for (uint32_t i = 4 * threadIdx.x; loads && i < a.n; i += step) {
+        float v[1][4];
+
         load(i, v);
-        for (uint32_t j = 0; j < 4 && i + j < a.n; j++)
-            if (a.norm)
-                a.t[at + i + j] = v[j];
-            else
-                a.to[at + i + j] = (base[j] + a.gain * v[j]) * a.scale;
+        store_quads<step>(a.t + at, i, a.n, v);
+    }
+    sync_block();
+    for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
+#pragma unroll
+        for (uint32_t e = 0; e < each; e++) {
+            float t = i + e * CUDA_THREADS < a.n ? a.t[at + i + e * CUDA_THREADS] : 0;
+
+            sum[e] = fmaf(t, t, sum[e]);
+        }
+    float all = first_sums<CUDA_THREADS, each>(sum, shared);
+    float inverse = 1.0f / sqrtf(all / (float)a.n + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
+        float t = a.t[at + i] * inverse * a.norm[i];
+
+        a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
     }
     sync_block();
 }
 
-/* Row @r of struct residual_args by CUDA_THREADS threads; @loads: load(i, v) gives columns i .. i +
- * 3 of t, for which a.t is room then. A thread stands for two of PACK_THREADS where sums are made.
- * shared: [PACK_THREADS / 32]. */
+/* Row @r of struct residual_args by CUDA_THREADS threads; load(i, v) gives columns of t as
+ * load_quads() has them; @loads: then a.t is room, otherwise it has these. What is added to a row of
+ * up to 4096 columns stays in registers until it is packed. shared: [PACK_SHARED]. */
 template <class LOAD>
 DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, float *shared,
                          const LOAD &load) {
-    constexpr uint32_t each = PACK_THREADS / CUDA_THREADS;
-    size_t at = (size_t)r * a.n;
-    float inverse = 1;
+    constexpr uint32_t step = 4 * CUDA_THREADS;
+    float *to = a.to + (size_t)r * a.n;
 
-    if (loads)
-        load_residual(a, r, load);
-    if (a.norm) {
-        float sum[each] = {};
-
-        for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
-#pragma unroll
-            for (uint32_t e = 0; e < each; e++) {
-                float t = i + e * CUDA_THREADS < a.n ? a.t[at + i + e * CUDA_THREADS] : 0;
-
-                sum[e] = fmaf(t, t, sum[e]);
-            }
-        inverse = 1.0f / sqrtf(block_sums<CUDA_THREADS, each>(sum, shared) / (float)a.n + a.eps);
-    }
-    for (uint32_t i = threadIdx.x; i < a.n && (a.norm || !loads); i += CUDA_THREADS) {
-        float t = a.norm ? a.t[at + i] * inverse * a.norm[i] : a.t[at + i];
-
-        a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
-    }
-    if (!a.packs)
+    if (a.packs && !a.norm && a.pack.n_padded <= 4 * step) {
+        pack_quads<CUDA_THREADS, 4, false, true>(
+            a.pack, r, true, shared,
+            [&](uint32_t i, bool, auto &v) { add_quads<step>(a, r, i, load, v); });
         return;
-    sync_block();
-    pack_row<CUDA_THREADS>(a.pack, r, r, shared);
+    }
+    if (a.norm)
+        add_norm(a, r, loads, shared, load);
+    for (uint32_t i = 4 * threadIdx.x; !a.norm && i < a.n; i += 2 * step) {
+        float v[2][4];
+
+        add_quads<step>(a, r, i, load, v);
+    }
+    if (a.packs) /* a thread packs the columns that it has added */
+        pack_quads<CUDA_THREADS, 4, true, true>(
+            a.pack, r, true, shared,
+            [&](uint32_t i, bool, auto &v) { load_quads<step>(to, i, a.n, v); });
 }
 
 /* -- keys and values --------------------------------------------------------------------------- */

@@ -70,6 +70,7 @@ LIMITS = {
     "pack_shares": 64,
     "residual_shares": 64,
     "pack": 64,
+    "pack_gated": 88,  # 512 threads, beside a block of matvec
     "embed": 80,
     "rope": 64,
     "plan": 128,

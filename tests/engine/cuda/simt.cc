@@ -305,6 +305,15 @@ uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from) {
     return warp->gift[i][from].u[0];
 }
 
+uint32_t simt_lanes_max(const char *here, uint32_t v) {
+    mine()->u[0] = v;
+    uint32_t i = meet(here, GIFTS);
+
+    for (uint32_t lane = 0; lane < 32; lane++)
+        v = warp->gift[i][lane].u[0] > v ? warp->gift[i][lane].u[0] : v;
+    return v;
+}
+
 void simt_sync_warp(const char *here) {
     meet(here, GIFTS);
     current->lane.n_warp_syncs++;

@@ -313,6 +313,9 @@ uint64_t simt_lane_xor(const char *here, uint64_t v, int mask);
 uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from);
 #define lane_from(v, from) simt_lane_from(SIMT_HERE, v, from)
 
+uint32_t simt_lanes_max(const char *here, uint32_t v);
+#define lanes_max(v) simt_lanes_max(SIMT_HERE, v)
+
 void wait_for_previous();
 void fence_bulk();
 

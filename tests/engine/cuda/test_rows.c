@@ -1,0 +1,216 @@
+/*
+ * The rows that pack() and residual() leave (engine/cuda/rows, on the emulator), bit for bit
+ * against sums in the order that docs/design/cuda.md says, for rows of every length that has code
+ * of its own, aligned and not.
+ */
+
+#include <criterion/criterion.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/util.h"
+#include "tests/engine/cuda/simt.h"
+
+enum { MOST = 27000, ROWS = 3 };
+
+static float x[ROWS * MOST], up[ROWS * MOST], weight[MOST], got[ROWS * MOST], want[MOST];
+static uint16_t packed[8 * (MOST + 64)] __attribute__((aligned(16)));
+static float scale[8], t[ROWS * MOST];
+
+static const uint32_t lengths[] = {2,    63,   64,   100,   2048,  4096,  4100, 5001,
+                                   8192, 8196, 9003, 12288, 12292, 14336, 26000};
+static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM,    PACK_RELU, PACK_SILU,
+                                 PACK_GELU,  PACK_CLAMPED, PACK_GATE};
+
+static void fill(float *to, uint32_t n, uint64_t seed) {
+    for (uint32_t i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        to[i] = ((float)(seed >> 40) / 0x1p23f - 1) * (i % 97 == 5 ? 20 : 1);
+    }
+}
+
+/* The sum of 512 threads, each of which has squares of its own in @part. */
+static float tree(float part[512]) {
+    float sum = 0;
+
+    for (uint32_t w = 0; w < 16; w++) {
+        for (uint32_t m = 1; m < 32; m *= 2)
+            for (uint32_t i = 0; i < 32; i += 2 * m)
+                part[32 * w + i] += part[32 * w + i + m];
+        sum = w ? sum + part[32 * w] : part[0];
+    }
+    return sum;
+}
+
+static float inverse_of(const float *v, uint32_t n, uint32_t run) {
+    float part[512] = {0};
+
+    for (uint32_t i = 0; i < n; i++)
+        part[i / run % 512] = fmaf(v[i], v[i], part[i / run % 512]);
+    return 1.0f / sqrtf(tree(part) / (float)n + 1e-6f);
+}
+
+static float gated_value(uint32_t kind, float g, float u) {
+    switch (kind) {
+    case PACK_RELU:
+        return g * (g > 0 ? g : 0);
+    case PACK_SILU:
+        return mx_silu(g) * u;
+    case PACK_GELU:
+        return mx_gelu(g) * u;
+    case PACK_GATE:
+        return g * (1.0f / (1.0f + mx_expf(-u)));
+    case PACK_CLAMPED:
+        g = fminf(g, 7);
+        u = fminf(fmaxf(u, -7), 7);
+        return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
+    default:
+        return g;
+    }
+}
+
+/* Checks row @r of packed against the n values in want. */
+static void check_row(const struct pack_args *a, uint32_t r, const char *what) {
+    float max = 0;
+
+    for (uint32_t i = 0; i < a->n; i++)
+        max = fmaxf(max, fabsf(want[i]));
+    int e = ilogbf(max) - 13;
+    cr_assert_eq(scale[r], ldexpf(1, e), "%s, %u columns", what, a->n);
+    for (uint32_t i = 0; i < a->n_padded; i++) {
+        uint32_t k = i % 32;
+        size_t block = (size_t)(i / 32) * 8 * 32;
+        size_t at = a->cores
+                        ? block + k / 16 * 128 + k % 2 * 64 + r * 8 + k % 16 / 4 * 2 + k % 4 / 2
+                        : block + r * 32 + pack_place(k);
+        uint16_t half = mx_float_to_half(i < a->n ? ldexpf(want[i], -e) : 0);
+
+        cr_assert_eq(packed[at], half, "%s, column %u of %u, row %u: %x, not %x", what, i, a->n, r,
+                     packed[at], half);
+    }
+}
+
+static void check_pack(uint32_t kind, uint32_t n, uint32_t cores, uint32_t gap) {
+    struct pack_args a = {.x = x,
+                          .up = up,
+                          .weight = kind == PACK_NORM ? weight : NULL,
+                          .packed = packed,
+                          .scale = scale,
+                          .kind = kind,
+                          .n = n,
+                          .n_padded = (uint32_t)round_up(n, 64),
+                          .cores = cores,
+                          .x_stride = n + gap,
+                          .up_stride = n + gap,
+                          .eps = 1e-6f};
+    char what[32];
+
+    memset(packed, 0xFF, sizeof(packed));
+    snprintf(what, sizeof(what), "kind %u, gap %u", kind, gap);
+    simt_launch(kind < PACK_RELU ? kernel_pack : kernel_pack_gated, (struct simt_dim){ROWS, 1, 1},
+                0, &a);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const float *row = x + r * (n + gap);
+        float inverse = kind == PACK_NORM ? inverse_of(row, n, 4) : 1;
+
+        for (uint32_t i = 0; i < n; i++)
+            want[i] = kind == PACK_NORM ? row[i] * inverse * weight[i]
+                                        : gated_value(kind, row[i], up[r * (n + gap) + i]);
+        check_row(&a, r, what);
+    }
+}
+
+Test(cuda_rows, packed_rows_have_the_bits_of_the_order) {
+    fill(x, ROWS * MOST, 1);
+    fill(up, ROWS * MOST, 2);
+    fill(weight, MOST, 3);
+    for (uint32_t k = 0; k < ARRAY_SIZE(kinds); k++)
+        for (uint32_t i = 0; i < ARRAY_SIZE(lengths); i++)
+            check_pack(kinds[k], lengths[i], i % 2, i % 3 == 1 ? 1 : 0);
+}
+
+/* to = (base + gain t) scale, t as it is or by its norm; packed behind the next norm. */
+static void check_residual(uint32_t n, bool norm, bool packs) {
+    static const struct batch_head batch = {.n_rows = ROWS};
+    struct residual_args a = {
+        .batch = &batch,
+        .t = t,
+        .norm = norm ? up : NULL,
+        .base = x,
+        .to = got,
+        .gain = 0.75f,
+        .scale = 1.25f,
+        .eps = 1e-6f,
+        .n = n,
+        .packs = packs,
+        .pack = {.x = got,
+                 .weight = weight,
+                 .packed = packed,
+                 .scale = scale,
+                 .kind = PACK_NORM,
+                 .n = n,
+                 .n_padded = (uint32_t)round_up(n, 64),
+                 .eps = 1e-6f},
+    };
+
+    simt_launch(kernel_residual, (struct simt_dim){ROWS + 1, 1, 1}, 0, &a);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const float *row = got + r * n, *tr = t + r * n;
+        float inverse = norm ? inverse_of(tr, n, 1) : 1;
+
+        for (uint32_t i = 0; i < n; i++) {
+            float v = norm ? tr[i] * inverse * up[i] : tr[i];
+
+            cr_assert_eq(row[i], (x[r * n + i] + 0.75f * v) * 1.25f, "column %u of %u", i, n);
+        }
+        inverse = inverse_of(row, n, 4);
+        for (uint32_t i = 0; i < n && packs; i++)
+            want[i] = row[i] * inverse * weight[i];
+        if (packs)
+            check_row(&a.pack, r, "residual");
+    }
+}
+
+Test(cuda_rows, sums_have_the_bits_of_the_order) {
+    fill(x, ROWS * MOST, 4);
+    fill(t, ROWS * MOST, 5);
+    fill(up, MOST, 6);
+    fill(weight, MOST, 7);
+    for (uint32_t i = 0; i < ARRAY_SIZE(lengths); i++)
+        for (uint32_t how = 0; how < 4; how++)
+            check_residual(lengths[i], how & 1, how & 2);
+}
+
+/* Sums of segments from left to right, times both factors, plus the bias. */
+Test(cuda_rows, what_is_left_is_added_from_left_to_right) {
+    static const struct batch_head batch = {.n_rows = ROWS};
+    enum { N = 200, BLOCKS = (N + WIDE_OUT - 1) / WIDE_OUT };
+    static float left[BLOCKS * TILE_SEGMENTS * WIDE_SUMS], factor[ROWS] = {0.5f, 3, 0.25f};
+    const struct residual_args a = {
+        .batch = &batch,
+        .t = t,
+        .left = {.sums = left, .scale = factor, .bias = weight, .n_columns = 1, .inverse = 2},
+        .base = x,
+        .to = got,
+        .gain = 1,
+        .scale = 1,
+        .n = N,
+    };
+
+    fill(left, ARRAY_SIZE(left), 8);
+    fill(x, ROWS * N, 9);
+    fill(weight, N, 10);
+    simt_launch(kernel_residual, (struct simt_dim){ROWS, 1, 1}, 0, &a);
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t i = 0; i < N; i++) {
+            const float *from =
+                left + i / WIDE_OUT * TILE_SEGMENTS * WIDE_SUMS + r * WIDE_OUT + i % WIDE_OUT;
+            float sum = from[0];
+
+            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+                sum += from[s * WIDE_SUMS];
+            cr_assert_eq(got[r * N + i], x[r * N + i] + (sum * (factor[r] * 2) + weight[i]),
+                         "row %u, column %u", r, i);
+        }
+}
