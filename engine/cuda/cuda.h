@@ -554,11 +554,6 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 /* Returns how many of @n blocks with @shared bytes of shared memory run at a time, with up to @most
  * of them on a multiprocessor. */
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
-/* Returns the number of rows up to which matvec multiplies. It reads activations from the L2 cache
- * for each row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or
- * matmul_wide reads them for 128 rows of the matrix: on a Hopper that is more than its memory's
- * bandwidth leaves. */
-uint32_t cuda_few_rows(const struct be *b);
 /* Returns the weights of attention's output, @output, that the product of q k v brings to the L2
  * cache: half of that cache at most. NULL: none. */
 struct ahead cuda_ahead(const struct be *b, const struct weights *output);

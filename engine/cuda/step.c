@@ -342,7 +342,7 @@ bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
 
     return b->ways.fuse && !b->products.no_matvec &&
-           s->grid.rows <= MIN(cuda_few_rows(b), b->attention.wide_rows);
+           s->grid.rows <= MIN(MATVEC_ROWS, b->attention.wide_rows);
 }
 
 /* The argument of matvec for the rows of the step that are packed. */

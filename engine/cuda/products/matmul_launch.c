@@ -151,10 +151,6 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     return a;
 }
 
-uint32_t cuda_few_rows(const struct be *b) {
-    return b->products.wgmma ? PACK_ROWS : MATVEC_ROWS;
-}
-
 /* Whole stages of each row of tiles. */
 struct ahead cuda_ahead(const struct be *b, const struct weights *output) {
     if (!output || output->n_mats == 0)
@@ -274,7 +270,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     struct product_way way;
 
-    if (!x->cores && x->n_rows <= cuda_few_rows(b) && !b->products.no_matvec) {
+    if (!x->cores && x->n_rows <= MATVEC_ROWS && !b->products.no_matvec) {
         struct matmul_args a = cuda_matmul_args(w, x, add);
 
         return cuda_matvec(b, &a);

@@ -28,5 +28,5 @@ int wgmma_open(struct be *b) {
 }
 
 bool wgmma_takes(const struct be *b, uint32_t n_rows) {
-    return b->products.wgmma && n_rows > cuda_few_rows(b);
+    return b->products.wgmma && n_rows > MATVEC_ROWS;
 }
