@@ -21,7 +21,8 @@
  * bits are put where a half has them, and the scale takes back what other exponents mean there.
  *
  * Tile<F>: load() takes a lane's share of a tile into registers; weights(kb) gives a0 .. a3 of
- * block kb of 16 columns. kb is a constant after unrolling.
+ * block kb of 16 columns. kb is a constant after unrolling. load_half() takes half of a tile of 256
+ * columns, whose blocks are 0 .. 7 then: for loops with less code and fewer registers.
  */
 
 #include "engine/cuda/device.cuh"
@@ -297,6 +298,18 @@ struct K45Scales {
             dm[row] = *(const uint32_t *)(scales + 256 + (g + 8 * row) * 4);
         }
     }
+    /* Loads what half @half of the columns needs. */
+    __device__ __forceinline__ void load_half(const uint8_t *scales, uint32_t lane, uint32_t half) {
+        uint32_t g = lane / 4;
+
+        for (int row = 0; row < 2; row++) {
+            const uint8_t *of_row = scales + (g + 8 * row) * 16 + half * 4;
+
+            sm[row].x = *(const uint32_t *)of_row;
+            sm[row].z = *(const uint32_t *)(of_row + 8);
+            dm[row] = *(const uint32_t *)(scales + 256 + (g + 8 * row) * 4);
+        }
+    }
     /* Scales and minima of block @kb. */
     __device__ __forceinline__ void halves(int kb, uint32_t s[2], uint32_t m[2]) const {
         int i = kb / 4 * 2 % 4; /* bytes i and i + 1: two groups at a time */
@@ -329,6 +342,11 @@ template <> struct Tile<TILE_Q4_K> {
             v[i] = load16(tile + i * 512 + lane * 16);
         s.load(tile + 2048, lane);
     }
+    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
+        for (uint32_t i = 0; i < 2; i++)
+            v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
+        s.load_half(tile + 2048, lane, half);
+    }
     __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
         nibbles(word_of(v[kb / 4], kb % 4), 0, 0, a);
         s.apply(kb, a);
@@ -343,6 +361,16 @@ template <> struct Tile<TILE_Q5_K> {
         for (int i = 0; i < 5; i++)
             v[i] = load16(tile + i * 512 + lane * 16);
         s.load(tile + 2560, lane);
+    }
+    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
+        uint32_t high[2];
+
+        for (uint32_t i = 0; i < 2; i++)
+            v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
+        load8(tile + 2048 + lane * 16 + half * 8, high);
+        v[4].x = high[0];
+        v[4].y = high[1];
+        s.load_half(tile + 2560, lane, half);
     }
     __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
         nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4], kb / 4) >> (kb % 4), 0x00100010u, a);
@@ -366,6 +394,19 @@ template <> struct Tile<TILE_Q6_K> {
             v[i] = load16(tile + i * 512 + lane * 16);
         for (int row = 0; row < 2; row++) {
             sc[row] = load16(tile + 3072 + (g + 8 * row) * 16);
+            d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
+        }
+    }
+    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
+        uint32_t g = lane / 4, scales[2];
+
+        for (uint32_t i = 0; i < 2; i++)
+            v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
+        v[4] = load16(tile + (4 + half) * 512 + lane * 16);
+        for (int row = 0; row < 2; row++) {
+            load8(tile + 3072 + (g + 8 * row) * 16 + half * 8, scales);
+            sc[row].x = scales[0];
+            sc[row].y = scales[1];
             d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
         }
     }
@@ -401,6 +442,16 @@ template <> struct Tile<TILE_IQ4_XS> {
         for (int row = 0; row < 2; row++) {
             for (int i = 0; i < 2; i++)
                 sc[row][i] = *(const uint32_t *)(tile + 2048 + (g + 8 * row) * 8 + 4 * i);
+            d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
+        }
+    }
+    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
+        uint32_t g = lane / 4;
+
+        for (uint32_t i = 0; i < 2; i++)
+            v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
+        for (int row = 0; row < 2; row++) {
+            sc[row][0] = *(const uint32_t *)(tile + 2048 + (g + 8 * row) * 8 + 4 * half);
             d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
         }
     }
