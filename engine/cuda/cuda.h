@@ -557,6 +557,8 @@ uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, u
 /* Returns the weights of attention's output, @output, that the product of q k v brings to the L2
  * cache: half of that cache at most. NULL: none. */
 struct ahead cuda_ahead(const struct be *b, const struct weights *output);
+/* Returns true if one walk over tiles does for a gate and an up. */
+bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
 /* Launches matvec, for at most MATVEC_ROWS rows. Returns 0 or -EIO. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* Computes y (+)= W x + bias by matvec, matmul_wide or wgmma; the bits are the same. */

@@ -21,7 +21,7 @@ extern "C" {
 #define PACK_THREADS 512u
 #define PACK_ROWS 8u     /* rows of activations that lie together */
 #define MATVEC_ROWS 16u  /* rows of activations that matvec() takes, at most */
-#define MATVEC_STAGES 3u /* stages of a warp's cp.async ring: two are in flight while one is used */
+#define MATVEC_STAGES 3u /* of a warp's cp.async ring, at most: one is used, the others in flight */
 #define MATMUL_COLUMNS 64u /* rows of activations that a block of matmul_wide() takes */
 #define WIDE_SLICES 4u
 #define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u)
@@ -364,20 +364,20 @@ struct ahead {
 #define MATMUL_MATRICES 4 /* most matrices of a launch */
 
 /* y (+)= W x + bias for the matrices, which share x. matvec: up to 8 rows, matvec_16: up to 16;
- * grid x: row tiles of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid
- * x: matmul_wide_blocks(). The same bits. Shared memory: matvec_shared(), wide_shared()
- * of the largest format. */
+ * grid x: row tiles of all matrices, or, of one format, fewer: a block takes every gridDim.x'th.
+ * matmul_wide: grid x: matmul_wide_blocks(). Shared memory of the largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     const uint16_t *x;                 /* [n_rows] packed (pack_args) */
     const float *scale;                /* [n_rows] */
     const uint32_t *count;             /* NULL, or how many of n_rows there are */
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
-    uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
+    /* matvec: row tiles of all; the largest tile_stage_bytes(); stages of a ring, 2 or 3 */
+    uint32_t n_tiles, stage_bytes, n_stages;
     uint32_t add;
     /* gated: 0, or n_row_tiles of both matrices: m[0].y becomes what @glu, an enum pack_kind, makes
-     * of the gate m[0] and the up m[1]. In matmul_wide these have one format and one grid, and half
-     * of each block's rows are of either; nothing is added, nor are segments shared. */
+     * of the gate m[0] and the up m[1], which have one format and one grid. In matmul_wide half of
+     * each block's rows are of either; nothing is added, nor are segments shared. */
     uint32_t gated, glu;
     /* matmul_wide: a panel is 128 rows of a matrix by 64 of the activations, n_columns of which
      * stand side by side. n_splits: blocks that share the segments of one, a power of two up to
@@ -402,8 +402,8 @@ MX_FN uint32_t matmul_wide_blocks(const struct matmul_args *a) {
 #define WIDE_SPLIT_BYTES (TILE_SEGMENTS * WIDE_SUMS * 4u)
 
 /* Bytes of shared memory of matvec; @stage_bytes: the largest of its matrices. */
-MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
-    return CUDA_THREADS / 32 * MATVEC_STAGES * stage_bytes;
+MX_FN uint32_t matvec_shared(uint32_t stage_bytes, uint32_t n_stages) {
+    return CUDA_THREADS / 32 * n_stages * stage_bytes;
 }
 
 /* Stages of weights that are held so that they come as far ahead as @n slices. */

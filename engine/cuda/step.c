@@ -509,7 +509,8 @@ enum pack_kind step_glu(const struct model_op *op) {
 /* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
 int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
     struct be *b = s->be;
-    bool two = w->n_mats == 2, gated = two && step_fuses(s);
+    bool two = w->n_mats == 2;
+    bool gated = two && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
 
     assert(two == (glu != PACK_RELU));
     s->ff.up = b->act.up;

@@ -6,6 +6,7 @@
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/products/matvec_way.h"
 #include "tests/gpu/report.h"
 
 static const struct cuda_api *api;
@@ -64,20 +65,23 @@ static void count_panels(struct matmul_args *a, uint32_t block_rows) {
 
 /* y = W x with one of the two kernels; matmul_wide: divided as @a says. */
 static void launch_matmul(struct matmul_args *a, bool wide) {
-    uint32_t tiles = a->m[0].n_row_tiles, f = a->m[0].format,
-             blocks = 2 * (uint32_t)device.n_multiprocessors;
+    uint32_t tiles = a->m[0].n_row_tiles, f = a->m[0].format;
 
     a->stage_bytes = tile_stage_bytes(f);
     a->n_tiles = tiles;
     count_panels(a, MATMUL_COLUMNS);
-    if (wide)
+    if (wide) {
         must(api->launch(kernel_matmul_wide, matmul_wide_blocks(a), 1, CUDA_THREADS, wide_shared(f),
                          a, false, stream),
              "matmul_wide");
-    else
-        must(api->launch(matvec_for(a->n_rows), MIN(tiles, blocks), 1, CUDA_THREADS,
-                         matvec_shared(a->stage_bytes), a, false, stream),
+    } else {
+        struct matvec_way way = matvec_way(&device, a->n_rows, a->stage_bytes, tiles);
+
+        a->n_stages = way.n_stages;
+        must(api->launch(matvec_for(a->n_rows), way.n_blocks, 1, CUDA_THREADS, way.shared, a, false,
+                         stream),
              "matvec");
+    }
 }
 
 /* Likewise by wgmma, of rows that are packed for it, @block_rows of them a block; false: not on
@@ -120,7 +124,7 @@ static void allow_all_shared(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
-        narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
+        narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }

@@ -433,11 +433,14 @@ struct StageWalk {
 
     template <int F> __device__ __forceinline__ void of() const {
         constexpr uint32_t units = TILE_STAGE_UNITS(F);
+        struct Activations<F, 1> x;
 
+        x.take_all(a, rows, u * Parts<F>::n);
 #pragma unroll
         for (uint32_t n = 0; n < units; n++)
             if (u + n < to)
-                add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
+                add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n,
+                               u + n + 1 < to ? u + n + 1 : u, rows, x, c);
     }
 };
 

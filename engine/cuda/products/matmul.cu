@@ -18,11 +18,11 @@
  * matvec, matvec_16   up to 8 or 16 rows: decoding. Bound by the bytes of the weights.
  *
  *     Warp s of a block sums segment s of a row of tiles; the block then adds the eight sums and
- *     goes on to its next row of tiles. Each warp has a ring of three stages of 2 to 3 KiB in
- *     shared memory that cp.async fills, over the ends of tiles and matrices: two stages are on
- *     their way while one is used, with 16 warps 60 to 90 KiB on a multiprocessor. Under
- *     programmatic dependent launch (PDL) the ring fills before the kernel in front has ended,
- *     since weights do not change.
+ *     goes on to its next row of tiles. Each warp has a ring of two or three stages of 2 to 3 KiB
+ *     in shared memory that cp.async fills, over the ends of tiles and matrices: the others are on
+ *     their way while one is used, 80 to 110 KiB on a multiprocessor. Under programmatic dependent
+ *     launch (PDL) the ring fills before the kernel in front has ended, since weights do not
+ *     change.
  *
  *         warp 0  [segment 0 of tile 5][segment 0 of tile 137] ...   ring: | used | 1 | 2 |
  *         warp 1  [segment 1 of tile 5][segment 1 of tile 137] ...   ring: | used | 1 | 2 |
@@ -71,72 +71,67 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
 
 /* cp.async ring of a warp: the weights of segment s of the block's tiles, s its number, stage by
  * stage. Registers are scarce here. */
-struct Feed {
-    uint32_t slot, end;       /* places in the warp's ring: of the next stage, of the end */
-    uint32_t tile;            /* tile that is being fetched, counted over all matrices */
-    uint32_t n_left, n_stage; /* bytes of its segment, of a stage; 0 behind the last tile */
-    const uint8_t *from;      /* the lane's */
+template <int F> struct Feed {
+    uint32_t slot, end;  /* places in the warp's ring: of the next stage, of the end */
+    uint32_t tile;       /* tile that is being fetched, counted over all matrices */
+    uint32_t n_left;     /* bytes of its segment; 0 behind the last tile */
+    const uint8_t *from; /* the lane's */
 
     __device__ __forceinline__ void start(const struct matmul_args &a) {
-        end = (threadIdx.x / 32 + 1) * (MATVEC_STAGES * a.stage_bytes);
-        slot = end - MATVEC_STAGES * a.stage_bytes;
+        end = (threadIdx.x / 32 + 1) * (a.n_stages * a.stage_bytes);
+        slot = end - a.n_stages * a.stage_bytes;
         tile = blockIdx.x;
         from = NULL;
         seek(a);
-        for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++) {
-            fetch_few(place(), from, at_once());
-            pass(a, at_once());
-        }
+#pragma unroll 1
+        for (uint32_t i = 0; i + 1 < a.n_stages; i++)
+            fetch(a);
     }
-    /* Stands at the beginning of @tile's segment, or of the next one that has anything for this
-     * warp. */
+    /* Stands at the beginning of @tile's segment. */
     __device__ __forceinline__ void seek(const struct matmul_args &a) {
-        for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
-            uint32_t local, i = matrix_of(a, tile, &local), segment = threadIdx.x / 32;
-            const struct matrix &m = a.m[i];
+        uint32_t local, segment = threadIdx.x / 32;
 
-            n_left = m.bytes[segment + 1] - m.bytes[segment];
-            n_stage = m.stage_bytes;
-            from = m.tiles + ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] +
-                              threadIdx.x % 32 * 16);
-            if (n_left > 0)
-                return;
+        n_left = 0;
+        if (tile >= a.n_tiles)
+            return;
+        const struct matrix &m = a.m[matrix_of(a, tile, &local)];
+
+        n_left = m.bytes[segment + 1] - m.bytes[segment];
+        from = m.tiles +
+               ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] + threadIdx.x % 32 * 16);
+    }
+    /* Starts on one stage; none when all have been, or where the warp has no segment. */
+    __device__ __forceinline__ void fetch(const struct matmul_args &a) {
+        uint32_t n = tile_stage_bytes(F), to = shared_start() + slot + threadIdx.x % 32 * 16;
+
+        if (n_left >= n) {
+            fetch_bytes(to, from, n);
+        } else {
+            n = n_left;
+            if (TILE_STAGE_UNITS(F) > 1)
+                fetch_few(to, from, n);
         }
-        n_left = n_stage = 0;
-    }
-    /* The lane's place in the slot. */
-    __device__ __forceinline__ uint32_t place() const {
-        return shared_start() + slot + threadIdx.x % 32 * 16;
-    }
-    __device__ __forceinline__ uint32_t at_once() const {
-        return n_left < n_stage ? n_left : n_stage;
-    }
-    /* Behind a stage of @n bytes. */
-    __device__ __forceinline__ void pass(const struct matmul_args &a, uint32_t n) {
-        from += n;
-        n_left -= n;
-        if (n_left == 0) {
-            tile = next_tile(a, tile);
-            seek(a);
+        if (n_left > 0) {
+            from += n;
+            n_left -= n;
+            if (n_left == 0) {
+                tile = next_tile(a, tile);
+                seek(a);
+            }
         }
         slot += a.stage_bytes;
         if (slot == end)
-            slot -= MATVEC_STAGES * a.stage_bytes;
+            slot -= a.n_stages * a.stage_bytes;
         copy_commit();
     }
-    /* The oldest stage, when it is there; another is started in the place of the one before. F: the
-     * format of the oldest, and of nearly all others. */
-    template <int F> __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
-        const uint32_t bytes = tile_stage_bytes(F);
-        uint32_t n = bytes;
-
-        copy_wait<MATVEC_STAGES - 2>();
-        sync_warp();
-        if (n_stage == bytes && (TILE_STAGE_UNITS(F) == 1 || n_left >= bytes))
-            fetch_bytes(place(), from, bytes);
+    /* The oldest stage, when it is there; another is started in the place of the one before. */
+    __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
+        if (a.n_stages == MATVEC_STAGES)
+            copy_wait<MATVEC_STAGES - 2>();
         else
-            fetch_few(place(), from, n = at_once());
-        pass(a, n);
+            copy_wait<0>(); /* two */
+        sync_warp();
+        fetch(a);
         return dynamic_shared() + slot; /* the other slots are being filled */
     }
 };
@@ -158,18 +153,38 @@ template <int G> struct Rows {
     }
 };
 
-/* An element of gate (@i 0), which is kept in @gate, in shared memory, until up comes, or of up. */
-DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint32_t i,
-                      uint32_t n_rows, uint32_t row, uint32_t out, float sum, float *gate) {
-    if (row >= n_rows || out >= m.n_out)
-        return;
-    float v = value_of(a, m, row, out, sum);
+/* A thread's element of each row tile of a block. */
+struct Element {
+    uint32_t n_rows;
+    float scale; /* the row's */
 
-    if (i == 0)
-        *gate = v;
-    else
-        a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, *gate, v);
-}
+    __device__ __forceinline__ static uint32_t row_of(uint32_t tid) {
+        return tid / 128 * PACK_ROWS + tid % 4 * 2 + tid / 32 % 2;
+    }
+    __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n) {
+        uint32_t row = row_of(threadIdx.x);
+
+        n_rows = n;
+        scale = row < n ? a.scale[row] : 0;
+    }
+    /* Puts its sum @sum of row tile @local of matrix @i. With gates, that of the gate is kept in
+     * @gate, in shared memory, until the up's comes. */
+    __device__ __forceinline__ void put(const struct matmul_args &a, const struct matrix &m,
+                                        uint32_t i, uint32_t local, float sum, float *gate) const {
+        uint32_t tid = anew(threadIdx.x), row = row_of(tid);
+        uint32_t out = local * TILE_ROWS + tid % 32 / 4 + tid / 64 % 2 * 8;
+
+        if (row >= n_rows || out >= m.n_out)
+            return;
+        float *y = (a.gated ? a.m[0].y : m.y) + ((size_t)row * m.n_out + out);
+        float v = scaled(m, scale, out, sum);
+
+        if (a.gated && i == 0)
+            *gate = v;
+        else
+            *y = a.gated ? gated(a.glu, *gate, v) : a.add ? *y + v : v;
+    }
+};
 
 /* The sum of a value over the segments of a row of @n_units tiles, from left to right; @value: of
  * the first warp, that of the next is TILE_LANES on. */
@@ -188,73 +203,86 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
     return sum;
 }
 
-/* Adds the warp's segment of tile @tile. */
-template <int G>
-DEVICE void add_tile(const struct matmul_args &a, uint32_t tile, struct Feed &feed,
-                     const struct Rows<G> &rows, float c[G][4]) {
-    uint32_t local, segment = threadIdx.x / 32;
-    const struct matrix &m = a.m[matrix_of(a, tile, &local)];
+/* The block's tiles, for G groups of 8 rows. A row tile takes half of @sums and the next one the
+ * other half, so a warp that writes there has met all others behind the last reading of it. @sums:
+ * [2][4 G]; @gate: [TILE_LANES * 4 G]. All that a row tile needs is in one loop for each format, so
+ * that it lies together. */
+template <int G> struct TilesWalk {
+    const struct matmul_args &a;
+    float (*sums)[CUDA_THREADS];
+    float *gate;
 
-    add_units<G>(a, m, m.unit[segment], m.unit[segment + 1], feed, rows, c);
-}
+    /* Adds the warp's segment of a row of tiles of @m: all mma of it add up in c[i], of group i,
+     * the lane's as mma's c (device.cuh). @x: of its first part, before and behind. */
+    template <int F>
+    __device__ __forceinline__ void add(const struct matrix &m, struct Feed<F> &feed,
+                                        const struct Rows<G> &rows, struct Activations<F, G> &x,
+                                        float c[G][4]) const {
+        constexpr uint32_t units = TILE_STAGE_UNITS(F);
+        uint32_t from = m.unit[threadIdx.x / 32], to = m.unit[threadIdx.x / 32 + 1];
 
-/* The block's tiles for G groups of 8 rows. One group takes half of @sums, the next row tile the
- * other half: a warp that is there has met all others behind this one's. @gate:
- * [TILE_LANES * 4 G]. */
-template <int G>
-DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sums)[CUDA_THREADS],
-                     float *gate) {
-    struct Rows<G> rows;
+#pragma unroll 1
+        for (uint32_t u = from; u < to; u += units) {
+            const uint8_t *stage = feed.take(a);
 
-    rows.start(a, count_rows(a));
-    /* at: twice the tile, and in which half; one register less than two numbers take */
-    for (uint32_t at = 2 * blockIdx.x; at / 2 < a.n_tiles;
-         at = 2 * next_tile(a, at / 2) + (~at & 1)) {
-        float c[G][4];
 #pragma unroll
-        for (int j = 0; j < 4 * G; j++)
-            c[j / 4][j % 4] = 0;
-        add_tile<G>(a, at / 2, feed, rows, c);
-        uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32;
-        uint32_t half = G == 1 ? at % 2 * 4 : 0;
-#pragma unroll
-        for (int j = 0; j < 4 * G; j++)
-            sums[half + j][tid] = c[j / 4][j % 4];
-        sync_block();
-        if (tid < TILE_LANES * 4 * G) {
-            uint32_t local, i = matrix_of(a, anew(at) / 2, &local), j = warp % 4;
-            const struct matrix &m = a.m[i];
-            float sum = add_segments(&sums[half + warp][lane], m.n_units);
-            uint32_t row = warp / 4 * PACK_ROWS + lane % 4 * 2 + j % 2, n_rows = count_rows(a);
-            uint32_t out = local * TILE_ROWS + lane / 4 + j / 2 * 8;
-
-            if (a.gated)
-                put_gated(a, m, i, n_rows, row, out, sum, &gate[tid]);
-            else
-                put(a, m, n_rows, row, out, sum);
+            for (uint32_t n = 0; n < units; n++)
+                if (u + n < to)
+                    add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n,
+                                   u + n + 1 < to ? u + n + 1 : from, rows, x, c);
         }
-        if (G > 1)
-            sync_block();
     }
-}
+    /* Stores the sums of the warp's segment in @half, then puts those of all. */
+    __device__ __forceinline__ void finish(float (*half)[CUDA_THREADS], uint32_t tile,
+                                           const struct Element &element,
+                                           const float c[G][4]) const {
+        uint32_t local, tid = anew(threadIdx.x), i = matrix_of(a, anew(tile), &local);
 
-/* Apart: matvec has no registers left for it. */
-DEVICE_APART void bring_ahead(const struct matmul_args &a) {
-    prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
-}
+#pragma unroll
+        for (int j = 0; j < 4 * G; j++)
+            half[j][tid] = c[j / 4][j % 4];
+        sync_block();
+        if (tid < TILE_LANES * 4 * G)
+            element.put(a, a.m[i], i, local,
+                        add_segments(&half[tid / 32][tid % 32], a.m[i].n_units), &gate[tid]);
+    }
+    template <int F> __device__ __forceinline__ void of() const {
+        uint32_t half = 0, local, n_rows, tile = blockIdx.x, warp = threadIdx.x / 32;
+        const struct matrix &m = a.m[matrix_of(a, tile, &local)];
+        struct Activations<F, G> x;
+        struct Element element;
+        struct Feed<F> feed;
+        struct Rows<G> rows;
 
+        feed.start(a); /* weights do not change */
+        wait_for_previous();
+        n_rows = count_rows(a);
+        rows.start(a, n_rows);
+        element.start(a, n_rows);
+        if (m.unit[warp] < m.n_units)
+            x.take_all(a, rows, m.unit[warp] * Parts<F>::n);
+#pragma unroll 1
+        for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
+            float c[G][4];
+
+#pragma unroll
+            for (int j = 0; j < 4 * G; j++)
+                c[j / 4][j % 4] = 0;
+            add<F>(a.m[matrix_of(a, tile, &local)], feed, rows, x, c);
+            finish(sums + half, tile, element, c);
+            half ^= 4 * G;
+        }
+        copy_wait<0>();
+    }
+};
+
+/* All tiles of a block have one format. */
 template <int G>
 DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS], float *gate) {
-    struct Feed feed;
+    uint32_t local;
 
-    feed.start(a); /* weights do not change */
-    wait_for_previous();
-    multiply<G>(a, feed, sums, gate);
-    copy_wait<0>();
-    if (G > 1)
-        prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
-    else if (a.ahead.n)
-        bring_ahead(a);
+    walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G>{a, sums, gate});
+    prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
 }
 
 /* The third finds room for its rings beside two others. Products of bytes need more registers. */
@@ -271,7 +299,7 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, MATVEC_BLOCKS) {
 }
 
 KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
-    SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4 * 2];
+    SHARED float sums[16][CUDA_THREADS], gate[TILE_LANES * 4 * 2];
 
     matvec_groups<2>(a, sums, gate);
 }

@@ -4,14 +4,15 @@
 
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/products/matvec_way.h"
 #include "engine/cuda/vision/kernels_vision.h"
 
 #include <assert.h>
 #include <errno.h>
 #include "base/try.h"
 
-#define MATVEC_STATIC                                                                              \
-    11264u /* static shared memory of matvec or expert_vec, and the driver's of each block */
+/* Static shared memory of expert_vec, and the driver's of each block. */
+#define EXPERT_STATIC 11264u
 
 /* Allows the kernels of attention over this engine's pages what their launches ask for. */
 static int load_attention(struct be *b) {
@@ -37,7 +38,7 @@ int cuda_load_kernels(struct be *b) {
 
     b->products.planes = BYTES_FAMILY(b->device.made_for) ? 2 : 1;
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
-        narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
+        narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
@@ -123,7 +124,7 @@ int cuda_load_kernels(struct be *b) {
 
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {
     assert(n > 0 && most > 0);
-    while (most > 1 && b->device.shared_bytes < most * (shared + MATVEC_STATIC))
+    while (most > 1 && b->device.shared_bytes < most * (shared + EXPERT_STATIC))
         most--;
     return MIN(n, most * (uint32_t)b->device.n_multiprocessors);
 }
@@ -166,18 +167,34 @@ struct ahead cuda_ahead(const struct be *b, const struct weights *output) {
                           .bytes = (uint32_t)MIN(bytes, m->bytes[TILE_SEGMENTS])};
 }
 
+bool cuda_are_alike(const struct matrix *gate, const struct matrix *up) {
+    return gate->format == up->format && gate->grid == up->grid && gate->n_out == up->n_out;
+}
+
+/* Returns true if all matrices have one format. */
+static bool is_uniform(const struct matmul_args *a) {
+    for (uint32_t i = 1; i < a->n_mats; i++)
+        if (a->m[i].format != a->m[0].format)
+            return false;
+    return true;
+}
+
+/* A block has tiles of one format: where formats differ each block has one. */
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
-    assert(!a->gated || (a->n_mats == 2 && a->m[0].n_row_tiles == a->m[1].n_row_tiles));
-    uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
+    assert(!a->gated || (a->n_mats == 2 && cuda_are_alike(&a->m[0], &a->m[1])));
+    struct matvec_way way =
+        matvec_way(&b->device, a->n_rows, a->stage_bytes, a->n_tiles - a->gated);
     struct launch l = {matvec_for(a->n_rows),
-                       cuda_resident_blocks(b, tiles, shared, 2),
+                       is_uniform(a) ? way.n_blocks : a->n_tiles,
                        1,
                        CUDA_THREADS,
                        "matvec",
-                       shared};
+                       way.shared};
+    struct matmul_args args = *a;
 
-    return cuda_launch(b, &l, a, sizeof(*a));
+    args.n_stages = way.n_stages;
+    return cuda_launch(b, &l, &args, sizeof(args));
 }
 
 /* Blocks of WIDE_OUT rows of all matrices. */
@@ -205,11 +222,6 @@ bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows
     return fits;
 }
 
-/* One walk does for both. */
-static bool are_alike(const struct matrix *gate, const struct matrix *up) {
-    return gate->format == up->format && gate->grid == up->grid && gate->n_out == up->n_out;
-}
-
 struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
                                   bool add, uint32_t block_rows, uint32_t n_splits) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
@@ -224,7 +236,7 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
     a.leave = x->left && n_splits > 1;
     if (x->gated) {
         assert(w->n_mats == 2 && !add);
-        *x->gated = n_splits == 1 && are_alike(&w->m[0], &w->m[1]);
+        *x->gated = n_splits == 1 && cuda_are_alike(&w->m[0], &w->m[1]);
         a.gated = *x->gated ? w->m[0].n_row_tiles : 0;
         a.glu = x->glu;
     }

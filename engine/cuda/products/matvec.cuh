@@ -3,80 +3,79 @@
 /*
  * matvec - the products of a warp with few rows of activations: what the kernels for one matrix
  * (matmul.cu) and for those of experts (experts.cu) have in common. A is the kernel's argument,
- * with x; ROWS says where those of a lane lie, FEED brings the weights stage by stage.
+ * with x; ROWS says where those of a lane lie.
+ *
+ * A unit is added in parts, by a loop whose code is short: what a multiprocessor executes for the
+ * first time it fetches from far away, and it keeps little of it near. The activations of a pair
+ * of blocks are loaded where those of the pair one part before have been used.
  */
 
 #include "engine/cuda/products/weights.cuh"
 
-/* Adds @N pairs of @t, the first of which are columns 32 @first of x. ROWS: x[i], the offset in
- * bytes of the lane's activations of group i of 8 rows. */
-template <int F, int G, int N, class A, class ROWS>
-DEVICE void add_pairs(const A &a, const struct Tile<F> &t, uint32_t first, const ROWS &rows,
-                      float c[G][4]) {
-#pragma unroll
-    for (int p = 0; p < N; p++) {
-        Pair<F> w;
+/* Parts of a unit, and pairs of blocks of 16 columns of a part. */
+template <int F> struct Parts {
+    static constexpr uint32_t n = F >= TILE_LOW ? TILE_SLICES : F >= TILE_Q4_K ? 2 : 1;
+    static constexpr uint32_t pairs = F >= TILE_LOW || F < TILE_Q4_K ? 2 : 4;
+};
 
-        w.take(t, p, false);
+/* A lane's activations of a part, for G groups of 8 rows. ROWS: x[i], the offset in bytes of the
+ * lane's activations of group i. */
+template <int F, int G> struct Activations {
+    struct vec4 v[Parts<F>::pairs][G];
+
+    /* Takes pair @p of part @part, counted from the first unit on. */
+    template <class A, class ROWS>
+    __device__ __forceinline__ void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
 #pragma unroll
         for (int i = 0; i < G; i++) {
-            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + first * 512);
+            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + part * (Parts<F>::pairs * 512u));
 
             if constexpr (has_bytes(F))
                 x += plane_bytes(a.n_blocks);
-
-            w.add(load16(x + p * 512), c[i]);
+            v[p][i] = load16_device(x + p * 512);
         }
     }
-}
-
-/* Adds the tile of unit @unit of @m, at @tile in shared memory. */
-template <int F, int G, class A, class ROWS>
-DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
-                     const ROWS &rows, float c[G][4]) {
-    struct Tile<F> t;
-
-    if constexpr (F >= TILE_LOW) {
-#pragma unroll 1
-        for (uint32_t slice = 0; slice < TILE_SLICES; slice++) {
-            load_slice<F>(t, tile, slice, m.grid);
-            add_pairs<F, G, 2>(a, t, unit * 8 + slice * 2, rows, c);
-        }
-    } else {
-        constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
-
-        t.load(tile, threadIdx.x % 32);
-        add_pairs<F, G, pairs>(a, t, unit * pairs, rows, c);
-    }
-}
-
-/* See add_units(): stage by stage of TILE_STAGE_UNITS(F) units, the last one perhaps shorter. */
-template <int G, class A, class FEED, class ROWS> struct UnitsWalk {
-    const A &a;
-    const struct matrix &m;
-    uint32_t from, to;
-    FEED &feed;
-    const ROWS &rows;
-    float (*c)[4];
-
-    template <int F> __device__ __forceinline__ void of() const {
-        constexpr uint32_t units = TILE_STAGE_UNITS(F);
-
-        for (uint32_t u = from; u < to; u += units) {
-            const uint8_t *stage = feed.template take<F>(a);
-
+    template <class A, class ROWS>
+    __device__ __forceinline__ void take_all(const A &a, const ROWS &rows, uint32_t part) {
 #pragma unroll
-            for (uint32_t n = 0; n < units; n++)
-                if (u + n < to)
-                    add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
-        }
+        for (uint32_t p = 0; p < Parts<F>::pairs; p++)
+            take(a, rows, part, p);
     }
 };
 
-/* Adds units [from, to) of a row of tiles of @m, which @feed brings, times G groups of 8 rows, at
- * most a segment: all mma of it add up in c[i], of group i, the lane's as mma's c (device.cuh). */
-template <int G, class A, class FEED, class ROWS>
-DEVICE void add_units(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
-                      const ROWS &rows, float c[G][4]) {
-    walk_of(m.format, UnitsWalk<G, A, FEED, ROWS>{a, m, from, to, feed, rows, c});
+/* Loads part @part of a tile in shared memory. */
+template <int F>
+DEVICE void load_part(struct Tile<F> &t, const uint8_t *tile, uint32_t part, const void *grid) {
+    if constexpr (F >= TILE_LOW)
+        load_slice<F>(t, tile, part, grid);
+    else if constexpr (Parts<F>::n == 2)
+        t.load_half(tile, threadIdx.x % 32, part);
+    else
+        t.load(tile, threadIdx.x % 32);
+}
+
+/* Adds the tile of unit @unit of @m, at @tile in shared memory. @x: the activations of its first
+ * part; then those of unit @next's. */
+template <int F, int G, class A, class ROWS>
+DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
+                     uint32_t next, const ROWS &rows, struct Activations<F, G> &x, float c[G][4]) {
+    constexpr uint32_t n = Parts<F>::n;
+
+#pragma unroll 1
+    for (uint32_t part = 0; part < n; part++) {
+        uint32_t behind = part + 1 < n ? unit * n + part + 1 : next * n;
+        struct Tile<F> t;
+
+        load_part<F>(t, tile, part, m.grid);
+#pragma unroll
+        for (uint32_t p = 0; p < Parts<F>::pairs; p++) {
+            Pair<F> w;
+
+            w.take(t, (int)p, false);
+#pragma unroll
+            for (int i = 0; i < G; i++)
+                w.add(x.v[p][i], c[i]);
+            x.take(a, rows, behind, p);
+        }
+    }
 }

@@ -9,12 +9,16 @@ DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
 
-/* y of one element; what was there apart. */
-DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
-                      uint32_t out, float sum) {
-    float v = sum * (a.scale[row] * m.inverse);
+/* y of one element; what was there apart. @scale: the row's. */
+DEVICE float scaled(const struct matrix &m, float scale, uint32_t out, float sum) {
+    float v = sum * (scale * m.inverse);
 
     return m.bias ? v + m.bias[out] : v;
+}
+
+DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
+                      uint32_t out, float sum) {
+    return scaled(m, a.scale[row], out, sum);
 }
 
 /* y of row @row and output @out becomes, or with add grows by, what value_of() makes of @sum;

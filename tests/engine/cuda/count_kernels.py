@@ -40,7 +40,7 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
+        printf("%u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage, MATVEC_STAGES), expert_shared(stage), wide_shared(f),
                (uint32_t)ATTEND_WIDE_SHARED(64, 16, 16), (uint32_t)ATTEND_WIDE_SHARED(128, 16, 16),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
                (uint32_t)ATTEND_SHARED(128));
@@ -57,7 +57,7 @@ LAUNCH |= {"attend_64" + pages: 8 for pages in PAGES} | {"attend_128" + pages: 9
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
 SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, of 256 columns
 END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
-FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
+FEW = {"matvec": 3, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
 TAG = re.compile(r"Walk(?:I\w+?E)?2ofILi(\d+)E")
 # Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
@@ -65,7 +65,7 @@ SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256
 SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
 KEY_BLOCKS = 18
 # Once a row of tiles, not once a stage; scores with a cap; what attend_wide leaves.
-RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|put_results|put_partial")
+RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|put_results|put_partial")
 UPPER = re.compile(r"halfILi\dELi1E")  # what attend_64 and attend_128 do for more than eight queries only
 END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
 

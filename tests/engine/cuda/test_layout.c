@@ -10,6 +10,7 @@
 #include <string.h>
 #include "base/rng.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/products/matvec_way.h"
 #include "engine/quant.h"
 #include "tests/support/few.h"
 
@@ -319,5 +320,31 @@ Test(layout, a_lane_holds_the_probabilities_of_the_keys_whose_values_it_loads) {
             for (uint32_t e = 0; e < 2; e++)
                 seen |= 1u << attn_key_of_column(block, 2 * t + e);
         cr_expect(seen == 0xFFu << (8 * t));
+    }
+}
+
+/* Blocks of matvec by registers, shared memory and row tiles; rings of two stages where only these
+ * let one more block in. */
+Test(layout, matvec_has_as_many_blocks_as_fit) {
+    static const struct {
+        int made_for, n_multiprocessors;
+        uint32_t shared_kib, n_rows, n_tiles, n_blocks, n_stages;
+        uint32_t format;
+    } cases[] = {
+        {90, 132, 196, 1, 768, 396, 3, TILE_Q4_K},  {90, 132, 196, 1, 768, 396, 2, TILE_Q6_K},
+        {90, 132, 196, 1, 256, 256, 3, TILE_Q6_K},  {90, 132, 196, 1, 384, 384, 3, TILE_Q4_K},
+        {90, 132, 196, 16, 768, 264, 3, TILE_Q4_K}, {90, 132, 196, 1, 100, 100, 3, TILE_Q6_K},
+        {86, 82, 100, 1, 768, 164, 2, TILE_Q4_K},   {86, 82, 100, 1, 768, 82, 3, TILE_Q6_K}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct cuda_device d = {.made_for = cases[i].made_for,
+                                .n_multiprocessors = cases[i].n_multiprocessors,
+                                .shared_bytes = (size_t)cases[i].shared_kib << 10};
+        uint32_t stage = tile_stage_bytes(cases[i].format);
+        struct matvec_way way = matvec_way(&d, cases[i].n_rows, stage, cases[i].n_tiles);
+
+        cr_expect(way.n_blocks == cases[i].n_blocks && way.n_stages == cases[i].n_stages,
+                  "%zu: %u blocks, %u stages", i, way.n_blocks, way.n_stages);
+        cr_expect(way.shared == matvec_shared(stage, way.n_stages), "%zu", i);
     }
 }
