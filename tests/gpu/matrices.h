@@ -294,6 +294,47 @@ static void check_big(const void *arg) {
     check_beyond_4g(arg);
 }
 
+/* Matrices of two formats in a launch of matvec, a block for each row tile: as each alone. */
+static void check_two_formats(const void *arg) {
+    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K};
+    const uint32_t n_in = 2048, n_rows = 3;
+
+    open_device();
+    struct inputs in = make_inputs(n_rows, n_in, 0);
+    struct weights_on w[2];
+    struct matmul_args a = {.x = in.packed,
+                            .scale = in.scale,
+                            .n_mats = 2,
+                            .n_rows = n_rows,
+                            .n_blocks = n_in / 16,
+                            .n_splits = 1};
+
+    for (int i = 0; i < 2; i++) {
+        w[i] = make_weights(types[i], i ? 24 : 40, n_in);
+        a.m[i] = w[i].m;
+        a.m[i].y = device_new((size_t)n_rows * w[i].m.n_out * sizeof(float));
+        a.n_tiles += w[i].m.n_row_tiles;
+        a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(w[i].m.format));
+    }
+    struct matvec_way way = matvec_way(&device, n_rows, a.stage_bytes, a.n_tiles);
+    a.n_stages = way.n_stages;
+    must(api->launch(kernel_matvec, a.n_tiles, 1, CUDA_THREADS, way.shared, &a, false, stream),
+         "matvec");
+    for (int i = 0; i < 2; i++) {
+        size_t n = (size_t)n_rows * w[i].m.n_out;
+        float *beside = host_new(n * sizeof(float)), *alone = host_new(n * sizeof(float));
+
+        fetch(beside, a.m[i].y, n * sizeof(float));
+        multiply(&w[i], &in, n_rows, VEC, alone);
+        report_check("two formats", differs("two formats", beside, alone, n_rows, w[i].m.n_out), 0);
+        api->release(a.m[i].y);
+        drop_weights(&w[i]);
+        free(beside);
+        free(alone);
+    }
+    drop_inputs(&in);
+}
+
 static void check_matrices(bool tiny) {
     static const enum tensor_type types[] = {
         TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,    TENSOR_Q5_0,
@@ -307,6 +348,7 @@ static void check_matrices(bool tiny) {
         snprintf(name, sizeof(name), "matrices %s", tensor_format((uint32_t)types[i])->name);
         report_alone(name, 60, check_type, &(struct matrix_case){types[i], tiny});
     }
+    report_alone("matrices Q4_K, Q6_K", 60, check_two_formats, NULL);
     if (!tiny)
         report_alone("weights beyond 4 GiB", 60, check_big, NULL);
 }
