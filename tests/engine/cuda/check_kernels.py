@@ -123,6 +123,7 @@ SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
+SPILLS |= {("matvec_16", arch): (16, 24, 24) for arch in ("sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
