@@ -231,8 +231,6 @@ struct left {
     float inverse;
 };
 
-enum store_part { STORE_Q, STORE_K, STORE_V }; /* order of the matrices of a layer */
-
 /* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_kv) / 8. q is
  * changed in place. v may be k: what the keys are before their norm.
  * holes: instead keys whose score is not finite, whatever the query, and values of zeros; grid: x

@@ -447,12 +447,10 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
 
     if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv)
         return;
-    if (h < a.n_head) {
-        store_part(a, STORE_Q, r, h, heads[warp]);
-    } else {
-        store_part(a, STORE_K, r, h - a.n_head, heads[warp]);
-        store_part(a, STORE_V, r, h - a.n_head, heads[warp]);
-    }
+    if (a.shape.head_dim <= 128)
+        store_values<4>(a, r, h, heads[warp]);
+    else
+        store_values<HEAD_MAX / 32>(a, r, h, heads[warp]);
 }
 
 /* A warp a head. */

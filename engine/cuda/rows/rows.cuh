@@ -500,28 +500,20 @@ DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t
     return 1.0f / sqrtf(sum / (float)dim + a.eps);
 }
 
-/* RoPE of the first values of one head (shared), by one warp. */
-DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
-    for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32) {
-        uint32_t i0 = a.neox ? i : 2 * i, i1 = a.neox ? i + a.n_rot / 2 : i0 + 1;
-        float c = rope[2 * i], s = rope[2 * i + 1], p0 = head[i0], p1 = head[i1];
+/* RoPE of pair @i of one head (shared), by its cos and sin. */
+DEVICE void turn_pair(const struct store_args &a, uint32_t i, const float by[2], float *head) {
+    uint32_t i0 = a.neox ? i : 2 * i, i1 = a.neox ? i + a.n_rot / 2 : i0 + 1;
+    float c = by[0], s = by[1], p0 = head[i0], p1 = head[i1];
 
-        head[i0] = p0 * c - p1 * s;
-        head[i1] = p0 * s + p1 * c;
-    }
-    sync_warp();
+    head[i0] = p0 * c - p1 * s;
+    head[i1] = p0 * s + p1 * c;
 }
 
-/* The rms norm and RoPE of one head by one warp: x (device memory, or head) to head (shared). */
-DEVICE void rotate_head(const struct store_args &a, const float *x, const float *norm,
-                        const float *rope, float *head) {
-    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
-    float inverse = norm ? inverse_length(a, x, dim) : 1;
-
-    for (uint32_t i = lane; i < dim; i += 32)
-        head[i] = norm ? x[i] * inverse * norm[i] : x[i];
+/* RoPE of the first values of one head (shared), by one warp. */
+DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
+    for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32)
+        turn_pair(a, i, rope + 2 * i, head);
     sync_warp();
-    turn(a, rope, head);
 }
 
 /* Multiplies each run of @run values of a head (shared) by the Hadamard matrix, by one warp; a @run
@@ -613,42 +605,83 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     }
 }
 
-/* Stores head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of
- * its own. */
-DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_t r, uint32_t h,
-                       float *head) {
+/* Values lane, lane + 32, ... of a head; zero beyond it. */
+template <int V> DEVICE void load_head(const float *x, uint32_t dim, float v[V]) {
+#pragma unroll
+    for (uint32_t e = 0; e < V; e++)
+        v[e] = threadIdx.x % 32 + 32 * e < dim ? x[threadIdx.x % 32 + 32 * e] : 0;
+}
+
+/* inverse_length() of values as load_head() has them. */
+template <int V> DEVICE float inverse_of(const struct store_args &a, const float v[V]) {
+    float sum = 0;
+
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        sum = fmaf(v[e], v[e], sum);
+    sum = warp_sum(sum);
+    return 1.0f / sqrtf(sum / (float)a.shape.head_dim + a.eps);
+}
+
+/* Stores head @h of row @r, of queries or, behind these, of keys and values, by one warp; head
+ * (shared): [HEAD_MAX] of its own. At most 32 V values. What does not depend on anything is loaded
+ * first, so that the latencies of memory overlap. */
+template <int V>
+DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
-    const float *rope = a.rope + (size_t)r * a.n_rot;
+    bool query = h < a.n_head;
+    size_t at = query ? ((size_t)r * a.n_head + h) * dim : ((size_t)r * n_kv + h - a.n_head) * dim;
+    const float *norm = query ? a.q_norm : a.k_norm, *rope = a.rope + (size_t)r * a.n_rot;
+    float x[V], v[V], w[V], turns[V / 2][2], factor = 1;
+    uint32_t slot = 0;
+    uint8_t *page = a.pages;
 
-    if (part == STORE_Q) {
-        float *q = a.q + ((size_t)r * a.n_head + h) * dim;
-        float factor = a.temper ? a.temper[r] : 1;
-
-        rotate_head(a, q, a.q_norm, rope, head);
-        hadamard_head(head, dim, a.run_k);
-        for (uint32_t i = lane; i < dim; i += 32)
-            q[i] = head[i] * factor;
-        sync_warp(); /* head may be used anew */
-        return;
+    load_head<V>((query ? a.q : a.k) + at, dim, x);
+    if (norm)
+        load_head<V>(norm, dim, w);
+#pragma unroll
+    for (uint32_t e = 0; e < V / 2; e++)
+        if (lane + 32 * e < a.n_rot / 2)
+            load_floats(rope + 2 * (lane + 32 * e), turns[e]);
+    if (query) {
+        factor = a.temper ? a.temper[r] : 1;
+    } else {
+        load_head<V>(a.v + at, dim, v);
+        slot = a.batch->row_slot[r];
+        page += (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape);
     }
-    uint32_t slot = a.batch->row_slot[r];
-    uint8_t *page = a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape);
-    size_t at = ((size_t)r * n_kv + h) * dim;
-
-    if (part == STORE_V) {
-        const float *v = a.v + at;
-        float inverse = a.v_unit ? inverse_length(a, v, dim) : 1;
-
-        for (uint32_t i = lane; i < dim; i += 32)
-            head[i] = v[i] * inverse;
-        sync_warp();
-        hadamard_head(head, dim, a.run_v);
-        store_head(a, h, PAGE_V, page, slot, head);
-        sync_warp();
-        return;
-    }
-    rotate_head(a, a.k + at, a.k_norm, rope, head);
-    hadamard_head(head, dim, a.run_k);
-    store_head(a, h, PAGE_K, page, slot, head);
+    float inverse = norm ? inverse_of<V>(a, x) : 1;
+#pragma unroll
+    for (uint32_t e = 0; e < V; e++)
+        if (lane + 32 * e < dim)
+            head[lane + 32 * e] = norm ? x[e] * inverse * w[e] : x[e];
     sync_warp();
+#pragma unroll
+    for (uint32_t e = 0; e < V / 2; e++) {
+        uint32_t i = lane + 32 * e;
+
+        if (i < a.n_rot / 2)
+            turn_pair(a, i, turns[e], head);
+    }
+    sync_warp();
+#pragma unroll 1
+    for (bool keys = true;; keys = false) {
+        hadamard_head(head, dim, keys ? a.run_k : a.run_v);
+        if (query)
+            break;
+        store_head(a, h - a.n_head, keys ? PAGE_K : PAGE_V, page, slot, head);
+        if (!keys)
+            return;
+        sync_warp();
+        inverse = a.v_unit ? inverse_of<V>(a, v) : 1;
+#pragma unroll
+        for (uint32_t e = 0; e < V; e++)
+            if (lane + 32 * e < dim)
+                head[lane + 32 * e] = v[e] * inverse;
+        sync_warp();
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < V; e++)
+        if (lane + 32 * e < dim)
+            a.q[at + lane + 32 * e] = head[lane + 32 * e] * factor;
 }

@@ -214,3 +214,95 @@ Test(cuda_rows, what_is_left_is_added_from_left_to_right) {
                          "row %u, column %u", r, i);
         }
 }
+
+/* The norm of a head, then its pairs turned by the angles of the row. */
+static void store_reference(const struct store_args *a, const float *from, const float *norm,
+                            const float *rope, float *to) {
+    uint32_t dim = a->shape.head_dim, half = a->n_rot / 2;
+    float lane[32] = {0};
+
+    for (uint32_t i = 0; i < dim; i++)
+        lane[i % 32] = fmaf(from[i], from[i], lane[i % 32]);
+    for (uint32_t m = 1; m < 32; m *= 2)
+        for (uint32_t i = 0; i < 32; i += 2 * m)
+            lane[i] += lane[i + m];
+    float inverse = 1.0f / sqrtf(lane[0] / (float)dim + a->eps);
+    for (uint32_t i = 0; i < dim; i++)
+        to[i] = norm ? from[i] * inverse * norm[i] : from[i];
+    for (uint32_t i = 0; i < half; i++) {
+        uint32_t i0 = a->neox ? i : 2 * i, i1 = a->neox ? i + half : i0 + 1;
+        float c = rope[2 * i], s = rope[2 * i + 1], p0 = to[i0], p1 = to[i1];
+
+        to[i0] = p0 * c - p1 * s;
+        to[i1] = p0 * s + p1 * c;
+    }
+}
+
+static void check_store(uint32_t dim, uint32_t n_rot, bool norm) {
+    enum { HEADS = 3, KV = 2, TOKENS = 16 };
+    static uint16_t pages[2 * KV * 2 * TOKENS * 512];
+    static float k[ROWS * KV * 512], v[ROWS * KV * 512], q[ROWS * HEADS * 512];
+    static const float temper[ROWS] = {1, 1.5f, 0.5f};
+    static const uint32_t page[ROWS] = {1, 1, 0}, slot[ROWS] = {3, 15, 0};
+    const struct batch_head batch = {.n_rows = ROWS, .row_page = {page}, .row_slot = slot};
+    const struct store_args a = {
+        .batch = &batch,
+        .q = got,
+        .k = k,
+        .v = v,
+        .q_norm = norm ? weight : NULL,
+        .k_norm = norm ? weight + 1 : NULL,
+        .rope = up,
+        .temper = norm ? temper : NULL,
+        .pages = (uint8_t *)pages,
+        .shape =
+            {.n_head_kv = KV, .head_dim = dim, .page_tokens = TOKENS, .k_bits = 16, .v_bits = 16},
+        .n_head = HEADS,
+        .n_rot = n_rot,
+        .neox = norm,
+        .n_kv = KV,
+        .eps = 1e-6f,
+    };
+
+    fill(q, ROWS * HEADS * dim, dim);
+    fill(k, ROWS * KV * dim, dim + 1);
+    fill(v, ROWS * KV * dim, dim + 2);
+    memcpy(got, q, sizeof(q));
+    simt_launch(kernel_store, (struct simt_dim){ROWS, 1, 1}, 0, &a);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const float *rope = up + r * n_rot;
+
+        for (uint32_t h = 0; h < HEADS; h++) {
+            size_t at = (r * HEADS + h) * dim;
+
+            store_reference(&a, q + at, a.q_norm, rope, want);
+            for (uint32_t i = 0; i < dim; i++)
+                cr_assert_eq(got[at + i], want[i] * (norm ? temper[r] : 1), "query, %u of %u", i,
+                             dim);
+        }
+        for (uint32_t h = 0; h < KV; h++) {
+            const uint16_t *to = pages + (page[r] * KV + h) * 2 * TOKENS * dim;
+            const float *values = v + (r * KV + h) * dim;
+
+            store_reference(&a, k + (r * KV + h) * dim, a.k_norm, rope, want);
+            for (uint32_t i = 0; i < dim; i++) {
+                cr_assert_eq(to[slot[r] * dim + i], mx_float_to_half(want[i]), "key, %u of %u", i,
+                             dim);
+                cr_assert_eq(to[TOKENS * dim + i * TOKENS + slot[r]], mx_float_to_half(values[i]));
+            }
+        }
+    }
+}
+
+Test(cuda_rows, stored_heads_have_the_bits_of_the_order) {
+    static const uint32_t dims[] = {8, 64, 96, 128, 136, 256, 512};
+
+    fill(up, ROWS * 512, 11);
+    fill(weight, 513, 12);
+    for (uint32_t i = 0; i < ARRAY_SIZE(dims); i++)
+        for (uint32_t norm = 0; norm < 2; norm++) {
+            check_store(dims[i], dims[i], norm);
+            check_store(dims[i], dims[i] / 2, norm);
+            check_store(dims[i], 0, norm);
+        }
+}
