@@ -399,9 +399,10 @@ FOR_PAGES(ATTEND, attend_128, 4)
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     wait_for_previous();
     uint32_t n = a.batch->n_merges, quads = a.n_value / 4;
+    const struct attn_merge *merge = a.batch->merge; /* asked for together with n */
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        struct attn_merge it = a.batch->merge[i];
+        struct attn_merge it = merge[i];
 
         for (uint32_t k = threadIdx.x; k < it.n_q * quads; k += CUDA_THREADS)
             merge_values(a, it, k / quads, k % quads * 4);
