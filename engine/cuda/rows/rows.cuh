@@ -22,8 +22,8 @@ DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
         v[j] = x[i + j];
 }
 
-/* Columns i .. i + 3, i + STEP .. i + STEP + 3 and so on, QUADS times; zero beyond the row. All loads
- * are issued before any is waited for. */
+/* Columns i .. i + 3, i + STEP .. i + STEP + 3 and so on, QUADS times; zero beyond the row. All
+ * loads are issued before any is waited for. */
 template <uint32_t STEP, int QUADS>
 DEVICE void load_quads(const float *x, uint32_t i, uint32_t n, float (&v)[QUADS][4]) {
 #pragma unroll
@@ -342,8 +342,8 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
 
 /* -- products that are left -------------------------------------------------------------------- */
 
-/* Outputs of row @r, of @n, as load_quads() has columns; those beyond are not numbers. Where columns
- * are not there, others are read, so that no load waits for a branch. */
+/* Outputs of row @r, of @n, as load_quads() has columns; those beyond are not numbers. Where
+ * columns are not there, others are read, so that no load waits for a branch. */
 template <uint32_t STEP, int QUADS>
 DEVICE void add_left(const struct left &l, uint32_t r, uint32_t i, uint32_t n,
                      float (&v)[QUADS][4]) {
@@ -419,8 +419,8 @@ DEVICE void add_quads(const struct residual_args &a, uint32_t r, uint32_t i, con
     store_quads<STEP>(a.to + at, i, a.n, v);
 }
 
-/* to of a row, with the norm of t: a column is that of thread i % PACK_THREADS in the sum, so t goes
- * through a.t. */
+/* to of a row, with the norm of t: a column is that of thread i % PACK_THREADS in the sum, so t
+ * goes through a.t. */
 template <class LOAD>
 DEVICE void add_norm(const struct residual_args &a, uint32_t r, bool loads, float *shared,
                      const LOAD &load) {
@@ -453,8 +453,8 @@ DEVICE void add_norm(const struct residual_args &a, uint32_t r, bool loads, floa
 }
 
 /* Row @r of struct residual_args by CUDA_THREADS threads; load(i, v) gives columns of t as
- * load_quads() has them; @loads: then a.t is room, otherwise it has these. What is added to a row of
- * up to 4096 columns stays in registers until it is packed. shared: [PACK_SHARED]. */
+ * load_quads() has them; @loads: then a.t is room, otherwise it has these. What is added to a row
+ * of up to 4096 columns stays in registers until it is packed. shared: [PACK_SHARED]. */
 template <class LOAD>
 DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, float *shared,
                          const LOAD &load) {
