@@ -68,7 +68,7 @@ LIMITS = {
     "glu": 64,
     "gather": 64,
     "pack_shares": 64,
-    "residual_shares": 64,
+    "residual_shares": 80,
     "pack": 64,
     "pack_gated": 88,  # 512 threads, beside a block of matvec
     "embed": 80,
