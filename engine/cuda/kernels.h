@@ -183,7 +183,9 @@ struct pack_args {
     uint16_t *packed;
     float *scale; /* [rows] */
     uint32_t kind, n, n_padded;
-    uint32_t cores; /* for wgmma: eight halves that an operand takes of 8 rows lie together */
+    /* For wgmma: [rows / 128][n_padded / 64][16][4][2][8][8], so that 64 columns of 128 or 64 rows
+     * are one copy: of eight rows the eight halves that an operand takes lie together. */
+    uint32_t cores;
     uint32_t x_stride, up_stride; /* values from a row of x, of up, to the next; 0: n */
     float eps;
 };

@@ -111,7 +111,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->raw = take(t, p->n_out * row);
     p->x = take(t, (size_t)OWN * p->n_in * sizeof(float));
     p->packed = take(t, (size_t)ROWS * p->n_padded * t->b->products.planes * sizeof(uint16_t));
-    p->cores = take(t, p->packed.bytes);
+    p->cores = take(t, (size_t)WGMMA_ROWS * p->n_padded * sizeof(uint16_t));
     p->scale = take(t, ROWS * sizeof(float));
     p->y = take(t, (size_t)ROWS * p->n_out * sizeof(float));
     p->picks = take(t, sizeof(struct picks));
@@ -132,13 +132,13 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     m->y = p->y.device;
 }
 
-/* Repeats the bytes of OWN packed rows for the other rows. */
-static int repeat(struct be *b, const struct piece *p) {
-    size_t own = p->bytes / ROWS * OWN;
-
-    TRY(selftest_fetch(b, p->host, p->device, own));
-    for (size_t at = own; at < p->bytes; at += own)
-        memcpy((uint8_t *)p->host + at, p->host, own);
+/* Repeats the bytes of OWN packed rows for the other rows, in each part of @part bytes; a row has
+ * @row bytes of it. */
+static int repeat(struct be *b, const struct piece *p, size_t part, size_t row) {
+    TRY(selftest_fetch(b, p->host, p->device, p->bytes));
+    for (uint8_t *at = p->host; at < (uint8_t *)p->host + p->bytes; at += part)
+        for (size_t i = OWN * row; i < ROWS * row; i += OWN * row)
+            memcpy(at + i, at, OWN * row);
     return send(b, p);
 }
 
@@ -171,9 +171,10 @@ static int prepare(struct be *b, struct product *p) {
         pack.packed = to->device;
         pack.cores = cores;
         TRY(CUDA_LAUNCH(b, pack, OWN, 1, PACK_THREADS, &pack));
-        TRY(repeat(b, to));
+        TRY(cores ? repeat(b, to, WGMMA_SLICE_BYTES(WGMMA_ROWS), 64 * sizeof(uint16_t))
+                  : repeat(b, to, to->bytes, to->bytes / ROWS));
     }
-    TRY(repeat(b, &p->scale));
+    TRY(repeat(b, &p->scale, p->scale.bytes, sizeof(float)));
     TRY(selftest_fetch(b, b->load.found_host, b->load.found, sizeof(*b->load.found)));
     return cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles,
                             mx_float_of((uint32_t)b->load.found_host->most));

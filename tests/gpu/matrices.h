@@ -104,7 +104,7 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
                           .n = n_in,
                           .n_padded = padded};
     launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
-    in.cores = device_new((size_t)(n_rows + 7) / 8 * 8 * padded * 2 * planes());
+    in.cores = device_new((size_t)(n_rows + 127) / WGMMA_ROWS * WGMMA_ROWS * padded * 2);
     a.packed = in.cores;
     a.cores = true;
     launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");

@@ -40,13 +40,13 @@ template <int F>
 constexpr uint32_t slots = (WGMMA_AHEAD + Steps<F>::of_stage) / Steps<F>::of_stage + 1;
 
 template <uint32_t N> struct Source {
-    static constexpr uint32_t groups = N / PACK_ROWS, slice_bytes = WGMMA_SLICE_BYTES(N);
-    static constexpr uint32_t group_bytes = slice_bytes / groups, slices = WGMMA_SLICES(N);
+    static constexpr uint32_t slice_bytes = WGMMA_SLICE_BYTES(N), slices = WGMMA_SLICES(N);
+    static constexpr uint32_t row_bytes = 2 * WGMMA_ROWS; /* of a column of all rows of a panel */
     /* Slices whose products may be under way while the next one's operands are made: two, or one,
      * where another block's products go on beside. */
     static constexpr uint32_t under_way = N == MATMUL_COLUMNS ? 1 : 2, ahead = slices - under_way;
 
-    const uint8_t *x;     /* the lane's group of rows: source of its copy of the next slice */
+    const uint8_t *x;     /* slice 0 */
     const uint8_t *tiles; /* the warp's row of tiles */
     uint32_t ring;        /* offset of the warp's; the slices come first */
     uint32_t n_units;     /* units of segments @first .. @last - 1. */
@@ -61,29 +61,24 @@ template <uint32_t N> struct Source {
         tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
         tiles = all + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first]);
     }
-    /* The activations, the @column'th N rows, from column @at of the matrix on. Groups of rows that
-     * do not exist are copies of the last: their results are not read. */
+    /* The activations, the @column'th N rows, from column @at of the matrix on. Rows that do not
+     * exist are copied as they are: their results are not read. */
     __device__ __forceinline__ void start_rows(const struct matmul_args &a, uint32_t column,
                                                uint32_t at) {
-        uint32_t n_rows = count_rows(a), group = column * groups + threadIdx.x % 32;
-        uint32_t last_group = n_rows ? (n_rows - 1) / PACK_ROWS : 0;
+        constexpr uint32_t each = WGMMA_ROWS / N;
 
-        x = (const uint8_t *)a.x +
-            ((size_t)(group < last_group ? group : last_group) * a.n_blocks * 256 +
-             (size_t)at * (2 * PACK_ROWS));
+        x = (const uint8_t *)a.x + (size_t)(column / each) * a.n_blocks * (16 * row_bytes) +
+            (size_t)at * row_bytes + column % each * slice_bytes;
     }
-    /* Starts on slice @i, the next one: warps take turns, a lane copies a group of rows. */
+    /* Starts on slice @i, the next one, by one thread: warps take turns. */
     template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
-        uint32_t lane = threadIdx.x % 32, place = i % slices;
+        uint32_t place = i % slices;
 
-        if (i >= n_units * Steps<F>::slices || threadIdx.x / 32 != i % (CUDA_THREADS / 32))
+        if (i >= n_units * Steps<F>::slices || threadIdx.x != i % (CUDA_THREADS / 32) * 32)
             return;
-        if (lane == 0)
-            bulk_expect(slice_has_come(place), slice_bytes);
-        sync_warp();
-        if (lane < groups)
-            bulk_copy(dynamic_shared() + (place * slice_bytes + lane * group_bytes),
-                      x + (size_t)i * group_bytes, group_bytes, slice_has_come(place));
+        bulk_expect(slice_has_come(place), slice_bytes);
+        bulk_copy(dynamic_shared() + place * slice_bytes, x + (size_t)i * (64 * row_bytes),
+                  slice_bytes, slice_has_come(place));
     }
     /* Stage @s of the weights. */
     template <int F> __device__ __forceinline__ void fetch_weights(uint32_t s) {

@@ -181,12 +181,13 @@ DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float s
     }
 #endif
     if (a.cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
-        to += i % 32 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
+        to = a.packed + ((size_t)(r / WGMMA_ROWS) * a.n_padded + i / 64 * 64) * WGMMA_ROWS +
+             r % WGMMA_ROWS / PACK_ROWS * 512 + i % 64 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
 #pragma unroll
         for (uint32_t k = 0; k < QUADS; k++)
             if (i + k * STEP < a.n_padded) {
-                *(uint32_t *)(to + k * STEP * PACK_ROWS) = pack_halves(v[k][0], v[k][2]);
-                *(uint32_t *)(to + k * STEP * PACK_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
+                *(uint32_t *)(to + k * STEP * WGMMA_ROWS) = pack_halves(v[k][0], v[k][2]);
+                *(uint32_t *)(to + k * STEP * WGMMA_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
             }
         fence_bulk(); /* matmul_wgmma brings them by copies in bulk */
     } else {

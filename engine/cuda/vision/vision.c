@@ -47,7 +47,7 @@ struct parts {
 };
 
 static struct parts parts_of(const struct vis_sizes *s) {
-    size_t rows = round_up(s->max_rows, PACK_ROWS);
+    size_t rows = round_up(s->max_rows, WGMMA_ROWS);
     size_t halves = 3ul * s->max_keys * s->n_head * padded(s->head_dim);
 
     return (struct parts){whole(halves * sizeof(uint16_t)),

@@ -15,7 +15,7 @@
 enum { MOST = 27000, ROWS = 3 };
 
 static float x[ROWS * MOST], up[ROWS * MOST], weight[MOST], got[ROWS * MOST], want[MOST];
-static uint16_t packed[8 * (MOST + 64)] __attribute__((aligned(16)));
+static uint16_t packed[WGMMA_ROWS * (MOST + 64)] __attribute__((aligned(16)));
 static float scale[8], t[ROWS * MOST];
 
 static const uint32_t lengths[] = {2,    63,   64,   100,   2048,  4096,  4100, 5001,
@@ -81,9 +81,9 @@ static void check_row(const struct pack_args *a, uint32_t r, const char *what) {
     for (uint32_t i = 0; i < a->n_padded; i++) {
         uint32_t k = i % 32;
         size_t block = (size_t)(i / 32) * 8 * 32;
-        size_t at = a->cores
-                        ? block + k / 16 * 128 + k % 2 * 64 + r * 8 + k % 16 / 4 * 2 + k % 4 / 2
-                        : block + r * 32 + pack_place(k);
+        size_t core = (size_t)(i / 64) * 64 * WGMMA_ROWS + i % 64 / 16 * 128 + k % 2 * 64;
+        size_t at =
+            a->cores ? core + r * 8 + k % 16 / 4 * 2 + k % 4 / 2 : block + r * 32 + pack_place(k);
         uint16_t half = mx_float_to_half(i < a->n ? ldexpf(want[i], -e) : 0);
 
         cr_assert_eq(packed[at], half, "%s, column %u of %u, row %u: %x, not %x", what, i, a->n, r,
