@@ -294,10 +294,13 @@ static int explain_frame(const struct http *h, int r, struct err *err) {
     if (h->ws->code == WEBSOCKET_TOO_LARGE)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The message is larger than %zu bytes (max-body).", h->body.max);
-    return err_set_code(err, 400, "malformed_frame", NULL,
-                        h->ws->code == WEBSOCKET_NOT_TEXT   ? "Messages must be text, not binary."
-                        : h->ws->code == WEBSOCKET_BAD_TEXT ? "The message is not valid UTF-8."
-                                                            : "Malformed WebSocket frame.");
+    return err_set_code(
+        err, 400, "malformed_frame", NULL,
+        h->ws->code == WEBSOCKET_NOT_TEXT ? "Messages must be text, not binary."
+        : h->ws->code == WEBSOCKET_BAD_TEXT
+            ? "The message is not valid UTF-8."
+            : "Malformed WebSocket frame: it needs a mask, a known opcode in its place and a "
+              "length that fits.");
 }
 
 static int feed_frames(struct http *h, const char *data, size_t len, bool busy, size_t *used,

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/http.h"
 #include "api/http/websocket.h"
 #include "base/util.h"
 
@@ -254,4 +255,45 @@ Test(websocket, many_pings_take_bounded_memory) {
     cr_assert_lt(r.w->reply.len, 3000);
     cr_assert_eq(memcmp(r.w->reply.data + r.w->reply.len - 2, "\x88\x00", 2), 0);
     reading_deinit(&r);
+}
+
+/* The words that a client reads. */
+Test(websocket, what_is_wrong_with_a_frame_is_said) {
+    static const struct {
+        unsigned char bytes[12];
+        size_t n;
+        int status;
+        const char *why;
+    } rows[] = {
+        {{0x82, 0x80, 0, 0, 0, 0}, 6, 400, "Messages must be text, not binary."},
+        {{0x83, 0x80, 0, 0, 0, 0}, 6, 400, "Malformed WebSocket frame: it needs a mask, a known"},
+        {{0x81, 0x01, 'a'}, 3, 400, "Malformed WebSocket frame: it needs a mask"},
+        {{0x81, 0x81, 0, 0, 0, 0, 0xff}, 7, 400, "The message is not valid UTF-8."},
+        {{0x81, 0x85, 0, 0, 0, 0, 'a', 'b', 'c', 'd', 'e'},
+         11,
+         413,
+         "The message is larger than 4 bytes (max-body)."},
+    };
+    static const char head[] =
+        "GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    struct http_limits limits = {.target = 1000, .head = 4000, .body = 4, .n_headers = 10};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct err err = {0};
+        struct http h;
+        size_t used, at = 0;
+        int r;
+
+        http_init(&h, &limits);
+        cr_assert_eq(http_feed(&h, head, sizeof(head) - 1, &used, &err), HTTP_HEAD_DONE);
+        cr_assert_eq(http_begin_websocket(&h), 0);
+        do {
+            r = http_feed(&h, (const char *)rows[i].bytes + at, rows[i].n - at, &used, &err);
+            at += used;
+        } while (r >= 0 && at < rows[i].n);
+        cr_expect_eq(r, -22, "%s: %d", rows[i].why, r);
+        cr_expect_eq(err.status, rows[i].status);
+        cr_expect(strstr(err.message, rows[i].why), "%s", err.message);
+        http_deinit(&h);
+    }
 }
