@@ -20,11 +20,14 @@ void files_open_standard(void) {
 FILE *files_open(const char *path) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct pollfd p = {fd, POLLIN, 0};
+    FILE *file = NULL;
+    int r;
 
     if (fd < 0)
         return NULL;
-    int r = poll(&p, 1, WRITER_MS);
-    FILE *file = NULL;
+    do
+        r = poll(&p, 1, WRITER_MS);
+    while (r < 0 && errno == EINTR);
     if (r == 0)
         errno = EAGAIN;
     else if (r > 0 && fcntl(fd, F_SETFL, O_RDONLY) == 0)
