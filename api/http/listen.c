@@ -212,7 +212,9 @@ static const char *advice(const struct listener *l, int r, const char *what) {
     bool any = strncmp(what, "[::]", 4) == 0 || strncmp(what, "0.0.0.0", 7) == 0;
 
     if (r == UV_EADDRINUSE && l->local)
-        return ". Stop the program that listens there (ss -lxp names it), or choose another path.";
+        return ". Stop the program that listens there (ss -lxp names it; remove the file if there "
+               "is "
+               "none), or choose another path.";
     if (r == UV_EADDRINUSE)
         return any ? ". Stop the program that listens there (ss -ltnp names it), or choose another "
                      "address; [::] stands for all addresses, those of IPv4 too."

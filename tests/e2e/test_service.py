@@ -179,7 +179,7 @@ def test_socket_path_that_cannot_be_used_is_named():
         pathlib.Path(folder, "file").write_text("")
         taken.bind(folder + "/taken")
         taken.listen()
-        cases = [("none/s", 78, f"the folder {folder}/none does not exist"), ("file", 78, "not a socket"), ("taken", 75, "in use. Stop the program that listens there (ss -lxp")]
+        cases = [("none/s", 78, f"the folder {folder}/none does not exist"), ("file", 78, "not a socket"), ("taken", 75, "in use. Stop the program that listens there (ss -lxp names it; remove the file if there is none)")]
         for name, code, part in cases:
             path = f"{folder}/{name}"
             for flags in (["--listen", "unix:" + path], ["--listen", "127.0.0.1:0", "--admin-socket", path]):
