@@ -143,10 +143,10 @@ static void drop_socket(struct front_socket *s) {
 
 int listeners_take(struct listeners *l, struct kept *kept, struct err *err) {
     struct service_fd fds[SERVICE_FDS_MAX];
-    int n = service_inherited(fds), r = 0;
+    int n = service_inherited(fds, err), r = 0;
 
     if (n < 0)
-        return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
+        return n;
     for (int i = 0; i < n && r == 0; i++) {
         if (fds[i].kept)
             kept_inherit(kept, fds[i].fd, fds[i].name);

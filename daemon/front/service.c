@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include "base/clock.h"
+#include "base/try.h"
 #include "daemon/upgrade/takeover.h"
 
 /*
@@ -43,30 +44,38 @@ static bool is_listening(int fd) {
            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
 }
 
-/* Finds the purpose of @fd by its @name. -EINVAL: the descriptor cannot be used. */
-static int sort(struct service_fd *out, int fd, const char *name) {
+/* Finds the purpose of @fd by its @name. -EINVAL with @err: the descriptor cannot be used. */
+static int sort(struct service_fd *out, int fd, const char *name, struct err *err) {
     const char *address = strchr(name, '=');
 
     *out = (struct service_fd){.fd = fd, .address = address ? address + 1 : NULL};
     snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - name) : 39, name);
     out->admin = strcmp(out->name, "admin") == 0;
     out->kept = strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) == 0;
-    return out->kept || is_listening(fd) ? 0 : -EINVAL;
+    if (out->kept || is_listening(fd))
+        return 0;
+    return err_set(err, 0, "",
+                   "descriptor %d (%.60s) of the service manager is not a listening stream socket: "
+                   "a socket unit needs ListenStream= and Accept=no",
+                   fd, name);
 }
 
-static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]);
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err);
 
-int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
+static int too_many(struct err *err) {
+    return err_set(err, 0, "", "more than %d descriptors were passed", SERVICE_FDS_MAX);
+}
+
+int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
     const char *names[UPGRADE_FDS_MAX];
     int of_old[UPGRADE_FDS_MAX], n = takeover_files(of_old, names);
 
     if (n == 0)
-        return from_manager(fds);
+        return from_manager(fds, err);
     if (n > SERVICE_FDS_MAX)
-        return -EINVAL;
+        return too_many(err);
     for (int i = 0; i < n; i++)
-        if (sort(&fds[i], of_old[i], names[i]) < 0)
-            return -EINVAL;
+        TRY(sort(&fds[i], of_old[i], names[i], err));
     return n;
 }
 
@@ -103,14 +112,18 @@ void service_hand_over(int pid) {
     held = true;
 }
 
-static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
     char **names = NULL;
     int n = sd_listen_fds_with_names(1, &names), result = n;
 
+    if (n < 0)
+        result = err_set(err, 0, "", "LISTEN_FDS and LISTEN_FDNAMES tell of no descriptors: %s",
+                         strerror(-n));
     if (n > SERVICE_FDS_MAX)
-        result = -EINVAL;
+        result = too_many(err);
     for (int i = 0; i < n && result >= 0; i++)
-        result = sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "") < 0 ? -EINVAL : n;
+        result =
+            sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "", err) < 0 ? -EINVAL : n;
     for (int i = 0; names && names[i]; i++)
         free(names[i]);
     free(names);
@@ -175,7 +188,7 @@ void service_watchdog_stop(void) {
 
 #else
 
-static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
     return 0;
 }
 

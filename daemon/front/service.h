@@ -29,8 +29,8 @@ int service_check_path(const char *key, const char *path, struct err *err);
 
 /* Sockets passed by socket activation or by the daemon before this one (upgrade.h), each of which
  * is checked to be a listening stream socket, and what was kept. Returns their number, or -EINVAL
- * when what was passed cannot be used. Removes the variables from the environment. */
-int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]);
+ * with @err when what was passed cannot be used. Removes the variables from the environment. */
+int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err);
 
 /* Notifications: the model is served, keys are read again, the end has begun, one line for
  * people. */

@@ -412,6 +412,15 @@ def test_sockets_are_inherited_and_the_manager_is_told():
             p.wait()
 
 
+def test_a_socket_that_does_not_listen_is_named():
+    connected, _ = socket.socketpair()  # as of a socket unit with Accept=yes
+    number = connected.fileno()
+    r = subprocess.run(["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@" 3<&$NUMBER', program("weftd"), "--model", tiny_model()],
+                       env={**os.environ, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http", "NUMBER": str(number)}, pass_fds=[number],
+                       capture_output=True, text=True, timeout=30)
+    assert r.returncode == 78 and "descriptor 3 (http) of the service manager is not a listening stream socket" in r.stderr, r
+
+
 def test_the_manager_is_told_why_a_reload_was_refused():
     with tempfile.TemporaryDirectory() as folder:
         conf = pathlib.Path(folder) / "weft.conf"
