@@ -9,5 +9,5 @@
 void files_open_standard(void);
 
 /* Opens the file @path to be read. Waits for the writer of a FIFO, but not for long: a daemon that
- * reads its configuration again must not stand still. NULL with errno; EAGAIN: there is no writer. */
+ * reads its configuration again must not stand still. NULL with errno; EAGAIN: no writer came. */
 FILE *files_open(const char *path);

@@ -27,8 +27,8 @@ void log_init(enum log_level max, const char *process);
 void log_set_format(enum log_format f);
 /* Changes the level from now on. */
 void log_set_level(enum log_level max);
-/* Returns the variable "NAME=VALUE" that tells the level to a process that is started with it. It is
- * not in this process's environment, which other threads read. Static. */
+/* Returns the variable "NAME=VALUE" that tells the level to a process that is started with it. It
+ * is not in this process's environment, which other threads read. Static. */
 char *log_level_variable(void);
 /* Returns the level that the process's environment tells, or WLOG_INFO. */
 enum log_level log_told_level(void);
