@@ -31,7 +31,7 @@
 #define WIDE_ROWS 128u            /* be.attention.wide_rows: no graph is larger */
 #define HEAD_VALUES 512u          /* most values of a head */
 /* Most pairs of an expert, on average, that expert_vec takes: an item of 64 pairs of expert_wide
- * takes about as many instructions as three items of 8 (docs/measurements/cuda-model.md). */
+ * takes about as many instructions as three items of 8 (docs/measurements/cuda.md). */
 #define FEW_PAIRS 16u
 /* Devices that divide the layers compute a batch in up to PARTS parts of PART_ROWS rows or more
  * (docs/design/cuda-devices.md). */
