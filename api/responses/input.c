@@ -576,8 +576,7 @@ static int check_message(const struct responses_build *b, yyjson_val *root,
 
     if (!yyjson_equals_str(type, "response.create"))
         return err_set_code(b->err, 400, "unknown_event_type", "type",
-                            "type must be \"response.create\", not \"%.50s\".",
-                            name ? name : "");
+                            "type must be \"response.create\", not \"%.50s\".", name ? name : "");
     if (yyjson_obj_get(root, "stream_id"))
         return err_set_code(b->err, 400, "unsupported_parameter", "stream_id",
                             "stream_id is not supported: the responses of a connection follow each "

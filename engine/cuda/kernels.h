@@ -183,9 +183,7 @@ struct pack_args {
     uint16_t *packed;
     float *scale; /* [rows] */
     uint32_t kind, n, n_padded;
-    /* For wgmma: [rows / 128][n_padded / 64][16][4][2][8][8], so that 64 columns of 128 or 64 rows
-     * are one copy: of eight rows the eight halves that an operand takes lie together. */
-    uint32_t cores;
+    uint32_t cores; /* for wgmma: [rows / 128][n_padded / 64][16][4][2][8][8], a copy a slice */
     uint32_t x_stride, up_stride; /* values from a row of x, of up, to the next; 0: n */
     float eps;
 };

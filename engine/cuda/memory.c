@@ -31,7 +31,8 @@ static void add(struct be *b, void *where, size_t n, size_t size, const char *wh
  * widest. */
 static void add_activations(struct be *b) {
     const struct model_shape *s = b->shape;
-    size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, WGMMA_ROWS);
+    size_t rows = b->opts->max_rows, wants = b->opts->max_wants,
+           padded = round_up(rows, WGMMA_ROWS);
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
     /* Outputs of all ranks' heads; 0 without latent attention, or without recurrent layers. */

@@ -37,7 +37,7 @@ static struct loaded {
     const void *kernel;
     uint32_t bytes; /* of shared memory that is allowed */
     bool by_call;
-} loaded[FAKE_DEVICES][96];
+} loaded[FAKE_DEVICES][128];
 static uint32_t n_loaded[FAKE_DEVICES];
 static size_t n_used[FAKE_DEVICES];
 static bool was_asked[FAKE_DEVICES]; /* how much memory is left */
