@@ -127,8 +127,10 @@ SPILLS |= {("matvec_16", arch): (16, 24, 24) for arch in ("sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
+SPILLS |= {("pair", arch): (8, 4, 12) for arch in ("sm_86", "sm_89")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
 LIMITS_OF = {("matvec", arch): 128 for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
+LIMITS_OF |= {("pack_gated", arch): 96 for arch in ("sm_86", "sm_89")}  # nothing is launched early there
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
