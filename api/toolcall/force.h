@@ -32,6 +32,7 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
 /* Refuses rules beside @keyword, which alone is looked at; beside constants a type may stand. */
 int force_alone(struct force *f, yyjson_val *schema, const char *keyword);
 
+/* Returns @s, or "" where it is NULL. */
 static inline const char *or_empty(const char *s) {
     return s ? s : "";
 }

@@ -104,10 +104,12 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
                           .n = n_in,
                           .n_padded = padded};
     launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
-    in.cores = device_new((size_t)(n_rows + 127) / WGMMA_ROWS * WGMMA_ROWS * padded * 2);
-    a.packed = in.cores;
-    a.cores = true;
-    launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
+    if (planes() == 1) { /* those that multiply bytes have no wgmma */
+        in.cores = device_new((size_t)(n_rows + 127) / WGMMA_ROWS * WGMMA_ROWS * padded * 2);
+        a.packed = in.cores;
+        a.cores = true;
+        launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
+    }
     must(api->stream_wait(stream), "pack");
     api->release(x);
     return in;
@@ -115,7 +117,8 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
 
 static void drop_inputs(struct inputs *in) {
     api->release(in->packed);
-    api->release(in->cores);
+    if (in->cores)
+        api->release(in->cores);
     api->release(in->scale);
     free(in->x);
 }

@@ -9,13 +9,15 @@ DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
 
-/* y of one element; what was there apart. @scale: the row's. */
+/* Returns y of one element without what was there: @sum times both powers of two, plus bias. @scale:
+ * the row's. */
 DEVICE float scaled(const struct matrix &m, float scale, uint32_t out, float sum) {
     float v = sum * (scale * m.inverse);
 
     return m.bias ? v + m.bias[out] : v;
 }
 
+/* Returns scaled() with the scale of row @row. */
 DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
                       uint32_t out, float sum) {
     return scaled(m, a.scale[row], out, sum);
