@@ -178,8 +178,12 @@ int auth_reload(struct auth *a, struct err *err) {
     if (!a->file)
         return 0;
     FILE *file = files_open(a->file);
-    if (!file)
-        return err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(errno));
+    if (!file) {
+        int r = -errno;
+
+        err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(-r));
+        return r;
+    }
     if (a->n_tenants && !(next.names = reallocarray(NULL, a->n_tenants, sizeof(*next.names)))) {
         fclose(file);
         return -ENOMEM;

@@ -38,7 +38,7 @@ REPAIRED = [
     ("start", "front", "eventfd", "serve", "EMFILE"),
     ("start", "front", "open64", "kvdisk_open", "EMFILE"),
     ("start", "front", "fgets", "read_keys", "EIO"),
-    ("start", "front", "fopen64", "keyfile_read", "EMFILE"),
+    ("start", "front", "open64", "files_open", "EMFILE"),
     ("start", "worker", "calloc", "new_sched", "ENOMEM"),
     ("start", "worker", "mmap64", "open_parts", "ENOMEM"),
     ("start", "worker", "fstat64", "shard_has_changed", "EIO"),
