@@ -9,8 +9,8 @@ DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
 
-/* Returns y of one element without what was there: @sum times both powers of two, plus bias. @scale:
- * the row's. */
+/* Returns y of one element without what was there: @sum times both powers of two, plus bias.
+ * @scale: the row's. */
 DEVICE float scaled(const struct matrix &m, float scale, uint32_t out, float sum) {
     float v = sum * (scale * m.inverse);
 
