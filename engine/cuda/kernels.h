@@ -404,11 +404,12 @@ MX_FN uint32_t matvec_shared(uint32_t stage_bytes, uint32_t n_stages) {
     return CUDA_THREADS / 32 * n_stages * stage_bytes;
 }
 
-/* Stages of weights that are held so that they come as far ahead as @n slices. */
+/* Stages of @slices slices that are held so that weights come as far ahead as @n slices. */
+#define SLOTS_AHEAD(slices, n) (((n) + (slices)) / (slices) + 1)
 MX_FN uint32_t weight_slots(uint32_t format, uint32_t n) {
     uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* slices of a stage */
 
-    return (n + slices) / slices + 1;
+    return SLOTS_AHEAD(slices, n);
 }
 
 #define wide_slots(format) weight_slots(format, WIDE_SLICES - 2)

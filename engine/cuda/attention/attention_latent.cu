@@ -9,7 +9,7 @@
  */
 
 #include "engine/cuda/attention/attention.cuh"
-#include "engine/cuda/attention/bulk.cuh"
+#include "engine/cuda/bulk.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
 #define GROUPS (ATTN_LATENT_BULK / ATTN_QUERIES)

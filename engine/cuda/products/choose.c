@@ -5,7 +5,7 @@
  * shape and a class of rows is computed in each way and timed, on the weights and the rows of that
  * step, and the fastest way serves as long as the worker lives. A model has about six shapes, and
  * there are seven classes of up to 2048 rows; the trial of the largest product of Qwen3-8B with
- * 2048 rows takes 12 ms on an H100.
+ * 2048 rows takes 12 ms on an H100 (computed: eight runs of 1.5 ms).
  *
  * Sums that blocks leave to residual() are added up by the last block where they are timed, which
  * takes longer; so where shared segments win the trial, they win the step.

@@ -276,7 +276,7 @@ template <int G> struct TilesWalk {
     }
 };
 
-/* All tiles of a block have one format. */
+/* Multiplies tiles of one format, which all of a block's are. */
 template <int G>
 DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS], float *gate) {
     uint32_t local;

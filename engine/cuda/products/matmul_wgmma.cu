@@ -14,7 +14,7 @@
  * cp.async in a ring of each warp's own.
  */
 
-#include "engine/cuda/attention/bulk.cuh"
+#include "engine/cuda/bulk.cuh"
 #include "engine/cuda/products/gated.cuh"
 #include "engine/cuda/products/wgmma.cuh"
 
@@ -36,8 +36,7 @@ DEVICE uint64_t *slice_has_come(uint32_t i) {
 }
 
 /* wgmma_slots() */
-template <int F>
-constexpr uint32_t slots = (WGMMA_AHEAD + Steps<F>::of_stage) / Steps<F>::of_stage + 1;
+template <int F> constexpr uint32_t slots = SLOTS_AHEAD(Steps<F>::of_stage, WGMMA_AHEAD);
 
 template <uint32_t N> struct Source {
     static constexpr uint32_t slice_bytes = WGMMA_SLICE_BYTES(N), slices = WGMMA_SLICES(N);

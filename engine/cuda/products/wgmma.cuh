@@ -39,12 +39,6 @@ WGMMA(32, "%16", "%17", "%18", "%19", "%20")
 WGMMA(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA(128, "%64", "%65", "%66", "%67", "%68")
 
-/* Makes what the thread wrote to shared memory, also by copies that it has waited for, seen by
- * products that come behind the next barrier. */
-DEVICE void wgmma_publish() {
-    asm volatile("fence.proxy.async;" ::: "memory");
-}
-
 /* To the compiler products are done where they stand, and registers are free to be written or read
  * anywhere beside. What @v is made of is computed above this, and what is made of it below: it
  * stands between writing registers and wgmma_begin(), and between wgmma_wait() and reading sums. */

@@ -1,7 +1,7 @@
 /* mistakes - kernels that make the mistake they are told to: simt_check must see each of them
  * (test_simt.c). */
 
-#include "engine/cuda/attention/bulk.cuh"
+#include "engine/cuda/bulk.cuh"
 #include "engine/cuda/products/wgmma.cuh"
 #include "tests/engine/cuda/mistakes.h"
 
@@ -98,7 +98,7 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
     copy_commit();
     copy_wait<0>();
     if (a.what != WGMMA_NOT_PUBLISHED)
-        wgmma_publish();
+        bulk_publish();
     if (a.what == WGMMA_STORED_BEHIND)
         dynamic_shared()[16 * t] = 0;
     if (a.what != WGMMA_NO_BARRIER)

@@ -422,10 +422,6 @@ void wgmma_commit() {
     current->n_product_groups++;
 }
 
-void wgmma_publish() {
-    current->lane.hidden = false;
-}
-
 static float *sum_of(struct fiber *const lane[32], uint32_t row, uint32_t n) {
     return &lane[row % 8 * 4 + n % 8 / 2]->own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
 }
@@ -653,6 +649,7 @@ void bulk_init(uint64_t *bar) {
 }
 
 void bulk_publish() {
+    current->lane.hidden = false;
     simt_check_fence();
     for (uint32_t i = 0; i < n_barriers; i++)
         barriers[i].published |= barriers[i].thread == current->lane.thread;

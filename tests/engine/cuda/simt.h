@@ -253,7 +253,6 @@ struct integers {
 /* engine/cuda/products/wgmma.cuh. Products are done when they are waited for; until then d is not a
  * number, and what they read of shared memory may not change. */
 void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
-void wgmma_publish();
 void simt_wgmma_begin(const char *here);
 void wgmma_commit();
 void simt_wgmma_wait(const char *here, uint32_t n_left);
@@ -271,7 +270,7 @@ struct simt_wgmma_at {
 };
 #define wgmma_wait simt_wgmma_at{SIMT_HERE}.template left
 
-/* engine/cuda/attention/bulk.cuh. A copy is done when its phase is first waited for. */
+/* engine/cuda/bulk.cuh. A copy is done when its phase is first waited for. */
 void bulk_init(uint64_t *bar);
 void bulk_publish();
 void bulk_expect(uint64_t *bar, uint32_t bytes);

@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = "engine/cuda/"
-DEVICE, BULK, WGMMA = "device.cuh", "attention/bulk.cuh", "products/wgmma.cuh"
+DEVICE, BULK, WGMMA = "device.cuh", "bulk.cuh", "products/wgmma.cuh"
 LATENT, SHORT, PRODUCTS = "attention/attention_latent", "attention/attention", "products/matmul_wgmma"
 WIDE, DELTA = "attention/attention_wide", "recurrent/recurrent"
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
@@ -60,7 +60,7 @@ MISTAKES = [
     ("wgmma keeps no sums", WGMMA, '", 1, 1, 1, 0;"', '", 0, 1, 1, 0;"', PRODUCTS, IN_PRODUCTS, "90a"),
     ("wgmma order of sums", WGMMA, '"%0, %1, %2, %3, %4, %5,', '"%0, %1, %4, %5, %2, %3,', PRODUCTS, IN_PRODUCTS, "90a"),
     ("wgmma strides", WGMMA, "(uint64_t)(along_n >> 4) << 32 | (place + (along_k >> 4 << 16))", "(uint64_t)(along_k >> 4) << 32 | (place + (along_n >> 4 << 16))", PRODUCTS, IN_PRODUCTS, "90a"),
-    ("wgmma_publish", WGMMA, '"fence.proxy.async;"', '""', PRODUCTS, IN_PRODUCTS, "90a"),
+    ("bulk_wait once, products", BULK, "while (!done);", "while (0);", PRODUCTS, IN_PRODUCTS, "90a"),
     ("wgmma_begin", WGMMA, '"wgmma.fence.sync.aligned;"', '""', PRODUCTS, IN_PRODUCTS, "90a"),
     ("wgmma_wait", WGMMA, '"wgmma.wait_group.sync.aligned %0;" ::"n"(N)', '"wgmma.wait_group.sync.aligned %0;" ::"n"(N + 1)', PRODUCTS, IN_PRODUCTS, "90a"),
     # Branches by architecture.

@@ -34,7 +34,8 @@ DEVICE void bulk_expect(uint64_t *bar, uint32_t bytes) {
 }
 
 /* Starts to copy @n bytes to shared memory; places and @n are multiples of 16. No thread may still
- * read what lay there: a sync_block() and a bulk_publish() are between. */
+ * read what lay there: a sync_block() and a bulk_publish() are between, or a sync_block() alone
+ * where only products of wgmma read it. */
 DEVICE void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
