@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -114,8 +115,18 @@ static void run(const struct plain_test *t, void *arg) {
     exit(has_failed ? FAILED : 0);
 }
 
+/* Writes the CPU time of a test that took a second or more. */
+static void tell_cost(const struct rusage *used) {
+    double s = (double)(used->ru_utime.tv_sec + used->ru_stime.tv_sec) +
+               (double)(used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1e6;
+
+    if (s >= 1)
+        plain_log("%.1f CPU seconds", s);
+}
+
 /* Runs @t in a child and writes its line, numbered @n. Returns whether it passed or was skipped. */
 static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
+    struct rusage used;
     int status;
 
     *told = (struct told){0};
@@ -123,7 +134,7 @@ static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
     pid_t pid = fork();
     if (pid == 0)
         run(t, arg);
-    if (pid < 0 || waitpid(pid, &status, 0) < 0)
+    if (pid < 0 || wait4(pid, &status, 0, &used) < 0)
         abort();
     bool skipped = WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
     bool passed = t->options.signal ? WIFSIGNALED(status) && WTERMSIG(status) == t->options.signal
@@ -134,6 +145,7 @@ static bool run_apart(const struct plain_test *t, void *arg, unsigned n) {
         plain_log("called exit(%d)", WEXITSTATUS(status));
     printf("%s %u - %s::%s%s%s\n", passed || skipped ? "ok" : "not ok", n, t->suite, t->name,
            skipped ? " # SKIP " : "", skipped ? told->why_skipped : "");
+    tell_cost(&used);
     return passed || skipped;
 }
 
