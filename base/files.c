@@ -3,6 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define WRITER_MS 1000 /* for a writer to open a FIFO */
@@ -17,22 +20,86 @@ void files_open_standard(void) {
         close(fd);
 }
 
-FILE *files_open(const char *path) {
+bool files_flush(void) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fprintf(stderr, "%s: writing the output failed: %s\n", program_invocation_short_name,
+            errno ? strerror(errno) : "not all of it was written");
+    return false;
+}
+
+/* Opens @path without waiting for the other end of a FIFO. A descriptor or -errno. */
+static int open_at_once(const char *path) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : fd;
+}
+
+/* Waits until @fd can be read. 0 or -errno; -EAGAIN: no writer came, or it writes nothing. */
+static int await(int fd) {
     struct pollfd p = {fd, POLLIN, 0};
-    FILE *file = NULL;
     int r;
 
-    if (fd < 0)
-        return NULL;
     do
         r = poll(&p, 1, WRITER_MS);
     while (r < 0 && errno == EINTR);
-    if (r == 0)
-        errno = EAGAIN;
-    else if (r > 0 && fcntl(fd, F_SETFL, O_RDONLY) == 0)
+    return r > 0 ? 0 : r == 0 ? -EAGAIN : -errno;
+}
+
+FILE *files_open(const char *path) {
+    int fd = open_at_once(path);
+    FILE *file = NULL;
+
+    if (fd < 0) {
+        errno = -fd;
+        return NULL;
+    }
+    int r = await(fd);
+    if (r == 0 && fcntl(fd, F_SETFL, O_RDONLY) == 0)
         file = fdopen(fd, "r");
+    if (r < 0)
+        errno = -r;
     if (!file)
         close(fd); /* which leaves errno as it is */
     return file;
+}
+
+/* Adds the next bytes of @fd to @out. Returns their number, 0 at the end, or -errno. */
+static int read_some(int fd, struct buf *out) {
+    char chunk[4096];
+    int r = await(fd);
+    ssize_t n = r < 0 ? r : read(fd, chunk, sizeof(chunk));
+
+    if (r < 0 || n < 0)
+        return r < 0 ? r : -errno;
+    r = buf_add(out, chunk, (size_t)n);
+    explicit_bzero(chunk, sizeof(chunk)); /* it may be of a key */
+    return r == -EMSGSIZE ? -EFBIG : r < 0 ? r : (int)n;
+}
+
+int files_read(const char *path, struct buf *out, mode_t *mode) {
+    struct stat st = {0};
+    int fd = open_at_once(path), r = fd;
+
+    if (fd < 0)
+        return fd;
+    if (mode && fstat(fd, &st) == 0)
+        *mode = st.st_mode;
+    do
+        r = read_some(fd, out);
+    while (r > 0);
+    close(fd);
+    return r;
+}
+
+bool files_state_folder(char *out, size_t size) {
+    const char *list = getenv("STATE_DIRECTORY");
+    size_t n = list ? strcspn(list, ":") : 0;
+
+    if (n == 0 || n >= size)
+        return false;
+    memcpy(out, list, n);
+    out[n] = 0;
+    return true;
 }
