@@ -25,7 +25,7 @@ void arena_deinit(struct arena *a) {
         a->chunks = next;
     }
     a->used = 0;
-    a->full = false;
+    a->full = a->starved = false;
 }
 
 void *arena_alloc(struct arena *a, size_t size) {
@@ -41,8 +41,10 @@ void *arena_alloc(struct arena *a, size_t size) {
         size_t cap = MAX(size, (size_t)CHUNK_BYTES);
 
         c = calloc(1, sizeof(*c) + cap);
-        if (!c)
+        if (!c) {
+            a->starved = true;
             return NULL;
+        }
         c->cap = cap;
         c->next = a->chunks;
         a->chunks = c;

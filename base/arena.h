@@ -16,6 +16,7 @@ struct arena {
     struct arena_chunk *chunks;
     size_t used, max; /* bytes */
     bool full;        /* an allocation was refused because of the limit */
+    bool starved;     /* ... or because there was no memory */
 };
 
 /* Initialises an arena of at most @max bytes, alignment included. Allocates nothing yet. */

@@ -49,7 +49,7 @@ static struct token *push(struct lexer *lx, uint8_t type) {
 
     assert(l->n <= l->cap && (l->n == 0 || l->t[l->n - 1].line <= lx->line));
     if (!ARRAY_GROW(l->t, l->n, l->cap, 256)) {
-        lexer_fail(lx->err, lx->line, "out of memory");
+        lx->arena->starved = true;
         return NULL;
     }
     l->t[l->n] = (struct token){.type = type, .line = lx->line};

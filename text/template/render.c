@@ -38,6 +38,11 @@ int template_new(struct template **out, const char *source, size_t len, struct e
         return err_set(err, 400, "", "chat template: larger than %u bytes", TEMPLATE_SOURCE_MAX);
     int r = parser_parse(t, source, len, err);
 
+    if (r && t->arena.starved) {
+        if (err)
+            memset(err, 0, sizeof(*err));
+        return -ENOMEM;
+    }
     if (r)
         return r;
     *out = STEAL(t);
