@@ -21,23 +21,26 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include "base/files.h"
+#include "base/try.h"
 
+#define PEM_MAX (256u << 10)  /* bytes of a certificate with its issuers, or of a key */
 #define PART (64u << 10)      /* bytes of HTTP that are encrypted at a time */
 #define WIRE_MAX (256u << 10) /* a part as records, certificates, answers to key updates */
 #define CIPHERS_12 "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 /* ---- configuration ---- */
 
-/* Fills @err with OpenSSL's description of the error. */
+/* Fills @err with OpenSSL's description of the error. OpenSSL tells many a failed allocation as
+ * another error, but errno, which the caller has cleared, keeps it. */
 static int refuse(struct err *err, const char *param, const char *path) {
+    int r = errno == ENOMEM ? -ENOMEM : -EINVAL;
     unsigned long e = ERR_peek_last_error();
-    const char *why = e ? ERR_reason_error_string(e) : NULL;
+    const char *why = r == -ENOMEM ? strerror(ENOMEM) : e ? ERR_reason_error_string(e) : NULL;
 
     err_set(err, 0, param, "%s: %.200s: %.120s", param, path, why ? why : "cannot be used");
     ERR_clear_error();
-    return -EINVAL;
+    return r;
 }
 
 /* Keys with a passphrase are refused: there is no terminal to ask at. */
@@ -45,21 +48,63 @@ static int no_passphrase(char *out, int size, int rwflag, void *ctx) {
     return -1;
 }
 
-static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
-    FILE *f = files_open(path);
-    struct stat st;
+/* Reads the file @path into @out, which is not moved as it grows: it may be a key. */
+static int read_pem(const char *param, const char *path, struct buf *out, mode_t *mode,
+                    struct err *err) {
+    int r = buf_reserve(out, out->max);
 
-    if (!f)
-        return err_set(err, 0, "tls-key", "tls-key: %.200s: cannot be read: %s", path,
-                       strerror(errno));
-    bool open_to_all = fstat(fileno(f), &st) == 0 && (st.st_mode & 07) != 0;
-    EVP_PKEY *key = open_to_all ? NULL : PEM_read_PrivateKey(f, NULL, no_passphrase, NULL);
-    fclose(f);
-    if (open_to_all)
+    if (r == 0)
+        r = files_read(path, out, mode);
+    if (r < 0)
+        err_set(err, 0, param, "%s: %.200s: cannot be read: %s", param, path, strerror(-r));
+    return r;
+}
+
+/* Takes the server's certificate from @pem, and those of its issuers behind it. */
+static bool use_certificates(SSL_CTX *ctx, BIO *pem) {
+    X509 *x = pem ? PEM_read_bio_X509_AUX(pem, NULL, no_passphrase, NULL) : NULL;
+    bool ok = x && SSL_CTX_use_certificate(ctx, x) == 1;
+
+    X509_free(x);
+    while (ok && (x = PEM_read_bio_X509(pem, NULL, no_passphrase, NULL)))
+        if (!(ok = SSL_CTX_add0_chain_cert(ctx, x) == 1))
+            X509_free(x);
+    return ok && ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE; /* the end */
+}
+
+static int read_certificates(SSL_CTX *ctx, const char *path, struct err *err) {
+    CLEANUP(buf_deinit) struct buf text = {.max = PEM_MAX};
+
+    TRY(read_pem("tls-certificate", path, &text, NULL, err));
+    BIO *pem = BIO_new_mem_buf(text.data, (int)text.len);
+    bool ok = use_certificates(ctx, pem);
+    BIO_free(pem);
+    if (!ok)
+        return refuse(err, "tls-certificate", path);
+    ERR_clear_error();
+    return 0;
+}
+
+static bool use_key(SSL_CTX *ctx, const struct buf *text) {
+    BIO *pem = BIO_new_mem_buf(text->data, (int)text->len);
+    EVP_PKEY *key = pem ? PEM_read_bio_PrivateKey(pem, NULL, no_passphrase, NULL) : NULL;
+    bool ok = key && SSL_CTX_use_PrivateKey(ctx, key) == 1;
+
+    EVP_PKEY_free(key);
+    BIO_free(pem);
+    return ok;
+}
+
+static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
+    CLEANUP(buf_deinit) struct buf text = {.max = PEM_MAX};
+    mode_t mode = 0;
+
+    TRY(read_pem("tls-key", path, &text, &mode, err));
+    if (mode & 07)
         return err_set(err, 0, "tls-key",
                        "tls-key: %.200s: other users have access to it (chmod 640)", path);
-    int ok = key && SSL_CTX_use_PrivateKey(ctx, key) == 1;
-    EVP_PKEY_free(key);
+    bool ok = use_key(ctx, &text);
+    explicit_bzero(text.data, text.len);
     return ok ? 0 : refuse(err, "tls-key", path);
 }
 
@@ -95,9 +140,12 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
     if (!config.ctx)
         return -ENOMEM;
     ERR_clear_error();
+    errno = 0;
     int r = set_rules(config.ctx);
-    if (r < 0 || SSL_CTX_use_certificate_chain_file(config.ctx, certificate) != 1)
+    if (r < 0)
         r = refuse(err, "tls-certificate", certificate);
+    if (r == 0)
+        r = read_certificates(config.ctx, certificate, err);
     if (r == 0)
         /* checks also that the key belongs to the certificate */
         r = read_key(config.ctx, key, err);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "api/http/tls.h"
@@ -306,5 +307,76 @@ Test(tls, a_key_that_others_may_read_is_refused) {
     cr_expect(strstr(err.message, "other users"), "%s", err.message);
     cr_expect_lt(tls_config_init(&config, p.key, p.key, &err), 0);
     cr_expect_str_eq(err.param, "tls-certificate");
+    close_pair(&p);
+}
+
+/* What may pass later must not look like a wrong configuration, after which systemd does not try
+ * again. */
+Test(tls, a_shortage_is_told_apart_from_a_bad_file) {
+    struct rlimit files, none;
+    struct tls_config config = {0};
+    struct err err = {0};
+    struct pair p;
+
+    open_pair(&p, TLS1_3_VERSION);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+    none = files;
+    none.rlim_cur = 0;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int r = tls_config_init(&config, p.cert, p.key, &err);
+    setrlimit(RLIMIT_NOFILE, &files);
+    cr_expect_eq(r, -EMFILE, "%d %s", r, err.message);
+    cr_expect_str_eq(err.param, "tls-certificate");
+    cr_expect(strstr(err.message, "cannot be read: Too many open files"), "%s", err.message);
+    cr_expect_eq(tls_config_init(&config, "/dev/null", p.key, &err), -EINVAL);
+    close_pair(&p);
+}
+
+static void refused_file(struct pair *p, const char *file, const char *why) {
+    struct tls_config config = {0};
+    struct err err = {0};
+
+    cr_expect_lt(tls_config_init(&config, file, p->key, &err), 0);
+    cr_expect_str_eq(err.param, "tls-certificate");
+    cr_expect(strstr(err.message, why), "%s", err.message);
+    cr_expect_lt(tls_config_init(&config, p->cert, file, &err), 0);
+    cr_expect_str_eq(err.param, "tls-key");
+    cr_expect(strstr(err.message, why) || strstr(err.message, "other users"), "%s", err.message);
+}
+
+Test(tls, fifos_and_devices_are_not_waited_for) {
+    char fifo[] = "/tmp/weft-test-fifo-XXXXXX";
+    struct pair p;
+
+    open_pair(&p, TLS1_3_VERSION);
+    close(mkstemp(fifo));
+    unlink(fifo);
+    cr_assert_eq(mkfifo(fifo, 0600), 0);
+    refused_file(&p, fifo, "Resource temporarily unavailable");
+    refused_file(&p, "/dev/zero", "File too large");
+    refused_file(&p, "/tmp", "Is a directory");
+    unlink(fifo);
+    close_pair(&p);
+}
+
+Test(tls, the_certificates_of_issuers_follow_the_own) {
+    struct tls_config config = {0};
+    struct err err = {0};
+    struct pair p, issuer;
+    STACK_OF(X509) *chain = NULL;
+    char command[120];
+
+    open_pair(&p, TLS1_3_VERSION);
+    open_pair(&issuer, TLS1_3_VERSION);
+    snprintf(command, sizeof(command), "cat %s >>%s", issuer.cert, p.cert);
+    cr_assert_eq(system(command), 0);
+    cr_assert_eq(tls_config_init(&config, p.cert, p.key, &err), 0, "%s", err.message);
+    cr_assert_eq(SSL_CTX_get0_chain_certs(config.ctx, &chain), 1);
+    cr_expect_eq(sk_X509_num(chain), 1);
+    tls_config_deinit(&config);
+    snprintf(command, sizeof(command), "echo -----BEGIN CERTIFICATE----- >>%s", p.cert);
+    cr_assert_eq(system(command), 0);
+    cr_expect_eq(tls_config_init(&config, p.cert, p.key, &err), -EINVAL, "a damaged issuer");
+    close_pair(&issuer);
     close_pair(&p);
 }
