@@ -31,8 +31,8 @@ static int name_file(int r, const char *path, struct err *err) {
     return r;
 }
 
-/* "/dir/TinyLlama-00001-of-00002.gguf" is "TinyLlama". */
-/* Returns the name of the model in the file @path. What is not printable is escaped: the name is a
+/* Returns the name of the model in the file @path: "/dir/TinyLlama-00001-of-00002.gguf" is
+ * "TinyLlama". What is not printable is escaped: the name is a
  * label in /metrics, and clients and operators write it. NULL: out of memory. */
 static char *name_of_file(const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -49,24 +49,16 @@ static char *name_of_file(const char *path) {
     return name;
 }
 
-/* The file that the option @key names. 0 or -EINVAL with @err, also for a file larger than
+/* Reads the file that the option @key names. 0 or -errno with @err, also for a file larger than
  * 1 MiB. */
 static int read_text_file(const char *key, const char *path, struct buf *out, struct err *err) {
-    char chunk[4096];
-    size_t n;
-    int r = 0;
-    FILE *file = files_open(path);
+    int r = files_read(path, out, NULL);
 
-    if (!file)
-        return err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));
-    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
-        r = buf_add(out, chunk, n);
-    if (ferror(file)) /* a folder */
-        r = err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));
-    else if (r < 0)
-        err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path);
-    fclose(file);
-    return r < 0 ? -EINVAL : 0;
+    if (r == -EFBIG)
+        return err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path);
+    if (r < 0)
+        err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(-r));
+    return r;
 }
 
 /* Writes the built-in template @name to *@out, with BOS at its beginning if the vocabulary asks for

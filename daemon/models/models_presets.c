@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "base/files.h"
 #include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "text/template.h"
@@ -57,7 +58,7 @@ static int check_name(const char *name, struct err *err) {
 /* Returns true if a client made the preset at @path. */
 static bool is_made(const char *path) {
     char line[sizeof(MADE)] = "";
-    FILE *f = fopen(path, "re");
+    FILE *f = files_open(path);
 
     if (!f)
         return false;
@@ -93,23 +94,6 @@ static int write_file(const char *path, const char *text, size_t len) {
     return r;
 }
 
-/* The file at @path as text. 0 or -errno. */
-static int read_file(const char *path, struct buf *out) {
-    char chunk[4096];
-    size_t n;
-    int r = 0;
-    FILE *f = fopen(path, "re");
-
-    if (!f)
-        return -errno;
-    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), f)) > 0)
-        r = buf_add(out, chunk, n);
-    if (r == 0 && ferror(f))
-        r = -EIO;
-    fclose(f);
-    return r;
-}
-
 /* Names the file without its folder, which is the operator's. */
 static int cannot_write(const char *path, int r, struct err *err) {
     const char *slash = strrchr(path, '/');
@@ -123,7 +107,7 @@ static int cannot_write(const char *path, int r, struct err *err) {
  * up. */
 static int read_base(const struct preset_change *p, const char *path, struct buf *out,
                      struct err *err) {
-    int r = read_file(path, out);
+    int r = files_read(path, out, NULL);
 
     return r == -ENOENT
                ? err_set_code(err, 404, "model_not_found", "from",
@@ -220,9 +204,10 @@ static int check_template(const char *text, struct err *err) {
     int r = text ? template_new(&t, text, strlen(text), &why) : 0;
 
     template_free(t);
-    return r < 0 ? err_set_code(err, 400, "invalid_value", "template",
-                                "template: must be a Jinja chat template: %.200s", why.message)
-                 : 0;
+    return r == -EINVAL
+               ? err_set_code(err, 400, "invalid_value", "template",
+                              "template: must be a Jinja chat template: %.200s", why.message)
+               : r;
 }
 
 /* Checks that the preset may be made, or replaced. */

@@ -1,8 +1,11 @@
 #include "daemon/models/front_model.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/util.h"
 #include "tests/support/tiny_model.h"
@@ -76,4 +79,51 @@ Test(front_model, the_header_is_told_at_once) {
     unlink(path);
     cr_expect_lt(model_header_open(&h, path), 0);
     cr_expect_eq(model_header_context(&h, &c), 0);
+}
+
+/* Opens the model with the chat template at @template. Returns what front_model_open() returns. */
+static int open_with(const char *model, const char *template, struct err *err) {
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    struct config c;
+
+    *err = (struct err){0};
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", model, err), 0);
+    cr_assert_eq(config_set(&c, "chat-template", template, err), 0);
+    int r = front_model_open(&m, &c, &room, err);
+    front_model_deinit(&m);
+    config_deinit(&c);
+    return r;
+}
+
+/* What may pass later must not look like a wrong configuration, after which systemd does not try
+ * again. */
+Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
+    struct tiny_model t = {.arch = "llama"};
+    struct rlimit files, few;
+    char path[64], template[] = "/tmp/weft-test-template-XXXXXX";
+    struct err err;
+
+    tiny_model_temp(&t, path);
+    int fd = mkstemp(template);
+    cr_assert_eq(write(fd, "{{ 1 }}", 7), 7);
+    close(fd);
+    cr_expect_eq(open_with(path, template, &err), 0, "%s", err.message);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+    few = files;
+    few.rlim_cur = (rlim_t)fd + 1; /* room for the model */
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int r = open_with(path, template, &err);
+    setrlimit(RLIMIT_NOFILE, &files);
+    cr_expect_eq(r, -EMFILE, "%d %s", r, err.message);
+    cr_expect(strstr(err.message, "chat-template: /tmp/weft-test"), "%s", err.message);
+    unlink(template);
+    cr_expect_eq(open_with(path, template, &err), -ENOENT);
+    cr_assert_eq(mkfifo(template, 0600), 0);
+    cr_expect_eq(open_with(path, template, &err), -EAGAIN, "a FIFO without a writer");
+    unlink(template);
+    cr_expect_eq(open_with(path, "/dev/zero", &err), -EINVAL);
+    cr_expect(strstr(err.message, "larger than 1 MiB"), "%s", err.message);
+    unlink(path);
 }

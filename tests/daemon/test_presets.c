@@ -215,9 +215,26 @@ Test(presets, files_that_are_in_the_way_are_named) {
     set(&p.base, "chat-template", full("presets/mine.jinja"));
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect_str_eq(err.message,
-                     "The service cannot read a file of model 'base': Input/output error.");
+                     "The service cannot read a file of model 'base': Is a directory.");
     cr_expect_eq(err.status, 500);
     cr_expect_null(text_of("presets/mine.conf"));
+    drop(&p);
+}
+
+Test(presets, fifos_are_not_waited_for) {
+    struct preset_change p = change();
+    struct err err = {0};
+
+    cr_assert_eq(mkfifo(full("presets/mine.conf"), 0600), 0);
+    cr_expect_lt(preset_remove(&p, &err), 0);
+    cr_expect(strstr(err.message, "belongs to the operator"), "%s", err.message);
+    cr_assert_eq(unlink(full("presets/mine.conf")), 0);
+    cr_assert_eq(mkfifo(full("presets/base.jinja"), 0600), 0);
+    set(&p.base, "chat-template", full("presets/base.jinja"));
+    err = (struct err){0};
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect(strstr(err.message, "cannot read a file of model 'base': Resource temporarily"), "%s",
+              err.message);
     drop(&p);
 }
 
