@@ -334,7 +334,7 @@ class Start(Life):
             return outcome, defect or (f"afterwards: {again}; {last_lines(log)}" if again != self.expected else None)
         if "weftd: " not in log:
             return None, f"ended with {code} and no reason: {last_lines(log)}"
-        if code != EXIT_AGAIN and "weftd: tls-" not in log:  # OpenSSL tells many a failure as another one
+        if code != EXIT_AGAIN:
             return None, f"ended with {code}, which no service manager tries again: {last_lines(log)}"
         return "start refused", None
 
