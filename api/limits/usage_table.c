@@ -59,11 +59,6 @@ static uint32_t month_of(uint32_t date) {
     return date / 100 * 100;
 }
 
-/* Returns the number of months from year 0 to that of @date. */
-static uint32_t months(uint32_t date) {
-    return date / 10000 * 12 + date / 100 % 100;
-}
-
 /* ---- rows ---- */
 
 void usage_table_deinit(struct usage_table *t) {
@@ -159,27 +154,56 @@ struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant
 
 /* ---- folding ---- */
 
+/* The newest months that have rows, up to that of the day @today; the newest is the first. */
+struct used {
+    uint32_t today, n, month[MONTHS_KEPT];
+};
+
+static struct used used_months(const struct usage_table *t, uint32_t today) {
+    struct used u = {.today = today};
+
+    for (uint32_t i = t->n; i > 0 && u.n < MONTHS_KEPT; i--) {
+        uint32_t month = month_of(t->rows[i - 1].date);
+
+        if (month <= today && (u.n == 0 || month < u.month[u.n - 1]))
+            u.month[u.n++] = month;
+    }
+    return u;
+}
+
+/* Returns in how many later months something was used. The calendar does not count: a clock that is
+ * years ahead adds one month, and would otherwise make all rows old. */
+static uint32_t age_of(const struct used *u, const struct usage_row *row) {
+    uint32_t age = 0;
+
+    while (age < u->n && u->month[age] > month_of(row->date))
+        age++;
+    return age;
+}
+
 /* Changes @row to the one that it is summed up in. Each level from 0 to FOLDS - 1 sums up more than
  * the one before. False: the row is too old to be kept. */
-static bool fold_row(struct usage_row *row, uint32_t today, uint32_t level) {
-    uint32_t age = months(today) - MIN(months(row->date), months(today));
+static bool fold_row(struct usage_row *row, const struct used *u, uint32_t level) {
+    uint32_t age = age_of(u, row), today = u->today;
     bool sums_days = level == 0 ? age > 1 : level == 1 ? age > 0 : row->date < today;
 
     if (sums_days)
         row->date = month_of(row->date);
     if (level >= 3 && row->date < today)
         name_others(row);
-    return age < (level >= 4 ? 1 : MONTHS_KEPT);
+    return age < (level >= 4 ? 2 : MONTHS_KEPT);
 }
 
 int usage_table_fold(struct usage_table *t, uint32_t today) {
+    const struct used used = used_months(t, today);
+
     for (uint32_t level = 0; level < FOLDS; level++) {
         struct usage_table next = {0};
 
         for (uint32_t i = 0; i < t->n; i++) {
             struct usage_row row = t->rows[i];
 
-            if (fold_row(&row, today, level) && usage_table_add(&next, &row) < 0) {
+            if (fold_row(&row, &used, level) && usage_table_add(&next, &row) < 0) {
                 usage_table_deinit(&next);
                 return -ENOMEM;
             }

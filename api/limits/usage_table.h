@@ -51,8 +51,9 @@ void usage_table_deinit(struct usage_table *t); /* empties it */
 int usage_table_add(struct usage_table *t, const struct usage_row *row);
 /* Adds all rows of @from. 0 or -ENOMEM, with some of them added. */
 int usage_table_merge(struct usage_table *t, const struct usage_table *from);
-/* Sums up what is older than last month at the day @today, and more where there are too many rows.
- * The sums of each tenant for today and for this month stay. 0 or -ENOMEM, and nothing changed. */
+/* Sums up what is older than the last two months with rows at the day @today, and more where there
+ * are too many rows; forgets what is older than the last 24 months with rows. The sums of each
+ * tenant for today and for this month stay. 0 or -ENOMEM, and nothing changed. */
 int usage_table_fold(struct usage_table *t, uint32_t today);
 /* Returns the sum of the rows of @tenant from the day @first on that are not later than @last. */
 struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant, uint32_t first,

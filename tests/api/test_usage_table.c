@@ -116,18 +116,56 @@ Test(usage_table, rows_are_bounded_and_the_sums_of_this_month_stay) {
     usage_table_deinit(&t);
 }
 
-Test(usage_table, old_months_go_and_later_days_stay) {
+Test(usage_table, the_newest_24_months_with_rows_stay) {
     struct usage_table t = {0};
 
-    add(&t, NOV_23 - 800 * DAY, "a", "k", "m");
-    add(&t, NOV_23 - 300 * DAY, "a", "k", "m");
-    add(&t, NOV_23 - 299 * DAY, "a", "k", "m");
+    for (int64_t month = 0; month < 30; month++) { /* each third month of the years before */
+        add(&t, NOV_23 - month * 91 * DAY, "a", "k", "m");
+        add(&t, NOV_23 - month * 91 * DAY - DAY, "a", "k", "m");
+    }
     add(&t, NOV_23 + DAY, "a", "k", "m"); /* the clock was wrong */
     cr_assert_eq(usage_table_fold(&t, 20261123), 0);
-    cr_assert_eq(t.n, 2);
-    cr_expect_eq(t.rows[0].date, 20260100u);
+    cr_assert_eq(t.n, 24 + 3);
+    cr_expect_eq(t.rows[0].date, usage_day(NOV_23 - 23 * 91 * DAY) / 100 * 100);
     cr_expect_eq(t.rows[0].sum.requests, 2);
-    cr_expect_eq(t.rows[1].date, 20261124u);
+    cr_expect_eq(t.rows[22].date, 20260823u, "the month before this has its days");
+    cr_expect_eq(t.rows[26].date, 20261124u);
+    usage_table_deinit(&t);
+}
+
+Test(usage_table, a_clock_that_jumps_ahead_costs_one_month) {
+    static const uint32_t jumps[] = {20990105, 20990106, 20990217};
+    struct usage_table t = {0};
+
+    for (int64_t month = 0; month < 24; month++)
+        add(&t, NOV_23 - month * 31 * DAY, "a", "k", "m");
+    for (uint32_t i = 0; i < 3; i++) {
+        struct usage_row row = row_of(NOV_23, "a", "k", "m");
+
+        row.date = jumps[i];
+        cr_assert_eq(usage_table_add(&t, &row), 0);
+        cr_assert_eq(usage_table_fold(&t, jumps[i]), 0);
+        cr_expect_eq(usage_table_sum(&t, "a", 0, 20261231).requests, i == 2 ? 22 : 23, "%u", i);
+    }
+    cr_assert_eq(usage_table_fold(&t, 20261124), 0); /* the clock is right again */
+    cr_expect_eq(usage_table_sum(&t, "a", 0, 20261231).requests, 22);
+    usage_table_deinit(&t);
+}
+
+Test(usage_table, a_clock_that_jumps_ahead_leaves_a_full_table_its_last_month) {
+    struct usage_table t = {0};
+    char tenant[32];
+
+    for (uint32_t i = 0; i < USAGE_ROWS_MAX; i++) {
+        snprintf(tenant, sizeof(tenant), "t%u", i % (USAGE_ROWS_MAX / 4));
+        add(&t, NOV_23 - (int64_t)(i * 4 / USAGE_ROWS_MAX) * 31 * DAY, tenant, "k", "m");
+    }
+    struct usage_row row = row_of(NOV_23, "t1", "k", "m");
+    row.date = 20990105;
+    cr_assert_eq(usage_table_add(&t, &row), 0);
+    cr_assert_eq(usage_table_fold(&t, 20990105), 0);
+    cr_expect_leq(t.n, USAGE_ROWS_MAX);
+    cr_expect_eq(usage_table_sum(&t, "t2", 20261100, 20261131).requests, 1);
     usage_table_deinit(&t);
 }
 
