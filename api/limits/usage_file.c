@@ -44,7 +44,7 @@ static int lock(const char *path) {
 /* Reads the whole file into @out, which stays empty if there is none. 0 or -errno; -EFBIG: it is
  * larger than FILE_MAX. */
 static int load(const char *path, struct buf *out) {
-    CLEANUP(close_fd) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CLEANUP(close_fd) int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat st;
     ssize_t n;
 
@@ -52,6 +52,8 @@ static int load(const char *path, struct buf *out) {
         return errno == ENOENT ? 0 : -errno;
     if (fstat(fd, &st) < 0)
         return -errno;
+    if (!S_ISREG(st.st_mode)) /* a device would be replaced by a file */
+        return S_ISDIR(st.st_mode) ? -EISDIR : -EOPNOTSUPP;
     if (st.st_size > FILE_MAX)
         return -EFBIG;
     TRY(buf_reserve(out, (size_t)st.st_size + 1));

@@ -87,6 +87,19 @@ static uint64_t requests_of(const struct usage *u) {
     return usage_table_sum(&u->all, "t", ALL).requests;
 }
 
+Test(usage, a_fifo_is_neither_waited_for_nor_replaced, .init = setup, .fini = teardown) {
+    struct process p;
+    struct stat st;
+
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    begin(&p);
+    cr_expect(n_troubles == 1 && trouble == -EOPNOTSUPP, "%d %d", n_troubles, trouble);
+    count(&p, "k");
+    tick(&p);
+    end(&p, false);
+    cr_expect(lstat(path, &st) == 0 && S_ISFIFO(st.st_mode));
+}
+
 Test(usage, counts_outlive_the_process, .init = setup, .fini = teardown) {
     static struct process p;
 
