@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "base/files.h"
 #include "base/json_value.h"
 #include "base/printable.h"
 
@@ -167,7 +168,7 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
 
 /* The first line of a small file; false: there is none. */
 static bool read_line(const char *path, char *out, size_t size) {
-    FILE *f = fopen(path, "re");
+    FILE *f = files_open(path);
     bool ok = f && fgets(out, (int)size, f);
 
     if (f)
@@ -395,15 +396,17 @@ int model_list_read(struct model_list *out, const struct model_dirs *d) {
 
 /* ---- where to look ---- */
 
-/* A path that can be a root: $VAR, with @below behind it. NULL: the variable is not set, or no
- * memory, which *r then says. */
+/* A path that can be a root: $VAR, of systemd's list of folders the first, with @below behind it.
+ * NULL: the variable is not set, or no memory, which *r then says. */
 static char *from_env(const char *var, const char *below, int *r) {
     const char *value = getenv(var);
+    bool list = strcmp(var, "STATE_DIRECTORY") == 0;
+    size_t len = !value ? 0 : list ? strcspn(value, ":") : strlen(value);
     char *out = NULL;
 
-    if (!value || !*value)
+    if (len == 0)
         return NULL;
-    if (asprintf(&out, "%s%s", value, below) < 0) {
+    if (asprintf(&out, "%.*s%s", (int)len, value, below) < 0) {
         *r = -ENOMEM;
         return NULL;
     }

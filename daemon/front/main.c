@@ -417,11 +417,11 @@ static void limit_connections(struct front *f) {
 
 /* Returns the file of usage, or NULL: the configuration names none, and systemd no folder. */
 static const char *usage_path(struct front *f) {
-    const char *state = getenv("STATE_DIRECTORY");
+    char state[PATH_MAX - sizeof("/usage")];
 
     if (*f->config.usage_file)
         return f->config.usage_file;
-    if (!state || !*state)
+    if (!files_state_folder(state, sizeof(state)))
         return NULL;
     snprintf(f->usage_path, sizeof(f->usage_path), "%s/usage", state);
     return f->usage_path;
@@ -643,11 +643,11 @@ int main(int argc, char **argv) {
     signal(SIGUSR2, SIG_IGN);
     takeover_begin(next_daemon_sources());
     if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
-        return config_help(stdout), process_printed();
+        return config_help(stdout), !files_flush();
     if (process_take_flag(&argc, argv, "--print-config"))
-        return config_print(stdout), process_printed();
+        return config_print(stdout), !files_flush();
     if (process_take_flag(&argc, argv, "--version") || process_take_flag(&argc, argv, "-V"))
-        return printf("weftd %s\n", WEFT_VERSION), process_printed();
+        return printf("weftd %s\n", WEFT_VERSION), !files_flush();
     sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
     bool check = process_take_flag(&argc, argv, "--check-config");
     f.argc = argc;
@@ -664,6 +664,6 @@ int main(int argc, char **argv) {
         (r = name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants", &err)) < 0)
         return fail(&err, r);
     if (check)
-        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : process_printed();
+        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : !files_flush();
     return serve(&f);
 }

@@ -102,7 +102,8 @@ static int make_key(int dir, const char *path, struct err *err) {
 
 /* 0, -ENOENT: there is none yet, or another -errno with @err. */
 static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
-    CLEANUP(closep) int fd = openat(dir, KEY_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    CLEANUP(closep)
+    int fd = openat(dir, KEY_NAME, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
 
     if (fd < 0)
         return errno == ENOENT ? -ENOENT : fail_errno(err, path, KEY_NAME, errno);

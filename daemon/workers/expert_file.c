@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <unistd.h>
+#include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/util.h"
@@ -17,14 +18,13 @@
 
 /* "" without a folder. */
 static void name_path(struct expert_file *f) {
-    const char *state = getenv("STATE_DIRECTORY");
-    char print[2 * sizeof(f->print) + 1];
+    char state[201], print[2 * sizeof(f->print) + 1];
 
     *f->path = 0;
-    if (!state || !*state)
+    if (!files_state_folder(state, sizeof(state)))
         return;
     hex_write(print, f->print, sizeof(f->print));
-    snprintf(f->path, sizeof(f->path), "%.200s/experts-%s", state, print);
+    snprintf(f->path, sizeof(f->path), "%s/experts-%s", state, print);
 }
 
 /* Copies the whole of @from, from its beginning. 0 or -errno. */
@@ -54,7 +54,8 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     f->n_kept = 0;
     memcpy(f->print, print, sizeof(print));
     name_path(f);
-    int from = *f->path ? open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    int from =
+        *f->path ? open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (from >= 0) {
         copy(fd, from); /* the engine takes nothing of what is not whole */
         close(from);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/util.h"
@@ -46,15 +47,15 @@ uint32_t faults_of(const struct faults *f, uint64_t id) {
 }
 
 void faults_write(const struct buf *record, const char *dir, uint32_t n, char *path, size_t size) {
-    const char *state = getenv("STATE_DIRECTORY");
+    char state[201];
 
     *path = 0;
-    dir = *dir ? dir : state;
-    if (!dir || !*dir)
+    if (!*dir && !files_state_folder(state, sizeof(state)))
         return;
+    dir = *dir ? dir : state;
     snprintf(path, size, "%.200s/fault-%u.flight", dir, n % FILES);
     errno = 0;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
     if (!ok && errno == 0)
         errno = ENOSPC; /* a part was written */

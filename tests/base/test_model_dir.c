@@ -276,6 +276,8 @@ Test(model_dir, folders_come_from_the_environment) {
     cr_assert_str_eq(root(MODEL_LMSTUDIO, NULL) + strlen(top), "/.lmstudio/models");
     setenv("STATE_DIRECTORY", "/var/lib/weft", 1);
     cr_assert_str_eq(root(MODEL_WEFT, NULL), "/var/lib/weft/models");
+    setenv("STATE_DIRECTORY", "/state/weft:/var/lib/other", 1); /* systemd's list */
+    cr_assert_str_eq(root(MODEL_WEFT, NULL), "/state/weft/models");
     setenv("WEFT_MODELS", "/m/", 1);
     cr_assert_str_eq(root(MODEL_WEFT, NULL), "/m");
     cr_assert_str_eq(root(MODEL_WEFT, "/option"), "/option");

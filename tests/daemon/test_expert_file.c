@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/workers/expert_file.h"
 #include "tests/support/gguf_writer.h"
@@ -120,5 +121,25 @@ Test(expert_file, counts_are_kept_while_a_worker_lives, .init = begin) {
     cr_expect_eq(rmdir(folder), 0);
     expert_file_close(&f);
     expert_file_close(&next);
+    gguf_free(experts);
+}
+
+Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo, .init = begin) {
+    struct gguf *experts = model_with(8);
+    struct expert_file f = {0};
+    char list[100], path[sizeof(f.path)];
+
+    snprintf(list, sizeof(list), "%s:/nonexistent", folder);
+    setenv("STATE_DIRECTORY", list, 1);
+    expert_file_open(&f, experts);
+    snprintf(path, sizeof(path), "%s/experts-", folder);
+    cr_expect_eq(strncmp(f.path, path, strlen(path)), 0, "%s", f.path);
+    cr_assert_eq(mkfifo(f.path, 0600), 0);
+    strcpy(path, f.path);
+    expert_file_close(&f);
+    cr_expect_gt(expert_file_open(&f, experts), 0); /* does not wait for a writer */
+    expert_file_close(&f);
+    unlink(path);
+    cr_expect_eq(rmdir(folder), 0);
     gguf_free(experts);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/workers/faults.h"
 
@@ -49,6 +50,24 @@ Test(faults, a_recording_without_room_leaves_no_file) {
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     faults_write(&record, dir, 1, path, sizeof(path));
     cr_expect(!*path && access(file, F_OK) < 0);
+    rmdir(dir);
+    buf_deinit(&record);
+}
+
+Test(faults, a_fifo_in_the_first_folder_of_the_service_manager_does_not_block) {
+    struct buf record = {.max = 64};
+    char dir[] = "/tmp/weft-faults-XXXXXX", list[64], path[300], file[64];
+
+    cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
+    snprintf(list, sizeof(list), "%s:/nonexistent", dir);
+    setenv("STATE_DIRECTORY", list, 1);
+    snprintf(file, sizeof(file), "%s/fault-1.flight", dir);
+    cr_assert_eq(mkfifo(file, 0600), 0);
+    faults_write(&record, "", 1, path, sizeof(path));
+    cr_expect_str_eq(path, "");
+    cr_expect_eq(unlink(file), 0);
+    faults_write(&record, "", 1, path, sizeof(path));
+    cr_expect(strcmp(path, file) == 0 && unlink(file) == 0, "%s", path);
     rmdir(dir);
     buf_deinit(&record);
 }

@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/models/kvdisk.h"
 
@@ -31,4 +33,21 @@ Test(kvdisk, a_full_disk_leaves_no_half_key) {
     unlinkat(dir, "prefixes.kv", 0);
     close(dir);
     rmdir(folder);
+}
+
+Test(kvdisk, a_fifo_is_no_key) {
+    char folder[] = "/tmp/weft-kvdisk-XXXXXX", key[60];
+    uint64_t secret[2];
+    struct err err = {0};
+    int fd = -1;
+
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(key, sizeof(key), "%s/prefixes.key", folder);
+    cr_assert_eq(mkfifo(key, 0600), 0);
+    cr_expect_lt(kvdisk_open(folder, true, &fd, secret, &err), 0);
+    cr_expect(strstr(err.message, "prefixes.key"), "%s", err.message);
+    unlink(key);
+    snprintf(key, sizeof(key), "%s/prefixes.kv", folder);
+    unlink(key);
+    cr_expect_eq(rmdir(folder), 0);
 }
