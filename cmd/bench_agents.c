@@ -473,7 +473,7 @@ static int report(struct agents *s) {
     if (code == CLI_OK && n == 0)
         code = cli_fail("no turn was finished%s%s", s->result.first_error[0] ? ": " : "",
                         s->result.first_error);
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }
 
 /* Opens the server, runs and reports. Returns the exit code. */

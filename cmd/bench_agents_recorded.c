@@ -314,7 +314,7 @@ static int report(struct replay *r, const struct energy *energy) {
     if (code == CLI_OK && r->result.n[OUTCOME_OK] == 0)
         code = cli_fail("no request succeeded: %s",
                         r->result.first_error[0] ? r->result.first_error : "no request finished");
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }
 
 /* Runs against the open server and reports. Returns the exit code. */

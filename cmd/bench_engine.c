@@ -356,7 +356,7 @@ static int measure(struct bench *b) {
     print(b, b->json && strcmp(b->json, "-") == 0 ? stderr : stdout);
     if (b->json)
         code = write_json(b);
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }
 
 int bench_cmd_engine(int argc, char **argv) {

@@ -205,7 +205,7 @@ static int report(struct identity *id) {
         yyjson_mut_obj_add_real(d, root, "share", n ? (double)id->n_same / (double)n : 0);
         code = bench_json_write(d, id->json);
     }
-    if (!cli_flush() || code != CLI_OK)
+    if (!files_flush() || code != CLI_OK)
         return CLI_FAILED;
     return id->strict && (!perfect || id->n_empty) ? CLI_FAILED : CLI_OK;
 }

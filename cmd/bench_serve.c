@@ -282,7 +282,7 @@ static int report(struct serve *s) {
     if (code == CLI_OK && !s->result.n[OUTCOME_OK])
         code = cli_fail("no request succeeded: %s",
                         s->result.first_error[0] ? s->result.first_error : "no request finished");
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }
 
 static int measure(struct serve *s) {

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/buf.h"
-#include "base/files.h"
 #include "base/printable.h"
 
 static void print(const char *fmt, va_list ap, const char *hint) {
@@ -159,13 +158,6 @@ bool cli_is_loopback(const char *url) {
            (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-bool cli_flush(void) {
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return true;
-    cli_fail("writing the output failed: %s", strerror(errno));
-    return false;
-}
-
 /* @value into the variable of @o. False: it is not of its type, or out of range. */
 static bool set_option(const struct cli_option *o, const char *value) {
     switch (o->kind) {
@@ -223,7 +215,7 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
         }
         if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
             fputs(usage, stdout);
-            return cli_flush() ? CLI_OK : CLI_FAILED;
+            return files_flush() ? CLI_OK : CLI_FAILED;
         }
         const struct cli_option *o = find_option(options, n, arg, &value);
         if (!o)
@@ -254,7 +246,7 @@ bool cli_asks_version(const char *arg) {
 
 int cli_version(const char *program) {
     printf("%s %s\n", program, WEFT_VERSION);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
@@ -266,7 +258,7 @@ int cli_run(const char *program, const struct cli_command *commands, size_t n, i
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_commands(stdout, program, commands, n);
-        return cli_flush() ? CLI_OK : CLI_FAILED;
+        return files_flush() ? CLI_OK : CLI_FAILED;
     }
     if (cli_asks_version(argv[1]))
         return cli_version(program);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 #include "base/err.h"
+#include "base/files.h"
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
 
@@ -36,9 +37,6 @@ int cli_make_folders(const char *path, mode_t mode);
 
 /* Returns whether the host of @url is this machine: localhost, [::1] or an address 127.x.x.x. */
 bool cli_is_loopback(const char *url);
-
-/* Flushes stdout: false (after saying so) when what was printed did not arrive. */
-bool cli_flush(void);
 
 /* The type of an option's place. */
 enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };

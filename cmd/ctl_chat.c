@@ -406,5 +406,5 @@ int ctl_chat(int argc, char **argv, bool json) {
     bool single = n > 0 || !isatty(STDIN_FILENO);
     r = single ? one_message(&c, argv + 1, n) : converse(&c);
     chat_talk_deinit(&c.talk);
-    return r == CTL_OK && !cli_flush() ? CLI_FAILED : r;
+    return r == CTL_OK && !files_flush() ? CLI_FAILED : r;
 }

@@ -73,7 +73,7 @@ int ctl_key(int argc, char **argv, bool json) {
     struct sha256 s;
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return fputs(usage, stdout), cli_flush() ? CLI_OK : CLI_FAILED;
+        return fputs(usage, stdout), files_flush() ? CLI_OK : CLI_FAILED;
     const char *expires = "";
     if (argc > 2 && strncmp(argv[2], "--expires=", 10) == 0) {
         expires = argv[2] + 10;
@@ -103,5 +103,5 @@ int ctl_key(int argc, char **argv, bool json) {
         printf("{\"name\":\"%s\",\"key\":\"%s\"}\n", argv[2], key);
     else
         puts(key);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }

@@ -277,7 +277,7 @@ static int print(const struct launch_client *c, const struct target *t) {
         print_quoted(text);
     }
     putchar('\n');
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* Becomes the client. Returns only when that fails. */
@@ -353,7 +353,7 @@ static int write_file(const struct launch_client *c, const struct target *t, con
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s was changed%s%s; weftctl launch %s --undo restores it\n", path, c->note ? "; " : "",
            c->note ? c->note : "", c->name);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 static int undo(const struct launch_client *c, const char *path) {
@@ -368,7 +368,7 @@ static int undo(const struct launch_client *c, const char *path) {
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s was restored\n", path);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* ---- the command ---- */

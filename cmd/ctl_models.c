@@ -196,7 +196,7 @@ static int show(const struct model_list *l, const struct model_file *only, bool 
         printf("There are no models yet, below %s or elsewhere. To download one:\n"
                "  weftctl pull hf:Qwen/Qwen3-0.6B-GGUF\n",
                dirs->root[MODEL_WEFT]);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* Reads the folders and their models. The caller frees both, also after a failure. Returns an exit
@@ -231,7 +231,7 @@ int ctl_models(int argc, char **argv, bool json) {
     if (!path)
         return show(&list, m, json, &dirs);
     puts(m->path);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* ---- rm ---- */
@@ -358,5 +358,5 @@ int ctl_rm(int argc, char **argv, bool json) {
         nftw(dirs.root[MODEL_WEFT], remove_partial, 16, FTW_PHYS);
         printf("removed %s of interrupted pulls\n", size_text(partial_bytes).s);
     }
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }

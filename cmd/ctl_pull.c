@@ -103,7 +103,7 @@ static int print_list(const struct pull *p) {
         printf("%-12s %10s %6u  %s%s\n", quant ? quant : "-", size_text(c.bytes).s, c.n, c.stem,
                p->choice.n && p->choice.file[0] == i ? "  <- would be downloaded" : "");
     }
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* ---- where it goes ---- */
@@ -252,7 +252,7 @@ static int done(struct pull *p, bool in_cache, struct err *err) {
         print_last(path, p->choice.bytes, p->choice.stem);
     else
         printf("%s\n", path);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 static int pull(struct pull *p, bool list) {

@@ -401,5 +401,5 @@ int gguf_cmd_info(int argc, char **argv) {
         print_projector(g);
     if (!json && !no_fit)
         print_fit(&fit, &machine);
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }

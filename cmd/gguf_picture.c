@@ -168,5 +168,5 @@ int gguf_cmd_picture(int argc, char **argv) {
     code = CLI_OK;
     for (int i = 1; i <= n_args && code == CLI_OK; i++)
         code = show_one(&t, argv[i], &o);
-    return cli_flush() ? code : CLI_FAILED;
+    return files_flush() ? code : CLI_FAILED;
 }

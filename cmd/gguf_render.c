@@ -164,7 +164,7 @@ int gguf_cmd_render(int argc, char **argv) {
     tokenizer_free(s.tokenizer);
     gguf_free(s.file);
     free(s.text);
-    if (code == CLI_OK && !cli_flush())
+    if (code == CLI_OK && !files_flush())
         code = CLI_FAILED;
     return code;
 }

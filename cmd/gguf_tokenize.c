@@ -70,7 +70,7 @@ int gguf_cmd_tokenize(int argc, char **argv) {
     if (r < 0)
         return cli_fail("%s", strerror(-r));
     print_ids(&ids);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* The ids of a JSON array; 0, -ENOMEM or -EINVAL with @err. */
@@ -119,5 +119,5 @@ int gguf_cmd_detokenize(int argc, char **argv) {
         return cli_fail_err("stdin", &err, r);
     if (text.len)
         fwrite(text.data, 1, text.len, stdout);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }

@@ -61,7 +61,7 @@ struct call {
 static int finish(const struct call *c, int code, const struct err *err) {
     if (code != CTL_OK)
         return ctl_fail(c->json, code, err->message);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 static void print(const char *text, size_t len) {
@@ -172,7 +172,7 @@ static int run_health(struct call *c) {
     else
         printf("%s, worker %s\n", health.s, worker.s);
     yyjson_doc_free(doc);
-    return cli_flush() && strcmp(health.s, "serving") == 0 ? CLI_OK : CLI_FAILED;
+    return files_flush() && strcmp(health.s, "serving") == 0 ? CLI_OK : CLI_FAILED;
 }
 
 /* Sends a POST without a body and prints @done. */
@@ -248,7 +248,7 @@ static int write_file(const char *path, const struct buf *file) {
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s: %zu bytes\n", path, file->len);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 static int run_dump(struct call *c) {
@@ -407,7 +407,7 @@ static bool asks_help(const char *arg) {
 
 static int say_help(void) {
     fputs(help, stdout);
-    return cli_flush() ? CLI_OK : CLI_FAILED;
+    return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
 /* Takes an option of all commands from the beginning of @argv. Returns the number of arguments that

@@ -22,10 +22,6 @@ bool process_take_flag(int *argc, char **argv, const char *flag) {
     return false;
 }
 
-int process_printed(void) {
-    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
-}
-
 /* A limit of 1 and not 0: with 0 Linux still gives the core to the program of kernel.core_pattern,
  * with 1 it does not (do_coredump()). The hard limit stays, so that prlimit(1) can allow one. */
 void process_forbid_cores(void) {

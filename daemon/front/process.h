@@ -7,8 +7,6 @@
 
 /* Takes @flag out of the arguments, wherever it stands; false: it is not there. */
 bool process_take_flag(int *argc, char **argv, const char *flag);
-/* Ends a program that only prints: returns its exit code, 0 if all output was written. */
-int process_printed(void);
 /* Allocates in advance the resources that the first request would need: the threads of
  * uv_queue_work(), their arenas, and stack of the main thread. Runs @loop, which is new, until that
  * is done. Returns 0 or -errno. */

@@ -44,6 +44,15 @@ def test_options_of_the_daemons_page_are_its_own():
         assert option in known, option
 
 
+def test_what_cannot_be_written_is_an_error():
+    model = str(pathlib.Path(os.environ["WEFT_DATA"]) / "models" / "stories260K-f32.gguf")
+    for args in (("weftd", "--help"), ("weftd", "--version"), ("weftd", "--print-config"), ("weftctl", "--help"), ("weftctl", "pull", "--help"),
+                 ("weft-gguf", "info", model), ("weft-gguf", "info", "--json", model), ("weft-bench", "engine", "--help")):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([program(args[0]), *args[1:]], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (1, f"{args[0]}: writing the output failed: No space left on device\n"), (args, done)
+
+
 def test_exit_codes_are_those_of_the_help():
     page = (PAGES / "weftctl.1").read_text().split(".Sh EXIT STATUS")[1]
     codes = re.search(r"Exit codes:\s*((?:.|\n)*)", help_of("weftctl"))[1]
