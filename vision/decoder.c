@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -145,7 +146,7 @@ static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadli
 
         if (left <= 0)
             return -ETIMEDOUT;
-        if (poll(&p, 1, (int)left) < 0 && errno != EINTR)
+        if (poll(&p, 1, (int)MIN(left, (int64_t)INT_MAX)) < 0 && errno != EINTR)
             return -errno;
         ssize_t r = out ? send(socket, (char *)data + at, n - at, MSG_NOSIGNAL | MSG_DONTWAIT)
                         : recv(socket, (char *)data + at, n - at, MSG_DONTWAIT);
@@ -157,9 +158,8 @@ static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadli
     return 0;
 }
 
-/* Reads the child's answer; @a is checked here, for a child may be in another's hands. */
-static int read_answer(int socket, const struct picture_fit *fit, struct picture *p,
-                       struct picture_layout *layout, int64_t deadline, struct err *err) {
+int decoder_read_answer(int socket, const struct picture_fit *fit, struct picture *p,
+                        struct picture_layout *layout, int64_t deadline, struct err *err) {
     struct decoder_answer a;
 
     TRY(move_bytes(socket, false, &a, sizeof(a), deadline));
@@ -218,7 +218,7 @@ static int run_child(struct decoder *d, const struct job *job, struct picture *o
     if (r == 0)
         r = move_bytes(socket, true, (void *)(uintptr_t)job->data, job->len, deadline);
     if (r == 0)
-        r = read_answer(socket, job->fit, out, layout, deadline, err);
+        r = decoder_read_answer(socket, job->fit, out, layout, deadline, err);
     close(socket);
     return r;
 }

@@ -21,3 +21,9 @@ struct decoder_answer {
     uint64_t free_bytes;    /* what is left of the request's */
     char message[400];
 };
+
+/* Reads the answer to a request with this @fit, until the milliseconds @deadline of the monotonic
+ * clock, and checks it: the child may be in the hands of the picture. 0, or -errno; -EPIPE: the
+ * child ended before. @p is the caller's also then. */
+int decoder_read_answer(int socket, const struct picture_fit *fit, struct picture *p,
+                        struct picture_layout *layout, int64_t deadline, struct err *err);
