@@ -319,7 +319,7 @@ static const struct column served_columns[] = {
 static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
     double bytes;
 
-    if (c->unit_s < 0 && ctl_value(row, c->key, &bytes)) {
+    if (c->unit_s < 0 && ctl_value(row, c->key, &bytes) && bytes >= 0 && bytes < 0x1p63) {
         struct ctl_cell cell;
 
         snprintf(cell.s, sizeof(cell.s), "%s", size_text((uint64_t)bytes).s);

@@ -122,7 +122,7 @@ void ctl_usage_csv(struct buf *out, yyjson_val *usage, const char *since) {
         if (!is_since(row, since))
             continue;
         for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
-            add_field(out, text_of(row, names[k]));
+            add_field(out, printable(text_of(row, names[k])).s);
             buf_add_char(out, ',');
         }
         for (size_t k = 0; k < ARRAY_SIZE(counts); k++)
