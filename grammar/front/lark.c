@@ -17,6 +17,7 @@
 #include "base/try.h"
 #include "grammar/front/source.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/json_value.h"
@@ -144,8 +145,9 @@ static struct expr *read_string(struct reader *r, uint32_t *only) {
             expr_vec_add(r->in.b, &v, char_of(r, cp, cp, any_case)) < 0)
             return NULL;
     }
-    if (r->in.p > to)
-        return failed(source_invalid(&r->in, "unknown escape sequence"));
+    /* A backslash takes the character behind it here and above, and neither digits of an escape
+     * sequence nor bytes of UTF-8 are quotes. */
+    assert(r->in.p == to);
     r->in.p = to + 1 + any_case;
     *only = v.n == 1 ? cp : UINT32_MAX;
     return expr_seq_of(r->in.b, &v);

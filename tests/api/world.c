@@ -366,3 +366,22 @@ void world_use_template(struct world *w, const char *source, size_t len) {
     w->model.template_len = len;
     w->model.n_vocab = TINY_ALL;
 }
+
+void world_raw(struct world *w, const char *text, struct reply *r) {
+    int fd = world_connect(w);
+
+    world_send(w, fd, text, strlen(text));
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}
+
+void world_expect(struct world *w, const char *request, int status, const char *needle) {
+    struct reply r;
+
+    world_raw(w, request, &r);
+    cr_expect_eq(r.status, status, "%.200s: %d, not %d: %s", request, r.status, status,
+                 r.body.data ? r.body.data : "");
+    cr_expect(r.body.len == 0 || strstr(r.body.data, needle), "%.200s: %s has no %s", request,
+              r.body.data, needle);
+    reply_deinit(&r);
+}

@@ -51,6 +51,10 @@ void reply_deinit(struct reply *r);
 /* connect, post, receive, close */
 void world_ask(struct world *w, const char *path, const char *body, struct reply *r);
 void world_get(struct world *w, const char *path, struct reply *r);
+/* Sends @text on a connection of its own and receives one answer. */
+void world_raw(struct world *w, const char *text, struct reply *r);
+/* Sends @request likewise; the answer has @status, and @needle in its body if it has one. */
+void world_expect(struct world *w, const char *request, int status, const char *needle);
 /* Value of a header in @head, "" when absent. */
 const char *reply_header(const struct reply *r, const char *name, char *out, size_t size);
 /* The source of chat template @name of the data set, malloc'd; skips the test where there is no

@@ -1,0 +1,235 @@
+/* Listeners and who may connect to them; the end of their service. */
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "world.h"
+
+#define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+
+static void started(struct world *w) {
+    world_init(w);
+    world_start(w);
+}
+
+Test(http_listen, one_connection_too_many_is_told_so) {
+    struct world w;
+    struct reply r;
+    int fd[3];
+
+    world_init(&w);
+    w.opts.max_connections = 2;
+    world_start(&w);
+    for (int i = 0; i < 3; i++) { /* two are busy: nothing can be closed to make room */
+        fd[i] = world_connect(&w);
+        if (i < 2)
+            world_post(&w, fd[i], "/v1/chat/completions", HELLO);
+        world_turns(&w, 5);
+    }
+    world_receive(&w, fd[2], &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "too_many_connections"));
+    reply_deinit(&r);
+    fake_accept(&w.port, 0);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd[0], &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    for (int i = 0; i < 3; i++)
+        world_drop(&w, fd[i]);
+    world_stop(&w);
+}
+
+Test(http_listen, unix_socket_serves_and_needs_no_known_host) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect_unix(&w);
+    world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: anything\r\n\r\n");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(http_listen, unknown_origins_on_a_unix_socket_are_told_nothing) {
+    static const char *const origins[][2] = {{"http://localhost:3000", "http://localhost:3000"},
+                                             {"https://evil.example", ""}};
+    struct world w;
+    struct reply r;
+    char v[128];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(origins); i++) {
+        int fd = world_connect_unix(&w);
+
+        world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: a\r\nOrigin: %s\r\n\r\n", origins[i][0]);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_str_eq(reply_header(&r, "access-control-allow-origin", v, sizeof(v)),
+                         origins[i][1]);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
+Test(http_listen, configured_hosts_are_known) {
+    static const char *const hosts[] = {"weft.example", NULL}, *const all[] = {"*", NULL};
+    struct world w;
+
+    world_init(&w);
+    w.opts.hosts = hosts;
+    world_start(&w);
+    world_expect(&w, "GET /health HTTP/1.1\r\nHost: WEFT.example:8080\r\n\r\n", 200, "ok");
+    world_expect(&w, "GET /health HTTP/1.1\r\nHost: x.weft.example\r\n\r\n", 421, "misdirected");
+    world_stop(&w);
+    world_init(&w);
+    w.opts.hosts = all;
+    world_start(&w);
+    world_expect(&w, "GET /health HTTP/1.1\r\nHost: x.y\r\n\r\n", 200, "ok");
+    world_stop(&w);
+}
+
+Test(http_listen, draining_answers_idle_connections_once) {
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd, &r);
+    reply_deinit(&r);
+    api_set_health(w.api, API_DRAINING);
+    api_drain(w.api);
+    world_turns(&w, 3);
+    world_post(&w, fd, "/v1/chat/completions", "{}");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "\"code\":\"draining\""));
+    cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "2");
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    close(fd);
+    world_stop(&w);
+}
+
+/* A proxy sends a request on a connection that it made just before. */
+Test(http_listen, draining_serves_the_first_request_of_a_connection) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    int fd = world_connect(&w);
+    world_turns(&w, 3);
+    api_drain(w.api);
+    world_post(&w, fd, "/v1/completions", "{\"prompt\":[1],\"max_tokens\":1}");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    close(fd);
+    world_stop(&w);
+}
+
+Test(http_listen, leaving_serves_what_is_on_its_way_and_closes) {
+    struct world w;
+    struct reply r;
+    int fd[2];
+
+    started(&w);
+    for (int i = 0; i < 2; i++)
+        fd[i] = world_connect(&w);
+    world_say(&w, fd[1], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd[1], &r);
+    reply_deinit(&r);
+    api_leave(w.api);
+    world_turns(&w, 3);
+    world_say(&w, fd[0], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd[0], &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    api_drain(w.api);
+    world_post(&w, fd[1], "/v1/chat/completions", "{}");
+    world_receive(&w, fd[1], &r);
+    cr_expect_eq(r.status, 503);
+    reply_deinit(&r);
+    close(fd[0]);
+    close(fd[1]);
+    world_stop(&w);
+}
+
+Test(http_listen, what_cannot_be_listened_on_is_said) {
+    struct world w;
+    struct err err = {0};
+    int port;
+
+    started(&w);
+    cr_expect_lt(api_listen_tcp(w.api, "127.0.0.1", w.tcp_port, false, &port, &err), 0);
+    cr_expect(strstr(err.message, "in use"), "%s", err.message);
+    cr_expect_lt(api_listen_tcp(w.api, "not-an-address", 1, false, &port, &err), 0);
+    cr_expect(strstr(err.message, "must be an address"), "%s", err.message);
+    cr_expect_lt(api_listen_unix(w.api, w.path, &err), 0);
+    cr_expect_eq(access(w.path, F_OK), 0, "a socket in use is not touched");
+    cr_expect_lt(api_listen_unix(w.api, "/no/such/folder/x", &err), 0);
+    char path[300];
+    memset(path, 'x', sizeof(path) - 1);
+    path[sizeof(path) - 1] = 0;
+    cr_expect_lt(api_listen_unix(w.api, path, &err), 0);
+    cr_expect_lt(api_listen_fd(w.api, 12345, false, &err), 0);
+    world_stop(&w);
+}
+
+Test(http_listen, a_stale_socket_file_is_replaced_and_a_file_is_not) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct world w;
+    struct err err = {0};
+
+    started(&w);
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "/tmp/weft-test-stale-%d", getpid());
+    unlink(sa.sun_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    close(fd); /* as after a crash: the file stays */
+    cr_expect_eq(api_listen_unix(w.api, sa.sun_path, &err), 0, "%s", err.message);
+    world_stop(&w);
+    write_keys(sa.sun_path, "a file\n");
+    started(&w);
+    cr_expect_lt(api_listen_unix(w.api, sa.sun_path, &err), 0);
+    cr_expect_eq(access(sa.sun_path, F_OK), 0);
+    unlink(sa.sun_path);
+    world_stop(&w);
+}
+
+Test(http_listen, an_inherited_socket_and_ipv6_serve) {
+    struct sockaddr_in sa = {.sin_family = AF_INET};
+    socklen_t len = sizeof(sa);
+    struct world w;
+    struct reply r;
+    struct err err = {0};
+    int port = 0;
+
+    started(&w);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    getsockname(fd, (struct sockaddr *)&sa, &len);
+    cr_expect_eq(api_listen_fd(w.api, fd, false, &err), 0, "%s", err.message);
+    w.tcp_port = ntohs(sa.sin_port);
+    world_get(&w, "/health", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    if (api_listen_tcp(w.api, "::1", 0, false, &port, &err) == 0) /* where there is IPv6 */
+        cr_expect_gt(port, 0);
+    world_stop(&w);
+}
