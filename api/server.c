@@ -251,7 +251,8 @@ void api_close(struct api *a) {
     api_drain(a);
     a->closing = true;
     admit_stop(&a->env.admit);
-    err_set_code(&err, 503, "shutting_down", NULL, "The server is stopping.");
+    err_set_code(&err, 503, "shutting_down", NULL,
+                 "The server is stopping. Send the request again.");
     http_server_close(&a->http, &err);
     background_stop(&a->env, &err);
     admit_close(&a->env.admit);

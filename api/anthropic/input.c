@@ -288,7 +288,7 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
 
     TRY(require(in, body, "messages", &v));
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
-        return anthropic_refuse(in, "", "must be an array of at least one message");
+        return anthropic_refuse(in, "", "must be an array of 1 to 100000 messages");
     in->list = yyjson_mut_arr(in->doc);
     if (put(in, "messages", in->list) < 0)
         return -ENOMEM;

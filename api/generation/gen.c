@@ -407,10 +407,10 @@ static void on_finish(struct gen *g, const struct event *e) {
         end(g, g->stopped ? FINISH_STOP : (enum finish_reason)e->finish);
         break;
     case FINISH_DEADLINE:
-        gen_fail(g, 504, "request_timeout", "The request exceeded its time limit.");
+        gen_fail(g, 504, "request_timeout", GEN_TOO_LATE);
         break;
     case FINISH_CANCELLED:
-        gen_fail(g, 503, "cancelled", "The generation was cancelled.");
+        gen_fail(g, 503, "cancelled", "The server has cancelled the request. Send it again.");
         break;
     case FINISH_NONE:
     case FINISH_ERROR:
@@ -591,8 +591,7 @@ void gen_retry(struct gen_env *env) {
         if (g->state != GEN_PENDING || g->failed)
             continue;
         if (g->m.deadline_ns && now > g->m.deadline_ns) {
-            err_set_code(&g->err, 504, "request_timeout", NULL,
-                         "The request exceeded its time limit.");
+            err_set_code(&g->err, 504, "request_timeout", NULL, GEN_TOO_LATE);
             g->failed = true;
         } else {
             submit(g);

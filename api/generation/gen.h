@@ -155,6 +155,10 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
 void gens_init(struct gen_env *env);
 /* Returns the generation with this id of the worker, or NULL when it has ended and was freed. */
 struct gen *gen_find(const struct gen_env *env, uint64_t id);
+/* The text of a request whose deadline is over. */
+#define GEN_TOO_LATE                                                                               \
+    "The request took longer than its time limit (option request-timeout-ms, or the client's "     \
+    "header x-stainless-read-timeout)."
 /* Ends it with an error and cancels it at the worker. Does nothing to one that is DONE; may free
  * @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);

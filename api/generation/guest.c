@@ -114,8 +114,7 @@ static void on_admitted(struct waiter *w) {
 }
 
 static void on_expired(struct waiter *w) {
-    gen_fail(CONTAINER_OF(w, struct api_guest, waiter)->gen, 504, "request_timeout",
-             "The request exceeded its time limit.");
+    gen_fail(CONTAINER_OF(w, struct api_guest, waiter)->gen, 504, "request_timeout", GEN_TOO_LATE);
 }
 
 /* gen.need_picture. */

@@ -624,8 +624,7 @@ static void on_prepared(struct prompt_job *job) {
     if (r == 0)
         return;
     if (!err.status)
-        err_set_code(&err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
-                     "The request could not be served.");
+        respond_explain(r, &err);
     fail(w, &err);
 }
 

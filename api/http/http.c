@@ -259,7 +259,9 @@ static int explain(struct http *h, llhttp_errno_t e, struct err *err) {
         return -EINVAL;
     }
     if (e == HPE_INVALID_METHOD && !h->started)
-        return err_set_code(err, 400, "malformed_http", NULL, "This is not an HTTP request.");
+        return err_set_code(
+            err, 400, "malformed_http", NULL,
+            "This is not an HTTP request. Is it TLS, sent to an address without TLS?");
     if ((e == HPE_INVALID_VERSION && h->parser.http_major != 1) || e == HPE_PAUSED_H2_UPGRADE)
         return err_set_code(err, 505, "http_version", NULL,
                             "Only HTTP/1.1 and HTTP/1.0 are supported.");

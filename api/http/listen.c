@@ -335,7 +335,8 @@ int http_server_listen_unix(struct http_server *s, const char *path, struct err 
     struct listener *l;
 
     if (strlen(path) >= sizeof(l->path))
-        return err_set(err, 0, s->opts.name, "%s: %.100s...: path is too long", s->opts.name, path);
+        return err_set(err, 0, s->opts.name, "%s: %.100s...: the path is longer than %zu bytes",
+                       s->opts.name, path, sizeof(l->path) - 1);
     if (!(l = add_listener(s, true, false)))
         return -ENOMEM;
     remove_stale(path);

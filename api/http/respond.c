@@ -271,7 +271,9 @@ void respond_explain(int error, struct err *err) {
     if (error == -ENOMEM)
         err_set_code(err, 503, "out_of_memory", NULL, "Out of memory. Try again later.");
     else
-        err_set_code(err, 500, "internal_error", NULL, "The request could not be served.");
+        err_set_code(err, 500, "internal_error", NULL,
+                     "An error inside the server prevented the answer. Send the request again, and "
+                     "tell the operator if that fails, too.");
 }
 
 void respond_errno(struct exchange *x, int error) {

@@ -65,8 +65,7 @@ static void fail(struct vectors *e, const struct err *err) {
 
 static void fail_errno(struct vectors *e, int r, struct err *err) {
     if (!err->status)
-        err_set_code(err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
-                     "The request could not be served.");
+        respond_explain(r, err);
     fail(e, err);
 }
 

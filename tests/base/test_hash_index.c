@@ -1,6 +1,8 @@
 #include "base/hash_index.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include "base/gguf_private.h"
 
 /* Returns how often @item is under this hash. */
 static int times(const struct hash_index *x, uint32_t hash, uint32_t item) {
@@ -53,4 +55,31 @@ Test(hash_index, room_is_made_once) {
         cr_assert_eq(hash_index_add(&x, i, i), 0);
     cr_expect_eq(x.slot, slot);
     hash_index_deinit(&x);
+}
+
+static struct gguf_str no_name(const void *owner, uint32_t item) {
+    return (struct gguf_str){owner, item};
+}
+
+/* Names of a file that a stranger has made: a search looks at few slots, whatever the names are.
+ * Counted are the slots from that of a hash to the item. */
+Test(hash_index, the_most_names_of_a_file_lie_near_their_slots) {
+    enum { N = 65536 };
+    struct gguf_index x = {.name = no_name};
+    uint64_t n_slots = 0;
+
+    cr_assert_eq(gguf_index_reserve(&x, N), 0);
+    for (uint32_t i = 0; i < N; i++) {
+        char name[32];
+        int len = snprintf(name, sizeof(name), "blk.%u.attn_q.weight", i);
+
+        cr_assert_eq(gguf_index_add(&x, (struct gguf_str){name, (size_t)len}, i), 0);
+    }
+    for (uint32_t at = 0; at <= x.items.mask; at++) {
+        const struct hash_slot *s = &x.items.slot[at];
+
+        n_slots += s->item ? 1 + ((at - s->hash) & x.items.mask) : 0;
+    }
+    cr_expect_lt(n_slots, 2 * N, "%llu slots", (unsigned long long)n_slots);
+    hash_index_deinit(&x.items);
 }

@@ -130,31 +130,41 @@ Test(constraint, triggers_are_checked) {
         "{\"open\":\"b\",\"close\":\"c\",\"now\":true}}",
         "{\"after\":[{\"text\":\"a\",\"held\":\"b\"}],\"start\":[]}",
         "{\"after\":[\"a\"],\"start\":[\"b\",{\"text\":\"a\",\"held\":\"a\"}]}"};
-    static const char *const bad[] = {
-        "[]",
-        "{}",
-        "{\"after\":[]}",
-        "{\"after\":\"a\"}",
-        "{\"after\":[\"\"]}",
-        "{\"after\":[1]}",
-        "{\"after\":[\"a\"],\"repeat\":1}",
-        "{\"after\":[\"a\"],\"quiet\":true}",
-        "{\"after\":[\"a\"],\"start\":\"b\"}",
-        "{\"after\":[\"a\"],\"start\":[{\"text\":\"b\"}]}",
-        "{\"after\":[{\"text\":\"\",\"held\":\"b\"}]}",
-        "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\"}}",
-        "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"\"}}",
-        "{\"after\":[\"a\"],\"quiet\":"
-        "{\"open\":\"b\",\"close\":\"c\",\"now\":1}}",
-        "{\"after\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\","
-        "\"9\",\"10\",\"11\",\"12\",\"13\","
-        "\"14\",\"15\",\"16\",\"17\"]}"};
+    static const char LIST[] = "triggers must have an array \"after\" of 1 to 16 strings",
+                      ONE[] = "a trigger must be a string of 1 to 256 bytes, or \"text\" and "
+                              "\"held\" that are",
+                      FLAG[] = "\"repeat\" and \"required\" of triggers must be booleans",
+                      QUIET[] = "\"quiet\" of triggers must have \"open\" and \"close\", strings "
+                                "of 1 to 256 bytes, and may have \"now\", a boolean";
+    static const char *const bad[][2] = {
+        {"[]", LIST},
+        {"{}", LIST},
+        {"{\"after\":[]}", LIST},
+        {"{\"after\":\"a\"}", LIST},
+        {"{\"after\":[\"\"]}", ONE},
+        {"{\"after\":[1]}", ONE},
+        {"{\"after\":[\"a\"],\"repeat\":1}", FLAG},
+        {"{\"after\":[\"a\"],\"quiet\":true}", QUIET},
+        {"{\"after\":[\"a\"],\"start\":\"b\"}",
+         "\"start\" of triggers must be an array of at most 128"},
+        {"{\"after\":[\"a\"],\"start\":[{\"text\":\"b\"}]}", ONE},
+        {"{\"after\":[{\"text\":\"\",\"held\":\"b\"}]}", ONE},
+        {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\"}}", QUIET},
+        {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"\"}}", QUIET},
+        {"{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"c\",\"now\":1}}", QUIET},
+        {"{\"after\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"10\",\"11\",\"12\","
+         "\"13\",\"14\",\"15\",\"16\",\"17\"]}",
+         LIST},
+        {"{", "the triggers are not JSON"},
+    };
     struct err err;
 
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
         cr_assert_eq(check_triggers(good[i], strlen(good[i]), &err), 0, "%s", good[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
-        cr_assert_eq(check_triggers(bad[i], strlen(bad[i]), &err), -EINVAL, "%s", bad[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        cr_assert_eq(check_triggers(bad[i][0], strlen(bad[i][0]), &err), -EINVAL, "%s", bad[i][0]);
+        cr_expect_str_eq(err.message, bad[i][1]);
+    }
 }
 
 /* What a front that has lost its mind would send: it is a grammar or a 400. */
@@ -350,6 +360,8 @@ Test(constraint, what_no_token_begins_is_refused) {
     cr_assert_eq(grammar_vocab_new(&v, tokens, 3, &ends, 1), 0);
     cr_assert_eq(constraint_new(&c, v, bad, strlen(bad), "", 0, NULL, &err), -EINVAL);
     cr_expect_str_eq(err.code, "grammar_unsupported");
+    cr_expect_str_eq(err.message,
+                     "no token of this model's vocabulary can begin a text of this grammar");
     cr_expect_eq(err.status, 400);
     cr_assert_eq(constraint_new(&c, v, good, strlen(good), "", 0, NULL, &err), 0);
     constraint_free(c);

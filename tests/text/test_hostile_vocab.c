@@ -29,6 +29,7 @@ enum wrong {
     PRE_MISSING,
     PRE_UNKNOWN,
     PRE_BINARY,
+    PRE_NUMBER,
     MERGES_MISSING,
     MERGES_NUMBERS,
     MERGE_ONE_PART,
@@ -69,6 +70,7 @@ static struct row rows[] = {
     {PRE_MISSING, "tokenizer.ggml.pre is missing; known are: gpt-2, "},
     {PRE_UNKNOWN, "pre-tokenizer \"best-bpe\" is not supported; known are: gpt-2, "},
     {PRE_BINARY, "pre-tokenizer \"a?b??c\" is not supported"},
+    {PRE_NUMBER, "tokenizer.ggml.pre is not a string; known are: gpt-2, "},
     {MERGES_MISSING, "tokenizer.ggml.merges is missing"},
     {MERGES_NUMBERS, "tokenizer.ggml.merges is not an array of strings"},
     {MERGE_ONE_PART, "tokenizer.ggml.merges[11] has no space"},
@@ -157,7 +159,9 @@ static void build(struct gguf_writer *w, enum wrong wrong, bool scores) {
                   wrong == MODEL_UNKNOWN ? "rwkv"
                   : scores               ? "llama"
                                          : "gpt2");
-    if (wrong != PRE_MISSING)
+    if (wrong == PRE_NUMBER)
+        gw_u32(w, "tokenizer.ggml.pre", 1);
+    else if (wrong != PRE_MISSING)
         gw_string(w, "tokenizer.ggml.pre",
                   wrong == PRE_UNKNOWN  ? "best-bpe"
                   : wrong == PRE_BINARY ? "a\nb\x1B\xFF"

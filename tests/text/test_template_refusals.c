@@ -239,3 +239,54 @@ Test(template_refusals, of_tokens) {
 
     check(all, ARRAY_SIZE(all));
 }
+
+/* The texts that no test above compares. */
+Test(template_refusals, in_words) {
+    static const struct case_of all[] = {
+        {"{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}",
+         "macro 'm' takes not more than 1 argument(s)", NULL},
+        {"{{ 5() }}", "'int' object is not callable", NULL},
+        {"{{ (l|map('string'))|last }}", "'generator' object is not reversible", NULL},
+        {"{{ 'a'|indent(65) }}", "indent: the width must be at most 64", NULL},
+        {"{{ 'a'|indent(64, true)|length }}", NULL, "65"},
+        {"{{ 1e20|int }}", "an integer has more than 64 bits", NULL},
+        {"{{ big * big }}", "an integer has more than 64 bits", NULL},
+        {"{{ big + big }}", "an integer has more than 64 bits", NULL},
+        {"{{ 99999999999999999999 }}", "an integer has more than 64 bits", NULL},
+        {"{# a", "the comment is not closed", NULL},
+        {"{{ 1", "the tag is not closed", NULL},
+        {"{{ 1 - 'a' }}", "unsupported operand type(s) for -: 'int' and 'str'", NULL},
+        {"{{ 1 ** 'a' }}", "unsupported operand type(s) for ** or pow(): 'int' and 'str'", NULL},
+        {"{{ 5[1:2] }}", "'int' object is not subscriptable", NULL},
+        {"{% macro m(a=1, b) %}{% endmacro %}",
+         "a parameter without a default follows one with a default", NULL},
+        {"{{ 'a'.strip(5) }}", "a string is wanted, not 'int'", NULL},
+    };
+    char source[400] = "{{ ";
+    size_t n = 3;
+
+    check(all, ARRAY_SIZE(all));
+    for (uint32_t i = 0; i <= TEMPLATE_DEPTH; i++)
+        source[n++] = "[("[i % 2];
+    expect_error(source, TEMPLATE_VARS, "too many nested brackets");
+}
+
+Test(template_refusals, of_a_time_that_no_calendar_has) {
+    const struct template_opts opts = {.now_unix = INT64_MAX};
+    struct err err = {0};
+
+    cr_expect_null(template_text("{{ strftime_now('%Y') }}", "{}", &opts, &err));
+    cr_expect(strstr(err.message, "strftime_now() has no time"), "%s", err.message);
+}
+
+/* Running out of steps is not running out of memory. */
+Test(template_refusals, steps_and_memory_are_told_apart) {
+    for (uint64_t fuel = 1; fuel < 20000; fuel += 100) {
+        const struct template_opts opts = {.fuel = fuel};
+        struct err err = {0};
+        CLEANUP(freep)
+        char *text = template_text("{{ ('1' * 60000)|from_json }}", "{}", &opts, &err);
+
+        cr_expect(!text && !strstr(err.message, "memory"), "%s", err.message);
+    }
+}

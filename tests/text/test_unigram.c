@@ -207,6 +207,28 @@ Test(unigram, a_trie_longer_than_its_map_is_refused) {
     }
 }
 
+Test(unigram, a_map_that_is_none_is_named) {
+    static const uint8_t short_map[3] = {0};
+    static const char *const words[] = {"a"};
+
+    for (int i = 0; i < 2; i++) {
+        struct tokenizer *t = NULL;
+        struct err err = {0};
+
+        begin();
+        gw_init(&writer);
+        tiny_put(&vocab, &writer, "t5", NULL);
+        if (i == 0)
+            gw_array(&writer, "tokenizer.ggml.precompiled_charsmap", GGUF_U8, 3, short_map, 3);
+        else
+            gw_strings(&writer, "tokenizer.ggml.precompiled_charsmap", 1, words);
+        cr_expect_eq(expect_load(&t, &writer, &err), -EINVAL);
+        cr_expect(strstr(err.message, "precompiled_charsmap is not an array of bytes"), "%s",
+                  err.message);
+        gw_deinit(&writer);
+    }
+}
+
 /* Whatever the units are, nothing outside of the map is read. */
 Test(unigram, a_broken_map_is_no_harm) {
     struct rng rng = {9};

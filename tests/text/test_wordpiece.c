@@ -4,6 +4,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/buf.h"
@@ -264,5 +265,27 @@ Test(wordpiece, ids_are_those_of_a_naive_implementation) {
         cr_assert(got.n == n && (n == 0 || memcmp(got.id, want, n * sizeof(*want)) == 0), "'%.*s'",
                   (int)len, text);
         tokens_deinit(&got);
+    }
+}
+
+Test(wordpiece, a_vocabulary_without_its_special_tokens_is_refused) {
+    static const char *const special[] = {"[CLS]", "[SEP]", "[UNK]"};
+
+    for (size_t missing = 0; missing < ARRAY_SIZE(special); missing++) {
+        static struct tiny t;
+        struct tokenizer *out = NULL;
+        struct gguf_writer w;
+        struct err err = {0};
+        char want[60];
+
+        memset(&t, 0, sizeof(t));
+        for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+            tiny_add(&t, i == missing ? MARK "a" : special[i], TOKEN_NORMAL, 0);
+        gw_init(&w);
+        tiny_put(&t, &w, "bert", NULL);
+        cr_expect_eq(expect_load(&out, &w, &err), -EINVAL);
+        snprintf(want, sizeof(want), "tokenizer.ggml.tokens has no %s", special[missing]);
+        cr_expect_str_eq(err.message, want);
+        gw_deinit(&w);
     }
 }

@@ -93,7 +93,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     } else {
         TRY(builtin_int(rd, c->a[0], 4, &width));
         if (width > (int64_t)sizeof(blanks) - 1)
-            return render_fail(rd, "indent: the width is too large");
+            return render_fail(rd, "indent: the width must be at most %zu", sizeof(blanks) - 1);
         in = tstr_new(rd, blanks, (size_t)MAX(width, (int64_t)0), false);
         if (!in)
             return -1;
@@ -151,10 +151,11 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
                            value_type_name(c->self));
     size_t len = c->self.s->len, n;
     bool user = c->self.s->n_marks > 0;
-    char *text = arena_strndup(&rd->arena, c->self.s->data, len);
+    char *text = render_alloc(rd, len + 1, 1);
 
     if (!text || render_charge_bytes(rd, len))
-        return render_fail(rd, "the template needs too much memory");
+        return -1;
+    memcpy(text, c->self.s->data, len);
     n = yyjson_read_max_memory_usage(len, 0);
     void *pool = render_alloc(rd, n, 1);
     yyjson_alc alc;

@@ -123,8 +123,6 @@ static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, 
         return convert_array(rd, j, user, depth + 1, out);
     case YYJSON_TYPE_OBJ:
         return convert_object(rd, j, user, depth + 1, out);
-    case YYJSON_TYPE_NONE:
-        return render_fail(rd, "a variable is missing");
     default:
         *out = value_none();
         return 0;

@@ -122,8 +122,6 @@ static int add_part(struct keys *k, uint32_t i) {
     size_t j, n;
     int r = 0;
 
-    if (patterns.v && !yyjson_is_obj(patterns.v))
-        return schema_invalid(k->s, patterns.path, "this must be an object");
     yyjson_obj_foreach(patterns.v, j, n, key, v) {
         const struct path *path = schema_path(k->s, patterns.path, json_text(key), json_len(key));
 

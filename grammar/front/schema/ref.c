@@ -147,7 +147,10 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
         long n = read_step(p + i + 1, len - i - 1, key, &used);
 
         if (n < 0)
-            return schema_invalid(s, ref.path, "a malformed JSON pointer");
+            return schema_invalid(
+                s, ref.path,
+                "the JSON pointer is malformed: \"~\" stands before 0 or 1, and %% "
+                "before two hexadecimal digits");
         out->v = step_into(out->v, key, (size_t)n);
         if (!out->v)
             return schema_invalid(s, ref.path, "'%.80s' does not exist in this schema", p);

@@ -111,7 +111,8 @@ static int admits_shape(struct schema *s, const struct facets *f, struct place v
         int r = number_in(f, value.v);
 
         if (r == -ERANGE)
-            return schema_unsupported(s, value.path, "a number with so many digits");
+            return schema_unsupported(s, value.path,
+                                      "numbers with this many digits are not supported");
         return r == 1 && f->n_multiples ? multiples_admit(s, f, value.v) : r;
     }
     if (type == T_STRING) {

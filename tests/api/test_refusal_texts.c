@@ -1,0 +1,304 @@
+/* The texts of refusals: each says what is wrong, where, and what is accepted. The tables have one
+ * request for each text that no other test compares. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "stream.h"
+#include "tiny.h"
+
+#define MESSAGES "/v1/messages"
+#define RESPONSES "/v1/responses"
+/* A whole request of Anthropic's dialect, and one more member. */
+#define ASK "{\"model\":\"tiny\",\"max_tokens\":5," HI
+#define INPUT(item) "{\"input\":[" item "]}"
+#define USER "{\"role\":\"user\",\"content\":\"a\"}"
+#define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+
+struct refusal {
+    const char *path, *body;
+    int status;
+    const char *text; /* in the answer's JSON */
+};
+
+static void ask(struct world *w, const struct refusal *r) {
+    struct reply got;
+
+    world_ask(w, r->path, r->body, &got);
+    cr_expect_eq(got.status, r->status, "%.200s: %d, not %d: %s", r->body, got.status, r->status,
+                 got.body.data);
+    cr_expect(got.body.data && strstr(got.body.data, r->text), "%.200s: %s has no %s", r->body,
+              got.body.data, r->text);
+    reply_deinit(&got);
+}
+
+static void ask_all(const struct refusal *table, size_t n) {
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (size_t i = 0; i < n; i++)
+        ask(&w, &table[i]);
+    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    world_stop(&w);
+}
+
+Test(refusal_texts, of_anthropics_dialect) {
+    static const struct refusal table[] = {
+        {MESSAGES, ASK ",\"stop_sequences\":\"a\"}", 400,
+         "stop_sequences: must be an array of at most 16 strings."},
+        {MESSAGES, ASK ",\"metadata\":{\"user_id\":5}}", 400,
+         "metadata.user_id: must be a string of at most 4096 bytes."},
+        {MESSAGES, ASK ",\"output_config\":{\"format\":{\"type\":\"text\"}}}", 400,
+         "must be \\\"json_schema\\\"."},
+        {MESSAGES, ASK ",\"thinking\":{\"type\":\"enabled\"}}", 400,
+         "thinking.budget_tokens: must be given where thinking is enabled."},
+        {MESSAGES, "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[]}", 400,
+         "messages: must be an array of 1 to 100000 messages."},
+        {MESSAGES,
+         ASK ",\"tools\":[{\"name\":\"a\",\"input_schema\":{},\"defer_loading\":true},"
+             "{\"type\":\"tool_search_tool_regex_20251119\",\"name\":\"x\"}]}",
+         400, "tools.1.name: must be the name that this type of tool has."},
+        {MESSAGES, ASK ",\"tools\":[{\"name\":\"\"}]}", 400,
+         "tools.0.name: must be a string of 1 to 256 bytes without NUL."},
+        {MESSAGES, ASK ",\"tools\":{}}", 400, "tools: must be an array of at most 1024 tools."},
+        {MESSAGES, ASK ",\"tool_choice\":{\"type\":\"any\"}}", 400,
+         "tool_choice.type: needs tools that can be called."},
+        {MESSAGES,
+         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[" USER
+         ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
+         "\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+         "\"tool_use_id\":\"1\",\"content\":5}]}]}",
+         400, "content: must be a string or an array of content blocks."},
+        {MESSAGES,
+         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{"
+         "\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"a\"}]}]}",
+         400,
+         "tool_use_id: must be the id of a tool_use block in the previous message that has no "
+         "other result."},
+    };
+
+    ask_all(table, ARRAY_SIZE(table));
+}
+
+Test(refusal_texts, of_chats) {
+    static const struct refusal table[] = {
+        {CHAT, "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"\"}}]}", 400,
+         "tools[0].custom.name must be a string of 1 to 256 bytes without NUL."},
+        {CHAT,
+         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
+         "\"xml\"}}}]}",
+         400, "tools[0].custom.format.type must be \\\"text\\\" or \\\"grammar\\\"."},
+        {CHAT,
+         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
+         "\"grammar\",\"grammar\":{\"syntax\":\"gbnf\",\"definition\":\"a\"}}}}]}",
+         400, "tools[0].custom.format.syntax must be \\\"lark\\\" or \\\"regex\\\"."},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}", 400,
+         "messages[0].content[0]: must be a part with a type"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400,
+         "messages[0].content: must be a string or an array of parts"},
+        {CHAT,
+         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"custom\","
+         "\"custom\":{\"name\":\"c\"}}]}]}",
+         400, "messages[1].tool_calls[0]: must be a custom call with name and input"},
+        {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":5}}]}", 400,
+         "tools[0].function.name must be a string of 1 to 256 bytes without NUL."},
+        {CHAT, "{" HI ",\"guided_choice\":[]}", 400,
+         "guided_choice must be an array of at least one string."},
+        {CHAT, "{" HI ",\"response_format\":{\"type\":\"xml\"}}", 400,
+         "response_format.type must be \\\"text\\\", \\\"json_object\\\" or \\\"json_schema\\\"."},
+        {CHAT,
+         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":"
+         "\"all\"}}",
+         400, "tool_choice.allowed_tools.mode must be \\\"auto\\\" or \\\"required\\\"."},
+        {CHAT,
+         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]}}",
+         400, "tool_choice.allowed_tools.tools must be an array of 1 to 1024 tools."},
+        {CHAT, "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"mcp\"}}", 400,
+         "tool_choice can name only functions and custom tools."},
+        {CHAT,
+         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"function\":{"
+         "\"name\":\"g\"}}}",
+         400, "tool_choice names the function 'g', which is not in tools."},
+        {CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400,
+         "tool_choice needs at least one function in tools."},
+        {CHAT, "{" HI ",\"functions\":{}}", 400,
+         "functions: must be an array of at most 1024 functions"},
+        {CHAT, "{" HI ",\"functions\":[{\"name\":\"\"}]}", 400,
+         "functions[0].name: must be a string of 1 to 256 bytes without NUL"},
+        {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", 400, "best_of must be at least n."},
+        {"/v1/embeddings", "{\"input\":\"a\",\"dimensions\":100000}", 400,
+         "dimensions must be at most 4, the size of this model's vectors."},
+    };
+
+    ask_all(table, ARRAY_SIZE(table));
+}
+
+Test(refusal_texts, of_responses) {
+    static const struct refusal table[] = {
+        {RESPONSES,
+         "{\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
+         "\"compact_threshold\":0}]}",
+         400, "context_management.compact_threshold: must be a positive whole number"},
+        {RESPONSES, INPUT("{\"role\":\"user\",\"content\":[{\"type\":\"x\"}]}"), 400,
+         "input[0].content[0].type: must be a text part"},
+        {RESPONSES, INPUT("{\"role\":\"user\",\"content\":5}"), 400,
+         "input[0].content: must be a string or an array of parts"},
+        {RESPONSES, INPUT("{\"type\":\"function_call\",\"call_id\":\"\",\"name\":\"f\"}"), 400,
+         "input[0].call_id: must be a string of at least one byte, without NUL"},
+        {RESPONSES, INPUT("{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\"}"), 400,
+         "input[0].arguments: must be a string of JSON"},
+        {RESPONSES,
+         INPUT("{\"type\":\"shell_call\",\"call_id\":\"1\",\"action\":{\"commands\":[\"ls\"]}},"
+               "{\"type\":\"shell_call_output\",\"call_id\":\"1\",\"output\":[{\"outcome\":{"
+               "\"type\":\"exit\",\"exit_code\":0},\"stdout\":5}]}"),
+         400, "input[1].output: must have strings as stdout and stderr"},
+        {RESPONSES, INPUT("{\"type\":\"function_call_output\",\"call_id\":\"9\",\"output\":\"a\"}"),
+         400, "input[0].call_id: must be the id of an earlier call"},
+        {RESPONSES, "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"\"}]}", 400,
+         "tools[0].name: must be a string of 1 to 256 bytes without NUL"},
+        {"/v1/conversations", "{\"metadata\":[]}", 400,
+         "metadata must be an object of at most 16 strings."},
+        {"/v1/conversations", "{\"items\":5}", 400, "items must be an array."},
+    };
+
+    ask_all(table, ARRAY_SIZE(table));
+}
+
+Test(refusal_texts, of_other_dialects) {
+    static const struct refusal table[] = {
+        {"/completion", "{\"prompt\":{\"prompt_string\":\"a\",\"multimodal_data\":\"b\"}}", 400,
+         "multimodal_data must be an array of pictures in base64"},
+        {"/completion", "{\"prompt\":{}}", 400,
+         "prompt must be texts and arrays of tokens and texts"},
+        {"/completion", "{\"prompt\":\"a\",\"response_fields\":\"b\"}", 400,
+         "response_fields must be an array of at most 64 paths"},
+        {"/completion", "{\"prompt\":\"a\",\"n_probs\":21}", 400,
+         "n_probs must be an integer of at most 20"},
+        {"/api/v0/chat/completions", "{" HI ",\"ttl\":\"1h\"}", 400,
+         "ttl must be a number of seconds."},
+        {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"keep_alive\":\"x\"}", 400,
+         "keep_alive must be a number of seconds or a duration such as \\\"5m\\\""},
+        {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"pooling\":\"none\"}", 400,
+         "use /v1/embeddings or /embedding for vectors of each token"},
+        {"/api/chat", "{\"model\":\"tiny\"," HI ",\"keep_alive\":\"x\"}", 400,
+         "keep_alive must be a number of seconds or a duration such as \\\"5m\\\""},
+    };
+
+    ask_all(table, ARRAY_SIZE(table));
+}
+
+/* Appends @n times @item, with commas between. */
+static void repeat(struct buf *b, size_t n, const char *item) {
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(buf_printf(b, "%s%s", i ? "," : "", item), 0);
+}
+
+Test(refusal_texts, of_lists_that_are_too_long) {
+    static const struct {
+        const char *path, *before, *item, *after;
+        size_t n;
+        const char *text;
+    } cases[] = {
+        {MESSAGES, ASK ",\"tools\":[", "5", "]}", 1025,
+         "tools: must be an array of at most 1024 tools."},
+        {CHAT, "{" HI ",\"functions\":[", "5", "]}", 1025,
+         "functions: must be an array of at most 1024 functions"},
+        {RESPONSES, "{\"input\":\"a\",\"tools\":[", "{\"type\":\"function\",\"name\":\"f\"}", "]}",
+         1025, "tools: must have at most 1024 tools"},
+        {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[\"", "aaaaaaaa", "\",1]]}", 200,
+         "logit_bias must be a list of at most 1024 tokens"},
+    };
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+        cr_assert_eq(buf_add_str(&b, cases[i].before), 0);
+        repeat(&b, cases[i].n, cases[i].item);
+        cr_assert_eq(buf_add_str(&b, cases[i].after), 0);
+        ask(&w, &(struct refusal){cases[i].path, b.data, 400, cases[i].text});
+    }
+    world_stop(&w);
+}
+
+#define GET(path, headers) "GET " path " HTTP/1.1\r\nHost: localhost\r\n" headers "\r\n"
+
+Test(refusal_texts, of_heads) {
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    world_expect(&w, "\x16\x03\x01\x02", 400,
+                 "This is not an HTTP request. Is it TLS, sent to an address without TLS?");
+    world_expect(&w, GET("/health", "Origin: https://evil.example\r\n"), 403,
+                 "Pages of this origin may not use the server (option cors-origins).");
+    world_stop(&w);
+}
+
+Test(refusal_texts, of_keys) {
+    static const char *const wrong[][2] = {
+        {"al\tice\x01:ka\n", "line 1: NAME must be text in UTF-8 without control characters"},
+        {"alice:ka until=2030-01-01\n", "and perhaps expires=YYYY-MM-DD behind it"},
+    };
+    char path[] = "/tmp/weft-test-keys-XXXXXX";
+    struct world w;
+    struct err err;
+
+    FILE *f = fdopen(mkstemp(path), "w");
+    cr_assert(f && fputs("old:ko expires=2001-01-01\nalice:ka\n", f) >= 0 && fclose(f) == 0);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    world_expect(
+        &w, GET("/v1/models", "x-api-key: ko\r\n"), 401,
+        "The API key expired at the end of 2001-01-01 (UTC): ask the operator for another.");
+    world_expect(&w, GET("/v1/models", "x-api-key: ka\r\nx-api-key: ka\r\n"), 401,
+                 "More than one API key was given.");
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        f = fopen(path, "w");
+        cr_assert(f && fputs(wrong[i][0], f) >= 0 && fclose(f) == 0);
+        err = (struct err){0};
+        cr_expect_eq(api_reload_keys(w.api, &err), -EINVAL);
+        cr_expect(strstr(err.message, wrong[i][1]), "%s", err.message);
+    }
+    world_stop(&w);
+    unlink(path);
+}
+
+/* The worker ends a request that nobody here has cancelled. */
+Test(refusal_texts, of_requests_that_the_worker_ends) {
+    static const struct {
+        enum finish_reason why;
+        int status;
+        const char *text;
+    } cases[] = {
+        {FINISH_CANCELLED, 503, "The server has cancelled the request. Send it again."},
+        {FINISH_DEADLINE, 504, "The request took longer than its time limit"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct world w;
+        struct reply r;
+
+        world_init(&w);
+        world_start(&w);
+        int fd = world_connect(&w);
+        world_post(&w, fd, CHAT, "{" HI "}");
+        world_turns(&w, 5);
+        cr_assert_eq(w.port.n, 1);
+        fake_accept(&w.port, 0);
+        fake_finish(&w.port, 0, cases[i].why);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, cases[i].status, "%d: %s", r.status, r.body.data);
+        cr_expect(strstr(r.body.data, cases[i].text), "%s", r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+        world_stop(&w);
+    }
+}
