@@ -271,7 +271,7 @@ Test(refusal_texts, of_keys) {
     unlink(path);
 }
 
-/* The worker ends a request that nobody here has cancelled. */
+/* The worker ends a request by itself. */
 Test(refusal_texts, of_requests_that_the_worker_ends) {
     static const struct {
         enum finish_reason why;
@@ -301,4 +301,38 @@ Test(refusal_texts, of_requests_that_the_worker_ends) {
         world_drop(&w, fd);
         world_stop(&w);
     }
+}
+
+/* Sends @body and copies the id in the answer that begins with @prefix. */
+static void id_of(struct world *w, const char *path, const char *body, const char *prefix,
+                  char id[80]) {
+    struct reply r;
+
+    world_ask(w, path, body, &r);
+    const char *at = r.body.data ? strstr(r.body.data, prefix) : NULL;
+    cr_assert(r.status == 200 && at, "%d: %s", r.status, r.body.data);
+    snprintf(id, 80, "%.*s", (int)strcspn(at, "\""), at);
+    reply_deinit(&r);
+}
+
+Test(refusal_texts, of_what_is_stored) {
+    char id[80], path[160], request[300];
+    struct world w;
+
+    world_init(&w);
+    w.port.script = "ok";
+    world_start(&w);
+    id_of(&w, "/v1/conversations", "{}", "conv_", id);
+    snprintf(path, sizeof(path), "/v1/conversations/%s/items", id);
+    ask(&w, &(struct refusal){path, "{\"items\":[]}", 400, "items must not be empty."});
+    ask(&w, &(struct refusal){path, "{}", 400, "items must be an array."});
+    id_of(&w, RESPONSES, "{\"input\":\"a\"}", "resp_", id);
+    snprintf(request, sizeof(request), GET("/v1/responses/%s?stream=true&starting_after=-1", ""),
+             id);
+    world_expect(&w, request, 400, "starting_after must be the sequence_number of an event.");
+    ask(&w, &(struct refusal){RESPONSES,
+                              "{\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
+                              "\"compact_threshold\":1}]}",
+                              400, "the compact_threshold is 1. Make it shorter with"});
+    world_stop(&w);
 }
