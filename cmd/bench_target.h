@@ -20,7 +20,7 @@
     "  --temperature T       sampling temperature (0)\n"                                           \
     "  --seed N              seed of the load (1)\n"                                               \
     "  --timeout S           seconds until a request fails (600)\n"                                \
-    "  --words-per-token X   default: measured by two requests\n"
+    "  --words-per-token X   words per token of prompts (default: measured by two requests)\n"
 
 struct bench_target {
     const char *url, *api_key, *endpoint, *model_option;

@@ -236,11 +236,12 @@ int ctl_models(int argc, char **argv, bool json) {
 
 /* ---- rm ---- */
 
-static const char rm_usage[] = "usage: weftctl rm [--models DIR] NAME...\n"
-                               "       weftctl rm [--models DIR] --partial\n"
-                               "Removes models from weft's own folder. A daemon that serves a "
-                               "removed model keeps serving it.\n"
-                               "  --partial      what interrupted pulls have left\n";
+static const char rm_usage[] =
+    "usage: weftctl rm [--models DIR] NAME...\n"
+    "       weftctl rm [--models DIR] --partial\n"
+    "Removes models from weft's own folder. A daemon that serves a "
+    "removed model keeps serving it.\n"
+    "  --partial      remove the files that interrupted pulls have left\n";
 
 /* The folders above @path that have become empty, below @root. */
 static void remove_empty(const char *path, const char *root) {

@@ -16,7 +16,7 @@
 
 static const char usage[] =
     "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE][@REVISION]\n"
-    "Downloads a model from the Hugging Face hub, and the projector (mmproj) of one that reads\n"
+    "Downloads a model from the Hugging Face hub, with its projector (mmproj) if the model reads\n"
     "pictures. The default quantisation is Q4_K_M, or the nearest that the repository has.\n"
     "  --list            list the files of the repository, and mark the one to download\n"
     "  --models DIR      folder for models; else $WEFT_MODELS, or ~/.local/share/weft/models\n"

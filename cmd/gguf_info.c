@@ -24,7 +24,7 @@ static const char usage[] =
     "  --devices LIST     size for these CUDA devices (as 0,1)\n"
     "  --fetch-experts    the device fetches experts that it has no room for\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
-    "  --no-fit           print only what is in the file\n";
+    "  --no-fit           print only the content of the file\n";
 
 #define SHOW_CHARS 72u /* characters of a string that the table shows */
 #define SHOW_ITEMS 6u  /* elements of an array that the table shows */

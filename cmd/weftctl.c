@@ -35,10 +35,10 @@ static const char help[] =
     "                             takes over once it is ready, without a pause\n"
     "  drain                      accept no more requests, finish the running ones, exit\n"
     "  ps                         list the served models, and which are loaded\n"
-    "  load MODEL                 load an on-demand model ahead\n"
+    "  load MODEL                 load an on-demand model before its first request\n"
     "  unload MODEL               unload a model once its requests have ended\n"
     "  swap MODEL [FILE]          replace a model by FILE while it serves\n"
-    "  top [SECONDS]              show all of this on a live screen\n"
+    "  top [SECONDS]              show requests, tenants and counters on a live screen\n"
     "  chat [MESSAGE]             talk with the model, over HTTP\n"
     "  launch CLIENT              start claude, codex, opencode, ... with this model\n"
     "  pull hf:OWNER/REPO[:QUANT] download a model from the Hugging Face hub\n"
@@ -48,7 +48,7 @@ static const char help[] =
     "The socket is PATH, else $WEFT_ADMIN, else the first existing one of\n"
     "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock and admin.sock\n"
     "beside this program. --json prints the daemon's answer unchanged. Exit codes:\n"
-    "0; 1 refused; 64 wrong usage; 69 no daemon or hub answers; 77 not allowed;\n"
+    "0 success; 1 refused; 64 wrong usage; 69 no daemon or hub answers; 77 not allowed;\n"
     "130 interrupted.\n";
 
 struct call {
