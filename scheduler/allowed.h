@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * allowed - which tokens a request may have at all, whatever its grammar: its allowed_token_ids
- * without its bad_words. A word of one token never comes; of a longer one the last token does not
- * come where the output ends with the others (vLLM's meaning of both).
+ * allowed - the tokens that a request may have, independently of its grammar: its allowed_token_ids
+ * without its bad_words. A bad word of one token is always excluded; the last token of a longer one
+ * is excluded while the output ends with its other tokens. Both fields have vLLM's meaning.
  */
 
 #include <string.h>
@@ -38,6 +38,6 @@ struct allowed *allowed_free(struct allowed *a);
 /* Returns whether the allowed tokens depend on the output; @a may be NULL. */
 bool allowed_depends(const struct allowed *a);
 /* Writes the mask after @output[0, n) to @bits, or with @joins intersects @bits with it. Returns
- * the number of tokens left. */
+ * the number of allowed tokens. */
 int64_t allowed_mask(const struct allowed *a, const int32_t *output, uint32_t n, bool joins,
                      uint32_t *bits);

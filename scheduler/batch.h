@@ -63,19 +63,19 @@ void batch_begin(struct batch *t, uint64_t step);
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
-/* Gives @q, the last sequence of the batch, which is of @r, the places of its pictures; with their
- * rows, which must be ready, if it @reads them. */
+/* Gives @q, the last sequence of the batch and of request @r, the positions of its pictures, and
+ * with @reads also their rows, which must be ready. */
 void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q, bool reads);
 
-/* Sets the page table of the next sequence to the first pages of @seq, @most at most. */
+/* Sets the page table of the next sequence to at most the first @most pages of @seq. */
 void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);
 
-/* Appends @n copies to those made before the step. Returns 0 or -ENOMEM. */
+/* Appends @n copies to the list of copies before the step. Returns 0 or -ENOMEM. */
 int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n);
 /* Returns an empty mask that stays until batch_begin(); NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 
-/* Gives the results of item @i to its request, which must not have ended: appends the samples,
- * drafts as long as they were right, takes wrong drafts back, and commits the computed positions
- * unless a preemption took the pages. Returns as request_add(); FINISH_NONE without a sample. */
+/* Gives the results of item @i to its request, which must not have ended: appends the samples and
+ * the right drafts, removes wrong drafts, and commits the computed positions unless a preemption
+ * took the pages. Returns as request_add(); FINISH_NONE without a sample. */
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);

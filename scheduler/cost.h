@@ -4,14 +4,14 @@
  * cost - predicts how long a step takes, from the steps so far.
  *
  * The time of a step is speed times shape. The shape is a linear model of a batch (struct
- * cost_shape). The speed is the median over the last steps of their time for their shape, so it
- * follows within four steps when other programs take the processor, and one slow step changes
- * nothing. A Kalman filter fits the shape to the differences between successive steps, so steps of
- * one size never decide what other sizes cost. It also fits the differences between successive
- * blocks of steps, because contexts grow too slowly to be seen from step to step: without that, the
- * speed would follow a wrong price of context, and with it the price of everything else. No
- * coefficient falls below zero: more work is never cheaper, so bisection finds the greatest chunk
- * under a limit.
+ * cost_shape). The speed is the median, over the last steps, of the measured time divided by the
+ * time of the shape. It follows within four steps when other programs take the processor, and a
+ * single slow step does not change it. A Kalman filter fits the shape to the differences between
+ * successive steps, so steps of one size never decide what other sizes cost. It also fits the
+ * differences between successive blocks of steps, because contexts grow too slowly to be seen from
+ * step to step: without that, the speed would follow a wrong price of context, and with it the
+ * price of everything else. No coefficient falls below zero: more work is never cheaper, so
+ * bisection finds the greatest chunk under a limit.
  *
  * Before there is data, a prior from the bytes and operations of the model holds. Steps far larger
  * than any seen are not trusted (cost_trusted_rows()): the first long prompt comes in chunks that
@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #define COST_FEATURES 7
-#define COST_SPEEDS 7 /* steps whose speed counts */
+#define COST_SPEEDS 7 /* steps over which the median is taken */
 
 struct cost_shape {
     uint32_t rows, seqs;
@@ -48,7 +48,7 @@ struct cost {
     double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
     uint64_t decodes;                       /* bit i: recent[i] is of a step that only decoded */
     double noise;                           /* running variance of the relative error */
-    double least_noise;                     /* of it: as cost_model.own_processor says */
+    double least_noise;                     /* lower bound of noise, by cost_model.own_processor */
     double error;                           /* running mean of the relative underestimate */
     struct cost_block last, block;          /* the last whole block; the one that is filled */
     uint64_t n_seen, n_speeds;
@@ -56,12 +56,13 @@ struct cost {
     bool has_copied;
 };
 
-/* The sizes of a model, from which the prior follows, and what computes it. */
+/* Sizes of a model, from which the prior follows, and the kind of processor. */
 struct cost_model {
     double weight_bytes, n_params;
     double key_bytes; /* bytes of keys and values of one position */
     double pair_ops;  /* multiplications of a row for each position that it attends to */
-    /* True if nothing else runs on the processor: equal steps take equal times, so a few tell. */
+    /* True if no other program uses the processor: equal steps take equal times, so a few steps are
+     * enough to learn from. */
     bool own_processor;
 };
 
@@ -75,8 +76,8 @@ void cost_init_for(struct cost *c, const struct cost_model *m);
 /* Learns from a step of shape @s that took @ns. */
 void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 
-/* Return the expected time of a step of shape @s in ns: as learnt, and, for planning, with a margin
- * for the recent underestimate. */
+/* Return the time of a step of shape @s in ns: cost_expect_ns() the expected time, cost_bound_ns()
+ * that time with a margin for the recent underestimate, for planning. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
 

@@ -34,8 +34,8 @@ struct disk_opts {
     struct msg_stats *stats;
     /* Reports a fault of the file; the worker goes on. */
     void (*note)(void *ctx, const char *what, int error);
-    /* Tells that the pages that request @id waits for are in host memory, as far as they could be
-     * read. */
+    /* Reports that the pages for which request @id waits were read into host memory, as far as that
+     * was possible. */
     void (*loaded)(void *ctx, uint64_t id);
 };
 
@@ -51,21 +51,22 @@ struct kv_pager *disk_pages(struct disk *d);
 void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
                uint64_t after);
 
-/* Returns the tokens of @tokens[0, n_tokens) that the file has as a usable prefix; whole pages. */
+/* Returns the length in tokens, a multiple of the page size, of the longest usable prefix of
+ * @tokens[0, n_tokens) in the file. */
 uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens);
 /* Returns the expected time, in ns, of reading @n_pages and the state behind them after the reads
  * already queued. */
 double disk_read_ns(const struct disk *d, uint32_t n_pages);
-/* Reads pages of @tokens[0, n_tokens) into host memory for request @id; opts.loaded tells the end.
- * Returns 0 or -ENOMEM. */
+/* Reads pages of @tokens[0, n_tokens) into host memory for request @id; opts.loaded() reports the
+ * end. Returns 0 or -ENOMEM. */
 int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,
               uint32_t n_tokens);
 /* Cancels the read for request @id. */
 void disk_cancel(struct disk *d, uint64_t id);
 
-/* Takes finished reads and writes and gives the thread more. Steps up to @decided have all copies
- * that were decided so far; steps up to @waited have ended. */
+/* Takes the results of finished reads and writes, and gives the thread further ones. All copies
+ * decided so far are in steps up to @decided; steps up to @waited have ended. */
 void disk_step(struct disk *d, uint64_t decided, uint64_t waited);
 
 /* Returns whether pages given to disk_save() are not written yet. */
@@ -76,7 +77,8 @@ void disk_sleep(const struct disk *d, int ms);
 int disk_fd(const struct disk *d);
 /* Sets the gauges of the file. */
 void disk_stats(const struct disk *d, struct msg_stats *out);
-/* For checks: return the number of sequences of the host's pager that are held, or, with @states,
- * of its snapshots that are held or taken; and the pager of the slots. */
+/* For checks: disk_held() returns the number of held sequences of the host's pager or, with
+ * @states, the number of its held or taken snapshots; disk_pager() returns the pager of the
+ * slots. */
 uint32_t disk_held(const struct disk *d, bool states);
 const struct kv_pager *disk_pager(const struct disk *d);

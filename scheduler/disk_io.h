@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * disk_io - the thread that reads and writes slots of the disk tier's file. It takes turns between
- * jobs, a piece of each (store_go_on()), so that a job of a few pages does not wait for a large
+ * disk_io - the thread that reads and writes slots of the disk tier's file. It works on the jobs in
+ * turn, one piece of each (store_go_on()), so that a job of a few pages does not wait for a large
  * state. Private.
  */
 

@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * drafter - drafts of a small model, which has an engine and pages of its own and keeps up with the
- * requests that may use it; or of the large model's own block for multi-token prediction, which is
+ * drafter - drafts by a small model, which has its own engine and pages and computes the tokens of
+ * the requests that may use it; or by the large model's block for multi-token prediction, which is
  * pass 1 of its engine and has its keys in the requests' pages. The drafts are one more source
- * (draft/model.c), and the large model checks them like all others. docs/design/speculation.md
- * describes the decisions.
+ * (draft/model.c), and the large model verifies them like all other drafts.
+ * docs/design/speculation.md describes the decisions.
  */
 
 #include "base/clock.h"
@@ -21,8 +21,8 @@ struct spec;
 
 struct drafter_opts {
     struct engine *engine; /* engine of the small model; not taken over */
-    /* Pager of the large model, where its own block drafts and `engine` is its engine; *step counts
-     * steps of both passes. NULL: a small model. */
+    /* Pager of the large model if its block drafts; `engine` is then the large model's, and *step
+     * counts steps of both passes. NULL: a small model drafts. */
     struct kv_pager *block;
     uint64_t *step;
     struct clock *clock;
@@ -33,10 +33,10 @@ struct drafter_opts {
     uint32_t force;              /* tests: drafts of this many tokens at any cost; 0: by gain */
 };
 
-/* A request's part. */
+/* State of a request in the drafter. */
 struct drafter_seq {
     struct draft_tokens drafted; /* tokens behind token drafted.at - 1 */
-    struct kv_seq *kv;           /* NULL: no pages, or those of the request */
+    struct kv_seq *kv;           /* NULL: no pages, or the block uses those of the request */
     uint32_t n_computed;         /* computed positions, with drafted ones */
     uint32_t n_asked;            /* tokens to draft in this step */
 };
@@ -45,16 +45,18 @@ struct drafter_seq {
 int drafter_new(struct drafter **out, const struct drafter_opts *opts);
 struct drafter *drafter_free(struct drafter *d);
 
-/* Chooses for which requests of @running (request.queued) the drafter drafts how many tokens in the
- * next step, from @spec's estimates, the time of a pass and plan @p. Returns the number of these
- * requests; with no step in flight, drafter_run() computes the drafts. */
+/* Chooses the requests of @running (request.queued) for which the drafter drafts in the next step,
+ * and the number of tokens for each, from @spec's estimates, the time of a pass and plan @p.
+ * Returns the number of these requests; drafter_run() computes the drafts once no step is in
+ * flight. */
 uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan *p,
                         const struct list *running);
 /* Returns whether the model's own block will draft nothing in the next steps, so that its keys of
  * tokens decoded meanwhile may be left out (engine_batch.holes). @turn: see spec_begin_step(). */
 bool drafter_rests(const struct drafter *d, uint64_t turn);
-/* Computes the chosen drafts of requests that it has caught up with, whose last tokens must be
- * known. Returns the time it took in ns (>= 0), -ENOMEM, or -EIO: the engine is lost. */
+/* Computes the chosen drafts for the requests with which the drafter has caught up; the last tokens
+ * of these requests must be known. Returns the time it took in ns (>= 0), -ENOMEM, or -EIO: the
+ * engine is lost. */
 int64_t drafter_run(struct drafter *d, const struct list *running);
 
 /* Frees the pages of @r in the drafter. */

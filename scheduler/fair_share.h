@@ -28,7 +28,7 @@ struct fair_tenant {
     double served_ns; /* virtual time: device time charged, divided by weight */
     double own_ns;    /* device time charged; sched_served() has reported told_ns of it */
     double told_ns;
-    /* device time at other workers that served_ns does not count yet, and that it counts */
+    /* device time at other workers: not yet in served_ns, and already counted there */
     double elsewhere_ns;
     double counted_ns;
     double recent_ns;   /* device time here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
@@ -37,9 +37,9 @@ struct fair_tenant {
     uint32_t n_live;    /* requests, waiting and running */
     uint32_t n_running; /* requests that run, and the pages that they hold; set before each plan */
     uint32_t n_pages;
-    /* virtual time of the longest rest of a running prompt; set before each plan */
+    /* virtual time of the longest remaining part of a running prompt; set before each plan */
     double coming_ns;
-    double slots;      /* running mean of slots needed, its share at most */
+    double slots;      /* running mean of the slots that it needs, at most its share */
     uint32_t n_window; /* scratch of fair_pick(), fair_waiting() */
     uint32_t leaves;
     double next_ns;
@@ -52,7 +52,7 @@ struct fair_item {
     uint32_t n_left; /* times that requests of its tenant may still overtake it */
     int64_t key;     /* virtual arrival */
     uint64_t order;  /* order of submission, for equal keys */
-    double cost_ns;  /* estimated device time of its rest */
+    double cost_ns;  /* estimated device time of its remaining work */
     void *who;
     uint32_t next; /* scratch */
 };
@@ -109,11 +109,12 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
  * @lately also among those seen within FAIR_LATELY_NS. */
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now);
-/* Updates fair_tenant.slots, of @total, before a plan. n_running of all tenants must be set. */
+/* Updates fair_tenant.slots for @total slots, before a plan; n_running of all tenants must be
+ * set. */
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
-/* Returns how many of @total sequences tenant @t, if above its share, has to leave free for tenants
- * with fewer for their weight and less virtual time: their mean need and FAIR_SURGE standard
- * deviations, less what they have. */
+/* Returns how many of @total sequences tenant @t, if it is above its share, must leave free for
+ * tenants with fewer sequences for their weight and less virtual time: their mean need plus
+ * FAIR_SURGE standard deviations, minus the sequences that they have. */
 uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
 /* Returns true if more than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
@@ -131,7 +132,7 @@ struct fair_limits {
     uint32_t leave_seqs;
 };
 
-/* Notes the arrival of @r with its tenant, and its end. */
+/* Note the arrival of @r and its tenant, and the end of @r. */
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class);
 void fair_leave_request(struct fair_share *f, struct request *r);
@@ -142,8 +143,8 @@ void fair_begin_step(struct fair_share *f, int64_t now);
  * other tenants. */
 bool fair_ranks_low(const struct fair_share *f, const struct request *r);
 /* Returns whether all slots are taken and some waiting tenant has less virtual time than another
- * one and, with one slot more, still fewer slots for its weight. The other one is then the victim
- * (fair_is_victim()). */
+ * one and, with one slot more, still fewer slots for its weight. The other tenant is then the
+ * victim (fair_is_victim()). */
 bool fair_preempts(struct fair_share *f, int64_t now);
 bool fair_is_victim(const struct fair_share *f, const struct request *r);
 /* Puts into @out at most @max waiting requests in order of admission, and into @limits the room

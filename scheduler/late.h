@@ -27,15 +27,15 @@ int64_t late_compute(struct constraint_state *s, uint32_t left, uint32_t *bits);
 /* Lets a thread make the mask behind all tokens of @r, unless one is being made. Returns 0 or
  * -ENOMEM. */
 int late_begin(struct request *r, uint32_t left);
-/* Returns whether the mask is being made, or a row whose sample is discarded is in flight. */
+/* Returns whether a thread makes the mask, or a row whose sample is discarded is in flight. */
 bool late_waits(const struct request *r);
-/* Notes whether that row is in flight: it was launched, or its step has ended. */
+/* Notes whether the row whose sample is discarded is in flight: true when it is launched, false
+ * when its step has ended. */
 void late_set_row(struct request *r, bool under_way);
 /* Returns whether a thread has made the mask behind all tokens of @r. */
 bool late_has_mask(const struct request *r);
 /* Copies the mask behind @n_tokens tokens to @bits and the result of late_compute() to *@n, and
  * returns true, if a thread has made it. */
 bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64_t *n);
-/* Frees the part of @r, before @r is freed. A constraint that a thread still needs is released
- * later. */
+/* Frees r->late, before @r is freed. A constraint that a thread still needs is released later. */
 void late_leave(struct request *r);

@@ -14,7 +14,7 @@
 #define OFFLOAD_SAVE_PAGES 16u  /* most pages saved in a step that has rows */
 #define OFFLOAD_IDLE_PAGES 64u  /* most pages saved in a step without rows */
 #define OFFLOAD_FETCH_PAGES 64u /* most pages copied back in a step where other requests decode */
-#define OFFLOAD_SWAP_PAGES 256u /* most copies of a step; no more of a preempted request is saved */
+#define OFFLOAD_SWAP_PAGES 256u /* most copies of a step, also for a preempted request */
 
 struct offload_job {
     struct kv_isolation share;
@@ -49,8 +49,9 @@ int offload_init(struct offload *p, const struct sched_view *view, const struct 
                  uint32_t n_host_pages);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
 
-/* Queues the pages of @tokens[0, n_tokens) to be saved when there is time; with @returns, when the
- * session returns for them, on the disk too. Without memory nothing is saved. */
+/* Queues the pages of @tokens[0, n_tokens) to be saved when there is time. @returns: the session is
+ * expected to return, so they are saved on the disk as well. If memory is short, nothing is
+ * saved. */
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens, bool returns);
 /* Saves the pages of @seq, which is about to lose them, if copying them back is faster than
@@ -65,13 +66,13 @@ static inline bool offload_has_work(const struct offload *p) {
     return p->n_jobs + p->n_copies > 0;
 }
 
-/* Returns the tokens of @tokens[0, n_tokens) that host memory has as a usable prefix; whole
- * pages. */
+/* Returns the length in tokens, a multiple of the page size, of the longest usable prefix of
+ * @tokens[0, n_tokens) in host memory. */
 uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n_tokens);
 /* Returns whether copying tokens [from, to) back is faster than computing them. */
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
-/* Returns offload_pays() with another @ns of waiting before the copy. */
+/* Returns offload_pays() for a copy that begins only after @ns. */
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
 /* Copies back up to @max_pages pages, and their snapshots, behind the end of @seq, which is its
  * committed length. Takes pages of the device that are free or idle, and leaves @reserve of them.
@@ -79,7 +80,8 @@ bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, doub
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
                        const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                        uint32_t max_pages, uint32_t reserve);
-/* Returns the pages that may still be copied back in a step for which others wait. */
+/* Returns the number of pages that may still be copied back in a step for which other requests
+ * wait. */
 uint32_t offload_fetch_room(const struct offload *p);
 
 /* Clears the copies, which a batch has taken. */

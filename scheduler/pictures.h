@@ -16,11 +16,12 @@
  * arrive while the first is computed. Rows that the request's pages already have are neither asked
  * for nor computed. A request holds rows until the steps that read them have ended.
  *
- * Bounds: rows take max_bytes and the rows of one picture more, so a request that holds pictures
- * cannot keep another one from its first. Pixels take PICTURES_PIXELS, or those of one picture.
+ * Bounds: rows take at most max_bytes plus the rows of one picture, so a request that holds
+ * pictures cannot keep another request from its first picture. Pixels take at most PICTURES_PIXELS
+ * bytes, or the pixels of one picture.
  *
- * The engine computes one picture at a time, in pieces. When it is complete, the next one is that
- * of the tenant furthest behind.
+ * The engine computes one picture at a time, in pieces. Then it takes a picture of the tenant that
+ * is furthest behind.
  */
 
 #include "engine/engine.h"
@@ -32,21 +33,21 @@
 #define PICTURES_AHEAD 2u                     /* pictures of a request that are asked for at once */
 #define PICTURES_BUCKETS 4096u
 
-/* Invariants: n_bytes counts the rows of ready pictures and of `now`, n_held_bytes those of ready
- * ones with users, n_pixel_bytes the pixels of those that are ASKED, PIXELS or UNDER_WAY, whether
- * they have arrived or not; only ready ones have no users. */
+/* Invariants: n_bytes counts the rows of ready pictures and of `now`; n_held_bytes counts the rows
+ * of ready pictures with users; n_pixel_bytes counts the pixels of pictures that are ASKED, PIXELS
+ * or UNDER_WAY, also before they arrive. Only ready pictures may be without users. */
 struct pictures {
     const struct sched_view *view;
     struct engine *engine;
     struct list coming, ready;
     struct sched_picture *bucket[PICTURES_BUCKETS];
     struct sched_picture *now; /* UNDER_WAY; NULL: none */
-    uint64_t left;             /* rest of its work, in multiply-adds */
+    uint64_t left;             /* its remaining work, in multiply-adds */
     uint64_t max_bytes, n_bytes, n_held_bytes, n_pixel_bytes;
     double ns_per_work; /* running mean of the time per multiply-add; 0: not known */
 };
 
-/* Initialises @p without pictures. Rows take at most @max_bytes and those of one picture more. */
+/* Initialises @p without pictures. Rows take at most @max_bytes plus the rows of one picture. */
 void pictures_init(struct pictures *p, const struct sched_view *view, struct engine *engine,
                    uint64_t max_bytes);
 void pictures_deinit(struct pictures *p); /* accepts a zeroed one; no request may hold a picture */
@@ -57,7 +58,7 @@ uint32_t pictures_hold(struct pictures *p, struct request *r);
 /* Releases the pictures that @r does not need any more: called when a step was taken back and when
  * @r stops running. */
 void pictures_release(struct pictures *p, struct request *r);
-/* Returns whether the next row of running request @r is one of a picture that is not computed
+/* Returns whether the next row of running request @r is a row of a picture that is not computed
  * yet. */
 bool pictures_block(const struct request *r);
 /* Returns WHY_ENCODE if @r waits for a picture that is being computed, WHY_PICTURE if it waits for

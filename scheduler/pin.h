@@ -1,6 +1,6 @@
 #pragma once
 
-/* pin - pins the pages of a session's last turn until its next one comes. Private. */
+/* pin - pins the pages of a session's last turn until its next turn arrives. Private. */
 
 #include "base/list.h"
 #include "kvpager/kvpager.h"
@@ -32,7 +32,7 @@ struct pins {
     struct pauses any; /* pauses of all sessions */
     struct {
         uint32_t n_ended, n_returned; /* recent turns, and those of them that returned */
-        /* mean tokens by which a turn is longer than the one before */
+        /* mean tokens by which a turn is longer than the previous one */
         float growth;
     } of_tenant[FAIR_TENANTS]; /* a tenant of single requests pins nothing */
     uint64_t growth_pages;     /* pages that running and pinned sessions will soon need */
@@ -45,19 +45,19 @@ void pin_deinit(struct pins *t); /* frees all pins */
 
 /* Notes that the next turn of @session arrives. */
 void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now);
-/* Takes over the sequence of @r, which has ended well, if its session's next turn is expected, else
- * frees it. Sets r->seq to NULL. */
+/* Takes over the sequence of @r, which has ended without an error, if its session's next turn is
+ * expected; otherwise frees the sequence. Sets r->seq to NULL. */
 void pin_turn(struct pins *t, struct request *r, int64_t now);
-/* Takes the kind of end that the front reports for a turn: its pause is expected as after such
- * ends. */
+/* Notes the kind of end that the front reports for a turn; the pause that follows is expected to be
+ * as long as earlier pauses after such ends. */
 void pin_turn_end(struct pins *t, const struct turn_end *m);
-/* Returns whether @session is likely to send another turn: by its own last turns, or while these
- * are few by those of other sessions of the tenant. */
+/* Returns whether @session is likely to send another turn, judged by its own last turns or, while
+ * these are few, by the turns of the tenant's other sessions. */
 bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Returns whether the turn after @turn is still expected and its pages are wanted. */
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn);
-/* Takes the sequence of prewarm @r, which has computed the beginning of the expected turn, as a pin
- * in place of that turn's pin, and sets r->seq to NULL; or leaves r->seq if no turn is expected. */
+/* Pins the sequence of prewarm @r, which has computed the beginning of the expected turn, in place
+ * of the session's pin, and sets r->seq to NULL. Leaves r->seq if no turn is expected. */
 void pin_prewarmed(struct pins *t, struct request *r);
 /* Drops the pins of @r's session, since @r, just admitted, has the pages now. Counts the tokens
  * that it must compute again. */
@@ -65,8 +65,8 @@ void pin_admitted(struct pins *t, const struct request *r);
 /* Drops expired pins, and pins whose pages running requests need for their next rows. Called before
  * a plan, once the running requests are known. */
 void pin_begin_step(struct pins *t, int64_t now);
-/* Returns whether waiting request @r must wait because its session is not among those that fit.
- * @room: pages that it could take. */
+/* Returns whether waiting request @r must wait because its session is not among the sessions whose
+ * pages fit. @room: pages that it could take. */
 bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now);
 /* Drops pins for the first of @r[0, n) that has waited long enough, or for @r[0] when no request
  * runs. @promised: pages that running requests will take. */

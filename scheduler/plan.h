@@ -2,9 +2,8 @@
 
 /*
  * plan - who runs how many rows in the next step, who is admitted, who is preempted. A pure
- * function of struct plan: it sees numbers, never a page, a token or a clock, so that it can be
- * held to its promises with random input. How it decides is told in docs/scheduler.md and at the
- * top of plan.c.
+ * function of struct plan: it sees numbers, never a page, a token or a clock, so random input can
+ * test its promises. docs/scheduler.md and the top of plan.c describe how it decides.
  */
 
 #include <stdbool.h>
@@ -25,32 +24,35 @@ enum plan_verdict {
     PLAN_WAIT_PAGES,   /* no page is free; running: keeps its pages */
     PLAN_WAIT_SEQS,    /* waiting: max_seqs requests run */
     PLAN_WAIT_TURN,    /* waiting: an earlier request was overtaken max_bypass times and is due */
-    PLAN_WAIT_ALONE,   /* a request that must be alone runs, or it is one and others do */
+    PLAN_WAIT_ALONE,   /* a request that must run alone runs; or this request must, and others
+                        * run */
     PLAN_PREEMPT,      /* running: gives its pages back and waits again */
-    PLAN_WAIT_PICTURE, /* running: its next row is one of a picture that is not computed yet */
-    PLAN_WAIT_SHARE,   /* waiting: the rest is reserved for tenants below their share */
+    PLAN_WAIT_PICTURE, /* running: its next row is a row of a picture that is not computed yet */
+    PLAN_WAIT_SHARE,   /* waiting: the free pages or slots are reserved for tenants below their
+                        * share */
 };
 
-/* Target of steps by the class of a decoding request: itl_ns, half of it, four times as much. */
+/* Target of steps by the class of a decoding request: itl_ns, half of it, or four times itl_ns. */
 enum plan_pace { PLAN_PACE_NORMAL, PLAN_PACE_QUICK, PLAN_PACE_SLOW };
 
 struct plan_req {
-    /* In. Tokens and positions count what is under way in steps that were launched. */
+    /* Input. Tokens and positions include those of steps in flight. */
     uint32_t n_tokens;   /* tokens, with the sample of a step in flight */
     uint32_t n_computed; /* positions computed; waiting: 0 */
     uint32_t n_stored;   /* computed positions in pages that are shared when full */
     uint32_t n_pages;    /* held */
-    /* Running: pages held with reference count 1, which a preemption frees. */
+    /* Running: held pages with reference count 1, which a preemption frees. */
     uint32_t n_exclusive;
     uint32_t n_target; /* expected tokens at its end, >= n_tokens */
     uint32_t n_hit;    /* waiting: tokens in pages that exist */
     uint32_t n_idle;   /* waiting: pages of n_hit that no sequence holds */
-    uint32_t n_share;  /* tokens of whole pages that it may share with others */
-    uint32_t n_hashes; /* chained hashes of its first pages: equal means equal up to there */
+    uint32_t n_share;  /* tokens, in whole pages, that it may share with other requests */
+    uint32_t n_hashes; /* chained hashes of its first pages: equal hashes mean equal tokens up to
+                        * that page */
     const uint64_t *hash;
     bool unfit;   /* waiting: needs more pages than are free; n_hit may be out of date */
     bool last;    /* a step in flight computes its last token */
-    bool waits;   /* set with `last`: waits for a picture, and no step computes any of it */
+    bool waits;   /* set with `last`: waits for a picture, and no step computes a row of it */
     bool whole;   /* computes its rows up to n_tokens in one step */
     bool alone;   /* quarantined: no other request may be in its step */
     bool stalled; /* running: the last plan found no page for it */
@@ -69,12 +71,12 @@ struct plan_req {
     bool victim;         /* may be preempted for a tenant with fewer slots (plan.fair_preempt) */
     uint32_t leave_seqs; /* waiting: slots that it must leave to other tenants */
 
-    uint32_t n_bypassed; /* in and out: admissions that overtook it */
-    /* In and out: steps in a row in which other prompts of its tenant had rows and it had none, up
-     * to UINT8_MAX. */
+    uint32_t n_bypassed; /* input and output: admissions that overtook it */
+    /* Input and output: successive steps in which other prompts of its tenant had rows and this one
+     * had none, up to UINT8_MAX. */
     uint8_t n_passed;
 
-    /* Out. */
+    /* Output. */
     uint32_t n_rows;
     uint32_t n_draft; /* drafts among n_rows */
     uint32_t n_led;   /* position where its last follower stops following; 0: no follower */
@@ -83,8 +85,8 @@ struct plan_req {
 };
 
 struct plan {
-    /* In. req has the running requests in order of virtual arrival, then the waiting ones in queue
-     * order. */
+    /* Input. req has the running requests in order of virtual arrival, then the waiting ones in
+     * queue order. */
     struct plan_req *req;
     uint32_t n_running, n_waiting;
     uint32_t *scratch; /* [n_running + n_waiting] */
@@ -97,8 +99,8 @@ struct plan {
     bool prewarm;      /* a prewarm runs: steps are short, so that an arrival hardly waits */
     uint32_t n_groups; /* tenants; 0 counts as 1 */
     const float *group_weight; /* [n_groups] their shares of the time for prefill */
-    /* [n_groups] or NULL. Below 1: the largest part that the tenant's prefill may have of a step in
-     * which others decode. */
+    /* [n_groups] or NULL. Below 1: the largest part of a step in which other tenants decode that
+     * the tenant's prefill may take. */
     const float *group_part;
     const bool *group_over; /* [n_groups] or NULL: above its share of the sequences */
     /* Most time that prefill of tenants above their share adds to a step, so that an arrival of
@@ -106,7 +108,7 @@ struct plan {
      * allowed. */
     int64_t add_ns;
     uint32_t reserve_pages; /* reserved for requests of tenants below their share */
-    /* Set when all slots are taken and a tenant with fewer waits for one: the lowest `victim`
+    /* Set when all slots are taken and a tenant with fewer slots waits for one: the lowest `victim`
      * without output is preempted. */
     bool fair_preempt;
     bool fair_preempt_begun; /* fair_preempt may take a victim with output */
@@ -116,34 +118,35 @@ struct plan {
     /* Steps with drafts take draft_slower (at least 1) times the expected time. */
     float draft_slower;
     const struct cost *cost;
-    int64_t spent_ns; /* time that pictures took of this step; prompts have the rest */
-    uint64_t turn;    /* number of the step; rotates requests that do not all fit */
+    int64_t spent_ns; /* time of this step that pictures took, in ns; prompts have the remaining
+                       * time */
+    uint64_t turn;    /* number of the step; rotates the requests if not all fit */
 
-    bool fair_preempted; /* in and out: a victim was preempted, at most one per step */
+    bool fair_preempted; /* input and output: a victim was preempted, at most one per step */
 
-    /* Out. */
+    /* Output. */
     uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted;
-    uint32_t n_left; /* pages not given out, with those that preemption frees */
+    uint32_t n_left; /* pages not given out, including those that preemptions free */
     uint32_t alone;  /* the request that runs alone, or PLAN_NONE */
     struct cost_shape shape;
     int64_t expect_ns;
 };
 
-/* Fills the "Out" fields of @p and of its requests. The pages that the decision takes are at most
- * n_available plus those that preemption frees. When any request can run and none is in flight, the
- * plan has rows, or it preempts or admits a request and the next plan has rows. */
+/* Fills the output fields of @p and of its requests. The decision takes at most n_available pages
+ * plus those that its preemptions free. When any request can run and none is in flight, the plan
+ * has rows, or it preempts or admits a request and the next plan has rows. */
 void plan_step(struct plan *p);
 
 /* Returns the expected time, in ns, of a decode step of shape @decode with @n drafted rows, of
- * which @right are expected to be right; plan_step() uses the same where nothing prefills.
- * INFINITY: the step may not have @n drafted rows. */
+ * which @right are expected to be right; plan_step() uses this time if nothing prefills. INFINITY:
+ * the step may not have @n drafted rows. */
 double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uint32_t n,
                       double right);
 
 /* Returns the target of steps in which a request of pace @pace decodes, in ns. */
 int64_t plan_pace_ns(const struct plan *p, enum plan_pace pace);
-/* Returns the limit, in ns, of a step whose least rows take @decode_ns: @target_ns while they take
- * at most 3/4 of it, twice @decode_ns from @target_ns on, and a straight line between the two. */
+/* Returns the time limit, in ns, of a step whose least rows take @decode_ns: @target_ns up to 3/4
+ * of @target_ns, 2 @decode_ns from @target_ns on, and linear in between. */
 int64_t plan_limit_beside(int64_t decode_ns, int64_t target_ns);
 
 /* Returns the pages that running requests are expected to take until they end. */

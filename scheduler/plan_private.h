@@ -11,7 +11,7 @@ struct plan_work {
     uint32_t rows;      /* rows given out */
     uint32_t max_rows;
     int64_t target_ns; /* target for the step's time: the strictest pace, or max_step_ns */
-    /* limit of the step's time; above target_ns where decode leaves too little of it */
+    /* limit of the step's time; above target_ns if decode leaves too little of the target */
     int64_t limit_ns;
     bool misses;  /* limit_ns, apart from probes, is above target_ns */
     bool decodes; /* a running request decodes, or waits for its last token */
@@ -33,12 +33,13 @@ static inline uint32_t plan_pages_to_take(const struct plan *p, const struct pla
     return n > r->n_pages ? n - r->n_pages : 0;
 }
 
-/* Returns true if @r lacks only the last token: one row brings the next. */
+/* Returns true if @r lacks only the last token, so that one row samples the next one. */
 static inline bool plan_is_decode(const struct plan_req *r) {
     return !r->alone && !r->last && plan_lag(r) == 1;
 }
 
-/* Returns true if rows of @r are a chunk of its prompt, or of tokens that a preemption lost. */
+/* Returns true if the rows of @r are a chunk of its prompt, or of tokens whose pages a preemption
+ * freed. */
 static inline bool plan_is_prefill(const struct plan_req *r) {
     return !r->alone && !r->last && plan_lag(r) > 1;
 }
@@ -49,7 +50,7 @@ void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows);
 void plan_add_drafts(struct plan_work *w);
 /* Preempts @r: frees its pages; it waits again. */
 void plan_preempt(struct plan_work *w, struct plan_req *r);
-/* Makes pages available for @n_rows rows of running request @i, if need be by preempting lower
+/* Makes pages available for @n_rows rows of running request @i, if necessary by preempting lower
  * requests whose preemption frees pages. Returns true if they are available. */
 bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows);
 
@@ -66,8 +67,9 @@ void plan_set_limits(struct plan_work *w);
 void plan_set_prompt_limit(struct plan_work *w, const struct plan_req *r);
 /* Divides the rest of the step's time among prefills. */
 void plan_prefills(struct plan_work *w);
-/* Extends the rows of @r as far as the step stays below @limit_ns, to at most @cap rows. Fewer than
- * PLAN_MIN_CHUNK rows only if @r lacks no more. */
+/* Extends the rows of @r to at most @cap rows while the step stays below @limit_ns. Gives fewer
+ * than PLAN_MIN_CHUNK rows only if @r lacks no more. */
 void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap);
-/* Gives request @i at least one row, however long the step takes then: no request starves. */
+/* Gives request @i at least one row, even if the step then exceeds its limit, so that no request
+ * starves. */
 void plan_min_chunk(struct plan_work *w, uint32_t i);

@@ -13,7 +13,7 @@
 #define PLAN_TAPE_VERSION                                                                          \
     (7u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
 
-/* Offsets from which on the structs hold the decision. */
+/* Offsets from which on the members of the structs are the decision. */
 #define PLAN_DECIDED offsetof(struct plan, fair_preempted)
 #define PLAN_REQ_DECIDED offsetof(struct plan_req, n_bypassed)
 
@@ -31,7 +31,7 @@ struct plan_tape_head {
 struct plan_tape_item {
     uint64_t id;
     uint32_t place;    /* rank among requests that share pages, from 1 on */
-    uint32_t n_common; /* pages in common with the request of the rank before */
+    uint32_t n_common; /* pages in common with the request of the previous rank */
     struct plan_req req;
     uint8_t decided[sizeof(struct plan_req) - PLAN_REQ_DECIDED];
 };

@@ -20,7 +20,7 @@ struct prewarm {
 /* Initialises @p without prewarms. */
 void prewarm_init(struct prewarm *p, const struct sched_view *view);
 
-/* Adds prewarm @r; and ends it for reason @why, as sched_finish() ends other requests. */
+/* Add prewarm @r, and end it for reason @why, as sched_finish() does for other requests. */
 void prewarm_submit(struct prewarm *p, struct request *r);
 void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why);
 /* Ends the prewarms for the session of client's request @r, which arrives. */
@@ -29,6 +29,6 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r);
 void prewarm_found(struct prewarm *p, const struct request *r);
 /* Attaches up to @n_tokens of the prefix cache to running prewarm @r, as kv_seq_attach(). */
 uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens);
-/* Lets the next prewarm run if there is no other request, and takes it back when there is one.
- * Called before a plan. */
+/* Starts the next prewarm if no other request runs or waits, and stops it once one does. Called
+ * before a plan. */
 void prewarm_turn(struct prewarm *p);

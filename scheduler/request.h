@@ -63,12 +63,12 @@ struct request {
     uint8_t class;       /* class of its tenant */
     enum request_state state;
 
-    /* Asked. */
+    /* Parameters, as submitted. */
     uint64_t id, session;
     int64_t deadline_ns;
     uint32_t n_prompt;
-    uint32_t max_tokens; /* most tokens of prompt and output together */
-    uint32_t min_tokens; /* least tokens of both: end tokens are banned before */
+    uint32_t max_tokens; /* most tokens of prompt plus output */
+    uint32_t min_tokens; /* fewest tokens of prompt plus output; end tokens are banned before */
     uint16_t flags;
     uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;
@@ -93,7 +93,7 @@ struct request {
     bool loading; /* waits for pages from the disk, since loading_ns, before it is queued */
     int64_t loading_ns;
 
-    /* So far. */
+    /* Progress of the generation. */
     /* retired: the previous array, which a step in flight may still read */
     int32_t *tokens, *retired;
     int32_t *keys; /* [cap] or NULL: request_keys() */
@@ -102,7 +102,8 @@ struct request {
     struct engine_picture *shown;     /* [2][n_pictures] as given to step n, in [n % 2] */
     uint32_t n_pictures;
     bool two_way;   /* computes the rows of a picture in one step (engine_info.two_way) */
-    uint64_t *hash; /* chained hashes of its first pages: equal means equal up to there */
+    uint64_t *hash; /* chained hashes of its first pages: equal hashes mean equal tokens up to that
+                     * page */
     uint32_t n_hashes;
 
     /* Sequence of the request, which has pages only while it runs. */
@@ -135,8 +136,8 @@ struct request {
     } cuts;
     bool stalled;
 
-    /* For the front. Arrays of outputs begin at output out_base; the front has all outputs before
-     * it. */
+    /* Outputs for the front. Arrays of outputs begin at output out_base; the front has all outputs
+     * before it. */
     float *logprobs;
     struct event_top *top;
     uint64_t *digests;
@@ -154,7 +155,8 @@ struct request {
     enum finish_reason finish;
     bool refused;
     struct err why;
-    /* acked: delivered, as sched_delivered() said. sent: in the last event batch. */
+    /* Counts that the front has. acked: acknowledged by sched_delivered(); sent: in the last event
+     * batch. */
     struct request_events {
         bool accepted, prompt_lp, end;
         uint32_t n_out;
@@ -188,7 +190,8 @@ static inline bool request_is_masked(const struct request *r) {
     return r->matcher || r->allowed;
 }
 
-/* Returns the output tokens of @r so far, with those that a resumed request came with. */
+/* Returns the number of output tokens of @r so far, including those with which a resumed request
+ * was submitted. */
 static inline uint32_t request_n_out(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
@@ -220,14 +223,14 @@ static inline uint32_t request_target(const struct request *r, const struct esti
            estimate_output(e, r->session, request_n_out(r), r->max_tokens - r->n_prompt);
 }
 
-/* Returns the tokens of @r that it may take from pages of other requests. It always computes its
- * last token, and the positions whose log probabilities or vectors it returns. */
+/* Returns how many tokens of @r may come from pages of other requests. It always computes its last
+ * token, and the positions whose log probabilities or vectors it returns. */
 uint32_t request_shareable(const struct request *r);
 
 /* Returns how many of the first @n_tokens tokens of @r, which are whole pages of @page_tokens, may
  * be a cached prefix: it must not end inside a picture whose rows are computed in one step. */
 uint32_t request_cut(const struct request *r, uint32_t n_tokens, uint32_t page_tokens);
-/* Returns kv_pager_match() of the first @n_tokens of @r, cut as by request_cut(). */
+/* Returns kv_pager_match() of the first @n_tokens of @r, shortened by request_cut(). */
 struct kv_match request_match(const struct request *r, const struct kv_pager *p, uint32_t n_tokens,
                               uint32_t page_tokens);
 
@@ -238,7 +241,7 @@ int request_add(struct request *r, const struct engine_out *o);
 int request_constrain(struct request *r, const struct constraint *c);
 /* Makes room for @n tokens behind the last one. Returns 0 or -ENOMEM. */
 int request_reserve(struct request *r, uint32_t n);
-/* Sets r->why to the reason why its constraint ends it. @e: 0, no token fits; or an error of
+/* Sets r->why to the reason for which its constraint ends @r. @e: 0, no token fits; or an error of
  * grammar/constraint.h. */
 void request_blame(struct request *r, int e);
 /* Takes the log probabilities of prompt token @pos + 1 from @o. */

@@ -83,7 +83,7 @@ int sched_submit(struct sched *s, const struct submit *m);
  * have ended. */
 void sched_cancel(struct sched *s, uint64_t id);
 
-/* Takes the kind of end of a turn, from which follows when the next one is expected. */
+/* Notes the kind of end of a turn, which determines when the next turn is expected. */
 void sched_turn_end(struct sched *s, const struct turn_end *m);
 
 /* Takes over constraint @c for request @id, or refuses the request for reason @why (@c NULL).
@@ -111,8 +111,8 @@ int sched_settle(struct sched *s);
 void sched_flush(struct sched *s, int64_t until_ns);
 /* Opens the disk tier: the file belongs to this process until sched_leave_disk(). */
 void sched_use_disk(struct sched *s);
-/* Leaves the file to another process: the steps that follow write the turns that it lacks, those
- * of running requests too, until @until_ns at most; then the file is not touched
+/* Leaves the file to another process: the following steps write the turns that it lacks, including
+ * those of running requests, until @until_ns at most; after that the file is not touched
  * (sched_uses_disk()). */
 void sched_leave_disk(struct sched *s, int64_t until_ns);
 bool sched_uses_disk(const struct sched *s);
@@ -126,20 +126,20 @@ int sched_fd(const struct sched *s);
 int sched_events(struct sched *s, struct buf *out);
 void sched_delivered(struct sched *s);
 
-/* Appends a BLOCKS payload to @out: some of the changes to the published pages of one tier since
- * they were last told. Returns 0, 1 when nothing changed, -errno. Needs opts.tells_blocks. */
+/* Appends a BLOCKS payload to @out: some of the changes to the published pages of one tier that
+ * were not reported yet. Returns 0, 1 when nothing changed, -errno. Needs opts.tells_blocks. */
 int sched_blocks(struct sched *s, struct buf *out);
 
 /* Exchange device time of tenants with other workers of the device: sched_served() appends a SERVED
  * payload with the use here since the last call to @out and returns 0, 1 when there is none,
- * -errno; sched_served_elsewhere() takes in the use at another worker. */
+ * -errno; sched_served_elsewhere() adds the use at another worker. */
 int sched_served(struct sched *s, struct buf *out);
 void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_t n);
 
 /* Forgets all tenants. No request may run or wait. */
 void sched_forget_tenants(struct sched *s);
 
-/* Time at which sched_step() must be called again, or INT64_MAX */
+/* Returns the time at which sched_step() must be called again; INT64_MAX: only after a message. */
 int64_t sched_wake_ns(const struct sched *s);
 /* Writes the current gauges and the counters since the start to @out, with those of pager, host
  * memory, disk tier and drafts. */

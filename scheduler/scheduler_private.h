@@ -1,6 +1,6 @@
 #pragma once
 
-/* scheduler_private - the scheduler's object, shared by scheduler.c (what others call) and the
+/* scheduler_private - the scheduler's object, shared by scheduler.c (the public functions) and the
  * files of a step. */
 
 #include "kvpager/media.h"
@@ -61,8 +61,8 @@ struct sched {
     uint64_t n_launched, n_waited;       /* steps */
     uint64_t step;                       /* the engine's last step, steps of drafting counted */
     int64_t last_end_ns;                 /* end of the last step waited for */
-    int64_t checked_ns;                  /* when the pager was last checked */
-    bool lost;                           /* the engine */
+    int64_t checked_ns;                  /* time of the last check of the pager */
+    bool lost;                           /* the engine is lost */
     struct msg_stats stats;              /* counters */
 };
 
@@ -90,8 +90,8 @@ void sched_fail_picture(struct sched *s, const struct sched_picture *x, const st
  * and there is no disk tier then. */
 void tier_init(struct sched *s, bool use);
 void tier_deinit(struct sched *s);
-/* Starts to read pages of @r from the disk if that pays. Returns whether it did; @r is put into the
- * queue later then. */
+/* Starts to read pages of @r from the disk if that pays. Returns true if it did; @r is then queued
+ * when they have been read. */
 bool tier_begin_load(struct sched *s, struct request *r);
 /* Cancels the read for @r, which has ended. */
 void tier_cancel_load(struct sched *s, struct request *r);
@@ -107,8 +107,8 @@ int64_t tier_wake_ns(const struct sched *s);
 int step_launch(struct sched *s);
 /* Launches a step of copies only, when none is in flight. Returns as step_launch(). */
 int step_copies(struct sched *s);
-/* Computes pieces of a picture as long as the next step allows, and takes their time off its
- * prompts. 0, or -EIO: the engine is lost. */
+/* Computes pieces of a picture for as long as the next step allows, and subtracts their time from
+ * that step's time for prompts. Returns 0, or -EIO: the engine is lost. */
 int step_pictures(struct sched *s);
 /* Returns whether the last launched step is expected to take so long that no step is launched
  * behind it. */
@@ -133,9 +133,9 @@ void step_attach(struct sched *s, struct request *r);
 
 /* step_apply.c */
 
-/* Sets n_host of requests that the plan admits and of which host memory has more than the device,
- * where copying is faster than computing. Returns whether there are any; the plan must be made
- * again then. */
+/* Sets n_host of the admitted requests that have a longer prefix in host memory than on the device,
+ * if copying it is faster than computing it. Returns whether there are any; then the plan must be
+ * made again. */
 bool step_look_in_host(struct sched *s);
 /* Applies the plan's preemptions, then its admissions: preempted requests wait again, admitted ones
  * get a sequence with their cached prefix. */

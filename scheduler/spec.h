@@ -40,9 +40,9 @@ struct spec {
     uint32_t no_sources;
     struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
-    /* Running means: time of steps without drafts relative to the cost model, and time of steps
-     * with drafts relative to the model times that. So a cost model that is wrong by a factor does
-     * not speak against drafts. */
+    /* Running means: time of steps without drafts divided by the cost model's, and time of steps
+     * with drafts divided by the cost model's times `took`. A cost model that is wrong by a factor
+     * therefore does not count against drafts. */
     float took, slower;
     uint64_t turn;     /* number of the step that is planned; set by spec_begin_step() */
     uint32_t n_probes; /* probes that this step may still make */
@@ -81,13 +81,13 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
 /* Looks for a draft of @r, which lacks one token, and leaves it in r->spec. A search without a
  * result costs almost nothing. */
 void spec_propose(struct spec *s, struct request *r);
-/* Returns the tokens that a draft of @r is now expected to bring. */
+/* Returns the expected number of accepted tokens of the current draft of @r. */
 float spec_offers(struct spec *s, struct request *r);
 /* Returns how many tokens @source may draft for @r; 0: it rests. survival[i]: probability that its
  * first i + 1 tokens are right. *probe: see spec_probes(). */
 uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
                      float survival[DRAFT_MAX], bool *probe);
-/* Makes the next draft of @source for @r a probe; the step has one left. */
+/* Makes the next draft of @source for @r a probe; the step must have one left. */
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source);
 /* Returns whether the current draft is a probe: short, and tried whatever the estimates. */
 bool spec_probes(const struct request *r);
@@ -100,8 +100,8 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
 /* Lets the sources learn from the output of @r, which has ended. */
 void spec_finish(struct spec *s, const struct request *r);
 
-/* Accounts for a step without prefill of @n_seqs sequences that took @ns, where @expect_ns was
- * expected, and brought @n_tokens. */
+/* Notes that a step of @n_seqs sequences without prefill took @ns, with @expect_ns expected, and
+ * produced @n_tokens tokens. */
 void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
                   int64_t expect_ns);
 /* Returns the factor, at least 1, by which steps with drafts take longer than expected, relative to

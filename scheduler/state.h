@@ -68,13 +68,13 @@ void states_begin_drafts(struct states *s);
 bool states_may_draft(struct states *s);
 /* Gives the next backup copy to the item last added to @t, which drafts. */
 void states_back_up(struct states *s, struct batch *t);
-/* Saves the state after the rows of @r, the last ones in @t, which is expected to take @expect_ns:
- * where they end at a cut or far enough in an answer, and there is room. */
+/* Saves the state after the rows of @r, the last ones in @t, if they end at a cut or far enough in
+ * an answer and a snapshot is available. @expect_ns: expected time of @t. */
 void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns);
-/* Keeps the state before the draft of @it as a passing snapshot where it is at the end of a page
+/* Keeps the state before the draft of @it as a passing snapshot if it is at the end of a page and
  * far enough in an answer. The step has ended, and its results are not taken yet. */
 void states_keep_back_up(struct states *s, struct batch_item *it);
-/* Goes back, with the next step, to the state before a wrong draft of @it, and gives its snapshot,
- * if one was made, to the page, or back if the request has lost its pages. The step has ended and,
- * unless its request has ended too, batch_take() was called. */
+/* Restores, with the next step, the state before a wrong draft of @it. Gives the snapshot of @it,
+ * if one was made, to its page, or frees it if the request has lost its pages. The step has ended
+ * and, unless its request has ended too, batch_take() was called. */
 void states_take(struct states *s, struct batch_item *it);
