@@ -4,7 +4,7 @@
  * config - the options of weftd. One row each in config_table.c gives an option its key in the
  * file, its flag (`--key VALUE`), type, default, range, sentence, and the field that it sets.
  * Fields lie in the options of the module that uses them, which struct config embeds: nothing is
- * copied in between. A flag wins over the file, the file over the default.
+ * copied in between. A flag overrides the file, and the file overrides the default.
  *
  * The worker process gets the options of section [engine] as config_pack() writes them and reads
  * them into a struct config of its own, by the same table.
@@ -24,11 +24,11 @@
 #define EXIT_CONFIG 78 /* EX_CONFIG: systemd does not restart on it */
 #define EXIT_AGAIN 75  /* EX_TEMPFAIL: trying again may help */
 
-/* Strings are never NULL; lists end with NULL. Of the embedded structs the fields that have no row
- * are zero: the caller that opens the module sets them. */
+/* Strings are never NULL; lists end with NULL. Fields of embedded structs that have no row are
+ * zero: the caller that opens the module sets them. */
 struct config {
-    char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
-    char *mmproj; /* a path; "none"; "": what lies beside the model */
+    char *model, *model_name, *chat_template, *draft_model; /* paths, except model_name */
+    char *mmproj; /* a path; "none"; "": the file beside the model */
     uint32_t picture_min_tokens;
     bool picture_pads;
     char *system_prompt; /* a path; "": none */
@@ -79,7 +79,8 @@ struct option {
     size_t offset, size; /* place and size of the field in struct config */
     const char *initial; /* default as text */
     uint64_t min, max;   /* UINT, SIZE: accepted range */
-    const char *choices; /* CHOICE, some STRINGs: "a|b|c"; a UINT: a word for max; else NULL */
+    const char *choices; /* CHOICE, some STRINGs: "a|b|c"; a UINT: a word that stands for max; else
+                          * NULL */
     bool reloads;        /* SIGHUP applies it */
     const char *help;    /* one sentence */
 };
@@ -90,30 +91,32 @@ extern const uint32_t config_table_n;
 int config_init(struct config *c);    /* every option at its default; 0 or -ENOMEM */
 void config_deinit(struct config *c); /* may follow a failure of config_init() */
 
-/* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: KEY: REASON". */
+/* Reads an INI file. Returns 0, or -errno with one line in @err: "FILE:LINE: KEY: REASON". */
 int config_read_file(struct config *c, const char *path, struct err *err);
-/* Reads the preset of a model, a file of keys that need no section: those of one model, in [model]
- * and [engine]. As config_read_file(). */
+/* Reads the preset of a model like config_read_file(). Its keys are those of [model] and [engine]
+ * that concern one model, without sections. */
 int config_read_preset(struct config *c, const char *path, struct err *err);
-/* Makes @to, which is overwritten, a copy of @from. 0 or -errno; config_deinit() in either case. */
+/* Makes @to, which is overwritten, a copy of @from. Returns 0 or -errno; config_deinit() must
+ * follow in either case. */
 int config_clone(struct config *to, const struct config *from);
 /* Returns true if the @len bytes at @key name an option, or are "config". */
 bool config_has(const char *key, size_t len);
-/* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
- * or -errno with @err, also for an argument that is no option. */
+/* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped.
+ * Returns 0, or -errno with @err, also for an argument that is not an option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
 /* Returns the ADDRESS:PORT of a listen address that begins with tls:, else @address itself. */
 const char *config_without_tls(const char *address);
 /* Checks the rules between options, after all were read. Returns 0, or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
-/* Sets the option @key, which must exist, to the value @text. 0 or -errno with @err. */
+/* Sets the option @key, which must exist, to the value @text. Returns 0, or -errno with @err. */
 int config_set(struct config *c, const char *key, const char *text, struct err *err);
-/* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
+/* Gives option @o of @to the value that it has in @from. Returns 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);
 /* Appends each option of @section to @out as KEY NUL VALUE NUL. Returns 0 or -errno. */
 int config_pack(const struct config *c, const char *section, struct buf *out);
-/* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
+/* Sets the options that config_pack() wrote. Returns 0, -EPROTO: config_pack() cannot have written
+ * @data, or -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
 enum log_level config_log_level(const struct config *c); /* value of log-level */
@@ -123,8 +126,8 @@ bool config_drafts_from(const struct config *c, const char *name);
  * accepted, as a bit set: bit i stands for msg_draft_source[i]. */
 uint32_t config_no_sources(const struct config *c);
 
-/* Returns the key that an unknown @name probably means: a typing error, or the name that other
- * servers use. NULL: none is near. */
+/* Returns the key that an unknown @name probably means, because of a typing error or because other
+ * servers use that name. NULL: no key is similar. */
 const char *config_meant(const char *name);
 
 void config_print(FILE *out); /* the default configuration file */

@@ -9,7 +9,7 @@
 typedef int (*keyfile_pair)(void *ctx, const char *section, const char *name, const char *value,
                             struct err *err);
 
-/* Hands each pair of @path to @pair, up to the first that is wrong. 0, or -errno with @err, which
- * may be NULL; @param: what an error names that is not one of a pair. */
+/* Gives each pair of @path to @pair, until @pair returns an error. Returns 0, or -errno with @err,
+ * which may be NULL. @param: the name in errors that do not concern a pair. */
 int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *ctx,
                  struct err *err);

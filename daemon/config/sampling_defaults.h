@@ -9,7 +9,8 @@
  *      the model family             values that its makers publish, by architecture and name
  *      weft                         temperature 0.8, top_k 40, top_p 0.95, min_p 0.05
  *
- * `sampling = openai` replaces the last three by OpenAI's defaults: temperature 1, nothing cut off.
+ * `sampling = openai` replaces the last three layers by OpenAI's defaults: temperature 1, without
+ * truncation.
  */
 
 #include "base/gguf.h"
@@ -23,7 +24,8 @@ struct sampling_defaults {
                       * "family:NAME", "weft" or "openai" */
 };
 
-/* Fills @out for the model in @file, which its users know as @name. @option: the items of the
- * option `sampling`, ends with NULL. 0, or -EINVAL with @err for an item that is no parameter. */
+/* Fills @out for the model in @file, which clients call @name. @option: the items of the option
+ * `sampling`, ended by NULL. Returns 0, or -EINVAL with @err for an item that is not a
+ * parameter. */
 int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *file, const char *name,
                            char *const *option, struct err *err);

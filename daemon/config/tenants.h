@@ -8,6 +8,6 @@
 
 #include "api/api.h"
 
-/* Reads the *n tenants of file @path to *out, which the caller frees. A refusal is one line in
- * @err: "FILE:LINE: KEY: REASON". */
+/* Reads the *n tenants of file @path to *out, which the caller frees. Returns 0, or -errno with one
+ * line in @err: "FILE:LINE: KEY: REASON". */
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err);

@@ -16,8 +16,10 @@ struct admin_opts {
     void *ctx;
     const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
     void (*drain)(void *ctx);
-    /* 0, with the keys that need a restart added to @later; or -errno with the reason in @err. */
+    /* Reads the configuration again. Returns 0 and adds the keys that need a restart to @later, or
+     * -errno with the reason in @err. */
     int (*reload)(void *ctx, struct json *later, struct err *err);
-    /* 0: admin_upgrade_over() follows; or -errno with the reason in @err. */
+    /* Starts an upgrade. Returns 0: admin_upgrade_over() follows; or -errno with the reason in
+     * @err. */
     int (*upgrade)(void *ctx, struct err *err);
 };

@@ -12,16 +12,16 @@
 struct args {
     char **v; /* v[0]: the program; owned, ends with NULL */
     int n;
-    struct buf here;    /* the options that were passed over: "-fa, --jinja" */
+    struct buf here;    /* ignored options, because they always apply: "-fa, --jinja" */
     struct buf refused; /* a line for each option that cannot be used */
     uint32_t n_refused;
 };
 
-/* Translates @argv. 0 or -ENOMEM; args_deinit() in either case. */
+/* Translates @argv. Returns 0 or -ENOMEM; args_deinit() must follow in either case. */
 int args_translate(struct args *a, int argc, char **argv);
 void args_deinit(struct args *a);
 
-/* Reads the options into @c and finds the files of models that are named as weftctl models names
- * them. Writes the lines of options that were refused or passed over to @notes, which may be NULL.
- * 0 or -errno with @err. */
+/* Reads the options into @c and replaces names of models (as of weftctl models) by their files.
+ * Writes a line for refused and ignored options to @notes, which may be NULL. Returns 0, or -errno
+ * with @err. */
 int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *err);

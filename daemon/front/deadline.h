@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * deadline - the end of the process when its orderly end does not come: a thread that computes for
- * long without a pause, a loop that waits for something. Set by signal and timer, so that nothing
- * of the process needs to be able to run.
+ * deadline - ends the process if its orderly end takes too long, because a thread computes without
+ * a pause or a loop waits. A timer and a signal do it, so no thread of the process has to be able
+ * to run.
  */
 
 #include <stdint.h>

@@ -22,7 +22,7 @@ struct front {
     uint32_t max_connections;
     struct api *api;
     struct kept *kept;
-    struct kv_events *kv_events; /* NULL: none are wished for */
+    struct kv_events *kv_events; /* NULL: the options name no address */
     struct models *models;
     struct admin *admin;
     struct upgrade *upgrade;
@@ -34,12 +34,12 @@ struct front {
     uint64_t share_secret[2];
     char usage_path[PATH_MAX]; /* "": none */
     char status[400];          /* for the service manager, from was_ready on */
-    int next_pid;              /* process of the next daemon */
+    int next_pid;              /* process id of the next daemon */
     bool draining, closing, was_ready, handed_over;
-    bool gave_way; /* the device is the next daemon's, once it has asked for it */
+    bool gave_way; /* the next daemon has asked for the device, and has it */
     int exit_code;
 };
 
-/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms
- * (upgrade-timeout-ms where the next daemon serves). */
+/* Accepts no new requests and ends the front when the running ones have finished, or after
+ * drain-timeout-ms (upgrade-timeout-ms if the next daemon serves). */
 void front_start_drain(struct front *f);

@@ -14,19 +14,19 @@
 #include "daemon/front/service.h"
 #include "daemon/upgrade/upgrade.h"
 
-/* One that is listened on, or that this daemon got and will listen on. Invariant: an unwanted one
- * has an address and is not listened on; fd is open, or -1 once it was dropped. */
+/* A socket on which this daemon listens, or which it got and will listen on. Invariant: an unwanted
+ * socket has an address and is not listened on; fd is open, or -1 once it was dropped. */
 struct front_socket {
     int fd;
     bool admin; /* false: HTTP */
     bool tls;
     bool listens;
-    bool unwanted; /* the daemon before this one bound it, and it is not in the options any more */
+    bool unwanted; /* bound by the previous daemon, and not in the options any more */
     const char
         *address; /* address in the options if a daemon bound it; NULL: the service manager did */
 };
 
-/* Config from the beginning, api and admin from listeners_open() on. */
+/* config is set from the beginning, api and admin from listeners_open() on. */
 struct listeners {
     const struct config *config;
     struct api *api;
@@ -37,21 +37,21 @@ struct listeners {
 };
 
 /* Takes the descriptors that the service manager or the previous daemon passed: sockets, and files
- * for @kept. 0 or -errno with @err. */
+ * for @kept. Returns 0, or -errno with @err. */
 int listeners_take(struct listeners *l, struct kept *kept, struct err *err);
 /* Returns true if the service manager holds sockets: for HTTP, or for the admin socket. */
 bool listeners_managed(const struct listeners *l, bool admin);
-/* Binds the addresses of the options for which no socket was passed, and listens on these and on
- * the service manager's admin sockets, but in an upgrade. 0 or -errno with @err. */
+/* Binds the addresses of the options for which no socket was passed. Listens on these and on the
+ * service manager's admin sockets, except in an upgrade. Returns 0, or -errno with @err. */
 int listeners_open(struct listeners *l, struct err *err);
-/* Listens on the sockets that were passed. Clients that came earlier waited in their queues, also
- * across a restart. 0 or -errno with @err. */
+/* Listens on the sockets that were passed. Clients that connected earlier, also before a restart,
+ * have waited in the queues of the sockets. Returns 0, or -errno with @err. */
 int listeners_open_given(struct listeners *l, struct err *err);
 
-/* Adds all sockets to @f, the descriptors for the next daemon. 0 or -E2BIG. */
+/* Adds all sockets to @f, the descriptors for the next daemon. Returns 0 or -E2BIG. */
 int listeners_pass(const struct listeners *l, struct upgrade_files *f);
-/* Leaves the sockets to the next daemon, which listens on them: the end of this daemon removes no
- * file of a UNIX socket, and its admin socket takes no new clients. */
+/* Leaves the sockets to the next daemon, which listens on them: this daemon removes no file of a
+ * UNIX socket when it ends, and its admin socket accepts no new clients. */
 void listeners_hand_over(struct listeners *l);
 /* Takes over the sockets that the previous daemon bound: this daemon removes their files when it
  * ends. Closes those that the options no longer name. */

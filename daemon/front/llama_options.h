@@ -15,9 +15,9 @@ enum llama_kind {
     LLAMA_HERE,        /* always applies, or weftd decides it; no value */
     LLAMA_HERE_VALUE,  /* LLAMA_HERE with a value */
     LLAMA_HERE_SWITCH, /* LLAMA_HERE followed by "on", "off", "auto" or nothing */
-    LLAMA_REFUSED,     /* there is nothing like it: `ours` says what to do; no value */
+    LLAMA_REFUSED,     /* has no equivalent: `ours` says what to do; no value */
     LLAMA_REFUSED_VALUE,
-    LLAMA_CONTEXT, /* the rest have a meaning of their own in args.c */
+    LLAMA_CONTEXT, /* args.c treats this and the following kinds one by one */
     LLAMA_PARALLEL,
     LLAMA_UNIFIED,
     LLAMA_HOST,
@@ -38,5 +38,6 @@ struct llama_option {
     const char *ours;
 };
 
-/* Returns the row of @name, which is @len bytes long and has its dashes; NULL: none. */
+/* Returns the row of @name, which is @len bytes long and includes its dashes; NULL: there is
+ * none. */
 const struct llama_option *llama_option_find(const char *name, size_t len);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * next_daemon - an upgrade as the daemon that is replaced sees it: upgrade.h exchanges the messages
- * with the next daemon, this decides what the front does about each of them.
+ * next_daemon - the old daemon's side of an upgrade: upgrade.h exchanges the messages with the next
+ * daemon; this file decides what the front does at each of them.
  *
  *      start ──> opened: the workers give the device away
  *            ──> ready: requests under way are offered, the disk tier is left, "take" is said
@@ -14,9 +14,9 @@
 
 struct front;
 
-/* Makes f->upgrade. 0 or -ENOMEM. */
+/* Creates f->upgrade. Returns 0 or -ENOMEM. */
 int next_daemon_new(struct front *f);
-/* Starts the next daemon. @front is the struct front. 0, or negative with @err. */
+/* Starts the next daemon. @front is the struct front. Returns 0, or a negative value with @err. */
 int next_daemon_start(void *front, struct err *err);
 /* Offers the next daemon the requests of models that have not been offered. */
 void next_daemon_offer(struct front *f);

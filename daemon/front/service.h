@@ -16,34 +16,35 @@
 struct service_fd {
     int fd;
     bool admin;          /* true: named "admin", the admin socket; false: HTTP */
-    bool kept;           /* by service_keep(), of a process before this one; not a socket */
-    const char *address; /* value of listen or admin-socket for which the daemon before an upgrade
-                            bound the socket; NULL: the service manager bound it */
+    bool kept;           /* kept by service_keep() of an earlier process; not a socket */
+    const char *address; /* value of listen or admin-socket for which the previous daemon bound the
+                          * socket; NULL: the service manager bound it */
     char name[KEPT_NAME_MAX];
 };
 
 /* Checks that a UNIX socket can be made at @path, which the option @key names: its folder exists
- * and a file that is there already is a socket. libuv reports the first as a lack of permission,
- * the kernel the second as a socket in use. */
+ * and a file that is there already is a socket. Without this check, libuv would report a missing
+ * folder as a lack of permission, and the kernel would report a file as a socket in use. Returns 0,
+ * or -errno with @err. */
 int service_check_path(const char *key, const char *path, struct err *err);
 
-/* Sockets passed by socket activation or by the daemon before this one (upgrade.h), each of which
- * is checked to be a listening stream socket, and what was kept. Returns their number, or -EINVAL
- * with @err when what was passed cannot be used. Removes the variables from the environment. */
+/* Takes the sockets passed by socket activation or by the previous daemon (upgrade.h), and kept
+ * files. Checks that each socket is a listening stream socket. Returns the number of descriptors,
+ * or -EINVAL with @err if one cannot be used. Removes the variables from the environment. */
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err);
 
-/* Notifications: the model is served, keys are read again, the end has begun, one line for
- * people. */
+/* Notify the service manager: the model is served, keys are read again, the end has begun, the
+ * status line. */
 void service_ready(void);
 void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);
 void service_status(const char *text);
 
-/* Stops notifications: another process is, or still is, the service's main process. */
+/* Stops notifications, because another process is the service's main process. */
 void service_hold(void);
 /* Resumes notifications: this process has become the main one. */
 void service_release(void);
-/* Makes process @pid, of the same service, its main process, and holds. */
+/* Makes process @pid of the same service the main process, and stops notifications. */
 void service_hand_over(int pid);
 
 /* Lets the service manager hold the file @fd, too. It passes the file to the process after this

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * front_model - the served model as the front sees it: metadata and tokens of its file, its chat
- * template, the file of its draft model, all of them private copies. The weights are read by the
+ * front_model - the front's part of a served model: metadata and tokens of its file, its chat
+ * template and the file of its draft model, all of them private copies. The weights are read by the
  * worker, which gets the descriptors.
  */
 
@@ -24,7 +24,7 @@ struct front_model {
     struct buf template_text;  /* text of the configured or built-in template */
     struct buf system_text;
     char *name; /* name that clients use */
-    char *pair; /* api.pair points into it; NULL: it does not rank */
+    char *pair; /* api.pair points into it; NULL: the model does not rank */
     struct sampling_defaults sampling;
     struct model_header header;
     char fingerprint[24];
@@ -34,14 +34,14 @@ struct front_model {
     struct api_model api;
 };
 
-/* Opens what the options name and checks that the engine can compute it. @room: what OPEN will give
- * its worker besides the options, which decides memory_bytes. 0 or -errno with @err;
- * front_model_deinit() in either case. */
+/* Opens the files that the options name and checks that the engine can compute the model. @room:
+ * values of OPEN besides the options, on which memory_bytes depends. Returns 0, or -errno with
+ * @err; front_model_deinit() must follow in either case. */
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
                      struct err *err);
 void front_model_deinit(struct front_model *m);
 
-/* Fills in what only the worker knows, when it serves. */
+/* Fills in the values that only a serving worker knows. */
 void front_model_ready(struct front_model *m, const struct msg_ready *ready);
-/* Logs that the pages do not hold the model's context; for a configuration without max-context. */
+/* Logs that the pages do not hold the model's context, if the configuration has no max-context. */
 void front_model_warn_of_short_context(const struct front_model *m);

@@ -3,11 +3,11 @@
 /*
  * kv_events - tells routers which blocks the prefix cache of each model holds, as vLLM's KV events
  * do: batches in MessagePack from a PUB socket of ZeroMQ, numbered, and past batches again from a
- * ROUTER socket. docs/reference/kv-events.md has the form and who reads it.
+ * ROUTER socket. docs/reference/kv-events.md describes the format and the routers that read it.
  *
- * Nothing here waits for anyone, and nothing grows with how slow a reader is. A subscriber that is
- * too far behind misses batches, which it sees by the numbers. Past batches go out in parts, one
- * part in an iteration of the loop.
+ * The daemon never waits for a subscriber and keeps no more data for a slow one. A subscriber that
+ * falls too far behind misses batches and sees this by their numbers. Past batches go out in parts,
+ * one part in an iteration of the loop.
  */
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ struct kv_events_opts {
     const char *endpoint; /* address that the PUB socket binds, in ZeroMQ's form */
     const char *replay;   /* address that the ROUTER socket binds; "": none */
     const char *topic;    /* topic of all batches, before "@MODEL"; "": kv@HOST */
-    bool later;           /* another daemon has the addresses still: kv_events_bind() */
+    bool later;           /* another daemon still has the addresses: kv_events_bind() follows */
 };
 
 /* Opens the sockets. Returns 0, or -errno with @err: libzmq is missing, or an address cannot be
@@ -32,14 +32,14 @@ struct kv_events_opts {
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err);
 /* Binds the addresses as soon as the previous daemon has freed them. */
 void kv_events_bind(struct kv_events *e);
-/* Remembers the salt that @isolation_key was made with; @ctx: struct kv_events. The front's
- * api_opts.on_salt. */
+/* Implements api_opts.on_salt: remembers the salt from which @isolation_key was made. @ctx: struct
+ * kv_events. */
 void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt);
 /* Publishes the changes in the cache of @model as one batch; @m NULL: the cache is empty. */
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);
 /* Returns the counters, which live as long as @e; NULL for NULL. */
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e);
-/* Closes the sockets, so that another daemon can have the addresses, and the handles. Accepts
+/* Closes the handles and the sockets, so that another daemon can bind the addresses. Accepts
  * NULL. */
 void kv_events_close(struct kv_events *e);
 struct kv_events *kv_events_free(struct kv_events *e); /* after the loop has run out; NULL: NULL */

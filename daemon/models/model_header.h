@@ -22,7 +22,7 @@ struct model_header {
 
 /* Fills the header from the metadata and the list of tensors of @g. */
 void model_header_read(struct model_header *h, const struct gguf *g);
-/* Reads the file at @path. 0 or -errno, and then *h is zeroed. */
+/* Reads the file at @path. Returns 0, or -errno with *h zeroed. */
 int model_header_open(struct model_header *h, const char *path);
 /* Returns the longest context that the model can be served with by these options, before the
  * memory for it is known; 0: unknown. */

@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * model_share - tenants share the memory for models when not all models that are asked for fit:
- * start-time fair queueing. A tenant's virtual time is what the models that it uses have had of the
- * memory while another waited for room, divided by its weight. A model is loaded next for the
- * tenant with the least, and does not leave for a tenant that is not at least a quantum behind all
- * that use it. So a tenant whose requests name many models has the share of one, and another finds
- * its own model loaded for its share of the time.
+ * model_share - divides the memory for models among tenants when not all requested models fit, by
+ * start-time fair queueing. A tenant's virtual time is the memory that its models have used, times
+ * the duration, while another model waited for room, divided by the tenant's weight. The model of
+ * the tenant with the least virtual time is loaded next. A model is only unloaded for a tenant that
+ * is at least a quantum behind all of the model's users. A tenant whose requests name many models
+ * thus gets the share of one tenant, and another tenant finds its model loaded for its share of the
+ * time.
  *
- * Pure: the caller has the clock.
+ * All functions are pure: the caller passes the time.
  */
 
 #include <stdbool.h>
@@ -19,8 +20,8 @@
 #define MODEL_HOLD_NS 10000000000 /* time that an idle model is kept while another waits for room */
 #define MODEL_LEAD_NS 30000000000 /* virtual time by which a tenant may be ahead of virtual_ns */
 
-/* Users of a model: the last to come always counts, the others if they came within the last
- * MODEL_USE_NS, the latest first. No tenant is in it twice; each is known to the model_share. */
+/* Users of a model, the latest first. The latest always counts, the others if they used the model
+ * within the last MODEL_USE_NS. No tenant is listed twice; each is known to the model_share. */
 struct model_users {
     struct model_user {
         uint32_t tenant;
@@ -40,17 +41,17 @@ struct model_share {
 };
 
 void model_share_deinit(struct model_share *s); /* no tenant is known then */
-/* Notes that a request of @tenant names the model of @u. Without memory the tenant is not counted
- * separately. */
+/* Notes that a request of @tenant names the model of @u. If memory is short, the tenant is not
+ * counted separately. */
 void model_share_use(struct model_share *s, struct model_users *u, uint32_t tenant, double weight,
                      int64_t now);
 /* Charges the users of @u, in equal parts, for having had @part (0 to 1) of the memory for @ns. */
 void model_share_charge(struct model_share *s, const struct model_users *u, double part, int64_t ns,
                         int64_t now);
-/* Returns the least virtual time of the model's users; without users, that of a new one. */
+/* Returns the least virtual time of the model's users, or that of a new user if there are none. */
 double model_share_least(const struct model_share *s, const struct model_users *u, int64_t now);
-/* Advances the virtual time of new users. @least: least one of all models that are loaded or waited
- * for. */
+/* Advances the virtual time of new users. @least: the least virtual time of all models that are
+ * loaded or waited for. */
 void model_share_advance(struct model_share *s, double least);
 /* Returns true if the model of @u, which has had no request for @idle_ns, stays while the model of
  * @other waits for room: one of its users does not wait, is less than @quantum_ns ahead of a user

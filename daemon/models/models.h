@@ -2,27 +2,27 @@
 
 /*
  * models - all models that the daemon serves: the one of the option model, which is loaded at the
- * start, and those of presets and of a folder, which are loaded when a request names them. It
- * decides which workers there are.
+ * start, and those of presets and of a folder, which are loaded when a request names them. This
+ * file decides which models have workers.
  *
  *      ABSENT ──wanted──> OPENING ──> QUEUED ──> LOADING ──> READY ──> LEAVING ──> ENDING
  *         ^                  └───────────┴──────────┴──> FAILED                      │
  *         └──────────────────────────────────────────────────────────────────────────┘
  *
- * OPENING reads metadata and tokens on a thread, once; QUEUED waits for memory; LEAVING is READY
- * for requests that run, and takes no new ones; ENDING until the process is gone. FAILED is tried
- * again for a request that comes after a pause.
+ * OPENING: a thread reads metadata and tokens, once. QUEUED: the model waits for memory. LEAVING:
+ * running requests continue, new ones are not accepted. ENDING: the process has not ended yet.
+ * FAILED: a request that arrives after a pause makes weftd try again.
  *
  * Memory: what a model needs (weights, buffers, KV: by engine_fit() once its file was opened) is
- * counted from LOADING to ENDING, and the sum stays below models-memory. For one that is
- * QUEUED the least recently used model without a running request leaves; where all have some, the
- * one that has been there longest takes no new requests until its own have ended. A model does not
- * leave for a tenant that has had more of the memory than its own (model_share.h), and pinned ones
- * never do. So no running request is ended, no model waits for ever, and no tenant waits longer
- * because another's requests name many models.
+ * counted from LOADING to ENDING, and the sum stays below models-memory. To make room for a QUEUED
+ * model, the least recently used model without a running request leaves; if all have running
+ * requests, the model that has been loaded longest accepts no new ones and leaves when they have
+ * ended. A model does not leave for a tenant that has used more of the memory than the model's own
+ * tenants (model_share.h), and pinned models never leave. No running request is ended, no model
+ * waits for ever, and no tenant waits longer because another tenant's requests name many models.
  *
- * A daemon with the option model alone has one model that is always loaded, and none of this,
- * until keep-alive-s or the operator unloads that model.
+ * A daemon that has only the option model keeps that model loaded; keep-alive-s or the operator can
+ * unload it.
  */
 
 #include "api/api.h"
@@ -38,8 +38,8 @@ struct models_opts {
     struct clock *clock;
     struct kept *kept;
     struct kv_events *kv_events; /* NULL: events of the prefix caches are not published */
-    /* Another daemon runs beside this one: memory that is in use will not be free soon, and the
-     * disk tier is not used before models_use_disk(). */
+    /* Another daemon runs beside this one: memory in use will not be free soon, and the disk tier
+     * is not used before models_use_disk(). */
     bool beside;
     bool waits; /* the workers of the other daemon end before models_start() */
     /* File of the disk tier of the option model; -1: none. Other models have files beside it. */
@@ -49,23 +49,24 @@ struct models_opts {
     void (*on_answer)(void *ctx); /* an answer to models_offer(), for one model */
     /* Called once, when the first model is served; at once if none is loaded at the start. */
     void (*on_ready)(void *ctx);
-    /* The model of the option model cannot be served: workers_opts.on_refused. */
+    /* Reports that the model of the option model cannot be served (workers_opts.on_refused). */
     void (*on_refused)(void *ctx, const char *why, int error);
 };
 
-/* Reads presets and folder, and opens the model of the option model. 0 or -errno with @err. */
+/* Reads presets and folder, and opens the model of the option model. Returns 0, or -errno with
+ * @err. */
 int models_new(struct models **out, const struct models_opts *o, struct err *err);
-/* Makes the api that serves them. 0 or -errno. */
+/* Creates the api that serves the models. Returns 0 or -errno. */
 int models_open_api(struct models *m, const struct api_opts *o, struct api **out);
-/* api_opts.rescan, of a daemon with folders: adds new presets and files and withdraws those that
- * are gone, at most every two seconds. @wait may be NULL. */
+/* Implements api_opts.rescan for a daemon with folders: adds new presets and files and withdraws
+ * removed ones, at most every two seconds. @wait may be NULL. */
 bool models_rescan(void *models, struct api_rescan *wait);
-/* Operations on models that clients with the right may use, for a daemon with folders; the context
- * is struct models. */
+/* Operations on models for clients with the right to use them, in a daemon with folders; the
+ * context is struct models. */
 extern const struct api_manage models_manage;
-/* api_opts.sleep: models_unload() of the model @id. */
+/* Implements api_opts.sleep by models_unload() of the model @id. */
 int models_sleep(void *models, const char *id, struct err *err);
-/* Starts the workers of the models that are loaded at the start. 0 or -errno. */
+/* Starts the workers of the models that are loaded at the start. Returns 0 or -errno. */
 int models_start(struct models *m);
 /* Releases the files of the disk tier for another daemon: workers write the missing pages while
  * they serve, and then do not use the files any more. @left is called once, possibly before this
@@ -73,19 +74,19 @@ int models_start(struct models *m);
 void models_leave_disk(struct models *m, void (*left)(void *ctx));
 /* Uses the files of the disk tier as soon as no other daemon has them. */
 void models_use_disk(struct models *m);
-/* In an upgrade: ends the workers on a device; none is started before models_come_back().
- * Returns true if on_away() will be called when they are gone; false: there are none. */
+/* In an upgrade: ends the workers on a device; no worker is started before models_come_back().
+ * Returns true if on_away() will be called when the workers have ended; false: there are none. */
 bool models_give_way(struct models *m);
-/* Asks the next daemon to take the requests of each model that has some and has not asked: @send
- * hands it a socket for those of @name. on_answer() for each answer. */
+/* Asks the next daemon to take the requests of each model that has requests and has not asked yet:
+ * @send passes it a socket for the requests of @name. Calls on_answer() at each answer. */
 void models_offer(struct models *m, void (*send)(void *ctx, const char *name, int fd));
-/* Returns how many models have been given this answer. */
+/* Returns how many models have got the answer @answer. */
 uint32_t models_asked(const struct models *m, enum workers_answer answer);
-/* Moves the requests that the next daemon has accepted, and ends the workers that had them. */
+/* Moves the requests that the next daemon has accepted, and ends their workers here. */
 void models_move(struct models *m);
 /* Serves all models again, because there is no next daemon. */
 void models_come_back(struct models *m);
-/* For the next daemon: asks for the requests of model @name over the socket @fd, which is taken
+/* In the next daemon: asks for the requests of model @name over the socket @fd, which is taken
  * over. */
 void models_take_guests(struct models *m, const char *name, int fd);
 void models_stop(struct models *m);           /* kills all workers; no new one is started */
@@ -97,14 +98,15 @@ struct models_info {
     const char *name, *state; /* "absent", "opening", "queued", "loading", ... */
     const char *why;          /* "failed": the reason */
     const char *file;
-    uint64_t bytes; /* memory that it has, or would need */
+    uint64_t bytes; /* memory that it uses, or would need */
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;
-    int64_t idle_ms;   /* since its last request; -1: there was none */
-    int64_t unload_ms; /* until it is unloaded without another request; -1: it is not for that */
-    /* State of a swap. Two models share a name: "next" is the one that comes and "old" the one that
-     * goes; the one that is served has "under way", "done", "failed: ...", or "". */
+    int64_t idle_ms;   /* time since its last request; -1: there was none */
+    int64_t unload_ms; /* time until it is unloaded if no request arrives; -1: it is not unloaded
+                        * for this */
+    /* State of a swap, during which several models share a name: "next" for the new model, "old"
+     * for the replaced one; the served one has "under way", "done", "failed: ...", or "". */
     const char *swap;
     const struct api_model *info;
     const struct workers *workers;
@@ -112,8 +114,8 @@ struct models_info {
 
 /* Returns how many models models_info() describes, retired ones included. */
 uint32_t models_n(const struct models *m);
-/* Returns the name of the preset @i among those that could not be read when the folder was last
- * read, and its reason in *@why. NULL: there are no more. */
+/* Returns the name of preset @i of those that could not be read at the last scan of the folder,
+ * with the reason in *@why. NULL: there are no more. */
 const char *models_bad_preset(const struct models *m, size_t i, const char **why);
 /* Describes model @i, in the order of /v1/models; model 0 serves requests without a name. */
 void models_info(const struct models *m, uint32_t i, struct models_info *out);
@@ -121,18 +123,18 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out);
 uint64_t models_budget(const struct models *m);
 /* Returns the index of the model named @name, or -ENOENT with @err. */
 int models_index(const struct models *m, const char *name, struct err *err);
-/* Loads model @i, if it is not; or unloads it once its requests have ended: the next request loads
- * it again. 0, or -EBUSY with @err: it is pinned. */
+/* Load model @i if it is not loaded; unload it once its requests have ended, until the next request
+ * loads it again. Return 0, or -EBUSY with @err: it is pinned. */
 int models_load(struct models *m, uint32_t i, struct err *err);
 int models_unload(struct models *m, uint32_t i, struct err *err);
-/* Names a swap, pull or change of presets that is under way; NULL: there is none. */
+/* Returns the name of a swap, pull or change of presets that is under way; NULL: there is none. */
 const char *models_changing(const struct models *m);
-/* Names a model that is being loaded; NULL: there is none. */
+/* Returns the name of a model that is being loaded; NULL: there is none. */
 const char *models_loading(const struct models *m);
 /* Returns the backend of the first worker that computes on a device; NULL: none does. */
 const char *models_device(const struct models *m);
-/* Replaces model @i by the present content of @file (NULL: its own file), under its name and
+/* Replaces model @i by the current content of @file (NULL: its own file), under its name and
  * options. If there is room, the new worker starts beside the old one, which then finishes its
- * requests; otherwise the old one ends first, and requests wait. If the file cannot be loaded,
- * the old model stays. 0, or an error in @err: another change is under way. */
+ * requests; otherwise the old one ends first, and requests wait. If the file cannot be loaded, the
+ * old model stays. Returns 0, or a negative errno with @err: another change is under way. */
 int models_swap(struct models *m, uint32_t i, const char *file, struct err *err);

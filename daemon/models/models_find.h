@@ -1,6 +1,6 @@
 #pragma once
 
-/* models_find - which models there are beside that of the option model: presets, and the files of a
+/* models_find - finds the models beside that of the option model: presets, and the files of a
  * folder. */
 
 #include <dirent.h>
@@ -14,12 +14,12 @@ typedef int (*models_find_cb)(void *ctx, struct config *c, const char *name, uin
 typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why);
 
 /* Calls @cb for each preset of the option models, by name, and then for each file of models-dir
- * whose name no preset has. 0 or -errno with @err. A preset that cannot be read is given to @bad
- * and left out; where that is NULL it is the error. */
+ * whose name no preset has. Returns 0, or -errno with @err. A preset that cannot be read is given
+ * to @bad and left out; if @bad is NULL, it is an error. */
 int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
                     struct err *err);
-/* Checks as far as files tell that the models that the options name can be served: reads the one of
- * the option model and resolves presets. 0 or -errno with @err. */
+/* Checks by their files that the models in the options can be served: reads the file of the option
+ * model and resolves presets. Returns 0, or -errno with @err. */
 int models_check(const struct config *c, struct err *err);
-/* Returns whether @e is named as a preset, for scandir(). */
+/* Returns whether the name of @e is that of a preset file, for scandir(). */
 int models_is_preset(const struct dirent *e);

@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * models_presets - the files of presets that clients make. All of it reads and writes disks, and is
- * for a thread.
+ * models_presets - makes and removes the files of presets for clients. The functions read and write
+ * disks, so they run on a thread.
  */
 
 #include "daemon/config/config.h"
 
-/* A preset to be made or removed. A member that is NULL or 0 keeps the value of the base. */
+/* Preset to be made or removed. A member that is NULL or 0 leaves the value of the base model. */
 struct preset_change {
     struct config own;  /* the daemon's */
-    struct config base; /* options of the model it is made from */
-    char *name, *from;  /* from NULL: it is removed */
+    struct config base; /* options of the base model */
+    char *name, *from;  /* from: name of the base model; NULL: the preset is removed */
     char *sampling, *template, *system;
     uint32_t max_context;
     bool served; /* a model has the name already */
@@ -19,7 +19,7 @@ struct preset_change {
 
 enum { PRESET_NONE = 1 }; /* an answer of preset_remove() */
 
-/* Writes the preset and its texts. 0 or -errno with @err. */
+/* Writes the preset and the files of its texts. Returns 0, or -errno with @err. */
 int preset_make(const struct preset_change *p, struct err *err);
-/* Removes them. 0, PRESET_NONE: no preset has the name, or -errno with @err. */
+/* Removes them. Returns 0; PRESET_NONE: no preset has the name; or -errno with @err. */
 int preset_remove(const struct preset_change *p, struct err *err);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * models_private - one model of the daemon, and all of them: what the files that decide
- * (models.c) and that are asked by the operator (models_admin.c) share.
+ * models_private - the structs of one model and of all models, shared by the file that decides
+ * (models.c) and the files that operators and clients call (models_admin.c and others).
  */
 
 #include "daemon/models/front_model.h"
@@ -28,7 +28,7 @@ struct bad_preset {
 
 /* An operation that an api_task waits for (api_task.of) before the folders are read again. */
 struct models_doing {
-    void (*cancel)(struct models_doing *d); /* the end of the task is not reported */
+    void (*cancel)(struct models_doing *d); /* the end of the task is not reported then */
 };
 
 /* The folders being read again, or waiting for that (models_rescan.c). */
@@ -49,45 +49,45 @@ struct models_scan {
 };
 
 /*
- * One model. `front` is set once it was opened, and stays; `info` is what the api has of it. Its
+ * One model. `front` is set when it has been opened, and stays; `info` is the api's copy. Its
  * memory counts while it is LOADING, READY, LEAVING or ENDING. Invariants (models_set_state()):
- * from QUEUED to ENDING there is a front; old->next is this one, and next->old; a retired one has
- * neither; `opened` is the thread's from OPENING on; closing implies retired, and no model of the
- * api.
+ * from QUEUED to ENDING `front` is set; old->next and next->old are this model; a retired model has
+ * neither; `opened` belongs to the thread from OPENING on; closing implies retired and model ==
+ * NULL.
  */
 struct served {
     struct models *of;
-    struct config config; /* the daemon's, with what its preset says */
+    struct config config; /* the daemon's options, changed by the preset */
     char *name;
     struct api_model info;
     struct model *model; /* the api's handle of the model */
     struct workers *workers;
     struct front_model *front;
-    int disk_fd; /* file of the disk tier; -1: none, not loaded yet, or it is the first model, which
-                    has models_opts.disk_fd */
+    int disk_fd; /* file of the disk tier; -1: none, not loaded yet, or this is the first model,
+                  * which uses models_opts.disk_fd */
     enum served_state state;
     bool first, wanted;
     struct model_header header; /* header of a model that was not opened */
-    bool found;                 /* in a folder, and withdrawn when it is not there any more */
+    bool found;                 /* found in a folder, and withdrawn when it is removed there */
     bool stale;                 /* the preset has changed: the model is withdrawn and found anew */
     uint64_t file;              /* models_file_id() */
-    struct served *old, *next;  /* a swap under way: the model that this will replace, or that
-                                  will replace this */
-    bool retired;               /* to be freed when nothing uses it */
+    struct served *old, *next;  /* during a swap: the model that this one replaces, or that replaces
+                                 * this one */
+    bool retired;               /* freed when it is not used any more */
     bool closing;               /* the api has forgotten it */
     char why[400];              /* FAILED */
     char swap[400];             /* result of the last swap; "": none */
     uint32_t retry_ms, n_loads;
-    int64_t ready_ns, used_ns;     /* used_ns: it was asked for, or ready */
+    int64_t ready_ns, used_ns;     /* used_ns: time of the last request, or of READY */
     int64_t queued_ns, leaving_ns; /* when QUEUED, LEAVING was entered */
     int64_t loading_ns;            /* when loading began */
     int64_t load_ns;               /* duration of the last load */
     struct model_users users;
-    uint64_t file_bytes, bytes; /* bytes: that it has, or would need; the file's before that was
-                                   opened */
+    uint64_t file_bytes, bytes; /* bytes: memory that it uses or would need; file_bytes until the
+                                 * file was opened */
     struct msg_open room;       /* contents of its OPEN besides the options */
     float progress;
-    /* The reading of the file. */
+    /* Reading of the file on a thread. */
     uv_work_t work;
     struct front_model *opened;
     int open_result;
@@ -107,9 +107,10 @@ struct models {
     uint64_t available;        /* memory of the machine when the daemon started */
     int64_t started_ns;
     struct model_share share;
-    int64_t charged_ns; /* until then memory is charged */
+    int64_t charged_ns; /* time up to which memory is charged */
     uv_timer_t timer;
-    /* The disk tier (models_disk.c): whether another daemon has it, and models_leave_disk(). */
+    /* Disk tier (models_disk.c): whether another daemon has it, and the state of
+     * models_leave_disk(). */
     bool disk_waits;
     uint32_t n_disk_leaving;
     void (*disk_left)(void *ctx); /* NULL: nothing waits for it */
@@ -117,7 +118,7 @@ struct models {
     /* An upgrade (models_away.c). */
     bool away; /* the next daemon has the device: no worker is started */
     uint32_t n_giving_way;
-    struct list guest_links; /* guest_link.link: requests of the daemon before this one */
+    struct list guest_links; /* guest_link.link: requests of the previous daemon */
     struct api *api;
     struct models_scan scan;
     struct list pulls;   /* pull.link */
@@ -137,42 +138,41 @@ static inline bool has_memory(const struct served *s) {
 
 /* Asserts that the transition is legal (the table in models.c). */
 void models_set_state(struct served *s, enum served_state next);
-/* Decides in the next iteration of the loop what is loaded; nothing where models do not come and
- * go, or while the daemon stops. */
+/* Decides in the next iteration of the loop which models to load and unload. Does nothing if the
+ * daemon has one model only, or while it stops. */
 void models_decide_soon(struct models *m);
-/* Has the model loaded, as if a request waited for it. */
+/* Loads the model as if a request waited for it. */
 void models_want(struct served *s);
-/* Returns the time until the model is unloaded for want of requests; negative: never. */
+/* Returns the time in ms until the model is unloaded because of keep-alive-s; negative: never. */
 int64_t models_unload_ms(const struct served *s);
 /* Returns true if requests run on the model or wait for it. */
 bool models_has_requests(const struct served *s);
 /* Unloads the model, which is READY: it takes no new requests, and its worker ends after its last
  * one. */
 void models_leave(struct served *s);
-/* Adds a model with these options, which are taken over (zeroed), at the end. Returns 0 or
- * -ENOMEM. */
+/* Appends a model with options @c, which are taken over (zeroed). Returns 0 or -ENOMEM. */
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
 /* api_add_model() or api_new_model(). */
 typedef int models_make(struct api *a, const struct api_model *info, struct api_port *port,
                         struct model **out);
-/* Makes the workers and the api's model of @s, which models_add() has just added; after an error @s
- * is removed. 0 or -errno with @err. */
+/* Creates the workers and the api's model for @s, which models_add() has just added. Returns 0, or
+ * -errno with @err; @s is removed then. */
 int models_bring(struct served *s, models_make *make, struct err *err);
 /* Initialises the use of the disk tier, before a model has workers. */
 void models_disk_init(struct models *m);
 
-/* models_room.c: where not all that are asked for fit. */
+/* models_room.c: decides when not all requested models fit. */
 
-/* Returns the time of its last use: when a request named it, when it became ready, or when its last
- * request ended. */
+/* Returns the time of the model's last use: the last of these: a request named it, it became ready,
+ * its last request ended. */
 int64_t models_idle_since(const struct served *s);
 /* Returns true if @s may make room for @other: a pinned model only for its successor. */
 bool models_may_leave(const struct served *s, const struct served *other);
-/* Returns the model to unload for @for_it, among those that are not held: the least recently used
- * one without running requests, else the one that has been loaded longest, after a while. NULL:
+/* Returns the model to unload for @for_it, among the models that are not held: the least recently
+ * used one without running requests or, after a while, the one that has been loaded longest. NULL:
  * none yet. */
 struct served *models_choose_victim(const struct served *for_it);
-/* Returns the QUEUED model whose users have had least of the memory; of equals the one that has
+/* Returns the QUEUED model whose users have used the least memory; among equals, the one that has
  * waited longest. */
 struct served *models_first_queued(const struct models *m);
 /* Charges the models in memory to their users while a model waits for room. */
@@ -186,10 +186,12 @@ void models_open_disk(struct served *s);
 void models_disk_left(void *served); /* workers_opts.on_disk_left */
 void models_away(void *served);      /* workers_opts.on_away */
 void models_answered(void *served);  /* workers_opts.on_answer */
-/* Tells the old daemon whether its requests for @s may come: @s is READY, or cannot be loaded. */
+/* Tells the old daemon whether this one accepts its requests for @s, which is READY or cannot be
+ * loaded. */
 void models_answer_guests(struct served *s);
-/* Frees a model that was replaced and has no worker, when its last request has ended. A request
- * that is left waited for admission: its prompt is for this model, which is not loaded again. */
+/* Frees a model that was replaced and has no worker, when its last request has ended. A remaining
+ * request waited for admission: its prompt was made for this model, which is not loaded again, so
+ * the request fails. */
 void models_remove_retired(struct served *s);
 /* Returns the requests for @s (NULL: for all models) to the old daemon. */
 void models_close_guests(struct models *m, const struct served *s);
@@ -199,17 +201,19 @@ void models_free_guests(struct models *m); /* when the loop has run out */
 
 /* Returns a number that identifies the file at @path by its path, inode, size and time. */
 uint64_t models_file_id(const char *path);
-/* Reads the folders like models_rescan(), starting once more from now. False: no memory. */
+/* Reads the folders like models_rescan(), with a scan that starts after this call. Returns false if
+ * memory is short. */
 bool models_rescan_now(struct models *m, struct api_rescan *wait);
-/* Ends @t, whose operation has succeeded, when the folders were read again. False: no memory. */
+/* Ends @t, whose operation has succeeded, once the folders have been read again. Returns false if
+ * memory is short. */
 bool models_task_done(struct models *m, struct api_task *t);
-/* api_manage.pull, .cancel of any task; removes a file of the folder, likewise. */
+/* Implement api_manage.pull, .cancel for any task, and the removal of a file of the folder. */
 int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
 void models_cancel(void *models, struct api_task *t);
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);
 void models_pull_stop(struct models *m); /* kills the children of all pulls */
 /* Returns how many models requests can find. */
 uint32_t models_n_live(const struct models *m);
-/* Lets those continue that wait for the folders to be read, where that takes too long. */
+/* Lets requests that wait for a scan continue if it takes too long. */
 void models_rescan_tick(struct models *m);
 void models_rescan_deinit(struct models *m); /* when the loop has run out: no scan is under way */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * projector_file - the file of a model's image encoder: the one that the option mmproj names, or
- * the one that lies beside the model.
+ * projector_file - the file of a model's image encoder: the file that the option mmproj names, or
+ * the one beside the model.
  */
 
 #include "base/gguf.h"
@@ -18,9 +18,9 @@ struct projector_file {
     uint8_t id[32]; /* a digest of the file */
 };
 
-/* Opens the file for the model @file, whose tokens are those of @t. One beside the model that does
- * not fit it is left out, with a warning in the log. 0, or -errno with @err, which begins with the
- * option. */
+/* Opens the file for the model @file, whose tokens are those of @t. A file beside the model that
+ * does not fit it is ignored, with a warning in the log. Returns 0, or -errno with @err, which
+ * begins with the option. */
 int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
                         const struct tokenizer *t, struct err *err);
 void projector_file_deinit(struct projector_file *p);

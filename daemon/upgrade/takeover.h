@@ -1,6 +1,6 @@
 #pragma once
 
-/* takeover - the new daemon's side of an upgrade (upgrade.h). Where there is none every call does
+/* takeover - the new daemon's side of an upgrade (upgrade.h). Without an upgrade every call does
  * nothing. */
 
 #include <stdbool.h>
@@ -11,11 +11,11 @@ struct takeover_opts {
     uv_loop_t *loop;
     void *ctx;
     void (*load)(void *ctx); /* the old daemon's workers have ended (takeover_waits()) */
-    void (*take)(void *ctx); /* the old daemon lets go: accept, then takeover_taken() */
-    /* The old daemon asks this one to take its requests for model @name over the socket @fd, which
-     * is taken over. */
+    void (*take)(void *ctx); /* the old daemon stops accepting: accept, then takeover_taken() */
+    /* Called when the old daemon asks this one to take its requests for model @name over the socket
+     * @fd, which is taken over. */
     void (*guests)(void *ctx, const char *name, int fd);
-    void (*gone)(void *ctx); /* the old daemon has ended; before "take" this one must too */
+    void (*gone)(void *ctx); /* the old daemon has ended; before "take" this one must end, too */
 };
 
 /* Detaches from the parent, at the beginning of the process, since the service manager sees the end
@@ -24,7 +24,7 @@ void takeover_begin(const char *sources); /* sources: see upgrade.h */
 /* Returns the descriptors that were handed over, and their names, which live as long as the
  * process. The number may be 0. */
 int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
-/* Hears the old daemon from here on. 0 or -errno. */
+/* Begins to receive messages of the old daemon. Returns 0 or -errno. */
 int takeover_start(const struct takeover_opts *o);
 /* Tells the old daemon why this one cannot serve. */
 void takeover_failed(const char *why);
@@ -33,9 +33,10 @@ void takeover_failed(const char *why);
 bool takeover_waits(void);
 void takeover_opened(void); /* files and vocabularies are read */
 void takeover_ready(void);  /* the models that were asked for are served */
-void takeover_taken(void);  /* in takeover_opts.take(), once it accepts */
-/* Returns true if this daemon is to take over and has not been told to. */
+void takeover_taken(void);  /* called in takeover_opts.take(), once this daemon accepts */
+/* Returns true if this daemon was started to take over and "take" has not arrived yet. */
 bool takeover_is_pending(void);
 /* Returns true if the previous daemon still runs. */
 bool takeover_has_old(void);
-void takeover_close(void); /* hears no more; the old daemon sees the end of the process only */
+void takeover_close(void); /* receives no more messages; the old daemon sees only the end of the
+                            * process */

@@ -1,24 +1,24 @@
 #pragma once
 
 /*
- * compiler - grammars are compiled beside the step loop, by threads of the worker, and kept for
+ * compiler - compiles grammars on threads of the worker, beside the step loop, and keeps them for
  * the next request with the same text and isolation key. All functions are for the step thread.
  *
  *     ask ----> queued ----> with a thread ------> ready: n_refs requests use it; at 0 it may be
  *                 |                |               evicted, the least recently used one first '--
  *                 cancelled    |-- refused: the waiting requests get the error, and it is dropped
  *
- * One is compiled at a time. Tenants take turns of some milliseconds, also in the middle of a
- * compilation, so that a tenant with a hundred large schemas does not delay another's small one;
- * one that no request waits for any more ends. A grammar whose request
- * was present when a worker died is quarantined: compiled while nothing else runs, so that another
+ * One grammar is compiled at a time. Tenants take turns of some milliseconds, also in the middle of
+ * a compilation, so that a tenant with a hundred large schemas does not delay another tenant's
+ * small one. A compilation ends when no request waits for it any more. A grammar whose request was
+ * present when a worker died is quarantined: compiled while nothing else runs, so that another
  * death is blamed on it alone.
  *
- * Memory: what is not in use is kept up to max_bytes. What is in use, and the requests' places in
- * it, may take COMPILER_USED_FACTOR times as much, of which each tenant has its share by weight
- * (base/quota.h). Beyond it a request waits until others of its tenant have ended; those that run
- * go on. A grammar is charged to the tenant whose request made it one in use, and when the last
- * request of that tenant has ended to the one with the most.
+ * Memory: unused grammars are kept up to max_bytes. Grammars in use, with the matcher states of
+ * their requests, may take COMPILER_USED_FACTOR times as much; each tenant has its share of it by
+ * weight (base/quota.h). Beyond that a request waits until other requests of its tenant have ended;
+ * running requests continue. A grammar in use is charged to the tenant whose request used it first,
+ * and after that tenant's last request to the tenant with the most requests.
  */
 
 #include "base/err.h"
@@ -30,8 +30,8 @@ struct compiler;
 
 struct compiler_stats {
     uint32_t n_entries, n_queued, n_away; /* grammars: all, not begun, on a thread */
-    uint32_t n_held;                      /* requests that wait for room */
-    /* Memory in bytes: of all grammars, charged to tenants, of the matchers of requests, of the
+    uint32_t n_held;                      /* requests that wait for memory */
+    /* Memory in bytes: of all grammars; charged to tenants; of the matchers of requests; of the
      * token classes that grammars share. */
     size_t bytes, used, state_bytes, shared_bytes;
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns; /* ns: of compiling */
@@ -51,8 +51,8 @@ DEFINE_FREEP(struct compiler, compiler)
 const struct sched_constraints *compiler_source(struct compiler *c);
 /* Returns a descriptor that is readable when results can be delivered. */
 int compiler_fd(const struct compiler *c);
-/* Tells request @id its constraint or the error @why. Returns false if no such request waits; the
- * constraint is then not taken. */
+/* Delivers its constraint, or the error @why, to request @id. Returns false if no such request
+ * waits; the constraint is then not taken. */
 typedef bool (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
                                   const struct err *why);
 /* Calls @ready once for each waiting request whose result has arrived. Returns true if tasks came

@@ -13,7 +13,7 @@
 
 /* Statistics of a device; 0: not available. */
 struct device_state {
-    uint64_t memory_bytes, memory_used_bytes; /* used by all programs */
+    uint64_t memory_bytes, memory_used_bytes; /* memory used by all programs */
     uint64_t energy_mj;                       /* since the driver started */
     uint32_t power_mw, clock_mhz, celsius;    /* clock: of the multiprocessors */
     bool throttled;                           /* the clock is lowered for power or heat */
@@ -21,8 +21,9 @@ struct device_state {
 
 struct device_watch;
 
-/* Starts to watch the device at bus address @address (domain:bus:device.function). 0; -ENODEV:
- * there is no NVML, or it does not know the device; other -errno. @err says why. */
+/* Starts to watch the device at bus address @address (domain:bus:device.function). Returns 0;
+ * -ENODEV: there is no NVML, or it does not know the device; or another -errno. @err has the
+ * reason. */
 int device_watch_new(struct device_watch **out, const char *address, struct err *err);
 /* Returns the last state that was read; it changes once a second. @w NULL: all 0. */
 struct device_state device_watch_read(struct device_watch *w);

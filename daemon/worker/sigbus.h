@@ -1,7 +1,7 @@
 #pragma once
 
-/* sigbus - a mapped file that is cut off while it is read ends the process with an exit code and a
- * line, not with a signal that tells nothing. */
+/* sigbus - ends the process with an exit code and a message, instead of the signal SIGBUS, if a
+ * mapped file becomes shorter while it is read. */
 
 /* Makes a read beyond the end of a mapped file end the process with @code, after @line is written
  * to stderr ("": no line). @line must stay valid. Other causes of SIGBUS keep their effect. */

@@ -2,8 +2,8 @@
 
 /*
  * worker - the main loop of the worker process: it owns scheduler, pages, weights and device, has
- * no network, and hears and speaks only through the channel. daemon/workers/workers.c starts it
- * from the same executable, with the descriptors below and a clean environment.
+ * no network, and communicates only through the channel. daemon/workers/workers.c starts it from
+ * the same executable, with the descriptors below and a clean environment.
  */
 
 #include <stdbool.h>
@@ -30,10 +30,11 @@ enum worker_exit {
     WORKER_LOST = 3,
     WORKER_CHANNEL = 4,
     WORKER_CUT_OFF = 5, /* the model's file ended while it was read */
-    WORKER_SHORT = 6,   /* refused for want of memory or descriptors, which may pass */
+    WORKER_SHORT = 6,   /* refused because memory or descriptors are short, which may be
+                         * temporary */
 };
 
-/* The whole life of the worker process: started with WORKER_FLAG, it takes the descriptors above.
+/* Runs the worker process, which was started with WORKER_FLAG and has the descriptors above.
  * Returns the exit code, enum worker_exit. */
 int worker_main(int argc, char **argv);
 
@@ -42,10 +43,10 @@ int worker_main(int argc, char **argv);
 void worker_build_id(unsigned char out[20]);
 
 /*
- * Completes the engine's options of @c with what OPEN says besides them: sizes that a wish or what
- * is there decides; engine.block is set. What a worker opens, and what the front asks engine_fit()
- * about before one is started. True: the draft model is opened first, and `memory` is what it
- * leaves.
+ * Completes the engine's options of @c with the sizes in @m, which depend on other options and on
+ * the free memory, and sets engine.block. The worker opens the engine with these options; the front
+ * passes them to engine_fit() before it starts a worker. Returns true if the draft model must be
+ * opened first; `memory` is then the memory that the draft model leaves.
  */
 bool worker_engine_opts(struct config *c, const struct msg_open *m);
 /* Returns the options of the draft model, from a completed @c. The caller sets its file. */
@@ -53,7 +54,7 @@ struct engine_opts worker_draft_opts(const struct config *c);
 
 #define WORKER_ENVIRONMENT_MAX 32u
 
-/* Lists the variables that a worker gets: the level of the log, and of this process's environment
- * where logs go and in which format, the path of the driver's library, the devices that it may see,
- * and the backend's switches for measurements. */
+/* Lists the environment variables of a worker: the log level and, from this process's environment,
+ * the destination and format of logs, the path of the driver's library, the visible devices, and
+ * the backend's switches for measurements. */
 void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * faults - in how many deaths of a worker each request was present. Who is to blame for a death is
- * not known: the requests that were in flight are counted, and one that was present at several is
- * run alone (the scheduler's quarantine), then failed.
+ * faults - counts the deaths of workers at which each request was present. The request that caused
+ * a death is not known, so all requests in flight are counted. A request that was present at
+ * several deaths runs alone (the scheduler's quarantine), and then fails.
  */
 
 #include <stdint.h>
@@ -12,8 +12,8 @@
 
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
-/* The oldest row is used again: an id that died twice and was submitted again is among the newest.
- * Row i is in use when i < n. */
+/* Table of requests. The oldest row is used again, because an id that died twice and was submitted
+ * again is among the newest. Row i is in use when i < n. */
 struct faults {
     struct {
         uint64_t id;
@@ -22,11 +22,11 @@ struct faults {
     uint32_t n; /* written so far; the next is row[n % FAULTS_MAX] */
 };
 
-/* Counts a death for all that are in @page, which was shared with a process that has crashed and is
- * not trusted. */
+/* Counts a death for all requests in @page. The page was shared with a crashed process, so its
+ * content is not trusted. */
 void faults_note(struct faults *f, const struct crash_page *page);
 /* Returns the number of remembered deaths at which request @id was present. */
 uint32_t faults_of(const struct faults *f, uint64_t id);
-/* Keeps the record of death number @n in a file of folder @dir ("": the service manager's for
- * state), which takes the place of an older one. Its @path, or "": it is not kept. */
+/* Writes the record of death number @n to a file in folder @dir ("": the service manager's state
+ * folder), in place of an older one. Sets @path to its path, or to "" if it was not written. */
 void faults_write(const struct buf *record, const char *dir, uint32_t n, char *path, size_t size);

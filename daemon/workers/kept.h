@@ -1,15 +1,16 @@
 #pragma once
 
 /*
- * kept - packed weights that outlive their worker. Each lies in a file in memory of its own, which
- * the worker packs and seals (engine_opts.keep_fd) and the front holds: the worker that comes after
- * a death, beside it in a swap, or in the next daemon, to which the service manager passes them on,
- * uses what is there.
+ * kept - packed weights that outlive their worker. The weights of each model are in a file in
+ * memory, which the worker packs and seals (engine_opts.keep_fd) and the front holds. Later workers
+ * use it: after a death, during a swap, or in the next daemon, to which the service manager passes
+ * the file.
  *
  *      claim ──> empty ──confirm──> kept <──inherit
  *                  └────── release of the last user ──> freed
  *
- * What a worker says of it does not count: a file is kept if its seals and header are right.
+ * The front does not trust a worker's report: it keeps a file only if its seals and header are
+ * right.
  */
 
 #include <stdbool.h>
@@ -33,17 +34,17 @@ int kept_new(struct kept **out, const struct kept_opts *o);
  * NULL. */
 struct kept *kept_free(struct kept *k);
 
-/* Takes over the file that the service manager kept under @name, or closes it if it is of no
- * use. */
+/* Takes over the file that the service manager kept under @name, or closes it if it cannot be
+ * used. */
 void kept_inherit(struct kept *k, int fd, const char *name);
-/* Returns the file kept under @key, or a new empty one. NULL: none can be made. */
+/* Returns the file kept under @key, or a new empty one. NULL: no file can be created. */
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
-int kept_fd(const struct kept_file *f); /* stays the file's */
+int kept_fd(const struct kept_file *f); /* remains owned by @f */
 /* Notes that a worker has opened its model with the file. Returns true if the weights are in it;
  * the file is kept from now on. */
 bool kept_confirm(struct kept_file *f);
 /* Ends one user's claim; NULL does nothing. The last user's call frees the memory once no worker
- * has it. @bad: the file is not given to another user. */
+ * has it. @bad: the file must not be used again. */
 void kept_release(struct kept_file *f, bool bad);
 
 /* Returns the memory in bytes of inherited files that no model has claimed, except that of @but

@@ -3,10 +3,10 @@
 /*
  * worker_chan - the front's end of a worker's channel, on the event loop.
  *
- * A fast worker answers what is submitted while its answers are read, so the channel may never be
- * empty. What one iteration of the loop takes from it is therefore bounded by time: the rest has
- * its turn in the next iteration, after the other clients' sockets. A frame may hold the events of
- * many requests, so a turn may also end between two parts of a frame.
+ * A fast worker may answer submitted requests while earlier answers are read, so the channel may
+ * never become empty. Reading is therefore bounded by time: the remaining frames are read in the
+ * next iteration of the loop, after the clients' sockets. A frame may hold the events of many
+ * requests, so a turn may also end between two parts of a frame.
  */
 
 #include <stdbool.h>
@@ -20,18 +20,18 @@ struct worker_chan_opts {
     uv_loop_t *loop;
     struct clock *clock;
     void *ctx;
-    /* A frame has come. True: it has parts, and its data stays valid until part() is false. Either
-     * may close the channel. */
+    /* Takes a frame. Returns true if it has parts; its data then stays valid until part() returns
+     * false. Either function may close the channel. */
     bool (*frame)(void *ctx, const struct chan_frame *f);
-    /* The next part of the last frame. False: there is none. */
+    /* Takes the next part of the last frame. Returns false if there is none. */
     bool (*part)(void *ctx);
-    /* The channel has ended in both directions; called once, and may close the channel. NULL: the
-     * owner notices otherwise. */
+    /* Called once when the channel has ended in both directions; may close the channel. NULL: the
+     * owner notices the end by other means. */
     void (*ended)(void *ctx);
 };
 
-/* `rest` is active while something may be left of a turn. has_parts implies open; a channel that is
- * dead stays open until it is closed. */
+/* `rest` is active while frames of the last turn may be left. has_parts implies open; a channel
+ * that is dead stays open until it is closed. */
 struct worker_chan {
     struct worker_chan_opts opts;
     struct chan chan;
@@ -52,5 +52,5 @@ void worker_chan_close(struct worker_chan *c);
 int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload);
 /* Returns the number of bytes that the socket has not taken yet. */
 size_t worker_chan_queued(const struct worker_chan *c);
-/* Takes all that has arrived, however long that is: the worker is gone and says no more. */
+/* Reads all remaining frames without a time limit, because the worker has ended. */
 void worker_chan_drain(struct worker_chan *c);

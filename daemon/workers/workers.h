@@ -10,13 +10,15 @@
  *                  v  │                v                        give_way ──> AWAY ──> DOWN
  *                 DOWN <───────────────┘   unload ──> IDLE ──> start    stop ──> STOPPED
  *
- * A worker that dies takes no stream with it: the front submits every live request again with the
- * tokens it has, and promise 1 makes the stream go on as if nothing had happened. The page shared
- * with the worker (struct crash_page) names the requests that are suspected of a death.
+ * The death of a worker ends no stream: the front submits every live request again with its tokens
+ * so far, and by promise 1 (docs/design/architecture.md) the stream continues with the same tokens.
+ * The page shared with the worker (struct crash_page) names the requests that are suspected of a
+ * death.
  *
  * Streams wait only while a new worker can be expected. When several starts in a row have failed,
- * or the model's file is no longer the one that was opened (another model would continue the
- * streams), all waiting requests fail with the reason; starts go on with growing pauses.
+ * or the model's file has changed since it was opened (another model would continue the streams),
+ * all waiting requests fail with the reason; the front continues to start workers, with growing
+ * pauses.
  */
 
 #include "api/api.h"
@@ -30,23 +32,23 @@ struct workers_opts {
     uv_loop_t *loop;
     const struct config *config;
     /* Files whose descriptors every worker gets. draft: NULL without a draft model. */
-    const struct gguf *file, *draft, *projector; /* projector: or NULL, likewise */
+    const struct gguf *file, *draft, *projector; /* draft, projector: NULL if there is none */
     uint64_t kv_bytes;     /* preferred memory for pages, unless kv-memory is given; 0: any */
-    uint64_t memory_bytes; /* memory that a worker may take, the same at every start; 0: no limit */
+    uint64_t memory_bytes; /* memory limit of a worker, the same at every start; 0: no limit */
     int disk_fd;           /* passed to every worker; -1: none */
-    bool disk_waits;       /* another daemon uses it until workers_use_disk() */
+    bool disk_waits;       /* another daemon uses the file until workers_use_disk() */
     struct kept *kept;     /* stores weights between workers */
     struct clock *clock;
     void *ctx;
     /* Called when the first worker since the start or since workers_unload() is ready: the model
      * is served from now on. */
     void (*on_ready)(void *ctx, const struct msg_ready *m);
-    /* Called if no worker has served since then: one gave the reason @why (-EINVAL), or several
-     * died without one (-EAGAIN). */
+    /* Called if no worker has become ready since then: a worker reported the reason @why (-EINVAL),
+     * or several died without a reason (-EAGAIN). */
     void (*on_refused)(void *ctx, const char *why, int error);
     /* The next four are for a model that is loaded on demand: a request waits for it
-     * (api_port.want); a tenant uses it; loading has progressed to @fraction; workers_unload()
-     * is done and the process is gone. */
+     * (api_port.want); a tenant uses it; loading has progressed to @fraction; the process has ended
+     * after workers_unload(). */
     void (*want)(void *ctx);
     void (*use)(void *ctx, uint32_t tenant, double weight); /* api_port.use */
     void (*on_progress)(void *ctx, float fraction);
@@ -60,22 +62,24 @@ struct workers_opts {
     /* Called with changes of the worker's prefix cache; @m NULL: it is empty. A NULL function:
      * changes are not reported. */
     void (*on_blocks)(void *ctx, const struct msg_blocks *m);
-    /* workers_stop() is done: workers_free() may follow. */
+    /* Called when workers_stop() is done: workers_free() may follow. */
     void (*on_closed)(void *ctx);
 };
 
-/* Statistics for the admin socket: those of all workers, and the last report of the present one. */
+/* Statistics for the admin socket: sums over all workers, and the last report of the current
+ * one. */
 struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
     int pid;              /* 0: none */
     const char *weights;  /* weights of the last ready worker: own, packed, kept; "" */
-    const char *failure;  /* why none can be started, if it is known; else "" */
+    const char *failure;  /* reason why no worker can be started, if it is known; else "" */
     int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
     struct msg_stats last;
 };
 
-/* Prepares what all workers share: this executable, the crash page. 0 or -errno with @err. */
+/* Prepares what all workers share: this executable, the crash page. Returns 0, or -errno with
+ * @err. */
 int workers_new(struct workers **out, const struct workers_opts *o, struct err *err);
 struct workers *workers_free(struct workers *w); /* after workers_stop() and the loop has run out */
 
@@ -88,15 +92,15 @@ void workers_set_files(struct workers *w, const struct gguf *file, const struct 
                        const struct gguf *projector, uint8_t (*keys)[ENGINE_KEEP_KEY]);
 /* Sets the file of the disk tier, which workers wait for until workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
-/* Lets this worker and later ones use the file: no other daemon has it. */
+/* Lets this worker and later ones use the file of the disk tier, which no other daemon has. */
 void workers_use_disk(struct workers *w);
 /* Releases the file for another daemon. Returns true if on_disk_left() will be called when no
  * process uses it any more; false: none uses it. */
 bool workers_leave_disk(struct workers *w);
-/* Starts the first worker. 0 or -errno. Later ones start without a call. */
+/* Starts the first worker. Returns 0 or -errno. Later workers are started without a call. */
 int workers_start(struct workers *w);
-/* Ends the worker, or the attempts to start one. None is started before workers_start(), which
- * may be called after on_unloaded(). No generation may be at the worker. */
+/* Ends the worker, or the attempts to start one. No worker is started before the next
+ * workers_start(), which may be called after on_unloaded(). The worker must have no generation. */
 void workers_unload(struct workers *w);
 /* Loads the model on demand (api_port.want) from here on. */
 void workers_on_demand(struct workers *w);
@@ -108,18 +112,18 @@ void workers_offer(struct workers *w, int fd);
 /* Answer to workers_offer() so far; opts.on_answer reports changes. */
 enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
 enum workers_answer workers_answer(const struct workers *w); /* any number of times */
-/* Ends the process, so that another one can have its memory and device. Requests wait, or move
- * to the next daemon if it has accepted them. Returns true if on_away() will be called when the
- * process is gone; false: there is none. */
+/* Ends the process, so that another one can use its memory and device. Requests wait, or move to
+ * the next daemon if it has accepted them. Returns true if on_away() will be called when the
+ * process has ended; false: there is no process. */
 bool workers_give_way(struct workers *w);
-/* Starts a worker again if one gave way, because there is no next daemon. */
+/* Starts a worker again after workers_give_way(), because there is no next daemon. */
 void workers_come_back(struct workers *w);
 /* Returns the READY of the last worker; empty: there was none. */
 const struct buf *workers_ready(const struct workers *w);
 
 /* Returns the flight recorder. The worker writes it meanwhile, so readers check every value. */
 const struct flight *workers_flight(const struct workers *w);
-/* Writes the whole recording in the form of proto/flight_file.h. 0, -errno. */
+/* Writes the whole recording in the format of proto/flight_file.h. Returns 0 or -errno. */
 int workers_dump(const struct workers *w, struct buf *out);
 /* Reports the tenants' use of the device by another worker. */
 void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n);

@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * workers_private - the object that the files of the workers share: workers.c, which has processes,
- * workers_open.c, what these are opened with, and workers_away.c, where the next daemon takes their
- * place.
+ * workers_private - the object shared by workers.c (the processes), workers_open.c (descriptors and
+ * options of a process) and workers_away.c (the move to the next daemon).
  */
 
 #include <uv.h>
@@ -27,10 +26,10 @@ enum workers_state {
 enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_TAKEN };
 
 /*
- * process_open: the process or its handle still exists. Invariants (check()): chan.open
- * implies it, and LOADING and SERVING imply both; SERVING and only that, or one that has been it,
- * has was_ready; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED,
- * ACCEPTED and TAKEN. In DOWN there is no process only until the pause is over.
+ * process_open: the process or its handle still exists. Invariants (check()): chan.open implies it,
+ * and LOADING and SERVING imply both; was_ready is set in SERVING and in states that follow it
+ * only; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED, ACCEPTED and
+ * TAKEN. In DOWN without a process, a pause before the next start is running.
  */
 struct workers {
     struct api_port port;
@@ -39,13 +38,14 @@ struct workers {
     enum workers_state state;
     bool served;      /* some worker was READY once */
     bool was_ready;   /* the present worker was READY */
-    char backend[16]; /* backend, which its successors keep for the same tokens; "": none */
-    bool placed;      /* experts stay where `experts` says: that is part of what it computes */
+    char backend[16]; /* backend of the first worker, which later ones keep for the same tokens; "":
+                       * none */
+    bool placed;      /* experts stay where `experts` says, because the output depends on it */
     struct expert_file experts;
     uv_process_t process;
     uv_timer_t watch, restart;
     bool process_open, killed_for_hang;
-    bool open_sent;    /* to this worker */
+    bool open_sent;    /* OPEN was sent to this worker */
     bool leaving_disk; /* on_disk_left() is to be called */
     struct worker_chan chan;
     enum workers_next next;
@@ -58,18 +58,18 @@ struct workers {
     struct flight *flight; /* recorder of this worker and its predecessors */
     int64_t started_ns;    /* start of the process */
     int64_t progress_ns;   /* last change of its step count */
-    int64_t watched_ns;    /* when this was last looked at */
+    int64_t watched_ns;    /* time of the last check */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
-    uint32_t n_failed; /* starts in a row that came to nothing */
-    int64_t down_ns;   /* when the last worker that served was lost */
+    uint32_t n_failed; /* starts in a row that failed */
+    int64_t down_ns;   /* time when the last serving worker was lost */
     bool file_changed; /* the change of the file was logged */
     struct faults faults;
     uint8_t (*keys)[ENGINE_KEEP_KEY];
     struct kept_file *kept[2]; /* weights of the model and of the draft model; NULL: they stay the
                                   worker's own memory */
     const char *weights;       /* see workers_stats */
-    char refusal[400];         /* reason of the present worker; "": none */
+    char refusal[400];         /* reason that the current worker gave; "": none */
     char failure[400];         /* reason passed to api_worker_failed(); "": none */
     struct msg_stats last;
     bool has_stats;
@@ -77,13 +77,13 @@ struct workers {
 
 /* Changes the state; no other function does. */
 void workers_set_state(struct workers *w, enum workers_state next);
-/* Tells the api the next of `events`, which are those of one step; that may end any generation, and
- * start others by it. As msg_events_next(). */
+/* Passes the next of `events`, the events of one step, to the api, which may end any generation and
+ * so start others. Returns as msg_events_next(). */
 int workers_next_event(struct workers *w);
 /* Returns the number of deaths of its workers at which request @id was present; for
  * api_worker_up(). */
 uint32_t workers_n_faults(struct api_port *p, uint64_t id);
-/* Ends the process, which has time to write for its disk where it @served. */
+/* Ends the process. @served: it gets time to write to its disk tier. */
 void workers_end_process(struct workers *w, bool served);
 /* Schedules the start of the next worker; the state is DOWN, without a process. */
 void workers_schedule_restart(struct workers *w);
@@ -95,8 +95,7 @@ void workers_gone(struct workers *w);
 /* workers_open.c */
 
 /* A worker's descriptors in the order of enum worker_fd: files of the model and the draft model,
- * then the projector's, the disk tier's, packed weights and the experts' file, as far as there are
- * any. */
+ * the projector, the disk tier, packed weights and the experts' file, each if there is one. */
 struct workers_fds {
     uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 5];
     uint32_t n, n_shards;
