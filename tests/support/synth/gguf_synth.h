@@ -58,8 +58,8 @@ struct synth_shape {
      * in the table of n-grams. */
     uint32_t n_stream, n_low, n_index, index_dim, n_chosen, n_table;
     /* deepseek4, which has n_stream, n_index and index_dim, too, and chooses n_chosen blocks: parts
-     * of attention's output, and values of each. bailingmoe3: groups of experts, of which each
-     * token uses half; 0: none. */
+     * of attention's output, and values of each. deepseek2, bailingmoe3: groups of experts, of
+     * which each token uses half; 0: none. */
     uint32_t n_group, out_rank;
     uint32_t n_head_window;    /* step35: heads of layers with a window */
     uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */

@@ -142,6 +142,8 @@ static void write_latent(struct gguf_write *w, const struct synth_shape *s, cons
         {"expert_shared_count", 1},
         {"expert_shared_feed_forward_length", s->n_shared},
         {"expert_gating_func", 2},
+        {"expert_group_count", s->n_group},
+        {"expert_group_used_count", s->n_group / 2},
         {"nextn_predict_layers", s->n_mtp},
     };
     char text[96];
@@ -157,8 +159,6 @@ static void write_bailing3(struct gguf_write *w, const struct synth_shape *s) {
     const struct key keys[] = {
         {"ssm.conv_kernel", 4},
         {"kda.head_dim", s->v_dim},
-        {"expert_group_count", s->n_group},
-        {"expert_group_used_count", s->n_group / 2},
     };
 
     write_latent(w, s, "bailingmoe3");

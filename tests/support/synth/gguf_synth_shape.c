@@ -242,15 +242,24 @@ static int check_deepseek4(const struct synth_shape *s, struct err *err) {
                    "n_head, out_rank, n_shared = n_ff, n_index, n_chosen and n_stream");
 }
 
-static int check_bailing3(const struct synth_shape *s, struct err *err) {
-    uint32_t n = s->n_group ? s->n_group : 2;
+static int check_latent(const struct synth_shape *s, struct err *err) {
+    const char *name = synth_arch_name(s->arch);
 
-    if (s->period && s->period <= s->n_layer && s->v_dim % 16 == 0 && n % 2 == 0 &&
-        s->n_expert % n == 0 && s->n_used <= s->n_expert / 2)
-        return 0;
-    return err_set(err, 0, NULL,
-                   "shape: bailingmoe3 needs period at most n_layer, v_dim a multiple of 16, and "
-                   "n_group even, a divisor of n_expert, with n_used experts in half of them");
+    if (s->n_kv != 1 || !s->kv_rank || !s->v_dim || !s->n_shared || !s->n_rot ||
+        s->n_rot >= s->head_dim || (s->n_lead && !s->n_dense))
+        return err_set(err, 0, NULL,
+                       "shape: %s needs n_kv 1, kv_rank, v_dim, n_shared, n_rot below "
+                       "head_dim, and n_dense for n_lead",
+                       name);
+    if (s->n_group && (s->n_group % 2 || s->n_expert % s->n_group || s->n_used > s->n_expert / 2))
+        return err_set(err, 0, NULL,
+                       "shape: %s needs n_group even, a divisor of n_expert, with n_used experts "
+                       "in half of them",
+                       name);
+    if (s->arch == SYNTH_BAILING3 && (!s->period || s->period > s->n_layer || s->v_dim % 16))
+        return err_set(err, 0, NULL,
+                       "shape: %s needs period at most n_layer, and v_dim a multiple of 16", name);
+    return 0;
 }
 
 /* Checks the rules of single architectures. */
@@ -278,14 +287,9 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
         return err_set(err, 0, NULL, "shape: gemma4-assistant, and nothing else, needs n_embd_out");
     if (s->n_embd_out && s->n_embd > s->n_embd_out)
         return err_set(err, 0, NULL, "shape: gemma4-assistant is at most n_embd_out wide");
-    if (synth_is_latent(s) && (s->n_kv != 1 || !s->kv_rank || !s->v_dim || !s->n_shared ||
-                               !s->n_rot || s->n_rot >= s->head_dim || (s->n_lead && !s->n_dense)))
-        return err_set(err, 0, NULL,
-                       "shape: %s needs n_kv 1, kv_rank, v_dim, n_shared, n_rot below "
-                       "head_dim, and n_dense for n_lead",
-                       name);
-    if (s->arch == SYNTH_BAILING3)
-        return check_bailing3(s, err);
+    int r = synth_is_latent(s) ? check_latent(s, err) : 0;
+    if (r < 0 || s->arch == SYNTH_BAILING3)
+        return r;
     if (s->arch == SYNTH_DEEPSEEK4)
         return check_deepseek4(s, err);
     if (!synth_is_hybrid(s))
