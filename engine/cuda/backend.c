@@ -10,6 +10,7 @@
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/ranks/ranks.h"
+#include "engine/experts.h"
 #include "engine/prove.h"
 #include "engine/quant.h"
 
@@ -512,11 +513,11 @@ static bool has_relu_gates(const struct model_op *op) {
 
 /* Returns the property of a ROUTE, EXPERTS or SHARED op that is not computed, in words, or NULL. */
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
-    static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && ROUTE_PICKS == 32, "said below");
+    static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && EXPERT_GROUPS_MAX <= ROUTE_GROUPS &&
+                      ROUTE_PICKS == 32,
+                  "said below");
     if (s->n_expert_used > ROUTE_PICKS)
         return "more than 32 experts for a token";
-    if (s->n_expert_group)
-        return "experts in groups";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts without a norm before them";
     if (op->kind == OP_SHARED && op->branch)

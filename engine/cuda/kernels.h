@@ -445,6 +445,7 @@ extern const bool matmul_wgmma_built; /* with code for a Hopper */
 #define ROUTE_ROWS (CUDA_THREADS / 32u) /* rows of a block of route() */
 #define ROUTE_PICKS 32u                 /* experts of a row, at most */
 #define ROUTE_EXPERTS 1024u             /* experts, at most */
+#define ROUTE_GROUPS 64u                /* groups of experts, at most */
 
 /* Up to so many pairs of a row and an expert that it picked, of one expert: list[expert][first] and
  * those behind it: row ROUTE_PICKS + k for pick k of a row. */
@@ -473,8 +474,8 @@ struct expert_slots {
 struct route_args {
     const struct batch_head *batch;
     const float *logits, *bias; /* [rows][n_expert]; of the choice alone, or NULL */
-    uint32_t n_expert, n_used, columns, n_tokens;
-    uint32_t gating, normalize;     /* struct expert_rule */
+    uint32_t n_expert, n_used, columns, n_tokens, stride;
+    uint32_t gating, normalize, n_group, n_group_used; /* struct expert_rule */
     const int32_t *table, *sampled; /* [n_tokens][n_used] the picks, or NULL; embed_args */
     float in_scale, scale;          /* factor of the logits; factor of the weights */
     const uint32_t *slot;           /* [n_expert] the device's numbers; NULL: it has all of them */
@@ -482,7 +483,6 @@ struct route_args {
     uint32_t *expert;               /* [pairs] */
     float *weight;                  /* [pairs] */
     uint32_t *list;                 /* [n_expert][stride] */
-    uint32_t stride;
     uint32_t *count; /* [n_expert], then arrived: zeros, and zeros again when it ends */
     struct expert_item *item;
     uint32_t *n_items;

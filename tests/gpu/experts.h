@@ -11,6 +11,7 @@
 struct route_case {
     uint32_t n_rows, n_expert, n_used, columns;
     bool sigmoid, normalize, bias;
+    uint32_t n_group, n_group_used;
 };
 
 /* Numbers with ties, infinities and what is no number. */
@@ -65,6 +66,8 @@ static void check_route(const struct route_case *c) {
                                      .scale = 1.5f,
                                      .gating = c->sigmoid ? GATING_SIGMOID : GATING_SOFTMAX,
                                      .normalize = c->normalize,
+                                     .n_group = c->n_group,
+                                     .n_group_used = c->n_group_used,
                                      .bias = c->bias ? bias : NULL};
     char name[80];
 
@@ -79,6 +82,8 @@ static void check_route(const struct route_case *c) {
         .columns = c->columns,
         .gating = c->sigmoid,
         .normalize = c->normalize,
+        .n_group = c->n_group,
+        .n_group_used = c->n_group_used,
         .in_scale = 1,
         .scale = rule.scale,
         .expert = device_new(n_pairs * 4),
@@ -103,8 +108,9 @@ static void check_route(const struct route_case *c) {
             wrong += right[k].expert != expert[r * c->n_used + k] ||
                      mx_bits_of(right[k].weight) != mx_bits_of(weight[r * c->n_used + k]);
     }
-    snprintf(name, sizeof(name), "picks of %u rows, %u of %u experts%s%s", c->n_rows, c->n_used,
-             c->n_expert, c->sigmoid ? ", sigmoid" : "", c->normalize ? "" : ", unnormed");
+    snprintf(name, sizeof(name), "picks of %u rows, %u of %u experts, %u of %u groups%s%s",
+             c->n_rows, c->n_used, c->n_expert, c->n_group_used, c->n_group,
+             c->sigmoid ? ", sigmoid" : "", c->normalize ? "" : ", unnormed");
     report_check(name, wrong, 0);
     wrong = n_items > most ? n_items : wrong_items(c, expert, list, item, n_items);
     snprintf(name, sizeof(name), "items of %u rows, %u of %u experts", c->n_rows, c->n_used,
@@ -233,12 +239,16 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
     free(got);
 }
 
-/* Rows of one segment, of three and of eight; of one item and of several. */
+/* Groups of many experts, of two and of one, more groups than a warp has lanes; rows of one segment,
+ * of three and of eight; of one item and of several. */
 static void check_expert_kernels(const void *arg) {
     static const struct route_case cases[] = {
-        {20, 7, 3, 8, false, true, false},     {1, 128, 8, 8, false, true, false},
-        {13, 128, 8, 64, false, false, false}, {9, 40, 6, 8, true, true, true},
-        {70, 300, 4, 64, true, false, true},   {3, 1024, 32, 8, false, true, true},
+        {20, 7, 3, 8, false, true, false},           {1, 128, 8, 8, false, true, false},
+        {13, 128, 8, 64, false, false, false},       {9, 40, 6, 8, true, true, true},
+        {70, 300, 4, 64, true, false, true},         {3, 1024, 32, 8, false, true, true},
+        {9, 256, 8, 8, true, true, true, 8, 4},      {5, 12, 3, 8, false, true, false, 3, 1},
+        {4, 128, 9, 8, true, false, true, 64, 7},    {40, 60, 4, 64, false, false, false, 60, 5},
+        {3, 1023, 32, 8, true, true, false, 33, 32},
     };
     bool tiny = *(const bool *)arg;
 

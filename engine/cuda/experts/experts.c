@@ -82,6 +82,8 @@ int step_route(struct step *s, const struct model_op *op) {
         .sampled = b->sampling.sampled,
         .n_tokens = w->raw.n_rows,
         .normalize = !m->unnormed,
+        .n_group = m->n_expert_group,
+        .n_group_used = m->n_group_used,
         .in_scale = op->scale,
         .scale = m->expert_scale,
         .slot = slots_of(b, op->layer),

@@ -57,6 +57,44 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
     sync_warp();
 }
 
+/* The sum of the two largest p + bias of the @each experts of group @g. */
+DEVICE float judge_group(const struct route_args &a, const float *p, uint32_t g, uint32_t each) {
+    float best = -INFINITY, second = -INFINITY;
+
+    for (uint32_t i = g * each; i < (g + 1) * each; i++) {
+        float score = p[i] + (a.bias ? a.bias[i] : 0.0f);
+
+        second = score > best ? best : score > second ? score : second;
+        best = score > best ? score : best;
+    }
+    return each > 1 ? best + second : best;
+}
+
+/* The experts outside of the best groups, by one warp: bit i for expert i * 32 + lane. The sums have
+ * the order of engine/experts.c, for a lane adds up those of its groups, lane and lane + 32. */
+DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
+    uint32_t lane = threadIdx.x % 32, each = a.n_expert / a.n_group, left = 0;
+    uint64_t key[ROUTE_GROUPS / 32], kept = 0;
+
+#pragma unroll
+    for (uint32_t i = 0; i < ROUTE_GROUPS / 32; i++) {
+        uint32_t g = lane + i * 32;
+
+        key[i] = g < a.n_group ? key_of(judge_group(a, p, g, each), g) : 0;
+    }
+    for (uint32_t k = 0; k < a.n_group_used; k++) {
+        uint64_t best = 0;
+
+#pragma unroll
+        for (uint32_t i = 0; i < ROUTE_GROUPS / 32; i++)
+            best = !(kept >> (lane + i * 32) & 1) && key[i] > best ? key[i] : best;
+        kept |= 1ull << samp_rank_id(warp_max(best));
+    }
+    for (uint32_t i = lane; i < a.n_expert; i += 32)
+        left |= (kept >> (i / each) & 1) ? 0 : 1u << (i / 32);
+    return left;
+}
+
 /* Pick @k of row @r by its token. */
 DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
@@ -68,7 +106,7 @@ DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
 /* The picks of row @r by one warp; p (shared): [n_expert]. Lane k has pick k. */
 DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     uint32_t lane = threadIdx.x % 32, taken = 0, mine = 0;
-    bool late = a.gating == SOFTMAX && a.normalize && !a.bias && !a.table;
+    bool late = a.gating == SOFTMAX && a.normalize && !a.bias && !a.table && !a.n_group;
     float max = 0, sum = 0, weight = 0;
 
     for (uint32_t i = lane; i < a.n_expert; i += 32) {
@@ -79,6 +117,8 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     sync_warp();
     if (!late)
         probabilities(a, p);
+    if (a.n_group)
+        taken = leave_groups(a, p);
     for (uint32_t k = 0; k < a.n_used; k++) {
         uint64_t best = 0;
 

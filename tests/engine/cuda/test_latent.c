@@ -41,15 +41,15 @@ static void synth(const char *shape, const char *format, char path[64]) {
 }
 
 /* GLM-4.7-Flash's vectors of 512 + 64 values and heads of 192 + 64 and 256; more heads than a group
- * of 16 queries has. */
+ * of 16 queries has; DeepSeek V3's experts in groups. */
 #define GLM                                                                                        \
     "glm-4.7-flash,n_layer=1,n_lead=0,n_embd=256,n_head=18,q_rank=256,n_ff=64,n_shared=64,"        \
-    "n_vocab=300,n_expert=4,n_used=2"
+    "n_vocab=300,n_expert=12,n_used=3,n_group=4"
 #define SMALL                                                                                      \
     "glm-4.7-flash,n_layer=1,n_embd=64,n_head=3,head_dim=64,n_rot=32,q_rank=64,kv_rank=64,"        \
     "v_dim=32,n_ff=64,n_shared=64,n_dense=64,n_vocab=300,n_expert=4,n_used=2"
 
-Test(cuda_latent, vectors_of_576_values_are_near_the_reference) {
+Test(cuda_latent, vectors_of_576_values_and_experts_in_groups_are_near_the_reference) {
     char path[64];
 
     synth(GLM, "Q4_K_M", path);

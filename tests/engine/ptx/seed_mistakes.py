@@ -19,9 +19,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 ENGINE = "engine/cuda/"
 DEVICE, BULK, WGMMA = "device.cuh", "bulk.cuh", "products/wgmma.cuh"
 LATENT, SHORT, PRODUCTS = "attention/attention_latent", "attention/attention", "products/matmul_wgmma"
-WIDE, DELTA = "attention/attention_wide", "recurrent/recurrent"
+WIDE, DELTA, EXPERTS = "attention/attention_wide", "recurrent/recurrent", "experts/experts"
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
+IN_EXPERTS = "experts"
 
 # Name, file, text, text with the mistake, module that is compiled, checks that run, family.
 MISTAKES = [
@@ -73,6 +74,10 @@ MISTAKES = [
     ("attend_args, a field", "attention/kernels_attention.h", "    float scale, cap; ", "    float scale, cap; uint32_t spare[2];", SHORT, IN_SHORT, 80),
     ("attend_args, pointers", "attention/kernels_attention.h", "    const float *q; ", "    uint64_t pad; const float *q; ", SHORT, IN_SHORT, 80),
     ("attend_args, scale", "attention/kernels_attention.h", "    float scale, cap; ", "    float cap, scale; ", WIDE, IN_WIDE, 90),
+    # Groups of experts.
+    ("route, no groups", EXPERTS + ".cu", "taken = leave_groups(a, p);", "taken = 0;", EXPERTS, IN_EXPERTS, 90),
+    ("route, second best", EXPERTS + ".cu", "return each > 1 ? best + second : best;", "return best;", EXPERTS, IN_EXPERTS, 90),
+    ("route, groups of the second half", EXPERTS + ".cu", "!(kept >> (lane + i * 32) & 1)", "!(kept >> lane & 1)", EXPERTS, IN_EXPERTS, 90),
 ]
 
 
@@ -124,6 +129,7 @@ BESIDE = {
     IN_LATENT: [SHORT, WIDE, LATENT, "attention/attention_large", "attention/plan", "rows/rows"],
     IN_LOW: ["products/matmul", PRODUCTS, "load", "rows/rows"],
     IN_WIDE: [SHORT, WIDE, "attention/plan", "rows/rows"],
+    IN_EXPERTS: ["products/matmul", "load", "rows/rows"],
 }
 DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
 
