@@ -4,6 +4,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -5,6 +5,8 @@
  * that go on, in one step, and by bits the same in several. Part of kernels.c.
  */
 
+#include "engine/cuda/recurrent/kernels_recurrent.h"
+
 #define DELTA_SEQS 3u
 
 struct delta_case {

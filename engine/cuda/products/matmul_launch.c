@@ -5,6 +5,7 @@
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
 #include "engine/cuda/products/matvec_way.h"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "engine/cuda/vision/kernels_vision.h"
 
 #include <assert.h>

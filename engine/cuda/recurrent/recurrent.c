@@ -5,6 +5,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
 
 #include <assert.h>
 #include "base/try.h"

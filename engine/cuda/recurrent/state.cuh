@@ -7,6 +7,7 @@
  */
 
 #include "engine/cuda/device.cuh"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "engine/cuda/rows/rows.cuh"
 
 struct StatePart;
