@@ -231,7 +231,8 @@ uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
 
         if (own && op_has_pages(op) && !again)
             s->n_kv_values[op->kv.cls] += 2ull * op->heads.n_kv * op->heads.dim;
-        if (op->kind != OP_DELTA && op->kind != OP_MAMBA && op->kind != OP_CONV)
+        if (op->kind != OP_DELTA && op->kind != OP_KDA && op->kind != OP_MAMBA &&
+            op->kind != OP_CONV)
             continue;
         s->state.n_layer += own;
         before += op->layer < layers->first;
@@ -535,8 +536,6 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "block drafters beside rows whose width 4 does not divide";
     if (s->mla.rank && (op->kind == OP_ATTEND || op->kind == OP_MLA_IN))
         return latent_lacks(s);
-    if (op->kind == OP_STATE_IN && (op->parts || op->first))
-        return "Kimi delta attention";
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
     if (op->kind == OP_KEYS && op->norm_all)
@@ -547,8 +546,8 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "FFNs with rectified gates";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);
-    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV ||
-        op->kind == OP_MAMBA)
+    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_KDA ||
+        op->kind == OP_CONV || op->kind == OP_MAMBA)
         return recurrent_lacks(s, op);
     return condensed_lacks(s, op);
 }
@@ -596,6 +595,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_SHARED] = step_shared,
             [OP_STATE_IN] = step_in,
             [OP_DELTA] = step_delta,
+            [OP_KDA] = step_delta,
             [OP_CONV] = step_conv,
             [OP_MAMBA] = step_mamba,
             [OP_KEEP] = step_keep,

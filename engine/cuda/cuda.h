@@ -755,13 +755,8 @@ struct attend_args;
 void latent_attend(const struct be *b, struct attend_args *a);
 /* Returns the property of a recurrent op that is not computed, in words, or NULL. */
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
-/* Returns the argument of the kernels of a delta net; w: of the op. */
-struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w);
-/* Returns the device's states of the layer of @op, those of a sequence be.shape's n_layer n_floats
- * behind the others. */
-float *recurrent_states(const struct be *b, const struct model_op *op);
-/* Launches delta_in, delta and delta_out one behind the other for the grid. */
-int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid);
+/* Returns where product @i of a STATE_IN op with parts goes: [max_rows] rows of it. */
+float *recurrent_part(const struct be *b, uint32_t i);
 /* Returns the packed rows of wants [first, first + n); step_pack_wanted() packs all rows of a
  * LOGITS op. */
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n);

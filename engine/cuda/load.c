@@ -411,7 +411,8 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
            : kind == OP_LAYER_INPUT ? b->act.layer_input
            : kind == OP_ROUTE       ? b->experts.logits
            : kind == OP_EXPERTS     ? experts[i]
-           : kind == OP_STATE_IN    ? b->recurrent.in[i]
+           : op->parts              ? recurrent_part(b, (uint32_t)i)
+           : kind == OP_STATE_IN    ? b->recurrent.in[op->first + i]
            : kind == OP_MLA_IN      ? mla_in[i]
            : kind == OP_MLA_Q       ? b->latent.q
            : kind == OP_MLA_KV      ? b->act.q
@@ -432,21 +433,25 @@ static struct weights *weights_new(struct be *b) {
     return w;
 }
 
-/* Floats of a tensor of any type, as [columns][rows]. */
-static int load_decoded(struct be *b, const struct tensor *t, float **out, struct err *err) {
-    const struct tensor_format *f = t->format;
-    size_t n_rows = t->ne[1], n = t->ne[0], bytes = n_rows * n * sizeof(float);
+/* Floats of @n tensors of any type and of one size, one behind the other, as [columns][rows]. */
+static int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n, float **out,
+                        struct err *err) {
+    size_t each = t[0]->ne[1] * t[0]->ne[2], n_rows = n * each, n_columns = t[0]->ne[0];
+    size_t bytes = n_rows * n_columns * sizeof(float);
     CLEANUP(freep) float *all = malloc(bytes);
 
     if (!all)
         return -ENOMEM;
-    for (size_t r = 0; r < n_rows; r++)
-        for (size_t i = 0; i < n; i++)
-            all[i * n_rows + r] =
-                (t->scale ? first_of(t->scale) : 1) *
-                blk_value((uint32_t)f->type,
-                          t->data + r * t->row_bytes + i / f->block * f->block_bytes, i % f->block,
-                          &quant_grids);
+    for (size_t r = 0; r < n_rows; r++) {
+        const struct tensor *of = t[r / each];
+        const struct tensor_format *f = of->format;
+        const uint8_t *row = of->data + r % each * of->row_bytes;
+
+        for (size_t i = 0; i < n_columns; i++)
+            all[i * n_rows + r] = (of->scale ? first_of(of->scale) : 1) *
+                                  blk_value((uint32_t)f->type, row + i / f->block * f->block_bytes,
+                                            i % f->block, &quant_grids);
+    }
     return own_bytes(b, all, bytes, (void **)out, err);
 }
 
@@ -461,7 +466,7 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
     TRY(load_matrix(b, w, op->w[0], NULL, b->act.gate, err));
     TRY(load_matrix(b, w, op->w[1], NULL, b->act.up, err));
     TRY(load_matrix(b, down, op->w[2], NULL, b->experts.shared, err));
-    return load_decoded(b, op->w[3], &w->gate, err);
+    return load_decoded(b, &op->w[3], 1, &w->gate, err);
 }
 
 /* Queries and their gates, which the file has head by head, are matrices of their own. */
@@ -555,15 +560,16 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     TRY(load_vector(b, op->k_norm, &w->k_norm, err));
     TRY(load_vector(b, op->pick_bias, &w->pick_bias, err));
     TRY(op->kind == OP_BLOCK_IN || op->kind == OP_BLOCK_OUT || op->kind == OP_CONDENSE
-            ? load_decoded(b, op->weigh, &w->weigh, err)
+            ? load_decoded(b, &op->weigh, 1, &w->weigh, err)
             : load_vector(b, op->weigh, &w->weigh, err));
     TRY(load_vector(b, op->sinks, &w->sinks, err));
     TRY(load_vector(b, op->dt, &w->dt, err));
     TRY(load_vector(b, op->decay, &w->decay, err));
     TRY(load_vector(b, op->skip, &w->skip, err));
     TRY(load_vector(b, op->conv_bias, &w->conv_bias, err));
+    const struct tensor *const conv[] = {op->conv, op->conv_more[0], op->conv_more[1]};
     if (op->conv)
-        TRY(load_decoded(b, op->conv, &w->taps, err));
+        TRY(load_decoded(b, conv, op->conv_more[0] ? 3 : 1, &w->taps, err));
     if (op->kind == OP_EMBED)
         return load_embedding(b, w, op->w[0], err);
     if (op->kind == OP_SHARED)

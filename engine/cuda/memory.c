@@ -62,8 +62,8 @@ static void add_activations(struct be *b) {
     add(b, &b->act.k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->act.v, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->act.o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
-    add(b, &b->act.o_gate, rows * (s->delta.n_key_head ? n_q : 0), sizeof(float), "activations",
-        false);
+    add(b, &b->act.o_gate, rows * (s->delta.n_key_head && !s->mla.rank ? n_q : 0), sizeof(float),
+        "activations", false);
     add(b, &b->act.gate, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->act.up, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->act.packed, values * b->products.planes, sizeof(uint16_t), "activations", false);

@@ -457,7 +457,7 @@ int step_gate(struct step *s, const struct model_op *op) {
     struct soft_gate_args a = {.batch = b->head,
                                .gate = b->act.q,
                                .o = b->act.o,
-                               .n = op->heads.n * op->heads.dim,
+                               .n = op->heads.n * cuda_head_values(b, &op->heads),
                                .n_gate = op->w[0] ? w->m[0].n_out : 0,
                                .sigmoid = op->sigmoid};
 

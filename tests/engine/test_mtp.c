@@ -27,8 +27,9 @@ static const struct file {
     bool whole;               /* keys are computed where holes may be, too */
 } files[] = {
 #ifdef BACKEND
-    {"qwen35moe-mtp", NULL, false}, {"glm4moe-mtp", NULL, false}, {"qwen35-mtp", NULL, false},
-    {"deepseek2-mtp", NULL, false}, {"step35-mtp", NULL, false},  {"deepseek4-mtp", NULL, true},
+    {"qwen35moe-mtp", NULL, false},   {"glm4moe-mtp", NULL, false}, {"qwen35-mtp", NULL, false},
+    {"deepseek2-mtp", NULL, false},   {"step35-mtp", NULL, false},  {"deepseek4-mtp", NULL, true},
+    {"bailingmoe3-mtp", NULL, false},
 #else
     {"glm4moe-mtp", NULL, false},          {"qwen35-mtp", NULL, false},
     {"qwen35moe-mtp", NULL, false},        {"deepseek2-mtp", NULL, false},

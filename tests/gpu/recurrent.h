@@ -1,25 +1,30 @@
 #pragma once
 
 /*
- * recurrent - the kernels of gated delta nets against double precision: sequences that begin and
- * that go on, in one step, and by bits the same in several. Part of kernels.c.
+ * recurrent - the kernels of gated delta nets and of Kimi delta attention against double precision:
+ * sequences that begin and that go on, in one step, and by bits the same in several. Part of
+ * kernels.c.
  */
 
 #include "engine/cuda/recurrent/kernels_recurrent.h"
 
 #define DELTA_SEQS 3u
+#define KDA_LOWER (-5.0f)
 
 struct delta_case {
     uint32_t n_key_head, n_value_head, dim, n_taps;
     bool joined, tiled;
     uint32_t n_rows[DELTA_SEQS], pos0[DELTA_SEQS];
+    bool kda;
 };
 
 /* The layer and what its rows are, here and on the device. */
 struct delta_scene {
     const struct delta_case *c;
     uint32_t n_rows, channels, n_out, n_both; /* n_both: values of the third product */
+    uint32_t n_parts, n_u;                    /* u is [n_parts][rows][n_u] */
     size_t n_state;
+    /* both: of kda the raw decays; alpha: its betas. */
     float *u, *z, *both, *alpha, *taps, *dt, *decay, *norm, *state;
     struct delta_args a;
 };
@@ -36,8 +41,11 @@ static struct delta_scene make_delta(const struct delta_case *c) {
     struct delta_scene s = {.c = c,
                             .channels = c->dim * (2 * c->n_key_head + c->n_value_head),
                             .n_out = c->dim * c->n_value_head,
-                            .n_both = c->n_value_head * (c->joined ? 2 : 1)};
+                            .n_parts = c->kda ? 3 : 1};
+    uint32_t n_dt = c->kda ? s.n_out : c->n_value_head;
 
+    s.n_both = c->kda ? s.n_out : c->n_value_head * (c->joined ? 2 : 1);
+    s.n_u = s.channels / s.n_parts;
     for (uint32_t i = 0; i < DELTA_SEQS; i++)
         s.n_rows += c->n_rows[i];
     s.n_state = (size_t)(c->n_taps - 1) * s.channels + (size_t)s.n_out * c->dim;
@@ -46,8 +54,8 @@ static struct delta_scene make_delta(const struct delta_case *c) {
     s.both = random_floats((size_t)s.n_rows * s.n_both, 1, 0);
     s.alpha = random_floats((size_t)s.n_rows * c->n_value_head, 1, 0);
     s.taps = random_floats((size_t)c->n_taps * s.channels, 0.5f, 0);
-    s.dt = random_floats(c->n_value_head, 1, 0);
-    s.decay = random_floats(c->n_value_head, 0.05f, -0.3f);
+    s.dt = random_floats(n_dt, 1, c->kda ? -3 : 0);
+    s.decay = random_floats(c->n_value_head, 0.05f, c->kda ? 1 : -0.3f);
     s.norm = random_floats(c->dim, 0.2f, 1);
     s.state = random_floats(DELTA_SEQS * s.n_state, 0.5f, 0);
     size_t padded = ((size_t)s.n_rows + 7) / 8 * 8 * ((s.n_out + 63) / 64 * 64);
@@ -57,7 +65,7 @@ static struct delta_scene make_delta(const struct delta_case *c) {
                device_of(s.both, (size_t)s.n_rows * s.n_both * 4),
                device_of(s.alpha, (size_t)s.n_rows * c->n_value_head * 4)},
         .taps = device_of(s.taps, (size_t)c->n_taps * s.channels * 4),
-        .dt = device_of(s.dt, c->n_value_head * 4),
+        .dt = device_of(s.dt, n_dt * 4),
         .decay = device_of(s.decay, c->n_value_head * 4),
         .norm = device_of(s.norm, c->dim * 4),
         .c = device_new((size_t)s.n_rows * s.channels * 4),
@@ -71,6 +79,8 @@ static struct delta_scene make_delta(const struct delta_case *c) {
         .n_taps = c->n_taps,
         .tiled = c->tiled,
         .joined = c->joined,
+        .sigmoid = c->kda,
+        .lower = KDA_LOWER,
         .eps = 1e-6f,
         .pack = {.packed = device_new(padded * 2 * planes()),
                  .scale = device_new((s.n_rows + 7) / 8 * 8 * 4),
@@ -79,6 +89,9 @@ static struct delta_scene make_delta(const struct delta_case *c) {
                  .n_padded = (s.n_out + 63) / 64 * 64},
     };
     s.a.pack.x = s.a.pack.up = s.a.out;
+    for (uint32_t i = 0; i + 1 < s.n_parts; i++)
+        s.a.more[i] = s.a.in[0] + (size_t)(i + 1) * s.n_rows * s.n_u;
+    s.a.keep = c->kda ? (float *)s.a.in[2] : NULL;
     return s;
 }
 
@@ -111,14 +124,18 @@ static void step_delta(const struct delta_scene *s, const struct plan_seq *seq, 
                               .seq = device_of(seq, n * sizeof(*seq))};
 
     a.batch = device_of(&head, sizeof(head));
-    a.in[0] += (size_t)row0 * s->channels;
+    a.in[0] += (size_t)row0 * s->n_u;
+    for (uint32_t i = 0; i + 1 < s->n_parts; i++)
+        a.more[i] += (size_t)row0 * s->n_u;
     a.in[1] += (size_t)row0 * s->n_out;
     a.in[2] += (size_t)row0 * s->n_both;
     a.in[3] += (size_t)row0 * s->c->n_value_head;
+    a.keep = s->c->kda ? (float *)a.in[2] : NULL;
     a.out += (size_t)row0 * s->n_out;
     a.pack.x = a.pack.up = a.out;
     launch(kernel_delta_in, n_rows + 1, (heads + 7) / 8, CUDA_THREADS, &a, "delta_in");
-    launch(kernel_delta, n + 1, s->c->n_value_head * parts, DELTA_THREADS, &a, "delta");
+    launch(s->c->kda ? kernel_kda : kernel_delta, n + 1, s->c->n_value_head * parts, DELTA_THREADS,
+           &a, "delta");
     launch(kernel_delta_out, n_rows + 1, 1, PACK_THREADS, &a, "delta_out");
     must(api->stream_wait(stream), "delta");
     api->release((void *)head.row_seq);
@@ -136,6 +153,10 @@ static void run_delta(struct delta_scene *s, uint32_t chunk, float *out, float *
 
     must(api->copy(s->a.state, s->state, DELTA_SEQS * s->n_state * 4, CUDA_TO_DEVICE, stream),
          "copy");
+    if (c->kda) /* decays have taken the place of the raw ones */
+        must(api->copy(s->a.keep, s->both, (size_t)s->n_rows * s->n_both * 4, CUDA_TO_DEVICE,
+                       stream),
+             "copy");
     for (uint32_t i = 0; i < DELTA_SEQS; row0 += c->n_rows[i++]) {
         seq[i] = (struct plan_seq){row0, c->n_rows[i], c->pos0[i], 0, DELTA_SEQS - 1 - i, 0};
         for (uint32_t at = 0; chunk && at < c->n_rows[i]; at += chunk) {
@@ -151,8 +172,17 @@ static void run_delta(struct delta_scene *s, uint32_t chunk, float *out, float *
     fetch(state, s->a.state, DELTA_SEQS * s->n_state * 4);
 }
 
+static double logistic(double x) {
+    return 1 / (1 + exp(-x));
+}
+
 static double silu(double x) {
-    return x / (1 + exp(-x));
+    return x * logistic(x);
+}
+
+/* Channel @i of u of row @r. */
+static float u_right(const struct delta_scene *s, uint32_t r, uint32_t i) {
+    return s->u[((size_t)(i / s->n_u) * s->n_rows + r) * s->n_u + i % s->n_u];
 }
 
 /* c of row @r, whose sequence begins at row @row0 with @past behind it. */
@@ -164,7 +194,7 @@ static void convolve_right(const struct delta_scene *s, uint32_t r, uint32_t row
         c[i] = 0;
         for (uint32_t j = 0; j <= before; j++) {
             uint32_t k = r - row0 + j;
-            float u = k >= before ? s->u[(size_t)(r + j - before) * s->channels + i]
+            float u = k >= before ? u_right(s, r + j - before, i)
                       : past      ? past[(size_t)k * s->channels + i]
                                   : 0.0f;
 
@@ -189,26 +219,31 @@ static void advance_right(const struct delta_scene *s, uint32_t r, uint32_t h, c
     uint32_t n = d->n_value_head, per = n / d->n_key_head, dim = d->dim;
     uint32_t at = h / per * 2 * per + h % per, key = d->tiled ? h % d->n_key_head : h / per;
     const float *both = s->both + (size_t)r * s->n_both, *z = s->z + (size_t)r * s->n_out + h * dim;
-    double beta = (double)(d->joined ? both[at] : both[h]), square = 0;
     double alpha = (double)(d->joined ? both[at + per] : s->alpha[(size_t)r * n + h]);
-    double keep = exp((double)s->decay[h] * log1p(exp(alpha + (double)s->dt[h])));
+    double beta = d->kda ? alpha : (double)(d->joined ? both[at] : both[h]), square = 0;
+    double keep[DELTA_DIM], by = (double)s->decay[h];
     const double *q = c + key * dim, *k = q + d->n_key_head * dim;
     const double *v = c + (2 * d->n_key_head + h) * dim;
 
+    for (uint32_t i = 0; i < dim; i++)
+        keep[i] = d->kda ? exp((double)KDA_LOWER *
+                               logistic(by * (double)(both[h * dim + i] + s->dt[h * dim + i])))
+                         : exp(by * log1p(exp(alpha + (double)s->dt[h])));
     for (uint32_t j = 0; j < dim; j++) {
         double known = 0;
 
         for (uint32_t i = 0; i < dim; i++)
-            known += k[i] * keep * m[i * dim + j];
+            known += k[i] * keep[i] * m[i * dim + j];
         out[j] = 0;
         for (uint32_t i = 0; i < dim; i++) {
-            m[i * dim + j] = keep * m[i * dim + j] + k[i] * (v[j] - known) / (1 + exp(-beta));
+            m[i * dim + j] = keep[i] * m[i * dim + j] + k[i] * (v[j] - known) * logistic(beta);
             out[j] += q[i] * m[i * dim + j];
         }
         square += out[j] * out[j];
     }
     for (uint32_t j = 0; j < dim; j++)
-        out[j] *= (double)s->norm[j] / sqrt(square / dim + 1e-6) * silu((double)z[j]);
+        out[j] *= (double)s->norm[j] / sqrt(square / dim + 1e-6) *
+                  (d->kda ? logistic((double)z[j]) : silu((double)z[j]));
 }
 
 /* |got - right| / |right| of what comes out. */
@@ -250,9 +285,9 @@ static void check_delta(const struct delta_case *c) {
     float *state[2] = {host_new(n_state * 4), host_new(n_state * 4)};
     char name[100], same[120];
 
-    snprintf(name, sizeof(name), "delta net, %u of %u heads of %u, %u taps%s%s", c->n_value_head,
-             c->n_key_head, c->dim, c->n_taps, c->joined ? ", joined" : "",
-             c->tiled ? ", tiled" : "");
+    snprintf(name, sizeof(name), "%s, %u of %u heads of %u, %u taps%s%s",
+             c->kda ? "Kimi delta attention" : "delta net", c->n_value_head, c->n_key_head, c->dim,
+             c->n_taps, c->joined ? ", joined" : "", c->tiled ? ", tiled" : "");
     run_delta(&s, 0, out[0], state[0]);
     report_check(name, delta_error(&s, out[0]), 1e-5);
     for (uint32_t chunk = 1; chunk <= 9; chunk += 8) {
@@ -276,10 +311,13 @@ static void check_delta_kernels(const void *arg) {
         {1, 3, 32, 2, true, false, {9, 1, 8}, {0, 0, 1}},
         {2, 2, 64, 8, false, false, {3, 1, 17}, {2, 7, 0}},
         {1, 2, 128, 4, true, true, {1, 10, 1}, {0, 3, 9}},
+        {3, 3, 16, 4, false, false, {1, 11, 2}, {5, 0, 0}, true},
+        {2, 2, 128, 4, false, false, {9, 1, 8}, {0, 7, 1}, true},
         {16, 48, 128, 4, false, true, {700, 1, 33}, {0, 3000, 9}},
         {16, 32, 128, 4, true, false, {1, 1, 1}, {100, 300, 0}},
+        {32, 32, 128, 4, false, false, {300, 1, 33}, {0, 3000, 9}, true},
     };
-    size_t n = *(const bool *)arg ? 4 : ARRAY_SIZE(cases);
+    size_t n = *(const bool *)arg ? 6 : ARRAY_SIZE(cases);
 
     open_device();
     for (size_t i = 0; i < n; i++)

@@ -58,6 +58,7 @@ int cuda_load_kernels(struct be *b) {
                                   kernel_list_heads,
                                   kernel_delta_in,
                                   kernel_delta,
+                                  kernel_kda,
                                   kernel_delta_out,
                                   kernel_mamba_in,
                                   kernel_mamba,

@@ -19,26 +19,30 @@ extern "C" {
 #define DELTA_ROWS 8u      /* rows in shared memory at a time; as many are in flight */
 #define DELTA_DIM 128u     /* most values of a head */
 
-/* A gated delta net (engine/backend.h) in three kernels that share their argument. A layer's state
- * of slot s is at state + s stride: [n_taps - 1][channels] of u, the oldest first, then a matrix of
- * each value head in the order of delta_place(). Sequences that begin do not read it.
- *   delta_in   grid x rows, y (2 n_key_head + n_value_head) / 8: c and mix of in
- *   delta      grid x sequences, or more, y n_value_head * (dim / DELTA_VALUES, rounded up);
- *              DELTA_THREADS threads: out = M^T q, without the norm, and the state
- *   delta_out  grid x rows; PACK_THREADS threads: out = norm(out) silu(z), packed
+/* A gated delta net, or Kimi delta attention (engine/backend.h), in three kernels that share their
+ * argument. A layer's state of slot s is at state + s stride: [n_taps - 1][channels] of u, the
+ * oldest first, then a matrix of each value head in the order of delta_place(). Sequences that begin
+ * do not read it.
+ *   delta_in    grid x rows, y (2 n_key_head + n_value_head) / 8: c, mix and keep of in
+ *   delta, kda  grid x sequences, or more, y n_value_head * (dim / DELTA_VALUES, rounded up);
+ *               DELTA_THREADS threads: out = M^T q, without the norm, and the state
+ *   delta_out   grid x rows; PACK_THREADS threads: out = norm(out) silu(z), packed
  * Channels are dim * (2 n_key_head + n_value_head); dim: 16, 32, 64 or 128. */
 struct delta_args {
     const struct batch_head *batch;
-    const float *in[4];             /* u, z, beta, alpha; joined: u, z, both */
-    const float *taps;              /* [n_taps][channels] */
-    const float *dt, *decay, *norm; /* [n_value_head], likewise, [dim] */
+    const float *in[4];   /* u, z, beta, alpha; joined: u, z, both; Kimi: u's queries, z, -, beta */
+    const float *more[2]; /* Kimi: u's keys, u's values; else NULL */
+    const float *taps;    /* [n_taps][channels] */
+    const float *dt, *decay, *norm; /* [n_value_head] (Kimi: times dim), [n_value_head], [dim] */
     float *c;                       /* [rows][channels]: q and k of unit length, v */
-    float *mix;                     /* [rows][n_value_head][2]: e^g, sigmoid(beta) */
-    float *out;                     /* [rows][n_value_head * dim] */
-    float *state;                   /* state of the layer */
-    size_t stride;                  /* values from a slot to the next */
+    float *mix;                     /* [rows][n_value_head][2]: e^g (Kimi: 0), sigmoid(beta) */
+    float *keep;   /* Kimi: [rows][n_value_head][dim] raw decays, which become e^g; else NULL */
+    float *out;    /* [rows][n_value_head * dim] */
+    float *state;  /* state of the layer */
+    size_t stride; /* values from a slot to the next */
     uint32_t n_key_head, n_value_head, dim, n_taps, tiled, joined;
-    float eps;
+    uint32_t sigmoid;      /* of z in the place of silu */
+    float eps, lower;      /* lower: delta_shape */
     struct pack_args pack; /* packs out */
 };
 
@@ -87,7 +91,7 @@ MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
     return j / 8 * 8 * dim + i / 16 * 128 + lane * 4 + i % 4;
 }
 
-extern kernel_address kernel_delta_in, kernel_delta, kernel_delta_out, kernel_mamba_in,
+extern kernel_address kernel_delta_in, kernel_delta, kernel_kda, kernel_delta_out, kernel_mamba_in,
     kernel_mamba, kernel_mamba_out, kernel_conv, kernel_conv_keep;
 
 #ifdef __cplusplus

@@ -18,6 +18,10 @@ DEVICE uint32_t channels_of(const struct mamba_args &a) {
     return a.n_head * a.dim + 2 * a.n_group * a.n_state;
 }
 
+DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c) {
+    return a.in[0][row * channels_of(a) + c];
+}
+
 KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x, c = blockIdx.y * CUDA_THREADS + threadIdx.x, n = channels_of(a);

@@ -28,15 +28,23 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
                  : "delta nets with heads of other than 16, 32, 64 or 128 values";
 }
 
-float *recurrent_states(const struct be *b, const struct model_op *op) {
+float *recurrent_part(const struct be *b, uint32_t i) {
+    return b->recurrent.in[0] + (size_t)i * b->opts->max_rows * (b->shape->state.n_in[0] / 3);
+}
+
+/* Returns the device's states of the layer of @op, those of a sequence be.shape's n_layer n_floats
+ * behind the others. */
+static float *states_of(const struct be *b, const struct model_op *op) {
     uint32_t layer = op->state - b->recurrent.first;
 
     assert(layer < b->shape->state.n_layer);
     return b->recurrent.state + layer * b->shape->state.n_floats;
 }
 
-struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w) {
+/* Returns the argument of the kernels of a delta net. */
+static struct delta_args delta_args(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;
+    const struct weights *w = op->weights;
     struct delta_args a = {
         .batch = b->head,
         .taps = w->taps,
@@ -46,13 +54,15 @@ struct delta_args recurrent_delta_args(const struct be *b, const struct weights 
         .c = b->recurrent.c,
         .mix = b->recurrent.mix,
         .out = b->recurrent.out,
-        .state = b->recurrent.state,
+        .state = states_of(b, op),
         .stride = m->state.n_layer * m->state.n_floats,
         .n_key_head = m->delta.n_key_head,
         .n_value_head = m->delta.n_value_head,
         .dim = m->delta.dim,
         .n_taps = m->state.kernel,
         .tiled = m->delta.tiled,
+        .joined = op->joined,
+        .sigmoid = op->sigmoid,
         .eps = m->rms_eps,
         .pack = step_pack_args(
             b, PACK_PLAIN, b->recurrent.out, NULL,
@@ -61,35 +71,36 @@ struct delta_args recurrent_delta_args(const struct be *b, const struct weights 
 
     for (int i = 0; i < OP_MATRICES; i++)
         a.in[i] = b->recurrent.in[i];
+    if (op->kind == OP_KDA) {
+        for (int i = 0; i < 2; i++)
+            a.more[i] = recurrent_part(b, i + 1);
+        a.keep = b->recurrent.in[2];
+        a.sigmoid = true;
+        a.lower = m->delta.lower;
+    }
     return a;
-}
-
-int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid) {
-    uint32_t n_heads = 2 * a->n_key_head + a->n_value_head, warps = CUDA_THREADS / 32;
-    uint32_t n_parts = a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
-    const struct launch l[] = {
-        {kernel_delta_in, grid->rows, (n_heads + warps - 1) / warps, CUDA_THREADS, "delta_in", 0},
-        {kernel_delta, grid->seqs, n_parts, DELTA_THREADS, "delta", 0},
-        {kernel_delta_out, grid->rows, 1, PACK_THREADS, "delta_out", 0},
-    };
-    int r = 0;
-
-    assert(n_parts > 0 && a->n_taps > 0 && a->n_taps <= STATE_TAPS && a->dim <= DELTA_DIM);
-    for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
-        r = cuda_launch(b, &l[i], a, sizeof(*a));
-    return r;
 }
 
 /* Computes the layer and packs its output for the projection behind it. */
 int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    struct delta_args a = recurrent_delta_args(b, op->weights);
+    const struct delta_args arg = delta_args(b, op), *a = &arg;
+    uint32_t n_heads = 2 * a->n_key_head + a->n_value_head, warps = CUDA_THREADS / 32;
+    uint32_t n_parts = a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
+    const struct launch l[] = {
+        {kernel_delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, "delta_in", 0},
+        {a->keep ? kernel_kda : kernel_delta, s->grid.seqs, n_parts, DELTA_THREADS,
+         a->keep ? "kda" : "delta", 0},
+        {kernel_delta_out, s->grid.rows, 1, PACK_THREADS, "delta_out", 0},
+    };
+    int r = 0;
 
     assert(!s->due && !s->packed);
-    a.state = recurrent_states(b, op);
-    a.joined = op->joined;
+    assert(n_parts > 0 && a->n_taps > 0 && a->n_taps <= STATE_TAPS && a->dim <= DELTA_DIM);
     s->packed = b->n_ranks == 1;
-    return recurrent_delta(b, &a, &s->grid);
+    for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
+        r = cuda_launch(b, &l[i], a, sizeof(*a));
+    return r;
 }
 
 /* Computes the layer and packs its output for the projection behind it. */
@@ -110,7 +121,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
         .c = b->recurrent.c,
         .mix = b->recurrent.mix,
         .out = b->recurrent.out,
-        .state = recurrent_states(b, op),
+        .state = states_of(b, op),
         .stride = t->n_layer * t->n_floats,
         .n_head = m->n_head,
         .dim = m->dim,
@@ -146,7 +157,7 @@ int step_conv(struct step *s, const struct model_op *op) {
         .in = {b->recurrent.in[0], b->recurrent.in[1], b->recurrent.in[2]},
         .taps = op->weights->taps,
         .out = b->recurrent.out,
-        .state = recurrent_states(b, op),
+        .state = states_of(b, op),
         .stride = m->n_layer * m->n_floats,
         .n = m->n_out,
         .n_taps = m->kernel,

@@ -1,5 +1,6 @@
 /*
- * recurrent - layers with a state: gated delta nets, Mamba-2 (mamba.cuh) and short convolutions.
+ * recurrent - layers with a state: gated delta nets, Kimi delta attention, Mamba-2 (mamba.cuh) and
+ * short convolutions.
  * The formulas are those of engine/backend.h and engine/reference/{delta,mamba,conv}.c. A sequence
  * goes through its state token by token in one order, at any number of rows: every sum is over a
  * fixed set of values in an order that the head's size alone decides, and the state is kept in
@@ -16,6 +17,7 @@
  *            the latency of a row: two sums over the keys, of which the second waits for the first.
  *            It also keeps the inputs of the convolution: the rows that need the old ones have
  *            taken them.
+ * kda        the same where each key has a decay of its own
  * delta_out  a block a row: the norm of each head and its gate, then the row is packed
  * conv       a thread a channel and row: a short convolution and its gates
  * conv_keep  a thread a channel and sequence: what the next rows go back to, when all rows of this
@@ -28,7 +30,31 @@ DEVICE uint32_t channels_of(const struct delta_args &a) {
     return a.dim * (2 * a.n_key_head + a.n_value_head);
 }
 
+/* Kimi's queries, keys and values are products of their own. */
+DEVICE float input_of(const struct delta_args &a, size_t row, uint32_t c) {
+    uint32_t n = a.n_key_head * a.dim;
+
+    if (!a.keep)
+        return a.in[0][row * channels_of(a) + c];
+    return c < n       ? a.in[0][row * n + c]
+           : c < 2 * n ? a.more[0][row * n + c - n]
+                       : a.more[1][row * n + c - 2 * n];
+}
+
 /* -- in ---------------------------------------------------------------------------------------- */
+
+/* Kimi's decays and sigmoid(beta) of head @h of row @r, by a warp. */
+DEVICE void mix_keys(const struct delta_args &a, uint32_t r, uint32_t h) {
+    size_t head = (size_t)r * a.n_value_head + h;
+    float *keep = a.keep + head * a.dim, by = a.decay[h];
+
+    for (uint32_t i = threadIdx.x % 32; i < a.dim; i += 32)
+        keep[i] = mx_expf(a.lower * sigmoid(by * (keep[i] + a.dt[h * a.dim + i])));
+    if (threadIdx.x % 32 == 0) {
+        a.mix[head * 2] = 0;
+        a.mix[head * 2 + 1] = sigmoid(a.in[3][head]);
+    }
+}
 
 /* e^g and sigmoid(beta) of value head @h of row @r. */
 DEVICE void mix_head(const struct delta_args &a, uint32_t r, uint32_t h) {
@@ -63,6 +89,8 @@ KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
         sum = warp_sum(sum);
         scale = 1.0f / sqrtf(sum + a.eps);
         scale = h < a.n_key_head ? scale / sqrtf((float)a.dim) : scale;
+    } else if (a.keep) {
+        mix_keys(a, r, h - n_keys);
     } else if (lane == 0) {
         mix_head(a, r, h - n_keys);
     }
@@ -117,6 +145,43 @@ DEVICE float advance(const struct delta_args &a, const struct DeltaRows &rows, u
     return sum_lanes(s);
 }
 
+/* One row: m[i] = keep[i] m[i], then m += k beta (v - m^T k); returns m^T q. */
+template <int N>
+DEVICE float advance(const struct delta_args &a, const struct KdaRows &rows, uint32_t r, float v,
+                     uint32_t head, float (&m)[N]) {
+    uint32_t at = threadIdx.x % 4 * 4;
+    const float *k = rows.k[r] + at, *q = rows.q[r] + at, *keep = rows.keep[r] + at;
+    float s[4] = {0, 0, 0, 0};
+
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float x[4], y[4];
+
+        load_four(k + i * 16, x);
+        load_four(keep + i * 16, y);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            m[i * 4 + e] *= y[e];
+            s[e] = fmaf(x[e], m[i * 4 + e], s[e]);
+        }
+    }
+    float change = rows.mix[r][1] * (v - sum_lanes(s));
+    s[0] = s[1] = s[2] = s[3] = 0;
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float x[4], y[4];
+
+        load_four(k + i * 16, x);
+        load_four(q + i * 16, y);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            m[i * 4 + e] = fmaf(x[e], change, m[i * 4 + e]);
+            s[e] = fmaf(y[e], m[i * 4 + e], s[e]);
+        }
+    }
+    return sum_lanes(s);
+}
+
 KERNEL(delta, struct delta_args, DELTA_THREADS, 4) {
     wait_for_previous();
     SHARED struct DeltaRows rows[2];
@@ -126,9 +191,18 @@ KERNEL(delta, struct delta_args, DELTA_THREADS, 4) {
     run_sequence(a, a.batch->seq[blockIdx.x], a.dim, rows);
 }
 
+KERNEL(kda, struct delta_args, DELTA_THREADS, 4) {
+    wait_for_previous();
+    SHARED struct KdaRows rows[2];
+
+    if (blockIdx.x >= a.batch->n_seqs)
+        return;
+    run_sequence(a, a.batch->seq[blockIdx.x], a.dim, rows);
+}
+
 /* -- out --------------------------------------------------------------------------------------- */
 
-/* norm(out) silu(z) of head @h of row @r, by a warp. */
+/* norm(out) times the gate of z of head @h of row @r, by a warp. */
 DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     uint32_t lane = threadIdx.x % 32;
     size_t at = ((size_t)r * a.n_value_head + h) * a.dim;
@@ -146,7 +220,8 @@ DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
         uint32_t i = lane + e * 32;
 
         if (i < a.dim)
-            a.out[at + i] = v[e] * inverse * a.norm[i] * mx_silu(a.in[1][at + i]);
+            a.out[at + i] = v[e] * inverse * a.norm[i] *
+                            (a.sigmoid ? sigmoid(a.in[1][at + i]) : mx_silu(a.in[1][at + i]));
     }
 }
 

@@ -3,7 +3,8 @@
 /*
  * state - what delta nets and Mamba-2 share: the convolution of the inputs, and the way of a
  * sequence's rows through a part of a head's matrix. Args: struct delta_args or mamba_args, for
- * which channels_of(), part_of() and advance() are.
+ * which channels_of(), input_of(), part_of() and advance() are; Rows: struct DeltaRows or, for Kimi
+ * delta attention, KdaRows.
  */
 
 #include "engine/cuda/device.cuh"
@@ -13,6 +14,8 @@
 struct StatePart;
 DEVICE uint32_t channels_of(const struct delta_args &a);
 DEVICE uint32_t channels_of(const struct mamba_args &a);
+DEVICE float input_of(const struct delta_args &a, size_t row, uint32_t c);
+DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c);
 DEVICE struct StatePart part_of(const struct delta_args &a);
 DEVICE struct StatePart part_of(const struct mamba_args &a);
 
@@ -25,7 +28,7 @@ DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uin
 
     for (uint32_t j = 0; j <= before; j++) {
         uint32_t k = nth + j;
-        float u = k >= before ? a.in[0][(size_t)(r + j - before) * n + c]
+        float u = k >= before ? input_of(a, r + j - before, c)
                   : seq.pos0  ? past[(size_t)k * n + c]
                               : 0.0f;
 
@@ -37,6 +40,10 @@ DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uin
 struct DeltaRows {
     float q[DELTA_ROWS][DELTA_DIM], k[DELTA_ROWS][DELTA_DIM];
     float v[DELTA_ROWS][DELTA_VALUES], mix[DELTA_ROWS][2];
+};
+
+struct KdaRows : DeltaRows {
+    float keep[DELTA_ROWS][DELTA_DIM];
 };
 
 /* Share of a block: @n_values values of a head from @first on, or fewer; and where its queries,
@@ -83,6 +90,24 @@ DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row
                         threadIdx.x % 2);
 }
 
+template <int DIM, class Args>
+DEVICE void fetch_keeps(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
+                        struct DeltaRows *to) {}
+
+/* Starts to bring the decays of the keys of the rows. */
+template <int DIM>
+DEVICE void fetch_keeps(const struct delta_args &a, const struct StatePart &part, uint32_t row,
+                        uint32_t n, struct KdaRows *to) {
+    constexpr uint32_t quads = DIM / 4;
+
+    for (uint32_t i = threadIdx.x; i < n * quads; i += DELTA_THREADS) {
+        uint32_t r = i / quads, at = i % quads * 4;
+
+        copy_async(&to->keep[r][at],
+                   a.keep + ((size_t)(row + r) * part.n_heads + part.head) * DIM + at);
+    }
+}
+
 /* The sum over the keys of a value, of whose sums each of its four lanes has four: the order that
  * docs/design/cuda.md gives; in each of the four. */
 DEVICE float sum_lanes(const float s[4]) {
@@ -93,8 +118,8 @@ DEVICE float sum_lanes(const float s[4]) {
 }
 
 /* Takes all rows of the block's sequence through its part of the head's matrix. */
-template <int DIM, class Args>
-DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows rows[2]) {
+template <int DIM, class Args, class Rows>
+DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
     const struct StatePart part = part_of(a);
     uint32_t lane = threadIdx.x % 32, n_out = part.n_heads * part.n_values;
     float m[DIM / 4];
@@ -111,13 +136,16 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
             load_four(state + i * 128, m + i * 4);
-    fetch_rows<DIM>(a, part, seq.row0, seq.n_rows < DELTA_ROWS ? seq.n_rows : DELTA_ROWS, &rows[0]);
+    uint32_t n_first = seq.n_rows < DELTA_ROWS ? seq.n_rows : DELTA_ROWS;
+    fetch_rows<DIM>(a, part, seq.row0, n_first, &rows[0]);
+    fetch_keeps<DIM>(a, part, seq.row0, n_first, &rows[0]);
     copy_commit();
     for (uint32_t first = 0, now = 0; first < seq.n_rows; first += DELTA_ROWS, now ^= 1) {
         uint32_t left = seq.n_rows - first, n = left < DELTA_ROWS ? left : DELTA_ROWS;
         uint32_t next = left - n < DELTA_ROWS ? left - n : DELTA_ROWS;
 
         fetch_rows<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);
+        fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);
         copy_commit();
         copy_wait<1>();
         sync_block();
@@ -146,19 +174,17 @@ template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_s
     for (uint32_t c = blockIdx.y * DELTA_THREADS + threadIdx.x; c < n;
          c += gridDim.y * DELTA_THREADS)
         for (uint32_t j = 0; j < before; j++) {
-            float u = j + n_rows >= before
-                          ? a.in[0][(size_t)(seq.row0 + j + n_rows - before) * n + c]
-                      : seq.pos0 ? past[(size_t)(j + n_rows) * n + c]
-                                 : 0.0f;
+            float u = j + n_rows >= before ? input_of(a, seq.row0 + j + n_rows - before, c)
+                      : seq.pos0           ? past[(size_t)(j + n_rows) * n + c]
+                                           : 0.0f;
 
             past[(size_t)j * n + c] = u;
         }
 }
 
 /* Runs a block; @n_keys, the rows of a head's matrix, is 16, 32, 64 or 128. */
-template <class Args>
-DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_keys,
-                         struct DeltaRows rows[2]) {
+template <class Args, class Rows>
+DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_keys, Rows rows[2]) {
     switch (n_keys) {
     case 16:
         run_head<16>(a, seq, rows);

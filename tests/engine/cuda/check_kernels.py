@@ -89,6 +89,7 @@ LIMITS = {
     "mamba_out": 64,
     "delta_in": 128,
     "delta": 128,
+    "kda": 128,
     "delta_out": 64,
     "conv": 64,
     "conv_keep": 64,

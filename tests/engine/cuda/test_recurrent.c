@@ -14,12 +14,14 @@
 #include "tests/support/tiny_model.h"
 
 /* Heads of 16 and 64 values, beta and alpha apart and joined, heads in turns and side by side,
- * dense FFNs and experts with one for all rows; Mamba-2, experts without gates. */
+ * dense FFNs and experts with one for all rows; Mamba-2, experts without gates; Kimi delta
+ * attention beside latent attention with gates, experts in groups. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
-    static const char *const names[] = {"qwen35-mtp", "lfm2",          "nemotron-h-moe-mtp",
-                                        "qwen3next",  "qwen35moe-mtp", "lfm2moe"};
+    static const char *const names[] = {"qwen35-mtp",      "lfm2",       "nemotron-h-moe-mtp",
+                                        "bailingmoe3-mtp", "qwen3next",  "qwen35moe-mtp",
+                                        "lfm2moe",         "bailingmoe3"};
 
-    for (size_t i = 0; i < 3 * FEW(2); i++) { /* each kind of state */
+    for (size_t i = 0; i < 4 * FEW(2); i++) { /* each kind of state */
         char path[TEST_DATA_PATH];
 
         ways_golden(names[i], path);
@@ -44,25 +46,38 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
     ways_golden("nemotron-h-moe-mtp", path);
     ways_compare(path, &ways_back[2], 2);
+    ways_golden("bailingmoe3-mtp", path);
+    ways_compare(path, &ways_back[2], 2);
 }
 
 /* Kernels that do nothing, kernels that fail, and every 97th call. */
 Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
-    static const char *const kernels[] = {"conv",      "conv_keep", "mamba_in", "mamba",
-                                          "mamba_out", "delta_in",  "delta",    "delta_out"};
+    static const struct {
+        const char *model, *kernel;
+    } wrong[] = {
+        {"lfm2", "conv"},
+        {"lfm2", "conv_keep"},
+        {"nemotron-h-moe-mtp", "mamba_in"},
+        {"nemotron-h-moe-mtp", "mamba"},
+        {"nemotron-h-moe-mtp", "mamba_out"},
+        {"bailingmoe3-mtp", "kda"},
+        {"qwen35-mtp", "delta_in"},
+        {"qwen35-mtp", "delta"},
+        {"qwen35-mtp", "delta_out"},
+    };
     struct fake_cuda *fake = fake_find();
     char path[1024];
 
     ways_golden("qwen35-mtp", path);
     cr_assert(ways_open(path));
     uint32_t n = fake->n_calls;
-    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
-        ways_golden(i < 2 ? "lfm2" : i < 5 ? "nemotron-h-moe-mtp" : "qwen35-mtp", path);
-        fake->broken = kernels[i];
-        cr_expect(!ways_open(path), "%s does nothing", kernels[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        ways_golden(wrong[i].model, path);
+        fake->broken = wrong[i].kernel;
+        cr_expect(!ways_open(path), "%s does nothing", wrong[i].kernel);
         fake->broken = NULL;
-        fake->faulty = kernels[i];
-        cr_expect(!ways_open(path), "%s fails", kernels[i]);
+        fake->faulty = wrong[i].kernel;
+        cr_expect(!ways_open(path), "%s fails", wrong[i].kernel);
         fake->faulty = NULL;
         fake->fail_at = 0;
         fake->sticky = false;

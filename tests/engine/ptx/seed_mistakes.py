@@ -74,7 +74,10 @@ MISTAKES = [
     ("attend_args, a field", "attention/kernels_attention.h", "    float scale, cap; ", "    float scale, cap; uint32_t spare[2];", SHORT, IN_SHORT, 80),
     ("attend_args, pointers", "attention/kernels_attention.h", "    const float *q; ", "    uint64_t pad; const float *q; ", SHORT, IN_SHORT, 80),
     ("attend_args, scale", "attention/kernels_attention.h", "    float scale, cap; ", "    float cap, scale; ", WIDE, IN_WIDE, 90),
-    # Groups of experts.
+    # Decays of keys, groups of experts.
+    ("kda, decay", DELTA + ".cu", "m[i * 4 + e] *= y[e];", "m[i * 4 + e] *= x[e];", DELTA, IN_DELTA, 80),
+    ("kda, decays of the next rows", "recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
+    ("kda, keys and values", DELTA + ".cu", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
     ("route, no groups", EXPERTS + ".cu", "taken = leave_groups(a, p);", "taken = 0;", EXPERTS, IN_EXPERTS, 90),
     ("route, second best", EXPERTS + ".cu", "return each > 1 ? best + second : best;", "return best;", EXPERTS, IN_EXPERTS, 90),
     ("route, groups of the second half", EXPERTS + ".cu", "!(kept >> (lane + i * 32) & 1)", "!(kept >> lane & 1)", EXPERTS, IN_EXPERTS, 90),
