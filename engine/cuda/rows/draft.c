@@ -11,6 +11,7 @@
 #include "engine/cuda/rows/kernels_blocks.h"
 
 #include <assert.h>
+#include "base/try.h"
 
 void draft_begin(struct step *s) {
     struct kept *k = &s->be->draft.of;
@@ -48,30 +49,29 @@ int step_keep(struct step *s, const struct model_op *op) {
     };
 
     assert(b->draft.hidden && op->width == b->shape->n_embd); /* assistants have another width */
-    int r = step_release(s);
-
+    TRY(step_release(s));
     s->kept = true;
-    if (r == 0 && op->streams) { /* the block changes x, which vectors of rows are made of */
+    if (op->streams) { /* the block changes x, which vectors of rows are made of */
         struct keep_args x = a;
 
         x.x = b->act.x;
         x.hidden = b->draft.x;
         x.kept = NULL;
         x.n = b->shape->n_embd;
-        r = CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &x);
+        TRY(CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &x));
     }
-    return r < 0 ? r : CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
+    return CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
-/* Copies x to stream @i of the rows, those beyond the batch, too. */
-static int put_stream(struct step *s, uint32_t i) {
+/* Copies x of all rows, those beyond the batch, too, to part @i of @n of the rows of @to. */
+static int put_x(struct step *s, float *to, uint32_t i, uint32_t n) {
     struct be *b = s->be;
     size_t row = b->shape->n_embd * sizeof(float);
     const struct copy_args a = {
         .from = (const uint8_t *)b->act.x,
-        .to = (uint8_t *)b->condensed.s + i * row,
+        .to = (uint8_t *)to + i * row,
         .from_layer = row,
-        .to_layer = b->shape->stream.n * row,
+        .to_layer = n * row,
         .page_bytes = row,
     };
 
@@ -95,42 +95,29 @@ int step_draft_in(struct step *s, const struct model_op *op) {
         .eps = b->shape->rms_eps,
         .pack = step_pack_args(b, PACK_PLAIN, b->draft.pair, NULL, 2 * n),
     };
-    int r = 0;
 
     assert(!s->due && !s->packed);
     s->paired = true;
-    for (uint32_t i = 0; i < n_parts && r == 0; i++) {
+    for (uint32_t i = 0; i < n_parts; i++) {
         a.x = i ? NULL : b->act.x;
         a.part = i * n;
         a.keeps = s->kept && op->part == 0 && i + 1 == n_parts;
-        r = CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a);
-        r = r < 0 ? r : step_multiply(s, op->weights, false);
-        r = r < 0 || !op->streams ? r : put_stream(s, i);
+        TRY(CUDA_LAUNCH(b, pair, s->grid.rows, 1, PACK_THREADS, &a));
+        TRY(step_multiply(s, op->weights, false));
+        TRY(op->streams ? put_x(s, b->condensed.s, i, n_parts) : 0);
     }
-    return r;
+    return 0;
 }
 
-/* A copy of the rows, those beyond the batch, too. */
 int step_tap(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    size_t row = b->shape->n_embd * sizeof(float);
-    const struct copy_args a = {
-        .from = (const uint8_t *)b->act.x,
-        .to = (uint8_t *)b->draft.tap + op->part * row,
-        .from_layer = row,
-        .to_layer = b->shape->n_taps * row,
-        .page_bytes = row,
-    };
-    int r = step_release(s);
-
-    return r < 0 ? r : CUDA_LAUNCH(b, copy_page, 1, s->grid.rows, CUDA_THREADS, &a);
+    TRY(step_release(s));
+    return put_x(s, s->be->draft.tap, op->part, s->be->shape->n_taps);
 }
 
 /* To be.act.o: x is still the model's. */
 int step_fuse(struct step *s, const struct model_op *op) {
-    int r = step_pack(s, PACK_PLAIN, s->be->draft.tap, NULL, op->weights->n_in);
-
-    return r < 0 ? r : step_multiply(s, op->weights, false);
+    TRY(step_pack(s, PACK_PLAIN, s->be->draft.tap, NULL, op->weights->n_in));
+    return step_multiply(s, op->weights, false);
 }
 
 /* be.act.o = the convolution of rows of @in. */
@@ -163,14 +150,14 @@ int step_block_in(struct step *s, const struct model_op *op) {
         .n = b->shape->n_embd,
         .eps = b->shape->rms_eps,
     };
-    int r = step_norm(s, w->norm);
 
-    r = r < 0 ? r : step_multiply(s, w, false);
-    r = r < 0 ? r : CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &c);
-    r = r < 0 ? r : convolve(s, w, 0, b->draft.hidden);
-    r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->act.o, NULL, b->shape->n_embd);
+    TRY(step_norm(s, w->norm));
+    TRY(step_multiply(s, w, false));
+    TRY(CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &c));
+    TRY(convolve(s, w, 0, b->draft.hidden));
+    TRY(step_pack(s, PACK_PLAIN, b->act.o, NULL, b->shape->n_embd));
     s->packed = true;
-    return r;
+    return 0;
 }
 
 int step_block_out(struct step *s, const struct model_op *op) {
@@ -223,11 +210,11 @@ static int select_tokens(struct step *s, uint32_t first, uint32_t n) {
         .rank = b->shape->block.rank,
         .top_k = b->shape->block.top_k,
     };
-    int r = cuda_matmul(b, w, &x, false);
 
     assert(n <= LOGIT_ROWS && a.top_k <= SELECT_CANDIDATES);
-    r = r < 0 ? r : CUDA_LAUNCH(b, candidates, n, 1, CUDA_THREADS, &a);
-    return r < 0 ? r : CUDA_LAUNCH(b, choose_candidate, n, 1, CUDA_THREADS, &a);
+    TRY(cuda_matmul(b, w, &x, false));
+    TRY(CUDA_LAUNCH(b, candidates, n, 1, CUDA_THREADS, &a));
+    return CUDA_LAUNCH(b, choose_candidate, n, 1, CUDA_THREADS, &a);
 }
 
 int draft_select(struct step *s, uint32_t first, uint32_t n) {
@@ -246,15 +233,12 @@ int step_keys(struct step *s, const struct model_op *op) {
     struct store_args store = step_store_args(b, op);
 
     assert(op->weights->n_mats == 2);
-    int r = b->shape->n_taps
-                ? step_pack(s, PACK_NORM, b->act.o, op->weights->norm, b->shape->n_embd)
-                : step_norm(s, op->weights->norm);
-
     store.n_head = 0;
     store.v = b->act.v;
-    r = r < 0 ? r : step_multiply(s, op->weights, false);
-    return r < 0 ? r
-                 : CUDA_LAUNCH(b, store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, &store);
+    TRY(b->shape->n_taps ? step_pack(s, PACK_NORM, b->act.o, op->weights->norm, b->shape->n_embd)
+                         : step_norm(s, op->weights->norm));
+    TRY(step_multiply(s, op->weights, false));
+    return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, &store);
 }
 
 int step_holes(struct step *s, const struct model_op *op) {
