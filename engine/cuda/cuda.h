@@ -300,18 +300,22 @@ struct sampling {
     struct sampler host; /* for parameters that the kernels do not have */
 };
 
-/* Loading of weights. Invariant: used <= size. */
+/* Memory of the weights: @used bytes of @size are in use, used <= size. */
+struct pool {
+    uint8_t *at;
+    size_t used, size;
+};
+
+/* Loading of weights. */
 struct loading {
     struct {
         uint8_t *host, *device; /* [bytes] */
         void *event;
         bool busy;
     } buffer[2];
-    size_t bytes;     /* LOAD_BYTES, or a row of tiles */
-    uint8_t *weights; /* device memory of all weights; @used bytes of @size are in use */
-    size_t used, size;
-    uint8_t *host; /* pinned memory of experts that are fetched, likewise */
-    size_t host_used, host_size;
+    size_t bytes;        /* LOAD_BYTES, or a row of tiles */
+    struct pool weights; /* memory of the device */
+    struct pool host;    /* pinned memory of experts that are fetched */
     double *freq[ROPE_TABLES];
     uint8_t *axis[ROPE_TABLES]; /* rope_set.axis */
     struct blk_grids *grids;
@@ -589,8 +593,8 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows);
 /* Runs the self-test at the end of open (selftest.c). A kernel with wrong results is left out where
  * a plainer one does the same work, and be.note says so. Returns 0, or an error with the reason. */
 int cuda_selftest(struct be *b, struct err *err);
-/* Returns false with WEFT_CUDA_CHECK=0. */
-bool cuda_selftest_wanted(void);
+/* Returns false where the environment sets WEFT_CUDA_@what to 0. */
+bool cuda_wants(const char *what);
 /* Loads each kernel and allows it the shared memory that its launches ask for; called before the
  * device is asked how much memory is left. Returns 0 or -EIO. */
 int cuda_load_kernels(struct be *b);

@@ -13,34 +13,18 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-/* @bytes of the memory of all weights, whose sum was counted before (memory.c). */
-static int own(struct be *b, size_t bytes, void **out, struct err *err) {
+/* Takes @bytes of @from, whose size was counted before (memory.c). */
+static int own(struct pool *from, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
-    if (n > b->load.size - b->load.used) {
+    if (n > from->size - from->used) {
         err_set(err, 0, NULL,
                 "loading weights: a tensor is larger than when memory was counted; the file may "
                 "have changed: start weft again");
         return -ENOMEM;
     }
-    *out = b->load.weights + b->load.used;
-    b->load.used += n;
-    assert(b->load.used <= b->load.size && b->load.used % 512 == 0);
-    return 0;
-}
-
-/* @bytes of the host's memory of experts that are fetched, likewise. */
-static int own_host(struct be *b, size_t bytes, uint8_t **out, struct err *err) {
-    size_t n = round_up(MAX(bytes, 1), 512);
-
-    if (n > b->load.host_size - b->load.host_used) {
-        err_set(err, 0, NULL,
-                "loading experts: a tensor is larger than when memory was counted; the file may "
-                "have changed: start weft again");
-        return -ENOMEM;
-    }
-    *out = b->load.host + b->load.host_used;
-    b->load.host_used += n;
+    *out = from->at + from->used;
+    from->used += n;
     return 0;
 }
 
@@ -89,7 +73,7 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
 
 /* @n bytes to memory of their own. 0 or -errno. */
 static int own_bytes(struct be *b, const void *data, size_t n, void **out, struct err *err) {
-    TRY(own(b, n, out, err));
+    TRY(own(&b->load.weights, n, out, err));
     return cuda_load_bytes(b, data, n, *out);
 }
 
@@ -294,8 +278,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     uint32_t n_hosts = p->layer ? n_host_experts(b->shape, p->layer - 1) : 0;
     float *bias_at = NULL, *scale_at = NULL;
     bool fetched = n_hosts > 0 && b->shape->fetches;
-    uint8_t *far = NULL;
-    void *d;
+    void *d, *far = NULL;
 
     w->n_experts = (uint32_t)t->ne[2] - (fetched ? 0 : n_hosts);
     *m = (struct matrix){
@@ -308,9 +291,9 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     matrix_cut(m, n_in);
     w->n_in = n_in;
     size_t each = tile_matrix_bytes(m->format, n_out, n_in);
-    TRY(own(b, each * ((uint32_t)t->ne[2] - n_hosts), &d, err));
+    TRY(own(&b->load.weights, each * ((uint32_t)t->ne[2] - n_hosts), &d, err));
     if (fetched)
-        TRY(own_host(b, each * w->n_experts, &far, err));
+        TRY(own(&b->load.host, each * w->n_experts, &far, err));
     w->host[m - w->m] = far;
     m->tiles = fetched ? far : d;
     TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));

@@ -28,6 +28,11 @@ static void add(struct be *b, void *where, size_t n, size_t size, const char *wh
     b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
+/* Notes @n floats or integers of 32 bits of activations. */
+static void add_words(struct be *b, void *where, size_t n) {
+    add(b, where, n, 4, "activations", false);
+}
+
 /* Counts activations of a step's rows, and the rows with logits; `packed` is as wide as the
  * widest. */
 static void add_activations(struct be *b) {
@@ -53,24 +58,22 @@ static void add_activations(struct be *b) {
 
     values = MAX(values, heads * round_up(MAX(MAX(s->mla.n_nope, s->mla.rank), part), 64));
 
-    add(b, &b->act.x, rows * s->n_embd, sizeof(float), "activations", false);
-    add(b, &b->act.layer_input, rows * n_in, sizeof(float), "activations", false);
+    add_words(b, &b->act.x, rows * s->n_embd);
+    add_words(b, &b->act.layer_input, rows * n_in);
     if (b->n_ranks > 1)
-        add(b, &b->act.own_t, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
-    add(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0),
-        sizeof(float), "activations", false);
-    add(b, &b->act.k, rows * n_kv, sizeof(float), "activations", false);
-    add(b, &b->act.v, rows * n_kv, sizeof(float), "activations", false);
-    add(b, &b->act.o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
-    add(b, &b->act.o_gate, rows * (s->delta.n_key_head && !s->mla.rank ? n_q : 0), sizeof(float),
-        "activations", false);
-    add(b, &b->act.gate, rows * n_ff, sizeof(float), "activations", false);
-    add(b, &b->act.up, rows * n_ff, sizeof(float), "activations", false);
+        add_words(b, &b->act.own_t, rows * rank_share(b, s->n_embd));
+    add_words(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0));
+    add_words(b, &b->act.k, rows * n_kv);
+    add_words(b, &b->act.v, rows * n_kv);
+    add_words(b, &b->act.o, rows * MAX(n_q, s->n_embd));
+    add_words(b, &b->act.o_gate, rows * (s->delta.n_key_head && !s->mla.rank ? n_q : 0));
+    add_words(b, &b->act.gate, rows * n_ff);
+    add_words(b, &b->act.up, rows * n_ff);
     add(b, &b->act.packed, values * b->products.planes, sizeof(uint16_t), "activations", false);
-    add(b, &b->act.scale, MAX(MAX(padded, pairs), heads), sizeof(float), "activations", false);
+    add_words(b, &b->act.scale, MAX(MAX(padded, pairs), heads));
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
-        add(b, &b->act.rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
-    add(b, &b->act.factor, rows, sizeof(float), "activations", false);
+        add_words(b, &b->act.rope[i], rows * s->rope[i].n_rot);
+    add_words(b, &b->act.factor, rows);
     add(b, &b->sampling.packed,
         round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64) * b->products.planes, sizeof(uint16_t),
         "logits", false);
@@ -88,31 +91,29 @@ static void add_experts(struct be *b) {
 
     if (s->n_expert == 0)
         return;
-    add(b, &b->experts.logits, rows * s->n_expert, sizeof(float), "activations", false);
-    add(b, &b->experts.weight, pairs, sizeof(float), "activations", false);
-    add(b, &b->experts.gate, pairs * s->n_ff_expert, sizeof(float), "activations", false);
-    add(b, &b->experts.up, pairs * s->n_ff_expert, sizeof(float), "activations", false);
-    add(b, &b->experts.y, pairs * s->n_embd, sizeof(float), "activations", false);
-    add(b, &b->experts.shared, s->n_ff_shared ? rows * s->n_embd : 0, sizeof(float), "activations",
-        false);
-    add(b, &b->experts.expert, pairs, sizeof(uint32_t), "activations", false);
-    add(b, &b->experts.list, rows * s->n_expert, sizeof(uint32_t), "activations", false);
-    add(b, &b->experts.count, s->n_expert + 2, sizeof(uint32_t), "activations", false);
+    add_words(b, &b->experts.logits, rows * s->n_expert);
+    add_words(b, &b->experts.weight, pairs);
+    add_words(b, &b->experts.gate, pairs * s->n_ff_expert);
+    add_words(b, &b->experts.up, pairs * s->n_ff_expert);
+    add_words(b, &b->experts.y, pairs * s->n_embd);
+    add_words(b, &b->experts.shared, s->n_ff_shared ? rows * s->n_embd : 0);
+    add_words(b, &b->experts.expert, pairs);
+    add_words(b, &b->experts.list, rows * s->n_expert);
+    add_words(b, &b->experts.count, s->n_expert + 2);
     add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
     if (b->opts->experts_fd > 0) {
         add(b, &b->experts.picks, cuda_n_picks(b), sizeof(uint64_t), "activations", false);
         add(b, &b->experts.host_picks, cuda_n_picks(b), sizeof(uint64_t), "experts", true);
     }
     if (s->host_experts)
-        add(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert, sizeof(uint32_t), "activations",
-            false);
+        add_words(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert);
     if (s->fetches) {
         size_t n = (size_t)s->n_layer * (s->n_expert + 1);
 
-        add(b, &b->experts.slot_expert, n, sizeof(uint32_t), "activations", false);
-        add(b, &b->experts.slot_since, n, sizeof(uint32_t), "activations", false);
+        add_words(b, &b->experts.slot_expert, n);
+        add_words(b, &b->experts.slot_since, n);
         add(b, &b->experts.move, s->n_expert, sizeof(*b->experts.move), "activations", false);
-        add(b, &b->experts.n_moves, 1, sizeof(uint32_t), "activations", false);
+        add_words(b, &b->experts.n_moves, 1);
     }
 }
 
@@ -137,11 +138,11 @@ static void add_latent(struct be *b) {
     if (latent_heads(b) == 0)
         return;
     if (s->mla.rank) {
-        add(b, &b->latent.q, rows * s->n_head * width, sizeof(float), "activations", false);
-        add(b, &b->latent.r, rows * s->mla.q_rank, sizeof(float), "activations", false);
+        add_words(b, &b->latent.q, rows * s->n_head * width);
+        add_words(b, &b->latent.r, rows * s->mla.q_rank);
     }
-    add(b, &b->latent.list, rows * latent_heads(b), sizeof(uint32_t), "activations", false);
-    add(b, &b->latent.n_items, 1, sizeof(uint32_t), "activations", false);
+    add_words(b, &b->latent.list, rows * latent_heads(b));
+    add_words(b, &b->latent.n_items, 1);
     add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations", false);
 }
 
@@ -158,10 +159,10 @@ static void add_recurrent(struct be *b) {
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)
-        add(b, &b->recurrent.in[i], rows * s->n_in[i], sizeof(float), "activations", false);
-    add(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0, sizeof(float), "activations", false);
-    add(b, &b->recurrent.mix, rows * 2 * n_heads, sizeof(float), "activations", false);
-    add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
+        add_words(b, &b->recurrent.in[i], rows * s->n_in[i]);
+    add_words(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0);
+    add_words(b, &b->recurrent.mix, rows * 2 * n_heads);
+    add_words(b, &b->recurrent.out, rows * s->n_out);
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }
 
@@ -176,25 +177,18 @@ static void add_condensed(struct be *b) {
         return;
     to->max_blocks = MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block);
     to->n_best = c->n_block;
-    const struct {
-        void *where;
-        size_t n;
-    } parts[] = {
-        {&to->s, rows * s->stream.n * s->n_embd},
-        {&to->low, rows * s->stream.n_low},
-        {&to->weight, rows * s->stream.n * (s->stream.n + 1)},
-        {&to->r, rows * c->q_rank},
-        {&to->key, rows * s->head_dim},
-        {&to->t, rows * c->n_index},
-        {&to->u, rows * 2 * widest},
-        {&to->g, rows * 2 * widest},
-        {&to->q, rows * c->n_index * c->index_dim},
-        {&to->score, MIN(rows, PICK_ROWS) * to->max_blocks},
-        {&to->pick, rows * c->n_block},
-        {&to->n_pick, rows},
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
-        add(b, parts[i].where, parts[i].n, 4, "activations", false);
+    add_words(b, &to->s, rows * s->stream.n * s->n_embd);
+    add_words(b, &to->low, rows * s->stream.n_low);
+    add_words(b, &to->weight, rows * s->stream.n * (s->stream.n + 1));
+    add_words(b, &to->r, rows * c->q_rank);
+    add_words(b, &to->key, rows * s->head_dim);
+    add_words(b, &to->t, rows * c->n_index);
+    add_words(b, &to->u, rows * 2 * widest);
+    add_words(b, &to->g, rows * 2 * widest);
+    add_words(b, &to->q, rows * c->n_index * c->index_dim);
+    add_words(b, &to->score, MIN(rows, PICK_ROWS) * to->max_blocks);
+    add_words(b, &to->pick, rows * c->n_block);
+    add_words(b, &to->n_pick, rows);
 }
 
 /* Counts buffers of a block drafter. Of devices that divide the layers the last one computes it. */
@@ -203,13 +197,12 @@ static void add_drafter(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
     size_t scored = MIN(wants, LOGIT_ROWS);
 
-    add(b, &b->draft.tap, rows * b->shape->n_taps * n, sizeof(float), "activations", false);
+    add_words(b, &b->draft.tap, rows * b->shape->n_taps * n);
     if (!has_last_layer(b))
         return;
     if (s->kernel) {
-        add(b, &b->draft.hidden, rows * n, sizeof(float), "activations", false);
-        add(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group), sizeof(float), "activations",
-            false);
+        add_words(b, &b->draft.hidden, rows * n);
+        add_words(b, &b->draft.d, rows * 2 * s->kernel * (n / s->group));
     }
     if (s->rank && !s->top_k)
         add(b, &b->draft.pick, wants, sizeof(uint64_t), "logits", false);
@@ -230,11 +223,10 @@ static void add_draft(struct be *b) {
         return;
     n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
     size_t n_hidden = hidden_width(b->shape);
-    add(b, &b->draft.hidden, rows * n_hidden, sizeof(float), "activations", false);
-    add(b, &b->draft.pair, rows * 2 * n, sizeof(float), "activations", false);
-    add(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden, sizeof(float), "activations", false);
-    add(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0, sizeof(float), "activations",
-        false);
+    add_words(b, &b->draft.hidden, rows * n_hidden);
+    add_words(b, &b->draft.pair, rows * 2 * n);
+    add_words(b, &b->draft.kept, n_slots * ENGINE_KEPT * n_hidden);
+    add_words(b, &b->draft.x, b->shape->keeps_streams ? rows * n : 0);
 }
 
 uint32_t cuda_few(const struct be *b) {
@@ -499,13 +491,12 @@ static void add_rest(struct be *b) {
     add(b, &b->load.tile_grids, 1, sizeof(*b->load.tile_grids), "tables", false);
     add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
     add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
-    b->load.size = weight_bytes(b);
-    b->load.host_size = fetched_bytes(b);
-    assert(b->load.used == 0 && b->load.host_used == 0);
-    if (b->load.host_size)
-        add(b, &b->load.host, b->load.host_size, 1, "experts of the host", true);
+    b->load.weights.size = weight_bytes(b);
+    b->load.host.size = fetched_bytes(b);
+    if (b->load.host.size)
+        add(b, &b->load.host.at, b->load.host.size, 1, "experts of the host", true);
     add(b, &b->picture_memory, b->shape->picture_buffers, 1, "image encoder", false);
-    add(b, &b->load.weights, b->load.size, 1, "weights", false);
+    add(b, &b->load.weights.at, b->load.weights.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
     if (is_first_device(b)) /* those of all */
