@@ -210,41 +210,19 @@ static_assert((int)CUDA_OLD_DRIVER == cudaErrorInsufficientDriver &&
                   (int)CUDA_UNKNOWN == cudaErrorUnknown,
               "the runtime's numbers");
 
+#define ENTRY(NAME) .NAME = NAME
 static const struct cuda_api real = {
-    .count = count,
-    .versions = versions,
-    .describe = describe,
-    .use = use,
-    .memory = memory,
-    .host_memory = memory_available,
-    .alloc = alloc,
-    .release = release,
-    .alloc_host = alloc_host,
-    .release_host = release_host,
-    .stream_new = stream_new,
-    .stream_free = stream_free,
-    .stream_wait = stream_wait,
-    .event_new = event_new,
-    .event_free = event_free,
-    .event_record = event_record,
-    .event_query = event_query,
-    .timer_new = timer_new,
-    .elapsed = elapsed,
-    .event_wait = event_wait,
-    .copy = copy,
-    .fill = fill,
-    .reach = reach,
-    .allow_shared = allow_shared,
-    .launch = launch,
-    .host_call = host_call,
-    .host_join = host_join,
-    .capture_begin = capture_begin,
-    .capture_end = capture_end,
-    .graph_launch = graph_launch,
-    .graph_free = graph_free,
-    .check_kernel = check_kernel,
-    .text = text,
-};
+    ENTRY(count),         ENTRY(versions),     ENTRY(describe),
+    ENTRY(use),           ENTRY(memory),       .host_memory = memory_available,
+    ENTRY(alloc),         ENTRY(release),      ENTRY(alloc_host),
+    ENTRY(release_host),  ENTRY(stream_new),   ENTRY(stream_free),
+    ENTRY(stream_wait),   ENTRY(event_new),    ENTRY(event_free),
+    ENTRY(event_record),  ENTRY(event_query),  ENTRY(timer_new),
+    ENTRY(elapsed),       ENTRY(event_wait),   ENTRY(copy),
+    ENTRY(fill),          ENTRY(reach),        ENTRY(allow_shared),
+    ENTRY(launch),        ENTRY(host_call),    ENTRY(host_join),
+    ENTRY(capture_begin), ENTRY(capture_end),  ENTRY(graph_launch),
+    ENTRY(graph_free),    ENTRY(check_kernel), ENTRY(text)};
 
 const struct cuda_api *cuda_api(void) {
     return &real;
