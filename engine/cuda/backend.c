@@ -190,21 +190,26 @@ static int check_shape(const struct model_shape *s, struct err *err) {
     return 0;
 }
 
+bool cuda_wants(const char *what) {
+    char name[32];
+
+    snprintf(name, sizeof(name), "WEFT_CUDA_%s", what);
+    const char *said = getenv(name);
+    return !(said && strcmp(said, "0") == 0);
+}
+
 /* For tests and measurements. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
  * itself. WEFT_CUDA_FUSE=0: not be.ways.fuse; WEFT_CUDA_WIDE:
  * be.attention.wide_rows; WEFT_CUDA_TIMES=0: be.products.timed. */
 static void read_environment(struct be *b) {
-    const char *limit = getenv("WEFT_CUDA_WAIT_MS");
-    const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");
-    const char *wide = getenv("WEFT_CUDA_WIDE"), *times = getenv("WEFT_CUDA_TIMES");
+    const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
     b->limits.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->limits.memory_ms = MEMORY_WAIT_MS;
     b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
-    b->ways.fuse = !(fuse && strcmp(fuse, "0") == 0);
-    b->attention.shares = !(share && strcmp(share, "0") == 0);
-    b->ways.wants_fuse = b->ways.fuse;
-    b->products.timed = b->n_ranks == 1 && !(times && strcmp(times, "0") == 0);
+    b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
+    b->attention.shares = cuda_wants("SHARE");
+    b->products.timed = b->n_ranks == 1 && cuda_wants("TIMES");
     b->experts.wants_vec = true;
 }
 
@@ -352,11 +357,8 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
  * their code is made for compute capability 9.0 or later. Beside the host's experts a kernel could
  * come up while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off. */
 static void choose_early(struct be *b) {
-    const char *said = getenv("WEFT_CUDA_EARLY");
-
-    b->ways.early =
-        b->device.made_for >= 90 && !has_host_part(b->shape) && !(said && strcmp(said, "0") == 0);
-    b->ways.wants_early = b->ways.early;
+    b->ways.early = b->ways.wants_early =
+        b->device.made_for >= 90 && !has_host_part(b->shape) && cuda_wants("EARLY");
 }
 
 /* Memory, tables, self-test. Weights come with load(). */
@@ -444,7 +446,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
 /* Begins or ends the proof. Its steps are not the model's: no graph of them is kept, their picks of
  * experts are not counted, and rows see fewer blocks. */
 static bool proving(struct be *b, bool on) {
-    if (!cuda_selftest_wanted())
+    if (!cuda_wants("CHECK"))
         return false;
     graph_forget(b);
     b->condensed.n_best = MIN(b->shape->condensed.n_block, on ? PROOF_BLOCKS : UINT32_MAX);

@@ -45,9 +45,7 @@ static void **graph_of(const struct step *s) {
 }
 
 int graph_open(struct be *b) {
-    const char *said = getenv("WEFT_CUDA_GRAPHS");
-
-    b->graphs.on = !(said && strcmp(said, "0") == 0) && b->rank == 0;
+    b->graphs.on = cuda_wants("GRAPHS") && b->rank == 0;
     if (!b->graphs.on)
         return 0;
     b->graphs.capacity = b->n_ranks * launches_of(b->shape);

@@ -378,18 +378,12 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     return r;
 }
 
-bool cuda_selftest_wanted(void) {
-    const char *said = getenv("WEFT_CUDA_CHECK");
-
-    return !(said && strcmp(said, "0") == 0);
-}
-
 /* Tries the tensor of each type and number of dimensions that has the longest rows, which sharing
  * segments needs. */
 int cuda_selftest(struct be *b, struct err *err) {
     const struct tensor *widest[2][TYPES] = {{NULL}}; /* [0]: matrices, [1]: tensors of experts */
 
-    if (!cuda_selftest_wanted())
+    if (!cuda_wants("CHECK"))
         return 0;
     for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++) {
         const struct tensor *t = gguf_tensor(b->opts->file, i);

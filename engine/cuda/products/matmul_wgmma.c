@@ -6,11 +6,8 @@
 
 #include "engine/cuda/cuda.h"
 
-#include <stdlib.h>
-
 /* WEFT_CUDA_WGMMA=0: never. */
 int wgmma_open(struct be *b) {
-    const char *said = getenv("WEFT_CUDA_WGMMA");
     uint32_t most = 0, most_64 = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
@@ -18,13 +15,13 @@ int wgmma_open(struct be *b) {
         most_64 = MAX(most_64, wgmma_shared(MATMUL_COLUMNS, f));
     }
     b->products.wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
-                        b->device.shared_bytes > most && !(said && *said == '0');
+                        b->device.shared_bytes > most && cuda_wants("WGMMA");
     if (!b->products.wgmma)
         return 0;
-    int r = cuda_check(b, b->api->allow_shared(kernel_matmul_wgmma, most), "cudaFuncSetAttribute");
-    return r < 0 ? r
-                 : cuda_check(b, b->api->allow_shared(kernel_matmul_wgmma_64, most_64),
-                              "cudaFuncSetAttribute");
+    int e = b->api->allow_shared(kernel_matmul_wgmma, most);
+
+    e = e ? e : b->api->allow_shared(kernel_matmul_wgmma_64, most_64);
+    return cuda_check(b, e, "cudaFuncSetAttribute");
 }
 
 bool wgmma_takes(const struct be *b, uint32_t n_rows) {

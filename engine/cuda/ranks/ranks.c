@@ -263,11 +263,10 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
  * does, as where it cannot. 0 or an error of the runtime. */
 static int find_ways(const uint32_t *number, uint32_t n, bool *direct) {
     const struct cuda_api *api = cuda_api();
-    const char *said = getenv("WEFT_CUDA_PEERS");
     struct cuda_device first, d;
     int e = api->describe((int)number[0], &first);
 
-    *direct = !(said && *said == '0');
+    *direct = cuda_wants("PEERS");
     for (uint32_t i = n; i-- > 0 && e == 0 && *direct;) {
         e = api->describe((int)number[i], &d);
         e = e ? e : api->use((int)number[i]);
