@@ -32,6 +32,10 @@ static int alone(struct step *s, const struct model_op *op) {
     return each(s, op, weft_backend_cuda.run[op->kind]);
 }
 
+static int exchanged(struct step *s, const struct model_op *op) {
+    return each_and_exchange(s, op, weft_backend_cuda.run[op->kind]);
+}
+
 /* Launches all of the step as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
@@ -185,14 +189,6 @@ static int gate_up_ranks(struct step *s, const struct model_op *op) {
     return each_and_exchange(s, op, gate_up);
 }
 
-static int delta_ranks(struct step *s, const struct model_op *op) {
-    return each_and_exchange(s, op, step_delta);
-}
-
-static int mla_out_ranks(struct step *s, const struct model_op *op) {
-    return each_and_exchange(s, op, step_mla_out);
-}
-
 /* Columns of each pair's h. */
 static int gates(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
@@ -330,8 +326,8 @@ void ranks_step_ops(struct be_ops *all) {
     all->run[OP_PROJ] = proj_ranks;
     all->run[OP_JOIN] = join_ranks;
     all->run[OP_GATE_UP] = gate_up_ranks;
-    all->run[OP_DELTA] = delta_ranks;
-    all->run[OP_MLA_OUT] = mla_out_ranks;
+    all->run[OP_DELTA] = exchanged;
+    all->run[OP_MLA_OUT] = exchanged;
     all->run[OP_EXPERTS] = experts_ranks;
     all->run[OP_SHARED] = shared_ranks;
     all->run[OP_LOGITS] = logits_ranks;
