@@ -105,9 +105,9 @@ struct plan_args {
     struct attn_merge *merge;
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
     uint32_t page_tokens; /* 0: nothing is shared */
-    uint32_t few;         /* queries of a block that has one chunk: ATTN_QUERIES or ATTN_LATENT */
-    uint32_t wide;        /* queries of a block that has all chunks: attend_kernel.queries */
-    uint32_t shared;  /* queries of a block that has chunks for several sequences: few, or more */
+    /* Queries of a block that has one chunk (ATTN_QUERIES or ATTN_LATENT), that has all chunks
+     * (attend_kernel.queries), that has chunks for several sequences (few, or more). */
+    uint32_t few, wide, shared;
     uint32_t two_way; /* in some layer rows see keys up to batch_head.last */
 };
 
@@ -320,8 +320,7 @@ struct hadamard_args {
 struct copy_args {
     const uint8_t *from;
     uint8_t *to;
-    size_t from_layer, to_layer,
-        page_bytes; /* from a layer to the next; of a page of a layer: multiples of 16 */
+    size_t from_layer, to_layer, page_bytes; /* to the next layer; of a layer: multiples of 16 */
 };
 
 /* -- matrices ---------------------------------------------------------------------------------- */
@@ -424,9 +423,7 @@ MX_FN uint32_t wide_shared(uint32_t format) {
  * panel, matmul_wgmma_64 has 64, as matmul_wide. Dynamic shared memory: wgmma_shared(). */
 #define WGMMA_ROWS 128u
 #define WGMMA_SLICES(n_rows) ((n_rows) == WGMMA_ROWS ? 5u : 4u)
-
 #define WGMMA_SLICE_BYTES(n_rows) ((n_rows)*64u * 2u)
-
 #define WGMMA_AHEAD 4u /* slices of weights that are under way */
 #define wgmma_slots(format) weight_slots(format, WGMMA_AHEAD)
 
@@ -700,17 +697,23 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
 
 typedef const void *const kernel_address;
 
-extern kernel_address kernel_repack, kernel_scale_tiles;
-extern kernel_address kernel_embed, kernel_deep, kernel_layer_input, kernel_rope, kernel_pack,
-    kernel_pack_gated, kernel_hidden, kernel_keep, kernel_pair, kernel_store, kernel_store_latent,
-    kernel_holes, kernel_hadamard, kernel_residual, kernel_soft_gate, kernel_cap, kernel_copy_page,
-    kernel_convolve, kernel_candidates, kernel_choose_candidate, kernel_chain;
-extern kernel_address kernel_plan, kernel_list_heads;
-extern kernel_address kernel_matmul_wide, kernel_matmul_wgmma, kernel_matmul_wgmma_64;
+/* X(NAME), .. of the kernels without dynamic shared memory. */
+#define PLAIN_KERNELS(X)                                                                           \
+    X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_gated), \
+        X(hidden), X(keep), X(pair), X(store), X(store_latent), X(holes), X(hadamard),             \
+        X(residual), X(soft_gate), X(cap), X(copy_page), X(convolve), X(candidates),               \
+        X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring),       \
+        X(hand_over), X(combine), X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in),        \
+        X(mamba), X(mamba_out), X(conv), X(conv_keep), X(blend), X(spread), X(turn_heads),         \
+        X(condense), X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_condensed),         \
+        X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares),        \
+        X(residual_shares), X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80),           \
+        X(vis_attend_128)
+#define KERNEL_ADDRESS(NAME) kernel_##NAME
+extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */
-extern kernel_address kernel_route, kernel_bring, kernel_expert_vec, kernel_expert_wide,
-    kernel_hand_over, kernel_combine;
-extern kernel_address kernel_sample_scan, kernel_sample_weigh, kernel_sample_draw;
+extern kernel_address kernel_expert_vec, kernel_expert_wide, kernel_matmul_wide,
+    kernel_matmul_wgmma, kernel_matmul_wgmma_64;
 
 /* The matvec for so many rows: of up to PACK_ROWS at a time, or of 16. */
 static inline const void *matvec_for(uint32_t n_rows) {

@@ -88,7 +88,6 @@ ATTEND_KERNELS(attend_wide_512);
 ATTEND_ALIKE(attend_latent);
 ATTEND_ALIKE(attend_latent_bulk);
 extern const bool attend_latent_built; /* attend_latent_bulk, with code for such devices */
-extern kernel_address kernel_merge;
 
 /* Returns true if attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {

@@ -128,9 +128,6 @@ struct lean_args {
     float scale;
 };
 
-extern kernel_address kernel_blend, kernel_spread, kernel_turn_heads, kernel_condense,
-    kernel_keep_rows, kernel_score_blocks, kernel_choose_blocks, kernel_attend_condensed;
-
 /* Buffers for the largest batch, and the weights of the LEAN_IN before. */
 struct condensed {
     float *s, *low, *weight; /* the streams' */

@@ -5,8 +5,6 @@
 #include "engine/cuda/cuda.h"
 #include "engine/cuda/attention/kernels_attention.h"
 #include "engine/cuda/products/matvec_way.h"
-#include "engine/cuda/recurrent/kernels_recurrent.h"
-#include "engine/cuda/vision/kernels_vision.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,79 +41,18 @@ int cuda_load_kernels(struct be *b) {
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
+#define WITHOUT_SHARED(NAME)                                                                       \
+    { kernel_##NAME, 0 }
     const struct {
         const void *kernel;
         uint32_t bytes;
-    } larger[] = {{kernel_matvec, narrow},
-                  {kernel_matvec_16, narrow},
-                  {kernel_matmul_wide, wide},
-                  {kernel_expert_vec, expert},
-                  {kernel_expert_wide, wide}};
-    const void *const others[] = {kernel_route,
-                                  kernel_bring,
-                                  kernel_hand_over,
-                                  kernel_combine,
-                                  kernel_list_heads,
-                                  kernel_delta_in,
-                                  kernel_delta,
-                                  kernel_kda,
-                                  kernel_delta_out,
-                                  kernel_mamba_in,
-                                  kernel_mamba,
-                                  kernel_mamba_out,
-                                  kernel_conv,
-                                  kernel_conv_keep,
-                                  kernel_blend,
-                                  kernel_spread,
-                                  kernel_turn_heads,
-                                  kernel_condense,
-                                  kernel_keep_rows,
-                                  kernel_score_blocks,
-                                  kernel_choose_blocks,
-                                  kernel_attend_condensed,
-                                  kernel_merge,
-                                  kernel_plan,
-                                  kernel_rope,
-                                  kernel_embed,
-                                  kernel_pack,
-                                  kernel_pack_gated,
-                                  kernel_hadamard,
-                                  kernel_store,
-                                  kernel_store_latent,
-                                  kernel_residual,
-                                  kernel_deep,
-                                  kernel_layer_input,
-                                  kernel_cap,
-                                  kernel_hidden,
-                                  kernel_keep,
-                                  kernel_pair,
-                                  kernel_holes,
-                                  kernel_copy_page,
-                                  kernel_repack,
-                                  kernel_scale_tiles,
-                                  kernel_soft_gate,
-                                  kernel_convolve,
-                                  kernel_candidates,
-                                  kernel_choose_candidate,
-                                  kernel_chain,
-                                  kernel_glu,
-                                  kernel_gather,
-                                  kernel_pack_shares,
-                                  kernel_residual_shares,
-                                  kernel_sample_scan,
-                                  kernel_sample_weigh,
-                                  kernel_sample_draw,
-                                  kernel_vis_row,
-                                  kernel_vis_head,
-                                  kernel_vis_attend_64,
-                                  kernel_vis_attend_80,
-                                  kernel_vis_attend_128};
+    } kernels[] = {{kernel_matvec, narrow},    {kernel_matvec_16, narrow},
+                   {kernel_matmul_wide, wide}, {kernel_expert_vec, expert},
+                   {kernel_expert_wide, wide}, PLAIN_KERNELS(WITHOUT_SHARED)};
+#undef WITHOUT_SHARED
 
-    for (size_t i = 0; i < ARRAY_SIZE(larger) + ARRAY_SIZE(others); i++) {
-        size_t other = i - ARRAY_SIZE(larger);
-        bool large = i < ARRAY_SIZE(larger);
-        int e = b->api->allow_shared(large ? larger[i].kernel : others[other],
-                                     large ? larger[i].bytes : 0);
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
+        int e = b->api->allow_shared(kernels[i].kernel, kernels[i].bytes);
 
         if (cuda_check(b, e, "cudaFuncSetAttribute") < 0)
             return -EIO;

@@ -46,11 +46,3 @@ struct glu_args {
     const float *up;
     uint32_t n, kind, each;
 };
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-extern kernel_address kernel_glu, kernel_gather, kernel_pack_shares, kernel_residual_shares;
-#ifdef __cplusplus
-}
-#endif

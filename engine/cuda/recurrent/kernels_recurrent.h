@@ -91,9 +91,6 @@ MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
     return j / 8 * 8 * dim + i / 16 * 128 + lane * 4 + i % 4;
 }
 
-extern kernel_address kernel_delta_in, kernel_delta, kernel_kda, kernel_delta_out, kernel_mamba_in,
-    kernel_mamba, kernel_mamba_out, kernel_conv, kernel_conv_keep;
-
 #ifdef __cplusplus
 }
 #endif

@@ -8,10 +8,6 @@
 #include "engine/cuda/kernels.h"
 #include "engine/vision/rows.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define VIS_THREADS 128u /* threads of a block of vis_attend: a warp has 16 queries */
 #define VIS_WIDEST 128u  /* values of a head, at most */
 
@@ -38,10 +34,3 @@ struct vis_attend_args {
     float scale;           /* factor of scores, times log2 e */
     uint32_t n_patches, n_blocks, first;
 };
-
-extern kernel_address kernel_vis_row, kernel_vis_head, kernel_vis_attend_64, kernel_vis_attend_80,
-    kernel_vis_attend_128;
-
-#ifdef __cplusplus
-}
-#endif
