@@ -25,6 +25,8 @@
 #define TO_INTEGER 12582912.0f
 #define TO_INTEGER_BITS 0x4B400000u
 
+#define MEMBER __device__ __forceinline__ /* of a struct, as DEVICE outside of one */
+
 #ifndef WEFT_SIMT
 
 #include <float.h>
@@ -33,7 +35,6 @@
 #define SHARED __shared__
 /* Not static: nvcc makes a hash of the folder a part of static functions' names in the object. */
 #define DEVICE __device__ __forceinline__
-#define DEVICE_APART inline __device__ __noinline__ /* takes no registers from what calls it */
 
 /* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least
  * @blocks of them on a multiprocessor. */
@@ -334,8 +335,7 @@ DEVICE uint32_t add_shared(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
 
-/* Adds to a sum in device memory that blocks of a launch share; returns the value before. A block
- * that sees the sum sees what the others wrote before their fence_device() and addition. */
+/* Adds to a sum in device memory that blocks of a launch share; returns the value before. */
 DEVICE uint32_t add_global(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
@@ -358,12 +358,6 @@ template <typename T> DEVICE T get_global(const T *p) {
 /* Writes for other blocks. */
 template <typename T> DEVICE void put_global(T *p, T v) {
     *(volatile T *)p = v;
-}
-
-/* Orders memory: what the thread wrote before is seen by the whole device before what it writes
- * behind. */
-DEVICE void fence_device() {
-    __threadfence();
 }
 
 /* Several threads may, if all write the same. */
@@ -478,6 +472,19 @@ DEVICE bool last_of(uint32_t *count, uint32_t n) {
     return is_last;
 }
 
+/* c += A B of 32 columns: @a0, @a1 of both halves, @b what the lane has of B. */
+DEVICE void mma_32(float c[4], const struct vec4 &a0, const struct vec4 &a1, const struct vec4 &b) {
+    mma(c, a0.x, a0.y, a0.z, a0.w, b.x, b.y);
+    mma(c, a1.x, a1.y, a1.z, a1.w, b.z, b.w);
+}
+
+/* c = A B, likewise. */
+DEVICE void mma_32_first(float c[4], const struct vec4 &a0, const struct vec4 &a1,
+                         const struct vec4 &b) {
+    mma_first(c, a0.x, a0.y, a0.z, a0.w, b.x, b.y);
+    mma(c, a1.x, a1.y, a1.z, a1.w, b.z, b.w);
+}
+
 /* Word @i, 0 .. 3. */
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -540,18 +547,19 @@ DEVICE float warp_max(float v) {
     return v;
 }
 
-DEVICE uint64_t warp_max(uint64_t v) {
-    for (int m = 1; m < 32; m *= 2) {
-        uint64_t other = lane_xor(v, m);
+DEVICE uint64_t larger(uint64_t x, uint64_t y) {
+    return y > x ? y : x;
+}
 
-        v = other > v ? other : v;
-    }
+DEVICE uint64_t warp_max(uint64_t v) {
+    for (int m = 1; m < 32; m *= 2)
+        v = larger(v, lane_xor(v, m));
     return v;
 }
 
 /* @join of what the W warps of a block have as @v in all of their lanes, in a fixed order, in every
  * thread; shared: [W]. */
-template <int W, class JOIN> DEVICE float join_warps(float v, float *shared, const JOIN &join) {
+template <int W, class T, class JOIN> DEVICE T join_warps(T v, T *shared, const JOIN &join) {
     sync_block();
     if (threadIdx.x % 32 == 0)
         shared[threadIdx.x / 32] = v;
@@ -568,6 +576,6 @@ template <int W> DEVICE float block_sum(float v, float *shared) {
 }
 
 /* Returns the largest value of the 32 W threads of a block. */
-template <int W> DEVICE float block_max(float v, float *shared) {
-    return join_warps<W>(warp_max(v), shared, [](float x, float y) { return fmaxf(x, y); });
+template <int W> DEVICE uint64_t block_max(uint64_t v, uint64_t *shared) {
+    return join_warps<W>(warp_max(v), shared, larger);
 }

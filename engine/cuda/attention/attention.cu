@@ -76,7 +76,7 @@ DEVICE float *result_at(uint8_t *tile, uint32_t query, uint32_t d) {
 template <int D, int K> struct Keys {
     uint32_t w[D][4][KEY_WORDS<K>]; /* eight values; or their codes and a scale */
 
-    __device__ __forceinline__ void load(const struct Place &p, uint32_t first) {
+    MEMBER void load(const struct Place &p, uint32_t first) {
         uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4;
         struct Group at = group_at(p, first + g / 2 * 8);
 
@@ -89,7 +89,7 @@ template <int D, int K> struct Keys {
     }
 
     /* Scores of the tile: c[j] as mma leaves them. */
-    __device__ __forceinline__ void score(const struct Shared<D> &s, float c[4][4]) const {
+    MEMBER void score(const struct Shared<D> &s, float c[4][4]) const {
         uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
@@ -97,12 +97,8 @@ template <int D, int K> struct Keys {
             struct vec4 q0 = load16(s.q[b][0][0][lane]), q1 = load16(s.q[b][1][0][lane]);
 
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                struct vec4 k = key_of_words<K>(w[b][j]);
-
-                mma(c[j], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
-                mma(c[j], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
-            }
+            for (int j = 0; j < 4; j++)
+                mma_32(c[j], q0, q1, key_of_words<K>(w[b][j]));
         }
     }
 };
@@ -213,7 +209,7 @@ DEVICE void weigh_half(const struct attend_args &a, struct Shared<D> &s, uint32_
 template <int D> struct State {
     float m, l, o[D];
 
-    __device__ __forceinline__ void clear() {
+    MEMBER void clear() {
         m = -INFINITY;
         l = 0;
 #pragma unroll
@@ -221,7 +217,7 @@ template <int D> struct State {
             o[i] = 0;
     }
 
-    __device__ __forceinline__ void merge(float its_m, float its_l, const float *its_o) {
+    MEMBER void merge(float its_m, float its_l, const float *its_o) {
         struct Weights w = merge_weights(m, its_m);
 
         l = merge_with(l, its_l, w.a, w.b);
@@ -232,7 +228,7 @@ template <int D> struct State {
     }
 
     /* The tiles of a chunk. */
-    __device__ __forceinline__ void merge_tiles(const struct Shared<D> &s, uint32_t query) {
+    MEMBER void merge_tiles(const struct Shared<D> &s, uint32_t query) {
         uint32_t d = anew(threadIdx.x) % 32 * D;
         uint8_t *tile = dynamic_shared();
 
@@ -248,8 +244,8 @@ template <int D> struct State {
 
     /* Merges the results of the chunks before the item's, which several sequences share, into the
      * state of its query @query; chunks before @first are outside its window. */
-    __device__ __forceinline__ void begin(const struct attend_args &a, const struct attn_item &it,
-                                          uint32_t first, uint32_t query) {
+    MEMBER void begin(const struct attend_args &a, const struct attn_item &it, uint32_t first,
+                      uint32_t query) {
         size_t step = (size_t)it.shared.step * gridDim.y * a.few * a.partial_stride;
         uint32_t place = it.shared.place + query, d = threadIdx.x % 32 * D;
         const float *x = a.partial + partial_at(a, it.shared.partial, place);
@@ -264,8 +260,8 @@ template <int D> struct State {
     }
 
     /* The result, of a chunk or of @whole. */
-    __device__ __forceinline__ void put(const struct attend_args &a, const struct attn_item &it,
-                                        bool whole, uint32_t query) {
+    MEMBER void put(const struct attend_args &a, const struct attn_item &it, bool whole,
+                    uint32_t query) {
         uint32_t d = threadIdx.x % 32 * D;
         float *to = result_of(a, it, query), factor = 1;
 
@@ -344,11 +340,8 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
     sync_block();
     for (;;) {
         uint32_t h[2][4] = {}, next = tile + ATTN_CHUNK;
-        float c[4][4];
+        float c[4][4] = {};
 
-#pragma unroll
-        for (int k = 0; k < 16; k++)
-            c[k / 4][k % 4] = 0;
         if (seen) {
             struct Keys<D, K> keys;
 

@@ -52,10 +52,8 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
                 break;
             struct vec4 q0 = load16(s.q[b][0][n][lane]), q1 = load16(s.q[b][1][n][lane]);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                mma(c[n][j], q0.x, q0.y, q0.z, q0.w, k[j].x, k[j].y);
-                mma(c[n][j], q1.x, q1.y, q1.z, q1.w, k[j].z, k[j].w);
-            }
+            for (int j = 0; j < 4; j++)
+                mma_32(c[n][j], q0, q1, k[j]);
         }
     }
 }
@@ -65,35 +63,25 @@ template <int D, int G, int K>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
                        uint32_t n_groups) {
     uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-    float c[G][4][4];
+    float c[G][4][4] = {};
 
-#pragma unroll
-    for (uint32_t i = 0; i < 16 * G; i++)
-        c[i / 16][i / 4 % 4][i % 4] = 0;
     if (is_seen(s.place, first))
         score<D, G, K>(s, first, n_groups, c);
 #pragma unroll
     for (uint32_t n = 0; n < G; n++) {
-        uint32_t h[2][4];
+        uint32_t query = n * ATTN_QUERIES + g;
+        float m[2], l[2];
+        struct vec4 p[2];
 
+        soften_both(a, c[n], s.reach + query, first, true, m, l, p);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t query = n * ATTN_QUERIES + g + 8 * i;
-            float m, l;
-
-            soften(a, c[n], i, s.reach[query], first, true, &m, &l);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                h[i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
+            store16(&s.p[warp][n][i][lane], p[i]);
             if (t == 0) {
-                s.m[warp][query] = m;
-                s.l[warp][query] = l;
+                s.m[warp][query + 8 * i] = m[i];
+                s.l[warp][query + 8 * i] = l[i];
             }
         }
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            store16(&s.p[warp][n][k][lane],
-                    {h[0][2 * k], h[1][2 * k], h[0][2 * k + 1], h[1][2 * k + 1]});
     }
 }
 
@@ -104,17 +92,16 @@ template <int N, int V, bool LATENT> struct Values;
 template <int N, int V> struct Values<N, V, false> {
     struct vec4 v[N];
 
-    __device__ __forceinline__ void load(const struct Place &p, const struct Group &at,
-                                         uint32_t d0) {
+    MEMBER void load(const struct Place &p, const struct Group &at, uint32_t d0) {
         static_assert(N % 2 == 0, "values are loaded in pairs");
 #pragma unroll
         for (uint32_t j = 0; j < N; j += 2)
             load_two_values<V>(p, at, d0 + threadIdx.x % 32 / 4 + 8 * j, v + j);
     }
-    __device__ __forceinline__ struct vec4 get(int j) const {
+    MEMBER struct vec4 get(int j) const {
         return v[j];
     }
-    __device__ __forceinline__ static uint32_t value_of(uint32_t j, uint32_t column) {
+    static MEMBER uint32_t value_of(uint32_t j, uint32_t column) {
         return 8 * j + column;
     }
 };
@@ -127,8 +114,7 @@ template <int N, int V> struct Values<N, V, true> {
 
     static_assert(N == 8, "a load has a value of each product");
 
-    __device__ __forceinline__ void load(const struct Place &p, const struct Group &at,
-                                         uint32_t d0) {
+    MEMBER void load(const struct Place &p, const struct Group &at, uint32_t d0) {
         uint32_t d = d0 + threadIdx.x % 32 / 4 * 8;
 
 #pragma unroll
@@ -136,14 +122,14 @@ template <int N, int V> struct Values<N, V, true> {
             key[i] = load_key<V>(p, at, i, d < p.dim ? d : 0);
     }
     /* Returns value j of keys 2 i and 2 i + 1. */
-    __device__ __forceinline__ uint32_t pair(int i, int j) const {
+    MEMBER uint32_t pair(int i, int j) const {
         return byte_permute(word_of(key[2 * i], j / 2), word_of(key[2 * i + 1], j / 2),
                             j % 2 ? 0x7632u : 0x5410u);
     }
-    __device__ __forceinline__ struct vec4 get(int j) const {
+    MEMBER struct vec4 get(int j) const {
         return {pair(0, j), pair(1, j), pair(2, j), pair(3, j)};
     }
-    __device__ __forceinline__ static uint32_t value_of(uint32_t j, uint32_t column) {
+    static MEMBER uint32_t value_of(uint32_t j, uint32_t column) {
         return 8 * column + j;
     }
 };
@@ -174,23 +160,15 @@ DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d
             float b[2] = {s.b[w][query], s.b[w][query + 8]};
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                struct vec4 v = values.get(j);
                 float o[4];
 
-                mma_first(o, p0.x, p0.y, p0.z, p0.w, v.x, v.y);
-                mma(o, p1.x, p1.y, p1.z, p1.w, v.z, v.w);
+                mma_32_first(o, p0, p1, values.get(j));
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     x[n][j][i] = merge_with(x[n][j][i], o[i], a[i / 2], b[i / 2]);
             }
         }
     }
-}
-
-template <int G, int N> DEVICE void clear(float x[G][N][4]) {
-#pragma unroll
-    for (int i = 0; i < G * N * 4; i++)
-        x[i / (4 * N)][i / 4 % N][i % 4] = 0;
 }
 
 /* The warp's share of the results, which begins with value @d0: @x, not divided yet. */
@@ -228,7 +206,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     uint32_t seen = first_key_of(a, it), g = tid % 32 / 4, d0 = tid / 32 * (N / WARPS);
     uint32_t from = it.chunk < 0 ? seen / ATTN_CHUNK : (uint32_t)it.chunk;
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
-    float all[G][n][4];
+    float all[G][n][4] = {};
 
     if (to * ATTN_CHUNK <= seen) /* no merge looks at it */
         return;
@@ -240,10 +218,9 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
         s.all_m[tid] = -INFINITY;
         s.all_l[tid] = 0;
     }
-    clear<G, n>(all);
     sync_block();
     for (uint32_t c = from; c < to; c++) {
-        float x[G][n][4];
+        float x[G][n][4] = {};
 
         weigh_tile<D, G, K>(a, s, c * ATTN_CHUNK + tid / 32 * ATTN_TILE, n_groups);
         sync_block();
@@ -253,7 +230,6 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
             s.group[tid % (ATTN_CHUNK / 8)] =
                 group_at(s.place, c * ATTN_CHUNK + tid % (ATTN_CHUNK / 8) * 8);
         sync_block();
-        clear<G, n>(x);
         if (d0 < a.n_value)
             merge_tiles<D, G, n, V, LATENT>(s, c * ATTN_CHUNK, d0, n_groups, x);
 #pragma unroll

@@ -170,14 +170,12 @@ DEVICE void weigh_query(struct Shared<K> &s, uint32_t i, uint32_t query, float m
 template <int K>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_t i, uint32_t n) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4, dim = s.place.dim;
-    uint32_t first = (s.span.first + i) * ATTN_TILE, h[2][4];
+    uint32_t first = (s.span.first + i) * ATTN_TILE;
     const uint8_t *keys =
         s.ring.tile[(s.span.begun + i) % Ring<K>::tiles].bytes + key_place(g / 2, 0, g % 2);
-    float c[4][4], m[2], l[2];
+    float c[4][4] = {}, m[2], l[2];
+    struct vec4 p[2];
 
-#pragma unroll
-    for (int k = 0; k < 16; k++)
-        c[k / 4][k % 4] = 0;
 #pragma unroll 1
     for (uint32_t b = 0; 32 * b < dim; b++) {
         struct vec4 q0 = load16(s.q[b][0][n][lane]), q1 = load16(s.q[b][1][n][lane]);
@@ -185,24 +183,13 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_
         const uint8_t *key = keys + (d < dim ? 2 * d : 0);
 
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            struct vec4 k = load16(key + j * Tile::row);
-
-            mma(c[j], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
-            mma(c[j], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
-        }
+        for (uint32_t j = 0; j < 4; j++)
+            mma_32(c[j], q0, q1, load16(key + j * Tile::row));
     }
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        soften(a, c, k, s.reach[n * ATTN_QUERIES + g + 8 * k], first, true, &m[k], &l[k]);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            h[k][j] = pack_halves(c[j][2 * k], c[j][2 * k + 1]);
-    }
+    soften_both(a, c, s.reach + n * ATTN_QUERIES + g, first, true, m, l, p);
 #pragma unroll
     for (int k = 0; k < 2; k++)
-        store16(&s.p[i % 2][n][k][lane],
-                {h[0][2 * k], h[1][2 * k], h[0][2 * k + 1], h[1][2 * k + 1]});
+        store16(&s.p[i % 2][n][k][lane], p[k]);
     if (t < 2)
         weigh_query(s, i, n * ATTN_QUERIES + g + 8 * t, t ? m[1] : m[0], t ? l[1] : l[0]);
 }
@@ -236,8 +223,7 @@ DEVICE void add_values(const struct Shared<K> &s, uint32_t i, uint32_t d0, uint3
             for (uint32_t j = 0; j < AT_ONCE; j++) {
                 float *to = x[n][half + j], o[4];
 
-                mma_first(o, p0.x, p0.y, p0.z, p0.w, v[j].x, v[j].y);
-                mma(o, p1.x, p1.y, p1.z, p1.w, v[j].z, v[j].w);
+                mma_32_first(o, p0, p1, v[j]);
 #pragma unroll
                 for (int k = 0; k < 4; k++)
                     to[k] = merge_with(to[k], o[k], ab[k / 2][0], ab[k / 2][1]);
@@ -326,16 +312,12 @@ DEVICE void take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t
 template <int K> DEVICE void attend_item(const struct attend_args &a, struct Shared<K> &s) {
     constexpr uint32_t before = K < 16 ? 2 : 1; /* steps before the first tile is added */
     uint32_t tid = threadIdx.x, warp = tid / 32, d0 = warp * (LATENT_VALUE / WARPS);
-    float x[GROUPS][PRODUCTS][4], all[GROUPS][PRODUCTS][4];
+    float x[GROUPS][PRODUCTS][4] = {}, all[GROUPS][PRODUCTS][4] = {};
 
     if (tid < s.queries) {
         s.all_m[tid] = s.chunk_m[tid] = -INFINITY;
         s.all_l[tid] = s.chunk_l[tid] = 0;
     }
-#pragma unroll
-    for (uint32_t i = 0; i < GROUPS * PRODUCTS * 4; i++)
-        x[i / (4 * PRODUCTS)][i / 4 % PRODUCTS][i % 4] =
-            all[i / (4 * PRODUCTS)][i / 4 % PRODUCTS][i % 4] = 0;
     if (warp == 0)
         for (uint32_t i = 0; i < 3 - before && i < s.span.n; i++)
             fetch(s, i);

@@ -86,13 +86,8 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
         n += blocks_of(a, a.batch->seq[i]) * time_of(a, a.batch->seq[i]);
     for (int m = 1; m < 32; m *= 2)
         n += lane_xor(n, m);
-    if (threadIdx.x % 32 == 0)
-        p.sums[threadIdx.x / 32] = n;
-    sync_block();
-    n = 0;
-    for (uint32_t i = 0; i < CUDA_THREADS / 32; i++)
-        n += p.sums[i];
-    return n * a.n_head_kv;
+    auto join = [](uint64_t x, uint64_t y) { return x + y; };
+    return join_warps<CUDA_THREADS / 32>(n, p.sums, join) * a.n_head_kv;
 }
 
 /* Returns true if the blocks of a sequence go over all their chunks. They are split where the

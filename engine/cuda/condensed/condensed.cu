@@ -58,19 +58,19 @@ KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[WARPS], m[BLEND_STREAMS * (BLEND_STREAMS + 2)];
     uint32_t r = blockIdx.x, n = a.n_stream * a.n;
-    float sum[1] = {0};
+    float sum = 0;
 
     if (r >= a.batch->n_rows)
         return;
     const float *s = a.s + (size_t)r * n;
     for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * CUDA_THREADS) {
-        float v[4];
+        float v[1][4];
 
-        load_quad(s, i, n, v);
+        load_quads<4>(s, i, n, v);
         for (int j = 0; j < 4; j++)
-            sum[0] = fmaf(v[j], v[j], sum[0]);
+            sum = fmaf(v[0][j], v[0][j], sum);
     }
-    float all = block_sums<CUDA_THREADS, 1>(sum, shared);
+    float all = block_sum<WARPS>(sum, shared);
     if (threadIdx.x < 32)
         blend_weights(a, r, 1.0f / sqrtf(all / (float)n + a.rms_eps), m);
     sync_block();
@@ -110,13 +110,9 @@ KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
 
 /* -- keys and queries -------------------------------------------------------------------------- */
 
-/* Turns pair @i of a head (shared) by an angle. */
+/* Turns pair @i of the last values of a head (shared) by an angle. */
 DEVICE void turn_pair(const struct lean_rope &t, uint32_t i, float c, float s, float *head) {
-    float *x = head + t.dim - t.n_rot + (t.neox ? i : 2 * i), *y = x + (t.neox ? t.n_rot / 2 : 1);
-    float p = *x, q = *y;
-
-    *x = p * c - q * s;
-    *y = p * s + q * c;
+    turn_pair(t.n_rot, t.neox, i, c, s, head + t.dim - t.n_rot);
 }
 
 /* Turns a head (shared) by one warp; @sign -1: back. */
@@ -198,7 +194,7 @@ KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float key[LEAN_DIM], shared[WARPS];
     uint32_t r = blockIdx.x, n = a.keys.n;
-    float sum[1] = {0};
+    float sum = 0;
 
     if (r >= a.batch->n_rows || (a.batch->pos[r] + 1) % a.keys.block)
         return;
@@ -208,10 +204,10 @@ KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
         float v = mean_of(a, seq, first, before, i);
 
-        sum[0] = fmaf(v, v, sum[0]);
+        sum = fmaf(v, v, sum);
         key[i] = v;
     }
-    float inverse = 1.0f / sqrtf(block_sums<CUDA_THREADS, 1>(sum, shared) / (float)n + a.eps);
+    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)n + a.eps);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         key[i] = key[i] * inverse * a.norm[i];
     sync_block();
@@ -281,7 +277,7 @@ DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, ui
                        uint32_t n, const struct vec4 *q, const float *weight, float *score) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = (a.keys.n + 31) / 32;
     struct vec4 k[2][PICK_DIM / 32];
-    float sum[2][2] = {{0, 0}, {0, 0}};
+    float sum[2][2] = {};
 
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) {
@@ -293,7 +289,7 @@ DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, ui
             k[e][b] = 32 * b + 8 * t < a.keys.n ? load16(key + 32 * b + 8 * t) : vec4{0, 0, 0, 0};
     }
     for (uint32_t h = 0; h < a.n_head; h += 16, q += blocks * 64) {
-        float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+        float c[2][4] = {};
 
 #pragma unroll
         for (uint32_t b = 0; b < PICK_DIM / 32; b++) {
@@ -302,10 +298,8 @@ DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, ui
             struct vec4 q0 = load16(q + b * 64 + lane), q1 = load16(q + b * 64 + 32 + lane);
 
 #pragma unroll
-            for (uint32_t e = 0; e < 2; e++) {
-                mma(c[e], q0.x, q0.y, q0.z, q0.w, k[e][b].x, k[e][b].y);
-                mma(c[e], q1.x, q1.y, q1.z, q1.w, k[e][b].z, k[e][b].w);
-            }
+            for (uint32_t e = 0; e < 2; e++)
+                mma_32(c[e], q0, q1, k[e][b]);
         }
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) {
@@ -513,7 +507,7 @@ DEVICE void take_heads(const struct lean_args &a, uint32_t r, uint32_t head0,
 DEVICE void score_tile(const struct vec4 q[LEAN_HALF][4], uint32_t n, struct lean_shared &s) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
     uint32_t key = warp % 4 * 8, d0 = warp / 4 * (LEAN_DIM / 2);
-    float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}}, *to = s.score[warp / 4][g] + key + 2 * t;
+    float c[2][4] = {}, *to = s.score[warp / 4][g] + key + 2 * t;
 
 #pragma unroll
     for (uint32_t b = 0; b < LEAN_HALF; b++) {
@@ -522,12 +516,8 @@ DEVICE void score_tile(const struct vec4 q[LEAN_HALF][4], uint32_t n, struct lea
         if (d0 + b * 64 >= n)
             break;
 #pragma unroll
-        for (uint32_t e = 0; e < 2; e++) {
-            struct vec4 k = load16(from + 8 * e), q0 = q[b][2 * e], q1 = q[b][2 * e + 1];
-
-            mma(c[e], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
-            mma(c[e], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
-        }
+        for (uint32_t e = 0; e < 2; e++)
+            mma_32(c[e], q[b][2 * e], q[b][2 * e + 1], load16(from + 8 * e));
     }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++)
@@ -618,16 +608,13 @@ KERNEL(attend_condensed, struct lean_args, CUDA_THREADS, 2) {
     SHARED struct lean_shared s;
     uint32_t r = blockIdx.x, head0 = blockIdx.y * LEAN_HEADS, head = head0 + threadIdx.x / 16;
     struct vec4 q[LEAN_HALF][4];
-    float o[8][4];
+    float o[8][4] = {};
 
     if (r >= a.batch->n_rows)
         return;
     const struct lean_view v = view_of(a, r);
     struct lean_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
     take_heads(a, r, head0, q);
-#pragma unroll
-    for (uint32_t j = 0; j < 32; j++)
-        o[j / 4][j % 4] = 0;
     for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
         sync_block();
         bring_keys(a, v, i, s);

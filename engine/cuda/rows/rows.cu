@@ -96,17 +96,17 @@ KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
 
 /* Returns the factor of the rms norm of x - @mean, with the sum in the order of pack_row(). */
 DEVICE float inverse_rms(const float *x, uint32_t n, float mean, float eps, float *shared) {
-    float sum[1] = {0}, v[4];
+    float sum = 0, v[1][4];
 
     for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * PACK_THREADS) {
-        load_quad(x, i, n, v);
+        load_quads<4>(x, i, n, v);
         for (uint32_t j = 0; j < 4; j++) {
-            float d = i + j < n ? v[j] - mean : 0;
+            float d = i + j < n ? v[0][j] - mean : 0;
 
-            sum[0] = fmaf(d, d, sum[0]);
+            sum = fmaf(d, d, sum);
         }
     }
-    return 1.0f / sqrtf(block_sums<PACK_THREADS, 1>(sum, shared) / (float)n + eps);
+    return 1.0f / sqrtf(block_sum<PACK_THREADS / 32>(sum, shared) / (float)n + eps);
 }
 
 /* y = norm(x) times weight; no weight: x. */
@@ -147,13 +147,13 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
     if (r >= a.batch->n_rows)
         return;
     const float *x = a.x + (size_t)r * a.n;
-    float *y = a.hidden + (size_t)r * a.n, sum[1] = {0};
+    float *y = a.hidden + (size_t)r * a.n, sum = 0;
     const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
 
     if (a.centred) {
         for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
-            sum[0] += x[k];
-        float mean = block_sums<PACK_THREADS, 1>(sum, shared) / (float)a.n;
+            sum += x[k];
+        float mean = block_sum<PACK_THREADS / 32>(sum, shared) / (float)a.n;
         float inverse = inverse_rms(x, a.n, mean, a.eps, shared);
 
         for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
@@ -330,14 +330,8 @@ KERNEL(candidates, struct select_args, CUDA_THREADS, 2) {
     float *logits = a.logits + (size_t)blockIdx.x * a.n_vocab;
     uint64_t own = largest_below(logits, a.n_vocab, UINT64_MAX);
     for (uint32_t k = 0; k < a.top_k; k++) {
-        uint64_t key = warp_max(own);
+        uint64_t key = block_max<CUDA_THREADS / 32>(own, most);
 
-        sync_block();
-        if (threadIdx.x % 32 == 0)
-            most[threadIdx.x / 32] = key;
-        sync_block();
-        for (uint32_t w = 0; w < CUDA_THREADS / 32; w++)
-            key = most[w] > key ? most[w] : key;
         if (threadIdx.x == 0)
             a.pick[(size_t)blockIdx.x * a.top_k + k] = key;
         if (own == key)
@@ -425,17 +419,11 @@ KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
         sync_warp();
         if (lane == 0)
             logits[t] = sum;
-        uint64_t key = samp_rank(sum + 0.0f, t); /* -0 is 0 */
-        best = key > best ? key : best;
+        best = larger(best, samp_rank(sum + 0.0f, t)); /* -0 is 0 */
     }
-    if (lane == 0)
-        most[warp] = best;
-    sync_block();
-    if (threadIdx.x > 0)
-        return;
-    for (uint32_t w = 1; w < CUDA_THREADS / 32; w++)
-        best = most[w] > best ? most[w] : best;
-    max_global(a.best + i, best);
+    best = join_warps<CUDA_THREADS / 32>(best, most, larger);
+    if (threadIdx.x == 0)
+        max_global(a.best + i, best);
 }
 
 /* A warp a head: queries, then keys with their values. */

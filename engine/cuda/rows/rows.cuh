@@ -10,18 +10,6 @@
 
 #define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() takes */
 
-/* Columns i .. i + 3; zero beyond the row. */
-DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
-    if (i + 4 <= n && (uintptr_t)(x + i) % 16 == 0) {
-        load_four(x + i, v);
-        return;
-    }
-    for (uint32_t j = 0; j < 4; j++)
-        v[j] = 0;
-    for (uint32_t j = 0; i + j < n && j < 4; j++)
-        v[j] = x[i + j];
-}
-
 /* Columns i .. i + 3, i + STEP .. i + STEP + 3 and so on, QUADS times; zero beyond the row. All
  * loads are issued before any is waited for. */
 template <uint32_t STEP, int QUADS>
@@ -221,12 +209,6 @@ template <int THREADS, int E> DEVICE float first_sums(const float v[E], float *s
     for (int i = 1; i < E * warps; i++)
         sum += shared[i];
     return sum;
-}
-
-/* first_sums(), behind a barrier for what was in shared. */
-template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *shared) {
-    sync_block();
-    return first_sums<THREADS, E>(v, shared);
 }
 
 /* The largest of the block's values, none of which is less than 0: then their bits are in the same
@@ -501,10 +483,10 @@ DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t
     return 1.0f / sqrtf(sum / (float)dim + a.eps);
 }
 
-/* RoPE of pair @i of one head (shared), by its cos and sin. */
-DEVICE void turn_pair(const struct store_args &a, uint32_t i, const float by[2], float *head) {
-    uint32_t i0 = a.neox ? i : 2 * i, i1 = a.neox ? i + a.n_rot / 2 : i0 + 1;
-    float c = by[0], s = by[1], p0 = head[i0], p1 = head[i1];
+/* RoPE of pair @i of the first @n_rot values of a head (shared), by its cos and sin. */
+DEVICE void turn_pair(uint32_t n_rot, uint32_t neox, uint32_t i, float c, float s, float *head) {
+    uint32_t i0 = neox ? i : 2 * i, i1 = neox ? i + n_rot / 2 : i0 + 1;
+    float p0 = head[i0], p1 = head[i1];
 
     head[i0] = p0 * c - p1 * s;
     head[i1] = p0 * s + p1 * c;
@@ -513,7 +495,7 @@ DEVICE void turn_pair(const struct store_args &a, uint32_t i, const float by[2],
 /* RoPE of the first values of one head (shared), by one warp. */
 DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
     for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32)
-        turn_pair(a, i, rope + 2 * i, head);
+        turn_pair(a.n_rot, a.neox, i, rope[2 * i], rope[2 * i + 1], head);
     sync_warp();
 }
 
@@ -662,7 +644,7 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
         uint32_t i = lane + 32 * e;
 
         if (i < a.n_rot / 2)
-            turn_pair(a, i, turns[e], head);
+            turn_pair(a.n_rot, a.neox, i, turns[e][0], turns[e][1], head);
     }
     sync_warp();
 #pragma unroll 1

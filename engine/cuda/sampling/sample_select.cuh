@@ -37,19 +37,11 @@ struct Drawn {
 
 /* The sum (or maximum) of a value over the block, in every thread. */
 template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
-    for (int m = 1; m < 32; m *= 2) {
-        uint64_t w = lane_xor(v, m);
+    auto join = [](uint64_t x, uint64_t y) { return MAX ? larger(x, y) : x + y; };
 
-        v = MAX ? (w > v ? w : v) : v + w;
-    }
-    sync_block();
-    if (threadIdx.x % 32 == 0)
-        b.word[threadIdx.x / 32] = v;
-    sync_block();
-    v = b.word[0];
-    for (uint32_t i = 1; i < SAMPLE_THREADS / 32; i++)
-        v = MAX ? (b.word[i] > v ? b.word[i] : v) : v + b.word[i];
-    return v;
+    for (int m = 1; m < 32; m *= 2)
+        v = join(v, lane_xor(v, m));
+    return join_warps<SAMPLE_THREADS / 32>(v, b.word, join);
 }
 
 /* -- tokens ------------------------------------------------------------------------------------ */
@@ -58,7 +50,7 @@ template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
 struct Quad {
     float z[4];
 
-    __device__ __forceinline__ float max() const {
+    MEMBER float max() const {
         return fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
     }
 };
@@ -69,11 +61,11 @@ struct Stretch {
     const float *z;
     uint32_t from, to;
 
-    __device__ __forceinline__ bool holds(uint32_t i) const {
+    MEMBER bool holds(uint32_t i) const {
         return i - from < to - from;
     }
     /* @f(id, logit as it is) */
-    template <typename F> __device__ __forceinline__ void each_raw(F f) const {
+    template <typename F> MEMBER void each_raw(F f) const {
         uint32_t end = (uintptr_t)z % 16 ? from : from + (to - from) / 4 * 4;
 
 #pragma unroll 2
@@ -88,10 +80,10 @@ struct Stretch {
         for (uint32_t i = end + threadIdx.x; i < to; i += SAMPLE_THREADS)
             f(i, z[i]);
     }
-    template <typename F> __device__ __forceinline__ void each(F f) const {
+    template <typename F> MEMBER void each(F f) const {
         each_raw([&](uint32_t i, float x) { f(i, samp_clean(x)); });
     }
-    __device__ __forceinline__ struct Quad quad(uint32_t i) const {
+    MEMBER struct Quad quad(uint32_t i) const {
         struct Quad r;
 
         if ((uintptr_t)z % 16 == 0 && i + 4 <= to) {
@@ -108,7 +100,7 @@ struct Stretch {
     }
     /* @f(id, logit, random word) for all from @least up. */
     template <typename F>
-    __device__ __forceinline__ void each_near(const struct sample_want &w, float least, F f) const {
+    MEMBER void each_near(const struct sample_want &w, float least, F f) const {
         for (uint32_t i = from + 4 * threadIdx.x; i < to; i += 4 * SAMPLE_THREADS) {
             struct Quad q = quad(i);
 
@@ -127,7 +119,7 @@ struct Listed {
     uint64_t *entry;
     uint32_t n;
 
-    template <typename F> __device__ __forceinline__ void each(F f) const {
+    template <typename F> MEMBER void each(F f) const {
         for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS) {
             uint64_t e = get_global(&entry[i]);
 
@@ -135,7 +127,7 @@ struct Listed {
         }
     }
     template <typename F>
-    __device__ __forceinline__ void each_near(const struct sample_want &w, float least, F f) const {
+    MEMBER void each_near(const struct sample_want &w, float least, F f) const {
         each([&](uint32_t i, float x) {
             if (x >= least)
                 f(i, x, rng_token_word(w.seed, w.choice, w.out_pos, i));

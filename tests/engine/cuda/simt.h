@@ -68,7 +68,6 @@ static inline uint8_t *dynamic_shared() {
 
 #define SHARED static __attribute__((section("simt_shared")))
 #define DEVICE static inline
-#define DEVICE_APART static __attribute__((noinline, unused))
 #define __device__
 #define __forceinline__ inline
 
@@ -256,7 +255,6 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
 void simt_wgmma_begin(const char *here);
 void wgmma_commit();
 void simt_wgmma_wait(const char *here, uint32_t n_left);
-#define wgmma_n32(d, a, b) simt_wgmma(SIMT_HERE, 32, d, a, b)
 #define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
 #define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
 #define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
@@ -356,8 +354,6 @@ static inline void max_global(uint64_t *p, uint64_t v) {
 
     put_global(p, old > v ? old : v);
 }
-
-static inline void fence_device() {}
 
 static inline uint32_t add_shared(uint32_t *p, uint32_t v) {
     return add_global(p, v);
