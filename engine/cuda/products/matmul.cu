@@ -77,7 +77,7 @@ template <int F> struct Feed {
     uint32_t n_left;     /* bytes of its segment; 0 behind the last tile */
     const uint8_t *from; /* the lane's */
 
-    __device__ __forceinline__ void start(const struct matmul_args &a) {
+    MEMBER void start(const struct matmul_args &a) {
         end = (threadIdx.x / 32 + 1) * (a.n_stages * a.stage_bytes);
         slot = end - a.n_stages * a.stage_bytes;
         tile = blockIdx.x;
@@ -88,7 +88,7 @@ template <int F> struct Feed {
             fetch(a);
     }
     /* Stands at the beginning of @tile's segment. */
-    __device__ __forceinline__ void seek(const struct matmul_args &a) {
+    MEMBER void seek(const struct matmul_args &a) {
         uint32_t local, segment = threadIdx.x / 32;
 
         n_left = 0;
@@ -101,7 +101,7 @@ template <int F> struct Feed {
                ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] + threadIdx.x % 32 * 16);
     }
     /* Starts on one stage; none when all have been, or where the warp has no segment. */
-    __device__ __forceinline__ void fetch(const struct matmul_args &a) {
+    MEMBER void fetch(const struct matmul_args &a) {
         uint32_t n = tile_stage_bytes(F), to = shared_start() + slot + threadIdx.x % 32 * 16;
 
         if (n_left >= n) {
@@ -125,7 +125,7 @@ template <int F> struct Feed {
         copy_commit();
     }
     /* The oldest stage, when it is there; another is started in the place of the one before. */
-    __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
+    MEMBER const uint8_t *take(const struct matmul_args &a) {
         if (a.n_stages == MATVEC_STAGES)
             copy_wait<MATVEC_STAGES - 2>();
         else
@@ -141,7 +141,7 @@ template <int F> struct Feed {
 template <int G> struct Rows {
     uint32_t x[G]; /* offsets in bytes */
 
-    __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n_rows) {
+    MEMBER void start(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
@@ -158,10 +158,10 @@ struct Element {
     uint32_t n_rows;
     float scale; /* the row's */
 
-    __device__ __forceinline__ static uint32_t row_of(uint32_t tid) {
+    static MEMBER uint32_t row_of(uint32_t tid) {
         return tid / 128 * PACK_ROWS + tid % 4 * 2 + tid / 32 % 2;
     }
-    __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n) {
+    MEMBER void start(const struct matmul_args &a, uint32_t n) {
         uint32_t row = row_of(threadIdx.x);
 
         n_rows = n;
@@ -169,8 +169,8 @@ struct Element {
     }
     /* Puts its sum @sum of row tile @local of matrix @i. With gates, that of the gate is kept in
      * @gate, in shared memory, until the up's comes. */
-    __device__ __forceinline__ void put(const struct matmul_args &a, const struct matrix &m,
-                                        uint32_t i, uint32_t local, float sum, float *gate) const {
+    MEMBER void put(const struct matmul_args &a, const struct matrix &m, uint32_t i, uint32_t local,
+                    float sum, float *gate) const {
         uint32_t tid = anew(threadIdx.x), row = row_of(tid);
         uint32_t out = local * TILE_ROWS + tid % 32 / 4 + tid / 64 % 2 * 8;
 
@@ -215,9 +215,8 @@ template <int G> struct TilesWalk {
     /* Adds the warp's segment of a row of tiles of @m: all mma of it add up in c[i], of group i,
      * the lane's as mma's c (device.cuh). @x: of its first part, before and behind. */
     template <int F>
-    __device__ __forceinline__ void add(const struct matrix &m, struct Feed<F> &feed,
-                                        const struct Rows<G> &rows, struct Activations<F, G> &x,
-                                        float c[G][4]) const {
+    MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const struct Rows<G> &rows,
+                    struct Activations<F, G> &x, float c[G][4]) const {
         constexpr uint32_t units = TILE_STAGE_UNITS(F);
         uint32_t from = m.unit[threadIdx.x / 32], to = m.unit[threadIdx.x / 32 + 1];
 
@@ -233,9 +232,8 @@ template <int G> struct TilesWalk {
         }
     }
     /* Stores the sums of the warp's segment in @half, then puts those of all. */
-    __device__ __forceinline__ void finish(float (*half)[CUDA_THREADS], uint32_t tile,
-                                           const struct Element &element,
-                                           const float c[G][4]) const {
+    MEMBER void finish(float (*half)[CUDA_THREADS], uint32_t tile, const struct Element &element,
+                       const float c[G][4]) const {
         uint32_t local, tid = anew(threadIdx.x), i = matrix_of(a, anew(tile), &local);
 
 #pragma unroll
@@ -246,7 +244,7 @@ template <int G> struct TilesWalk {
             element.put(a, a.m[i], i, local,
                         add_segments(&half[tid / 32][tid % 32], a.m[i].n_units), &gate[tid]);
     }
-    template <int F> __device__ __forceinline__ void of() const {
+    template <int F> MEMBER void of() const {
         uint32_t half = 0, local, n_rows, tile = blockIdx.x, warp = threadIdx.x / 32;
         const struct matrix &m = a.m[matrix_of(a, tile, &local)];
         struct Activations<F, G> x;
@@ -263,11 +261,8 @@ template <int G> struct TilesWalk {
             x.take_all(a, rows, m.unit[warp] * Parts<F>::n);
 #pragma unroll 1
         for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
-            float c[G][4];
+            float c[G][4] = {};
 
-#pragma unroll
-            for (int j = 0; j < 4 * G; j++)
-                c[j / 4][j % 4] = 0;
             add<F>(a.m[matrix_of(a, tile, &local)], feed, rows, x, c);
             finish(sums + half, tile, element, c);
             half ^= 4 * G;
@@ -312,7 +307,7 @@ struct Ends {
     float *shared; /* first_sum() or NULL */
     bool half;     /* see Supply */
 
-    __device__ __forceinline__ void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
+    MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
         if (!shared)
             return all.end(segment, c);
 #pragma unroll
@@ -346,7 +341,7 @@ DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, ui
 DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     uint32_t block = part.panel / a.n_columns, n_rows = count_rows(a);
     uint32_t row0 = part.panel % a.n_columns * MATMUL_COLUMNS;
-    float total[WIDE_GROUPS * 4], *shared = NULL;
+    float total[WIDE_GROUPS * 4] = {}, *shared = NULL;
     struct Supply supply;
 
     if (row0 >= n_rows)
@@ -354,9 +349,6 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     const struct matrix &m = a.gated ? a.m[threadIdx.x / 128] : matrix_of_block(a, &block);
     uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;
 
-#pragma unroll
-    for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
-        total[k] = 0;
     if (a.n_splits > 1)
         shared = first_sum(a, part.panel * TILE_SEGMENTS);
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */

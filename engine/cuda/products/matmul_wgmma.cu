@@ -52,8 +52,8 @@ template <uint32_t N> struct Source {
 
     /* The weights of segments @first .. @last - 1 of row tile @tile of those at @all, or of the
      * last one where there is none: four warps multiply together. */
-    __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all, uint32_t tile,
-                                          uint32_t first, uint32_t last) {
+    MEMBER void start(const struct matrix &m, const uint8_t *all, uint32_t tile, uint32_t first,
+                      uint32_t last) {
         ring = slices * slice_bytes +
                threadIdx.x / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
         n_units = m.unit[last] - m.unit[first];
@@ -62,15 +62,14 @@ template <uint32_t N> struct Source {
     }
     /* The activations, the @column'th N rows, from column @at of the matrix on. Rows that do not
      * exist are copied as they are: their results are not read. */
-    __device__ __forceinline__ void start_rows(const struct matmul_args &a, uint32_t column,
-                                               uint32_t at) {
+    MEMBER void start_rows(const struct matmul_args &a, uint32_t column, uint32_t at) {
         constexpr uint32_t each = WGMMA_ROWS / N;
 
         x = (const uint8_t *)a.x + (size_t)(column / each) * a.n_blocks * (16 * row_bytes) +
             (size_t)at * row_bytes + column % each * slice_bytes;
     }
     /* Starts on slice @i, the next one, by one thread: warps take turns. */
-    template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
+    template <int F> MEMBER void fetch_slice(uint32_t i) {
         uint32_t place = i % slices;
 
         if (i >= n_units * Steps<F>::slices || threadIdx.x != i % (CUDA_THREADS / 32) * 32)
@@ -80,7 +79,7 @@ template <uint32_t N> struct Source {
                   slice_bytes, slice_has_come(place));
     }
     /* Stage @s of the weights. */
-    template <int F> __device__ __forceinline__ void fetch_weights(uint32_t s) {
+    template <int F> MEMBER void fetch_weights(uint32_t s) {
         const uint32_t bytes = tile_stage_bytes(F);
         uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units;
 
@@ -89,9 +88,7 @@ template <uint32_t N> struct Source {
                            tiles + (s * bytes + lane), (n_units - first) * tile_bytes(F));
     }
     /* The first of all. Weights do not change: they come while the kernel before ends. */
-    template <int F>
-    __device__ __forceinline__ void begin(const struct matmul_args &a, uint32_t column,
-                                          uint32_t at) {
+    template <int F> MEMBER void begin(const struct matmul_args &a, uint32_t column, uint32_t at) {
         for (uint32_t s = 0; s < slots<F>; s++)
             fetch_weights<F>(s);
         copy_commit();
@@ -110,14 +107,14 @@ template <uint32_t N> struct Source {
         sync_warp();
     }
     /* Waits for slice @i, and the weights of the next one; for all threads. */
-    template <int F> __device__ __forceinline__ void wait(uint32_t i) {
+    template <int F> MEMBER void wait(uint32_t i) {
         copy_wait<(int)((slots<F> - 1) * Steps<F>::of_stage) - 1>();
         bulk_wait(slice_has_come(i % slices), i / slices);
         sync_block();
     }
     /* Behind the products of slice @i: in the places of the last slice that is no longer under way,
      * and of the stage that is used up. */
-    template <int F> __device__ __forceinline__ void fetch(uint32_t i) {
+    template <int F> MEMBER void fetch(uint32_t i) {
         fetch_slice<F>(i + ahead);
         if ((i + 1) % Steps<F>::of_stage == 0)
             fetch_weights<F>((i + 1) / Steps<F>::of_stage - 1 + slots<F>);
@@ -144,7 +141,7 @@ template <uint32_t N> struct Walk {
     float *shared;
 
     /* Behind the products of a segment; c for the next one. */
-    __device__ __forceinline__ void add_up(uint32_t segment, float (&c)[N / 2]) const {
+    MEMBER void add_up(uint32_t segment, float (&c)[N / 2]) const {
         wgmma_wait<0>();
         wgmma_hold(c);
 #pragma unroll
@@ -158,26 +155,23 @@ template <uint32_t N> struct Walk {
         wgmma_hold(c);
     }
     /* Returns the first slice behind segment @segment. */
-    __device__ __forceinline__ uint32_t end_of(uint32_t segment, uint32_t slices) const {
+    MEMBER uint32_t end_of(uint32_t segment, uint32_t slices) const {
         return (m.unit[segment + 1] - m.unit[first]) * slices;
     }
     /* The last products of a segment are under way while the operands of the next slice are made:
      * they are waited for where that is multiplied. */
-    template <int F> __device__ __forceinline__ void of() const {
+    template <int F> MEMBER void of() const {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
         constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2; /* even: w */
 
         from.template begin<F>(a, column, m.unit[first] * tile_k(F));
         const uint32_t start = wgmma_place(0), n = from.n_units * slices;
         uint32_t segment = first, end = end_of(first, slices), done;
-        float c[N / 2];
+        float c[N / 2] = {};
         constexpr uint32_t under_way = Source<N>::under_way;
         /* Decoded weights of the slices under way: of two, w[0] of even ones of the segment. */
         uint32_t w[under_way][BLOCKS][4];
 
-#pragma unroll
-        for (uint32_t k = 0; k < N / 2; k++)
-            c[k] = 0;
         wgmma_hold(c);
         for (uint32_t i0 = 0; i0 < n; i0 += done) {
             done = step;
@@ -198,7 +192,7 @@ template <uint32_t N> struct Walk {
                     load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
 #pragma unroll
                 for (uint32_t k = 0; k < BLOCKS; k++) {
-                    tile.weights(2 * pair + (int)k, w[j % under_way][k]);
+                    weights_of<F>(tile, 2 * pair + (int)k, w[j % under_way][k]);
                     wgmma_hold(w[j % under_way][k]);
                 }
                 from.template wait<F>(i);

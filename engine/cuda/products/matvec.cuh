@@ -12,12 +12,6 @@
 
 #include "engine/cuda/products/weights.cuh"
 
-/* Parts of a unit, and pairs of blocks of 16 columns of a part. */
-template <int F> struct Parts {
-    static constexpr uint32_t n = F >= TILE_LOW ? TILE_SLICES : F >= TILE_Q4_K ? 2 : 1;
-    static constexpr uint32_t pairs = F >= TILE_LOW || F < TILE_Q4_K ? 2 : 4;
-};
-
 /* A lane's activations of a part, for G groups of 8 rows. ROWS: x[i], the offset in bytes of the
  * lane's activations of group i. */
 template <int F, int G> struct Activations {
@@ -25,7 +19,7 @@ template <int F, int G> struct Activations {
 
     /* Takes pair @p of part @part, counted from the first unit on. */
     template <class A, class ROWS>
-    __device__ __forceinline__ void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
+    MEMBER void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
 #pragma unroll
         for (int i = 0; i < G; i++) {
             const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + part * (Parts<F>::pairs * 512u));
@@ -36,23 +30,12 @@ template <int F, int G> struct Activations {
         }
     }
     template <class A, class ROWS>
-    __device__ __forceinline__ void take_all(const A &a, const ROWS &rows, uint32_t part) {
+    MEMBER void take_all(const A &a, const ROWS &rows, uint32_t part) {
 #pragma unroll
         for (uint32_t p = 0; p < Parts<F>::pairs; p++)
             take(a, rows, part, p);
     }
 };
-
-/* Loads part @part of a tile in shared memory. */
-template <int F>
-DEVICE void load_part(struct Tile<F> &t, const uint8_t *tile, uint32_t part, const void *grid) {
-    if constexpr (F >= TILE_LOW)
-        load_slice<F>(t, tile, part, grid);
-    else if constexpr (Parts<F>::n == 2)
-        t.load_half(tile, threadIdx.x % 32, part);
-    else
-        t.load(tile, threadIdx.x % 32);
-}
 
 /* Adds the tile of unit @unit of @m, at @tile in shared memory. @x: the activations of its first
  * part; then those of unit @next's. */
@@ -66,7 +49,7 @@ DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, ui
         uint32_t behind = part + 1 < n ? unit * n + part + 1 : next * n;
         struct Tile<F> t;
 
-        load_part<F>(t, tile, part, m.grid);
+        t.load(tile, threadIdx.x % 32, part, m.grid);
 #pragma unroll
         for (uint32_t p = 0; p < Parts<F>::pairs; p++) {
             Pair<F> w;

@@ -20,9 +20,9 @@
  * The codes of MXFP4 and NVFP4 are half precision numbers but for the width of their fields: their
  * bits are put where a half has them, and the scale takes back what other exponents mean there.
  *
- * Tile<F>: load() takes a lane's share of a tile into registers; weights(kb) gives a0 .. a3 of
- * block kb of 16 columns. kb is a constant after unrolling. load_half() takes half of a tile of 256
- * columns, whose blocks are 0 .. 7 then: for loops with less code and fewer registers.
+ * Tile<F>: load() takes a lane's share of a tile, or of a part of it (struct Parts), into
+ * registers; weights_of() gives a0 .. a3 of block kb of 16 columns, counted from the part's first.
+ * kb is a constant after unrolling.
  */
 
 #include "engine/cuda/device.cuh"
@@ -78,184 +78,123 @@ DEVICE void scale_codes(uint32_t a[4], const uint32_t s[2], const uint32_t m[2])
         a[i] = fma_halves(a[i], s[i % 2], m[i % 2]);
 }
 
+/* Two signed scales (plus 128) from byte @i of @w on, times @d. */
+DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
+    return mul_halves(sub_halves(below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
+}
+
+/* -- formats as they lie in tiles -------------------------------------------------------------- */
+
+/* Returns the bits of the words above the nibbles. */
+DEVICE constexpr uint32_t high_mask(int f) {
+    return f == TILE_Q5_0 || f == TILE_Q5_1 || f == TILE_Q5_K ? 0x00100010u
+           : f == TILE_Q6_K                                   ? 0x00300030u
+                                                              : 0;
+}
+
+/* Returns true for formats whose groups have a minimum; in others a code stands for 0. */
+DEVICE constexpr bool has_mins(int f) {
+    return f == TILE_Q4_1 || f == TILE_Q5_1 || f == TILE_Q4_K || f == TILE_Q5_K;
+}
+
+/* Returns true for codes that are bytes, or nibbles that stand for bytes. */
+DEVICE constexpr bool is_of_bytes(int f) {
+    return f == TILE_Q8_0 || f == TILE_IQ4_NL || f == TILE_IQ4_XS;
+}
+
+/* Returns the code of a weight of 0. */
+DEVICE constexpr uint32_t zero_code(int f) {
+    return is_of_bytes(f)   ? 128
+           : f == TILE_Q4_0 ? 8
+           : f == TILE_Q5_0 ? 16
+           : f == TILE_Q6_K ? 32
+                            : 0;
+}
+
+/* Operands of a tile, or of a part of one. Of most formats load() takes part @part of the tile at
+ * @tile, half of 256 columns or all of 64; word() and upper() give the codes of block kb, and
+ * scales() and mins() those of two groups, of which scales_of() takes the block's. */
 template <int F> struct Tile;
 
 template <> struct Tile<TILE_F16> {
     struct vec4 v[4];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
         for (int i = 0; i < 4; i++)
             v[i] = load16(tile + i * 512 + lane * 16);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         for (int i = 0; i < 4; i++)
             a[i] = word_of(v[kb], i);
     }
 };
 
-/* Scales of rows g and g + 8, both groups of 32 columns: [row][2] halves. */
-struct PairScales {
-    uint32_t s[2];
-
-    __device__ __forceinline__ void load(const uint8_t *scales, uint32_t lane) {
-        s[0] = *(const uint32_t *)(scales + lane / 4 * 4);
-        s[1] = *(const uint32_t *)(scales + lane / 4 * 4 + 32);
-    }
-    /* @zero: -z 2^-24 and -z 2^-20 (or -24) in half precision, z the code of a weight of 0. */
-    __device__ __forceinline__ void apply(int kb, const uint32_t zero[2], uint32_t a[4]) const {
-        uint32_t scale[2], min[2];
-
-        for (int row = 0; row < 2; row++) {
-            scale[row] = half_of(s[row], kb / 2);
-            min[row] = half_of(mul_halves(s[row], zero[row]), kb / 2);
-        }
-        scale_codes(a, scale, min);
-    }
-};
-
-#define MINUS_8                                                                                    \
-    { 0x80088008u, 0x80808080u } /* -8 2^-24, -8 2^-20 */
-#define MINUS_16                                                                                   \
-    { 0x80108010u, 0x81008100u } /* -16 2^-24, -16 2^-20 */
-#define MINUS_32                                                                                   \
-    { 0x80208020u, 0x82008200u } /* -32 2^-24, -32 2^-20 */
-#define MINUS_128                                                                                  \
-    { 0x80808080u, 0x80808080u } /* -128 2^-24 */
+/* Scales, or minima, of rows g and g + 8, both groups of 32 columns: [row][2] halves. */
+DEVICE void load_pairs(const uint8_t *pairs, uint32_t lane, uint32_t v[2]) {
+    v[0] = *(const uint32_t *)(pairs + lane / 4 * 4);
+    v[1] = *(const uint32_t *)(pairs + lane / 4 * 4 + 32);
+}
 
 template <> struct Tile<TILE_Q8_0> {
     struct vec4 v[2];
-    struct PairScales d;
+    uint32_t d[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
         for (int i = 0; i < 2; i++)
             v[i] = load16(tile + i * 512 + lane * 16);
-        d.load(tile + 1024, lane);
+        load_pairs(tile + 1024, lane, d);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        const uint32_t zero[2] = MINUS_128;
-
-        for (int row = 0; row < 2; row++) {
-            uint32_t q = word_of(v[kb / 2], kb % 2 * 2 + row);
-
-            a[row] = q & 0x00FF00FFu;
-            a[2 + row] = byte_permute(q, 0, 0x4341u);
-        }
-        d.apply(kb, zero, a);
+    MEMBER uint32_t scales(int, int row) const {
+        return d[row];
     }
 };
 
-template <> struct Tile<TILE_Q4_0> {
+/* Tiles of 64 columns: nibbles, fifth bits, scales, minima. */
+template <int F> struct NibbleTile {
     struct vec4 v;
-    struct PairScales d;
+    uint32_t high, d[2], m[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
+        const uint8_t *pairs = tile + (high_mask(F) ? 640 : 512);
+
         v = load16(tile + lane * 16);
-        d.load(tile + 512, lane);
+        if (high_mask(F))
+            high = *(const uint32_t *)(tile + 512 + lane * 4);
+        load_pairs(pairs, lane, d);
+        if (has_mins(F))
+            load_pairs(pairs + 64, lane, m);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        const uint32_t zero[2] = MINUS_8;
-
-        nibbles(word_of(v, kb), 0, 0, a);
-        d.apply(kb, zero, a);
+    MEMBER uint32_t word(int kb) const {
+        return word_of(v, kb);
     }
-};
-
-/* Scales the codes of Q4_1 and Q5_1, @a, of block @kb by what follows them in a tile. */
-DEVICE void scale_pairs(const struct PairScales &d, const struct PairScales &m, int kb,
-                        uint32_t a[4]) {
-    const uint32_t scale[2] = {half_of(d.s[0], kb / 2), half_of(d.s[1], kb / 2)};
-    const uint32_t min[2] = {half_of(m.s[0], kb / 2), half_of(m.s[1], kb / 2)};
-
-    scale_codes(a, scale, min);
-}
-
-template <> struct Tile<TILE_Q4_1> {
-    struct vec4 v;
-    struct PairScales d, m;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load16(tile + lane * 16);
-        d.load(tile + 512, lane);
-        m.load(tile + 576, lane);
+    MEMBER uint32_t upper(int kb) const {
+        return high_mask(F) ? high >> kb : 0;
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v, kb), 0, 0, a);
-        scale_pairs(d, m, kb, a);
+    MEMBER uint32_t scales(int, int row) const {
+        return d[row];
+    }
+    MEMBER uint32_t mins(int, int row) const {
+        return m[row];
     }
 };
 
-/* Nibbles and fifth bits of a lane. */
-struct FiveBits {
-    struct vec4 v;
-    uint32_t high;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load16(tile + lane * 16);
-        high = *(const uint32_t *)(tile + 512 + lane * 4);
-    }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v, kb), high >> kb, 0x00100010u, a);
-    }
-};
-
-template <> struct Tile<TILE_Q5_0> {
-    struct FiveBits q;
-    struct PairScales d;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        q.load(tile, lane);
-        d.load(tile + 640, lane);
-    }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        const uint32_t zero[2] = MINUS_16;
-
-        q.codes(kb, a);
-        d.apply(kb, zero, a);
-    }
-};
-
-template <> struct Tile<TILE_Q5_1> {
-    struct FiveBits q;
-    struct PairScales d, m;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        q.load(tile, lane);
-        d.load(tile + 640, lane);
-        m.load(tile + 704, lane);
-    }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        q.codes(kb, a);
-        scale_pairs(d, m, kb, a);
-    }
-};
-
-template <> struct Tile<TILE_IQ4_NL> {
-    struct vec4 v;
-    struct PairScales d;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load16(tile + lane * 16);
-        d.load(tile + 512, lane);
-    }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        const uint32_t zero[2] = MINUS_128;
-
-        iq4_codes(word_of(v, kb), a);
-        d.apply(kb, zero, a);
-    }
-};
+template <> struct Tile<TILE_Q4_0> : NibbleTile<TILE_Q4_0> {};
+template <> struct Tile<TILE_Q4_1> : NibbleTile<TILE_Q4_1> {};
+template <> struct Tile<TILE_Q5_0> : NibbleTile<TILE_Q5_0> {};
+template <> struct Tile<TILE_Q5_1> : NibbleTile<TILE_Q5_1> {};
+template <> struct Tile<TILE_IQ4_NL> : NibbleTile<TILE_IQ4_NL> {};
 
 /* Scales of rows g and g + 8, both groups of 32 columns: [row][2] upper bytes of halves. */
 template <> struct Tile<TILE_MXFP4> {
     struct vec4 v;
     uint32_t e[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
         v = load16(tile + lane * 16);
         for (int row = 0; row < 2; row++)
             e[row] = *(const uint16_t *)(tile + 512 + (lane / 4 + 8 * row) * 2);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         fp4_codes(word_of(v, kb), a);
         for (int i = 0; i < 4; i++)
             a[i] = mul_halves(a[i], byte_permute(e[i % 2], 0, kb < 2 ? 0x0404u : 0x1414u));
@@ -267,12 +206,12 @@ template <> struct Tile<TILE_NVFP4> {
     struct vec4 v;
     uint32_t d[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t, const void *) {
         v = load16(tile + lane * 16);
         for (int row = 0; row < 2; row++)
             d[row] = *(const uint32_t *)(tile + 512 + (lane / 4 + 8 * row) * 4);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         uint32_t s[2];
 
         for (int row = 0; row < 2; row++) /* 2^7 of the scale, also of what is subnormal */
@@ -284,207 +223,161 @@ template <> struct Tile<TILE_NVFP4> {
     }
 };
 
-/* Scales of Q4_K and Q5_K: bytes of rows g and g + 8, four times what they say, and their d and
- * dmin. */
-struct K45Scales {
-    struct vec4 sm[2];
-    uint32_t dm[2];
+/* Half of a tile of 256 columns, of Q4_K and Q5_K: of each row the bytes of four scales and four
+ * minima, four times what they say, and d and dmin. */
+template <int F> struct NestedTile {
+    struct vec4 v[2];
+    uint32_t high[2], sm[2][2], dm[2];
 
-    __device__ __forceinline__ void load(const uint8_t *scales, uint32_t lane) {
-        uint32_t g = lane / 4;
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t half, const void *) {
+        const uint8_t *pairs = tile + (high_mask(F) ? 2560 : 2048), *row = pairs + lane / 4 * 16;
 
-        for (int row = 0; row < 2; row++) {
-            sm[row] = load16(scales + (g + 8 * row) * 16);
-            dm[row] = *(const uint32_t *)(scales + 256 + (g + 8 * row) * 4);
-        }
-    }
-    /* Loads what half @half of the columns needs. */
-    __device__ __forceinline__ void load_half(const uint8_t *scales, uint32_t lane, uint32_t half) {
-        uint32_t g = lane / 4;
-
-        for (int row = 0; row < 2; row++) {
-            const uint8_t *of_row = scales + (g + 8 * row) * 16 + half * 4;
-
-            sm[row].x = *(const uint32_t *)of_row;
-            sm[row].z = *(const uint32_t *)(of_row + 8);
-            dm[row] = *(const uint32_t *)(scales + 256 + (g + 8 * row) * 4);
-        }
-    }
-    /* Scales and minima of block @kb. */
-    __device__ __forceinline__ void halves(int kb, uint32_t s[2], uint32_t m[2]) const {
-        int i = kb / 4 * 2 % 4; /* bytes i and i + 1: two groups at a time */
-
-        for (int row = 0; row < 2; row++) {
-            uint32_t base = mul_halves(dm[row], 0x0C00DC00u); /* d * -256, dmin * 2^-12 */
-            uint32_t scales = below(kb < 8 ? sm[row].x : sm[row].y, i, 0x5C5C5C5Cu);
-            uint32_t mins = below(kb < 8 ? sm[row].z : sm[row].w, i, 0x8C8C8C8Cu);
-
-            scales = fma_halves(scales, low_twice(dm[row]), low_twice(base));
-            mins = fma_halves(mins, high_twice(dm[row]), high_twice(base));
-            s[row] = half_of(scales, kb / 2);
-            m[row] = half_of(mins, kb / 2);
-        }
-    }
-    __device__ __forceinline__ void apply(int kb, uint32_t a[4]) const {
-        uint32_t s[2], m[2];
-
-        halves(kb, s, m);
-        scale_codes(a, s, m);
-    }
-};
-
-template <> struct Tile<TILE_Q4_K> {
-    struct vec4 v[4];
-    struct K45Scales s;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        for (int i = 0; i < 4; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-        s.load(tile + 2048, lane);
-    }
-    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
-        for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t i = 0; i < 2; i++) {
             v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
-        s.load_half(tile + 2048, lane, half);
+            sm[i][0] = *(const uint32_t *)(row + i * 128 + half * 4);
+            sm[i][1] = *(const uint32_t *)(row + i * 128 + half * 4 + 8);
+            dm[i] = *(const uint32_t *)(pairs + 256 + (lane / 4 + 8 * i) * 4);
+        }
+        if (high_mask(F))
+            load8(tile + 2048 + lane * 16 + half * 8, high);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v[kb / 4], kb % 4), 0, 0, a);
-        s.apply(kb, a);
+    MEMBER uint32_t word(int kb) const {
+        return word_of(v[kb / 4], kb % 4);
+    }
+    MEMBER uint32_t upper(int kb) const {
+        return high_mask(F) ? high[kb / 4] >> (kb % 4) : 0;
+    }
+    /* Bytes of two groups at a time, behind d * -256 and dmin * 2^-12. */
+    MEMBER uint32_t scales(int kb, int row) const {
+        uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
+
+        return fma_halves(below(sm[row][0], kb / 4 * 2, 0x5C5C5C5Cu), low_twice(dm[row]),
+                          low_twice(base));
+    }
+    MEMBER uint32_t mins(int kb, int row) const {
+        uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
+
+        return fma_halves(below(sm[row][1], kb / 4 * 2, 0x8C8C8C8Cu), high_twice(dm[row]),
+                          high_twice(base));
     }
 };
 
-template <> struct Tile<TILE_Q5_K> {
-    struct vec4 v[5];
-    struct K45Scales s;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        for (int i = 0; i < 5; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-        s.load(tile + 2560, lane);
-    }
-    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
-        uint32_t high[2];
-
-        for (uint32_t i = 0; i < 2; i++)
-            v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
-        load8(tile + 2048 + lane * 16 + half * 8, high);
-        v[4].x = high[0];
-        v[4].y = high[1];
-        s.load_half(tile + 2560, lane, half);
-    }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4], kb / 4) >> (kb % 4), 0x00100010u, a);
-        s.apply(kb, a);
-    }
-};
-
-/* Two signed scales (plus 128) from byte @i of @w on, times @d. */
-DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
-    return mul_halves(sub_halves(below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
-}
+template <> struct Tile<TILE_Q4_K> : NestedTile<TILE_Q4_K> {};
+template <> struct Tile<TILE_Q5_K> : NestedTile<TILE_Q5_K> {};
 
 template <> struct Tile<TILE_Q6_K> {
-    struct vec4 v[6], sc[2];
+    struct vec4 v[2], high;
+    uint32_t sc[2][2];
     uint16_t d[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t half, const void *) {
         uint32_t g = lane / 4;
-
-        for (int i = 0; i < 6; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-        for (int row = 0; row < 2; row++) {
-            sc[row] = load16(tile + 3072 + (g + 8 * row) * 16);
-            d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
-        }
-    }
-    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
-        uint32_t g = lane / 4, scales[2];
 
         for (uint32_t i = 0; i < 2; i++)
             v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
-        v[4] = load16(tile + (4 + half) * 512 + lane * 16);
+        high = load16(tile + (4 + half) * 512 + lane * 16);
         for (int row = 0; row < 2; row++) {
-            load8(tile + 3072 + (g + 8 * row) * 16 + half * 8, scales);
-            sc[row].x = scales[0];
-            sc[row].y = scales[1];
+            load8(tile + 3072 + (g + 8 * row) * 16 + half * 8, sc[row]);
             d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
         }
     }
-    __device__ __forceinline__ uint32_t scale(int kb, int row) const {
-        return half_of(signed_scales(word_of(sc[row], kb / 4), kb / 2 * 2 % 4, d[row]), kb);
+    MEMBER uint32_t word(int kb) const {
+        return word_of(v[kb / 4], kb % 4);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        const uint32_t zero[2] = MINUS_32;
-        uint32_t s[2], m[2];
-
-        for (int row = 0; row < 2; row++) {
-            uint32_t two = signed_scales(word_of(sc[row], kb / 4), kb / 2 * 2 % 4, d[row]);
-
-            s[row] = half_of(two, kb);
-            m[row] = half_of(mul_halves(two, zero[row]), kb);
-        }
-        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4 + kb / 8], kb / 2 % 4) >> (kb % 2 * 2),
-                0x00300030u, a);
-        scale_codes(a, s, m);
+    MEMBER uint32_t upper(int kb) const {
+        return word_of(high, kb / 2) >> (kb % 2 * 2);
+    }
+    MEMBER uint32_t scales(int kb, int row) const {
+        return signed_scales(sc[row][kb / 4], kb / 2 * 2 % 4, d[row]);
     }
 };
 
 template <> struct Tile<TILE_IQ4_XS> {
-    struct vec4 v[4];
-    uint32_t sc[2][2];
+    struct vec4 v[2];
+    uint32_t sc[2];
     uint16_t d[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t half, const void *) {
         uint32_t g = lane / 4;
 
-        for (int i = 0; i < 4; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-        for (int row = 0; row < 2; row++) {
-            for (int i = 0; i < 2; i++)
-                sc[row][i] = *(const uint32_t *)(tile + 2048 + (g + 8 * row) * 8 + 4 * i);
-            d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
-        }
-    }
-    __device__ __forceinline__ void load_half(const uint8_t *tile, uint32_t lane, uint32_t half) {
-        uint32_t g = lane / 4;
-
-        for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t i = 0; i < 2; i++) {
             v[i] = load16(tile + (half * 2 + i) * 512 + lane * 16);
-        for (int row = 0; row < 2; row++) {
-            sc[row][0] = *(const uint32_t *)(tile + 2048 + (g + 8 * row) * 8 + 4 * half);
-            d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
+            sc[i] = *(const uint32_t *)(tile + 2048 + (g + 8 * i) * 8 + 4 * half);
+            d[i] = *(const uint16_t *)(tile + 2176 + (g + 8 * i) * 2);
         }
     }
-    __device__ __forceinline__ uint32_t scale(int kb, int row) const {
-        return half_of(signed_scales(sc[row][kb / 8], kb / 4 * 2 % 4, d[row]), kb / 2);
+    MEMBER uint32_t word(int kb) const {
+        return word_of(v[kb / 4], kb % 4);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
-        const uint32_t zero[2] = MINUS_128;
-        uint32_t s[2], m[2];
-
-        for (int row = 0; row < 2; row++) {
-            uint32_t two = signed_scales(sc[row][kb / 8], kb / 4 * 2 % 4, d[row]);
-
-            s[row] = half_of(two, kb / 2);
-            m[row] = half_of(mul_halves(two, zero[row]), kb / 2);
-        }
-        iq4_codes(word_of(v[kb / 4], kb % 4), a);
-        scale_codes(a, s, m);
+    MEMBER uint32_t scales(int kb, int row) const {
+        return signed_scales(sc[row], kb / 4 * 2, d[row]);
     }
 };
 
 #include "engine/cuda/products/weights_low.cuh"
 
-/* Loads what slice @slice of 64 columns needs of a tile; returns its first pair in t. */
+/* -- operands ---------------------------------------------------------------------------------- */
+
+/* Codes of block @kb as halves of 2^-24, or, where nibbles stand four bits higher, 2^-20. */
+template <int F> DEVICE void codes_of(const struct Tile<F> &t, int kb, uint32_t a[4]) {
+    if constexpr (F == TILE_Q8_0) {
+        for (int row = 0; row < 2; row++) {
+            uint32_t q = word_of(t.v[kb / 2], kb % 2 * 2 + row);
+
+            a[row] = q & 0x00FF00FFu;
+            a[2 + row] = byte_permute(q, 0, 0x4341u);
+        }
+    } else if constexpr (is_of_bytes(F)) {
+        iq4_codes(t.word(kb), a);
+    } else {
+        nibbles(t.word(kb), t.upper(kb), high_mask(F), a);
+    }
+}
+
+/* Scales of block @kb of rows g and g + 8, and minus the minima, as scale_codes() takes them. */
+template <int F>
+DEVICE void scales_of(const struct Tile<F> &t, int kb, uint32_t s[2], uint32_t m[2]) {
+    [[maybe_unused]] constexpr uint32_t higher = is_of_bytes(F) ? 0 : 4;
+    int group = F == TILE_Q6_K ? kb : kb / 2;
+
+    for (int row = 0; row < 2; row++) {
+        uint32_t two = t.scales(kb, row), low;
+
+        if constexpr (has_mins(F))
+            low = t.mins(kb, row);
+        else
+            low = mul_halves(two, (0x8000u | zero_code(F) << (row ? higher : 0)) * 0x10001u);
+        s[row] = half_of(two, group);
+        m[row] = half_of(low, group);
+    }
+}
+
+/* a0 .. a3 of block @kb of what a tile has taken. */
+template <int F> DEVICE void weights_of(const struct Tile<F> &t, int kb, uint32_t a[4]) {
+    if constexpr (BYTES_FORMAT(F)) {
+        uint32_t s[2], m[2];
+
+        scales_of<F>(t, kb, s, m);
+        codes_of<F>(t, kb, a);
+        scale_codes(a, s, m);
+    } else {
+        t.weights(kb, a);
+    }
+}
+
+/* Parts of a tile that are loaded at a time, and pairs of blocks of 16 columns of a part. */
+template <int F> struct Parts {
+    static constexpr uint32_t n = F >= TILE_LOW ? TILE_SLICES : F >= TILE_Q4_K ? 2 : 1;
+    static constexpr uint32_t pairs = F >= TILE_LOW || F < TILE_Q4_K ? 2 : 4;
+};
+
+/* Loads the part of a tile that has slice @slice of 64 columns; returns its first pair in t. */
 template <int F>
 DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, const void *grid) {
-    if constexpr (F >= TILE_LOW) {
-        t.load(tile, threadIdx.x % 32, slice, grid);
-        return 0;
-    } else {
-        t.load(tile, threadIdx.x % 32);
-        return (int)(slice * 2);
-    }
+    constexpr uint32_t slices = Parts<F>::pairs / 2; /* of a part */
+
+    t.load(tile, threadIdx.x % 32, slice / slices, grid);
+    return (int)(slice % slices * 2);
 }
 
 /* 32 columns, ready to be multiplied. */
@@ -492,12 +385,12 @@ template <int F> struct Halves {
     uint32_t a[2][4];
 
     /* Takes pair @pair of @t, for many groups of rows or for a few. */
-    __device__ __forceinline__ void take(const struct Tile<F> &t, int pair, bool) {
-        t.weights(2 * pair, a[0]);
-        t.weights(2 * pair + 1, a[1]);
+    MEMBER void take(const struct Tile<F> &t, int pair, bool) {
+        weights_of<F>(t, 2 * pair, a[0]);
+        weights_of<F>(t, 2 * pair + 1, a[1]);
     }
     /* @x: the lane's activations of both blocks. */
-    __device__ __forceinline__ void add(const struct vec4 &x, float c[4]) const {
+    MEMBER void add(const struct vec4 &x, float c[4]) const {
         mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
         mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
     }
@@ -566,44 +459,10 @@ template <int F> DEVICE void fetch_stage(uint32_t to, const uint8_t *from, uint3
         fetch_few(to, from, n);
 }
 
-/* WALK::of<F>() of format @format. */
-template <class WALK> DEVICE void walk_of(uint32_t format, const WALK &walk) {
-    switch (format) {
-    case TILE_F16:
-        return walk.template of<TILE_F16>();
-    case TILE_Q8_0:
-        return walk.template of<TILE_Q8_0>();
-    case TILE_Q4_0:
-        return walk.template of<TILE_Q4_0>();
-    case TILE_IQ4_NL:
-        return walk.template of<TILE_IQ4_NL>();
-    case TILE_MXFP4:
-        return walk.template of<TILE_MXFP4>();
-    case TILE_NVFP4:
-        return walk.template of<TILE_NVFP4>();
-    case TILE_Q5_0:
-        return walk.template of<TILE_Q5_0>();
-    case TILE_Q4_1:
-        return walk.template of<TILE_Q4_1>();
-    case TILE_Q5_1:
-        return walk.template of<TILE_Q5_1>();
-    case TILE_Q4_K:
-        return walk.template of<TILE_Q4_K>();
-    case TILE_Q5_K:
-        return walk.template of<TILE_Q5_K>();
-    case TILE_Q6_K:
-        return walk.template of<TILE_Q6_K>();
-    case TILE_IQ4_XS:
-        return walk.template of<TILE_IQ4_XS>();
-    case TILE_IQ1:
-        return walk.template of<TILE_IQ1>();
-    case TILE_IQ2:
-        return walk.template of<TILE_IQ2>();
-    case TILE_IQ3:
-        return walk.template of<TILE_IQ3>();
-    case TILE_Q2_K:
-        return walk.template of<TILE_Q2_K>();
-    case TILE_Q3_K:
-        return walk.template of<TILE_Q3_K>();
-    }
+/* Calls WALK::of<F>() for format @format, from F on. */
+template <class WALK, int F = 0> DEVICE void walk_of(uint32_t format, const WALK &walk) {
+    if (format == F)
+        return walk.template of<F>();
+    if constexpr (F + 1 < TILE_FORMATS)
+        walk_of<WALK, F + 1>(format, walk);
 }

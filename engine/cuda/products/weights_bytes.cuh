@@ -35,65 +35,14 @@ DEVICE void iq4_bytes(uint32_t w, uint32_t a[2]) {
 }
 
 /* Codes of rows g and g + 8 of block @kb of 16 columns, a byte each. */
-DEVICE void bytes_of(const struct Tile<TILE_Q8_0> &t, int kb, uint32_t a[2]) {
-    for (int row = 0; row < 2; row++)
-        a[row] = word_of(t.v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u;
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q4_0> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.v, kb), 0, 0, 8, a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q4_1> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.v, kb), 0, 0, 0, a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q5_0> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.q.v, kb), t.q.high >> kb, 0x00100010u, 16, a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q5_1> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.q.v, kb), t.q.high >> kb, 0x00100010u, 0, a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_IQ4_NL> &t, int kb, uint32_t a[2]) {
-    iq4_bytes(word_of(t.v, kb), a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q4_K> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.v[kb / 4], kb % 4), 0, 0, 0, a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q5_K> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.v[kb / 4], kb % 4), word_of(t.v[4], kb / 4) >> (kb % 4), 0x00100010u, 0,
-                 a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_Q6_K> &t, int kb, uint32_t a[2]) {
-    nibble_bytes(word_of(t.v[kb / 4], kb % 4), word_of(t.v[4 + kb / 8], kb / 2 % 4) >> (kb % 2 * 2),
-                 0x00300030u, 32, a);
-}
-
-DEVICE void bytes_of(const struct Tile<TILE_IQ4_XS> &t, int kb, uint32_t a[2]) {
-    iq4_bytes(word_of(t.v[kb / 4], kb % 4), a);
-}
-
-/* Scales of block @kb of 16 columns of rows g and g + 8, and minus the minima, if there are any, as
- * scale_codes() takes them. */
-template <int F>
-DEVICE void scales_of(const struct Tile<F> &t, int kb, uint32_t s[2], uint32_t m[2]) {
-    if constexpr (F == TILE_Q4_K || F == TILE_Q5_K) {
-        t.s.halves(kb, s, m);
-    } else if constexpr (F == TILE_Q6_K || F == TILE_IQ4_XS) {
+template <int F> DEVICE void bytes_of(const struct Tile<F> &t, int kb, uint32_t a[2]) {
+    if constexpr (F == TILE_Q8_0)
         for (int row = 0; row < 2; row++)
-            s[row] = t.scale(kb, row);
-    } else {
-        for (int row = 0; row < 2; row++)
-            s[row] = half_of(t.d.s[row], kb / 2);
-        if constexpr (F == TILE_Q4_1 || F == TILE_Q5_1)
-            for (int row = 0; row < 2; row++)
-                m[row] = half_of(t.m.s[row], kb / 2);
-    }
+            a[row] = word_of(t.v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u;
+    else if constexpr (is_of_bytes(F))
+        iq4_bytes(t.word(kb), a);
+    else
+        nibble_bytes(t.word(kb), t.upper(kb), high_mask(F), zero_code(F), a);
 }
 
 /* The lower half of @v. */
@@ -103,39 +52,36 @@ DEVICE float low_half(uint32_t v) {
 
 /* 32 columns whose codes are bytes. */
 template <int F> struct Bytes {
-    static constexpr bool nibbles = F != TILE_Q8_0 && F != TILE_IQ4_NL && F != TILE_IQ4_XS;
-    static constexpr bool mins =
-        F == TILE_Q4_1 || F == TILE_Q5_1 || F == TILE_Q4_K || F == TILE_Q5_K;
     static constexpr int n_scales = F == TILE_Q6_K ? 2 : 1; /* of a row */
 
     uint32_t a[4];
     struct integers z;
     float s[n_scales][2], shift[2], m[2]; /* shift: -TO_INTEGER s, of both where there are two */
 
-    __device__ __forceinline__ void take(const struct Tile<F> &t, int pair, bool many) {
+    MEMBER void take(const struct Tile<F> &t, int pair, bool many) {
         z.set(many);
-        bytes_of(t, 2 * pair, a);
-        bytes_of(t, 2 * pair + 1, a + 2);
+        bytes_of<F>(t, 2 * pair, a);
+        bytes_of<F>(t, 2 * pair + 1, a + 2);
         for (int i = 0; i < n_scales; i++) {
             uint32_t h[2], low[2];
 
             scales_of<F>(t, 2 * pair + i, h, low);
-            for (int row = 0; row < 2; row++) { /* as weights() has the codes: 2^-24, 2^-20 */
-                s[i][row] = low_half(h[row]) * (nibbles && row ? 0x1p-20f : 0x1p-24f);
+            for (int row = 0; row < 2; row++) { /* as codes_of() has the codes: 2^-24, 2^-20 */
+                s[i][row] = low_half(h[row]) * (!is_of_bytes(F) && row ? 0x1p-20f : 0x1p-24f);
                 shift[row] = i ? fmaf(s[i][row], -TO_INTEGER, shift[row]) : s[i][row] * -TO_INTEGER;
-                if (mins)
+                if (has_mins(F))
                     m[row] = low_half(low[row]);
             }
         }
     }
     /* @x: the lane's activations of both blocks. */
-    __device__ __forceinline__ void add(const struct vec4 &x, float c[4]) const {
+    MEMBER void add(const struct vec4 &x, float c[4]) const {
         uint32_t from = threadIdx.x % 4 * 8;
         float v[n_scales][4], scale[2], total[2];
 
         for (uint32_t column = 0; column < 2; column++) {
             scale[column] = mx_float_of(lane_from(x.z, from + 4 * column));
-            if (mins)
+            if (has_mins(F))
                 total[column] = mx_float_of(lane_from(x.w, from + 4 * column));
         }
 
@@ -151,7 +97,7 @@ template <int F> struct Bytes {
             for (int i = 0; i < n_scales; i++)
                 sum = fmaf(v[i][j], s[i][j / 2], sum);
             c[j] = fmaf(sum, scale[j % 2], c[j]);
-            if (mins)
+            if (has_mins(F))
                 c[j] = fmaf(m[j / 2], total[j % 2], c[j]);
         }
     }

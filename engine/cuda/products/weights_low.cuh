@@ -17,13 +17,13 @@
 struct GridScales {
     uint32_t nibbles, d, base;
 
-    __device__ __forceinline__ void load(uint32_t scales, const uint8_t *halves, uint32_t lane) {
+    MEMBER void load(uint32_t scales, const uint8_t *halves, uint32_t lane) {
         nibbles = scales;
         d = *(const uint32_t *)(halves + lane / 4 * 4);
         base = mul_halves(d, 0xD000D000u); /* -32 d */
     }
     /* By nibble @i: 32 + 2 s + 1 in half precision is one mask away. */
-    __device__ __forceinline__ uint32_t both(int i) const {
+    MEMBER uint32_t both(int i) const {
         uint32_t v = i < 2 ? nibbles << (6 - 4 * i) : nibbles >> (4 * i - 6);
 
         return fma_halves((v & 0x03C003C0u) | 0x50205020u, d, base);
@@ -51,8 +51,7 @@ template <> struct Tile<TILE_IQ1> {
     uint32_t index[2], high;
     struct GridScales s;
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane, uint32_t slice,
-                                         const void *grid) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t slice, const void *grid) {
         const uint8_t *codes = tile + slice * LOW_CODE_BYTES(TILE_IQ1);
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_IQ1);
 
@@ -62,7 +61,7 @@ template <> struct Tile<TILE_IQ1> {
         s.load(*(const uint32_t *)(scales + slice * LOW_SCALE_BYTES(TILE_IQ1) + lane / 4 * 4),
                scales + TILE_SLICES * LOW_SCALE_BYTES(TILE_IQ1), lane);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         uint32_t both = s.both(kb), zero = mul_halves(both, 0x80108010u); /* -16 2^-24 */
         const uint32_t scale[2] = {low_twice(both), high_twice(both)};
         const uint32_t min[2] = {low_twice(zero), high_twice(zero)};
@@ -95,8 +94,7 @@ template <> struct Tile<TILE_IQ2> {
     uint32_t index[2], high, signs;
     struct GridScales s;
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane, uint32_t slice,
-                                         const void *grid) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t slice, const void *grid) {
         const uint8_t *codes = tile + slice * LOW_CODE_BYTES(TILE_IQ2);
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_IQ2);
 
@@ -107,7 +105,7 @@ template <> struct Tile<TILE_IQ2> {
         s.load(*(const uint32_t *)(scales + slice * LOW_SCALE_BYTES(TILE_IQ2) + lane / 4 * 4),
                scales + TILE_SLICES * LOW_SCALE_BYTES(TILE_IQ2), lane);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         for (int row = 0; row < 2; row++) {
             int c = 2 * kb + row;
             uint32_t at = byte_of(index, c) | (to_bit_8(high, 2 * c) & 0x300u);
@@ -123,8 +121,7 @@ template <> struct Tile<TILE_IQ3> {
     uint32_t index[2], high, signs;
     struct GridScales s;
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane, uint32_t slice,
-                                         const void *grid) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t slice, const void *grid) {
         const uint8_t *codes = tile + slice * LOW_CODE_BYTES(TILE_IQ3);
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_IQ3);
         const uint8_t *pair = scales + slice * LOW_SCALE_BYTES(TILE_IQ3) + lane / 4 * 2;
@@ -136,7 +133,7 @@ template <> struct Tile<TILE_IQ3> {
         s.load(byte_permute(*(const uint16_t *)pair, 0, 0x4140u),
                scales + TILE_SLICES * LOW_SCALE_BYTES(TILE_IQ3), lane);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         for (int row = 0; row < 2; row++) {
             int c = 2 * kb + row;
             uint32_t at = byte_of(index, c) | (to_bit_8(high, c) & 0x100u);
@@ -160,8 +157,7 @@ DEVICE void pairs_of_bits(const uint32_t q[2], int kb, uint32_t a[4]) {
 template <> struct Tile<TILE_Q2_K> {
     uint32_t q[2], sm[2], dm[2], base[2];
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane, uint32_t slice,
-                                         const void *) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t slice, const void *) {
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_Q2_K);
 
         load8(tile + slice * LOW_CODE_BYTES(TILE_Q2_K) + lane * 8, q);
@@ -170,7 +166,7 @@ template <> struct Tile<TILE_Q2_K> {
         base[0] = mul_halves(dm[0], 0xCC00CC00u); /* d * -16 */
         base[1] = mul_halves(dm[1], 0x0C000C00u); /* dmin * 2^-12 */
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         uint32_t two[2];
 
         for (int i = 0; i < 2; i++) { /* 16 + scale, or -2^-16 (16 + min) */
@@ -190,8 +186,7 @@ template <> struct Tile<TILE_Q2_K> {
 template <> struct Tile<TILE_Q3_K> {
     uint32_t q[2], sc[2], high, d;
 
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane, uint32_t slice,
-                                         const void *) {
+    MEMBER void load(const uint8_t *tile, uint32_t lane, uint32_t slice, const void *) {
         const uint8_t *codes = tile + slice * LOW_CODE_BYTES(TILE_Q3_K);
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_Q3_K);
 
@@ -200,7 +195,7 @@ template <> struct Tile<TILE_Q3_K> {
         load8(scales + slice * LOW_SCALE_BYTES(TILE_Q3_K) + lane / 4 * 8, sc);
         d = *(const uint32_t *)(scales + TILE_SLICES * LOW_SCALE_BYTES(TILE_Q3_K) + lane / 4 * 4);
     }
-    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+    MEMBER void weights(int kb, uint32_t a[4]) const {
         const uint32_t zero[2] = {0x80048004u, 0x80108010u}; /* -4 2^-24, -4 2^-22 */
         uint32_t s[2], m[2];
 

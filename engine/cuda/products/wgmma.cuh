@@ -35,7 +35,6 @@
 
 /* Compiled for sm_90a; nothing else has the instructions. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-WGMMA(32, "%16", "%17", "%18", "%19", "%20")
 WGMMA(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA(128, "%64", "%65", "%66", "%67", "%68")
 

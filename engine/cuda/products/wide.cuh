@@ -28,20 +28,20 @@ struct Supply {
 
     /* Row @row of x, of the block's 64, is what x[@k] brings, as @m takes it; @n_blocks of 16
      * columns. */
-    __device__ __forceinline__ static uint32_t row_of(uint32_t k) {
+    static MEMBER uint32_t row_of(uint32_t k) {
         return (threadIdx.x + k * CUDA_THREADS) / (SLICE_PAIRS * 32) * PACK_ROWS +
                threadIdx.x % 32 / 4;
     }
-    __device__ __forceinline__ void take_row(uint32_t k, const struct matrix &m,
-                                             const uint16_t *all, uint32_t n_blocks, uint32_t row) {
+    MEMBER void take_row(uint32_t k, const struct matrix &m, const uint16_t *all, uint32_t n_blocks,
+                         uint32_t row) {
         x[k] = (const uint8_t *)all + row / PACK_ROWS * group_bytes(n_blocks) +
                (has_bytes(m.format) ? plane_bytes(n_blocks) : 0) +
                threadIdx.x / 32 % SLICE_PAIRS * 512 + (row % PACK_ROWS * 4 + threadIdx.x % 4) * 16;
     }
     /* Weights: segments @first .. @last - 1 of row tile @tile of @m, whose tiles lie at @all,
      * for the first @n_rows of the 64 rows; behind take_row(). */
-    __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all, uint32_t tile,
-                                          uint32_t n_rows, uint32_t first, uint32_t last) {
+    MEMBER void start(const struct matrix &m, const uint8_t *all, uint32_t tile, uint32_t n_rows,
+                      uint32_t first, uint32_t last) {
         half = n_rows <= MATMUL_COLUMNS / 2;
         segment = first;
         n_units = m.unit[last] - m.unit[first];
@@ -54,7 +54,7 @@ struct Supply {
                threadIdx.x / 32 * (wide_slots(m.format) * tile_stage_bytes(m.format));
     }
     /* Starts on slice @i. */
-    template <int F> __device__ __forceinline__ void fetch(uint32_t i) {
+    template <int F> MEMBER void fetch(uint32_t i) {
         const uint32_t bytes = tile_stage_bytes(F), s = i / Steps<F>::of_stage;
         uint32_t lane = threadIdx.x % 32 * 16;
 
@@ -75,7 +75,7 @@ struct Supply {
     }
     /* Slice @i, when it is there with its weights; another one is started in the place of the one
      * before. */
-    template <int F> __device__ __forceinline__ const uint8_t *take(uint32_t i) {
+    template <int F> MEMBER const uint8_t *take(uint32_t i) {
         copy_wait<WIDE_SLICES - 2>();
         sync_block();
         fetch<F>(i + WIDE_SLICES - 1);
@@ -109,7 +109,7 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 struct AddUp {
     float (*total)[4]; /* [WIDE_GROUPS] */
 
-    __device__ __forceinline__ void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
+    MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
 #pragma unroll
         for (uint32_t n = 0; n < WIDE_GROUPS; n++)
 #pragma unroll
@@ -125,18 +125,15 @@ template <class ENDS> struct WideWalk {
     const struct matrix &m;
     const ENDS &ends;
 
-    template <int F> __device__ __forceinline__ void of() const {
+    template <int F> MEMBER void of() const {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
         [[maybe_unused]] constexpr uint32_t unroll = Steps<F>::unroll;
         uint32_t segment = supply.segment, first = m.unit[segment],
                  end = m.unit[segment + 1] - first;
-        float c[WIDE_GROUPS][4];
+        float c[WIDE_GROUPS][4] = {};
 
         for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
             supply.template fetch<F>(i);
-#pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-            c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
         for (uint32_t u = 0; u < supply.n_units; u++) {
             const uint8_t *stage =
                 dynamic_shared() + supply.ring + u / units % wide_slots(F) * tile_stage_bytes(F);
