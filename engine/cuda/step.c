@@ -240,7 +240,7 @@ int step_start(struct step *s) {
                           .temper = b->attention.temper.slope != 0 ? b->act.factor : NULL,
                           .slope = b->attention.temper.slope,
                           .span = b->attention.temper.span};
-    struct launch l = {kernel_rope, s->grid.rows, 1, CUDA_THREADS, "rope", 0};
+    uint32_t n_tables = 1;
     for (uint32_t i = 0; i < ROPE_TABLES; i++) {
         const struct rope_set *set = &b->shape->rope[i];
 
@@ -249,9 +249,9 @@ int step_start(struct step *s) {
         a.table[i].rope = b->act.rope[i];
         a.table[i].n_pairs = set->n_rot / 2;
         a.table[i].mscale = set->mscale;
-        l.grid_y = set->n_rot ? i + 1 : l.grid_y;
+        n_tables = set->n_rot ? i + 1 : n_tables;
     }
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(b, rope, s->grid.rows, n_tables, CUDA_THREADS, &a);
 }
 
 /* From the file's rows, or from the output's tiles where the embedding is tied and they hold it

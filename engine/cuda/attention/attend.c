@@ -74,8 +74,7 @@ static int plan(struct step *s, const struct heads *h, bool two_way) {
         return 0;
     assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
     s->planned = *h;
-    return cuda_launch(b, &(struct launch){kernel_plan, 1, 1, CUDA_THREADS, "plan", 0}, &a,
-                       sizeof(a));
+    return CUDA_LAUNCH(b, plan, 1, 1, CUDA_THREADS, &a);
 }
 
 /* Makes as many blocks as keep the device busy, or as there are items if nothing is split. With few

@@ -153,14 +153,12 @@ int step_mla_kv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     struct latent_args a = latent_store_args(b, &op->heads, &b->shape->rope[op->rope]);
-    const struct launch l = {kernel_store_latent, s->grid.rows, (op->heads.n + 8) / 8,
-                             CUDA_THREADS,        "store",      0};
 
     TRY(latent_multiply(s, w, b->latent.q, a.width));
     a.store.k_norm = w->norm;
     a.store.pages = step_pages_of(b, op);
     a.store.cls = op->kv.cls;
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return CUDA_LAUNCH(b, store_latent, s->grid.rows, (op->heads.n + 8) / 8, CUDA_THREADS, &a);
 }
 
 void latent_attend(const struct be *b, struct attend_args *a) {

@@ -167,22 +167,16 @@ static int store_keys(struct be *b, struct scene *t) {
 
     latent.store.n_rot = 0;
     latent.store.pages = a.pages;
-    for (uint32_t at = 0, n; at < t->n_keys; at += n) {
-        struct launch l = {t->n_turned ? kernel_store_latent : kernel_store,
-                           0,
-                           (h->n + h->n_kv + 7) / 8,
-                           CUDA_THREADS,
-                           "store",
-                           0};
+    for (uint32_t at = 0, n, y = (h->n + h->n_kv + 7) / 8; at < t->n_keys; at += n) {
         struct step *s;
 
-        l.grid_x = n = MIN(t->n_keys - at, b->opts->max_rows);
+        n = MIN(t->n_keys - at, b->opts->max_rows);
         TRY(begin(b, t, at, n, false, &s));
         TRY(send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
         if (!t->n_turned)
             TRY(send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
-        TRY(t->n_turned ? cuda_launch(b, &l, &latent, sizeof(latent))
-                        : cuda_launch(b, &l, &a, sizeof(a)));
+        TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &latent)
+                        : CUDA_LAUNCH(b, store, n, y, CUDA_THREADS, &a));
         TRY(cuda_check(b, b->api->stream_wait(b->stream), "the first kernels"));
         end(b);
     }

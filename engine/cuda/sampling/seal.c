@@ -254,23 +254,11 @@ static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n
     assert(n > 0 && (needs & ~(uint32_t)(SAMPLE_WEIGH | SAMPLE_DRAW)) == 0);
     uint32_t most = MIN((a->n_vocab + 2047) / 2048, SAMPLE_BLOCKS);
     uint32_t n_blocks = MAX(MIN((uint32_t)b->device.n_multiprocessors / n, most), 1u);
-    const struct {
-        const void *kernel;
-        const char *what;
-        bool wanted;
-    } kernels[] = {
-        {kernel_sample_scan, "sample_scan", true},
-        {kernel_sample_weigh, "sample_weigh", needs & SAMPLE_WEIGH},
-        {kernel_sample_draw, "sample_draw", needs & SAMPLE_DRAW},
-    };
 
-    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
-        struct launch l = {kernels[i].kernel, n_blocks, n, SAMPLE_THREADS, kernels[i].what, 0};
-
-        if (kernels[i].wanted && cuda_launch(b, &l, a, sizeof(*a)) < 0)
-            return -EIO;
-    }
-    return 0;
+    TRY(CUDA_LAUNCH(b, sample_scan, n_blocks, n, SAMPLE_THREADS, a));
+    if (needs & SAMPLE_WEIGH)
+        TRY(CUDA_LAUNCH(b, sample_weigh, n_blocks, n, SAMPLE_THREADS, a));
+    return needs & SAMPLE_DRAW ? CUDA_LAUNCH(b, sample_draw, n_blocks, n, SAMPLE_THREADS, a) : 0;
 }
 
 /* Samples want @k on the host from @logits on the device, and replaces the token and log
