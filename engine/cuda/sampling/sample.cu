@@ -222,18 +222,13 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
         x = samp_clean(x);
         if (r.processed)
             r.z[i] = x;
-        uint64_t rank = samp_rank(x, i);
-        raw = rank > raw ? rank : raw;
+        raw = larger(raw, samp_rank(x, i));
     });
     best = raw;
     if (r.processed) {
         best = 0;
         process(a, b, r);
-        r.l.each([&](uint32_t i, float x) {
-            uint64_t rank = samp_rank(x, i);
-
-            best = rank > best ? rank : best;
-        });
+        r.l.each([&](uint32_t i, float x) { best = larger(best, samp_rank(x, i)); });
     }
     best = combine<true>(b, best);
     raw = combine<true>(b, raw);

@@ -70,12 +70,11 @@ struct Stretch {
 
 #pragma unroll 2
         for (uint32_t i = from + 4 * threadIdx.x; i < end; i += 4 * SAMPLE_THREADS) {
-            struct vec4 v = load16(z + i);
+            float v[4];
 
-            f(i, mx_float_of(v.x));
-            f(i + 1, mx_float_of(v.y));
-            f(i + 2, mx_float_of(v.z));
-            f(i + 3, mx_float_of(v.w));
+            load_four(z + i, v);
+            for (uint32_t j = 0; j < 4; j++)
+                f(i + j, v[j]);
         }
         for (uint32_t i = end + threadIdx.x; i < to; i += SAMPLE_THREADS)
             f(i, z[i]);
@@ -86,14 +85,11 @@ struct Stretch {
     MEMBER struct Quad quad(uint32_t i) const {
         struct Quad r;
 
-        if ((uintptr_t)z % 16 == 0 && i + 4 <= to) {
-            struct vec4 v = load16(z + i);
-
-            r = {{mx_float_of(v.x), mx_float_of(v.y), mx_float_of(v.z), mx_float_of(v.w)}};
-        } else {
+        if ((uintptr_t)z % 16 == 0 && i + 4 <= to)
+            load_four(z + i, r.z);
+        else
             for (uint32_t j = 0; j < 4; j++)
                 r.z[j] = i + j < to ? z[i + j] : -INFINITY;
-        }
         for (uint32_t j = 0; j < 4; j++)
             r.z[j] = samp_clean(r.z[j]);
         return r;
