@@ -2,7 +2,6 @@
  * ends. */
 
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 #include "stream.h"
 #include "tiny.h"

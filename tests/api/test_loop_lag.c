@@ -1,7 +1,6 @@
 /* What /metrics says of the time that the event loop was busy. */
 
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -6,7 +6,6 @@
 #include <criterion/criterion.h>
 #include <locale.h>
 #include <stdio.h>
-#include <string.h>
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 

@@ -1,7 +1,6 @@
 /* Quotas per day and month against a naive list of requests, with a clock that is set at will. */
 
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include "api/limits/usage_limit.h"

@@ -1,7 +1,6 @@
 /* Frames of a WebSocket, as RFC 6455 wants them from a client. */
 
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/http.h"

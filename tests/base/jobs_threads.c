@@ -4,9 +4,7 @@
  */
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/jobs.h"

@@ -1,5 +1,4 @@
 #include <criterion/criterion.h>
-#include <string.h>
 #include "base/fairq.h"
 #include "base/rng.h"
 

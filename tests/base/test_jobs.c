@@ -1,7 +1,6 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"

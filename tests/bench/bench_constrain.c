@@ -11,7 +11,6 @@
  * at any time, whose texts have 200 readings each with a stack of its own.
  */
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -6,7 +6,6 @@
  */
 
 #include <stdio.h>
-#include <string.h>
 #include "base/clock.h"
 #include "base/rng.h"
 #include "kvpager/kvpager.h"

@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <yyjson.h>
 #include "grammar/constraint.h"
 #include "text/tokenizer.h"

@@ -1,7 +1,6 @@
 #include "cmd/bench_agent.h"
 
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 #include "daemon/front/args.h"
 
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

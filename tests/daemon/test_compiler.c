@@ -2,7 +2,6 @@
  * isolation key are compiled once, memory has a limit, and tenants do not wait in one queue. */
 
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>

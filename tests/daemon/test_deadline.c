@@ -1,6 +1,5 @@
 #include <criterion/criterion.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>

@@ -2,7 +2,6 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <string.h>
 #include <yyjson.h>
 
 /* A part of the file that is being read; it must be there. */

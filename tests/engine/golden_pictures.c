@@ -2,7 +2,6 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <string.h>
 #include <yyjson.h>
 #include "base/err.h"
 

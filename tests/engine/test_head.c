@@ -4,7 +4,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <string.h>
 #include <unistd.h>
 #include "engine/backend.h"
 #include "engine/engine.h"

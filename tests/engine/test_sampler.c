@@ -8,7 +8,6 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
-#include <string.h>
 #include "base/rng.h"
 #include "engine/shared/sampling.h"
 #include "tests/support/few.h"

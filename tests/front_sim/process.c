@@ -1,6 +1,5 @@
 #include "tests/front_sim/process.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,6 @@
 #include "daemon/worker/worker.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

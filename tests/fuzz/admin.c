@@ -1,7 +1,6 @@
 /* Requests on the admin socket: the input is a target, a newline, the method's number and the rest
  * of a head. The daemon behind it is made of the stubs below: one model that a worker served. */
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,7 +1,6 @@
 /* The file of the disk tier: any bytes, opened with a model's sizes. Slots are read, entered into a
  * pager, and written over. The first byte chooses whether there are states. */
 
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include "kvpager/store.h"

@@ -1,6 +1,5 @@
 /* The file of a model's experts as the worker reads it: any bytes behind a head that fits. */
 
-#include <string.h>
 #include <unistd.h>
 #include "engine/picks.h"
 #include "tests/fuzz/fuzz.h"

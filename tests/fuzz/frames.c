@@ -1,7 +1,6 @@
 /* Frames between front and worker: the bytes go through a channel; each frame's payload is parsed
  * as what its type says, by both sides' parsers. What was parsed packs to a payload that parses. */
 
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/chan.h"

@@ -1,7 +1,6 @@
 /* Manifests of Ollama's store, as their files lie there: a model is listed where a manifest names a
  * blob that is there, and nothing else is. */
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

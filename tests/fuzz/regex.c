@@ -2,7 +2,6 @@
  * expression too, and no construct is in it that the two languages define differently, both say the
  * same of the text. */
 
-#include <errno.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/masks.h"

@@ -1,7 +1,6 @@
 /* Traces: workloads of weft-bench, public traces, and the front's flight recorder. The first byte
  * chooses: a letter or '#' begins a workload, a brace a public trace. */
 
-#include <ctype.h>
 #include <string.h>
 #include "cmd/bench_recorded.h"
 #include "cmd/bench_trace.h"

@@ -1,6 +1,5 @@
 /* The file of usage: what is read is written and read again, and folding keeps its sums. */
 
-#include <errno.h>
 #include <string.h>
 #include "api/limits/usage_table.h"
 #include "base/err.h"

@@ -10,7 +10,6 @@
  * profiler. --hold: keeps a context until it is ended: others come up faster beside it.
  */
 
-#include <math.h>
 #include <string.h>
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"

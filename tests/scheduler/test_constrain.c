@@ -5,7 +5,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "scheduler/scheduler_private.h"

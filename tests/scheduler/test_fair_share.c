@@ -1,5 +1,4 @@
 #include <criterion/criterion.h>
-#include <math.h>
 #include "base/rng.h"
 #include "base/util.h"
 #include "proto/messages.h"

@@ -8,7 +8,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>

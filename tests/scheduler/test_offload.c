@@ -1,7 +1,6 @@
 /* Which pages go to host memory first, and whether they do at all. */
 
 #include <criterion/criterion.h>
-#include <string.h>
 #include "proto/messages.h"
 #include "scheduler/offload.h"
 #include "scheduler/view.h"

@@ -4,7 +4,6 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include "base/rng.h"
 #include "base/util.h"
 #include "scheduler/plan.h"

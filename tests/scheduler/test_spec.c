@@ -2,7 +2,6 @@
  * says. */
 
 #include <criterion/criterion.h>
-#include <math.h>
 #include "scheduler/spec.h"
 
 static uint32_t n_asked, n_offered = 8;

@@ -1,7 +1,6 @@
 #include "tests/support/json_vocab.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 #include "tests/support/gguf_writer.h"
 

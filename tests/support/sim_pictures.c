@@ -1,6 +1,5 @@
 #include "tests/support/sim_pictures.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "tests/support/sched_sim.h"

@@ -1,6 +1,5 @@
 /* Outputs with triggers that are cut at a limit: what was begun is complete, what must come has. */
 
-#include <stdio.h>
 #include <string.h>
 #include "tests/text/grammar_support.h"
 #include "grammar/constraint.h"

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <locale.h>
-#include <stdio.h>
 #include <string.h>
 #include "tests/support/schemas.h"
 #include "tests/text/grammar_support.h"

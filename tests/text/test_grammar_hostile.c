@@ -2,7 +2,6 @@
  * memory. */
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include "base/buf.h"
 #include "tests/text/grammar_support.h"

@@ -4,7 +4,6 @@
  */
 
 #include <locale.h>
-#include <stdio.h>
 #include <string.h>
 #include "tests/support/schemas.h"
 #include "tests/text/grammar_support.h"

@@ -4,7 +4,6 @@
 #include <criterion/parameterized.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include "base/buf.h"
 #include "tests/text/template_support.h"
 #include "tests/support/test_data.h"

@@ -4,7 +4,6 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>

@@ -11,7 +11,6 @@
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
-#include <string.h>
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {

@@ -5,8 +5,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "tests/engine/cuda/fake_find.h"

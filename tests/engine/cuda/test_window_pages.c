@@ -5,7 +5,6 @@
  */
 
 #include <criterion/criterion.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/gguf.h"

@@ -6,7 +6,6 @@
  * three in step 3).
  */
 
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "engine/backend.h"

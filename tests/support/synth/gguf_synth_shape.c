@@ -2,8 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "cmd/cli.h"
 
