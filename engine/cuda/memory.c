@@ -574,8 +574,7 @@ static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
  * takes its place waits for it, where it would fit then. */
 static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *n_total) {
     for (uint32_t waited = 0;; waited += 100) {
-        if (ask_memory(b, n_free, n_total) < 0)
-            return -EIO;
+        TRY(ask_memory(b, n_free, n_total));
         if (need <= *n_free || need > *n_total || waited >= b->limits.memory_ms)
             return 0;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
@@ -589,8 +588,7 @@ static int check_fit(struct be *b, struct err *err) {
     uint64_t rest = need - RESERVE_BYTES - weights - kv;
     size_t n_free, n_total;
 
-    if (wait_for_memory(b, need, &n_free, &n_total) < 0)
-        return -EIO;
+    TRY(wait_for_memory(b, need, &n_free, &n_total));
     if (need <= n_free)
         return 0;
     err_set(err, 0, NULL,
@@ -627,9 +625,8 @@ static int alloc_steps(struct be *b) {
         s->place = calloc(b->opts->max_wants, sizeof(*s->place));
         if (!s->mask || !s->out || !s->top || !s->scored || !s->place)
             return -ENOMEM;
-        if (cuda_check(b, b->api->event_new(&s->event), "cudaEventCreate") < 0 ||
-            cuda_check(b, b->api->event_new(&b->load.buffer[i].event), "cudaEventCreate") < 0)
-            return -EIO;
+        TRY(cuda_check(b, b->api->event_new(&s->event), "cudaEventCreate"));
+        TRY(cuda_check(b, b->api->event_new(&b->load.buffer[i].event), "cudaEventCreate"));
     }
     b->sampling.count = calloc(b->shape->n_vocab, sizeof(*b->sampling.count));
     if (b->shape->n_picture) {
@@ -654,8 +651,7 @@ static int clear_experts(struct be *b) {
     }
     if (s->n_expert == 0)
         return 0;
-    if (cuda_clear_picks(b) < 0)
-        return -EIO;
+    TRY(cuda_clear_picks(b));
     if (s->fetches) /* nor does a bring(), and slots begin without a time */
         TRY(cuda_fill(b, b->experts.n_moves, 0, sizeof(uint32_t)));
     if (s->fetches)

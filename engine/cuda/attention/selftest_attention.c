@@ -197,20 +197,18 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     struct step *s;
 
     assert(p->n > 0 && p->n <= t->n_rows && p->n_multiprocessors > 0);
-    int r = cuda_fill(b, b->act.o, 0xFF, n * sizeof(*o));
-    r = r < 0 ? r
-              : cuda_fill(b, b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON));
-    r = r < 0 ? r : begin(b, t, t->n_keys - p->n, p->n, p->apart, &s);
-    r = r < 0 ? r : send(b, t->q + first * t->n_q, b->act.q, n);
-    r = r < 0 || !t->n_turned
-            ? r
-            : send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned);
+    TRY(cuda_fill(b, b->act.o, 0xFF, n * sizeof(*o)));
+    TRY(cuda_fill(b, b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON)));
+    TRY(begin(b, t, t->n_keys - p->n, p->n, p->apart, &s));
+    TRY(send(b, t->q + first * t->n_q, b->act.q, n));
+    TRY(send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned));
     b->device.n_multiprocessors = (int)p->n_multiprocessors;
-    r = r < 0 ? r : step_attend(s, &op);
+    int r = step_attend(s, &op);
     b->device.n_multiprocessors = (int)real;
-    r = r < 0 ? r : selftest_fetch(b, o, b->act.o, n * sizeof(*o));
+    TRY(r);
+    TRY(selftest_fetch(b, o, b->act.o, n * sizeof(*o)));
     end(b);
-    return r;
+    return 0;
 }
 
 /* Returns 1 if the rows of @p have the bits of the plainest way, 0 if not, or -errno. */

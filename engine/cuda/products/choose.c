@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <stddef.h>
 #include <string.h>
+#include "base/try.h"
 
 #define FEWEST 32u /* rows of the first class; the next ones have up to twice as many */
 #define MOST 2048u /* rows that are timed */
@@ -79,14 +80,13 @@ static int time_way(struct be *b, const struct weights *w, const struct operand 
                     struct product_way way, float *us) {
     const struct cuda_api *api = b->api;
     struct products *p = &b->products;
-    int e = api->fill(b->attention.partial, 0, b->attention.partial_bytes, b->stream);
 
-    e = e ? e : api->event_record(p->from, b->stream);
-    int r = cuda_check(b, e, "cudaEventRecord");
-    r = r < 0 ? r : cuda_matmul_wide(b, w, x, false, way);
-    r = r < 0 ? r : cuda_check(b, api->event_record(p->to, b->stream), "cudaEventRecord");
-    r = r < 0 ? r : cuda_wait_event(b, p->to, "timing of products");
-    return r < 0 ? r : cuda_check(b, api->elapsed(p->from, p->to, us), "cudaEventElapsedTime");
+    TRY(cuda_fill(b, b->attention.partial, 0, b->attention.partial_bytes));
+    TRY(cuda_check(b, api->event_record(p->from, b->stream), "cudaEventRecord"));
+    TRY(cuda_matmul_wide(b, w, x, false, way));
+    TRY(cuda_check(b, api->event_record(p->to, b->stream), "cudaEventRecord"));
+    TRY(cuda_wait_event(b, p->to, "timing of products"));
+    return cuda_check(b, api->elapsed(p->from, p->to, us), "cudaEventElapsedTime");
 }
 
 /* Times the ways in turns and sets *best to the fastest. */
@@ -94,15 +94,12 @@ static int time_ways(struct be *b, const struct weights *w, const struct operand
                      const struct product_way *ways, uint32_t n, struct product_way *best) {
     float us[WAYS], least[WAYS];
     uint32_t fastest = 0;
-    int r = 0;
 
     for (uint32_t run = 0; run <= RUNS; run++)
-        for (uint32_t i = 0; i < n && r == 0; i++) {
-            r = time_way(b, w, x, ways[i], &us[i]);
+        for (uint32_t i = 0; i < n; i++) {
+            TRY(time_way(b, w, x, ways[i], &us[i]));
             least[i] = run < 2 || us[i] < least[i] ? us[i] : least[i];
         }
-    if (r < 0)
-        return r;
     for (uint32_t i = 1; i < n; i++)
         if (least[i] < least[fastest] * (1 - MARGIN))
             fastest = i;
@@ -121,8 +118,7 @@ static int try_ways(struct be *b, const struct weights *w, const struct operand 
     int e = p->from ? 0 : b->api->timer_new(&p->from);
 
     e = e || p->to ? e : b->api->timer_new(&p->to);
-    if (cuda_check(b, e, "cudaEventCreate") < 0)
-        return -EIO;
+    TRY(cuda_check(b, e, "cudaEventCreate"));
     operand.left = NULL;
     operand.gated = x->gated ? &gated : NULL;
     if (add) /* or where a norm follows */
@@ -155,9 +151,7 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
         }
     if (p->n_choices == CHOICES)
         return 0;
-    int r = try_ways(b, w, x, add, ways, n, &key.way);
-    if (r < 0)
-        return r;
+    TRY(try_ways(b, w, x, add, ways, n, &key.way));
     *way = key.way;
     p->choice[p->n_choices++] = key;
     return 0;

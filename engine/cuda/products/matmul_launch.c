@@ -22,8 +22,7 @@ static int load_attention(struct be *b) {
         struct page_shape page = cuda_page_shape(b, &h);
         struct attend_kernel k = attend_kernel_for(&page, i % 2, false);
 
-        if (cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute") < 0)
-            return -EIO;
+        TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
     }
     return 0;
 }
@@ -54,8 +53,7 @@ int cuda_load_kernels(struct be *b) {
     for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
         int e = b->api->allow_shared(kernels[i].kernel, kernels[i].bytes);
 
-        if (cuda_check(b, e, "cudaFuncSetAttribute") < 0)
-            return -EIO;
+        TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
     }
     TRY(load_attention(b));
     return wgmma_open(b);
@@ -226,6 +224,6 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 
         return cuda_matvec(b, &a);
     }
-    int r = product_choose(b, w, x, add, &way);
-    return r < 0 ? r : cuda_matmul_wide(b, w, x, add, way);
+    TRY(product_choose(b, w, x, add, &way));
+    return cuda_matmul_wide(b, w, x, add, way);
 }

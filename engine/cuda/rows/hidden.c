@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "base/try.h"
 
 void hidden_sort(struct step *s) {
     const struct engine_batch *b = s->batch;
@@ -41,8 +42,7 @@ int hidden_launch(struct step *s) {
             assert(s->place[i] < s->n_hidden && batch->want[i].row < batch->n_rows);
             row[s->place[i]] = batch->want[i].row;
         }
-    if (staging_send(b, &s->wants, 0) < 0)
-        return -EIO;
+    TRY(staging_send(b, &s->wants, 0));
     struct hidden_args a = {
         .x = !s->kept                  ? b->act.x
              : b->shape->keeps_streams ? b->draft.x
@@ -53,8 +53,7 @@ int hidden_launch(struct step *s) {
         .n = b->shape->n_embd,
         .eps = b->shape->rms_eps,
     };
-    if (CUDA_LAUNCH(b, hidden, s->n_hidden, 1, PACK_THREADS, &a) < 0)
-        return -EIO;
+    TRY(CUDA_LAUNCH(b, hidden, s->n_hidden, 1, PACK_THREADS, &a));
     return cuda_copy(b, s->hidden_host, b->sampling.hidden, s->n_hidden * n * sizeof(float),
                      CUDA_TO_HOST);
 }

@@ -232,8 +232,7 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
     while (!put_wants(s, first, n, a, needs) || !put_masks(s, first, n, a)) {
         s->wants.used = from;
         if (from > 0) {
-            if (cuda_check(b, b->api->stream_wait(b->stream), "sample") < 0)
-                return -EIO;
+            TRY(cuda_check(b, b->api->stream_wait(b->stream), "sample"));
             from = s->wants.used = 0;
         } else if (n == 1) {
             snprintf(b->error, sizeof(b->error),
@@ -299,9 +298,8 @@ static int sample_rest(struct step *s, uint32_t first, uint32_t n, const float *
     for (uint32_t k = first; k < first + n; k++, logits += s->be->shape->n_vocab) {
         const struct engine_want *w = want_at(s, k);
 
-        if (w->what == WANT_SAMPLE && s->batch->param[w->param].samplers &&
-            sample_here(s, k, logits) < 0)
-            return -EIO;
+        if (w->what == WANT_SAMPLE && s->batch->param[w->param].samplers)
+            TRY(sample_here(s, k, logits));
     }
     return 0;
 }
@@ -325,13 +323,12 @@ static int sample_round(struct step *s, uint32_t first) {
     uint32_t needs;
     int n = upload_round(s, first, MIN(s->n_scored - first, LOGIT_ROWS - skip), &a, &needs);
 
-    assert(n < 0 || (n > 0 && skip + (uint32_t)n <= LOGIT_ROWS));
-    if (n > 0 && first > 0 && step_logit_rows(s, first - skip, (uint32_t)n + skip) < 0)
-        return -EIO;
-    if (n > 0 && launch_sampling(b, &a, (uint32_t)n, needs) < 0)
-        return -EIO;
-    if (n > 0 && sample_rest(s, first, (uint32_t)n, a.logits) < 0)
-        return -EIO;
+    TRY(n);
+    assert(n > 0 && skip + (uint32_t)n <= LOGIT_ROWS);
+    if (first > 0)
+        TRY(step_logit_rows(s, first - skip, (uint32_t)n + skip));
+    TRY(launch_sampling(b, &a, (uint32_t)n, needs));
+    TRY(sample_rest(s, first, (uint32_t)n, a.logits));
     return n;
 }
 
