@@ -219,8 +219,8 @@ template <int D>
 DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, const Tile<D> &tile,
                      uint32_t query, uint32_t first, bool masked, Result<D> &chunk) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float c[4][4], m[2], l[2];
-    struct vec4 p[2];
+    float c[4][4];
+    uint32_t h[2][4]; /* p as halves */
     struct Weights w[2];
 
 #pragma unroll
@@ -239,11 +239,16 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
                 mma_32(c[j], q0, q1, k);
         }
     }
-    soften_both(a, c, s.reach + query + g, first, masked, m, l, p);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        w[i] = merge_weights(chunk.m[i], m[i]);
-        chunk.l[i] = merge_with(chunk.l[i], l[i], w[i].a, w[i].b);
+        float m, l;
+
+        soften(a, c, i, s.reach[query + g + 8 * i], first, masked, &m, &l);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
+        w[i] = merge_weights(chunk.m[i], m);
+        chunk.l[i] = merge_with(chunk.l[i], l, w[i].a, w[i].b);
         chunk.m[i] = w[i].max;
     }
 #pragma unroll
@@ -251,7 +256,8 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
         struct vec4 v = load16(&tile.values[8 * b + g][8 * t]);
         float o[4];
 
-        mma_32_first(o, p[0], p[1], v);
+        mma_first(o, h[0][0], h[1][0], h[0][1], h[1][1], v.x, v.y);
+        mma(o, h[0][2], h[1][2], h[0][3], h[1][3], v.z, v.w);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             chunk.o[b][i] = merge_with(chunk.o[b][i], o[i], w[i / 2].a, w[i / 2].b);
