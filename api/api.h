@@ -121,7 +121,8 @@ struct api_preset {
     uint32_t max_context;
 };
 
-/* Operations on models for clients with the right. 0, or negative with @err and @t not taken. */
+/* Operations on models for clients with the right. Returns 0, or negative with @err and @t not
+ * taken. */
 struct api_manage {
     int (*pull)(void *ctx, const char *name, struct api_task *t, struct err *err);
     int (*create)(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err);
@@ -229,15 +230,16 @@ struct api_request_info { /* one live generation, for the admin socket */
 };
 
 /* Every function runs on the loop's thread. Makes an api that listens on nothing yet; copies @opts,
- * but objects that it and the other arguments point to must outlive the api. 0 or -errno. */
+ * but objects that it and the other arguments point to must outlive the api. Returns 0 or
+ * -errno. */
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
-/* Checks that spans can be sent to @endpoint; "" is valid. 0, or -EINVAL with @err. */
+/* Checks that spans can be sent to @endpoint; "" is valid. Returns 0, or -EINVAL with @err. */
 int api_check_otlp(const char *endpoint, struct err *err);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
-/* Reads the PEM files of listeners with TLS; may be called again. 0, or -errno with @err and the
- * former certificate stays. */
+/* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err
+ * and the former certificate stays. */
 int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err);
 int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
                    struct err *err);
@@ -248,7 +250,7 @@ void api_own_paths(struct api *a, bool own);                         /* http_ser
 
 /* Returns the model that api_new() got, which serves requests that name none. */
 struct model *api_first_model(const struct api *a);
-/* Adds a model. While the service listens, only from the loop's thread. 0 or -ENOMEM. */
+/* Adds a model. While the service listens, only from the loop's thread. Returns 0 or -ENOMEM. */
 int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out);
 /* Makes a model that no request finds yet. api_replace_model() then puts @next, which has the
@@ -305,11 +307,11 @@ void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
  * with 500 engine_fault. */
 void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 struct api_guest;
-/* Adds a request of another daemon's front, which has its client; for the worker of @m it is
- * like one of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the
- * other front's; it is copied. @tell gets its events as a worker would send them, the last with
+/* Adds a request of another daemon's front, which has its client; for the worker of @m it is like
+ * one of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
+ * front's; it is copied. @tell gets its events as a worker would send them, the last with
  * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. @need asks the other front for
- * the pixels of its picture @index, for api_guest_picture(). 0, -EPROTO or -ENOMEM. */
+ * the pixels of its picture @index, for api_guest_picture(). Returns 0, -EPROTO or -ENOMEM. */
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e),
                   void (*need)(void *ctx, struct api_guest *g, uint32_t index), void *ctx);
@@ -332,7 +334,7 @@ void api_drain(struct api *a);
 void api_close(struct api *a);      /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
 int api_reload_keys(struct api *a, struct err *err);
-/* Replaces the tenants. 0 or -ENOMEM. */
+/* Replaces the tenants. Returns 0 or -ENOMEM. */
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 
 /* Admin. */
@@ -345,6 +347,6 @@ uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t 
 /* Writes what generation @id waits for now, and how long, into @out of @size bytes. False: it is
  * not live, or has tokens. */
 bool api_wait_text(const struct api *a, uint64_t id, char *out, size_t size);
-/* Writes the usage of all keys and the quotas of all tenants as JSON. 0 or -errno. */
+/* Writes the usage of all keys and the quotas of all tenants as JSON. Returns 0 or -errno. */
 int api_usage(const struct api *a, struct buf *out);
 bool api_cancel(struct api *a, uint64_t id);

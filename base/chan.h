@@ -56,7 +56,7 @@ bool chan_wants_write(const struct chan *c);
 int chan_recv(struct chan *c, struct chan_frame *out);
 
 /* Flushes and sleeps until the channel is readable (or writable, when frames are queued), a signal
- * comes or @timeout_ms has passed (-1: no limit). 0 or -errno. */
+ * comes or @timeout_ms has passed (-1: no limit). Returns 0 or -errno. */
 int chan_wait(struct chan *c, int timeout_ms);
 /* Waits like chan_wait(), and also returns when @other becomes readable; -1: no other
  * descriptor. */

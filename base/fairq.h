@@ -54,8 +54,8 @@ struct fairq {
 void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots);
 void fairq_deinit(struct fairq *q); /* has no items */
 /* Adds @i, which is in no queue and stays the caller's, as NEW. @weight > 0; a tenant has the
- * weight of its last item. 0 or -ENOMEM. Takes time linear in the number of tenants, as do the
- * functions below. */
+ * weight of its last item. Returns 0 or -ENOMEM. Takes time linear in the number of tenants, as do
+ * the functions below. */
 int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight);
 /* Gives the next item a place; NULL: there is no place, or none that may have it. */
 struct fairq_item *fairq_next(struct fairq *q);

@@ -64,7 +64,7 @@ static size_t page_up(size_t n) {
 }
 
 /* Replaces the first @n bytes of the mapping, which end at a page or the file's end, by a copy of
- * them in private memory. 0 or -ENOMEM. */
+ * them in private memory. Returns 0 or -ENOMEM. */
 static int make_private(struct gguf_shard *s, size_t n) {
     assert(n > 0 && n <= s->mapped);
     void *copy = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

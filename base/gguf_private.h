@@ -60,11 +60,11 @@ struct gguf_index {
     struct gguf_str (*name)(const void *owner, uint32_t item);
 };
 
-/* Makes room for @n items, and the key. 0 or -ENOMEM. */
+/* Makes room for @n items, and the key. Returns 0 or -ENOMEM. */
 int gguf_index_reserve(struct gguf_index *x, uint32_t n);
 /* The item called @name, -1 if there is none; @owner is passed to name(). */
 int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name);
-/* Enters a name that is not in the index yet, after gguf_index_reserve(). 0 or -ENOMEM. */
+/* Enters a name that is not in the index yet, after gguf_index_reserve(). Returns 0 or -ENOMEM. */
 int gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item);
 
 /* An array value: @data points into the header. */
@@ -93,7 +93,8 @@ struct gguf_meta {
     struct gguf_index index;
 };
 
-/* Reads @n_kv keys and values at the cursor to @m, which is zeroed. 0, -ENOMEM, or -EINVAL. */
+/* Reads @n_kv keys and values at the cursor to @m, which is zeroed. Returns 0, -ENOMEM, or
+ * -EINVAL. */
 int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
 void gguf_meta_deinit(struct gguf_meta *m);
 /* The key and its value; NULL: there is no such key. */
@@ -122,6 +123,6 @@ struct gguf {
     size_t header_bytes; /* read so far, of all shards */
 };
 
-/* Appends the @n tensors of the shard whose directory starts at the cursor. 0, -ENOMEM, or -EINVAL
- * with the cursor's err; after a failure only gguf_free() is allowed. */
+/* Appends the @n tensors of the shard whose directory starts at the cursor. Returns 0, -ENOMEM, or
+ * -EINVAL with the cursor's err; after a failure only gguf_free() is allowed. */
 int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32_t alignment);

@@ -22,9 +22,10 @@ struct hash_index {
 
 #define HASH_INDEX_NONE UINT32_MAX
 
-/* Makes room for @n items, at most UINT32_MAX / 4. 0, or -ENOMEM with the index unchanged. */
+/* Makes room for @n items, at most UINT32_MAX / 4. Returns 0, or -ENOMEM with the index
+ * unchanged. */
 int hash_index_reserve(struct hash_index *x, uint32_t n);
-/* Enters @item, which has this hash. 0, or -ENOMEM with the index unchanged. */
+/* Enters @item, which has this hash. Returns 0, or -ENOMEM with the index unchanged. */
 int hash_index_add(struct hash_index *x, uint32_t hash, uint32_t item);
 void hash_index_deinit(struct hash_index *x); /* leaves an empty one */
 

@@ -167,7 +167,8 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-/* Makes the threads; those that were made before a failure stay, for jobs_free(). 0 or -errno. */
+/* Makes the threads; those that were made before a failure stay, for jobs_free(). Returns 0 or
+ * -errno. */
 static int start(struct jobs *p) {
     pthread_attr_t attr;
     int r = 0;

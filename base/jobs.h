@@ -75,12 +75,12 @@ struct jobs_stats {
     uint64_t busy_ns; /* sum over all threads */
 };
 
-/* Makes all threads. 0 or -errno (-EAGAIN: so many threads cannot be made). */
+/* Makes all threads. Returns 0 or -errno (-EAGAIN: so many threads cannot be made). */
 int jobs_new(struct jobs **out, const struct jobs_opts *opts);
 /* Ends and joins all threads. All jobs have been delivered. Accepts NULL, returns NULL. */
 struct jobs *jobs_free(struct jobs *p);
 DEFINE_FREEP(struct jobs, jobs)
-/* Gives @j away until done(). 0 or -ENOMEM. */
+/* Gives @j away until done(). Returns 0 or -ENOMEM. */
 int jobs_put(struct jobs *p, struct job *j);
 /* Abandons @j, which was put: it ends soon, and done() is still called, later. */
 void jobs_abandon(struct jobs *p, struct job *j);

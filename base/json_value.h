@@ -13,8 +13,8 @@
 #include <string.h>
 #include <yyjson.h>
 
-/* Reads the @len bytes of JSON at @text. 0; -EINVAL: they are none; -ENOMEM. @out is written in any
- * case, NULL after an error. */
+/* Reads the @len bytes of JSON at @text. Returns 0; -EINVAL: they are none; -ENOMEM. @out is
+ * written in any case, NULL after an error. */
 static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
                              yyjson_read_flag flags) {
     yyjson_read_err e;

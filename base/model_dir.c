@@ -60,7 +60,7 @@ void model_list_deinit(struct model_list *l) {
     *l = (struct model_list){0};
 }
 
-/* Room for one file more in the list and in ids. 0 or -ENOMEM. */
+/* Room for one file more in the list and in ids. Returns 0 or -ENOMEM. */
 static int grow(struct lister *l) {
     size_t cap = MAX(2 * l->cap, (size_t)16);
 
@@ -74,7 +74,7 @@ static int grow(struct lister *l) {
 }
 
 /* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out a file that
- * the list has already, and files beyond MODEL_LIST_MAX. 0 or -ENOMEM. */
+ * the list has already, and files beyond MODEL_LIST_MAX. Returns 0 or -ENOMEM. */
 static int add(struct lister *l, struct model_file *f, const struct stat *st) {
     int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
 

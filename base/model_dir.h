@@ -29,7 +29,7 @@ struct model_dirs {
  * $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub. LM Studio's: $LMSTUDIO_MODELS,
  * ~/.lmstudio/models, ~/.cache/lm-studio/models. Ollama's: $OLLAMA_MODELS, ~/.ollama/models,
  * /usr/share/ollama/.ollama/models. Of several the first that is set, or for folders of other
- * programs that is there. @option may be NULL. 0 or -ENOMEM.
+ * programs that is there. @option may be NULL. Returns 0 or -ENOMEM.
  */
 int model_dirs_init(struct model_dirs *d, const char *option);
 void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zeroed one */
@@ -54,17 +54,18 @@ struct model_list {
 #define MODEL_LIST_MAX 4096u /* models; further ones are not listed */
 
 /* Lists the models in @d now. Missing and unreadable folders count as empty. A file that is reached
- * in two ways is listed once. 0 or -ENOMEM. */
+ * in two ways is listed once. Returns 0 or -ENOMEM. */
 int model_list_read(struct model_list *out, const struct model_dirs *d);
 void model_list_deinit(struct model_list *l); /* frees files and names; accepts a zeroed one */
 
 /*
- * The model that @text means: the first way that finds one counts.
- *   its name; its name in other cases of letters, with ".gguf" behind it, without Ollama's
- *   ":latest";
- *   hf:OWNER/REPO[:QUANT], OWNER/REPO[:QUANT], its name without the quant: if one model alone fits.
- * *out lives as long as the list. 0; -ENOENT; -EINVAL when several fit or shards are missing. @err
- * (may be NULL) names the ones that are there.
+ * Finds the model that @text names. The first of these rules that matches a model decides:
+ *   - the model's name;
+ *   - its name without regard to case, with ".gguf" appended, or without Ollama's ":latest";
+ *   - hf:OWNER/REPO[:QUANT], OWNER/REPO[:QUANT], or the name without the quantisation, if one model
+ *     alone matches.
+ * *out lives as long as the list. Returns 0; -ENOENT; or -EINVAL when several models match or shards
+ * are missing. @err (may be NULL) names the models that are there.
  */
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,
                struct err *err);

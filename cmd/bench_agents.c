@@ -183,7 +183,7 @@ static int begin_session(struct slot *slot) {
 
 static void on_done(struct bench_request *q);
 
-/* Composes the request of the next turn of @slot. 0 or -ENOMEM. */
+/* Composes the request of the next turn of @slot. Returns 0 or -ENOMEM. */
 static int make_turn(struct slot *slot) {
     struct agents *s = slot->all;
     const struct trace_group *g = slot->agent.group;
@@ -274,7 +274,7 @@ static void begin_subs(struct slot *slot, int64_t now) {
     }
 }
 
-/* Adds the answer to the conversation. 0 or -ENOMEM. */
+/* Adds the answer to the conversation. Returns 0 or -ENOMEM. */
 static int continue_session(struct slot *slot) {
     struct bench_request *q = &slot->q;
     const struct load_opts *o = &slot->load;
@@ -285,7 +285,7 @@ static int continue_session(struct slot *slot) {
     return session_answer_words(&slot->session, o, slot->turn.n_output);
 }
 
-/* A turn has been answered: counts it and begins what comes next. 0 or -ENOMEM. */
+/* A turn has been answered: counts it and begins what comes next. Returns 0 or -ENOMEM. */
 static int take_answer(struct slot *slot) {
     struct agents *s = slot->all;
     struct bench_request *q = &slot->q;
@@ -404,7 +404,7 @@ static void cut(struct agents *s, int64_t now) {
     }
 }
 
-/* The run, until all agents have ended, the time is over or SIGINT. 0 or -errno. */
+/* The run, until all agents have ended, the time is over or SIGINT. Returns 0 or -errno. */
 static int drive(struct agents *s) {
     int64_t now = bench_now_ns(), end_ns = INT64_MAX;
 

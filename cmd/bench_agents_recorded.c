@@ -222,7 +222,7 @@ static void send_due(struct replay *r, int64_t now) {
     }
 }
 
-/* The run, until all sessions have ended or SIGINT. 0 or -errno. */
+/* The run, until all sessions have ended or SIGINT. Returns 0 or -errno. */
 static int drive(struct replay *r) {
     int64_t now = bench_now_ns();
 

@@ -94,7 +94,7 @@ static int32_t *random_tokens(const struct bench *b, uint32_t n) {
     return t;
 }
 
-/* A prompt into an empty context, b->reps times. 0 or -errno. */
+/* A prompt into an empty context, b->reps times. Returns 0 or -errno. */
 static int measure_prefill(struct bench *b) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, b->n_prompt);
     struct result *res = new_result(b, "prefill", 1, b->n_prompt, 0);
@@ -121,7 +121,7 @@ static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens,
     return 0;
 }
 
-/* Decodes @n_seqs sequences together token by token, b->reps times. 0 or -errno. */
+/* Decodes @n_seqs sequences together token by token, b->reps times. Returns 0 or -errno. */
 static int measure_decode(struct bench *b, uint32_t n_seqs) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, MAX(b->depth, n_seqs));
     struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);
@@ -180,7 +180,8 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
     return r;
 }
 
-/* Replays all recorded requests, in groups of the first batch size, b->reps times. 0 or -errno. */
+/* Replays all recorded requests, in groups of the first batch size, b->reps times. Returns 0 or
+ * -errno. */
 static int measure_replay(struct bench *b) {
     uint32_t group = MIN(b->batch[0], b->replay.n), n_prompt = 0, n_output = 0;
 

@@ -15,9 +15,10 @@ struct bench_poll {
     int64_t timer_ns; /* when libcurl wants to be called without an event; INT64_MAX: not */
 };
 
-/* Takes over the callbacks of @multi. 0 or -errno. */
+/* Takes over the callbacks of @multi. Returns 0 or -errno. */
 int bench_poll_init(struct bench_poll *p, CURLM *multi);
 void bench_poll_deinit(struct bench_poll *p); /* after @multi */
 
-/* Waits until something happens, at most @timeout_ms, and lets libcurl act on it. 0 or -errno. */
+/* Waits until something happens, at most @timeout_ms, and lets libcurl act on it. Returns 0 or
+ * -errno. */
 int bench_poll_run(struct bench_poll *p, int timeout_ms);

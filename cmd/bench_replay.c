@@ -39,7 +39,7 @@ static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_
     return out->n > before ? 0 : err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
 }
 
-/* One object of the file, as tokens. 0 or -errno. */
+/* One object of the file, as tokens. Returns 0 or -errno. */
 static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
     struct replay_request *q = &out->request[out->n++];
 

@@ -27,6 +27,6 @@ struct replay {
 #define REPLAY_REQUESTS_MAX 100000u
 #define REPLAY_TOKENS_MAX (1u << 24) /* tokens of the longest request */
 
-/* Ids must be below @n_vocab. 0, -errno or -EINVAL with @err naming the request. */
+/* Ids must be below @n_vocab. Returns 0, -errno or -EINVAL with @err naming the request. */
 int replay_read(struct replay *out, const char *path, const struct gguf *model, struct err *err);
 void replay_deinit(struct replay *r);

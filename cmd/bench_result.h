@@ -34,7 +34,7 @@ struct bench_result {
 };
 
 void bench_result_deinit(struct bench_result *r); /* accepts a zeroed one */
-/* Counts @q, which is done. 0 or -ENOMEM. */
+/* Counts @q, which is done. Returns 0 or -ENOMEM. */
 int bench_result_add(struct bench_result *r, const struct bench_request *q);
 /* Requests added, whatever their outcome. */
 uint64_t bench_result_n_done(const struct bench_result *r);

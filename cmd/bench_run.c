@@ -9,7 +9,7 @@
 
 static const struct engine_param greedy = {.top_p = 1, .repetition = 1};
 
-/* Room for the largest batch of @r. 0 or -ENOMEM; run_close() frees either. */
+/* Room for the largest batch of @r. Returns 0 or -ENOMEM; run_close() frees either. */
 static int alloc_batch(struct run_batch *b, const struct run *r) {
     const struct run_opts *o = &r->opts;
 
@@ -135,7 +135,7 @@ static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0
             .row = row0 + n - 1, .out_pos = pos0 + n - r->n_prompt[slot], .what = WANT_SAMPLE};
 }
 
-/* Launches @b as the next step. 0 or -EIO. */
+/* Launches @b as the next step. Returns 0 or -EIO. */
 static int launch(struct run *r, struct run_batch *b) {
     assert(b->b.n_rows > 0 && b->b.step == r->step + 1);
     int e = engine_launch(r->engine, &b->b);

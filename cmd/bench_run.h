@@ -40,13 +40,13 @@ struct run {
     struct run_batch batch[2]; /* the batch of step s is batch[s % 2] */
 };
 
-/* Opens the model with room for max_seqs sequences of max_tokens. 0 or -errno with @err, and
- * then nothing is open. */
+/* Opens the model with room for max_seqs sequences of max_tokens. Returns 0 or -errno with @err,
+ * and then nothing is open. */
 int run_open(struct run *r, const struct run_opts *opts, struct err *err);
 void run_close(struct run *r); /* accepts a zeroed one */
 
 /* Computes the prompt tokens [pos0, pos0 + n) of slot @slot, in steps of max_rows; they are the
- * last of the prompt. *next (may be NULL) is the token that follows them. 0 or -EIO. */
+ * last of the prompt. *next (may be NULL) is the token that follows them. Returns 0 or -EIO. */
 int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
                 int32_t *next);
 

@@ -216,7 +216,7 @@ static void print_progress(struct serve *s) {
             tty ? "   " : "\n");
 }
 
-/* The run, until nothing may start and nothing is under way, or SIGINT. 0 or -errno. */
+/* The run, until nothing may start and nothing is under way, or SIGINT. Returns 0 or -errno. */
 static int drive(struct serve *s) {
     s->result.start_ns = s->last_print_ns = s->next_arrival_ns = bench_now_ns();
     for (uint32_t i = 0; i < s->n_slots; i++) {

@@ -64,7 +64,7 @@ struct summary samples_summary(struct samples *s) {
     return out;
 }
 
-/* A,B,C. 0 or -EINVAL. @text is cut to pieces. */
+/* A,B,C. Returns 0 or -EINVAL. @text is cut to pieces. */
 static int parse_choices(struct dist *d, char *text) {
     char *part;
 

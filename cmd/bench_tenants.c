@@ -34,7 +34,7 @@ static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
     return 0;
 }
 
-/* A turn waited from @from_ns to @to_ns for its first token. 0 or -ENOMEM. */
+/* A turn waited from @from_ns to @to_ns for its first token. Returns 0 or -ENOMEM. */
 static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
     TRY(add_span(&t->wait, from_ns, to_ns));
     return samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
@@ -165,7 +165,7 @@ static double seconds(const struct bench_tenants *r) {
     return (double)MAX(r->end_ns - r->start_ns, (int64_t)1) * 1e-9;
 }
 
-/* Adds the figures and samples of @t to those of @sum. 0 or -ENOMEM. */
+/* Adds the figures and samples of @t to those of @sum. Returns 0 or -ENOMEM. */
 static int add_tenant(struct tenant *sum, const struct tenant *t) {
     sum->n_turns += t->n_turns;
     sum->n_finished += t->n_finished;

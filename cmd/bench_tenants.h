@@ -74,7 +74,7 @@ int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct be
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
 
 /* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited
- * for its first token. The samples are the caller's to free. 0 or -ENOMEM. */
+ * for its first token. The samples are the caller's to free. Returns 0 or -ENOMEM. */
 int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out);
 
 /* @during (NULL: none): the tenant for which bench_tenants_during() is called, too. */

@@ -49,9 +49,9 @@ struct trace_file {
 };
 
 /* @check (may be NULL) is asked after each line: false, a name that only the caller knows (of a
- * machine, of drafts) is wrong in it. 0 or -EINVAL. */
+ * machine, of drafts) is wrong in it. Returns 0 or -EINVAL. */
 int bench_trace_read(struct trace_file *t, const char *path,
                      bool (*check)(const struct trace_file *t), struct err *err);
 /* Puts other values in place of a file's: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by
- * commas. 0 or -EINVAL. */
+ * commas. Returns 0 or -EINVAL. */
 int bench_trace_set(struct trace_file *t, const char *values, struct err *err);

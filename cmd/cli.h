@@ -32,7 +32,7 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 /* Makes @path, or empties it, and writes @len bytes; @sync: they are on the disk then. 0 or
  * -errno. */
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync);
-/* Makes the folders of @path, which ends with a file's name. 0 or -errno. */
+/* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
 int cli_make_folders(const char *path, mode_t mode);
 
 /* Returns whether the host of @url is this machine: localhost, [::1] or an address 127.x.x.x. */

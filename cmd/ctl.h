@@ -22,7 +22,7 @@ struct ctl;
 
 /* The socket that @option, $WEFT_ADMIN or else the first usual place names. */
 const char *ctl_socket(const char *option);
-/* A client of the socket at this path; nothing is connected yet. 0 or -ENOMEM. */
+/* A client of the socket at this path; nothing is connected yet. Returns 0 or -ENOMEM. */
 int ctl_new(struct ctl **out, const char *socket);
 struct ctl *ctl_free(struct ctl *c);
 DEFINE_FREEP(struct ctl, ctl)

@@ -18,7 +18,7 @@
 struct chat_server;
 
 /* @url: without a path; @unix_path: NULL, or the socket to connect to instead of its host; @key:
- * NULL or an API key. 0 or -ENOMEM. */
+ * NULL or an API key. Returns 0 or -ENOMEM. */
 int chat_server_new(struct chat_server **out, const char *url, const char *unix_path,
                     const char *key);
 struct chat_server *chat_server_free(struct chat_server *s);

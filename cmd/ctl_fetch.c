@@ -105,7 +105,8 @@ uint64_t fetch_missing(const struct fetch *f) {
     return f->size - MIN((uint64_t)MAX(have, (int64_t)0), f->size);
 }
 
-/* The checksum of the first @size bytes of @fd, which may take a while. 0, -errno or -EINTR. */
+/* The checksum of the first @size bytes of @fd, which may take a while. Returns 0, -errno or
+ * -EINTR. */
 static int sum_file(const struct fetch *f, int fd, uint64_t size, struct sha256 *sum) {
     static char block[1 << 20];
 

@@ -20,7 +20,7 @@ struct hub_spec {
 };
 
 /* Parses a specification, also "OWNER/REPO", "hf.co/OWNER/REPO" and the address of the repository's
- * page. 0 or -EINVAL. */
+ * page. Returns 0 or -EINVAL. */
 int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err);
 
 struct hub_file {
@@ -36,7 +36,7 @@ struct hub_listing {
 };
 
 void hub_listing_deinit(struct hub_listing *l); /* accepts a zeroed one */
-/* Reads a listing from the hub's JSON. 0, -ENOMEM, or -EINVAL. */
+/* Reads a listing from the hub's JSON. Returns 0, -ENOMEM, or -EINVAL. */
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err);
 
 /* The files of one model: indices into a listing. First its shards in their order, as many as a

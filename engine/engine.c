@@ -81,7 +81,7 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
-/* Divides memory, and with @check compares it with the machine's. 0 or -errno with @err. */
+/* Divides memory, and with @check compares it with the machine's. Returns 0 or -errno with @err. */
 static int choose_sizes(struct engine *e, bool check, struct err *err) {
     struct sizing z = {
         .model = &e->model,
@@ -101,7 +101,7 @@ static int choose_sizes(struct engine *e, bool check, struct err *err) {
     return r < 0 || !check ? r : size_check(&z, err);
 }
 
-/* Allocates what a step under way needs. 0 or -ENOMEM, freed by engine_free(). */
+/* Allocates what a step under way needs. Returns 0 or -ENOMEM, freed by engine_free(). */
 static int alloc_flights(struct engine *e) {
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         struct flight *f = &e->flight[i];

@@ -55,7 +55,8 @@ struct engine_fit {
  * not fit: @err has the arithmetic and *out the values that do not depend on the room. Other
  * errors as engine_new(). Unknown values are 0 in *out. */
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err);
-/* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
+/* Opens the model. Returns 0 or -errno with @err saying why (architecture by name, memory
+ * arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
 struct engine *engine_free(struct engine *e);
 DEFINE_FREEP(struct engine, engine)
@@ -102,7 +103,8 @@ int engine_launch(struct engine *e, const struct engine_batch *b);
 int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits);
 int engine_seal(struct engine *e, uint64_t step); /* samples; all masks have been set */
 
-/* Waits for the oldest launched step, which must be @step. 0 or -EIO: the device is lost. */
+/* Waits for the oldest launched step, which must be @step. Returns 0 or -EIO: the device is
+ * lost. */
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
 
 /*

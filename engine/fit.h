@@ -62,9 +62,8 @@ struct fit {
 /*
  * KV memory for it: what is wished, else a quarter of the memory or room for FIT_CONTEXT tokens if
  * that is more; more where the context that is asked for needs more; less where the weights leave
- * less. 0, or -ENOMEM with the
- * arithmetic and what would fit in @err: there is not even room for the context that is asked for,
- * or for FIT_LEAST tokens.
+ * less. Returns 0, or -ENOMEM with the arithmetic and what would fit in @err: there is not even
+ * room for the context that is asked for, or for FIT_LEAST tokens.
  */
 #define FIT_CONTEXT 32768u
 #define FIT_LEAST 1024u
@@ -79,7 +78,7 @@ struct fit_sizes {
     uint64_t page, window_page, state;
 };
 /* Host backends: what is certain to be touched, weights and @kv bytes, @n_pages pages among them,
- * must fit the machine. 0 or -EINVAL with @err. */
+ * must fit the machine. Returns 0 or -EINVAL with @err. */
 int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,
               uint32_t n_pages, uint64_t kv, struct err *err);
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */

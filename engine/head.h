@@ -30,7 +30,7 @@ struct head {
  * bound but for these; @output: the matrix of its logits, or NULL. Errors stay in the binder. */
 void head_bind(struct binder *b, struct head_tensors *out, uint32_t n_embd,
                const struct tensor *output);
-/* Decodes it. 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
+/* Decodes it. Returns 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
 int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd);
 void head_deinit(struct head *h);
 /* The score of @v [n_embd]. Not by two threads at once. */

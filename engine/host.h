@@ -40,7 +40,8 @@ struct host_step {
     struct kept kept_of;
 };
 
-/* Allocates for the largest batch that @o allows. 0 or -ENOMEM, then there is nothing to deinit. */
+/* Allocates for the largest batch that @o allows. Returns 0 or -ENOMEM, then there is nothing to
+ * deinit. */
 int host_step_init(struct host_step *h, const struct be_opts *o);
 void host_step_deinit(struct host_step *h);
 /* Looks up what the rows and wants of @b are; @b stays unchanged until the end. */

@@ -50,7 +50,7 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
     memcpy(out, hex, ENGINE_KEEP_KEY);
 }
 
-/* The header of a sealed file of this engine. 0 or -EINVAL. */
+/* The header of a sealed file of this engine. Returns 0 or -EINVAL. */
 static int read_header(int fd, struct keep_header *h) {
     uint8_t sources[20];
     struct stat st;

@@ -42,11 +42,11 @@ void keep_open(struct keep *k, int fd, const struct gguf *file, const struct ggu
  * read, or room. -errno: nothing is kept, and the memory is as it was. */
 int keep_map(struct keep *k, void *at, size_t size);
 /* Takes memory for the KEEP_PAGE bytes at @offset of a block's room at @at, in a huge page where
- * the system has one. 0 or -ENOMEM. Of different pages at once by several threads. */
+ * the system has one. Returns 0 or -ENOMEM. Of different pages at once by several threads. */
 int keep_back(const struct keep *k, void *at, uint64_t offset);
 /* Writes the header to the beginning of the first block: @n_used of the last one are used. */
 void keep_describe(struct keep *k, void *at, uint64_t n_used);
-/* From now on the block is only read. 0 or -errno: it is lost. */
+/* From now on the block is only read. Returns 0 or -errno: it is lost. */
 int keep_protect(const struct keep *k, void *at, size_t size, uint64_t offset);
 /* After keep_protect() of all blocks. False: nothing is kept. */
 bool keep_seal(struct keep *k);

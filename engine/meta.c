@@ -18,7 +18,7 @@ static struct full_key full(const struct meta *m, const char *key) {
     return k;
 }
 
-/* An array that says the same for every layer. 0, -ENOENT, -EINVAL: they differ or are no
+/* An array that says the same for every layer. Returns 0, -ENOENT, -EINVAL: they differ or are no
  * integers. */
 static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) {
     const struct gguf_array *a = gguf_array(file, key);

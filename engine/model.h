@@ -64,7 +64,7 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
 /* Accepts a model that is all zeros. The weights are the backend's: close it first or after, as
  * you like. */
 void model_deinit(struct model *m);
-/* Hands every op to the backend, which computes them all. 0 or -errno with @err. */
+/* Hands every op to the backend, which computes them all. Returns 0 or -errno with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
 /* The first op with the weights of op @i, which may be @i. */

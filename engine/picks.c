@@ -25,7 +25,7 @@ static uint64_t *counts_of(const struct picks *k) {
     return (uint64_t *)((uint8_t *)(k->head + 1) + bits_bytes(k));
 }
 
-/* Makes an empty file of what is not of this model. 0 or -1. */
+/* Makes an empty file of what is not of this model. Returns 0 or -1. */
 static int settle(int fd, const struct picks_head *right, size_t n_bytes) {
     struct picks_head h;
     struct stat st;

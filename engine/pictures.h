@@ -13,7 +13,7 @@
 int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *o, struct err *err);
 /* Opens the encoder on the opened device @be, which is proved, or on the threads and with the
  * instruction set of @o; NULL: no projector. *why: why it is not on the device that there is, in
- * words, or NULL. 0 or -errno. */
+ * words, or NULL. Returns 0 or -errno. */
 int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
                   const struct engine_opts *o, const char **why, struct err *err);
 /* Fills in what the info says of pictures, and mixes the projector into the fingerprint. */

@@ -227,8 +227,8 @@ static int fits(const struct choice *c, struct err *err) {
     return room >= c->kv;
 }
 
-/* The fewest of the order, the device having room for the KV memory then; all, where it has not
- * even so. 0 or -errno. */
+/* Takes the fewest experts, in the order, so that the device has room for the KV memory; all, if the
+ * device has not enough room even then. Returns 0 or -errno. */
 static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
     uint32_t from = 0, to = n_order;
 
@@ -389,8 +389,8 @@ static uint32_t fewest_or_before(uint32_t fewest, int64_t before, uint32_t n_lay
     return stays ? (uint32_t)before : fewest;
 }
 
-/* Sets shape.n_host_ffn to the fewest layers with which the device has room for the KV memory; all,
- * where it has not even so. 0 or -errno. */
+/* Sets shape.n_host_ffn to the fewest layers with which the device has room for the KV memory, or
+ * to all if the device has not enough room even then. Returns 0 or -errno. */
 static int fewest_ffns(struct choice *c, struct err *err) {
     uint32_t from = 0, to = c->m->shape.n_layer;
 

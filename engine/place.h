@@ -50,8 +50,8 @@ struct placement {
 
 /* Chooses shape.host_experts: where opts->keeps_place what @k has, else as opts->host_experts says,
  * and @k gets it. NULL without a device or experts. Of a model without experts shape.n_host_ffn, as
- * opts->device_layers says. @note: what changed, "" if nothing. 0; -ENOMEM
- * with @err when the host has no room for its part; or -errno of ops->room(). */
+ * opts->device_layers says. @note: what changed, "" if nothing. Returns 0; -ENOMEM with @err when
+ * the host has no room for its part; or -errno of ops->room(). */
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err);
 /* Summarises the placement, and writes a line about it behind @note, whose size is @n. */

@@ -24,8 +24,8 @@ struct sizing {
 /* Fills in the sizes that the options leave open. 0, or with @err: -ENOMEM if memory is too small,
  * -EINVAL for options that the model or the backend cannot meet. */
 int size_memory(struct sizing *z, struct err *err);
-/* Checks that weights and KV memory fit this machine; a device checks its own memory. 0 or -ENOMEM
- * with @err. */
+/* Checks that weights and KV memory fit this machine; a device checks its own memory. Returns 0 or
+ * -ENOMEM with @err. */
 int size_check(const struct sizing *z, struct err *err);
 /* Returns the bytes of all pages, states and snapshots, in the device's and the host's memory. */
 uint64_t size_kv_bytes(const struct engine_opts *o, const struct engine_info *i);

@@ -58,8 +58,8 @@
 #define CONSTRAINT_MAX (16u << 20) /* bytes of the node's text; each source has its own limit */
 
 /* Compiles the node @text. @v NULL: only checks, as the front does. @limits and @err may be NULL.
- * 0, -ENOMEM, or -EINVAL with @err as grammar_compile() fills it; its param is that of the source
- * refused. */
+ * Returns 0, -ENOMEM, or -EINVAL with @err as grammar_compile() fills it; its param is that of the
+ * source refused. */
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
                        size_t len, const struct grammar_limits *limits, struct err *err);
 
@@ -88,7 +88,7 @@ struct constraint_state *constraint_state_free(struct constraint_state *s); /* a
 DEFINE_FREEP(struct constraint_state, constraint_state)
 size_t constraint_state_bytes(const struct constraint_state *s); /* memory, without @c's */
 void constraint_state_reset(struct constraint_state *s);         /* back to the start */
-/* Makes @dst (of the same constraint) equal to @src, its history included. 0, -ENOMEM. */
+/* Makes @dst (of the same constraint) equal to @src, its history included. Returns 0, -ENOMEM. */
 int constraint_state_copy(struct constraint_state *dst, const struct constraint_state *src);
 
 /* Returns true if every token is allowed now, so that no mask is needed. */

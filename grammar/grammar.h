@@ -38,8 +38,8 @@ struct grammar_token {
 };
 
 /* Sorts the tokens' bytes into a trie and classifies the tokens inside a JSON string: tens of
- * milliseconds. @ends: tokens that end a generation. The bytes are copied. 0, -ENOMEM, -EINVAL (an
- * id out of range). */
+ * milliseconds. @ends: tokens that end a generation. The bytes are copied. Returns 0, -ENOMEM,
+ * -EINVAL (an id out of range). */
 int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
                       const int32_t *ends, size_t n_ends);
 int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t);
@@ -119,7 +119,8 @@ typedef int32_t grammar_part;
 
 struct grammar_builder;
 
-/* Creates a builder without parts. @v, which outlives it, and @limits may be NULL. 0 or -ENOMEM. */
+/* Creates a builder without parts. @v, which outlives it, and @limits may be NULL. Returns 0 or
+ * -ENOMEM. */
 int grammar_builder_new(struct grammar_builder **out, const struct grammar_vocab *v,
                         const struct grammar_limits *limits);
 struct grammar_builder *grammar_builder_free(struct grammar_builder *b); /* accepts NULL */
@@ -148,13 +149,13 @@ int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part 
 
 struct grammar_state;
 
-/* Creates the matcher of one output, at its start. @g, which outlives it, must have been
- * compiled with a vocabulary. 0 or -ENOMEM. */
+/* Creates the matcher of one output, at its start. @g, which outlives it, must have been compiled
+ * with a vocabulary. Returns 0 or -ENOMEM. */
 int grammar_state_new(struct grammar_state **out, const struct grammar *g);
 struct grammar_state *grammar_state_free(struct grammar_state *s);
 DEFINE_FREEP(struct grammar_state, grammar_state)
 size_t grammar_state_bytes(const struct grammar_state *s); /* memory, without the grammar's */
-/* Makes @dst (of the same grammar) equal to @src, its history included. 0, -ENOMEM. */
+/* Makes @dst (of the same grammar) equal to @src, its history included. Returns 0, -ENOMEM. */
 int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src);
 void grammar_state_reset(struct grammar_state *s); /* back to the start */
 
@@ -176,7 +177,7 @@ void grammar_state_set_quick(struct grammar_state *s, bool quick);
 /* Returns the fewest tokens that spell the completion with the fewest bytes: 0 where the text may
  * end; GRAMMAR_NO_MAX when none is known, and grammar_mask_within() has no limit then. */
 uint32_t grammar_distance(struct grammar_state *s);
-/* Accepts a token. 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as
+/* Accepts a token. Returns 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as
  * grammar_mask(). */
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */

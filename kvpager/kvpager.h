@@ -91,7 +91,7 @@ struct kv_match {
     uint32_t n_found; /* tokens of all full pages that exist, also of those behind n_tokens */
 };
 
-/* Allocates everything at once; no other function does. 0, -EINVAL or -ENOMEM. */
+/* Allocates everything at once; no other function does. Returns 0, -EINVAL or -ENOMEM. */
 int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts);
 /* Frees the pager; every sequence must have been freed before. Accepts NULL, returns NULL. */
 struct kv_pager *kv_pager_free(struct kv_pager *p);

@@ -38,7 +38,7 @@ struct kv_media {
     int32_t last;     /* number that was given out last; the first is -1 */
 };
 
-/* A table of at most @max contents. 0 or -ENOMEM. */
+/* A table of at most @max contents. Returns 0 or -ENOMEM. */
 int kv_media_init(struct kv_media *m, uint32_t max);
 void kv_media_deinit(struct kv_media *m); /* accepts a zeroed one */
 

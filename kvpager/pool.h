@@ -40,7 +40,7 @@ struct pool {
     uint32_t n_in[PAGE_STATES];
 };
 
-/* Makes a pool of free pages. 0 or -ENOMEM; pool_deinit() is allowed after a failure. */
+/* Makes a pool of free pages. Returns 0 or -ENOMEM; pool_deinit() is allowed after a failure. */
 int pool_init(struct pool *pool, uint32_t n_pages, uint32_t page_tokens);
 void pool_deinit(struct pool *pool);
 

@@ -91,7 +91,8 @@ void snapshot_leave(struct kv_seq *s);
 
 /* window.c. Without windows these do nothing. */
 
-/* Makes all window pages free. 0 or -ENOMEM; windows_deinit() accepts a failed or zeroed pager. */
+/* Makes all window pages free. Returns 0 or -ENOMEM; windows_deinit() accepts a failed or zeroed
+ * pager. */
 int windows_init(struct kv_pager *p);
 void windows_deinit(struct kv_pager *p);
 /* Returns the number of window pages that can be taken: the free and the idle ones. */

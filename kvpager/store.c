@@ -70,7 +70,7 @@ struct store {
     XXH128_hash_t identity;
 };
 
-/* Reads @n bytes at @at. 0 or -errno; bytes beyond the end of the file read as zeros. */
+/* Reads @n bytes at @at. Returns 0 or -errno; bytes beyond the end of the file read as zeros. */
 static int read_all(int fd, void *out, size_t n, uint64_t at) {
     uint8_t *p = out;
 

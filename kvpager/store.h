@@ -77,7 +77,7 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
 /* Enters what hangs together in the file into @slots, an empty pager whose pages and snapshots are
  * its slots. Pictures get their numbers from @media; NULL: pages with pictures are left out. @id
  * and @written get the names of the slots that were entered, and that they were. *stamp becomes the
- * greatest there is, if that is greater; *n_bad counts damaged heads. 0 or -ENOMEM. */
+ * greatest there is, if that is greater; *n_bad counts damaged heads. Returns 0 or -ENOMEM. */
 int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *media,
                 struct store_id *id, bool *written, uint64_t *stamp, uint64_t *n_bad);
 
@@ -91,7 +91,7 @@ int store_read(struct store_io **out, const struct store *s, uint32_t i, const s
                void *bytes);
 /* Begins to replace what is in slot @i, which is lost from the first piece on, whether this ends
  * well or not; @tokens: of a page. Rows of pictures are -1 - n, of @media[n], which grow by one
- * from picture to picture, STORE_MEDIA of them at most. 0 or -ENOMEM. */
+ * from picture to picture, STORE_MEDIA of them at most. Returns 0 or -ENOMEM. */
 int store_write(struct store_io **out, const struct store *s, uint32_t i,
                 const struct store_head *head, const int32_t *tokens, const struct kv_medium *media,
                 const void *bytes);

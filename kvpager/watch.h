@@ -28,8 +28,8 @@ struct watch {
     struct list gone, came;
 };
 
-/* Starts with no pages and nothing reported. 0 or -ENOMEM; watch_deinit() accepts a failed or
- * zeroed watch. */
+/* Starts with no pages and nothing reported. Returns 0 or -ENOMEM; watch_deinit() accepts a failed
+ * or zeroed watch. */
 int watch_init(struct watch *w, uint32_t n_pages);
 void watch_deinit(struct watch *w);
 /* Notes that page @page has been published, or is not published any more. */

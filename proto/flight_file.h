@@ -22,6 +22,6 @@ struct flight_head {
 };
 
 /* Appends all that @f and the tape of @tape_bytes behind it hold, whole records only: the process
- * that writes there may have died at any byte. 0 or -errno of buf_add(). */
+ * that writes there may have died at any byte. Returns 0 or -errno of buf_add(). */
 int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
                       const char *version, int64_t now_ns);

@@ -34,5 +34,5 @@ static inline struct flight_tape *flight_tape_of(struct flight *f) {
 void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, uint32_t len);
 
 /* Appends to @out the records that are whole, the oldest first: each its length as uint32_t and its
- * bytes. 0, or -errno of buf_add(). */
+ * bytes. Returns 0, or -errno of buf_add(). */
 int flight_tape_read(const struct flight_tape *t, uint32_t size, struct buf *out);

@@ -28,8 +28,8 @@ struct stops_match {
     uint64_t begin; /* offset of its first byte in the whole stream */
 };
 
-/* Looks for any of @s, which is copied. 0; -EINVAL: more than STOPS_MAX, an empty or too long one;
- * -ENOMEM. */
+/* Looks for any of @s, which is copied. Returns 0; -EINVAL: more than STOPS_MAX, an empty or too
+ * long one; -ENOMEM. */
 int stops_new(struct stops **out, const struct stop_string *s, uint32_t n);
 struct stops *stops_free(struct stops *s);
 DEFINE_FREEP(struct stops, stops)

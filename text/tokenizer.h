@@ -27,7 +27,7 @@ struct tokens {
 };
 
 void tokens_deinit(struct tokens *t); /* frees the ids: it is empty and may be used again */
-/* Appends @id. 0, -ENOMEM, or -EMSGSIZE: there are `max`. */
+/* Appends @id. Returns 0, -ENOMEM, or -EMSGSIZE: there are `max`. */
 int tokens_add(struct tokens *t, int32_t id);
 
 /* Bytes [begin, end) of a text come from a user. Sorted, disjoint. */
@@ -40,8 +40,8 @@ enum tokenize_flags {
     TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
 };
 
-/* Makes the tokenizer of model file @g. 0, -ENOMEM, or -EINVAL with @err: one line with the key and
- * the mistake. @g is not needed afterwards. */
+/* Makes the tokenizer of model file @g. Returns 0, -ENOMEM, or -EINVAL with @err: one line with the
+ * key and the mistake. @g is not needed afterwards. */
 int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 DEFINE_FREEP(struct tokenizer, tokenizer)
@@ -58,7 +58,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, un
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, size_t *len);
 struct buf;
 /* Appends the text of @n ids to @out; drops the one leading space that SentencePiece added.
- * @special as above. 0 or -errno of buf_add(). */
+ * @special as above. Returns 0 or -errno of buf_add(). */
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
                      struct buf *out);
 

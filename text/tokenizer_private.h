@@ -73,14 +73,14 @@ struct vocab {
     struct hash_index index;      /* texts that are not empty */
 };
 
-/* Reads tokens and types of the file into the zeroed @v. 0, -ENOMEM or -EINVAL with @err; what was
- * read until then is freed by vocab_deinit(). */
+/* Reads tokens and types of the file into the zeroed @v. Returns 0, -ENOMEM or -EINVAL with @err;
+ * what was read until then is freed by vocab_deinit(). */
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
 void vocab_deinit(struct vocab *v);
 /* The id of @text, also of an added character; TOKEN_NONE: there is none. */
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t len);
-/* Gives the character @text, which has no id, the next one behind all. 0 or -ENOMEM. @text must not
- * lie in @v: its texts move. */
+/* Gives the character @text, which has no id, the next one behind all. Returns 0 or -ENOMEM. @text
+ * must not lie in @v: its texts move. */
 int vocab_add_char(struct vocab *v, const char *text, size_t len);
 /* Computes what each token of the file stands for in running text: piece, piece_at. Once. 0 or
  * -errno. */
@@ -111,13 +111,13 @@ struct special_ids {
     size_t n_end;
 };
 
-/* Reads the ids that the file names and finds the ends. 0, -ENOMEM or -EINVAL with @err; s->end is
- * the caller's. May also mark tokens as control tokens that look like ends, so it comes before all
- * that uses types. @add_bos: where the file does not say. */
+/* Reads the ids that the file names and finds the ends. Returns 0, -ENOMEM or -EINVAL with @err;
+ * s->end is the caller's. May also mark tokens as control tokens that look like ends, so it comes
+ * before all that uses types. @add_bos: where the file does not say. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
-/* Reads the bool @key into *@value, which stays where the file does not have it. 0, or -EINVAL with
- * @err. */
+/* Reads the bool @key into *@value, which stays where the file does not have it. Returns 0, or
+ * -EINVAL with @err. */
 int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err);
 /* Loads the special tokens of a BERT vocabulary: bos and eos are [CLS] and [SEP], and surround
  * every text. */
@@ -134,7 +134,7 @@ struct markers {
     uint32_t first[257]; /* start of the texts that begin with a byte */
 };
 
-/* Collects them from @v into the zeroed @m. 0 or -ENOMEM. m->id is the caller's. */
+/* Collects them from @v into the zeroed @m. Returns 0 or -ENOMEM. m->id is the caller's. */
 int markers_init(struct markers *m, const struct vocab *v);
 /* The longest one at the start of @text, len > 0: its length, 0 for none. Special ones at most
  * @trusted bytes. */
@@ -153,7 +153,7 @@ struct pairs {
 
 #define RANK_NONE UINT32_MAX
 
-/* An empty table with room for @n pairs, later for @n more. 0 or -ENOMEM. p->slot is the
+/* An empty table with room for @n pairs, later for @n more. Returns 0 or -ENOMEM. p->slot is the
  * caller's. */
 int pairs_init(struct pairs *p, struct hash_key key, size_t n);
 int pairs_grow(struct pairs *p, size_t n);
@@ -179,9 +179,9 @@ struct merger {
 };
 
 void merger_deinit(struct merger *m); /* accepts a zeroed merger, as a new one is */
-/* Room for the @n symbols of a new word; those of the last one are lost. 0 or -ENOMEM. */
+/* Room for the @n symbols of a new word; those of the last one are lost. Returns 0 or -ENOMEM. */
 int merger_reserve(struct merger *m, size_t n);
-/* Merges the m->n symbols, whose id and len are set, until no pair is left. 0, -ENOMEM, or
+/* Merges the m->n symbols, whose id and len are set, until no pair is left. Returns 0, -ENOMEM, or
  * -ECANCELED in an abandoned job. */
 int merger_run(struct merger *m, const struct pairs *p);
 
@@ -218,7 +218,7 @@ struct tokenizer {
 };
 
 /* Fill pairs and special ids of @t, whose kind and vocabulary are there: from the merges of the
- * file, from its scores. 0, -ENOMEM or -EINVAL with @err. */
+ * file, from its scores. Returns 0, -ENOMEM or -EINVAL with @err. */
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 /* Loads a WordPiece vocabulary, which has no pairs. */
@@ -240,12 +240,12 @@ struct words {
     uint32_t n_chars; /* KIND_PIECES: of the word in normal */
 };
 
-/* @text_len: of all that will be encoded. @out, which outlives @w, gets the tokens. 0 or -ENOMEM;
- * in both cases words_deinit() frees what is there. */
+/* @text_len: of all that will be encoded. @out, which outlives @w, gets the tokens. Returns 0 or
+ * -ENOMEM; in both cases words_deinit() frees what is there. */
 int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out);
 void words_deinit(struct words *w);
-/* Appends the tokens of a text between special tokens. 0, -ENOMEM, -EMSGSIZE when there are more
- * than out->max, -ECANCELED in an abandoned job. */
+/* Appends the tokens of a text between special tokens. Returns 0, -ENOMEM, -EMSGSIZE when there are
+ * more than out->max, -ECANCELED in an abandoned job. */
 int words_encode(struct words *w, const char *text, size_t len);
 /* Encodes for KIND_PIECES. */
 int wordpiece_encode(struct words *w, const char *text, size_t len);

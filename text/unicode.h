@@ -54,6 +54,6 @@ static inline unsigned unicode_class_at(const char *s, const char *end, unsigned
 unsigned unicode_encode(uint32_t cp, char out[4]);
 
 /* Appends @text in NFC to @out; bytes that are not UTF-8 stay unchanged. *changed = false: the text
- * is in NFC already and nothing was appended. Takes linear time for every text. 0, -ENOMEM,
+ * is in NFC already and nothing was appended. Takes linear time for every text. Returns 0, -ENOMEM,
  * -EMSGSIZE. */
 int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed);

@@ -26,7 +26,7 @@ struct decoder {
 
 extern char **environ;
 
-/* Starts the process with its end of the socket as DECODER_FD. 0 or -errno. */
+/* Starts the process with its end of the socket as DECODER_FD. Returns 0 or -errno. */
 static int start_process(struct decoder *d) {
     char *argv[] = {d->program, (char *)DECODER_FLAG, NULL}, *env[] = {NULL};
     posix_spawn_file_actions_t files;
@@ -88,7 +88,7 @@ struct decoder *decoder_free(struct decoder *d) {
     return NULL;
 }
 
-/* Sends descriptor @fd to the process. 0 or -errno. */
+/* Sends descriptor @fd to the process. Returns 0 or -errno. */
 static int send_fd(int socket, int fd) {
     char control[CMSG_SPACE(sizeof(fd))] = {0}, byte = 0;
     struct iovec one = {&byte, 1};
@@ -105,7 +105,7 @@ static int send_fd(int socket, int fd) {
     return sendmsg(socket, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Makes a socket to a new child; a process that has died is replaced once. 0 or -errno. */
+/* Makes a socket to a new child; a process that has died is replaced once. Returns 0 or -errno. */
 static int start_child(struct decoder *d, int *out) {
     int pair[2], r = -1;
 
@@ -137,8 +137,8 @@ static int64_t now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Moves @n bytes, out of or into the socket, until @deadline. 0, -ETIMEDOUT, or -EPIPE where the
- * other side ended. */
+/* Moves @n bytes, out of or into the socket, until @deadline. Returns 0, -ETIMEDOUT, or -EPIPE
+ * where the other side ended. */
 static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadline) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {socket, out ? POLLOUT : POLLIN, 0};

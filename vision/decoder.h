@@ -25,7 +25,7 @@
 int decoder_main(void);
 
 struct decoder;
-/* Starts the process, of the program at path @program. 0 or -errno. */
+/* Starts the process, of the program at path @program. Returns 0 or -errno. */
 int decoder_new(struct decoder **out, const char *program);
 struct decoder *decoder_free(struct decoder *d);
 DEFINE_FREEP(struct decoder, decoder)

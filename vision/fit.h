@@ -64,17 +64,18 @@ struct fitter {
 };
 
 /* Begins a file of @width x @height pixels, which @orientation (1 to 8) turns, and counts the
- * pixels; the decoder has set n_data. 0; -EINVAL with @err for a size beyond the limits;
+ * pixels; the decoder has set n_data. Returns 0; -EINVAL with @err for a size beyond the limits;
  * -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
-/* Counts @bytes more than four a pixel. 0, or -EINVAL with @err: n_data does not pay for them. */
+/* Counts @bytes more than four a pixel. Returns 0, or -EINVAL with @err: n_data does not pay for
+ * them. */
 int fitter_count(struct fitter *f, uint64_t bytes, struct err *err);
 /* Returns the bytes that the picture may count. */
 uint64_t fitter_count_max(const struct fitter *f);
 /* Returns the bytes that a decoder may hold of the picture. */
 uint64_t fitter_held_max(const struct fitter *f);
-/* Checks that a decoder may hold @bytes of the picture. 0, or -EINVAL with @err. */
+/* Checks that a decoder may hold @bytes of the picture. Returns 0, or -EINVAL with @err. */
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err);
 /* Adds the next row, from the top: three bytes a pixel. */
 void fitter_add(struct fitter *f, const uint8_t *rgb);

@@ -31,10 +31,10 @@ static inline size_t picture_bytes(uint32_t width, uint32_t height) {
     return (size_t)width * height * 3;
 }
 
-/* Checks a size, of at most @max_megapixels. 0, or -EINVAL with @err. */
+/* Checks a size, of at most @max_megapixels. Returns 0, or -EINVAL with @err. */
 int picture_check(uint64_t width, uint64_t height, uint32_t max_megapixels, struct err *err);
-/* Allocates the pixels, which are black. 0; -EINVAL with @err for a size beyond the limits; or
- * -ENOMEM. */
+/* Allocates the pixels, which are black. Returns 0; -EINVAL with @err for a size beyond the limits;
+ * or -ENOMEM. */
 int picture_new(struct picture *out, uint64_t width, uint64_t height, struct err *err);
 void picture_deinit(struct picture *p);
 
@@ -42,5 +42,5 @@ void picture_deinit(struct picture *p);
 const char *picture_type(const void *data, size_t len);
 
 /* Decodes the file of @len bytes at @data, in this process: bytes of strangers are for
- * decoder_run(). 0, -EINVAL with @err saying why, or -ENOMEM. */
+ * decoder_run(). Returns 0, -EINVAL with @err saying why, or -ENOMEM. */
 int picture_decode(const void *data, size_t len, struct picture *out, struct err *err);

@@ -53,8 +53,8 @@ struct projector {
 /* The value of clip.projector_type. */
 const char *projector_kind_name(enum projector_kind kind);
 
-/* Reads and checks the header. 0 or -EINVAL with @err: no projector, a kind that is not known, or a
- * key that is missing or out of range. */
+/* Reads and checks the header. Returns 0 or -EINVAL with @err: no projector, a kind that is not
+ * known, or a key that is missing or out of range. */
 int projector_read(struct projector *out, const struct gguf *file, struct err *err);
 
 /* A picture as the encoder gets it and as the text model does. A picture in tiles is enlarged to a

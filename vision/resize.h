@@ -45,14 +45,15 @@ struct resizer {
 };
 
 /* Begins to resize a picture of @width x @height pixels, which @orientation (1 to 8) turns, into
- * the place @to of @out, which must outlive it. 0, or -ENOMEM with what must be freed. */
+ * the place @to of @out, which must outlive it. Returns 0, or -ENOMEM with what must be freed. */
 int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orientation,
                  enum picture_filter filter, const struct picture *out, struct picture_place to);
 void resizer_deinit(struct resizer *r); /* accepts a zeroed one */
 /* Adds the next row, of 3 * width bytes. After the last one the result is complete. */
 void resizer_add(struct resizer *r, const uint8_t *rgb);
 
-/* Stretches @in to the size. 0, -ENOMEM, or -EINVAL with @err for a size beyond the limits. */
+/* Stretches @in to the size. Returns 0, -ENOMEM, or -EINVAL with @err for a size beyond the
+ * limits. */
 int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
                    enum picture_filter filter, struct picture *out, struct err *err);
 

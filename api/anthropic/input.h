@@ -59,7 +59,7 @@ struct anthropic_input {
 /* Makes the body of the chat, *out, with @body untouched. The text of a last message of the
  * assistant, which the answer is to continue, is not in it but added to @prefill. @count: for
  * count_tokens, which needs no max_tokens. @offered, or NULL, receives the searches that the model
- * may call. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
+ * may call. Returns 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err);
 /* Returns true if @body asks for nothing but its prompt in the prefix cache: its chat makes one

@@ -12,7 +12,7 @@ struct tenant;
 struct usage_sum;
 
 /* Takes the request of @x for @m, which may need @n_tokens, from its tenant's limits and counts it.
- * 0, or -EINVAL with @err (429) and x->retry_ms. */
+ * Returns 0, or -EINVAL with @err (429) and x->retry_ms. */
 int bill_request(struct exchange *x, struct model *m, uint64_t n_tokens, struct err *err);
 /* Counts @sum, the tokens of a generation of @m that has ended, for tenant @t and its key (0:
  * none). @key is NULL for clients of another daemon. */

@@ -16,8 +16,8 @@ struct echo {
 /* Characters of a text in UTF-8. */
 uint64_t echo_chars(const char *s, size_t len);
 /* Makes the echo of tokens @id, with one user. @given: they were made from a text, so tokens that
- * the vocabulary puts before it are not echoed. Runs on any thread. 0, -ENOMEM, or -ECANCELED
- * (job_pause()). */
+ * the vocabulary puts before it are not echoed. Runs on any thread. Returns 0, -ENOMEM, or
+ * -ECANCELED (job_pause()). */
 int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, uint32_t n,
              bool given);
 struct echo *echo_use(struct echo *e);  /* one more user; accepts NULL */

@@ -38,12 +38,12 @@ enum repeats {
  */
 struct endpoint {
     /* Before the body is worked on: makes @job->state, if there is to be any. @w NULL: a lookup.
-     * 0 or -ENOMEM. @close frees the state. */
+     * Returns 0 or -ENOMEM. @close frees the state. */
     int (*open)(struct prompt_job *job, struct exchange *x, struct writer *w);
     void (*close)(struct prompt_job *job);
-    /* Reads @body, which it takes over, into @job->request. On any thread. 0, -ENOMEM, or an error
-     * that names the field; with @job->quick also -EAGAIN, where it takes longer than the loop has
-     * time for: it comes again on the pool, with the body parsed anew. */
+    /* Reads @body, which it takes over, into @job->request. On any thread. Returns 0, -ENOMEM, or
+     * an error that names the field; with @job->quick also -EAGAIN, where it takes longer than the
+     * loop has time for: it comes again on the pool, with the body parsed anew. */
     int (*translate)(struct prompt_job *job, struct yyjson_doc *body, struct err *err);
     /* Puts an error about a field of the canonical request into the dialect's words. May come twice
      * for the same error. */
@@ -54,7 +54,7 @@ struct endpoint {
     /* Writes the answer of a lookup, which needs no generation. On any thread. */
     void (*write)(struct json *j, const struct prompt_job *job);
     /* The request is known to be right and waits for its admission next: may give the connection of
-     * its exchange away. On the loop's thread. 0, or a negative errno with @err. */
+     * its exchange away. On the loop's thread. Returns 0, or a negative errno with @err. */
     int (*prepared)(struct writer *w, struct err *err);
 
     const char *id_prefix;   /* prefix of the answer's id */
@@ -69,7 +69,8 @@ struct endpoint {
      * which is a choice. Returns true if @again is to be called for the output, which has ended. */
     bool (*asks)(const struct writer *w);
     /* Sets *@messages to those of the next round; NULL: the answer is complete, as it is where
-     * job->goes_on is false. They stay with @job->state. On the pool. 0 or a negative errno. */
+     * job->goes_on is false. They stay with @job->state. On the pool. Returns 0 or a negative
+     * errno. */
     int (*again)(struct prompt_job *job, struct yyjson_val **messages);
     void (*round)(struct writer *w); /* a stream for which again() was called */
 

@@ -5,5 +5,5 @@
 #include "api/generation/prompt.h"
 
 /* Tokenises job->request.expected into job->request.prediction. A prediction longer than any output
- * is ignored. 0 or a negative errno. */
+ * is ignored. Returns 0 or a negative errno. */
 int expected_take(struct prompt_job *job);

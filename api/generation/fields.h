@@ -38,7 +38,7 @@ READER(field_allowed);
 READER(field_bad_words);
 READER(field_breakers);
 /* Looks up the tokens of r->breakers, where DRY is on, and of llama-server's four where none are
- * given. Takes milliseconds. 0 or -ENOMEM. */
+ * given. Takes milliseconds. Returns 0 or -ENOMEM. */
 int fields_find_breakers(struct gen_request *r, const struct model *m);
 
 /* Limit the model's reasoning, under each of the names that clients use. */

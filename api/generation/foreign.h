@@ -10,5 +10,5 @@
 
 /* Adds the text in @v to @out, a line for each string: @v itself, the parts of an array, and the
  * members of an object that hold text for a reader. An image or a file becomes a note. Nothing
- * where there is no text. 0, or -ENOMEM. */
+ * where there is no text. Returns 0, or -ENOMEM. */
 int foreign_text(struct buf *out, yyjson_val *v);

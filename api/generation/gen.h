@@ -128,8 +128,8 @@ void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
 /* Limits its reasoning to @max tokens; UINT32_MAX: it ends here only when it repeats. After
  * gen_parse_output(). */
 int gen_limit_reasoning(struct gen *g, uint32_t max);
-/* Tokens of its output that are known from elsewhere, as if a worker had made them. 0, -ENOMEM, or
- * -EPROTO: they are no tokens. */
+/* Tokens of its output that are known from elsewhere, as if a worker had made them. Returns 0,
+ * -ENOMEM, or -EPROTO: they are no tokens. */
 int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently; accepts NULL */
 

@@ -146,7 +146,7 @@ bool gen_request_thinks_not(const struct gen_request *r);
 static inline uint32_t gen_request_made(const struct gen_request *r) {
     return r->best_of > r->n ? r->best_of : r->n;
 }
-/* The answer goes on with @text, which is copied. 0 or -ENOMEM. */
+/* The answer goes on with @text, which is copied. Returns 0 or -ENOMEM. */
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len);
 void gen_request_deinit(struct gen_request *r); /* accepts a zeroed one */
 /* Frees the parsed body, which can be large, once its prompts are tokens. */

@@ -33,7 +33,7 @@ int messages_functions(struct gen_request *r, struct err *err);
 /* Rewrites @tools, which a template refused, as one that takes little: each has a description and
  * parameters with properties that have one, and no schema in them is a boolean, has a null, a list
  * of types or a type that JSON Schema does not name. Calls are still held to the schemas as they
- * were given. 0 or -ENOMEM. */
+ * were given. Returns 0 or -ENOMEM. */
 int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
 /* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {

@@ -19,9 +19,9 @@ struct err;
 struct model;
 struct prompt_job;
 
-/* Checks that the job can continue with its model, as far as @body tells. On any thread. 0; -EBUSY:
- * model_wait_begin() is to be called; 404 where several models are served and @body names none of
- * them; 400 where the name contains NUL; -ENOMEM. */
+/* Checks that the job can continue with its model, as far as @body tells. On any thread. Returns 0;
+ * -EBUSY: model_wait_begin() is to be called; 404 where several models are served and @body names
+ * none of them; 400 where the name contains NUL; -ENOMEM. */
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err);
 /* After -EBUSY, on the loop's thread: the job gets its model. 0: that can be used; -EBUSY: it
  * waits, and job->go_on will be called with 0 or an error in job->result; or an error in

@@ -23,7 +23,7 @@ enum bend {
     NORMALIZE_MISSING = 16,
 };
 
-/* A copy of @messages (of a chat) in *out. 0 or -ENOMEM. */
+/* A copy of @messages (of a chat) in *out. Returns 0 or -ENOMEM. */
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out);
 /* Returns true if a system message is not the first message. */
 bool normalize_has_late_system(yyjson_val *messages);

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include "base/buf.h"
 
-/* Adds the sealed text to @out. 0, -ENOMEM. */
+/* Adds the sealed text to @out. Returns 0, -ENOMEM. */
 int opaque_reasoning_write(struct buf *out, const char *text, size_t len);
 /* Returns true if it has our mark, which texts of other services lack. */
 bool opaque_reasoning_is_ours(const char *s, size_t len);

@@ -65,7 +65,7 @@ struct output_parser *output_parser_free(struct output_parser *s); /* accepts NU
 
 /* The text of a control token is a part of some marker, and so has to be seen. */
 bool output_parser_wants(const struct output_parser *s, const char *text, size_t len);
-/* The next bytes of the output. 0, -ENOMEM, or -EMSGSIZE beyond @max. */
+/* The next bytes of the output. Returns 0, -ENOMEM, or -EMSGSIZE beyond @max. */
 int output_parser_feed(struct output_parser *s, const char *data, size_t len);
 /* A token of @token_len bytes has been fed to its end. */
 void output_parser_count(struct output_parser *s, size_t token_len);

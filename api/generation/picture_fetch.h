@@ -29,7 +29,7 @@ bool picture_fetch_is_address(const char *s, size_t len);
 static inline bool picture_fetch_is_on(const struct picture_fetch_opts *o) {
     return o->hosts && *o->hosts;
 }
-/* Checks the address without connecting. 0, -ENOMEM, or a 400 about @place. */
+/* Checks the address without connecting. Returns 0, -ENOMEM, or a 400 about @place. */
 int picture_fetch_check(const struct picture_fetch_opts *o, const char *url, const char *place,
                         struct err *err);
 /* Fetches @url: at most PICTURE_FILE_MAX bytes, within PICTURE_FETCH_MS, without redirects. *out is

@@ -158,7 +158,7 @@ static bool any_picture(yyjson_val *messages) {
     return false;
 }
 
-/* Once. 0, -ENOMEM, or an error. */
+/* Once. Returns 0, -ENOMEM, or an error. */
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct finding f = {.job = job};

@@ -21,7 +21,7 @@ bool picture_part_is(yyjson_val *part);
 uint32_t picture_part_index(yyjson_val *part);
 
 /* Adds the picture that @data holds (image_data.h), or whose address it is, to @r. @low: detail is
- * "low". 0, -ENOMEM, or a 400 about @place. */
+ * "low". Returns 0, -ENOMEM, or a 400 about @place. */
 int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,
                       struct err *err);
 /* Moves the pictures of the messages' parts, except the assistant's, to request.pictures, once, for
@@ -31,8 +31,9 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
 int picture_parts_take(struct prompt_job *job);
 /* Fetches the pictures that have addresses; blocks its thread. Returns as picture_parts_take(). */
 int picture_parts_fetch(struct prompt_job *job);
-/* Notes that the prompt shows the pictures with the numbers @order, @n of them. 0 or -ENOMEM. */
+/* Notes that the prompt shows the pictures with the numbers @order, @n of them. Returns 0 or
+ * -ENOMEM. */
 int picture_parts_order(struct gen_request *r, const uint32_t *order, uint32_t n);
 /* Puts rows in the place of marks in the tokens of all prompts, picture after picture in the order
- * that was noted, else in that of the request. 0, -ENOMEM, or an error. */
+ * that was noted, else in that of the request. Returns 0, -ENOMEM, or an error. */
 int picture_parts_expand(struct prompt_job *job);

@@ -50,7 +50,7 @@ static int send_error(const struct need *n) {
     return n->model->port->picture(n->model->port, &m);
 }
 
-/* Sends parts until all are sent or there is no room. 0, -EAGAIN or -errno. */
+/* Sends parts until all are sent or there is no room. Returns 0, -EAGAIN or -errno. */
 static int send_pixels(struct need *n) {
     int r = n->result < 0 ? send_error(n) : 0;
 

@@ -10,8 +10,8 @@
 struct model;
 
 /* Reads @doc, a body with the fields of @known, which it takes over. @r is overwritten; it needs no
- * gen_request_deinit() after an error. On any thread. 0, -ENOMEM, or a 400 (404 for an unknown
- * model) that names the field. */
+ * gen_request_deinit() after an error. On any thread. Returns 0, -ENOMEM, or a 400 (404 for an
+ * unknown model) that names the field. */
 int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,
                      yyjson_doc *doc, struct err *err);
 

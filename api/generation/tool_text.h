@@ -7,5 +7,5 @@
 #include "base/buf.h"
 
 /* Adds "<functions>\n<function>{..}</function>\n</functions>" with the description, name and
- * parameters of function @f, a value of @doc. 0, or -ENOMEM. */
+ * parameters of function @f, a value of @doc. Returns 0, or -ENOMEM. */
 int tool_text_write(yyjson_mut_doc *doc, yyjson_mut_val *f, struct buf *out);

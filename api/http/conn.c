@@ -155,7 +155,7 @@ static void charge_unsent(struct conn *c) {
 
 static void on_written(uv_write_t *w, int status);
 
-/* Moves the next bytes to send to in_flight: all of `out`, over TLS a part. 0 or -errno. */
+/* Moves the next bytes to send to in_flight: all of `out`, over TLS a part. Returns 0 or -errno. */
 static int load(struct conn *c) {
     if (c->tls)
         return tls_wrap(c->tls, &c->out, &c->in_flight);
@@ -410,8 +410,8 @@ static void take_body(struct quota_charge *charge) {
     conn_answer_early(c, &err);
 }
 
-/* Bodies in memory are bounded in all, not only each. 0, or -EINVAL with @err when there is no room
- * for what has been read. */
+/* Bodies in memory are bounded in all, not only each. Returns 0, or -EINVAL with @err when there is
+ * no room for what has been read. */
 static int charge_body(struct conn *c, struct err *err) {
     size_t n = c->http.body.len - c->body.n;
     bool first = c->body.n == 0;

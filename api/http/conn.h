@@ -119,8 +119,8 @@ void conn_turn(struct conn *c);
  * memory; libuv takes no other connection of @listener before this one. */
 bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);
 
-/* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). 0, -EPIPE on a
- * closed connection, -ENOBUFS or -ENOMEM. */
+/* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). Returns 0, -EPIPE
+ * on a closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
 /* Reserves room for @n bytes that are sent next, in pieces. */
 void conn_reserve(struct conn *c, size_t n);

@@ -57,7 +57,7 @@ int http_feed_busy(struct http *h, const char *data, size_t len, size_t *used, s
 /* Returns true if a request that asks for a WebSocket may have one. */
 bool http_wants_websocket(const struct http *h);
 /* Makes what follows on the connection messages of a WebSocket: POST requests with the header block
- * of this one. 0 or -ENOMEM. */
+ * of this one. Returns 0 or -ENOMEM. */
 int http_begin_websocket(struct http *h);
 
 /* The functions below are for after HTTP_HEAD_DONE; what they return lies in the header block,

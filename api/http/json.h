@@ -16,7 +16,7 @@
 #define JSON_DEPTH 64u        /* levels of a body that is read */
 #define JSON_NODES (4u << 20) /* values and keys of it */
 
-/* Appends the text of a string to @out, nothing where @v is no string. 0, or -errno of
+/* Appends the text of a string to @out, nothing where @v is no string. Returns 0, or -errno of
  * buf_add(). */
 static inline int json_add_text(struct buf *out, yyjson_val *v) {
     return buf_add(out, json_text(v), json_len(v));

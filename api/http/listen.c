@@ -257,7 +257,7 @@ int http_server_load_tls(struct http_server *s, const char *certificate, const c
     return 0;
 }
 
-/* Checks that there can be a listener with @tls. 0, or -EINVAL with @err. */
+/* Checks that there can be a listener with @tls. Returns 0, or -EINVAL with @err. */
 static int check_tls(const struct http_server *s, bool tls, struct err *err) {
     if (!tls || s->tls.ctx)
         return 0;

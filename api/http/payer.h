@@ -37,7 +37,7 @@ struct payers {
     struct list bucket[PAYER_BUCKETS]; /* payer.link, by address */
 };
 
-/* The limits of @ps->quota are the caller's to set. 0 or -errno. */
+/* The limits of @ps->quota are the caller's to set. Returns 0 or -errno. */
 int payers_init(struct payers *ps, bool has_keys);
 void payers_deinit(struct payers *ps); /* no charge is left */
 

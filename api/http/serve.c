@@ -30,8 +30,8 @@ static bool begin(struct conn *c) {
     return true;
 }
 
-/* Everything that the head decides, in the order that the file explains. 0, or -errno and what to
- * refuse it with in @err; status 0: it is said by the errno. */
+/* Everything that the head decides, in the order that the file explains. Returns 0, or -errno and
+ * what to refuse it with in @err; status 0: it is said by the errno. */
 static int check(struct exchange *x, const struct http *h, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     int r;

@@ -103,18 +103,18 @@ struct http_server {
     char read_buf[HTTP_READ_SIZE];
 };
 
-/* @opts is copied, what it points to must outlive @s. 0 or -errno. */
+/* @opts is copied, what it points to must outlive @s. Returns 0 or -errno. */
 int http_server_init(struct http_server *s, const struct http_server_opts *opts);
 /* After http_server_close() and when the loop has run out, or where nothing was listened on. */
 void http_server_deinit(struct http_server *s);
 
 /* Reads the certificate and key (PEM) of listeners with TLS, also later again: new connections get
- * the new ones. 0, or -errno with @err: nothing changes. */
+ * the new ones. Returns 0, or -errno with @err: nothing changes. */
 int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
                          struct err *err);
 /* Listens on a numeric address ("localhost" and "*" too), with @tls once http_server_load_tls() has
- * read what it needs. Port 0 takes any; *bound_port (may be NULL) says which. 0, or a negative
- * value with @err. */
+ * read what it needs. Port 0 takes any; *bound_port (may be NULL) says which. Returns 0, or a
+ * negative value with @err. */
 int http_server_listen_tcp(struct http_server *s, const char *host, int port, bool tls,
                            int *bound_port, struct err *err);
 /* Listens at @path. A socket file on which no process listens any more is replaced; the file is

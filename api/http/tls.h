@@ -30,7 +30,7 @@ struct tls_config {
 };
 
 /* Reads the PEM files @certificate (chain included) and @key, which must be closed to other users.
- * 0, or -errno with @err. */
+ * Returns 0, or -errno with @err. */
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err);
 /* Connections made from it go on. Accepts a zeroed one. */
@@ -46,7 +46,8 @@ struct tls {
     struct buf wire; /* records for the peer */
 };
 
-/* The server's side of a connection of which at most @max bytes of HTTP wait. 0 or -ENOMEM. */
+/* The server's side of a connection of which at most @max bytes of HTTP wait. Returns 0 or
+ * -ENOMEM. */
 int tls_new(struct tls **out, const struct tls_config *config, size_t max);
 struct tls *tls_free(struct tls *t);
 
@@ -61,7 +62,8 @@ ssize_t tls_read(struct tls *t, void *out, size_t size);
 bool tls_is_open(const struct tls *t);
 
 /* Takes over @from once all that was taken before is encrypted, encrypts up to 64 KiB, and swaps
- * the records that are to be sent with @to, which is empty. 0, or -EPIPE: it cannot go on. */
+ * the records that are to be sent with @to, which is empty. Returns 0, or -EPIPE: it cannot go
+ * on. */
 int tls_wrap(struct tls *t, struct buf *from, struct buf *to);
 /* Bytes that tls_wrap() has to send, @from excepted. */
 size_t tls_unsent(const struct tls *t);

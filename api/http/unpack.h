@@ -29,11 +29,11 @@ struct unpack;
 /* Returns the coding that a Content-Encoding names, UNPACK_NONE where this build has none of that
  * name. */
 enum unpack_coding unpack_coding_of(const char *name);
-/* @room outlives it. 0, -ENOMEM, or -EAGAIN: there are too many. */
+/* @room outlives it. Returns 0, -ENOMEM, or -EAGAIN: there are too many. */
 int unpack_new(struct unpack **out, enum unpack_coding coding, struct unpack_room *room);
 struct unpack *unpack_free(struct unpack *u); /* accepts NULL, returns NULL */
-/* Appends to @out what @data becomes. 0; -EMSGSIZE: more than out->max or than the ratio; -EINVAL:
- * it is not of this coding; or -ENOMEM. After an error it is of no more use. */
+/* Appends to @out what @data becomes. Returns 0; -EMSGSIZE: more than out->max or than the ratio;
+ * -EINVAL: it is not of this coding; or -ENOMEM. After an error it is of no more use. */
 int unpack_feed(struct unpack *u, const void *data, size_t len, struct buf *out);
 /* Returns true if what was fed ends where a compressed body does. */
 bool unpack_is_whole(const struct unpack *u);

@@ -69,7 +69,7 @@ void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]); /* Sec-WebSo
  * websocket_close() with w->code. */
 int websocket_feed(struct websocket *w, const char *data, size_t len, bool busy, struct buf *body,
                    size_t *used);
-/* Appends a close to w->reply, if none was sent. 0 or -ENOMEM. */
+/* Appends a close to w->reply, if none was sent. Returns 0 or -ENOMEM. */
 int websocket_close(struct websocket *w, uint16_t code);
 /* Writes the header of a whole frame with @len bytes and returns its length. */
 size_t websocket_head(uint8_t out[WEBSOCKET_HEAD], enum websocket_opcode opcode, size_t len);

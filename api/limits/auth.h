@@ -43,12 +43,12 @@ struct auth {
 /* No keys yet: auth_reload() reads them. @file, which outlives @a, may be NULL. */
 void auth_init(struct auth *a, const char *file);
 void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
-/* Reads the file again. 0; -ENOMEM, or -errno with @err, which names the line: the old keys
+/* Reads the file again. Returns 0; -ENOMEM, or -errno with @err, which names the line: the old keys
  * stay. */
 int auth_reload(struct auth *a, struct err *err);
 
 /* The number of the name behind the request's key, Authorization: Bearer KEY or x-api-key; 0 where
- * no keys are asked for. 0, or -EINVAL with @err, a 401. */
+ * no keys are asked for. Returns 0, or -EINVAL with @err, a 401. */
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
 /* Makes the key under which prefixes are shared: one for each name (of a tenant or a group, padded
  * with zeros) and salt, unknown outside. ISOLATION_SALTED is set if there is a salt. */

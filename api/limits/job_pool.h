@@ -26,6 +26,6 @@ int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock, bool
 void job_pool_deinit(struct job_pool *p);
 /* Abandons every job; the handle is closed when the last one has been told its end. */
 void job_pool_close(struct job_pool *p);
-/* Runs @j, whose run and done are set, for @t, which is charged. 0 or -ENOMEM. */
+/* Runs @j, whose run and done are set, for @t, which is charged. Returns 0 or -ENOMEM. */
 int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t);
 void job_pool_abandon(struct job_pool *p, struct job *j); /* like jobs_abandon() */

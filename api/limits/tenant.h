@@ -54,7 +54,7 @@ struct charge {
     bool runs;
 };
 
-/* Tenant 0 is `default`. They are payers beside the addresses of @payers. 0 or -ENOMEM. */
+/* Tenant 0 is `default`. They are payers beside the addresses of @payers. Returns 0 or -ENOMEM. */
 int tenants_init(struct tenants *ts, struct payers *payers);
 void tenants_deinit(struct tenants *ts); /* no generation has a charge, no connection a tenant */
 /* Takes over what the file says. On -ENOMEM nothing has changed. */

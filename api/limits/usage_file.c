@@ -41,8 +41,8 @@ static int lock(const char *path) {
     return r < 0 ? r : fd;
 }
 
-/* Reads the whole file into @out, which stays empty if there is none. 0 or -errno; -EFBIG: it is
- * larger than FILE_MAX. */
+/* Reads the whole file into @out, which stays empty if there is none. Returns 0 or -errno; -EFBIG:
+ * it is larger than FILE_MAX. */
 static int load(const char *path, struct buf *out) {
     CLEANUP(close_fd) int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct stat st;

@@ -11,6 +11,6 @@
 /* Adds the rows of @own, which may be none, to the file @path and to what is in *@out, which was
  * empty, all rows of the file. The file is not written where @own is empty. A file that is damaged
  * is renamed to PATH.damaged, and *@damaged is set. Runs on any thread; may wait for another
- * process. 0 or -errno, then nothing was added. */
+ * process. Returns 0 or -errno, then nothing was added. */
 int usage_file_add(const char *path, const struct usage_table *own, uint32_t today,
                    struct usage_table *out, bool *damaged);

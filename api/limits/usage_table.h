@@ -47,20 +47,20 @@ int64_t usage_next_month(int64_t unix_s);
 
 void usage_table_deinit(struct usage_table *t); /* empties it */
 /* Adds the counts of @row to the row of the same names and date. A table that has many rows already
- * puts new ones under the key and the model USAGE_OTHERS. 0 or -ENOMEM. */
+ * puts new ones under the key and the model USAGE_OTHERS. Returns 0 or -ENOMEM. */
 int usage_table_add(struct usage_table *t, const struct usage_row *row);
-/* Adds all rows of @from. 0 or -ENOMEM, with some of them added. */
+/* Adds all rows of @from. Returns 0 or -ENOMEM, with some of them added. */
 int usage_table_merge(struct usage_table *t, const struct usage_table *from);
 /* Sums up what is older than the last two months with rows at the day @today, and more where there
  * are too many rows; forgets what is older than the last 24 months with rows. The sums of each
- * tenant for today and for this month stay. 0 or -ENOMEM, and nothing changed. */
+ * tenant for today and for this month stay. Returns 0 or -ENOMEM, and nothing changed. */
 int usage_table_fold(struct usage_table *t, uint32_t today);
 /* Returns the sum of the rows of @tenant from the day @first on that are not later than @last. */
 struct usage_sum usage_table_sum(const struct usage_table *t, const char *tenant, uint32_t first,
                                  uint32_t last);
 
-/* Appends the text of @t to @out. 0 or -errno. */
+/* Appends the text of @t to @out. Returns 0 or -errno. */
 int usage_table_write(const struct usage_table *t, struct buf *out);
-/* Adds the rows of the @len bytes at @text, which usage_table_write() made. 0, -ENOMEM, or -EINVAL
- * with @err: a line is malformed, or the end is missing. */
+/* Adds the rows of the @len bytes at @text, which usage_table_write() made. Returns 0, -ENOMEM, or
+ * -EINVAL with @err: a line is malformed, or the end is missing. */
 int usage_table_read(struct usage_table *t, const char *text, size_t len, struct err *err);

@@ -435,7 +435,7 @@ static void on_read(struct job *j) {
         free(m);
 }
 
-/* Gives the body to the pool. 0 or -ENOMEM. */
+/* Gives the body to the pool. Returns 0 or -ENOMEM. */
 static int read_on_pool(struct exchange *x, struct manage *m) {
     struct create *c = calloc(1, sizeof(*c));
     int r = c ? 0 : -ENOMEM;
@@ -468,7 +468,7 @@ void ollama_create_serve(struct exchange *x, struct http *h) {
 
 /* ---- copy, delete ---- */
 
-/* Begins the operation of a path. 0 or negative with @err; then @t is not taken. */
+/* Begins the operation of a path. Returns 0 or negative with @err; then @t is not taken. */
 typedef int (*begin_fn)(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err);
 
 static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {

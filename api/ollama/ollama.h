@@ -14,7 +14,7 @@ struct gen_env;
 struct model;
 
 /* Translates @body to the body of a chat, or (*text) of a completion. *load: it asks for nothing
- * but loading the model. 0, -ENOMEM, or an error that names the field. */
+ * but loading the model. Returns 0, -ENOMEM, or an error that names the field. */
 int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err);
 /* A number of seconds, or a duration as Go writes it ("1h30m", "-1s"); false: it is neither. */

@@ -8,5 +8,5 @@
 struct err;
 struct yyjson_doc;
 
-/* Replaces *@body where it has functions, and sets *@found. 0, -ENOMEM, or a 400. */
+/* Replaces *@body where it has functions, and sets *@found. Returns 0, -ENOMEM, or a 400. */
 int functions_translate(struct yyjson_doc **body, bool *found, struct err *err);

@@ -77,7 +77,7 @@ static void on_gone(struct exchange *x) {
     exchange_end(detach(x->state));
 }
 
-/* Charges @n bytes more to the client. 0, or -EINVAL with @err. */
+/* Charges @n bytes more to the client. Returns 0, or -EINVAL with @err. */
 static int hold(struct vectors *e, uint64_t n, struct err *err) {
     if (conn_hold(e->exchange->conn, &e->held, e->held.n + n))
         return 0;
@@ -112,7 +112,7 @@ static void on_written(struct job *j) {
         free_vectors(e);
 }
 
-/* Answers when all results are there. 0 or -ENOMEM. */
+/* Answers when all results are there. Returns 0 or -ENOMEM. */
 static int answer(struct vectors *e) {
     assert(!e->writing && e->n_done == e->n_inputs);
     buf_init(&e->answer, VECTORS_ANSWER_MAX);

@@ -17,11 +17,11 @@ struct vectors;
 
 /* endpoint.form */
 struct vectors_form {
-    /* Takes the result of input @input from @g->vector, and stores what the answer needs as text
-     * or score of that input. 0, -ENOMEM, or -EDOM: the result is not valid. */
+    /* Takes the result of input @input from @g->vector, and stores what the answer needs as text or
+     * score of that input. Returns 0, -ENOMEM, or -EDOM: the result is not valid. */
     int (*take)(struct vectors *v, uint32_t input, struct gen *g);
-    /* The answer; all are there. On the pool where there are many. 0, -errno of buf_add(), or
-     * -ECANCELED in an abandoned job. */
+    /* The answer; all are there. On the pool where there are many. Returns 0, -errno of buf_add(),
+     * or -ECANCELED in an abandoned job. */
     int (*answer)(struct vectors *v, struct buf *b);
 };
 

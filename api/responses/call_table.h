@@ -22,7 +22,7 @@ struct call_table {
 void call_table_init(struct call_table *t, const uint64_t key[2]);
 void call_table_deinit(struct call_table *t); /* accepts a zeroed one */
 /* Remembers call @id of tool @name; both outlive the table. Of calls of the same id the last one
- * counts. 0, -ENOMEM, or -ENOSPC: there are CALL_TABLE_MAX. */
+ * counts. Returns 0, -ENOMEM, or -ENOSPC: there are CALL_TABLE_MAX. */
 int call_table_add(struct call_table *t, const char *id, const char *name);
 /* The tool that call @id is of; NULL: there is none. */
 const char *call_table_find(const struct call_table *t, const char *id, size_t len);

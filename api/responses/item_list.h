@@ -30,7 +30,8 @@ struct item_list {
 
 void item_list_init(struct item_list *l);   /* empty */
 void item_list_deinit(struct item_list *l); /* makes it empty, for further use */
-/* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. 0, -ENOMEM, or -EMSGSIZE. */
+/* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. Returns 0, -ENOMEM, or
+ * -EMSGSIZE. */
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len);
 
 /* Returns the number of items. */

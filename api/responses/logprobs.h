@@ -31,7 +31,7 @@ struct logprobs {
 
 void logprobs_init(struct logprobs *l);   /* empty */
 void logprobs_deinit(struct logprobs *l); /* accepts a zeroed one */
-/* Adds what @w's generation has counted since the last call. 0 or -errno. */
+/* Adds what @w's generation has counted since the last call. Returns 0 or -errno. */
 int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g);
 /* Returns the number of entries whose tokens end at or before byte @end of the content. */
 uint32_t logprobs_until(const struct logprobs *l, size_t end);

@@ -25,6 +25,6 @@ int items_put_own(const struct stored *s, const struct items_query *q, struct bu
 int items_put_one(const struct stored *s, const struct items_query *q, struct buf *out);
 /* About how much these look at, for stored_reply(). */
 size_t items_work(const struct stored *s);
-/* Copies the items of @s and of what it continues, but for the one with the id @id, to the input
- * of @out. 0, -ENOMEM, -ENOENT, or -ECANCELED. */
+/* Copies the items of @s and of what it continues, but for the one with the id @id, to the input of
+ * @out. Returns 0, -ENOMEM, -ENOENT, or -ECANCELED. */
 int items_copy_without(const struct stored *s, const char *id, struct stored_parts *out);

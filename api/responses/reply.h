@@ -21,7 +21,7 @@ struct items_query {
     char after[100]; /* "": from the beginning; or the id of the only one */
 };
 
-/* Appends the answer to @out. On any thread. 0 or -errno; -ECANCELED: it was abandoned;
+/* Appends the answer to @out. On any thread. Returns 0 or -errno; -ECANCELED: it was abandoned;
  * -ENOENT: there is no item query.after. */
 typedef int stored_write(const struct stored *s, const struct items_query *q, struct buf *out);
 

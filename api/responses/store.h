@@ -91,11 +91,11 @@ struct stored *stored_ref(struct stored *r); /* another reference */
 void store_use(struct stored *r);
 struct stored *stored_unref(struct stored *r); /* accepts NULL */
 /* Keeps a response, if it fits at all; older ones make room. @parent may be NULL. @parts are taken
- * over and left empty. 0 or -ENOMEM. */
+ * over and left empty. Returns 0 or -ENOMEM. */
 int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
               struct stored_parts *parts);
 /* Puts one with the id of @old and with @parts, which are taken over, in its place; it continues
- * @parent (NULL: nothing). 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
+ * @parent (NULL: nothing). Returns 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts);
 /* Has age looked at from here on. The loop's thread, before anything is added. */
 void store_watch(struct store *s);

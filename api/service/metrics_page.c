@@ -177,7 +177,8 @@ static void set_labels(char out[300], const char *model) {
     snprintf(out + n, 300 - n, "\",engine=\"0\"");
 }
 
-/* The first model, and of the others those that were loaded once. 0 or -ENOMEM; page_deinit(). */
+/* The first model, and of the others those that were loaded once. Returns 0 or -ENOMEM;
+ * page_deinit(). */
 static int page_init(struct page *p, const struct gen_env *env) {
     for (const struct list *l = env->models.list.next;
          l != &env->models.list && p->n < MODELS_SHOWN; l = l->next) {

@@ -88,7 +88,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
     return size * n;
 }
 
-/* Makes the handle with all that is the same for each request. 0 or -ENOMEM. */
+/* Makes the handle with all that is the same for each request. Returns 0 or -ENOMEM. */
 static int open_curl(struct otlp *o) {
     char host[sizeof(o->to.host) + 8], url[sizeof(o->to) + 16];
     const struct endpoint *to = &o->to;

@@ -15,9 +15,10 @@ struct trace_span;
 
 #define OTLP_WHY 160
 
-/* Checks that @endpoint is http[s]://HOST[:PORT][/PATH] or unix:/PATH. 0, or -errno with @err. */
+/* Checks that @endpoint is http[s]://HOST[:PORT][/PATH] or unix:/PATH. Returns 0, or -errno with
+ * @err. */
 int otlp_check(const char *endpoint, struct err *err);
-/* To an endpoint that was checked. 0, -ENOMEM, or -errno where no thread can be made. */
+/* To an endpoint that was checked. Returns 0, -ENOMEM, or -errno where no thread can be made. */
 int otlp_new(struct otlp **out, const char *endpoint);
 /* The port that spans name as the server's. Before the first span. */
 void otlp_set_port(struct otlp *o, int port);

@@ -36,7 +36,7 @@ struct service {
     uint32_t n_long;      /* since then */
 };
 
-/* Makes the service of @env and @http, which outlive it; @s is zeroed. 0 or -errno. */
+/* Makes the service of @env and @http, which outlive it; @s is zeroed. Returns 0 or -errno. */
 int service_init(struct service *s, struct gen_env *env, struct http_server *http);
 void service_start(struct service *s);  /* opens the handles on the loop */
 void service_close(struct service *s);  /* closes them */
@@ -59,5 +59,5 @@ void sleep_serve(struct exchange *x, struct http *h);
 void wake_up_serve(struct exchange *x, struct http *h);
 void sleeping_serve(struct exchange *x, struct http *h);
 void usage_serve(struct exchange *x, struct http *h);
-/* Writes the usage of all keys and the quotas of all tenants as JSON. 0 or -errno. */
+/* Writes the usage of all keys and the quotas of all tenants as JSON. Returns 0 or -errno. */
 int service_put_usage(const struct gen_env *env, struct buf *out);

@@ -25,7 +25,7 @@ static int named_model(const struct exchange *x, const struct http *h, struct mo
     return *out ? 0 : models_unknown(env_of(x), name, strlen(name), err);
 }
 
-/* Checks the right and finds the model. 0, or negative after an answer. */
+/* Checks the right and finds the model. Returns 0, or negative after an answer. */
 static int begin(struct exchange *x, const struct http *h, struct model **out) {
     struct err err = {0};
     int r = models_check_right(x, &err);

@@ -36,6 +36,7 @@ void trace_read_head(struct trace_parent *p, const struct http *h);
 /* @x of the tenant ("": none), which generates, has ended at @now by the api's clock. */
 void trace_span_init(struct trace_span *s, const struct exchange *x, const char *tenant,
                      int64_t now);
-/* Appends an ExportTraceServiceRequest of @n spans, whose ids are drawn here. 0 or -errno. */
+/* Appends an ExportTraceServiceRequest of @n spans, whose ids are drawn here. Returns 0 or
+ * -errno. */
 int trace_write(struct buf *out, const struct trace_origin *from, const struct trace_span *spans,
                 uint32_t n);

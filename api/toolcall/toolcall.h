@@ -137,8 +137,8 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
 struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p); /* accepts NULL */
 DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
 
-/* The next bytes of the output. 0, -ENOMEM, or what the sink returned; then the parser is of no
- * more use. Linear in the bytes, however they are cut. */
+/* The next bytes of the output. Returns 0, -ENOMEM, or what the sink returned; then the parser is
+ * of no more use. Linear in the bytes, however they are cut. */
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx);
 /* Ends the input; nothing may be fed afterwards. Open calls end with `complete` false. Returns like
@@ -169,8 +169,8 @@ struct toolcall_force {
 };
 
 /* The calls of one message as a node of grammar/constraint.h, so that what is generated under it is
- * read by this format's parser as calls whose arguments fit. 0, -ENOMEM, or -EINVAL with @err: a
- * schema or name cannot be written in this format. */
+ * read by this format's parser as calls whose arguments fit. Returns 0, -ENOMEM, or -EINVAL with
+ * @err: a schema or name cannot be written in this format. */
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
                    struct err *err);
 /* The strings after which a model that is free has begun a call, in order; NULL at their end. */
@@ -193,7 +193,7 @@ struct toolcall_marks {
 bool toolcall_can_write(const struct toolcall_format *f);
 /* Appends the calls of one message, [{"function": {"name": .., "arguments": ..}}, ..], to @out as
  * the model would have written them, and to @own the bytes of it that are the format's literals.
- * 0, -ENOMEM, -EMSGSIZE. */
+ * Returns 0, -ENOMEM, -EMSGSIZE. */
 int toolcall_write_calls(const struct toolcall_format *f, yyjson_mut_val *calls, struct buf *out,
                          struct toolcall_marks *own);
 

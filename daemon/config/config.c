@@ -18,7 +18,7 @@
 
 /* ---- values ---- */
 
-/* A copy of @text in place of *@at. 0 or -ENOMEM: *@at is as it was. */
+/* A copy of @text in place of *@at. Returns 0 or -ENOMEM: *@at is as it was. */
 static int set_string(char **at, const char *text) {
     char *copy = strdup(text);
 
@@ -37,8 +37,8 @@ static void clear_list(char **list) {
     }
 }
 
-/* The entries of @text in place of those of @list. 0 or -errno with @err, and then @list is cut
- * short. */
+/* The entries of @text in place of those of @list. Returns 0 or -errno with @err, and then @list is
+ * cut short. */
 static int set_list(char **list, const char *text, const char *key, struct err *err) {
     uint32_t n = 0;
 
@@ -133,7 +133,7 @@ static struct size_text size_text(uint64_t v) {
     return t;
 }
 
-/* Stores @text if it is a number, or size, in the range of @o. 0 or -EINVAL with @err. */
+/* Stores @text if it is a number, or size, in the range of @o. Returns 0 or -EINVAL with @err. */
 static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
     uint64_t v;
 
@@ -164,7 +164,7 @@ static int check_shell(const struct option *o, const char *text, struct err *err
     return 0;
 }
 
-/* Gives @o the value @text, checked. 0 or -errno with @err, which may be NULL: nothing has
+/* Gives @o the value @text, checked. Returns 0 or -errno with @err, which may be NULL: nothing has
  * changed. */
 static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
     char *at = (char *)c + o->offset;

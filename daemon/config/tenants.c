@@ -107,7 +107,7 @@ static int set_weight(struct reading *r, const struct key *k, char *at, const ch
     return 0;
 }
 
-/* The number of the class, as api_tenant.class has it. 0 or -EINVAL with r->err. */
+/* The number of the class, as api_tenant.class has it. Returns 0 or -EINVAL with r->err. */
 static int set_class(struct reading *r, const struct key *k, char *at, const char *text) {
     static const char *const names[] = {"normal", "interactive", "batch"};
 
@@ -146,8 +146,8 @@ static uint32_t *count_of(const struct key *k, struct api_tenant *t) {
     return k->type == KEY_NAMES ? &t->n_keys : k->type == KEY_UIDS ? &t->n_uids : &t->n_models;
 }
 
-/* One entry of the list `keys`, `uids` or `models`. 0 or -EINVAL with r->err: it is not one, or is
- * another tenant's. */
+/* One entry of the list `keys`, `uids` or `models`. Returns 0 or -EINVAL with r->err: it is not
+ * one, or is another tenant's. */
 static int add_item(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *item) {
     uint32_t *n = count_of(k, t);

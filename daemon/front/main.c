@@ -189,7 +189,7 @@ static void drain_from_admin(void *front) {
 /* ---- reloading ---- */
 
 /* Takes the reloadable options of @next over, and names every other one that differs, also to
- * @later unless that is NULL. 0 or -errno. */
+ * @later unless that is NULL. Returns 0 or -errno. */
 static int apply_reload(struct front *f, const struct config *next, struct json *later) {
     int r;
 
@@ -534,8 +534,8 @@ static int open_admin(struct front *f) {
     return admin_new(&f->admin, &o);
 }
 
-/* Opens all parts in the order of their dependence and starts the first worker. 0 or -errno with
- * @err. */
+/* Opens all parts in the order of their dependence and starts the first worker. Returns 0 or -errno
+ * with @err. */
 static int open_front(struct front *f, struct err *err) {
     const struct takeover_opts t = {
         .loop = &f->loop,

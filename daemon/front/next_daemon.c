@@ -113,7 +113,7 @@ static void on_next_failed(void *ctx, const char *why) {
     admin_upgrade_over(f->admin, 0, why);
 }
 
-/* Checks that the next daemon can run beside this one now. 0, or -EINVAL with @err. */
+/* Checks that the next daemon can run beside this one now. Returns 0, or -EINVAL with @err. */
 static int check_upgrade(struct front *f, struct err *err) {
     const char *changing = models_changing(f->models);
 

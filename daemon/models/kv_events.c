@@ -437,8 +437,8 @@ const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
 
 /* ---- replays ---- */
 
-/* One reply to the peer of @r: an empty frame, the number, the batch. 0; -EAGAIN: it has no room;
- * -EHOSTUNREACH: it is gone. */
+/* One reply to the peer of @r: an empty frame, the number, the batch. Returns 0; -EAGAIN: it has no
+ * room; -EHOSTUNREACH: it is gone. */
 static int reply(struct kv_events *e, const struct replay *r, uint64_t number, const void *data,
                  size_t len) {
     uint8_t bytes[8];
@@ -553,7 +553,7 @@ static void on_router(uv_poll_t *poll, int status, int events) {
         on_turn(&e->turn);
 }
 
-/* Binds what is not bound yet. 0, or -1 with the reason in zmq_errno(). */
+/* Binds what is not bound yet. Returns 0, or -1 with the reason in zmq_errno(). */
 static int bind_all(struct kv_events *e) {
     if (!e->pub_bound && e->zmq.bind(e->pub, e->opts.endpoint) < 0)
         return -1;
@@ -590,7 +590,8 @@ static void close_sockets(struct kv_events *e) {
     e->router = e->pub = NULL;
 }
 
-/* Opens the sockets. 0, or -errno, after which close_sockets() closes those that were opened. */
+/* Opens the sockets. Returns 0, or -errno, after which close_sockets() closes those that were
+ * opened. */
 static int open_sockets(struct kv_events *e) {
     int queue = QUEUE_MAX, one = 1, fd, zero = 0;
     size_t size = sizeof(fd);

@@ -64,7 +64,7 @@ void kvdisk_unlock(int fd) {
     flock(fd, LOCK_UN);
 }
 
-/* Locks like kvdisk_lock(), but waits for a worker to end. 0, -EAGAIN with @err. */
+/* Locks like kvdisk_lock(), but waits for a worker to end. Returns 0, -EAGAIN with @err. */
 static int wait_lock(int fd, const char *path, struct err *err) {
     const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
 
@@ -81,7 +81,8 @@ static int wait_lock(int fd, const char *path, struct err *err) {
     return -EAGAIN;
 }
 
-/* Draws the secret; it is in place only when it is on the disk whole. 0 or -errno with @err. */
+/* Draws the secret; it is in place only when it is on the disk whole. Returns 0 or -errno with
+ * @err. */
 static int make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
     CLEANUP(closep)

@@ -574,7 +574,7 @@ static void describe(struct served *s) {
 }
 
 /* Makes the workers of @s, without starting one, and describes the model as far as that is possible
- * before its file is opened. 0 or -errno with @err. */
+ * before its file is opened. Returns 0 or -errno with @err. */
 static int prepare(struct served *s, struct err *err) {
     struct models *m = s->of;
 

@@ -69,7 +69,7 @@ static bool is_made(const char *path) {
 
 /* ---- files ---- */
 
-/* In place at once, or not at all. 0 or -errno. */
+/* In place at once, or not at all. Returns 0 or -errno. */
 static int write_file(const char *path, const char *text, size_t len) {
     char part[1300];
     int r = 0;
@@ -251,7 +251,7 @@ static int put_preset(const struct preset_change *p, const struct buf *text, str
     return r;
 }
 
-/* Writes the texts and the preset with the options @c. 0 or -errno. */
+/* Writes the texts and the preset with the options @c. Returns 0 or -errno. */
 static int put_all(const struct preset_change *p, struct config *c, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
 

@@ -217,8 +217,8 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     }
 }
 
-/* Starts weftctl with @args, its name being the first, for model @name. 0 or -errno with @err; then
- * @t is not taken. */
+/* Starts weftctl with @args, its name being the first, for model @name. Returns 0 or -errno with
+ * @err; then @t is not taken. */
 static int start(struct models *m, char **args, const char *name, struct api_task *t,
                  struct err *err) {
     struct pull *p = calloc(1, sizeof(*p));

@@ -200,8 +200,8 @@ static void withdraw(struct served *s) {
     m->served[m->n - 1] = s; /* models that are replaced or gone stand last */
 }
 
-/* Adds a model behind the served models and before those that are replaced or gone. 0 or -errno
- * with @err. */
+/* Adds a model behind the served models and before those that are replaced or gone. Returns 0 or
+ * -errno with @err. */
 static int add_found(struct models *m, struct found *f, struct err *err) {
     int r = models_add(m, &f->config, f->name, f->bytes);
 

@@ -118,7 +118,7 @@ static void on_progress(void *ctx, const char *what, double fraction) {
         chan_send(&w->chan, MSG_PROGRESS, w->out.data, (uint32_t)w->out.len);
 }
 
-/* Sends HELLO and waits for OPEN. 0 or a negative errno. */
+/* Sends HELLO and waits for OPEN. Returns 0 or a negative errno. */
 static int handshake(struct worker *w, struct chan_frame *f) {
     struct msg_hello hello = {.magic = MSG_MAGIC, .version = MSG_VERSION};
     int r;
@@ -244,7 +244,8 @@ struct engine_opts worker_draft_opts(const struct config *c) {
 }
 
 /* Opens the model, with its block in a file of its own where that is there, and its draft model,
- * which comes first where the model takes all that a device has left. 0 or -errno with @err. */
+ * which comes first where the model takes all that a device has left. Returns 0 or -errno with
+ * @err. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     struct engine_opts *o = &w->config.engine;
 
@@ -351,7 +352,8 @@ static int open_wake(struct worker *w) {
     return add_wake(w, sched_fd(w->sched));
 }
 
-/* DISK_USE; a file that is left is closed by that, and taken out of wake_fd. 0 or -errno. */
+/* DISK_USE; a file that is left is closed by that, and taken out of wake_fd. Returns 0 or
+ * -errno. */
 static int use_disk(struct worker *w) {
     bool uses = sched_uses_disk(w->sched);
 
@@ -373,7 +375,7 @@ static void tell_left(struct worker *w) {
         w->leaves_disk = false;
 }
 
-/* Completes the options of the scheduler and opens it. 0 or -errno. */
+/* Completes the options of the scheduler and opens it. Returns 0 or -errno. */
 static int new_sched(struct worker *w, const struct msg_open *m) {
     TRY(compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page));
     struct sched_opts *o = &w->config.sched;
@@ -423,7 +425,7 @@ static int warm_up(struct worker *w) {
 }
 
 /* Makes the loaded model independent of its file. The reference backend computes from the file's
- * own layout and therefore gets a copy. 0 or -ENOMEM. */
+ * own layout and therefore gets a copy. Returns 0 or -ENOMEM. */
 static int leave_file(const struct worker *w, struct gguf *file) {
     if (!file)
         return 0;
@@ -464,7 +466,7 @@ static int send_ready(struct worker *w) {
     return chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
 }
 
-/* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
+/* Takes every frame that has arrived. Returns 0, or a negative errno when the channel is dead. */
 static int drain(struct worker *w) {
     const struct msg_served *served;
     struct msg_picture picture;
@@ -520,7 +522,7 @@ static void ask_for_pictures(struct worker *w) {
 }
 
 /* Sends changes of the prefix cache while nothing else waits in the channel; with @all until all
- * are sent. 0 or -errno. */
+ * are sent. Returns 0 or -errno. */
 static int send_blocks(struct worker *w, bool all) {
     int r = 0;
 
@@ -647,14 +649,14 @@ static int serve(struct worker *w) {
     }
 }
 
-/* Reads the options that the front has sent. 0 or -errno. */
+/* Reads the options that the front has sent. Returns 0 or -errno. */
 static int read_options(struct worker *w, struct str packed) {
     TRY(config_init(&w->config));
     return config_unpack(&w->config, packed.data, packed.len);
 }
 
 /* The last @n_draft of the @n shards at @fds are the draft model's; the projector, where there is
- * one, is behind them. 0 or -errno, -EPROTO: no shard is the model's. */
+ * one, is behind them. Returns 0 or -errno, -EPROTO: no shard is the model's. */
 static int open_files(struct worker *w, const int *fds, uint32_t n, const struct msg_open *m,
                       struct err *err) {
     uint32_t n_draft = m->n_draft_shards;

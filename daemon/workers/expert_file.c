@@ -27,7 +27,7 @@ static void name_path(struct expert_file *f) {
     snprintf(f->path, sizeof(f->path), "%s/experts-%s", state, print);
 }
 
-/* Copies the whole of @from, from its beginning. 0 or -errno. */
+/* Copies the whole of @from, from its beginning. Returns 0 or -errno. */
 static int copy(int to, int from) {
     off_t at = 0;
     ssize_t n;

@@ -424,8 +424,8 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
 
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
  * program is this one whatever its path is by now, and not named by a descriptor, whose number may
- * be one of those. 0 or -errno; with process_open set on_process_closed() will be called, also
- * after an error. */
+ * be one of those. Returns 0 or -errno; with process_open set on_process_closed() will be called,
+ * also after an error. */
 static int spawn(struct workers *w) {
     struct workers_fds fds;
     char shards[16];

@@ -101,8 +101,8 @@ struct workers_fds {
     uint32_t n, n_shards;
 };
 
-/* Lists the descriptors of the next worker, whose end of the channel is @channel. 0; -E2BIG: too
- * many shards. */
+/* Lists the descriptors of the next worker, whose end of the channel is @channel. Returns 0;
+ * -E2BIG: too many shards. */
 int workers_list_fds(struct workers *w, int channel, struct workers_fds *out);
 /* Packs OPEN: the options of section [engine] and the values that only the front knows. Returns 0
  * or -errno. */

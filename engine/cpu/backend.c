@@ -277,7 +277,8 @@ static const struct mat *packed_of(const struct be *b, const struct tensor *t) {
     return NULL;
 }
 
-/* Matrix @i of an op, with its scale and bias, and room for its activations. 0 or -errno. */
+/* Matrix @i of an op, with its scale and bias, and room for its activations. Returns 0 or
+ * -errno. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
     const struct mat *same = packed_of(b, op->w[i]);
@@ -351,7 +352,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
-/* Gates, ups and downs of all experts. 0 or -errno; close() frees what there is. */
+/* Gates, ups and downs of all experts. Returns 0 or -errno; close() frees what there is. */
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
@@ -586,7 +587,7 @@ static struct be *close_backend(struct be *b) {
     return NULL;
 }
 
-/* Opens all parts of a backend whose shape and sizes are known. 0 or -errno with @err. */
+/* Opens all parts of a backend whose shape and sizes are known. Returns 0 or -errno with @err. */
 static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     int r;
 

@@ -114,8 +114,8 @@ static inline const uint8_t *mat_panel(const struct mat *m, uint32_t i) {
     return m->data + i * m->panel_bytes;
 }
 
-/* Chooses the layout: fills all but data, scale and bias. 0, or -EINVAL with @err for a format that
- * has no panels. */
+/* Chooses the layout: fills all but data, scale and bias. Returns 0, or -EINVAL with @err for a
+ * format that has no panels. */
 int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
 /* Repacks 16 rows of @t; lossless. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);

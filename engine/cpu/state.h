@@ -141,7 +141,7 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
 
 /* be_ops.picks. */
 const uint64_t *experts_picks(const struct be *b);
-/* Buffers for a mixture of experts; 0 at once when the model has none. 0 or -ENOMEM. */
+/* Buffers for a mixture of experts; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int experts_open(struct be *b);
 /* Room for tiles of this kind and width. */
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
@@ -160,7 +160,7 @@ void attend_run(struct step *s, const struct model_op *op);
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
-/* Buffers for latent attention; 0 at once when the model has none. 0 or -ENOMEM. */
+/* Buffers for latent attention; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int mla_open(struct be *b);
 /* Takes the matrices of all heads that @t holds. 0 or -errno. */
 int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err);
@@ -202,22 +202,22 @@ int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *
 /* Returns the values of state @state that are not those of layers. */
 float *recurrent_more(const struct be *b, uint32_t state);
 
-/* Buffers for a block drafter; 0 at once when the model has none. 0 or -ENOMEM. */
+/* Buffers for a block drafter; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int blocks_open(struct be *b);
 int ops_block_in(struct step *s, const struct model_op *op);
 int ops_block_out(struct step *s, const struct model_op *op);
 int ops_select(struct step *s, const struct model_op *op);
 int ops_chain(struct step *s, const struct model_op *op);
 
-/* Buffers for residual streams; 0 at once when the model has none. 0 or -ENOMEM. */
+/* Buffers for residual streams; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int streams_open(struct be *b);
 
-/* Buffers for sparse attention; 0 at once when the model has none. 0 or -ENOMEM. */
+/* Buffers for sparse attention; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int sparse_open(struct be *b, uint32_t max_context);
 /* Returns the bits of the keys that row @row sees, by position, from the INDEX op before. */
 const uint32_t *sparse_seen(const struct be *b, uint32_t row);
 
-/* Buffers for condensed keys; 0 at once when the model has none. 0 or -ENOMEM. */
+/* Buffers for condensed keys; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int condensed_open(struct be *b, uint32_t max_context);
 
 /* Returns @size zeroed bytes until be_release(), in huge pages where possible. Without memory this

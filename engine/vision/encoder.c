@@ -23,7 +23,7 @@ static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
     return p->side ? side * side : MAX(rows, side * side);
 }
 
-/* Reads the header, and what follows from it and from the options. 0 or -errno. */
+/* Reads the header, and what follows from it and from the options. Returns 0 or -errno. */
 static int prepare(struct image_encoder *e, const struct gguf *file,
                    const struct image_encoder_opts *opts, struct err *err) {
     e->ops = opts->device ? opts->device : find_backend(opts->backend, err);

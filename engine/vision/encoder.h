@@ -30,15 +30,15 @@ struct image_encoder_opts {
     struct be *be;
 };
 
-/* Opens the projector in @file, which must stay open. 0, -ENOMEM, or -EINVAL with @err: a kind, a
- * key or a tensor that is missing or not as the kind has it. */
+/* Opens the projector in @file, which must stay open. Returns 0, -ENOMEM, or -EINVAL with @err: a
+ * kind, a key or a tensor that is missing or not as the kind has it. */
 int image_encoder_new(struct image_encoder **out, const struct gguf *file,
                       const struct image_encoder_opts *opts, struct err *err);
 struct image_encoder *image_encoder_free(struct image_encoder *e);
 DEFINE_FREEP(struct image_encoder, image_encoder)
 
 /* Computes a few patches up to the first layer on @e and on the reference backend. *error is the
- * largest difference, relative to the largest value. 0 or -errno. */
+ * largest difference, relative to the largest value. Returns 0 or -errno. */
 int image_encoder_prove(struct image_encoder *e, const struct gguf *file, double *error,
                         struct err *err);
 
@@ -64,8 +64,8 @@ uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_
 int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                         float *out, struct err *err);
 /* Computes pieces until at least @work multiply-adds are done; one piece at least. *left is the
- * work that is left; 0: @out is complete. The pieces change no bit. 0, or -EIO: the device is lost,
- * and the picture with it. */
+ * work that is left; 0: @out is complete. The pieces change no bit. Returns 0, or -EIO: the device
+ * is lost, and the picture with it. */
 int image_encoder_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 /* Drops the picture under way, if any. */
 void image_encoder_end(struct image_encoder *e);

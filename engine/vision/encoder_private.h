@@ -113,7 +113,7 @@ struct image_encoder {
     struct vis_cursor under_way;
 };
 
-/* Allocates the buffers; finds, checks and loads all tensors. 0 or -errno. */
+/* Allocates the buffers; finds, checks and loads all tensors. Returns 0 or -errno. */
 int vis_load(struct image_encoder *e, const struct gguf *file,
              const struct image_encoder_opts *opts, struct err *err);
 

@@ -27,7 +27,7 @@ struct vis_host {
     } * buffers;
 };
 
-/* Allocates qkv, once the functions are set. 0 or -ENOMEM; vis_host_close() frees all. */
+/* Allocates qkv, once the functions are set. Returns 0 or -ENOMEM; vis_host_close() frees all. */
 int vis_host_open(struct vis_host *h, const struct vis_sizes *sizes);
 void vis_host_close(struct vis_host *h);
 uint64_t vis_host_bytes(const struct vis_sizes *sizes);

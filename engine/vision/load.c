@@ -356,7 +356,7 @@ static void load_all(struct loader *l) {
     bind_rest(&l->b);
 }
 
-/* The width between the products of the merger, 1 where there are none. 0 or -EINVAL. */
+/* The width between the products of the merger, 1 where there are none. Returns 0 or -EINVAL. */
 static int read_hidden(struct image_encoder *e, const struct gguf *file, struct err *err) {
     const char *name =
         e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL ? "mm.0.weight"

@@ -86,7 +86,7 @@ struct vis_ops {
     /* Copies @n_rows rows of @n values to the host, @stride values apart. */
     void (*get)(struct vis_be *b, const float *from, uint32_t n_rows, uint32_t n, float *to,
                 size_t stride);
-    /* Waits for all that was called. 0, or -EIO: a device is lost, and so are the rows. */
+    /* Waits for all that was called. Returns 0, or -EIO: a device is lost, and so are the rows. */
     int (*end)(struct vis_be *b);
 };
 

@@ -18,7 +18,7 @@ static uint32_t side_of(const struct image_encoder *e, uint32_t most) {
     return MAX(n / 2 * 2, 1u);
 }
 
-/* Computes the first layer's rows of @rgb to @out. 0 or -EIO. */
+/* Computes the first layer's rows of @rgb to @out. Returns 0 or -EIO. */
 static int first_layer(struct image_encoder *e, const uint8_t *rgb, uint32_t width, uint32_t height,
                        float *out) {
     uint32_t n = width * height, patch = e->p.patch;

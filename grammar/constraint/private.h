@@ -68,10 +68,10 @@ struct constraint {
     uint32_t *to_trigger; /* for each node: tokens that complete a trigger (ending.c) */
 };
 
-/* Fills first, crossing, first_done, done and longest. 0, -ENOMEM, -EINVAL with @err when there are
- * too many. */
+/* Fills first, crossing, first_done, done and longest. Returns 0, -ENOMEM, -EINVAL with @err when
+ * there are too many. */
 int crossing_find(struct constraint *c, struct err *err);
-/* Fills distance and to_trigger. 0, -ENOMEM. */
+/* Fills distance and to_trigger. Returns 0, -ENOMEM. */
 int ending_find(struct constraint *c);
 
 /* ---- one request */

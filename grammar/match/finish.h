@@ -65,7 +65,7 @@ static inline uint32_t finish_times(uint32_t n, uint32_t x) {
 
 struct closing;
 
-/* Scratch memory of one request's masks. 0 or -ENOMEM. */
+/* Scratch memory of one request's masks. Returns 0 or -ENOMEM. */
 int closing_new(struct closing **out);
 struct closing *closing_free(struct closing *k); /* accepts NULL */
 size_t closing_memory(const struct closing *k);  /* bytes of @k itself */

@@ -50,7 +50,8 @@ struct trie {
     uint32_t max_len;
 };
 
-/* Sorts @v. Empty strings are left out. 0, -ENOMEM, -EINVAL (more than 65535 equal strings). */
+/* Sorts @v. Empty strings are left out. Returns 0, -ENOMEM, -EINVAL (more than 65535 equal
+ * strings). */
 int trie_init(struct trie *t, struct trie_string *v, uint32_t n);
 /* Fills trie_node.kind, the first kind that has all texts below the node, and `below`. 0 or
  * -ENOMEM. */

@@ -39,7 +39,7 @@ struct shorts {
     uint8_t *bytes;
     uint32_t first[FREE_CHARS_MAX + 2], at[FREE_CHARS_MAX + 2];
 };
-/* Fills @s from the tokens whose bits are set. 0 or -ENOMEM; free it in either case. */
+/* Fills @s from the tokens whose bits are set. Returns 0 or -ENOMEM; free it in either case. */
 int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short);
 void shorts_deinit(struct shorts *s);
 const struct shorts *vocab_shorts(const struct grammar_vocab *v);

@@ -153,5 +153,5 @@ struct template {
 };
 
 /* parser.c: fills @t, whose arena is initialized and which the caller frees in any case. @source is
- * copied. 0, or negative with @err, which names the line. */
+ * copied. Returns 0, or negative with @err, which names the line. */
 int parser_parse(struct template *t, const char *source, size_t len, struct err *err);

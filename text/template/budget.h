@@ -38,7 +38,7 @@ struct render {
 
 /* Sets the error, with the template's line before it; the first failure stays. Always negative. */
 int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
-/* Pays for @steps evaluations. 0, or negative with the error set when the fuel is spent. */
+/* Pays for @steps evaluations. Returns 0, or negative with the error set when the fuel is spent. */
 int render_charge(struct render *rd, uint64_t steps);
 /* Charges for copying or comparing @bytes. */
 int render_charge_bytes(struct render *rd, size_t bytes);

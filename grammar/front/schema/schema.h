@@ -224,7 +224,7 @@ struct name_rules {
     bool allowed;
     uint64_t some; /* bit i: the name can be the one that f->some[i] requires */
 };
-/* Collects the rules that apply to the member @name. 0 or -errno. */
+/* Collects the rules that apply to the member @name. Returns 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
 /* A member with a name that is not in @declared (in quotes; @plain_key is the same for
  * keys_plain()). NULL: there is none, or the build has failed. @some[i]: one that satisfies
