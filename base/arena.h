@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * arena - memory of one request: allocated piece by piece, freed at once. It has a limit, since
- * what is put into it comes from a client.
+ * arena - memory of one request: allocated piece by piece, freed at once. It has a limit, because
+ * its content comes from a client.
  */
 
 #include <stdbool.h>
@@ -10,8 +10,8 @@
 
 struct arena_chunk;
 
-/* Invariant: used <= max; used is what was handed out, rounded up to the alignment. One thread at a
- * time. */
+/* Invariant: used <= max; used is the sum of the allocated pieces, each rounded up to the
+ * alignment. For one thread at a time. */
 struct arena {
     struct arena_chunk *chunks;
     size_t used, max; /* bytes */
@@ -28,5 +28,5 @@ void arena_deinit(struct arena *a);
 void *arena_alloc(struct arena *a, size_t size);
 /* Allocates an array of @n elements of @size bytes; NULL also when the product overflows. */
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);
-/* A copy of the @n bytes at @s with a NUL behind them; NULL as above. */
+/* Returns a copy of the @n bytes at @s with a NUL behind them; NULL as arena_alloc(). */
 char *arena_strndup(struct arena *a, const char *s, size_t n);

@@ -5,8 +5,8 @@
  *
  * A frame is a header {u32 length of the payload, u16 type, u16 zero} and the payload, 8-byte
  * aligned in memory on both sides. The two processes are the same executable on the same machine,
- * so integers travel in host order. A frame over the limit, a non-zero third field or a closed
- * peer makes the channel dead: -EPROTO or -EPIPE from then on.
+ * so integers travel in host order. A frame over the limit, a non-zero third field or a closed peer
+ * makes the channel dead: all functions then return -EPROTO or -EPIPE.
  *
  * Writing never blocks: chan_send() queues up to a limit and answers CHAN_FULL beyond it (the
  * caller skips: events are cumulative). Reading is by chan_recv() after poll says readable, or
@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include "base/buf.h"
 
-#define CHAN_FULL 1  /* chan_send: the queue is full, nothing was taken */
+#define CHAN_FULL 1  /* chan_send: the queue is full, the frame was not queued */
 #define CHAN_EMPTY 1 /* chan_recv: no whole frame yet */
 
 /* A message as chan_recv() returns it. */
@@ -49,7 +49,7 @@ void chan_deinit(struct chan *c);
 int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len);
 /* Writes as much as the socket accepts: 0, also when frames remain, or -errno. */
 int chan_flush(struct chan *c);
-/* Frames are queued: poll for POLLOUT. */
+/* Returns true if frames are queued: poll for POLLOUT then. */
 bool chan_wants_write(const struct chan *c);
 /* Reads the next frame: 0, CHAN_EMPTY or -errno. Frames that arrived before the peer closed come
  * first. */

@@ -13,12 +13,12 @@ struct clock {
     int64_t (*now_ns)(struct clock *);
 };
 
-/* Nanoseconds since an arbitrary start; never goes back. */
+/* Returns the nanoseconds since an arbitrary start; never goes back. */
 static inline int64_t clock_now(struct clock *c) {
     return c->now_ns(c);
 }
 
-/* The machine's CLOCK_MONOTONIC. Static; any thread may read it. */
+/* Returns the clock of the machine's CLOCK_MONOTONIC. Static; any thread may read it. */
 struct clock *clock_monotonic(void);
 
 /* Stands still until its owner adds to `ns`. */

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * err - the text that travels up to a client or an operator beside a negative return value. It is
- * filled at the one spot that knows what is wrong; the layers above pass it on unchanged.
+ * err - the text for a client or an operator that accompanies a negative return value. The function
+ * that finds the error fills it; its callers pass it on unchanged.
  */
 
 #include "base/util.h"
 
-/* Zeroed: nothing was wrong. */
+/* Zeroed: no error. */
 struct err {
     int status;        /* HTTP status; 0: not meant for a client */
     char param[64];    /* the offending field ("messages[3].role"), or "" */

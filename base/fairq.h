@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * fairq - who runs next when tenants share a few places: start-time fair queueing. A tenant's
- * virtual time is the time that its items have run, divided by its weight; the waiting tenant with
- * the least is next, and of its items the one that has run fewest quanta: another thread takes over
- * once a quantum, not at each pause, for each time costs caches and a wake-up beside other tenants'
- * threads. A tenant that comes back from idleness begins at most FAIRQ_CREDIT_NS before those that
- * are there. So what a tenant asks for now and then runs at once, in the middle of another's long
- * work, and absence earns no more.
+ * fairq - decides which item runs next when tenants share a few places: start-time fair queueing. A
+ * tenant's virtual time is the time that its items have run, divided by its weight. The waiting
+ * tenant with the least virtual time is next, with that of its items that has run the fewest
+ * quanta: items of a tenant change once per quantum and not at each pause, because each change
+ * costs cache misses and a wake-up. A tenant that returns from idleness begins at most
+ * FAIRQ_CREDIT_NS before the active tenants. An occasional short job of a tenant therefore runs at
+ * once, in the middle of another tenant's long work, and absence earns no more credit than that.
  *
  *            next                end
  *     NEW ─────────> RUNNING ─────────> out
@@ -16,11 +16,11 @@
  *      '-> out: withdrawn
  *
  * An item that has begun holds one of n_slots (a thread, with its stack) until it ends, and one of
- * n_places while it runs. One tenant never has all places when there is more than one, and begins a
- * further item only while it has fewer slots than a quarter of the free ones: the more are taken,
- * the fewer one tenant can add.
+ * n_places while it runs. A tenant never has all places if there is more than one, and begins a
+ * further item only while it has fewer slots than a quarter of the free ones: the more slots are
+ * taken, the fewer a tenant can add.
  *
- * Not thread-safe, and without a clock: the caller locks and measures.
+ * Not thread-safe, and without a clock: the caller locks and measures time.
  */
 
 #include <stdbool.h>
@@ -32,17 +32,17 @@ struct fairq_flow;
 #define FAIRQ_CREDIT_NS 100000000 /* virtual time that a tenant may be behind */
 #define FAIRQ_QUANTUM_NS 16000000 /* turn of an item among those of its tenant */
 
-/* Embedded in what waits; zeroed by the owner. */
+/* Embedded in the object that waits; zeroed by the owner. */
 struct fairq_item {
     struct list link; /* flow.waiting, while NEW or PAUSED */
     struct fairq_flow *flow;
     int64_t used_ns;
     bool begun, running;
-    bool background; /* after all that are not */
+    bool background; /* runs after all items that are not in the background */
 };
 
-/* Invariants: n_running <= n_begun <= n_slots, n_running <= n_places; virtual_ns never goes back;
- * a flow exists while it has items, or has run so far that it would not get all of the credit. */
+/* Invariants: n_running <= n_begun <= n_slots, n_running <= n_places; virtual_ns never goes back; a
+ * flow exists while it has items, or while its virtual time would not allow the full credit. */
 struct fairq {
     uint32_t n_places, n_slots;
     uint32_t n_running, n_begun, n_items;
@@ -50,14 +50,14 @@ struct fairq {
     double virtual_ns;
 };
 
-/* An empty queue; 0 < @n_places <= @n_slots. */
+/* Initialises an empty queue; 0 < @n_places <= @n_slots. */
 void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots);
 void fairq_deinit(struct fairq *q); /* has no items */
 /* Adds @i, which is in no queue and stays the caller's, as NEW. @weight > 0; a tenant has the
  * weight of its last item. Returns 0 or -ENOMEM. Takes time linear in the number of tenants, as do
  * the functions below. */
 int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight);
-/* Gives the next item a place; NULL: there is no place, or none that may have it. */
+/* Gives the next item a place and returns it; NULL: no place is free, or no item may take one. */
 struct fairq_item *fairq_next(struct fairq *q);
 /* Charges @i, which has begun, for another @ns >= 0 of running. */
 void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns);

@@ -15,8 +15,9 @@ void files_open_standard(void);
  * a program that prints ends with this. */
 bool files_flush(void);
 
-/* Opens the file @path to be read. Waits for the writer of a FIFO, but not for long: a daemon that
- * reads its configuration again must not stand still. NULL with errno; EAGAIN: no writer came. */
+/* Opens the file @path to be read. Waits a short time for the writer of a FIFO, because a daemon
+ * that reads its configuration again must not block. Returns NULL with errno; EAGAIN: no writer
+ * opened the FIFO. */
 FILE *files_open(const char *path);
 
 /* Writes to @out the folder in which systemd lets the daemon keep files: the first of the list

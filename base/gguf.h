@@ -6,14 +6,13 @@
  * gguf_open() checks everything before it returns: counts, string lengths, types, dimensions,
  * overflow of every size, alignment, offsets, overlap, the end of the file, the shards of a split
  * model. After that the accessors cannot fail on a bad file. A refusal names the byte offset and
- * the reason in one line. Nothing is allocated whose size comes from the file without being
- * bounded by the bytes that remain. Both processes read the file; the weights are only touched by
- * the worker. The layout is that of the specification in ggml's docs/gguf.md.
+ * the reason in one line. Every allocated size that comes from the file is bounded by the remaining
+ * bytes. Both processes read the file; the weights are only touched by the worker. The layout is
+ * that of the specification in ggml's docs/gguf.md.
  *
- * A file can change under its reader. What the accessors of metadata return lies in private copies
- * of the headers. The tensors' data is mapped: an owner that lives longer than its loading gives
- * that up or makes it private, and until then catches SIGBUS, which a file that is cut off
- * causes.
+ * A file can change under its reader. The accessors of metadata return private copies of the
+ * headers. The tensors' data is mapped: an owner that keeps the file open after loading unmaps the
+ * data or makes it private, and until then handles SIGBUS, which a truncated file causes.
  */
 
 #include <stdbool.h>
@@ -95,8 +94,8 @@ struct tensor {
     const uint8_t *data; /* NULL after gguf_drop_data() */
     uint16_t shard;
     uint64_t file_offset; /* begin of the data in its shard */
-    /* F32: what all values are multiplied by, one number for each of the ne[2] matrices. Which
-     * tensors have one is the model's business (engine/bind.h): NULL in a file's own. */
+    /* F32: factor of all values, one number for each of the ne[2] matrices. engine/bind.h sets it
+     * for the tensors of a model that have one; NULL as read from the file. */
     const struct tensor *scale;
 };
 
@@ -116,13 +115,14 @@ int gguf_copy_data(struct gguf *g);
 /* Returns true if a file was written to or truncated since it was opened. A file that was replaced
  * by a rename has not changed: the old one is still open. */
 bool gguf_has_changed(const struct gguf *g);
-/* Unmaps and closes; strings, arrays and tensors end with it. Accepts NULL, returns NULL. */
+/* Unmaps and closes the files; strings, arrays and tensors become invalid. Accepts NULL, returns
+ * NULL. */
 struct gguf *gguf_free(struct gguf *g);
 DEFINE_FREEP(struct gguf, gguf)
 
 uint32_t gguf_version(const struct gguf *g);             /* version of the format: 2 or 3 */
 uint32_t gguf_n_shards(const struct gguf *g);            /* files, at least 1 */
-int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* stays the file's; shard < n */
+int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* owned by @g; shard < n */
 uint64_t gguf_bytes(const struct gguf *g);               /* size of all shards */
 /* Computes 128 bits that distinguish model files, from header, tensor directory and samples of
  * the data. */
@@ -132,7 +132,7 @@ void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);
  * another type or is out of the range of the result; out-parameters are written only on success.
  * Integers of every width are accepted by _u32, F32 and F64 by _f32. */
 uint64_t gguf_n_kv(const struct gguf *g);
-/* Key @i < n and, unless NULL, its type. */
+/* Returns key @i < n and, unless @type is NULL, the type of its value. */
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);
 bool gguf_has(const struct gguf *g, const char *key);
 int gguf_u32(const struct gguf *g, const char *key, uint32_t *out);
@@ -140,16 +140,17 @@ int gguf_f32(const struct gguf *g, const char *key, float *out);
 int gguf_bool(const struct gguf *g, const char *key, bool *out);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out);
 
-/* The array of @key, of elements of one type; NULL: there is none. It ends with the file. */
+/* Returns the array of @key, whose elements have one type; NULL: there is none. It is valid as long
+ * as the file. */
 const struct gguf_array *gguf_array(const struct gguf *g, const char *key);
 enum gguf_type gguf_array_type(const struct gguf_array *a);
 uint64_t gguf_array_n(const struct gguf_array *a);
-/* Element @i < n of an array of strings, in time O(1) (an index is built at open). */
+/* Returns element @i < n of an array of strings, in time O(1) (an index is built at open). */
 struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i);
-/* Element @i < n of an array of numbers or bools; integers beyond 2^53 are rounded. */
+/* Returns element @i < n of an array of numbers or bools; integers beyond 2^53 are rounded. */
 double gguf_array_num(const struct gguf_array *a, uint64_t i);
 
-/* Tensors of all shards, in file order, @i < n; they end with the file. */
+/* Tensors of all shards, in file order, @i < n; they are valid as long as the file. */
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i);
 const struct tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: absent; O(1) */

@@ -34,12 +34,12 @@ struct gguf_cursor {
     struct err *err;
 };
 
-/* Bytes between the cursor and its end. */
+/* Returns the bytes between the cursor and its end. */
 static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
     return c->end - c->at;
 }
 
-/* -EINVAL with err "offset @at: ...", and which shard it is of. */
+/* Returns -EINVAL with err "offset @at: ..." and the number of the shard. */
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
 
 /* The functions below read at the cursor and advance it: 0; or -EINVAL with the cursor's err filled
@@ -49,7 +49,8 @@ int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
 int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *what);
-/* A key or tensor name: not empty, at most @max bytes, printable ASCII (it will be printed). */
+/* Reads the name of a key or tensor: not empty, at most @max bytes, printable ASCII (because it
+ * will be printed). */
 int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, const char *what);
 
 /* Index of names by a keyed hash, so that no choice of names makes it slow.
@@ -62,7 +63,7 @@ struct gguf_index {
 
 /* Makes room for @n items, and the key. Returns 0 or -ENOMEM. */
 int gguf_index_reserve(struct gguf_index *x, uint32_t n);
-/* The item called @name, -1 if there is none; @owner is passed to name(). */
+/* Returns the item called @name, or -1 if there is none; @owner is passed to name(). */
 int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name);
 /* Enters a name that is not in the index yet, after gguf_index_reserve(). Returns 0 or -ENOMEM. */
 int gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item);
@@ -72,8 +73,8 @@ struct gguf_array {
     enum gguf_type type;
     uint64_t n;
     const uint8_t *data;
-    /* Strings: n + 1 offsets of length fields from data; NULL of other types. The lengths are taken
-     * from here, not from the mapping, which others can change. */
+    /* Strings: n + 1 offsets of length fields from data; NULL for other types. Lengths are read
+     * from here and not from the mapping, which other processes can change. */
     uint32_t *offset;
 };
 
@@ -97,7 +98,7 @@ struct gguf_meta {
  * -EINVAL. */
 int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
 void gguf_meta_deinit(struct gguf_meta *m);
-/* The key and its value; NULL: there is no such key. */
+/* Returns the key and its value; NULL: there is no such key. */
 const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key);
 /* Reads a number like gguf_u32(). */
 int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
@@ -105,9 +106,10 @@ int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 /* A file of the model. Invariant: copied <= mapped <= size once its header was read. */
 struct gguf_shard {
     int fd;
-    const uint8_t *map;          /* the first `copied` bytes are private, the rest is the file */
-    size_t size, mapped, copied; /* bytes of the file; mapped ones; mapped ones in private memory */
-    struct timespec changed;     /* the file's time of change when it was opened */
+    const uint8_t *map;            /* the first `copied` bytes are private, the rest is the file */
+    size_t size, mapped, copied;   /* bytes of the file; mapped bytes; mapped bytes in private
+                                  * memory */
+    struct timespec changed;       /* the file's time of change when it was opened */
     size_t header_end, data_start; /* end of the directory; begin of the tensors' data */
 };
 

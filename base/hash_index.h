@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * hash_index - finds items, which are numbers of what the caller keeps, by the hash of their keys:
- * open addressing, at most half full. It knows no keys: the caller compares.
+ * hash_index - finds items, which are indices into an array of the caller, by the hashes of their
+ * keys: open addressing, at most half full. It stores no keys: the caller compares them.
  *
  *     HASH_INDEX_EACH(x, hash, i) {
  *         if (equal(&item[i], key))
@@ -42,7 +42,7 @@ static inline uint32_t hash_index_next(const struct hash_index *x, uint32_t hash
     return s->item - 1;
 }
 
-/* Runs through the items @i of this hash, in no particular order. */
+/* Iterates over the items @i of this hash, in no particular order. */
 #define HASH_INDEX_EACH(x, h, i)                                                                   \
     for (uint32_t i##_hash = (h), i##_at = i##_hash, i;                                            \
          (i = hash_index_next(&(x), i##_hash, &i##_at)) != HASH_INDEX_NONE;)

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * jobs - a pool of threads for work that a loop has no time for, shared fairly by tenants
+ * jobs - a pool of threads for work that is too long for an event loop, shared fairly by tenants
  * (fairq.h).
  *
  *     jobs_put ──> waits for its turn ──> run() on a thread ──> done() by jobs_deliver()
@@ -9,11 +9,11 @@
  *                        |                  '--' job_pause(): another tenant's turn
  *                        '-- abandoned: done() without run()
  *
- * All threads are made at the start, so that no request can fail for want of one later. Fewer work
- * at the same time than there are: the others hold jobs that were paused in the middle. Work that
- * takes long calls job_pause() every some ten microseconds, wherever it is: the text libraries do
- * in their loops. So a turn is JOBS_SLICE_NS however large the job is, and one that was abandoned
- * ends at its next call.
+ * All threads are created at the start, so that no later request fails because a thread cannot be
+ * created. Only n_running of them work at the same time; the others hold jobs that were paused in
+ * the middle. Long work calls job_pause() every few tens of microseconds, as the text libraries do
+ * in their loops. A turn therefore lasts JOBS_SLICE_NS even if the job is large, and an abandoned
+ * job ends at its next call.
  *
  * jobs_put(), jobs_abandon(), jobs_deliver() and jobs_free() are for one thread, the owner.
  */
@@ -36,12 +36,12 @@ enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
 /* A job, embedded in the owner's struct and zeroed by the owner, who touches it only through
  * jobs_abandon() from jobs_put() to done(). */
 struct job {
-    /* The owner's. done() may free the job. */
+    /* Set by the owner. done() may free the job. */
     void (*run)(struct job *j);  /* on a thread */
     void (*done)(struct job *j); /* on the owner's thread */
     uint32_t tenant;
     double weight;
-    bool background; /* only when nothing else wants to run */
+    bool background; /* runs only when no other job waits */
     /* Fields of the pool. */
     struct fairq_item item;
     struct list link;  /* jobs.out */
@@ -84,12 +84,12 @@ DEFINE_FREEP(struct jobs, jobs)
 int jobs_put(struct jobs *p, struct job *j);
 /* Abandons @j, which was put: it ends soon, and done() is still called, later. */
 void jobs_abandon(struct jobs *p, struct job *j);
-void jobs_abandon_all(struct jobs *p); /* abandons all that were put and not delivered */
+void jobs_abandon_all(struct jobs *p); /* abandons all jobs that were put and not delivered */
 /* Calls done() of the jobs that have ended. */
 void jobs_deliver(struct jobs *p);
-/* Jobs that were put and not delivered. */
+/* Returns the number of jobs that were put and not delivered. */
 uint32_t jobs_n(const struct jobs *p);
-/* Gauges of now and counters since the start. */
+/* Fills @out with current gauges and counters since the start. */
 void jobs_stats(struct jobs *p, struct jobs_stats *out);
 
 /* Lets other jobs have their turn; called inside run(), at any depth. Returns -ECANCELED once the

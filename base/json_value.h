@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * json_value - the accessors of JSON that was read. Nothing but this header calls yyjson_get_str(),
- * yyjson_get_len(), yyjson_get_raw() or unsafe_yyjson_*(): the "length" of an array is the number
- * of its members, and it has no text. tests/lint/check_json.py holds the sources to that. All take
- * NULL, which is a member that is missing. A text lives as long as its document.
+ * json_value - accessors of parsed JSON. Only this header calls yyjson_get_str(), yyjson_get_len(),
+ * yyjson_get_raw() and unsafe_yyjson_*(), because the "length" of an array is the number of its
+ * members, and it has no text; tests/lint/check_json.py enforces this. All accessors accept NULL,
+ * which stands for a missing member. A text is valid as long as its document.
  */
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <yyjson.h>
 
-/* Reads the @len bytes of JSON at @text. Returns 0; -EINVAL: they are none; -ENOMEM. @out is
+/* Reads the @len bytes of JSON at @text. Returns 0; -EINVAL: the text is not JSON; -ENOMEM. @out is
  * written in any case, NULL after an error. */
 static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
                              yyjson_read_flag flags) {
@@ -34,12 +34,13 @@ static inline const char *json_text(yyjson_val *v) {
     return yyjson_get_str(v);
 }
 
-/* Bytes of a string; 0 where @v is no string. */
+/* Returns the length of a string in bytes; 0 if @v is not a string. */
 static inline size_t json_len(yyjson_val *v) {
     return yyjson_is_str(v) ? yyjson_get_len(v) : 0;
 }
 
-/* The text of a string that can be a C string; NULL where @v is no string or contains NUL. */
+/* Returns the text of a string that can be a C string; NULL if @v is not a string or contains
+ * NUL. */
 static inline const char *json_cstr(yyjson_val *v) {
     const char *s = yyjson_get_str(v);
 
@@ -57,13 +58,13 @@ static inline bool json_is_empty(yyjson_val *v) {
     return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;
 }
 
-/* The value behind @v and all that is in it: the next member of an array, or the end of @v. */
+/* Returns the value behind @v and its content: the next member of an array, or the end of @v. */
 static inline yyjson_val *json_next(yyjson_val *v) {
     return unsafe_yyjson_get_next(v);
 }
 
-/* The digits of a number of a document that was read with YYJSON_READ_NUMBER_AS_RAW, and how many
- * they are; NULL and 0 where @v is none. */
+/* Return the digits of a number in a document that was read with YYJSON_READ_NUMBER_AS_RAW, and
+ * their count; NULL and 0 if @v is not a number. */
 static inline const char *json_digits(yyjson_val *v) {
     return yyjson_get_raw(v);
 }

@@ -13,7 +13,7 @@ struct list {
     struct list *prev, *next;
 };
 
-/* An empty list, or a node that is in none. */
+/* Initialises an empty list, or a node that is in no list. */
 static inline void list_init(struct list *l) {
     l->prev = l->next = l;
 }
@@ -62,7 +62,7 @@ static inline struct list *list_pop_front(struct list *l) {
 /* Returns the object whose @member is @node. */
 #define LIST_ENTRY(node, type, member) CONTAINER_OF(node, type, member)
 
-/* Walks @l; the current node may be removed inside the loop. */
+/* Iterates over the nodes of @l; the current node may be removed inside the loop. */
 #define LIST_FOREACH(node, l)                                                                      \
     for (struct list *node = (l)->next, *node##_next = node->next; node != (l);                    \
          node = node##_next, node##_next = node->next)

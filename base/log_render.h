@@ -18,9 +18,8 @@ struct log_entry {
     const char *level, *process, *event, *pairs;
 };
 
-/* Writes the line with its newline and a NUL to @out; a line that does not fit ends early, but JSON
- * stays complete: pairs that have no room are left out. @size is at least 256. Returns the
- * length. */
+/* Writes the line with its newline and a NUL to @out; a line that does not fit is cut, but JSON
+ * stays valid: pairs that do not fit are left out. @size is at least 256. Returns the length. */
 size_t log_render(char *out, size_t size, enum log_format format, const struct log_entry *e);
 
 /* Returns the end of the value at @p, behind the quote that ends one in quotes. */

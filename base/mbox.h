@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * mbox - a mailbox between threads: a mutex and an intrusive FIFO. Objects are given away through
- * it, never shared. A step produces one post, so a mutex costs nothing that can be measured.
+ * mbox - a mailbox between threads: a mutex and an intrusive FIFO. Threads hand objects over
+ * through it and never share them. A step produces one post, so a mutex costs nothing that can be
+ * measured.
  */
 
 #include <pthread.h>
@@ -27,10 +28,10 @@ struct mbox {
 /* @wake is called by the posting thread, without the lock. */
 void mbox_init(struct mbox *m, void (*wake)(struct mbox *));
 void mbox_deinit(struct mbox *m); /* must be empty */
-/* Gives @l, which is in no mailbox, away: the caller must not touch it any more. Any thread. */
+/* Posts @l, which is in no mailbox: the caller must not touch it any more. For any thread. */
 void mbox_post(struct mbox *m, struct mbox_link *l);
-/* The oldest link, which is the caller's from here on; NULL at once when there is none. Any
- * thread. */
+/* Takes the oldest link and returns it to the caller, who owns it from then on; returns NULL at
+ * once if there is none. For any thread. */
 struct mbox_link *mbox_take(struct mbox *m);
 /* Takes like mbox_take(), but sleeps until a link arrives. */
 struct mbox_link *mbox_wait(struct mbox *m);

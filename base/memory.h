@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Returns the bytes of memory that are available, or 4 GiB where the machine does not tell. */
+/* Returns the bytes of memory that are available, or 4 GiB if the machine does not report it. */
 uint64_t memory_available(void);
 
 /* Returns the smallest room that the control group @path ("/system.slice/weftd.service") and its

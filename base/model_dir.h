@@ -1,11 +1,10 @@
 #pragma once
 
 /*
- * model_dir - the model files that this user has, by name: those in weft's own folder, and those
- * that other programs have fetched (the cache of the Hugging Face hub, LM Studio, Ollama), which
- * are used where they lie. Only names, sizes and manifests are looked at; gguf_open() says whether
- * a file is any good. Files of projectors ("mmproj") and importance matrices are no models and left
- * out.
+ * model_dir - lists the model files of this user by name: those in weft's own folder, and those
+ * that other programs have downloaded (the cache of the Hugging Face hub, LM Studio, Ollama), which
+ * are used in place. It reads only names, sizes and manifests; gguf_open() checks the file itself.
+ * Files of projectors ("mmproj") and importance matrices are not listed.
  */
 
 #include <stdbool.h>
@@ -14,31 +13,32 @@
 /* Owners of the files, in the order of the list. */
 enum model_store { MODEL_WEFT, MODEL_HUB, MODEL_LMSTUDIO, MODEL_OLLAMA, MODEL_N_STORES };
 
-/* "weft", "hub", "lmstudio" or "ollama"; static. */
+/* Returns "weft", "hub", "lmstudio" or "ollama"; static. */
 const char *model_store_name(enum model_store store);
 
-/* The root of each store; NULL: it is not looked at. */
+/* Root folder of each store; NULL: the store is not searched. */
 struct model_dirs {
     char *root[MODEL_N_STORES];
 };
 
 /*
- * From the environment. weft's own: @option, else $WEFT_MODELS, $STATE_DIRECTORY/models (systemd
- * sets it for a service, /var/lib/weft), $XDG_DATA_HOME/weft/models, ~/.local/share/weft/models;
- * without a home /var/lib/weft/models. The hub's: $HF_HUB_CACHE, $HF_HOME/hub,
- * $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub. LM Studio's: $LMSTUDIO_MODELS,
- * ~/.lmstudio/models, ~/.cache/lm-studio/models. Ollama's: $OLLAMA_MODELS, ~/.ollama/models,
- * /usr/share/ollama/.ollama/models. Of several the first that is set, or for folders of other
- * programs that is there. @option may be NULL. Returns 0 or -ENOMEM.
+ * Finds the roots from the environment. weft's own: @option, else $WEFT_MODELS,
+ * $STATE_DIRECTORY/models (systemd sets it for a service, /var/lib/weft),
+ * $XDG_DATA_HOME/weft/models, ~/.local/share/weft/models; without a home /var/lib/weft/models. The
+ * hub's: $HF_HUB_CACHE, $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub. LM
+ * Studio's: $LMSTUDIO_MODELS, ~/.lmstudio/models, ~/.cache/lm-studio/models. Ollama's:
+ * $OLLAMA_MODELS, ~/.ollama/models, /usr/share/ollama/.ollama/models. Of several, the first that is
+ * set counts, or, for folders of other programs, the first that exists. @option may be NULL.
+ * Returns 0 or -ENOMEM.
  */
 int model_dirs_init(struct model_dirs *d, const char *option);
 void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zeroed one */
 
-/* One model; its strings are the list's. */
+/* One model; the list owns its strings. */
 struct model_file {
     char *name; /* unique in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
     char *path; /* absolute if the root is; of a split model the first shard; printable UTF-8 */
-    char *repo; /* "Qwen/Qwen3-0.6B-GGUF": where the path says it; "" */
+    char *repo; /* "Qwen/Qwen3-0.6B-GGUF": if the path contains it; else "" */
     enum model_store store;
     uint32_t n_files;   /* shards of a split model; else 1 */
     uint32_t n_missing; /* missing shards; above 0 the model cannot be served */
@@ -64,7 +64,7 @@ void model_list_deinit(struct model_list *l); /* frees files and names; accepts 
  *   - its name without regard to case, with ".gguf" appended, or without Ollama's ":latest";
  *   - hf:OWNER/REPO[:QUANT], OWNER/REPO[:QUANT], or the name without the quantisation, if one model
  *     alone matches.
- * *out lives as long as the list. Returns 0; -ENOENT; or -EINVAL when several models match or shards
+ * *out lives as long as the list. Returns 0; -ENOENT; or -EINVAL if several models match or shards
  * are missing. @err (may be NULL) names the models that are there.
  */
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * printable - texts of strangers (file names, hubs, models, clients) for terminals and logs.
- * Escaped are control characters (C0, DEL, C1), separators of lines, characters that change the
- * direction of text (bidi) or have no width, and bytes that are not UTF-8.
+ * printable - escapes texts from outside (file names, hubs, models, clients) for terminals and
+ * logs: control characters (C0, DEL, C1), line separators, characters that change the direction of
+ * text (bidi) or have no width, and bytes that are not UTF-8.
  */
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ size_t printable_next(const char *in, size_t len, char out[PRINTABLE_MAX], size_
  * between characters. Escapes quotes and backslashes too if @quotes. Returns the length of @out. */
 size_t printable_copy(char *out, size_t size, const char *in, size_t len, bool quotes);
 
-/* Returns whether nothing of @text has to be escaped. */
+/* Returns whether @text needs no escapes. */
 bool is_printable(const char *text);
 
 struct printable {

@@ -6,19 +6,20 @@
  *
  * Accounts form a tree. The root is the resource; below it stand payers, and groups of payers. A
  * charge to an account counts for all accounts above it. The share of an account is its part, by
- * weight, of its parent's share, among the children of that parent that hold something.
+ * weight, of its parent's share, among those children of the parent that have charges.
  *
  *   limit ── root ─┬─ tenant a
  *                  ├─ tenant b
  *                  └─ group: without a key ─┬─ address 1
  *                                           └─ address 2
  *
- * When the resource is full and an account asks for more, the oldest charge is taken back that an
- * account above its share has offered; never one of an account within its share. Charges that are
- * in use, and so not offered, cannot be taken back. To prevent them from locking out an account,
- * one within its share may exceed the limit by the reserve.
+ * When the resource is full and an account asks for more, the oldest charge that an account above
+ * its share has offered is taken back; an account within its share never loses a charge. Charges in
+ * use are not offered and cannot be taken back. So that they do not lock out other accounts, an
+ * account within its share may exceed the limit by the reserve.
  *
- * Pure: no clock, no input. The owner of a charge frees what it stands for and then sets it to 0.
+ * Pure: no clock, no input. The owner of a charge frees the charged resource and then sets the
+ * charge to 0.
  */
 
 #include <stdbool.h>
@@ -42,7 +43,7 @@ struct quota {
     uint64_t limit, reserve;
 };
 
-/* Embedded in what it pays for. Invariant: in account.offered only while n > 0. */
+/* Embedded in the object that it pays for. Invariant: in account.offered only while n > 0. */
 struct quota_charge {
     struct list link; /* account.offered */
     struct quota_account *account;
@@ -51,7 +52,7 @@ struct quota_charge {
 
 /* Initialises an unused resource of @limit units, with @reserve units beyond the limit. */
 void quota_init(struct quota *q, uint64_t limit, uint64_t reserve);
-/* An empty account below @parent, which outlives it. */
+/* Initialises an empty account below @parent, which outlives it. */
 void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight);
 
 /* Initialises a charge of 0 to @a, which is not offered. */

@@ -19,7 +19,7 @@ struct rng_block {
     uint32_t v[4];
 };
 
-/* The 128-bit block of counter (@c0..@c3) under key @seed. */
+/* Returns the 128-bit block of counter (@c0..@c3) under key @seed. */
 RNG_FN struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2,
                                    uint32_t c3) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -50,7 +50,7 @@ RNG_FN uint32_t rng_token_word(uint64_t seed, uint32_t choice, uint32_t out_pos,
     return rng_token_block(seed, choice, out_pos, token / 4).v[token % 4];
 }
 
-/* SplitMix64: any seed is a good one. */
+/* State of SplitMix64; every seed is valid. */
 struct rng {
     uint64_t state;
 };

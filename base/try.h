@@ -1,7 +1,7 @@
 #pragma once
 
-/* Returns from the calling function with the error that @call returns, where that is negative. What
- * is allocated until then has a CLEANUP. */
+/* Returns from the calling function with the result of @call if that is negative. Objects that are
+ * owned at this point must have a CLEANUP. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         int try_result = (call);                                                                   \

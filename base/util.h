@@ -3,8 +3,8 @@
 /*
  * util - the few macros that every file of weft may use.
  *
- * Ownership is written with CLEANUP and STEAL: what a function owns is declared with
- * CLEANUP(x_freep), and handed out at the end with `*out = STEAL(x)`.
+ * CLEANUP and STEAL express ownership: an object that a function owns is declared with
+ * CLEANUP(x_freep), and returned at the end by `*out = STEAL(x)`.
  */
 
 #include <stddef.h>
@@ -26,7 +26,7 @@ static inline void *steal_pointer(void *pp) {
     return v;
 }
 
-/* The value of pointer @p; @p becomes NULL, so that its CLEANUP does nothing. */
+/* Returns the value of pointer @p and sets @p to NULL, so that its CLEANUP does nothing. */
 #define STEAL(p) ((__typeof__(p))steal_pointer(&(p)))
 
 /* Declares x_freep() for CLEANUP from x_free(). */
@@ -41,8 +41,8 @@ static inline void freep(void *pp) {
     free(*(void **)pp);
 }
 
-/* Gives *@array, memory of malloc(), room for @n items of @size bytes. False: no memory, and the
- * array is as it was. */
+/* Gives *@array, memory of malloc(), room for @n items of @size bytes. Returns false if memory is
+ * short; the array is then unchanged. */
 static inline _Bool array_resize(void *array, size_t n, size_t size) {
     void **v = (void **)array;
     void *p = reallocarray(*v, n, size);
@@ -52,8 +52,8 @@ static inline _Bool array_resize(void *array, size_t n, size_t size) {
     return p != NULL;
 }
 
-/* Makes room for an item behind the @n of array @v, which has room for @cap: for @first of them,
- * then for twice as many each time. False: no memory. */
+/* Makes room for one item behind the @n items of array @v, which has room for @cap items: room for
+ * @first items at first, then twice as many each time. False if memory is short. */
 #define ARRAY_GROW(v, n, cap, first)                                                               \
     ((n) < (cap) || (array_resize(&(v), (cap) ? 2 * (size_t)(cap) : (first), sizeof(*(v))) &&      \
                      ((cap) = (cap) ? 2 * (cap) : (first), 1)))

@@ -227,8 +227,8 @@ static int fits(const struct choice *c, struct err *err) {
     return room >= c->kv;
 }
 
-/* Takes the fewest experts, in the order, so that the device has room for the KV memory; all, if the
- * device has not enough room even then. Returns 0 or -errno. */
+/* Takes the fewest experts, in the order, so that the device has room for the KV memory; all, if
+ * the device has not enough room even then. Returns 0 or -errno. */
 static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
     uint32_t from = 0, to = n_order;
 

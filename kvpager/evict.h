@@ -4,12 +4,12 @@
  * evict - the cached pages, in the order of eviction. Private to kvpager/.
  *
  * Leaves must go before parents: without its parent a page could never be found again, and its
- * comparison by parent page would point to something else. A priority queue of leaves would do; a
- * plain list is enough, because of how it is filled. A sequence that holds a page holds its parent
- * too, and gives its pages back from the last to the first. So a parent becomes idle after its
- * children, and stands behind them; when it is taken and given back alone it moves further back.
- * The front of the list is therefore always a leaf, and it is the least recently used page: O(1),
- * no search.
+ * comparison by parent page would point to something else. A plain list is enough, without a
+ * priority queue, because of the order in which it is filled. A sequence that holds a page holds
+ * its parent too, and releases its pages from the last to the first. A parent therefore becomes
+ * idle after its children and is behind them in the list; if it is taken and released alone, it
+ * moves further back. The front of the list is therefore always a leaf and the least recently used
+ * page: O(1), no search.
  */
 
 #include "kvpager/pool.h"
@@ -27,5 +27,5 @@ void evict_add(struct evict *e, struct page *page);
 void evict_add_oldest(struct evict *e, struct page *page);
 /* Removes @page from the list: a sequence takes it, or it is freed. */
 void evict_remove(struct evict *e, struct page *page);
-/* Removes the page that goes next, which has no children; NULL: there is none. */
+/* Removes and returns the page to evict next, which has no children; NULL: there is none. */
 struct page *evict_pop(struct evict *e);

@@ -10,8 +10,8 @@
  * tested without a model. It knows nothing of tenants or time; "recently" is the order of calls.
  * Not thread-safe: one thread owns a pager and its sequences.
  *
- * A caller's mistake (tokens that are not the sequence's, growth beyond max_seq_tokens) is
- * asserted; running out of pages or of sequences is an answer.
+ * Asserts catch a caller's mistake (tokens that are not the sequence's, growth beyond
+ * max_seq_tokens); running out of pages or of sequences is a return value.
  *
  * The invariants are at the top of pager.c and checked by kv_pager_check().
  */
@@ -20,7 +20,7 @@
 #include <stdint.h>
 #include "base/util.h"
 
-#define KV_FULL 1 /* an answer, not a failure: evict, preempt or wait */
+#define KV_FULL 1 /* no page is available: evict, preempt or wait */
 
 #define KV_NO_PAGE UINT32_MAX
 
@@ -41,12 +41,12 @@ struct kv_opts {
      * sequence holds one slot while it is computed. 0: the model needs no slots. */
     uint32_t n_states;
     uint32_t n_snapshots; /* snapshots of states, see kv_snapshot_take() */
-    /* NULL, or a pager with as many snapshots, the same fingerprint, seed and hash_bits: its
-     * snapshots are the same ones, and one may belong to a page of each. */
+    /* NULL, or a pager with the same number of snapshots, fingerprint, seed and hash_bits. The two
+     * share their snapshots, and a snapshot may belong to a page of each pager. */
     struct kv_pager *peer;
     /* Layers with a window have n_windows pages of their own (window.c), in which a row reads at
-     * most the last @window keys, including its own. 0: there are no such layers. Not with
-     * snapshots. */
+     * most the last @window keys, including its own. 0: there are no such layers. Cannot be
+     * combined with snapshots. */
     uint32_t n_windows, window;
     uint8_t fingerprint[16]; /* names the model; part of every key */
     uint64_t hash_seed;
@@ -84,11 +84,12 @@ struct kv_stats {
 
 /* Describes what kv_seq_attach() would give to a new sequence. */
 struct kv_match {
-    /* Covered by full pages that exist, and by as many window pages as the next token reads; where
-     * there are snapshots, up to the last page that has one. A multiple of page_tokens. */
+    /* Tokens in existing full pages, as far as the window pages that the next token reads exist;
+     * with snapshots, up to the last page that has one. A multiple of page_tokens. */
     uint32_t n_tokens;
-    uint32_t n_idle;  /* the cached ones of these pages: attaching makes them unavailable */
-    uint32_t n_found; /* tokens of all full pages that exist, also of those behind n_tokens */
+    uint32_t n_idle;  /* the number of these pages that are cached: attaching makes them
+                       * unavailable */
+    uint32_t n_found; /* tokens of all existing full pages, including those behind n_tokens */
 };
 
 /* Allocates everything at once; no other function does. Returns 0, -EINVAL or -ENOMEM. */
@@ -99,16 +100,16 @@ DEFINE_FREEP(struct kv_pager, kv_pager)
 
 /* Returns the pages that kv_seq_grow() can still take: the free and the cached ones. */
 uint32_t kv_pager_available(const struct kv_pager *p);
-/* Gauges of now and counters since the start. */
+/* Fills @out with current gauges and counters since the start. */
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
-/* Returns the next change that has not been reported yet; false: there is none. A page that came
- * and went in between is not reported, so at most two changes wait for each page. All that are
- * gone come before those that came, and a page after its parent. With @ends the changes of
- * snapshots and window pages, in which parents may be missing; they are read after the others have
- * been. Needs opts.watch. */
+/* Returns the next change that has not been reported yet; false: there is none. A page that was
+ * published and freed in between is not reported, so at most two changes wait for each page. Freed
+ * pages are reported before published ones, and a page after its parent. With @ends returns changes
+ * of snapshots and window pages, in which parents may be missing; read them after the others. Needs
+ * opts.watch. */
 bool kv_pager_next_change(struct kv_pager *p, bool ends, struct kv_change *out);
 /* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
- * with a line that names the broken one. */
+ * with a message that names the broken invariant. */
 void kv_pager_check(const struct kv_pager *p);
 /* Checks the invariants like kv_pager_check(), but hashes only the keys of every @n_parts-th page
  * (those whose number leaves the remainder @part), because a hash is the expensive part. */
@@ -116,22 +117,22 @@ void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_par
 /* Evicts every cached page and every idle window page (admin, tests). */
 void kv_pager_drop_cached(struct kv_pager *p);
 
-/* Enters page @page, which is free, as cached: it holds @tokens behind page @parent (KV_NO_PAGE:
- * it is a first page) from before the pager was made. Parents are entered before their children;
- * of unrelated pages the one used last first, since each counts as less recently used than those
- * before. -EEXIST: there is an equal page; -EINVAL: @page is not free or @parent not published
- * under the same isolation key. */
+/* Enters page @page, which is free, as cached: it holds @tokens behind page @parent (KV_NO_PAGE: it
+ * is a first page) from before the pager was made. Parents are entered before their children, and
+ * unrelated pages from the most to the least recently used, because each page counts as less
+ * recently used than the pages entered before. Returns 0; -EEXIST: there is an equal page; -EINVAL:
+ * @page is not free or @parent not published under the same isolation key. */
 int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent,
                      const struct kv_isolation *isolation, const int32_t *tokens);
-/* Frees @page and all published pages that follow it. -EBUSY, and nothing changed: a sequence holds
- * one of them. Costs time proportional to the number of pages. */
+/* Frees @page and all published pages that follow it. Returns 0, or -EBUSY without a change: a
+ * sequence holds one of them. Costs time proportional to the number of pages. */
 int kv_pager_forget(struct kv_pager *p, kv_page page);
 /* Enters snapshot @snapshot, which is free, as that of published page @page, from before the pager
- * was made; of several the one used last is entered last. -EEXIST: the page has one; -EINVAL:
- * @snapshot is not free, or @page not published. */
+ * was made; the most recently used snapshot is entered last. Returns 0; -EEXIST: the page has one;
+ * -EINVAL: @snapshot is not free, or @page not published. */
 int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page page);
-/* Removes @snapshot from its page and frees it. -EBUSY, and nothing changed: it is taken or
- * held. */
+/* Removes @snapshot from its page and frees it. Returns 0, or -EBUSY without a change: it is taken
+ * or held. */
 int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot);
 
 /* Finds the longest published prefix of @tokens, in whole pages inside @n_tokens, behind which a
@@ -184,15 +185,15 @@ void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page);
  * KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot(struct kv_seq *s);
 
-/* Makes a sequence without pages, with a state slot if the pager has slots. -ENOMEM: there are
- * max_seqs already, or no slot is free. */
+/* Makes a sequence without pages, with a state slot if the pager has slots. Returns 0, or -ENOMEM:
+ * there are max_seqs sequences, or no slot is free. */
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolation *isolation);
-/* Gives its pages and its state slot back; full committed pages stay cached. Accepts NULL, returns
- * NULL. */
+/* Frees the sequence, its pages and its state slot; full committed pages stay cached. Accepts NULL,
+ * returns NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
 
-/* Pins the sequence's published pages until it is freed and gives back the others, its window
- * pages, and its state slot. The sequence is not computed any more: only freeing and reading it is
+/* Pins the sequence's published pages until it is freed, and frees its other pages, its window
+ * pages and its state slot. The sequence is not computed any more: only freeing and reading it is
  * allowed. Pages that only such sequences hold count as n_pinned. */
 void kv_seq_pin(struct kv_seq *s);
 
@@ -205,10 +206,10 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
 
 /* Returns the pages that kv_seq_grow() would take for @n_tokens. */
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
-/* Makes room for positions [0, n_tokens), at most max_seq_tokens, and evicts what it needs: 0, or
- * KV_FULL and nothing changed. The new pages are the sequence's own until they are committed.
- * Window pages are enough for any @n sequences that have committed all but @m positions together
- * if n_windows is at least n * (window / page_tokens + 3) + m / page_tokens. */
+/* Makes room for positions [0, n_tokens), at most max_seq_tokens, and evicts cached pages for it.
+ * Returns 0, or KV_FULL without a change. The new pages are the sequence's own until they are
+ * committed. Window pages are enough for any @n sequences that have committed all but @m positions
+ * together if n_windows is at least n * (window / page_tokens + 3) + m / page_tokens. */
 int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
 
 /* Declares tokens [0, n_tokens) final and their keys and values written: pages that became full are
@@ -218,14 +219,14 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
  * launched with the old page must be ordered before the next one that writes it. */
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
-/* Drops everything beyond @n_tokens: refused drafts, or all (0) to preempt. Committed full pages
- * that are dropped stay cached. A committed full page cannot be cut, since it would be written
- * again: @n_tokens inside one is a mistake of the caller. Below the room grown and above the
- * committed length every @n_tokens is allowed. With windows, none below that but 0: what the next
- * row would read may be gone. */
+/* Drops the tokens from @n_tokens on: wrong drafts, or all tokens (0) for a preemption. Committed
+ * full pages that are dropped stay cached. A committed full page cannot be cut, since it would be
+ * written again: @n_tokens inside one is a mistake of the caller. Below the room grown and above
+ * the committed length every @n_tokens is allowed. With windows, only 0 is allowed below the
+ * committed length, because pages that the next row would read may be gone. */
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
-/* Tokens that were committed and not truncated. */
+/* Returns the number of tokens that were committed and not truncated. */
 uint32_t kv_seq_committed(const struct kv_seq *s);
 /* Returns the number of its pages with reference count 1: truncating to 0 makes them available. */
 uint32_t kv_seq_exclusive(const struct kv_seq *s);
@@ -234,7 +235,7 @@ const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
 /* Returns its state slot, below n_states; 0 where the model has no states. Not for a pinned
  * sequence. */
 uint32_t kv_seq_state(const struct kv_seq *s);
-/* The page table; valid until the next call that changes the sequence. */
+/* Returns the page table, which is valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
 /* Hints that other sequences are likely to begin with the first @n_tokens of this one, or slightly
  * fewer: the window pages that they would read stay cached longer after this sequence has passed

@@ -20,7 +20,7 @@ struct page {
     uint32_t refs;    /* number of page tables that hold it */
     uint32_t pinned;  /* number of these that belong to pinned sequences */
     enum page_state state;
-    /* The rest is of a published (shared or cached) page. */
+    /* The following members are of a published (shared or cached) page. */
     uint32_t n_children; /* published pages whose parent this is */
     kv_page parent;      /* the page before it, NO_PAGE at position 0 */
     kv_page next;        /* next page in its bucket */
@@ -57,7 +57,7 @@ static inline bool pool_is_published(const struct page *page) {
     return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
 }
 
-/* The number by which page tables and callers know @page. */
+/* Returns the number of @page in page tables and for callers. */
 static inline kv_page pool_number(const struct pool *pool, const struct page *page) {
     return (kv_page)(page - pool->page);
 }

@@ -5,7 +5,7 @@
  * kvpager/.
  *
  * A hash table of all published pages under a key that is a chain: XXH3-128 over (key of the page
- * before, the page's tokens), starting from a root key over what must be equal for sharing at all
+ * before, the page's tokens), starting from a root key over the data that must be equal for sharing
  * (struct prefix_root). The hash only nominates. A hit also has the same parent page, the same
  * isolation key and the same tokens; as the parent was found in the same way, and cannot be evicted
  * or renumbered while it has children, equality of the whole prefix follows by induction, and no
@@ -34,21 +34,22 @@ struct prefix {
     struct watch watch;
 };
 
-/* A table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0 or
- * -ENOMEM. */
+/* Initialises a table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0
+ * or -ENOMEM. */
 int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t hash_bits);
 void prefix_deinit(struct prefix *x); /* may follow a failure of prefix_init() */
 
-/* The key of the root: the parent key of first pages. */
+/* Returns the key of the root, which is the parent key of first pages. */
 XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *root);
-/* The key of a page with @tokens after a page (or root) with @parent. */
+/* Returns the key of a page with @tokens behind the page (or root) with key @parent. */
 XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int32_t *tokens);
 
-/* The published page of exactly this parent, isolation key and tokens; NULL: none. */
+/* Returns the published page with exactly this parent, isolation key and tokens; NULL: there is
+ * none. */
 struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page parent,
                          const struct kv_isolation *isolation, const int32_t *tokens);
-/* Enters @page, which is in no table, and stores its identity in it. There must be no equal one,
- * and @parent must be published. */
+/* Enters @page, which is in no table, and stores its identity in it. The table must have no equal
+ * page, and @parent must be published. */
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
                 const struct kv_isolation *isolation, const int32_t *tokens);
 /* Removes @page, which must be in the table and have no children: its identity is gone. */

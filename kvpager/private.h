@@ -19,8 +19,8 @@ struct kv_seq {
     uint32_t state;   /* slot of its state; NO_STATE: none */
     uint32_t passing; /* snapshot that its next one replaces; KV_NO_SNAPSHOT: none */
     bool pinned;
-    /* n_behind: the sequence holds window pages of its pages from this one on. n_found: the tokens
-     * up to which pages of other sequences were last found for it. */
+    /* n_behind: the sequence holds window pages of its pages from this one on. n_found: the number
+     * of tokens up to which pages of other sequences were last found for it. */
     uint32_t n_behind, n_found;
     uint32_t n_wanted; /* kv_seq_want() */
 };
@@ -37,8 +37,8 @@ struct window_page {
 struct windows {
     struct window_page *at; /* [opts.n_windows] */
     struct list free;
-    /* Idle ones, the oldest first: those that a sequence went past, and those that one ended with
-     * or began with, which are wanted longer. */
+    /* Idle window pages, the oldest first. passed: those that a sequence has moved past; ended:
+     * those at the end or the beginning of a sequence, which are kept longer. */
     struct list passed, ended;
     uint32_t n_free, n_idle;
     uint64_t n_evicted;
@@ -114,7 +114,7 @@ void windows_pass(struct kv_seq *s, uint32_t n);
 /* Moves the window page of @own to @equal, unless that has one: @own is freed, since its sequence
  * takes the equal page instead. */
 void windows_move(struct kv_pager *p, struct page *own, struct page *equal);
-/* @page is about to be free. */
+/* Releases the window page of @page, which is about to be freed. */
 void windows_drop(struct kv_pager *p, struct page *page);
 /* Frees all idle window pages; the pages that had one stay. */
 void windows_drop_idle(struct kv_pager *p);

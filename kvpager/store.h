@@ -1,18 +1,18 @@
 #pragma once
 
 /*
- * store - a file of slots, each of which holds the bytes of a page, or of a snapshot of a recurrent
- * state, and what they are of. It searches and decides nothing: that is done with a pager whose
- * pages and snapshots are the slots, by number (kv_pager_restore()); the slot of snapshot i is
- * store_n_slots() + i. What is read from the file is believed only as far as its checksums hold.
- * One thread reads and writes slots; another may meanwhile call what does not touch the file. The
- * layout is at the top of store.c.
+ * store - a file of slots. Each slot holds the bytes of a page, or of a snapshot of a recurrent
+ * state, and their identity. The store does not search: a pager does, whose pages and snapshots are
+ * the slots, by number (kv_pager_restore()); the slot of snapshot i is store_n_slots() + i. Data of
+ * the file is used only if its checksums are right. One thread reads and writes slots; another
+ * thread may meanwhile call the functions that do not access the file. The layout is at the top of
+ * store.c.
  */
 
 #include "kvpager/kvpager.h"
 #include "kvpager/media.h"
 
-/* Answers. */
+/* Return values. */
 #define STORE_FREE 1 /* the slot is empty */
 #define STORE_BAD 2  /* damaged, or another page than expected */
 #define STORE_NEW 3  /* store_open: the file was empty */
@@ -25,8 +25,8 @@
 
 struct store;
 
-/* Names a page or state that was written once: never used again, in this run or another. All zero:
- * none. */
+/* Id of a page or state that was written, which is never used again, in this run or another. All
+ * zero: none. */
 struct store_id {
     uint64_t run, n;
 };
@@ -38,18 +38,19 @@ struct store_head {
     struct store_id id, parent;
     struct kv_isolation isolation;
     uint32_t depth; /* number of pages before it; for a state, before its parent */
-    uint32_t zero;  /* in place of padding: all that is written is initialised */
+    uint32_t zero;  /* instead of padding, so that all written bytes are initialised */
     uint64_t stamp; /* grows with each write */
 };
 
-/* identity stays the caller's and is read by store_open() alone. */
+/* The caller owns identity, which only store_open() reads. */
 struct store_opts {
-    int fd;           /* readable and writable; stays the caller's, open while the store lives */
+    int fd;           /* readable and writable; owned by the caller, and open as long as the store
+                       * exists */
     uint64_t n_bytes; /* the file's size is at most this */
     uint32_t page_tokens;
     uint64_t page_bytes;
     uint64_t state_bytes; /* 0: the model has no recurrent states */
-    /* Everything that must be equal for the stored bytes to be usable. */
+    /* Data that must be equal for the stored bytes to be usable. */
     const void *identity;
     size_t n_identity;
 };
@@ -66,7 +67,7 @@ DEFINE_FREEP(struct store, store)
  * bytes. */
 uint32_t store_n_slots(const struct store *s);
 uint32_t store_n_states(const struct store *s);
-/* Bytes of the file that slot @i takes, head and padding included. */
+/* Returns the bytes of the file that slot @i takes, including head and padding. */
 uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 
 /* Reads the head of slot @i. @tokens has room for the tokens of a page; a state's slot does not
@@ -74,10 +75,10 @@ uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens,
                     struct kv_medium media[static STORE_MEDIA]);
 
-/* Enters what hangs together in the file into @slots, an empty pager whose pages and snapshots are
- * its slots. Pictures get their numbers from @media; NULL: pages with pictures are left out. @id
- * and @written get the names of the slots that were entered, and that they were. *stamp becomes the
- * greatest there is, if that is greater; *n_bad counts damaged heads. Returns 0 or -ENOMEM. */
+/* Enters the pages whose prefixes are complete in the file into @slots, an empty pager whose pages
+ * and snapshots are its slots. Pictures get their numbers from @media; NULL: pages with pictures
+ * are left out. Sets @id and @written of the entered slots. Raises *stamp to the greatest stamp in
+ * the file; *n_bad counts damaged heads. Returns 0 or -ENOMEM. */
 int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *media,
                 struct store_id *id, bool *written, uint64_t *stamp, uint64_t *n_bad);
 
@@ -89,9 +90,9 @@ struct store_io;
  * STORE_FREE, STORE_BAD or -errno. */
 int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
                void *bytes);
-/* Begins to replace what is in slot @i, which is lost from the first piece on, whether this ends
- * well or not; @tokens: of a page. Rows of pictures are -1 - n, of @media[n], which grow by one
- * from picture to picture, STORE_MEDIA of them at most. Returns 0 or -ENOMEM. */
+/* Begins to replace the content of slot @i, which is lost from the first piece on, even if writing
+ * fails; @tokens: of a page. Rows of pictures are -1 - n, of @media[n], which grow by one from
+ * picture to picture, STORE_MEDIA of them at most. Returns 0 or -ENOMEM. */
 int store_write(struct store_io **out, const struct store *s, uint32_t i,
                 const struct store_head *head, const int32_t *tokens, const struct kv_medium *media,
                 const void *bytes);

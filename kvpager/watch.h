@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * watch - which published pages came and went since the last report. Private to kvpager/.
+ * watch - tracks which published pages came and went since the last report. Private to kvpager/.
  *
  * A log of changes could grow without bound while no one reads it. So there is no log, but for each
  * page the content that was last reported: memory is bounded by the number of pages however slowly
@@ -35,7 +35,7 @@ void watch_deinit(struct watch *w);
 /* Notes that page @page has been published, or is not published any more. */
 void watch_came(struct watch *w, kv_page page);
 void watch_went(struct watch *w, kv_page page);
-/* Returns the next block that is gone, which counts as reported from now on; 0: there is none. */
+/* Returns the next block that is gone, and counts it as reported; 0: there is none. */
 uint64_t watch_next_gone(struct watch *w);
 /* Returns the next page that came, when no block is gone; the caller sets its `reported`. NO_PAGE:
  * none. */
