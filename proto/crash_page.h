@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * crash_page - memory shared between front and worker that outlives the worker's death: what it was
- * doing. Before each launch and each grammar compilation the worker writes the ids concerned; the
- * front reads them when the worker is gone, and does not trust them. Ids present in two deaths run
- * alone; a third death fails that request.
+ * crash_page - memory shared between front and worker that outlives the worker and tells which
+ * requests it was computing. Before each launch and each grammar compilation the worker writes the
+ * ids concerned; the front reads them when the worker is gone, and does not trust them. Ids present
+ * in two deaths run alone; a third death fails that request.
  */
 
 #include <stdint.h>

@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * flight - the flight recorder: what was decided about each request in the last steps, and the
- * steps themselves. It lies in memory that worker and front share, so writing costs no message,
- * asking costs the worker nothing, and it is still there when the worker has died. One writer; a
- * reader may see an entry half written and checks what it takes. Decisions that repeat are one
- * record, so that a story is short and lasts long.
+ * flight - the flight recorder: the decisions about each request in the last steps, and the steps.
+ * It is in memory that worker and front share, so writing needs no message, reading does not
+ * disturb the worker, and the records survive the death of the worker. There is one writer; a
+ * reader may see a half-written entry and checks every value. Repeated decisions share one record,
+ * so that records of a request stay in the ring for long.
  */
 
 #include <stdbool.h>
@@ -18,28 +18,29 @@
 
 /* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
 enum why {
-    WHY_QUEUED,    /* arrived; not considered yet */
-    WHY_PROMPT,    /* got rows for its prompt; one more row would take `detail` us */
-    WHY_DECODE,    /* got its row, and drafts */
-    WHY_LAST,      /* a step computes its last token */
-    WHY_FOLLOW,    /* another request computes the same pages */
-    WHY_TIME,      /* the step's time was given to other requests; one more row takes `detail` us */
-    WHY_ROWS,      /* the batch was full */
-    WHY_PAGES,     /* no pages */
-    WHY_SEQS,      /* max-seqs requests run */
-    WHY_TURN,      /* an earlier request was overtaken max_bypass times */
-    WHY_ALONE,     /* a quarantined request runs */
-    WHY_PICTURE,   /* the pixels of a picture are to come, or it is not its turn yet */
-    WHY_ENCODE,    /* its picture is being computed */
-    WHY_SHARE,     /* the rest is reserved for tenants below their share */
+    WHY_QUEUED, /* arrived; not considered yet */
+    WHY_PROMPT, /* got rows for its prompt; one more row would take `detail` us */
+    WHY_DECODE, /* got its row, and drafts */
+    WHY_LAST,   /* a step computes its last token */
+    WHY_FOLLOW, /* another request computes the same pages */
+    WHY_TIME,   /* the step's time was given to other requests; one more row takes `detail` us */
+    WHY_ROWS,   /* the batch was full */
+    WHY_PAGES,  /* no pages */
+    WHY_SEQS,   /* max-seqs requests run */
+    WHY_TURN,   /* an earlier request was overtaken max_bypass times */
+    WHY_ALONE,
+    /* a quarantined request runs */ WHY_PICTURE, /* the pixels of a picture are
+                    * missing, or other pictures are computed first */
+    WHY_ENCODE,                                   /* its picture is being computed */
+    WHY_SHARE,     /* free pages or slots are reserved for tenants below their share */
     WHY_ADMITTED,  /* with `detail` tokens from the cache */
     WHY_PREEMPTED, /* lost `detail` exclusive pages */
     WHY_ENDED,     /* `detail`: enum finish_reason */
     WHY_N,
 };
 
-/* A decision about request @id, with the number of times that it was repeated without another in
- * between. */
+/* A decision about request @id, with the number of times that it was repeated without another
+ * decision in between. */
 struct flight_record {
     uint64_t id;
     int64_t from_ns, until_ns; /* clock_monotonic */
@@ -55,16 +56,17 @@ struct flight_step {
     uint32_t rows, seqs, drafts, running, waiting, admitted, preempted, available, pinned;
 };
 
-/* Invariant of the writer: an entry is whole before its number is in n_records or n_steps. A reader
- * finds any bytes here after a crash, and believes none of them. */
+/* Invariant of the writer: an entry is complete before its number is in n_records or n_steps. After
+ * a crash the memory may hold any bytes, so a reader checks all of them. */
 struct flight {
     uint64_t n_records, n_steps; /* written so far; the entry is n % FLIGHT_... */
     struct flight_record record[FLIGHT_RECORDS];
     struct flight_step step[FLIGHT_STEPS];
 };
 
-/* Notes decision @why about request @id; `detail` as in enum why. *at is where the request's last
- * record is, 0 at first: the same decision again extends it, another begins a new one. */
+/* Notes decision @why about request @id; `detail` as in enum why. *at is the place of the request's
+ * last record, 0 at first: the same decision extends that record, another decision begins a new
+ * one. */
 void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,
                  uint32_t detail, int64_t now);
 /* Appends a step; the ring keeps the last FLIGHT_STEPS. */

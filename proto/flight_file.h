@@ -21,7 +21,7 @@ struct flight_head {
     uint64_t n_tape;
 };
 
-/* Appends all that @f and the tape of @tape_bytes behind it hold, whole records only: the process
- * that writes there may have died at any byte. Returns 0 or -errno of buf_add(). */
+/* Appends the contents of @f and of the tape of @tape_bytes behind it, complete records only,
+ * because the writer may have died at any byte. Returns 0 or -errno of buf_add(). */
 int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
                       const char *version, int64_t now_ns);

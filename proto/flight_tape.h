@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * flight_tape - records of any length one behind the other in a ring of bytes: the plans of the
+ * flight_tape - records of any length, one after the other, in a ring of bytes: the plans of the
  * last steps (scheduler/plan_tape.h), behind struct flight in the memory that worker and front
- * share. One writer, which may die at any byte; a reader meanwhile or afterwards gets whole
- * records only.
+ * share. One writer, which may die at any byte; a reader meanwhile or afterwards gets whole records
+ * only.
  */
 
 #include <stdint.h>
@@ -13,10 +13,11 @@
 
 #define FLIGHT_TAPE_BYTES (4u << 20)
 
-/* n_begun is beyond n_bytes while a record is written, and after a writer that died in it. */
+/* n_begun exceeds n_bytes while a record is being written, also after the writer has died at that
+ * point. */
 struct flight_tape {
-    /* Bytes written in all: with the record being written, without it. The ring holds the last
-     * ones. */
+    /* Bytes written so far: n_begun with the unfinished record, n_bytes without it. The ring holds
+     * the last bytes. */
     uint64_t n_begun, n_bytes;
     uint8_t ring[];
 };

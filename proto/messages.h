@@ -1,20 +1,20 @@
 #pragma once
 
 /*
- * messages - what front and worker say to each other, as plain structs, and their packing into
+ * messages - the messages between front and worker, as plain structs, and their packing into
  * channel frames (base/chan.h). The structs here carry pointers for the convenience of both sides;
  * on the wire every pointer is a span inside the frame, and the parser checks each span, count and
- * enum before it sets a pointer. Parsed pointers lie inside the frame and live as long as it.
+ * enum before it sets a pointer. Parsed pointers point into the frame and are valid as long as it.
  *
- * Down: OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. Up: HELLO at
- * once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per step, STATS
- * (proto/stats.h) at most every 100 ms and when idle begins, NEED_PICTURE and DISK_LEFT. Events
- * are cumulative: an event carries the tokens [from, from + n) where `from` is what the worker
- * knows to be delivered; when the channel is full the worker skips and the next step's event
- * carries more. FINISH comes exactly once per id that was submitted, whatever happens. BLOCKS,
- * where OPEN asked for them, tell of published pages: each frame goes on where the last one ended,
- * and none is made while others wait in the channel. SERVED comes with STATS, and goes down to the
- * other workers of the same device.
+ * The front sends OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. The
+ * worker sends HELLO at once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per
+ * step, STATS (proto/stats.h) at most every 100 ms and when idle begins, NEED_PICTURE and
+ * DISK_LEFT. Events are cumulative: an event carries the tokens [from, from + n), where `from`
+ * counts the tokens whose delivery the worker knows; when the channel is full, the worker sends
+ * nothing, and the next step's event carries more tokens. Each submitted id gets exactly one
+ * FINISH. BLOCKS, if OPEN asked for them, report published pages: each frame continues where the
+ * last one ended, and no frame is made while others wait in the channel. SERVED is sent with STATS,
+ * and the front passes it on to the other workers of the same device.
  */
 
 #include <stdbool.h>
@@ -43,12 +43,12 @@ enum msg_type {
     MSG_STATS,
     MSG_TURN_END,
     MSG_DISK_USE,   /* empty: no other process has the file of the disk tier; use it */
-    MSG_DISK_LEAVE, /* empty: another process shall have the file. Answered by: */
+    MSG_DISK_LEAVE, /* empty: release the file for another process; answered by: */
     MSG_DISK_LEFT,  /* empty: the worker does not use the file any more */
     MSG_BLOCKS,
     MSG_SERVED,       /* struct msg_served, SERVED_MAX at most */
-    MSG_NEED_PICTURE, /* up: struct msg_need_picture; answered by: */
-    MSG_PICTURE,      /* down: pixels, or why there are none */
+    MSG_NEED_PICTURE, /* from the worker: struct msg_need_picture; answered by: */
+    MSG_PICTURE,      /* from the front: pixels, or the reason why there are none */
 };
 
 /* Text, or bytes; not NUL-terminated. */
@@ -66,17 +66,18 @@ struct msg_hello {
 /* Tells the worker to open a model, and how. The files are descriptors inherited from the front. */
 struct msg_open {
     struct str options;      /* packed by daemon/config/config.h */
-    uint64_t kv_bytes;       /* wished for pages, where the options give no size; 0: any */
+    uint64_t kv_bytes;       /* preferred memory for pages if the options give no size; 0: any */
     uint64_t memory_bytes;   /* memory of the machine that the worker may use; 0: unknown */
     uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
     /* 0 or 1: behind the shards there is the file of the disk tier; it waits for DISK_USE. */
     uint32_t has_disk, disk_waits;
-    /* 0 or 1: behind that, those in memory for the weights of the model and the draft model. */
+    /* 0 or 1: behind that, the files in memory for the weights of the model and of the draft
+     * model. */
     uint32_t keeps, keeps_draft;
-    /* 0 or 1: the last one is the file of the model's experts (engine_opts.experts_fd); they stay
-     * where it says that they are. */
+    /* 0 or 1: the last file is that of the model's experts (engine_opts.experts_fd); the experts
+     * stay where that file places them. */
     uint32_t has_experts, keeps_place;
-    uint32_t tells_blocks;  /* 0 or 1: BLOCKS are wished for */
+    uint32_t tells_blocks;  /* 0 or 1: the worker shall send BLOCKS */
     uint32_t has_projector; /* 0 or 1: the file behind the shards is that of the image encoder */
 };
 
@@ -85,7 +86,7 @@ struct msg_progress {
     float fraction;  /* progress of loading: 0 to 1 */
 };
 
-/* Tells that the worker serves, what it has opened, and how much its device had room for. */
+/* Reports that the worker serves, the properties of the model, and the room on its device. */
 struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
     uint64_t memory_bytes; /* memory of model and draft model: weights, buffers, pages, states */
@@ -107,11 +108,11 @@ enum submit_flags {
      * for. */
     SUBMIT_POOL_LAST = 16,
     SUBMIT_POOL_MEAN = 32,
-    /* The prompt is computed when there is nothing else to do, so that the turn after @group finds
-     * its pages. One EVENT_FINISH without tokens, and no other event. */
+    /* The prompt is computed while no other request runs or waits, so that the turn after @group
+     * finds its pages. One EVENT_FINISH without tokens, and no other event. */
     SUBMIT_PREWARM = 64,
     /* The grammar's output is complete when max_new or the context ends it; the request is refused
-     * where that is impossible. */
+     * if that is impossible. */
     SUBMIT_COMPLETE = 128,
     SUBMIT_POOL_CLS = 256, /* like SUBMIT_POOL_LAST, at the first token */
     /* Besides one of SUBMIT_POOL_*: the vector has one number, the model's score for the prompt. */
@@ -129,8 +130,8 @@ struct submit_bias {
     float bias;
 };
 
-/* Names a full page that requests may share, and its parent; kvpager/kvpager.h defines the
- * names. */
+/* Identifies a full page that requests may share, and its parent; kvpager/kvpager.h defines the
+ * ids. */
 struct msg_block {
     uint64_t id, parent;       /* parent 0: a first page */
     uint8_t isolation_key[16]; /* SUBMIT's; the other names follow from it, too */
@@ -139,24 +140,23 @@ struct msg_block {
 /* Bit of the last byte of an isolation key: it was made with a salt of the client. */
 #define ISOLATION_SALTED 1u
 
-/* A picture with rows in block @block of those that came: its first row is at token @at of the
- * block, below 0 if it is in an earlier one. */
+/* A picture with rows in block @block of the published ones: its first row is at token @at of the
+ * block, below 0 if it is in an earlier block. */
 struct msg_block_picture {
     uint32_t block;
     int32_t at;
     uint8_t digest[32];
 };
 
-/* Names the tier that has blocks, and the keys there: those of layers that read all, or what
- * a sequence needs besides to go on behind a block (the keys of layers with a window, the recurrent
- * state). */
+/* Tier that holds the blocks, and the kind of data: the keys of layers without a window, or the
+ * additional data that a sequence needs to continue behind a block (the keys of layers with a
+ * window, the recurrent state). */
 enum block_tier { BLOCKS_DEVICE, BLOCKS_HOST, BLOCKS_DISK, BLOCK_TIERS };
 enum block_kind { BLOCKS_FULL, BLOCKS_LATENT, BLOCKS_WINDOW, BLOCKS_STATE, BLOCK_KINDS };
 
-/* First the blocks that are gone, then those that came, each with page_tokens tokens, one after the
- * other, and the pictures in the order of the blocks. All are of one tier and kind; @window in
- * tokens, 0 but for BLOCKS_WINDOW. A row of a picture of which there is no content any more has a
- * negative token. */
+/* The freed blocks, then the published blocks, each with page_tokens tokens, and the pictures in
+ * the order of the blocks. All are of one tier and kind; @window in tokens, 0 except for
+ * BLOCKS_WINDOW. A row of a picture whose content was forgotten has a negative token. */
 struct msg_blocks {
     uint32_t page_tokens, tier, kind, window;
     uint32_t n_gone, n_came, n_pictures;
@@ -173,8 +173,8 @@ struct msg_blocks {
 #define PICTURE_BYTES_MAX (192u << 20) /* of the pixels of one picture */
 #define PICTURE_PART (1u << 20)        /* bytes of pixels in a PICTURE, at most */
 
-/* A picture in a prompt: tokens [at, at + n_rows) stand for its rows, all of them one token, of
- * which only the number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
+/* A picture in a prompt: tokens [at, at + n_rows) stand for its rows; they are all the same token,
+ * and only their number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
  * the picture asks for them with NEED_PICTURE. */
 struct submit_picture {
     uint32_t at, n_rows, n_columns, n_lines, n_positions; /* see struct picture_layout */
@@ -182,17 +182,18 @@ struct submit_picture {
     uint8_t digest[PICTURE_DIGEST]; /* hash of the resized pixels, their size and the projector */
 };
 
-/* Asks for the pixels of picture @index of request @id; again if it was preempted meanwhile. The
- * picture is the same for all requests of an isolation key with its digest: one is named. */
+/* Asks for the pixels of picture @index of request @id; once more if the request was preempted
+ * meanwhile. All requests of one isolation key with this digest have the same picture; the message
+ * names one of them. */
 struct msg_need_picture {
     uint64_t id;
     uint32_t index, zero;
 };
 
-/* Pixels that the worker asked for: rows from the top, three bytes a pixel, in parts that follow
- * one another, so that other messages come in between: bytes [offset, offset + rgb.len) of @total,
- * which is 3 * width * height. total 0: there are none, and requests that need them end with
- * @status (400 to 599), @code and @why, as struct err. */
+/* Pixels that the worker asked for: rows from the top, three bytes a pixel, in consecutive parts,
+ * so that other messages can be sent in between: bytes [offset, offset + rgb.len) of @total, which
+ * is 3 * width * height. total 0: there are no pixels, and requests that need them end with @status
+ * (400 to 599), @code and @why, as struct err. */
 struct msg_picture {
     uint64_t id; /* id of the request in NEED_PICTURE */
     uint32_t index, offset, total;
@@ -200,17 +201,17 @@ struct msg_picture {
     struct str rgb, why, code;
 };
 
-/* A generation to be made. Ids are the front's, never used twice in a worker's life. What
- * msg_submit_parse() has accepted: 0 < n_prompt <= n_tokens, n_tokens - n_prompt <= max_new,
- * max_new > 0, counts within their limits, parameters in their ranges. Whether tokens are in the
- * vocabulary and fit the context is the scheduler's to check. */
+/* A generation to be made. The front assigns ids, and uses none twice in a worker's life.
+ * msg_submit_parse() guarantees: 0 < n_prompt <= n_tokens, n_tokens - n_prompt <= max_new, max_new
+ * > 0, counts within their limits, parameters in their ranges. The scheduler checks that tokens are
+ * in the vocabulary and fit the context. */
 struct submit {
     uint64_t id, group, seed, session; /* group: the first id of the choices of one prompt */
     int64_t arrived_ns, deadline_ns;   /* clock_monotonic; deadline 0: none */
     uint32_t tenant, n_prompt;         /* tokens[0, n_prompt) prompt, the rest output: resumed */
-    uint32_t max_new, min_new;         /* output tokens in all, those resumed included */
+    uint32_t max_new, min_new;         /* output tokens in all, including resumed ones */
     uint16_t choice, n_faults, flags;  /* n_faults: worker deaths that it was present at */
-    int16_t priority;                  /* among those of one tenant */
+    int16_t priority;                  /* among the requests of one tenant */
     uint32_t weight_milli;             /* the tenant's weight; 0 counts as 1000 */
     uint8_t class;                     /* the tenant's class: 0 normal, 1 interactive, 2 batch */
     uint8_t isolation_key[16];         /* caches are shared only under an equal one */
@@ -221,28 +222,29 @@ struct submit {
     const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
     const struct submit_bias *bias;
     struct str stops[SUBMIT_STOPS_MAX]; /* matched on token bytes; the front cuts the text */
-    /* grammar, triggers: as grammar/constraint.h takes them. prediction: what the output will
-     * probably be, as token ids, int32_t of this machine; only ever a draft. */
+    /* grammar, triggers: as grammar/constraint.h takes them. prediction: the probable output as
+     * token ids, int32_t of this machine; used for drafts only. */
     struct str grammar, triggers, prediction;
-    /* Token ids, int32_t likewise. allowed: the tokens that may come, empty: all tokens. bad_words:
-     * words that may not come, each as its length and its ids. */
+    /* Token ids, as int32_t. allowed: the allowed tokens; empty: all tokens. bad_words: words that
+     * must not occur, each as its length and its ids. */
     struct str allowed, bad_words;
-    struct str breakers;    /* token ids likewise, which end what DRY takes for a repetition */
-    struct str tenant_name; /* another front has another number for it (daemon/models/guests.h) */
+    struct str breakers;    /* token ids as int32_t, which end a repetition for DRY */
+    struct str tenant_name; /* for another front, which has another number for it
+                             * (daemon/models/guests.h) */
     uint32_t n_pictures;    /* in the prompt, in the order of their places; they do not overlap */
     const struct submit_picture *pictures;
 };
 
-/* Tells the worker what the front saw in the output of generation @id, which ended normally: the
- * front parses tool calls, the worker does not. It is a hint: a lost one does no harm, nor does one
- * for a turn that is not the session's last. */
+/* Tells the worker the kind of end of generation @id, which ended normally: only the front parses
+ * tool calls. The message is a hint; it does no harm if it is lost, or if the turn is not the
+ * session's last. */
 struct turn_end {
     uint64_t id, session;
     uint32_t calls; /* 1: the client will run tools and come back; 0: the answer is final */
     uint32_t zero;
 };
 
-/* Device time that a tenant had at a worker since the last time that it said so. */
+/* Device time of a tenant at a worker since the last report. */
 struct msg_served {
     uint32_t tenant, zero;
     uint64_t ns;
@@ -261,7 +263,7 @@ enum finish_reason {
     FINISH_ERROR, /* status and text say why */
 };
 
-/* A token that might have come, and its log probability (natural). */
+/* An alternative token and its log probability (natural logarithm). */
 struct event_top {
     int32_t token;
     float logprob;
@@ -285,15 +287,16 @@ struct event {
     uint32_t n_prompt_lp;
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
-    struct str text, code, param;       /* why, for REJECTED and FINISH_ERROR: as struct err */
+    struct str text, code, param;       /* the reason for REJECTED and FINISH_ERROR, as in struct
+                                         * err */
     /* FINISH_STOP with SUBMIT_POOL_*: n_embd; SUBMIT_POOL_NONE: for each token; SUBMIT_SCORE: 1 */
     uint32_t n_vector;
     const float *vector;
 };
 
-/* x_pack() appends one frame's payload to @out: 0, or -errno of buf_add() and nothing appended. Its
- * struct must hold what x_parse() asks for. x_parse() reads @len bytes at @data, which is 8-byte
- * aligned: 0, or -EPROTO and *m unchanged. */
+/* x_pack() appends the payload of a frame to @out. Returns 0, or -errno of buf_add() with nothing
+ * appended. Its struct must satisfy the conditions that x_parse() checks. x_parse() reads @len
+ * bytes at @data, which is 8-byte aligned. Returns 0, or -EPROTO with *m unchanged. */
 int msg_open_pack(struct buf *out, const struct msg_open *m);
 int msg_open_parse(const void *data, uint32_t len, struct msg_open *m);
 int msg_progress_pack(struct buf *out, const struct msg_progress *m);
@@ -315,7 +318,7 @@ int msg_picture_parse(const void *data, uint32_t len, struct msg_picture *m);
 int msg_blocks_pack(struct buf *out, const struct msg_blocks *m);
 int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 
-/* An EVENTS payload is built event by event: 0, or -errno and nothing appended. */
+/* Appends an event to an EVENTS payload. Returns 0, or -errno with nothing appended. */
 int msg_event_pack(struct buf *out, const struct event *e);
 /* Points to the next event of a payload; at <= end. */
 struct event_cursor {
@@ -323,6 +326,6 @@ struct event_cursor {
 };
 /* @data is 8-byte aligned and outlives the cursor and the events that it gives. */
 void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len);
-/* Reads the next event: 0 with *out; 1 at the end; -EPROTO, after which the cursor is not used
- * again. */
+/* Reads the next event. Returns 0 with *out; 1 at the end; -EPROTO, after which the cursor must not
+ * be used. */
 int msg_events_next(struct event_cursor *c, struct event *out);

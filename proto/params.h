@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * params - the sampling parameters of a request: one row each (name, type, range, default). The
- * API reads requests by this table, the worker checks frames by it; adding a parameter is a row
- * here and a stage in engine/sampler.c.
+ * params - the sampling parameters of a request: one row each (name, type, range, default). The API
+ * reads requests by this table, the worker checks frames with it. A new parameter needs a row here
+ * and a stage in engine/sampler.c.
  */
 
 #include <stdint.h>
@@ -18,7 +18,7 @@ struct sampling {
     double xtc_probability, xtc_threshold; /* probability 0: off */
     double dry_multiplier, dry_base;       /* multiplier 0: off */
     int64_t dry_allowed_length;            /* tokens that may be repeated */
-    int64_t dry_penalty_last_n;            /* tokens that are looked at; -1: all; 0: off */
+    int64_t dry_penalty_last_n;            /* last tokens that are searched; -1: all; 0: off */
     int64_t top_k;                         /* 0 or -1: off */
     int64_t min_tokens;                    /* end tokens and stop ids are banned before */
     int64_t ignore_eos;                    /* 0 or 1 */
@@ -42,7 +42,8 @@ extern const uint32_t params_count;
 void params_init(struct sampling *s);
 /* Returns the row called @name, or NULL. */
 const struct param *params_find(const char *name);
-/* Stores @value after checking type and range; a refusal is a 400 with @err->param = name. */
+/* Stores @value after checking type and range. Returns 0, or -EINVAL with @err: status 400,
+ * @err->param = name. */
 int params_set(struct sampling *s, const struct param *p, double value, struct err *err);
 /* Checks all parameters of a struct that came in a frame: 0, or -EINVAL with @err set like
  * params_set(). */

@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * stats - what front and worker count, one row each:
+ * stats - the statistics of front and worker, one row each:
  *
  *     ROW(TYPE, FIELD, KIND, PER, METRIC, KEY, HELP)
  *
  * A row makes the field of its struct, which the owner increments or sets; the family METRIC of
- * /metrics, as value / PER (so that times are in seconds), "" if it is not there; and KEY of the
- * admin socket, where the value stands as it is. TYPE is uint32_t, uint64_t or double. Names that
- * begin with vllm: are vLLM's, since routers and dashboards look for them.
+ * /metrics, as value / PER (so that times are in seconds), "" if it is not in /metrics; and the KEY
+ * in answers of the admin socket, which have the value unchanged. TYPE is uint32_t, uint64_t or
+ * double. Names that begin with vllm: are vLLM's, because routers and dashboards look for them.
  *
  * The structs are sent and copied as they are: both processes are the same executable.
  */
@@ -22,7 +22,7 @@
 extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
 
 /* Statistics of a worker: counters since it started and current gauges. Prewarmed tokens count only
- * in the two counters of their own. */
+ * in their own two counters. */
 #define WORKER_STATS(ROW)                                                                          \
     ROW(uint64_t, n_steps, COUNTER, 1, "weft_steps_total", "steps", "Steps of the worker.")        \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "weft_prompt_tokens_computed_total",                \
