@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * pretok - how a family of models cuts text into words before merging.
+ * pretok - cuts text into words before merging, as the family of the model does.
  *
- * Files name a list of regular expressions. The first cuts the text into its matches and what
- * stands between them; each later one does the same to every piece of the one before, as if the
- * piece were the whole text. Here an expression is a stage: a function that gives the length of the
- * first piece, so a cursor with one end per stage finds words from left to right in linear time.
+ * Files name a list of regular expressions. The first cuts the text into its matches and the parts
+ * between them; each later one does the same with every piece of the previous one, as if the piece
+ * were the whole text. Here an expression is a stage: a function that gives the length of the first
+ * piece, so a cursor with one end per stage finds words from left to right in linear time.
  */
 
 #include "base/gguf.h"
@@ -17,8 +17,8 @@
 
 struct pretok;
 
-/* The length, > 0, of the first piece of @s[0..len), len > 0: the match of the stage's expression
- * at its start, or all before the first match. */
+/* Returns the length, > 0, of the first piece of @s[0..len), len > 0: the match of the stage's
+ * expression at the start, or all bytes before the first match. */
 typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
 
 struct pretok {
@@ -26,7 +26,7 @@ struct pretok {
     pretok_cut *stage[PRETOK_STAGES]; /* up to the first NULL, at least one */
     unsigned letter;                  /* classes that count as letters */
     unsigned digits;                  /* in one word at most */
-    bool no_tail;                     /* line breaks behind punctuation are no part of the word */
+    bool no_tail;                     /* line breaks behind punctuation do not belong to the word */
     bool suffix;                      /* a contraction belongs to the word before it */
     bool han;                         /* Han characters are words of their own */
     bool whole_words;                 /* a word that is a token is not merged */
@@ -34,12 +34,13 @@ struct pretok {
     bool nfc;                         /* the text is normalised first */
 };
 
-/* The row with the name @name, NULL: there is none. */
+/* Returns the row with the name @name; NULL: there is none. */
 const struct pretok *pretok_find(struct gguf_str name);
-/* The first name of each row, separated by commas, into @out: for a message. */
+/* Writes the first name of each row, separated by commas, to @out, for messages. */
 void pretok_list(char *out, size_t size);
 
-/* Describes the words of @s[0..len). at <= end[k] <= end[k - 1] <= len for every stage k. */
+/* Describes the words of @s[0..len). Invariant: at <= end[k] <= end[k - 1] <= len for every stage
+ * k. */
 struct pretok_cursor {
     const struct pretok *p;
     const char *s;
@@ -52,7 +53,8 @@ void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s
 /* Returns the length of the next word, which begins at s + at before the call; 0 at the end. */
 size_t pretok_next(struct pretok_cursor *c);
 
-/* Returns the bytes of the run of at most @max characters of the classes @any at the start. */
+/* Returns the length in bytes of the run of at most @max characters of the classes @any at the
+ * start. */
 static inline size_t pretok_run(const char *s, size_t len, unsigned any, size_t max) {
     size_t at = 0;
     unsigned n;

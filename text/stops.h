@@ -2,9 +2,9 @@
 
 /*
  * stops - finds stop strings in a stream of bytes that arrives in pieces, and complete UTF-8. The
- * worker uses it to end a generation, the front to hold back what might become a stop string and to
- * cut the text; both see the same bytes and so decide the same. Aho-Corasick over the stop strings:
- * linear.
+ * worker uses it to end a generation, the front to hold back a possible beginning of a stop string
+ * and to cut the text; both see the same bytes and therefore decide equally. Aho-Corasick over the
+ * stop strings: linear.
  */
 
 #include <stdbool.h>
@@ -34,16 +34,16 @@ int stops_new(struct stops **out, const struct stop_string *s, uint32_t n);
 struct stops *stops_free(struct stops *s);
 DEFINE_FREEP(struct stops, stops)
 
-/* Feeds @len bytes. Returns true when a stop string is complete: the one that ends first, and of
+/* Feeds @len bytes. Returns true when a stop string is complete: the one that ends first, and among
  * several the longest, which begins first. Then *m is set and the remaining bytes are ignored. */
 bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_match *m);
 
-/* Bytes at the end of the stream so far that may be the beginning of a stop string: not to be sent
- * yet. */
+/* Returns the number of bytes at the end of the stream that may be the beginning of a stop string
+ * and must not be sent yet. */
 size_t stops_held(const struct stops *s);
 
-/* Bytes at the end of @text that are the beginning of a UTF-8 sequence whose rest is still to come
- * (0..3). */
+/* Returns the number of bytes (0 to 3) at the end of @text that begin an incomplete UTF-8
+ * sequence. */
 size_t utf8_incomplete_tail(const char *text, size_t len);
 /* Returns whether @text is valid UTF-8 (no surrogates, no overlong forms). */
 bool utf8_valid(const char *text, size_t len);

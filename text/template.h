@@ -22,7 +22,8 @@ struct template;
 #define TEMPLATE_FUEL 5000000u /* evaluation steps of one render */
 #define TEMPLATE_DEPTH 64u     /* nesting of expressions, blocks and macro calls */
 
-/* Bytes [begin, end) of the content of one message: the caller's own, although a variable's. */
+/* Bytes [begin, end) of the content of one message that the caller wrote, although they are in a
+ * variable. */
 struct template_trust {
     uint32_t message;
     size_t begin, end;
@@ -30,14 +31,15 @@ struct template_trust {
 
 struct template_opts {
     uint64_t fuel;     /* 0: TEMPLATE_FUEL */
-    uint64_t *steps;   /* NULL, or where those taken are added: all of `fuel` if it was spent */
+    uint64_t *steps;   /* NULL, or the counter to which the steps are added: all of `fuel` if it was
+                        * spent */
     size_t max_output; /* bytes; 0: 16 MiB */
     int64_t now_unix;  /* result of strftime_now(): seconds, UTC */
     const struct template_trust *trust; /* sorted, disjoint */
     size_t n_trust;
 };
 
-/* A prompt; zeroed, or what template_render() wrote. */
+/* A prompt, as template_render() writes it; zeroed at first. */
 struct rendered {
     struct buf text;
     struct text_range *user; /* sorted, disjoint */
@@ -50,11 +52,11 @@ int template_new(struct template **out, const char *source, size_t len, struct e
 struct template *template_free(struct template *t);
 DEFINE_FREEP(struct template, template)
 
-/* Renders with the members of the object @vars as variables. Which variables and strings of it come
- * from users: all but those under the top-level keys bos_token, eos_token, pad_token, unk_token,
- * the role names, and opts->trust. Errors: 400 with line and reason (raise_exception: its message,
- * exact). Calls job_pause() (base/jobs.h): in an abandoned job it fails, and the error means
- * nothing. */
+/* Renders with the members of the object @vars as variables. All strings in it count as a user's,
+ * except those under the top-level keys bos_token, eos_token, pad_token and unk_token, the role
+ * names, and the ranges of opts->trust. Errors: 400 with line and reason (raise_exception: its
+ * message, exact). Calls job_pause() (base/jobs.h): in an abandoned job it fails, and the error
+ * means nothing. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r); /* accepts a zeroed one */
@@ -64,11 +66,11 @@ bool template_uses(const struct template *t, const char *name);
 
 /* ---- templates by name (template/named.c) ---- */
 
-/* The source of the template @name, or NULL. Static storage. */
+/* Returns the source of the template @name, or NULL. Static storage. */
 const char *template_named(const char *name);
 
-/* The name of the template number @i, or NULL behind the last one. */
+/* Returns the name of template number @i, or NULL behind the last one. */
 const char *template_name(size_t i);
 
-/* The name of the template for a model file without one. */
+/* Name of the template for model files without a template. */
 #define TEMPLATE_DEFAULT "chatml"

@@ -6,11 +6,11 @@
  * gemma 4's BPE over characters ("gemma4"), WordPiece ("bert") and Unigram ("t5"). Immutable after
  * tokenizer_new(); any thread may encode with its own output.
  *
- * Special tokens (control and user-defined ones that the vocabulary marks) are recognised only
- * where the caller says that text may be trusted: in what a chat template wrote, never in what a
- * user wrote. The rest of the text is cut by the pre-tokenizer across that border, as the model saw
- * it in training. User-defined tokens that are only white space are text, and recognised
- * everywhere. Qwen's own tokenizers normalise to NFC first; so do we for them.
+ * Special tokens (control and user-defined tokens of the vocabulary) are recognised only in text
+ * that the caller trusts: in text of a chat template, never in a user's text. The pre-tokenizer
+ * cuts the remaining text across the borders between the two, as in training. User-defined tokens
+ * that consist of white space count as text and are recognised everywhere. Text for Qwen's models
+ * is normalised to NFC first, as their own tokenizers do.
  */
 
 #include <stdbool.h>
@@ -20,14 +20,14 @@
 
 struct tokenizer;
 
-/* Ids that grow; zeroed at first. n <= cap; n <= max unless max is 0. */
+/* A growing array of ids; zeroed at first. n <= cap; n <= max unless max is 0. */
 struct tokens {
     int32_t *id;
     size_t n, cap, max; /* max: limit, -EMSGSIZE beyond it; 0: none */
 };
 
 void tokens_deinit(struct tokens *t); /* frees the ids: it is empty and may be used again */
-/* Appends @id. Returns 0, -ENOMEM, or -EMSGSIZE: there are `max`. */
+/* Appends @id. Returns Returns 0, -ENOMEM, or -EMSGSIZE: the array has `max` ids. */
 int tokens_add(struct tokens *t, int32_t id);
 
 /* Bytes [begin, end) of a text come from a user. Sorted, disjoint. */
@@ -40,8 +40,8 @@ enum tokenize_flags {
     TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
 };
 
-/* Makes the tokenizer of model file @g. Returns 0, -ENOMEM, or -EINVAL with @err: one line with the
- * key and the mistake. @g is not needed afterwards. */
+/* Makes the tokenizer of model file @g. Returns Returns 0, -ENOMEM, or -EINVAL with @err: one line
+ * with the key and the mistake. @g is not needed afterwards. */
 int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 DEFINE_FREEP(struct tokenizer, tokenizer)
@@ -52,13 +52,14 @@ DEFINE_FREEP(struct tokenizer, tokenizer)
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
                      const struct text_range *user, size_t n_user, struct tokens *out);
 
-/* The bytes that @id stands for in a running text (control tokens: none, unless @special;
- * user-defined ones, such as <tool_call>, always have their text). Lives as long as the tokenizer.
- * SentencePiece's leading space of a whole text is the caller's (tokenizer_decode). */
+/* Returns the bytes of @id in running text (no bytes for control tokens, unless @special;
+ * user-defined tokens, such as <tool_call>, always have their text). They live as long as the
+ * tokenizer. The caller removes SentencePiece's leading space of a whole text (as
+ * tokenizer_decode() does). */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, size_t *len);
 struct buf;
 /* Appends the text of @n ids to @out; drops the one leading space that SentencePiece added.
- * @special as above. Returns 0 or -errno of buf_add(). */
+ * @special: as for tokenizer_piece(). Returns 0 or -errno of buf_add(). */
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
                      struct buf *out);
 
@@ -73,7 +74,7 @@ const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
 /* Returns whether user text can never become @id: control, unknown and user-defined tokens (not
  * white space). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-/* The token whose text is exactly @text; -1: there is none. */
+/* Returns the token whose text is exactly @text; -1: there is none. */
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len);
-/* The token's text as in the file ("<|im_end|>"), for templates and for people. */
+/* Returns the token's text as in the file ("<|im_end|>"), for templates and for messages. */
 struct gguf_str tokenizer_text(const struct tokenizer *t, int32_t id);

@@ -2,10 +2,10 @@
 
 /*
  * tokenizer_private - shared by the parts of the tokenizer. A vocabulary (vocab.c) maps ids to
- * texts; a table of pairs (merges.c) says which two neighbours become one symbol, and in which
- * order. Both kinds of tokenizer reduce to such a table: bpe.c fills it from the file's merges,
- * spm.c from the scores. words.c cuts text into words that never merge with each other, and encodes
- * them.
+ * texts; a table of pairs (merges.c) determines which two neighbours merge into one symbol, and in
+ * which order. Both kinds of tokenizer reduce to such a table: bpe.c fills it from the file's
+ * merges, spm.c from the scores. words.c cuts text into words that never merge with each other, and
+ * encodes them.
  */
 
 #include <string.h>
@@ -44,7 +44,7 @@ enum tokenizer_kind {
     KIND_UNIGRAM, /* SentencePiece: the greatest sum of scores */
 };
 
-/* Random numbers of one tokenizer that key its hash tables: no file can choose its collisions. */
+/* Random key of a tokenizer's hash tables, so that a file cannot choose its collisions. */
 struct hash_key {
     uint64_t k[2];
 };
@@ -56,13 +56,13 @@ static inline uint64_t hash_mix(uint64_t a, uint64_t b) {
     return (uint64_t)r ^ (uint64_t)(r >> 64);
 }
 
-/* Keyed hash of @len bytes; both halves are good. */
+/* Returns a keyed hash of @len bytes; both halves are well mixed. */
 uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 
-/* Texts and types of all tokens. After the @n of the file may stand characters that have no token
- * but occur in tokens: they take part in merging. Invariants: n <= n_all <= cap; token i has the
- * bytes text_at[i] .. text_at[i + 1] of text; no two have the same text, except the empty one,
- * which is not found. */
+/* Texts and types of all tokens. After the @n texts of the file, characters may follow that occur
+ * in tokens but have no token: they take part in merging. Invariants: n <= n_all <= cap; token i
+ * has the bytes text_at[i] .. text_at[i + 1] of text; no two have the same text, except the empty
+ * one, which is not found. */
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
@@ -77,22 +77,23 @@ struct vocab {
  * what was read until then is freed by vocab_deinit(). */
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
 void vocab_deinit(struct vocab *v);
-/* The id of @text, also of an added character; TOKEN_NONE: there is none. */
+/* Returns the id of @text, also of an added character; TOKEN_NONE: there is none. */
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t len);
-/* Gives the character @text, which has no id, the next one behind all. Returns 0 or -ENOMEM. @text
- * must not lie in @v: its texts move. */
+/* Gives the character @text, which has no id, the next free id. Returns 0 or -ENOMEM. @text must
+ * not point into @v, whose texts move. */
 int vocab_add_char(struct vocab *v, const char *text, size_t len);
-/* Computes what each token of the file stands for in running text: piece, piece_at. Once. 0 or
+/* Computes the bytes of each token of the file in running text: piece, piece_at. Called once. 0 or
  * -errno. */
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind);
 
-/* The text of @id < n_all, not NUL-terminated; it moves when a character is added. */
+/* Returns the text of @id < n_all, not NUL-terminated; it moves when a character is added. */
 static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_t *len) {
     *len = v->text_at[id + 1] - v->text_at[id];
     return v->text.data + v->text_at[id];
 }
 
-/* Only white space: text, although a file may mark it user-defined. */
+/* Returns whether @id is only white space, and so counts as text even if the file marks it
+ * user-defined. */
 bool vocab_is_plain(const struct vocab *v, uint32_t id);
 /* Returns whether merging may lead to @id; never to a special token, whatever the file says. */
 bool vocab_is_mergeable(const struct vocab *v, uint32_t id);
@@ -112,12 +113,12 @@ struct special_ids {
 };
 
 /* Reads the ids that the file names and finds the ends. Returns 0, -ENOMEM or -EINVAL with @err;
- * s->end is the caller's. May also mark tokens as control tokens that look like ends, so it comes
- * before all that uses types. @add_bos: where the file does not say. */
+ * s->end is the caller's. May also mark tokens that look like ends as control tokens, so it is
+ * called before types are used. @add_bos: default if the file does not say. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
-/* Reads the bool @key into *@value, which stays where the file does not have it. Returns 0, or
- * -EINVAL with @err. */
+/* Reads the bool @key into *@value, which is unchanged if the file does not have the key. Returns
+ * 0, or -EINVAL with @err. */
 int special_read_flag(const struct gguf *g, const char *key, bool *value, struct err *err);
 /* Loads the special tokens of a BERT vocabulary: bos and eos are [CLS] and [SEP], and surround
  * every text. */
@@ -126,18 +127,17 @@ int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct g
 /* Sets the end token if the file names none. */
 void special_ids_set_eos(struct special_ids *s, int32_t id);
 
-/* Tokens that are found in the raw text: special ones where it is trusted, plain ones
- * everywhere. */
+/* Tokens that are searched in the raw text: special ones in trusted text, plain ones everywhere. */
 struct markers {
     uint32_t *id; /* sorted by text */
     uint32_t n, n_plain;
     uint32_t first[257]; /* start of the texts that begin with a byte */
 };
 
-/* Collects them from @v into the zeroed @m. Returns 0 or -ENOMEM. m->id is the caller's. */
+/* Collects the markers of @v in the zeroed @m. Returns 0 or -ENOMEM. m->id is the caller's. */
 int markers_init(struct markers *m, const struct vocab *v);
-/* The longest one at the start of @text, len > 0: its length, 0 for none. Special ones at most
- * @trusted bytes. */
+/* Finds the longest marker at the start of @text, len > 0; special ones within the first @trusted
+ * bytes only. Returns its length; 0: there is none. */
 size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
                      size_t trusted, uint32_t *id);
 
@@ -153,11 +153,11 @@ struct pairs {
 
 #define RANK_NONE UINT32_MAX
 
-/* An empty table with room for @n pairs, later for @n more. Returns 0 or -ENOMEM. p->slot is the
- * caller's. */
+/* Initialises an empty table with room for @n pairs, later for @n more. Returns 0 or -ENOMEM.
+ * p->slot is the caller's. */
 int pairs_init(struct pairs *p, struct hash_key key, size_t n);
 int pairs_grow(struct pairs *p, size_t n);
-/* Adds a pair, for which there is room; one that is there already stays as it is. */
+/* Adds a pair, for which there must be room; an existing pair is not changed. */
 void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, uint32_t made);
 
 /* A part of a word that is, or may become, one token. */
@@ -179,7 +179,8 @@ struct merger {
 };
 
 void merger_deinit(struct merger *m); /* accepts a zeroed merger, as a new one is */
-/* Room for the @n symbols of a new word; those of the last one are lost. Returns 0 or -ENOMEM. */
+/* Makes room for the @n symbols of a new word; the symbols of the last word are lost. Returns 0 or
+ * -ENOMEM. */
 int merger_reserve(struct merger *m, size_t n);
 /* Merges the m->n symbols, whose id and len are set, until no pair is left. Returns 0, -ENOMEM, or
  * -ECANCELED in an abandoned job. */
@@ -198,8 +199,7 @@ struct unigram {
     bool squeeze; /* one space of several, none at the ends */
 };
 
-/* Immutable once it is made. byte_token has an id for each byte, or TOKEN_NONE, in vocabularies
- * that have tokens for bytes. */
+/* Immutable once it is made. byte_token: ids of single bytes, or TOKEN_NONE. */
 struct tokenizer {
     struct vocab vocab;
     struct pairs pairs;
@@ -217,8 +217,8 @@ struct tokenizer {
     uint32_t replacement; /* replacement of text without a token; TOKEN_NONE: dropped */
 };
 
-/* Fill pairs and special ids of @t, whose kind and vocabulary are there: from the merges of the
- * file, from its scores. Returns 0, -ENOMEM or -EINVAL with @err. */
+/* Fill pairs and special ids of @t, whose kind and vocabulary are set: bpe_load() from the merges
+ * of the file, spm_load() from its scores. Returns 0, -ENOMEM or -EINVAL with @err. */
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 /* Loads a WordPiece vocabulary, which has no pairs. */
@@ -228,11 +228,11 @@ int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
 
 struct word_cache;
-/* The encoding of one text, on one thread; from words_init() to words_deinit(). */
+/* State of encoding one text, on one thread; from words_init() to words_deinit(). */
 struct words {
     const struct tokenizer *t;
     struct tokens *out;
-    struct word_cache *cache; /* NULL: not worth it */
+    struct word_cache *cache; /* NULL: the text is too short for a cache */
     struct merger merger;
     struct buf normal, escaped;
     bool after_special;
@@ -240,8 +240,8 @@ struct words {
     uint32_t n_chars; /* KIND_PIECES: of the word in normal */
 };
 
-/* @text_len: of all that will be encoded. @out, which outlives @w, gets the tokens. Returns 0 or
- * -ENOMEM; in both cases words_deinit() frees what is there. */
+/* Begins the encoding. @text_len: total length of the text. @out, which outlives @w, gets the
+ * tokens. Returns 0 or -ENOMEM; words_deinit() must follow in both cases. */
 int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out);
 void words_deinit(struct words *w);
 /* Appends the tokens of a text between special tokens. Returns 0, -ENOMEM, -EMSGSIZE when there are

@@ -10,7 +10,8 @@
 #include "base/buf.h"
 #include "base/printable.h"
 
-/* Each character has one of the first five, and maybe a finer one beside it. */
+/* Classes of characters. Each character has one of the first five, and possibly a finer one as
+ * well. */
 enum unicode_class {
     UC_OTHER = 1,    /* any other code point; bytes that are not UTF-8 */
     UC_LETTER = 2,   /* \p{L} */
@@ -28,7 +29,7 @@ enum unicode_class {
 
 extern const uint16_t unicode_ascii_class[128];
 
-/* The class of a code point from 0x80 on. */
+/* Returns the class of a code point from 0x80 on. */
 unsigned unicode_wide_class(uint32_t cp);
 
 /* Decodes one code point at @s < @end. Returns its length; for a byte that begins no valid sequence
@@ -42,7 +43,7 @@ static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *
     return n ? (unsigned)n : 1;
 }
 
-/* The class of the character at @s < @end; *len: its bytes. */
+/* Returns the class of the character at @s < @end; *len: its length in bytes. */
 static inline unsigned unicode_class_at(const char *s, const char *end, unsigned *len) {
     uint32_t cp;
 

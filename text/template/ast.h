@@ -86,7 +86,8 @@ struct macro {
     struct node *body;
 };
 
-/* height is above that of all nodes below it, at most AST_HEIGHT_MAX: it bounds the C stack. */
+/* Node of the tree. height is greater than that of all nodes below it, at most AST_HEIGHT_MAX,
+ * which bounds the C stack. */
 struct node {
     uint8_t type;
     uint8_t op; /* N_BINARY; a member of N_COMPARE; N_TEST: negated */
@@ -141,7 +142,7 @@ struct symbol {
 
 #define SYMBOL_BUCKETS 4096
 
-/* Symbol i is symbols[i], i < n_symbols, and hangs in the bucket of its name. Nothing changes after
+/* Symbol i is symbols[i], i < n_symbols, and is in the bucket of its name. Nothing changes after
  * parsing: renderings in several threads share a template. */
 struct template {
     struct arena arena;
@@ -152,6 +153,6 @@ struct template {
     uint32_t sym_loop;
 };
 
-/* parser.c: fills @t, whose arena is initialized and which the caller frees in any case. @source is
- * copied. Returns 0, or negative with @err, which names the line. */
+/* Parses (parser.c): fills @t, whose arena is initialised and which the caller frees in any case.
+ * @source is copied. Returns 0, or negative with @err, which names the line. */
 int parser_parse(struct template *t, const char *source, size_t len, struct err *err);

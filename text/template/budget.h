@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * budget - the state of one rendering and what it may spend: memory, steps, depth. Every failure
- * fills the caller's err once, at the spot that knows, and unwinds with a negative return value.
+ * budget - the state of one rendering and its limits: memory, steps, depth. Every failure fills the
+ * caller's err once, where it is detected, and unwinds with a negative return value.
  */
 
 #include <stdbool.h>
@@ -28,22 +28,25 @@ struct render {
     uint64_t hash_seed;
     struct err *err;
     bool failed;
-    struct value *globals; /* by symbol; V_MISSING: not among the variables */
+    struct value *globals; /* by symbol; V_MISSING: the request has no such variable */
     struct scope *scope;
     struct sink *out;
     const struct value *filter_input; /* input of a block's filter; NULL outside of one */
 };
 
-#define RENDER_DEPTH_MAX 1500u /* evaluations inside each other: bounds the C stack */
+#define RENDER_DEPTH_MAX 1500u /* nested evaluations: bounds the C stack */
 
-/* Sets the error, with the template's line before it; the first failure stays. Always negative. */
+/* Sets the error, prefixed with the template's line, unless one is set already. Returns a negative
+ * value. */
 int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
 /* Pays for @steps evaluations. Returns 0, or negative with the error set when the fuel is spent. */
 int render_charge(struct render *rd, uint64_t steps);
 /* Charges for copying or comparing @bytes. */
 int render_charge_bytes(struct render *rd, size_t bytes);
-/* @n objects of @size bytes, zeroed, until the rendering ends. NULL: the error is set. */
+/* Allocates @n zeroed objects of @size bytes, which live until the rendering ends. NULL: the error
+ * is set. */
 void *render_alloc(struct render *rd, size_t n, size_t size);
-/* One evaluation deeper: 0, then render_leave(); or negative with the error set. */
+/* Begins a nested evaluation. Returns 0: render_leave() must follow; or a negative value with the
+ * error set. */
 int render_enter(struct render *rd);
 void render_leave(struct render *rd);

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * lexer - a template's source as tokens. White space is settled here: `-` at a tag, trim_blocks
- * (the newline after a block tag or a comment goes) and lstrip_blocks (blanks before one go).
+ * lexer - a template's source as tokens. The lexer also applies the rules of white space: `-` at a
+ * tag, trim_blocks (removes the newline after a block tag or a comment) and lstrip_blocks (removes
+ * blanks before one).
  */
 
 #include "base/arena.h"

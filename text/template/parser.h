@@ -9,7 +9,7 @@
 #include "text/template/ast.h"
 #include "text/template/lexer.h"
 
-/* At the end of the template depth, loops and conditional are 0 again. */
+/* State of the parser. At the end of the template, depth, loops and conditional are 0 again. */
 struct parser {
     struct template *t;
     const struct token *tok; /* the current one; the last is T_END */
@@ -21,20 +21,21 @@ struct parser {
 
 /*
  * Functions return 0, or a negative errno with *err set: a message with the line of the current
- * token. Those that return a pointer return NULL then. is_ looks, skip_ takes the token if it is
- * there, expect_ fails if it is not.
+ * token. Functions that return a pointer return NULL in that case. is_ tests the current token,
+ * skip_ consumes it if it matches, expect_ fails if it does not match.
  */
 
 int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3); /* at the current line */
 int parser_unexpected(struct parser *p, const char *wanted);          /* "expected X, got Y" */
-int parser_enter(struct parser *p);                                   /* one deeper; then depth-- */
-/* A node of the template's arena, zeroed but for these. */
+int parser_enter(struct parser *p);                                   /* adds one level; the caller
+                                                                       * decrements depth */
+/* Returns a new node in the template's arena; other members are zero. */
 struct node *parser_node(struct parser *p, uint8_t type, uint32_t line);
 /* Raises the height of @n above that of @child (may be NULL). */
 int parser_raise(struct parser *p, struct node *n, const struct node *child);
-/* A string of the template's arena; the bytes are borrowed. */
+/* Returns a string in the template's arena; its bytes are borrowed. */
 const struct tstr *parser_string(struct parser *p, const char *s, size_t len);
-/* The number of variable @name; @read: it is looked up among the request's variables. */
+/* Finds the number of variable @name; @read: it is looked up among the request's variables. */
 int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number);
 
 /* Test, skip or expect the current token; @op as LEX2() builds it. */

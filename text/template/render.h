@@ -10,7 +10,7 @@
 #include "text/template/budget.h"
 #include "text/template/value.h"
 
-/* The values of names. A scope is looked through from the last one made outwards; n <= cap. */
+/* Value of a name. Scopes are searched from the innermost one outwards; n <= cap. */
 struct binding {
     uint32_t sym;
     struct value v;
@@ -20,7 +20,7 @@ struct scope {
     struct scope *up;
     struct binding *b;
     uint32_t n, cap;
-    bool kept; /* a macro remembers it: not to be reused */
+    bool kept; /* a macro refers to it, so it must not be reused */
 };
 
 /* A macro and the scopes in which it was made, which stay alive. */
@@ -71,19 +71,19 @@ struct builtin {
 
 /* raise_exception(@message): fails with the template's own words. */
 int render_fail_exact(struct render *rd, const struct tstr *message);
-/* The value of @j, whose strings it borrows; @user: they are marked as a user's. */
+/* Converts @j to a value that borrows its strings; @user: they are marked as a user's. */
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
 
 /* Return conventions of the functions below: 0, or a negative value with the render's error set,
  * unless a contract says otherwise; *out is written on success only. */
 
-/* eval.c, eval_expr.c. A loop's body may end early: that is a positive answer, enum flow. */
+/* eval.c, eval_expr.c. If a loop's body ends early, they return a positive enum flow. */
 enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
-/* Runs the statements from @n on; their text goes to rd->out. Answers an enum flow. */
+/* Runs the statements from @n on; their text goes to rd->out. Returns an enum flow. */
 int eval_block(struct render *rd, const struct node *n);
-/* The value of expression @n, in the innermost scope. */
+/* Evaluates expression @n in the innermost scope. */
 int eval_expr(struct render *rd, const struct node *n, struct value *out);
-/* The text that @body writes, in a scope of its own. Answers an enum flow. */
+/* Runs @body in its own scope and returns its text in *out. Returns an enum flow. */
 int eval_capture(struct render *rd, const struct node *body, struct value *out);
 /* Binds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
@@ -94,22 +94,23 @@ struct scope *scope_new(struct render *rd, struct scope *up); /* NULL: failed */
  * an undefined value is an error that names it.
  */
 
-/* @a @op @b; also + of strings and lists, * of those with a number, % of a format. */
+/* Computes @a @op @b, including + of strings and lists, * of these with a number, and % of a
+ * format. */
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out);
 /* Compares two values; also does `in` and `not in`, which search @b. */
 int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out);
-/* obj[key] and obj.name: what is not there is an undefined value, no failure. A method or a field
- * comes first for a dot, an item for brackets. */
+/* Evaluate obj[key] and obj.name. A missing item is an undefined value and not a failure. A dot
+ * searches methods and fields first, brackets search items first. */
 int operator_item(struct render *rd, struct value obj, struct value key, struct value *out);
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out);
-/* obj[bound[0]:bound[1]:bound[2]] of a string, list or tuple; a bound that is not given is None. */
+/* Evaluates obj[bound[0]:bound[1]:bound[2]] of a string, list or tuple; a missing bound is None. */
 int operator_slice(struct render *rd, struct value obj, const struct value bound[3],
                    struct value *out);
 
-/* call.c: calls of functions, macros and methods; @kind is the word for messages. A function gets
- * its arguments in the order of its parameters; too many, unknown and missing ones are errors, also
- * a name that no filter or test has. */
+/* call.c: call functions, macros and methods; @kind is the word for messages. A function gets its
+ * arguments in the order of its parameters. Too many, unknown and missing arguments are errors, and
+ * so is the name of an unknown filter or test. */
 int call_value(struct render *rd, struct value fn, const struct args *args, struct value *out);
 int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
                  const struct args *args, struct value *out);
@@ -118,7 +119,7 @@ int call_filter(struct render *rd, const struct tstr *name, struct value self,
 int call_test(struct render *rd, const struct tstr *name, struct value self,
               const struct args *args, bool *out);
 
-/* Tables sorted by name; NULL: there is none of that name. */
+/* Searches a table that is sorted by name; NULL: there is no such name. */
 const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name);
 const struct builtin *filter_find(const struct tstr *name);
 const struct builtin *test_find(const struct tstr *name);
@@ -129,9 +130,9 @@ const struct builtin *method_find_str(const struct tstr *name);
 /* format.c, tojson.c */
 int format_str(struct render *rd, struct sink *k, struct value v);  /* str() */
 int format_repr(struct render *rd, struct sink *k, struct value v); /* repr() */
-/* str(v) as a string; @v itself when it is one. */
+/* Returns str(v) as a string in *out; @v itself if it is a string. */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out);
-#define FLOAT_STEPS 10 /* steps that writing a float costs */
+#define FLOAT_STEPS 10 /* evaluation steps that formatting a float costs */
 /* repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
 void format_double(double d, char out[40]);
 /* fmt.format(args). */

@@ -18,8 +18,8 @@
 struct render;
 struct sink;
 
-/* Invariants: marks are sorted, disjoint, not empty, and begin within len; one with a tail is the
- * end of what its sink holds, as long as nothing was appended there since. */
+/* Invariants: marks are sorted, disjoint, not empty, and begin within len; a string with a tail is
+ * the end of its sink's text, as long as nothing was appended to the sink since. */
 struct tstr {
     const char *data;
     size_t len;
@@ -39,7 +39,7 @@ struct sink {
     uint32_t all_user; /* > 0: everything added is the user's */
 };
 
-/* A string literal of this program, for ever. */
+/* String of a literal of this program; static. */
 #define TSTR_STATIC(text)                                                                          \
     __extension__({                                                                                \
         static const struct tstr s_ = {.data = (text), .len = sizeof(text) - 1};                   \
@@ -50,7 +50,7 @@ struct sink {
  * limit is reached. */
 const struct tstr *tstr_new(struct render *rd, const char *data, size_t len,
                             bool user); /* borrows */
-/* Bytes [begin, end) of @s, end <= s->len; shares them. */
+/* Returns bytes [begin, end) of @s, end <= s->len, without a copy. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end);
 /* Returns @a followed by @b; if only one of them is safe, the other one is escaped. Takes time
  * linear in @b if @a was the last string taken from its sink. */
@@ -60,7 +60,7 @@ const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp
 
 bool tstr_equal(const struct tstr *a, const struct tstr *b); /* compares bytes, not marks */
 bool tstr_is(const struct tstr *s, const char *text);        /* NUL-terminated */
-/* By code points: negative, 0, positive. */
+/* Compares by code points. Returns a negative value, 0 or a positive value. */
 int tstr_compare(const struct tstr *a, const struct tstr *b);
 /* Returns whether byte @pos came from a user. */
 bool tstr_user_at(const struct tstr *s, size_t pos);
@@ -69,7 +69,7 @@ size_t tstr_count(const struct tstr *s);                /* code points */
 size_t tstr_offset(const struct tstr *s, size_t index); /* byte of code point @index, at most len */
 /* Decodes the code point at @pos (an invalid byte: itself + 0x110000) and its length in bytes. */
 uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n);
-/* The reverse; returns the number of bytes. */
+/* Encodes code point @cp, as tstr_decode() returns it. Returns the number of bytes. */
 size_t tstr_encode(uint32_t cp, char out[4]);
 bool tstr_is_space(uint32_t cp); /* white space as Python strips and splits at */
 /* Sets *@begin and *@end to the bounds of @s without white space on its @left and @right. */
@@ -77,9 +77,9 @@ void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_
 /* Returns the offset of the first @what in bytes [from, to), to <= s->len, or SIZE_MAX. */
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);
 
-/* Empty, without a limit of its own; lives as long as the rendering. */
+/* Returns an empty sink without its own limit, which lives as long as the rendering. */
 struct sink *sink_new(struct render *rd);
-/* Room for @extra more bytes. */
+/* Makes room for @extra more bytes. */
 int sink_reserve(struct render *rd, struct sink *k, size_t extra);
 /* Appends a copy of the bytes; @user: they are the user's. */
 int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bool user);

@@ -51,7 +51,7 @@ struct value {
     };
 };
 
-/* Says which Python type a sequence appears to be: its name, its operations, how it is printed. */
+/* Python type of a sequence, which determines its name, its operations and its text form. */
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
 /* Elements v[0, n); n <= cap. A list that is iterated may grow: the iteration keeps the old v. */
@@ -59,7 +59,7 @@ struct seq {
     struct value *v;
     uint32_t n, cap;
     uint8_t kind;
-    bool user; /* the whole value comes from a variable */
+    bool user; /* the whole value comes from a variable of the request */
 };
 
 struct dict_entry {
@@ -77,7 +77,8 @@ struct dict {
     bool user;
 };
 
-/* A `for` that runs: i < n is the current item. What is iterated was taken before the first one. */
+/* A running `for`: i < n is the current item. The items were collected before the first
+ * iteration. */
 struct loop {
     struct value *items;
     uint32_t n, i;
@@ -123,7 +124,7 @@ static inline bool value_is_seq(struct value v, uint8_t kind) {
 }
 
 wide value_wide(struct value v); /* @v is a value_is_int() */
-/* V_INT or V_UINT; an error when @w needs more than 64 bits. */
+/* Makes a V_INT or V_UINT of @w; fails if @w needs more than 64 bits. */
 int value_from_wide(struct render *rd, wide w, struct value *out);
 double value_double(struct value v);         /* @v is a value_is_number() */
 const char *value_type_name(struct value v); /* Python's name: "str", "NoneType" */
@@ -132,22 +133,25 @@ bool value_truth(struct value v);
 
 /* Return conventions: functions that can fail return 0 or a negative error with the render's error
  * set. */
-/* Python's ==: 1, 1.0 and True are equal, other types never. */
+/* Compares like Python's ==: 1, 1.0 and True are equal; values of other different types never
+ * are. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out);
-/* a < b, an error for types without an order; @op: for its message, > and <= being of b and a. */
+/* Computes a < b; fails for types without an order. @op: operator for the message, because > and <=
+ * are computed with a and b exchanged. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out);
-/* `what in in`. */
+/* Computes `what in in`. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out);
-/* The elements of anything that can be iterated; a generator is used up. */
+/* Collects the elements of a value that can be iterated; a generator is used up. */
 int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n);
-/* len(): of a string its code points. */
+/* Computes len(); for a string the number of code points. */
 int value_length(struct render *rd, struct value v, int64_t *out);
-/* An undefined value where a defined one is needed: sets the error. */
+/* Sets the error for an undefined value where a defined one is needed. */
 int value_fail_undefined(struct render *rd, struct value v);
 
 /* Empty, with room for @cap. NULL: failed. */
 struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap);
-/* Keeps the bounds of a range, which its elements do not tell, behind these: room for 3 more. */
+/* Stores the bounds of a range behind its elements, from which they cannot be derived; needs room
+ * for 3 more values. */
 int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide step);
 int seq_add(struct render *rd, struct seq *s, struct value v);
 int value_pair(struct render *rd, struct value a, struct value b, struct value *out); /* a tuple */
@@ -159,7 +163,8 @@ int value_sort(struct render *rd, struct value *v, struct value *keys, uint32_t 
 struct dict *dict_new(struct render *rd, uint32_t cap);
 /* Appends @key, or replaces its value in place if the dict has it. */
 int dict_set(struct render *rd, struct dict *d, struct value key, struct value v);
-/* 1: found, *out set (it may be NULL); 0: not there; negative: failed */
+/* Searches @key. Returns 1 with *out set (@out may be NULL), 0 if there is none, or a negative
+ * value after a failure. */
 int dict_get(struct render *rd, const struct dict *d, struct value key, struct value *out);
 int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key,
                  struct value *out);
