@@ -45,7 +45,7 @@
  *
  * The token that completes a trigger may reach beyond it: its last bytes are then the first that
  * the grammar reads. Tokens whose last bytes the grammar would refuse are masked while the output
- * is free, so a trigger is never followed by what the grammar does not allow.
+ * is free, so a trigger is never followed by text that the grammar does not allow.
  */
 
 #include <stdbool.h>
@@ -59,7 +59,7 @@
 
 /* Compiles the node @text. @v NULL: only checks, as the front does. @limits and @err may be NULL.
  * Returns 0, -ENOMEM, or -EINVAL with @err as grammar_compile() fills it; its param is that of the
- * source refused. */
+ * refused source. */
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
                        size_t len, const struct grammar_limits *limits, struct err *err);
 
@@ -81,7 +81,7 @@ uint32_t constraint_n_words(const struct constraint *c); /* uint32_t of a mask *
 
 struct constraint_state;
 
-/* Creates the state of one output, at its start; @c outlives it. One thread at a time. 0 or
+/* Creates the state of one output, at its start; @c outlives it. For one thread at a time. 0 or
  * -ENOMEM. */
 int constraint_state_new(struct constraint_state **out, const struct constraint *c);
 struct constraint_state *constraint_state_free(struct constraint_state *s); /* accepts NULL */
@@ -96,11 +96,11 @@ bool constraint_is_free(const struct constraint_state *s);
 /* Sets the bits of the tokens that may come next, as grammar_mask() does. Returns their number,
  * 0 when the generation has ended or no token fits; -E2BIG, -ENOMEM. */
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
-/* Makes the mask with a limit: only @left tokens may still come (GRAMMAR_NO_MAX: no limit). Held
- * output fits the grammar by then; a required trigger comes in time, and another trigger may come
- * only while there is time for what follows it. As long as every token came from such a mask the
- * mask is not empty, for @left of at least constraint_distance(). Returns the number of allowed
- * tokens. */
+/* Makes the mask with a limit: only @left tokens may still come (GRAMMAR_NO_MAX: no limit). Output
+ * under the grammar is complete by then, a required trigger comes in time, and another trigger is
+ * allowed only while enough tokens are left for the grammar behind it. If every token so far came
+ * from such a mask, and @left is at least constraint_distance(), the mask is not empty. Returns the
+ * number of allowed tokens. */
 int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left);
 /* Makes masks that would take long fail with -EAGAIN from here on, as grammar_state_set_quick()
  * does. */

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * grammar - constrained generation: which tokens may come next, so that the text as a whole fits a
- * JSON Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several strings.
+ * grammar - constrained generation: computes which tokens may come next so that the whole text fits
+ * a JSON Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several
+ * strings.
  *
  * A source is compiled once to a pushdown automaton over bytes (docs/design/grammar.md). A compiled
  * grammar never changes and may be used by any number of requests in any threads; each request has
@@ -16,8 +17,8 @@
  *         grammar_accept(s, sample(bits));
  *     }
  *
- * What a client sends costs only that client: bytes, nesting, states, memory and work of a
- * compilation have limits, and so has the work of one mask.
+ * Limits bound the cost of a client's grammar: bytes, nesting, states, memory and work of a
+ * compilation, and the work of one mask.
  */
 
 #include <stdbool.h>
@@ -80,7 +81,8 @@ struct grammar_source {
     const char *param; /* err.param of a refusal ("tools[2].function.parameters"); may be NULL */
 };
 
-/* 0 stands for the default. Passing one is a 400 with code "grammar_too_complex". */
+/* Limits of a compilation; 0 stands for the default. Exceeding one gives a 400 with code
+ * "grammar_too_complex". */
 struct grammar_limits {
     size_t max_source;   /* bytes of one source: 1 MiB */
     uint32_t max_depth;  /* nesting in a source: 64 */
@@ -88,7 +90,7 @@ struct grammar_limits {
     uint64_t max_work;   /* steps of one compilation: 36,000,000, some 200 ms */
     size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
     uint32_t max_indent; /* blanks after a newline in JSON: 40 */
-    uint64_t *work;      /* NULL, or where the work done is added, also that of a refusal */
+    uint64_t *work;      /* NULL, or the counter to which the work is added, also after a refusal */
 };
 
 struct grammar;
@@ -100,8 +102,9 @@ struct grammar;
 int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                     const struct grammar_source *src, const struct grammar_limits *limits,
                     struct err *err);
-/* Makes what masks of a schema would take longest for when they first need it, some milliseconds
- * to 30: any thread, while others use @g. Calls job_pause(), and ends early in an abandoned job. */
+/* Makes the token classes that the first masks of a schema would need longest for, in some
+ * milliseconds to 30. May run on any thread while other threads use @g. Calls job_pause(), and ends
+ * early in an abandoned job. */
 void grammar_prepare(const struct grammar *g);
 struct grammar *grammar_free(struct grammar *g);
 DEFINE_FREEP(struct grammar, grammar)
@@ -165,14 +168,15 @@ void grammar_state_reset(struct grammar_state *s); /* back to the start */
  * ambiguous here; -ENOMEM. */
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
 /* Makes the mask with a limit: only @left tokens may still come, the next one included
- * (GRAMMAR_NO_MAX: no limit). A token is allowed when the text can be completed in time behind it.
- * As long as every token came from such a mask the next one is not empty, for @left of at least
- * grammar_distance(). 0: no token is allowed, or the text has ended. */
+ * (GRAMMAR_NO_MAX: no limit). A token is allowed if the text can be completed in time behind it. If
+ * every token so far came from such a mask, and @left is at least grammar_distance(), the mask is
+ * not empty. Returns the number of allowed tokens; 0: no token is allowed, or the text has
+ * ended. */
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left);
-/* Makes masks that would take long fail with -EAGAIN from here on (some 0.3 ms and more: a
- * missing token class, a text near its limit, many readings); nothing changes then, and other
- * masks are the same as without. A copy of the state, which is not quick, can make the mask on
- * another thread. */
+/* Makes masks that would take long fail with -EAGAIN from here on (some 0.3 ms and more: a missing
+ * token class, a text near its limit, many readings); the state is then unchanged, and other masks
+ * are not affected. A copy of the state, which is not quick, can make the mask on another
+ * thread. */
 void grammar_state_set_quick(struct grammar_state *s, bool quick);
 /* Returns the fewest tokens that spell the completion with the fewest bytes: 0 where the text may
  * end; GRAMMAR_NO_MAX when none is known, and grammar_mask_within() has no limit then. */
@@ -191,7 +195,7 @@ int grammar_restart(struct grammar_state *s, const void *bytes, size_t len);
 #define GRAMMAR_HISTORY 128
 int grammar_rollback(struct grammar_state *s, uint32_t n);
 uint32_t grammar_n_accepted(const struct grammar_state *s);
-/* Writes the bytes that must come next whatever is sampled to @out and returns their number, at
- * most @cap; 0 when there is a choice or an end. *@token: the special token that must come right
- * after them, or -1. */
+/* Writes to @out the bytes that must follow because the grammar allows nothing else, and returns
+ * their number, at most @cap; 0 when there is a choice or an end. *@token: the special token that
+ * must come right after them, or -1. */
 size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t *token);

@@ -10,22 +10,23 @@
  *
  * A configuration is (state, register, frame). A frame remembers the call to which a rule returns,
  * and how often a repeated call has returned. Frames form a tree that only grows while a text is
- * read, so that a configuration is three numbers and taking steps back is forgetting. Several
- * configurations exist at once where the next byte does not decide; equal ones are merged, since
- * equal frames are the same frame.
+ * read. A configuration is therefore three numbers, and a rollback only drops configurations.
+ * Several configurations exist at once while the next bytes are ambiguous; equal ones are merged,
+ * because equal frames are the same frame.
  *
  * Members of an object in any order are a rule whose register is a set of them (members.h); a frame
  * that was pushed there keeps the register in its count. Items that must differ are such a rule,
- * whose register is the list of those that have been there (distinct.c).
+ * too; its register is the list of the items read so far (distinct.c).
  *
- * A loop rule is one or more of one character; its start is entered again and is the border between
+ * A loop rule repeats one character; its start is entered again and is the border between
  * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of names
  * that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all
  * strings of all schemas are the same few states, whose token classes are computed once.
  *
  * A rule of a pattern beside a large `maxLength` counts as well (CALL_WITHIN): its register is the
- * number of characters so far, and an edge may be taken as long as these and the fewest that are
- * needed behind it are not too many. So it has the states of the pattern, not of the product.
+ * number of characters so far, and an edge is allowed while this number plus the fewest characters
+ * needed behind the edge is within the limit. The rule therefore has the states of the pattern and
+ * not of the product.
  */
 
 #include "grammar/expr/expr.h"
@@ -41,8 +42,8 @@ enum state_flags {
     STATE_BORDER = 4, /* the start of a loop rule; with STATE_WITHIN: a place between characters */
     STATE_RETURN = 8, /* accepts and has no edges and no calls */
     STATE_TOKENS = 16,
-    STATE_MEMBERS = 32, /* in a rule whose register says which members have been there */
-    STATE_WITHIN = 64,  /* in one whose register is the number of characters so far */
+    STATE_MEMBERS = 32, /* in a rule whose register is the set of members read so far */
+    STATE_WITHIN = 64,  /* in a rule whose register is the number of characters so far */
 };
 
 struct call {
@@ -56,7 +57,7 @@ enum call_kind {
     CALL_NAMES,
     CALL_ONCE,    /* member `min`, behind `max` bytes of key, not when it is in the register's set,
                      to which it is added; or with min NO_MAX another, any number of times */
-    CALL_MEMBERS, /* the callee must end with all members that must be there */
+    CALL_MEMBERS, /* the callee must end with all required members */
     CALL_WITHIN,  /* the callee reads at most `max` characters */
 };
 
@@ -72,8 +73,7 @@ static inline bool is_member(const struct call_desc *d) {
     return d->kind == CALL_ONCE && d->min != NO_MAX;
 }
 
-/* Names the members, lo to hi - 1, or other calls that can be reached by edges of a state before
- * anything is called. */
+/* The members lo to hi - 1, or other calls, that a state reaches by edges before a call. */
 struct span {
     uint16_t lo, hi;
     bool others;
@@ -144,10 +144,10 @@ struct token_class {
     const struct token_class *base; /* owner of bits, level and longest; or NULL */
 };
 #define CLASS_LEVELS 16
-#define TEXTS_MAX (1u << 24) /* more items than a text has */
+#define TEXTS_MAX (1u << 24) /* upper bound of the items of a text */
 
-/* Immutable after it was compiled, but for the classes and what finish.h finds out later, which any
- * thread may add. */
+/* A compiled grammar. Immutable, except for token classes and the data of finish.h, which any
+ * thread may add later. */
 struct grammar {
     const struct grammar_vocab *vocab;
     struct state *state;
@@ -156,8 +156,8 @@ struct grammar {
     struct call_desc *desc;
     struct auto_rule *rule;
     uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
-    /* Gives, for each state and kind of text, how many characters of that kind the state reads
-     * whatever they are (mask/free_chars.c). */
+    /* Number of arbitrary characters of each kind of text that each state reads
+     * (mask/free_chars.c). */
     uint8_t (*free_chars)[TEXT_KINDS];
     /* Points, for each state, to its token class; NULL until it is known. Entries with `shared`
      * belong to the vocabulary. A class is made when a state is first reached, by any thread, as

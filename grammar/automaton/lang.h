@@ -5,8 +5,8 @@
  * lack: intersection, complement, difference. A pattern beside a format, a length beside a pattern,
  * keys that no pattern matches, look-ahead and multiples are all products of such automata.
  *
- * States that the product does not reach are never made. What a state and an edge cost is counted
- * as work of the compilation; memory is the build's arena.
+ * States that the product does not reach are never made. States and edges count as work of the
+ * compilation; memory is the build's arena.
  */
 
 #include "grammar/automaton/automaton.h"

@@ -27,7 +27,7 @@ struct nfa_shared {
     uint32_t stamp;                /* stamp of the rule that the part belongs to */
 };
 
-/* The arrays of the grammar that grow while it is made. */
+/* State of making the rules' automata, with the arrays of the grammar that grow meanwhile. */
 struct maker {
     struct build *b;
     struct grammar *g;
@@ -79,11 +79,12 @@ int dfa_make(struct maker *m, uint32_t rule);
 /* Makes the states of an expression without calls. The automaton accepts the texts of @e except
  * the empty one. */
 int dfa_flat(struct maker *m, const struct expr *e);
-/* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
+/* Removes states that cannot end, refuses left recursion, finds first and follow bytes
+ * (analyse.c). */
 int automaton_analyse(struct build *b, struct grammar *g);
 /* Finds how far each state reads texts of each kind: free_chars.c. */
 int automaton_free_chars(struct build *b, struct grammar *g);
-/* Adds token classes where they are worth it: classify.c. */
+/* Adds token classes for states where they save time (classify.c). */
 int automaton_classify(struct build *b, struct grammar *g);
 
 /* Returns a hash of @n numbers. */

@@ -17,10 +17,10 @@ struct trigger_node {
     uint32_t held;   /* offset in triggers.held */
 };
 
-/* Up to three tries in one array: the triggers from node 0 on; the mark that ends quiet text, from
- * `quiet` on; what counts at a start only, from `open` on: the marks that begin quiet text, and
- * triggers. There failures lead to the triggers of everywhere. A trie that is not needed is not
- * there, its number 0; 0 < quiet < open where both are. */
+/* Up to three tries in one array: from node 0 on, the triggers that count everywhere; from `quiet`
+ * on, the mark that ends quiet text; from `open` on, the marks that begin quiet text and the
+ * triggers that count at a start only, whose failure links lead to the first trie. A trie that is
+ * not needed is absent and its number is 0; 0 < quiet < open if both exist. */
 struct triggers {
     struct trigger_node *node;
     uint32_t n;
@@ -35,12 +35,12 @@ static inline uint32_t triggers_n_everywhere(const struct triggers *t) {
     return t->quiet ? t->quiet : t->open ? t->open : t->n;
 }
 
-/* Empty text: *out is NULL. */
+/* Parses the triggers; for an empty text *out is NULL. Returns 0, -ENOMEM, or -EINVAL with @err. */
 int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err);
 struct triggers *triggers_free(struct triggers *t);
 DEFINE_FREEP(struct triggers, triggers)
-/* Reads bytes from @node until a trigger is complete: how many were read. *node is 0 then, and
- * *found the node of its end; else NULL. */
+/* Reads bytes from @node until a trigger is complete. Returns the number of bytes read. If a
+ * trigger is complete, *node is 0 and *found the node of its end; otherwise *found is NULL. */
 size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
                      const struct trigger_node **found);
 /* Begins the grammar behind the trigger @found, with the @len bytes that follow it: as
@@ -50,13 +50,14 @@ int triggers_hold(const struct triggers *t, const struct trigger_node *found,
 /* Returns the node after one more byte; a root if the bytes so far begin no trigger. */
 uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
 
-/* Immutable; the tables below are there with triggers only. */
+/* Immutable; the tables below exist with triggers only. */
 struct constraint {
     const struct grammar_vocab *vocab;
     struct grammar *grammar;
     struct triggers *triggers; /* NULL: the grammar holds from the start */
-    /* Tokens that must not come at a node of the triggers: they would complete one and go on with
-     * what the grammar refuses. Those of node i: crossing[first[i], first[i + 1]). */
+    /* Tokens that are excluded at a node of the triggers, because they would complete a trigger and
+     * continue with bytes that the grammar refuses. Tokens of node i: crossing[first[i], first[i +
+     * 1]). */
     uint32_t *first;
     int32_t *crossing;
     /* Lists the tokens that complete a trigger and may come, as first_done and done; behind each of
@@ -79,12 +80,13 @@ int ending_find(struct constraint *c);
 /* FREE: triggers are looked for; HELD: the grammar decides; DONE: an end token was accepted. */
 enum phase { FREE, HELD, DONE };
 
-/* Describes where an output is in its constraint, before or after a token. */
+/* Position of an output in its constraint, before or after a token. */
 struct position {
     uint32_t n_accepted; /* grammar_n_accepted() */
-    uint16_t node;       /* FREE: node of the triggers, the part of one that the output ends with */
+    uint16_t node;       /* FREE: node of the longest prefix of a trigger with which the output
+                          * ends */
     uint8_t phase;
-    bool seen; /* a trigger has come */
+    bool seen; /* a trigger was completed */
 };
 
 /* Invariants (check() in state.c): n is at most the length of `before`; without triggers the phase
@@ -109,12 +111,13 @@ static inline bool position_may_leave(const struct constraint_state *s) {
     return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
 }
 
-/* Takes token @i out of a mask. */
+/* Removes token @i from a mask. */
 static inline void clear_bit(uint32_t *bits, int32_t i) {
     bits[i / 32] &= ~(1u << (i % 32));
 }
 
-/* Sets all tokens but those that cross the border wrongly at @node. Returns their number. */
+/* Sets all tokens except those that complete a trigger at @node and continue wrongly. Returns their
+ * number. */
 uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits);
 /* Adds to @bits, where the grammar may end, all tokens that are allowed behind its end. */
 int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits);

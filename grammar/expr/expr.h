@@ -17,9 +17,9 @@
 #define ATOM_UNROLL 8 /* a character is repeated by copies up to here, by a counter beyond */
 
 enum expr_kind {
-    EXPR_EMPTY,   /* the empty text */
-    EXPR_NEVER,   /* matches no text */
-    EXPR_BYTES,   /* exactly these */
+    EXPR_EMPTY, /* the empty text */
+    EXPR_NEVER,
+    /* matches no text */ EXPR_BYTES, /* exactly these bytes */
     EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
     EXPR_SEQ,     /* children in sequence */
     EXPR_ALT,     /* one of the children */
@@ -39,7 +39,8 @@ enum expr_kind {
 
 enum char_mode {
     CHARS_TEXT, /* UTF-8 */
-    CHARS_JSON, /* inside a JSON string; what must be escaped is, in its shortest form */
+    CHARS_JSON, /* inside a JSON string; characters that must be escaped are, in the shortest
+                 * form */
 };
 
 /* Code points @lo to @hi. */
@@ -59,7 +60,7 @@ struct expr {
     bool open;     /* a repetition of any character up to the end of a string, in a rule of nothing
                       but strings: whatever else is being read there ends in what it takes */
     uint32_t n;    /* number of children or bytes */
-    uint32_t size; /* states that it takes, about; saturates */
+    uint32_t size; /* approximate number of states that it needs; saturates */
     uint32_t id;   /* number of a rule or a token */
     uint32_t min, max;
     union {
@@ -99,7 +100,7 @@ uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte);
 /* Members that may come in any order; or, with n = 0, at most `distinct` items that must differ. */
 struct members {
     uint32_t n, distinct;
-    uint32_t *must; /* bits: those that must be there */
+    uint32_t *must; /* bits: required members */
     uint32_t *left; /* while dead ends are searched: members that cannot be written yet */
 };
 #define MEMBERS_MAX 4096u
@@ -108,7 +109,7 @@ struct rule {
     struct expr *body;
     const char *name; /* for messages; may be NULL */
     bool nullable;
-    const struct members *members; /* the register says which members have come; or NULL */
+    const struct members *members; /* the register is the set of members read so far; or NULL */
     bool loop;                     /* the body is an atom, repeated once or more; see automaton.h */
     uint8_t shared;                /* one of enum shared_loop */
     bool may_copy;                 /* the body may take the place of a call (nfa.c) */
@@ -134,7 +135,7 @@ struct build {
     unsigned flags;
     bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
     struct err *err;
-    int failed;                             /* the first error: from then on makers answer NULL */
+    int failed;                             /* the first error; makers return NULL from then on */
     struct expr *shared_atom[SHARED_LOOPS]; /* made once; pointers can be compared */
     struct expr *space[2], *comma[2], *colon[2]; /* made once; [1]: compact */
     struct hash_index bodies;                    /* rules by their bodies */
@@ -157,29 +158,29 @@ int build_fail(struct build *b, const char *code, const char *fmt, ...) PRINTF(3
 #define build_unsupported(b, ...) build_fail(b, "grammar_unsupported", __VA_ARGS__)
 #define build_too_complex(b, ...) build_fail(b, "grammar_too_complex", __VA_ARGS__)
 int build_no_memory(struct build *b);
-/* For the end of a maker: NULL instead of an error that the build has kept. */
+/* Returns NULL instead of an error that the build has kept, at the end of a maker. */
 static inline void *failed(int error) {
     return NULL;
 }
 /* Allocates a zeroed array of @n elements of @size bytes in the arena. NULL: build_no_memory(). */
 void *build_alloc(struct build *b, size_t n, size_t size);
-/* Makes room for one element more behind @n in the array *@v of the arena, for @first at first. 0,
- * or build_no_memory(). */
+/* Makes room for one more element behind the @n elements of the array *@v of the arena, for @first
+ * elements at first. Returns 0, or build_no_memory(). */
 int build_grow(struct build *b, void *v, uint32_t n, uint32_t *cap, uint32_t first, size_t size);
 int build_pause(struct build *b); /* called when work reaches pause_at: 0 or too complex */
-/* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
- * or an error as above. */
+/* Adds a rule without a body, which the caller sets; @name, for messages, may be NULL and outlives
+ * @b. Returns 0, or an error of build_fail(). */
 int build_rule(struct build *b, const char *name, uint32_t *rule);
 /* Sets *rule to the rule with the body @body, made if there is none yet. */
 int build_rule_of(struct build *b, struct expr *body, uint32_t *rule);
 
-/* 0 or too complex. */
+/* Counts @steps of work. Returns 0, or the error of a grammar that is too complex. */
 static inline int build_work(struct build *b, uint64_t steps) {
     b->work += steps;
     return b->work >= b->pause_at ? build_pause(b) : 0;
 }
 
-/* Makers: NULL means that the build has failed. What they get may be NULL then. */
+/* Makers return NULL if the build has failed, and accept NULL arguments then. */
 struct expr *expr_empty(struct build *b);
 struct expr *expr_never(struct build *b);
 struct expr *expr_bytes(struct build *b, const void *bytes, size_t n);
@@ -246,7 +247,7 @@ enum regex_options {
     REGEX_CANONICAL =
         4, /* in JSON: what may stand around a match is in its shortest spelling, too */
 };
-/* The texts that the regular expression @s matches, written as @mode says. */
+/* Makes the texts that the regular expression @s matches, written according to @mode. */
 struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
                              enum regex_kind kind, unsigned options);
 /* Takes the EXPR_ANCHORs out of @e, which matches a whole text. *@counted: one is in what is
@@ -257,5 +258,5 @@ struct expr *regex_of(struct build *b, const char *s, enum char_mode mode); /* o
 struct expr *ebnf_read(struct build *b, const char *s, size_t len);
 struct expr *lark_read(struct build *b, const char *s, size_t len, enum char_mode mode);
 struct expr *schema_read(struct build *b, const char *s, size_t len);
-/* Any text that does not contain @stop (text.c). */
+/* Makes any text that does not contain @stop (text.c). */
 struct expr *text_without(struct build *b, const char *stop, size_t len);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * rulebook - the names of a grammar's rules while it is read: a name is known from its first
- * mention on, whether its definition has been read or not.
+ * rulebook - the names of a grammar's rules while it is read. A name is known from its first
+ * mention on, even before its definition is read.
  */
 
 #include "grammar/expr/expr.h"
@@ -20,10 +20,10 @@ struct rulebook {
     struct hash_index names; /* of entries */
 };
 
-/* The entry of a name, with a rule made for it when it is new: 0, -EINVAL. */
+/* Finds the entry of a name; a new name gets a rule. Returns 0 or -EINVAL. */
 int rulebook_take(struct rulebook *book, struct build *b, const char *s, size_t len, uint32_t *out);
-/* NULL: it was never mentioned. */
+/* Returns the entry of a name; NULL: it was never mentioned. */
 const struct rulebook_entry *rulebook_find(const struct rulebook *book, const char *s, size_t len);
-/* Refuses names that were never defined: 0, -EINVAL. */
+/* Refuses names that were never defined. Returns 0 or -EINVAL. */
 int rulebook_check(const struct rulebook *book, struct build *b);
 void rulebook_deinit(struct rulebook *book);

@@ -22,9 +22,9 @@ int source_unsupported(struct source *s, const char *what); /* "@what not suppor
 
 /* Skips @text if the source continues with it. Returns whether it did. */
 bool source_skip(struct source *s, const char *text);
-/* The byte @i further on, 0 behind the end. */
+/* Returns the byte @i positions ahead, 0 behind the end. */
 char source_peek(const struct source *s, size_t i);
-/* A number below NO_MAX at the reader's place: 1; 0, and *out is 0: there is none; -EINVAL. */
+/* Reads a number below NO_MAX. Returns 1; 0 with *out 0: there is none; or -EINVAL. */
 int source_read_number(struct source *s, uint32_t *out);
-/* A character or an escape: 0, -EINVAL. */
+/* Reads a character or an escape. Returns 0 or -EINVAL. */
 int source_read_char(struct source *s, const struct source_escapes *escapes, uint32_t *cp);

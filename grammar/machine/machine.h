@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * run - the automaton at work: sets of configurations and how a byte changes them.
+ * machine - runs the automaton: sets of configurations, and the steps by which a byte changes them.
  *
  * All sets lie in one array that is used as a stack: a new set is built at its end. Frame 0 is
  * below everything: the end of the text, or in classify.c the unknown caller.
@@ -44,9 +44,9 @@ struct seen {
 };
 
 /* Invariants: a frame's parent has a smaller number; no two frames have the same parent, call and
- * count; n_buckets is a power of two and at least cap_frames, and a frame is before those of its
- * bucket that have smaller numbers; a set that grows is the last one; once there is an error
- * nothing is added any more. One thread at a time. */
+ * count; n_buckets is a power of two and at least cap_frames, and in a bucket, frames with larger
+ * numbers come first; only the last set grows; after an error nothing is added any more. For one
+ * thread at a time. */
 struct machine {
     const struct grammar *g;
     struct frame *frame;
@@ -127,7 +127,7 @@ bool machine_read(struct machine *m, uint8_t byte);
 
 /* ---- registers: what a rule remembers besides its state
  *
- * A number beside the state spares an automaton many states: 100,000 for a `maxLength`, 2^n for n
+ * A number beside the state saves an automaton many states: 100,000 for a `maxLength`, 2^n for n
  * properties in any order. Each kind of register is one row, `struct register_kind`, in a file of
  * its own; the machine and the walks ask the row and do not know the kind:
  *
@@ -142,10 +142,10 @@ bool machine_read(struct machine *m, uint8_t byte);
  * members and distinct belong to the rule itself.
  */
 
-/* A kind of register. A function that is NULL stands for the answer given with it. Configurations
- * without a frame have no call, so the limits of a call do not hold for them. */
+/* A kind of register. A NULL function stands for the result that its comment gives. Configurations
+ * without a frame have no call, so the limits of a call do not apply to them. */
 struct register_kind {
-    /* Returns whether an edge of @state leads to something that is still allowed. NULL: always. */
+    /* Returns whether an edge of @state leads to a text that is still allowed. NULL: always. */
     bool (*is_open)(const struct machine *m, uint32_t state, uint32_t reg);
     /* Moves *@reg along an edge of @from with @byte to @to. Returns whether it may be taken. NULL:
      * it may, and the register stays. */
@@ -154,16 +154,15 @@ struct register_kind {
     /* Returns whether the rule may end at an accepting state of it. NULL: it may. */
     bool (*may_end)(const struct machine *m, const struct call_desc *d, uint32_t state,
                     uint32_t reg);
-    /* Returns how many characters may come whatever they are, as far as the register decides. NULL:
-     * any number. */
+    /* Returns how many arbitrary characters the register still allows. NULL: any number. */
     uint32_t (*n_free)(const struct grammar *g, const struct call_desc *d, uint32_t state,
                        uint32_t reg);
-    /* Enters call @d from @from: *@kept is what the frame keeps of the register, *@match the
-     * match of the callee. Returns whether it may be called. NULL: it may, and 0 is kept. */
+    /* Enters call @d from @from: *@kept is the value of the register that the frame keeps, *@match
+     * the match of the callee. Returns whether it may be called. NULL: it may, and 0 is kept. */
     bool (*enter)(struct machine *m, const struct config *from, const struct call_desc *d,
                   uint32_t *kept, uint32_t *match);
-    /* Returns to @state from call @d of @frame: *@reg is what the frame kept and becomes the
-     * register. Returns whether the callee may have ended. NULL: it may. */
+    /* Returns to @state from call @d of @frame: *@reg has the value that the frame kept, and
+     * becomes the register. Returns whether the callee may have ended. NULL: it may. */
     bool (*leave)(struct machine *m, const struct call_desc *d, uint32_t state, uint32_t frame,
                   uint32_t *reg, uint32_t *match);
     /* Returns whether the register is a frame of the machine. NULL: it is a number. */
@@ -220,7 +219,7 @@ uint32_t within_free(const struct grammar *g, const struct call_desc *d, uint32_
 /* Returns numbers 32 w to 32 w + 31 of the set @reg; bit i: member 32 w + i is in it. @m may be
  * NULL for the empty set, 0. */
 uint32_t members_word(const struct machine *m, const struct members *k, uint32_t reg, uint32_t w);
-/* Returns the set with member @i; 0 with m->error where there is no memory. */
+/* Returns the set with member @i; 0 with m->error set if memory is short. */
 uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, uint32_t i);
 
 /* ---- items that must differ (distinct.c) */
@@ -238,6 +237,6 @@ uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t match, unsign
 void distinct_prune(struct machine *m, struct set *s);
 /* Adds to @out the bytes by which earlier items go on from a match that is not 0. */
 void distinct_next(const struct machine *m, uint32_t frame, uint32_t match, struct byte_set *out);
-/* Returns the most bytes of an item before the one that @frame is in; *n_unknown: how many of them
- * ended in a look-ahead. 0 where it is in none. */
+/* Returns the length in bytes of the longest item before the one that @frame is in, or 0 if it is
+ * in no item; *n_unknown: number of these items that ended in a look-ahead. */
 uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_unknown);

@@ -1,7 +1,7 @@
 #pragma once
 
-/* collect - a token class in the making: classify.c reads all tokens, classify_like.c only those
- * that the state reads differently from a similar state that has a class. */
+/* collect - collects the tokens of a token class: classify.c reads all tokens, classify_like.c only
+ * those that the state reads differently from a similar state that has a class. */
 
 #include "grammar/mask/class.h"
 #include "grammar/mask/walk.h"
@@ -57,6 +57,6 @@ void collect_begin(struct collector *k); /* resets @k for another walk */
 /* Copies the class of a similar state and reads the tokens that differ. Returns 1 if no state is
  * similar enough. */
 int collect_like(struct collector *k, const struct set *from);
-/* Handles a state that reads, or refuses, most of the short texts: sets these in the walk's bits
- * and leaves the other tokens to walk_tables(). Returns false if the state is of another kind. */
+/* Handles a state that reads, or refuses, most of the short texts: sets the short texts in the
+ * walk's bits and leaves the other tokens to walk_tables(). Returns false for other states. */
 bool collect_shorts(struct collector *k);

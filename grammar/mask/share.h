@@ -20,4 +20,4 @@ int share_add_loop(struct share *s, const struct grammar *g, uint32_t rule);
 struct token_class *share_loop_class(const struct share *s, unsigned which, uint32_t state);
 /* Reserves @bytes of the memory for shared classes. Returns false if too little is left. */
 bool share_spend(struct share *s, size_t bytes);
-size_t share_bytes(const struct share *s); /* what share_spend() has taken */
+size_t share_bytes(const struct share *s); /* bytes that share_spend() has reserved */

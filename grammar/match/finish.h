@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * finish - how far a text is from its end: finish.c measures the automaton when it is compiled,
- * closing.c asks for the shortest completion of a text that is being generated.
+ * finish - the distance of a text from its end: finish.c measures the automaton when it is
+ * compiled, closing.c finds the shortest completion of a text that is being generated.
  */
 
 #include "grammar/machine/machine.h"
 
 #define FINISH_NEVER (1u << 30) /* bytes or tokens: no path is known */
 
-/* From a state of a rule to the end of that rule. */
+/* Shortest path from a state of a rule to the end of the rule. */
 struct path {
     uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
                         has members: without any of them */
@@ -42,13 +42,13 @@ struct finish {
 int finish_new(struct build *b, struct grammar *g);
 struct finish *finish_free(struct finish *f);
 
-/* Bytes to the end of its rule from state @q with register @reg of @m, where @d called the rule
- * (NULL: unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
+/* Returns the bytes from state @q, with register @reg of @m, to the end of its rule, which @d
+ * called (NULL: unknown, as in classify.c): an upper bound, at most FINISH_NEVER. */
 uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d);
 /* Returns finish_rest() of a path that continues by an edge, whose symbol is written to *symbol. */
 uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol);
-/* Bytes that a call takes. */
+/* Returns the bytes that a call takes. */
 uint32_t finish_call(const struct grammar *g, const struct call_desc *d);
 
 /* Add and multiply such numbers; a result that is too large is FINISH_NEVER. */
@@ -65,33 +65,33 @@ static inline uint32_t finish_times(uint32_t n, uint32_t x) {
 
 struct closing;
 
-/* Scratch memory of one request's masks. Returns 0 or -ENOMEM. */
+/* Allocates the scratch memory for one request's masks. Returns 0 or -ENOMEM. */
 int closing_new(struct closing **out);
 struct closing *closing_free(struct closing *k); /* accepts NULL */
 size_t closing_memory(const struct closing *k);  /* bytes of @k itself */
-/* From here on: what is @m's set @at, and @left tokens may come after the next one. False: nothing
- * is known of this grammar's shortest texts, and nothing can be asked. */
+/* Begins a mask for set @at of @m, with @left tokens after the next one. Returns false if the
+ * grammar's shortest texts are not known; the other functions must not be called then. */
 bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);
 /* Returns whether the text can end in time after a token that leads to @s. */
 bool closing_fits(struct closing *k, const struct set *s);
-/* Returns whether it can after any text that a configuration of @s reads without leaving its
- * rule. */
+/* Returns whether the text can end in time after any text that a configuration of @s reads without
+ * leaving its rule. */
 bool closing_fits_inside(struct closing *k, const struct set *s);
-/* Returns whether it can after every token of the class of configuration @c. */
+/* Returns whether the text can end in time after every token of the class of configuration @c. */
 bool closing_class_fits(struct closing *k, const struct config *c);
-/* When something did not fit: sets the tokens that begin the shortest completion, as far as it
- * ends in time. False: everything fitted. */
+/* If some token did not fit, sets the tokens that begin the shortest completion, if it ends in
+ * time. Returns false if all tokens fitted. */
 bool closing_add_plan(struct closing *k, uint32_t *bits);
-/* Tokens of the shortest completion of @at that is known; 0: it may end there. */
+/* Returns the tokens of the shortest known completion of @at; 0: the text may end there. */
 uint32_t closing_distance(struct closing *k, const struct set *at);
 /* Returns an upper bound of the bytes of the shortest completion; cheap. */
 uint32_t closing_bytes(struct closing *k, const struct set *at);
 
-/* closing_bytes() of where @s is (state.c). */
+/* Returns closing_bytes() for the current position of @s (state.c). */
 uint32_t grammar_bytes_left(struct grammar_state *s);
 
 struct mask;
-/* Settles what @mask, made for @at, does not know of items before. Where @closing is given
- * tokens must leave time (distinct_mask.c). */
+/* Corrects @mask, made for @at, for tokens that would repeat an earlier item. If @closing is not
+ * NULL, tokens must also leave time for the end (distinct_mask.c). */
 void distinct_settle(struct machine *m, const struct set *at, struct closing *closing,
                      struct mask *mask);

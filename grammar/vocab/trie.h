@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * trie - byte strings by their prefixes, laid out for walking: the children of a node are
- * neighbours, sorted by byte, and what lies below a node follows soon after it.
+ * trie - a prefix tree of byte strings, laid out for walking: the children of a node are
+ * neighbours, sorted by byte, and the nodes below a node follow soon after it.
  */
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 
 #define TRIE_MAX_LEN 1024 /* longer strings are left out */
 
-/* A string to be put into a trie, and what it stands for. */
+/* A string for a trie, and its item. */
 struct trie_string {
     const uint8_t *bytes;
     uint32_t len, item;
@@ -36,12 +36,13 @@ struct trie_node {
     uint16_t n_children, n_items;
     uint8_t byte;
     uint8_t kind; /* kind of the texts below */
-    /* Characters that begin on a way down from it, at most; 255: or more, or of no kind. */
+    /* Most characters that begin on a path below the node; 255: 255 or more, or no kind. */
     uint8_t height;
 };
 
 /* Immutable once it is made. Children have larger numbers than their node, and their items follow
- * its own in their order; n nodes, of which the last has the last of n_items items. */
+ * the node's own items in the same order; the last of the n nodes has the last of the n_items
+ * items. */
 struct trie {
     struct trie_node *node; /* node 0: the root */
     uint32_t *item;

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * vocab - the tokens of a model as grammars see them: their bytes in a prefix tree, the special
- * tokens, and those that end a generation. Immutable but for the classes that mask/ keeps in it.
+ * vocab - the tokens of a model for grammars: their bytes in a prefix tree, the special tokens, and
+ * the tokens that end a generation. Immutable, except for the token classes that mask/ stores in
+ * it.
  */
 
 #include "grammar/grammar.h"
@@ -26,14 +27,14 @@ const struct trie *vocab_trie(const struct grammar_vocab *v);
  * FREE_CHARS_MAX characters. */
 const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
 const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
-/* Bits: the tokens of text with at most @n_chars characters, up to FREE_CHARS_MAX. */
+/* Returns a bit map of the text tokens with at most @n_chars characters, up to FREE_CHARS_MAX. */
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
 /* Returns the *@n tokens of text with more than @n_chars characters, the longest first. */
 const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
 
 /* The short texts, by their characters (shorts.c): those with c of them are id[first[c], first[c +
- * 1]), in their order. bytes[at[c], at[c + 1]) has of each the length of the beginning that it has
- * in common with the one before, that of the rest, and the rest. */
+ * 1]), in their order. bytes[at[c], at[c + 1]) has for each of them the length of the prefix that
+ * it shares with the previous one, the length of its remaining bytes, and these bytes. */
 struct shorts {
     uint32_t *id;
     uint8_t *bytes;

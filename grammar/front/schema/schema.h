@@ -3,15 +3,16 @@
 /*
  * schema - JSON Schema (draft 2020-12) to expressions.
  *
- * A value must satisfy several schemas at once: a schema and its $ref and allOf, the two schemas
- * that two parts of an allOf give one property. So the unit is a list of parts, all of which apply.
- * anyOf and oneOf are multiplied out: one list of parts per branch. What is left has no applicators
- * of its own value: its keywords are merged into one struct facets, and each type is written as an
- * expression.
+ * A value must often satisfy several schemas: a schema with its $ref and allOf, or the schemas that
+ * two parts of an allOf give one property. The unit is therefore a list of parts, which all apply.
+ * anyOf and oneOf are multiplied out: one list of parts per branch. The resulting lists have no
+ * applicators for the value itself: their keywords are merged into one struct facets, and each type
+ * is written as an expression.
  *
- * Narrower is sound, wider is not: where a schema leaves more open than is good for a model (white
- * space, the order of properties, how a character is escaped, properties that were not declared),
- * the expression takes a part of what would be valid. Everything that fits the expression is valid.
+ * An expression may be narrower than its schema, but never wider: every text that fits the
+ * expression is valid. Where a schema leaves more freedom than is good for a model (white space,
+ * the order of properties, escapes of characters, undeclared properties), the expression allows a
+ * part of the valid texts.
  */
 
 #include <yyjson.h>
@@ -40,13 +41,13 @@ struct path {
     size_t len, index;
 };
 
-/* A value in a schema, and where it stands. */
+/* A value in a schema and its place. */
 struct place {
     yyjson_val *v; /* NULL: there is none */
     const struct path *path;
 };
 
-/* A schema that is being expanded, and those it is in: meeting one again is a circle. */
+/* A schema that is being expanded, linked to the schemas around it, so that circles are found. */
 struct open {
     const struct open *up;
     yyjson_val *v;
@@ -60,7 +61,7 @@ struct choice {
     const struct open *open;
 };
 
-/* Schemas that all apply to one value. */
+/* List of schemas that all apply to one value. */
 struct parts {
     struct place *v;
     struct choice *choice;
@@ -86,7 +87,7 @@ struct bound {
 /* The keywords of all parts together. */
 struct facets {
     const struct parts *parts;
-    struct place part; /* while they are read: the one at hand */
+    struct place part; /* the part that is being read */
     unsigned types;
     unsigned implied; /* types whose keywords occur */
     bool typed, closed, unique;
@@ -151,22 +152,22 @@ const struct path *schema_path(struct schema *s, const struct path *up, const ch
 const struct path *schema_path_index(struct schema *s, const struct path *up, size_t index);
 struct place schema_at(struct schema *s, struct place p, const char *key); /* v NULL: absent */
 
-/* A value that satisfies all of @v, as an expression. */
+/* Returns an expression for the values that satisfy all of @v. */
 struct expr *schema_value(struct schema *s, const struct place *v, uint32_t n);
 /* Finds the target of the $ref at @ref; -EINVAL when there is none in this schema. */
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
 /* Returns whether the word "$ref" occurs anywhere in @v. */
 bool schema_has_refs(struct schema *s, yyjson_val *v);
-/* A schema that is nothing but a reference stands for its target. */
+/* Replaces *@p by its target while it is a mere reference. */
 int schema_follow(struct schema *s, struct place *p);
-/* Adds @p and all that applies with it, by $ref and allOf, to @out; its choices are collected. */
+/* Adds @p, and the schemas that apply with it by $ref and allOf, to @out; collects its choices. */
 int parts_expand(struct schema *s, struct parts *out, struct place p);
 /* Appends to a list in the arena. 0, or build_no_memory(). */
 int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p);
 
-/* The keywords of @parts, which have no choices left, merged into @out. */
+/* Merges the keywords of @parts, which have no choices left, into @out. */
 int facets_gather(struct schema *s, const struct parts *parts, struct facets *out);
-/* 1: no value satisfies both; 0: not known; -errno. */
+/* Returns 1 if no value satisfies both, 0 if that is not known, or -errno. */
 int facets_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
                     uint32_t depth);
 /* Returns whether a value of an enum satisfies the other keywords: 1, 0, or an error of
@@ -175,13 +176,13 @@ int facets_admit(struct schema *s, const struct facets *f, struct place value);
 unsigned value_type(yyjson_val *v); /* the bit of enum json_type */
 /* Compares as JSON Schema does: 1 and 1.0 are equal, and so are objects in any order. */
 bool same_value(yyjson_val *x, yyjson_val *y);
-/* Exactly this value, as an expression. */
+/* Returns an expression for exactly this value. */
 struct expr *value_expr(struct schema *s, yyjson_val *v);
-/* Schemas of the member @name: from properties, or else additionalProperties. */
+/* Finds the schemas of the member @name: from properties, or else additionalProperties. */
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
                   struct place **out, uint32_t *n);
 
-/* Schemas without not, if and dependencies that say the same (logic.c). */
+/* Make equivalent schemas without not, if and dependencies (logic.c). */
 int logic_not(struct schema *s, struct place p, struct place *out);
 int logic_if(struct schema *s, struct place p, struct place *out);
 int logic_dependencies(struct schema *s, struct place p, struct place *out);
@@ -242,10 +243,11 @@ static inline bool text_is_negated(const struct text_rule *t) {
 /* Makes the language of a pattern, a format or a list of strings (TEXT_NOT_ENUM), or for
  * TEXT_NOT_FORMAT a superset of what any reading of the format matches; never the complement. */
 const struct lang *text_lang(struct schema *s, const struct text_rule *t);
-/* 1: strings that are not of format @name can be described; 0: it says nothing of strings; -1: they
- * cannot. */
+/* Returns 1 if the strings that are not of format @name can be described, -1 if not, and 0 if the
+ * format does not concern strings. */
 int format_contrary(yyjson_val *name);
-/* 1: strings of this format are described; 0: it is an annotation; or unsupported. */
+/* Returns 1 if weft can describe the strings of this format, 0 if it is an annotation, or the error
+ * of an unsupported format. */
 int format_known(struct schema *s, struct place at);
 /* Returns whether a number satisfies f->multiple: 1; 0, also when that cannot be decided; or
  * -errno. */
