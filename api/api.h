@@ -3,7 +3,7 @@
 /*
  * api - the HTTP side of the front: connections, endpoints, streams. It turns requests into `struct
  * submit` for the worker through a port that daemon/ implements, and the worker's events into JSON
- * and SSE. Everything runs on one libuv loop; what takes long on a pool of threads
+ * and SSE. Everything runs on one libuv loop, except long work, which a pool of threads does
  * (limits/job_pool.h).
  */
 
@@ -43,8 +43,8 @@ struct api_port {
     uint32_t (*story)(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max);
 };
 
-/* A served model, as the front knows it. All pointers outlive the api. One that is loaded on demand
- * may have no tokenizer and no template before api_model_opened(). */
+/* A served model in the front. All pointers outlive the api. A model that is loaded on demand may
+ * have no tokenizer and no template before api_model_opened(). */
 struct api_model {
     const char *id;             /* the name that clients use */
     const char *const *aliases; /* NULL-terminated */
@@ -59,7 +59,8 @@ struct api_model {
     struct picture_budget picture_budget;
     bool picture_pads;  /* pictures keep their aspect and get black borders */
     const char *system; /* the system message of chats that have none; NULL: none */
-    /* max_context: until a worker was ready what file and options allow; 0: unknown. */
+    /* max_context: before a worker was ready, the context that file and options allow; 0:
+     * unknown. */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
     uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
     uint8_t vocab_type;   /* llama.cpp's number of the vocabulary's kind */
@@ -75,7 +76,7 @@ struct api_model {
     uint8_t thinking;     /* default of requests: enum thinking_switch */
     uint32_t loop_tokens; /* an output ends when this many last tokens repeat; 0: never */
     const struct sampling *sampling; /* defaults of requests; NULL: those of params_init() */
-    const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
+    const char *sampling_source;     /* the source of these values, for clients; NULL: unknown */
     const uint64_t *seed;            /* default seed of requests; NULL: a random one */
     const char *arch;                /* architecture named by the file, or NULL */
     const char *file;                /* the file's name without folders, or NULL */
@@ -101,7 +102,7 @@ struct api_rescan {
     void (*over)(struct api_rescan *r); /* called once, later, after removal from the list */
 };
 
-/* A change of the models that takes time; embedded in what waits for it. */
+/* A long operation on the models; embedded in the object that waits for it. */
 struct api_task {
     struct api_rescan rescan; /* the daemon's, as `of` */
     void *of;
@@ -113,7 +114,7 @@ struct api_task {
     void (*over)(struct api_task *t, const struct err *err);
 };
 
-/* A preset to be made; NULL and 0 stand for the values of its base. */
+/* A preset to make; NULL and 0 stand for the values of its base. */
 struct api_preset {
     const char *name, *from; /* from: of a served model */
     const char *sampling;    /* NAME=VALUE,... */
@@ -130,8 +131,8 @@ struct api_manage {
     void (*cancel)(void *ctx, struct api_task *t); /* over() is not called; a pull ends */
 };
 
-/* KV events (daemon/models/kv_events.h): batches that were published, times that a subscriber fell
- * so far behind that it began to miss some, and batches that were sent again on request. */
+/* KV events (daemon/models/kv_events.h): published batches, times that a subscriber fell so far
+ * behind that it missed batches, and batches that were sent again on request. */
 struct api_kv_counts {
     uint64_t n_published, n_overruns, n_replayed;
 };
@@ -173,7 +174,7 @@ struct api_opts {
     void *models_ctx;    /* context of rescan, manage and sleep */
     char *otlp_endpoint; /* receives spans; accepted by api_check_otlp(); NULL, "": none */
     const struct api_kv_counts *kv_events; /* reported with the others; NULL: there are none */
-    /* Called with each request's salt and the isolation key made with it. NULL: no one asks. */
+    /* Called with each request's salt and the isolation key made with it; may be NULL. */
     void (*on_salt)(void *ctx, const uint8_t isolation_key[16], struct str salt);
     void *salt_ctx;
     /* Decodes a picture like picture_decode_fit(), possibly in another process; called on any
@@ -185,17 +186,17 @@ struct api_opts {
     const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
 };
 
-/* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants
- * without a row, and for what a row leaves out. */
+/* A row of the tenants file. 0 means no limit, except for the weight. "default" applies to tenants
+ * without a row, and to the values that a row leaves out. */
 #define API_TENANT_KEYS 16
 #define API_TENANT_UIDS 16
 #define API_TENANT_MODELS 32
 #define API_TENANTS_MAX 1024
 struct api_tenant {
     char name[64], share[64];       /* share: name of the group that shares prefixes; "": none */
-    char keys[API_TENANT_KEYS][64]; /* names of API keys that are its, besides its own name */
+    char keys[API_TENANT_KEYS][64]; /* names of its API keys, besides its own name */
     uint32_t uids[API_TENANT_UIDS]; /* users at the other end of a UNIX socket */
-    /* Names of the models that it may use, "*" at the end: any that begin so; n_models 0: all. */
+    /* Names of the models that it may use; "*" at the end matches every ending; n_models 0: all. */
     char models[API_TENANT_MODELS][128];
     uint32_t n_keys, n_uids, n_models;
     double weight;
@@ -229,17 +230,16 @@ struct api_request_info { /* one live generation, for the admin socket */
     int64_t age_ms;
 };
 
-/* Every function runs on the loop's thread. Makes an api that listens on nothing yet; copies @opts,
- * but objects that it and the other arguments point to must outlive the api. Returns 0 or
- * -errno. */
+/* Every function runs on the loop's thread. Makes an api without listeners; copies @opts, but the
+ * objects to which it and the other arguments point must outlive the api. Returns 0 or -errno. */
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
 /* Checks that spans can be sent to @endpoint; "" is valid. Returns 0, or -EINVAL with @err. */
 int api_check_otlp(const char *endpoint, struct err *err);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
-/* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err
- * and the former certificate stays. */
+/* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err;
+ * the previous certificate then stays in use. */
 int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err);
 int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
                    struct err *err);
@@ -253,9 +253,9 @@ struct model *api_first_model(const struct api *a);
 /* Adds a model. While the service listens, only from the loop's thread. Returns 0 or -ENOMEM. */
 int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out);
-/* Makes a model that no request finds yet. api_replace_model() then puts @next, which has the
- * names of @old and is READY or becomes it now, in its place: requests that wait for @old wait
- * for @next. @old finishes the requests that it has; when api_model_use() reports none,
+/* api_new_model() makes a model that no request finds yet. api_replace_model() puts @next, which
+ * has the names of @old and is READY or becomes so now, in place of @old: requests that wait for
+ * @old then wait for @next. @old finishes its own requests; when api_model_use() reports none,
  * api_remove_model() frees it. */
 int api_new_model(struct api *a, const struct api_model *info, struct api_port *port,
                   struct model **out);
@@ -263,52 +263,52 @@ void api_replace_model(struct model *old, struct model *next);
 void api_remove_model(struct model *m); /* a model that no request finds (any more) */
 /* Returns true if the vocabulary has the tokens around the pictures of @p. */
 bool api_marks_pictures(const struct projector *p, const struct tokenizer *t);
-/* Names what the loop does from here on; @what must stay valid. The event loop_busy reports the
- * activity that took longest in a long iteration. On the loop's thread. */
+/* Sets the name of the loop's current activity; @what must stay valid. The event loop_busy reports
+ * the activity that took longest in a long iteration. On the loop's thread. */
 void api_mark_loop(const char *what);
 /* Sets the presets that cannot be read, which /v1/models names: NULL-terminated, or NULL; not
  * copied. */
 void api_set_bad_presets(struct api *a, const char *const *names);
-/* Hides a model from new requests; it finishes those that it has. Not for the last model. */
+/* Hides a model from new requests; it finishes its own. Not for the last model. */
 void api_withdraw_model(struct model *m);
 /* Notes that the model's tokenizer and template are available. */
 void api_model_opened(struct model *m);
 /* Sets the state of a model that is loaded on demand; @progress of loading, 0 to 1. READY comes
  * with api_worker_up(), FAILED with api_worker_failed(). */
 void api_model_set(struct model *m, enum api_model_state state, float progress);
-/* Decides whether a model may be unloaded, and in which order models are. */
+/* Use of a model, from which follow whether and when it is unloaded. */
 struct api_model_use {
     uint32_t n_running; /* generations that wait for its worker's tokens */
     uint32_t n_jobs;    /* requests that have not been answered */
     uint32_t n_waiting; /* requests among n_jobs that wait for the model to be loaded */
     int64_t last_used_ns;
-    /* Time for which the last request asked to keep the model loaded; negative: for ever;
-     * API_KEEP_UNSET: no request asked. */
+    /* Time in seconds for which the last request asked to keep the model loaded; negative: for
+     * ever; API_KEEP_UNSET: no request asked. */
     int64_t keep_alive_s;
 };
 #define API_KEEP_UNSET INT64_MIN
-/* Returns the present use of @m, which was not given to api_remove_model(). */
+/* Returns the current use of @m, which was not given to api_remove_model(). */
 struct api_model_use api_model_use(const struct model *m);
 /* Notes that the worker was ended without a generation: the model is ABSENT, or stays FAILED. */
 void api_worker_stopped(struct model *m);
 
-/* From the port of @m. */
+/* Handle calls of the port of @m. */
 void api_on_event(struct model *m, const struct event *e);
 void api_on_stats(struct model *m, const struct msg_stats *s);
 void api_on_served(struct model *m, const struct msg_served *s, uint32_t n);
-/* The worker needs the pixels of a picture; they are sent over the port. */
+/* Handles a worker's request for the pixels of a picture, which are sent over the port. */
 void api_on_need_picture(struct model *m, const struct msg_need_picture *n);
 void api_worker_down(struct model *m); /* streams wait; /health is 503 */
-/* Notes that no worker can be expected soon, because of @why (a sentence without its full stop):
- * waiting and new requests fail with 503 and @retry_ms until api_worker_up(). */
+/* Notes that no worker is expected soon, for reason @why (a sentence without full stop): waiting
+ * and new requests fail with 503 and @retry_ms until api_worker_up(). */
 void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
 /* Notes that a worker is ready, and submits every live generation again with the tokens it has.
  * @n_faults(id) returns the number of deaths at which a request was present; with three it fails
  * with 500 engine_fault. */
 void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 struct api_guest;
-/* Adds a request of another daemon's front, which has its client; for the worker of @m it is like
- * one of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
+/* Adds a request of another daemon's front, which has the client; the worker of @m treats it like a
+ * request of a client here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
  * front's; it is copied. @tell gets its events as a worker would send them, the last with
  * EVENT_REJECTED or EVENT_FINISH; the request is freed after that. @need asks the other front for
  * the pixels of its picture @index, for api_guest_picture(). Returns 0, -EPROTO or -ENOMEM. */
@@ -344,8 +344,8 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
  * several. */
 bool api_find(const struct api *a, const char *request_id, uint64_t *id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
-/* Writes what generation @id waits for now, and how long, into @out of @size bytes. False: it is
- * not live, or has tokens. */
+/* Writes the reason why generation @id waits, and how long, to @out of @size bytes. Returns false
+ * if it is not live or has tokens. */
 bool api_wait_text(const struct api *a, uint64_t id, char *out, size_t size);
 /* Writes the usage of all keys and the quotas of all tenants as JSON. Returns 0 or -errno. */
 int api_usage(const struct api *a, struct buf *out);

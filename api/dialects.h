@@ -1,6 +1,6 @@
 #pragma once
 
-/* dialects - the list of dialects. The first is spoken on every path that belongs to no other. */
+/* dialects - the list of dialects. The first serves every path that belongs to no other dialect. */
 
 #include "api/http/dialect.h"
 

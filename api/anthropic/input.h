@@ -1,10 +1,9 @@
 #pragma once
 
 /*
- * anthropic_input - the body of a Messages request as that of a chat: what /v1/messages takes
- * becomes what /v1/chat/completions takes, once, so that everything behind it exists once. Whatever
- * a client can get wrong in it is refused here, by its name there ("messages.3.content.0.text: must
- * be a string.").
+ * anthropic_input - translates the body of a Messages request to that of a chat completion, so that
+ * the rest of the code exists once. Errors of the body are refused here with the names of Messages
+ * ("messages.3.content.0.text: must be a string.").
  */
 
 #include <stdbool.h>
@@ -20,11 +19,11 @@ struct gen_env;
 /* Times for which cache_control asks prefixes to be kept. */
 enum cache_wish { CACHE_NONE, CACHE_5M, CACHE_1H };
 
-#define ANTHROPIC_CALLS_MAX 128u /* calls of a turn that are looked for by their results */
+#define ANTHROPIC_CALLS_MAX 128u /* calls of a turn for which results are matched */
 #define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
 
-/* A translation on its way. Invariants (turns.c): without a message role is "" and parts,
- * calls, reasoning and result are empty; result is a tool's, reasoning the assistant's. */
+/* State of a translation. Invariants (turns.c): without a message role is "" and parts, calls,
+ * reasoning and result are empty; result is a tool's, reasoning the assistant's. */
 struct anthropic_input {
     yyjson_mut_doc *doc;
     yyjson_mut_val *root; /* the chat's body */
@@ -33,12 +32,13 @@ struct anthropic_input {
     yyjson_mut_val *tools; /* tools of the chat */
     uint32_t n_looked_up;
     bool defers;                     /* one of the tools is deferred */
-    bool offered[TOOL_SEARCH_KINDS]; /* searches that are tools, beside tools to be found */
+    bool offered[TOOL_SEARCH_KINDS]; /* searches that the request offers, with deferred tools to
+                                      * find */
 
     /* turns.c */
     yyjson_mut_val *list;    /* messages */
-    size_t n_system;         /* the first of them, which no summary replaces */
-    yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
+    size_t n_system;         /* number of the first messages, which no summary replaces */
+    yyjson_mut_val *message; /* the last message, which may still grow; NULL: none */
     yyjson_mut_val *parts;   /* content of `message` */
     yyjson_mut_val *calls;   /* tool_calls of `message` */
     size_t n_turns;          /* messages of the body before the one that is read */
@@ -49,36 +49,36 @@ struct anthropic_input {
         yyjson_val *id[ANTHROPIC_CALLS_MAX];
         uint32_t n;
         bool more;    /* there are others, which are not checked */
-        bool replied; /* the user has said something since */
+        bool replied; /* a message of the user has followed */
         size_t turn;  /* number of the last message with a call */
     } open;
     struct buf reasoning;  /* reasoning of `message` */
     struct content result; /* content of a message of a tool */
 };
 
-/* Makes the body of the chat, *out, with @body untouched. The text of a last message of the
- * assistant, which the answer is to continue, is not in it but added to @prefill. @count: for
+/* Makes the body of the chat, *out, and leaves @body unchanged. If the last message is the
+ * assistant's, which the answer is to continue, its text is added to @prefill instead. @count: for
  * count_tokens, which needs no max_tokens. @offered, or NULL, receives the searches that the model
  * may call. Returns 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err);
-/* Returns true if @body asks for nothing but its prompt in the prefix cache: its chat makes one
- * token, which is not to be told. */
+/* Returns true if @body only asks to put its prompt into the prefix cache: the chat then generates
+ * one token, which is not sent. */
 bool anthropic_warms(yyjson_val *body);
 /* Returns the longest cache_control of @body: in itself, its tools, its system prompt and its
  * messages. */
 enum cache_wish anthropic_cache_wish(yyjson_val *body);
-/* A message about a chat's field, in the words of Messages. */
+/* Rewrites a message about a chat's field in the terms of Messages. */
 void anthropic_rename(struct err *err);
 
 /* ---- between the files ---- */
 
-/* A 400: "PLACE.FIELD: MUST." */
+/* Refuses with a 400: "PLACE.FIELD: MUST." */
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must);
 void anthropic_place(struct anthropic_input *in, const char *place);
 int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
                   yyjson_mut_val *v);
-/* Puts a copy of @v. */
+/* Adds a copy of @v as member @key. */
 static inline int anthropic_put_copy(struct anthropic_input *in, yyjson_mut_val *object,
                                      const char *key, yyjson_val *v) {
     return anthropic_put(in, object, key, yyjson_val_mut_copy(in->doc, v));
@@ -98,21 +98,21 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools);
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v);
 /* Adds the text that announces the tool @name to the model among the turns. */
 int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out);
-/* A block that adds or removes a tool: makes it known, and adds the text that announces it to
- * the model. */
+/* Handles a block that adds or removes a tool: registers the change, and adds the text that
+ * announces it to the model. */
 int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
                            struct buf *out);
 
-/* blocks.c. Takes one content block; @to is the caller's. */
+/* blocks.c. Handles one content block; @to is the caller's context. */
 typedef int (*anthropic_taker)(struct anthropic_input *in, yyjson_val *block, const char *type,
                                void *to);
-/* Calls @f for block @i of the place, or for each; checks that it is one. */
+/* Calls @f for block @i of the place, or for each block; checks that it is a block. */
 int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
                     void *to);
 int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_taker f, void *to);
-/* A taker of text blocks and nothing else: a line each, added to the buffer @to. */
+/* Handles text blocks only: adds each as a line to the buffer @to. */
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to);
-/* The value of @field, which must be a string, added to @out. */
+/* Adds the value of @field, which must be a string, to @out. */
 int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field, struct buf *out);
 /* Adds the text of a block of the user or of a tool (@result) to @out. */
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * search - hosted tool search: the tool search that Anthropic runs for its clients, run here.
+ * search - hosted tool search, which Anthropic's API runs for its clients.
  *
  * The model calls a search tool like any other. Its call and its result are blocks of the answer,
- * and the model goes on in the same answer, with the tools that were found described in the result
+ * and the model continues the same answer, with the found tools described in the result
  * (endpoint.again). A client that sends these blocks back gets the same prompt.
  */
 
@@ -31,8 +31,7 @@ struct search {
 /* endpoint.open and .close */
 int search_open(struct prompt_job *job, struct exchange *x, struct writer *w);
 void search_close(struct prompt_job *job);
-/* Keeps @body for further rounds and takes it over, where a search is offered. Returns true if
- * so. */
+/* If a search is offered, takes @body over for further rounds and returns true. */
 bool search_keep(struct prompt_job *job, const bool offered[TOOL_SEARCH_KINDS], yyjson_doc *body);
 
 /* Returns the longest cache_control of the request. */

@@ -8,9 +8,9 @@
 struct exchange;
 struct tenant;
 
-/* Tells that the client of @x asked for @action on @target (a model, a response); @r < 0: it was
- * refused because of @err. A client causes no more lines than log-requests allows. Returns @r. */
+/* Logs that the client of @x asked for @action on @target (a model, a response); @r < 0: the action
+ * was refused because of @err. log-requests limits the lines of a client. Returns @r. */
 int audit_client(const struct exchange *x, const char *action, const char *target, int r,
                  const struct err *err);
-/* Tells that a request of @t needs @model, which is therefore loaded. */
+/* Logs that @model is loaded because a request of @t needs it. */
 void audit_load(const struct tenant *t, const char *model);

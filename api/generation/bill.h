@@ -1,7 +1,6 @@
 #pragma once
 
-/* bill - counts requests and tokens for who pays: the key and the tenant of a client, beside the
- * model. */
+/* bill - counts requests and tokens by key, tenant and model. */
 
 #include <stdint.h>
 #include "base/err.h"
@@ -11,7 +10,7 @@ struct model;
 struct tenant;
 struct usage_sum;
 
-/* Takes the request of @x for @m, which may need @n_tokens, from its tenant's limits and counts it.
+/* Charges the request of @x for @m, which may need @n_tokens, to its tenant's limits and counts it.
  * Returns 0, or -EINVAL with @err (429) and x->retry_ms. */
 int bill_request(struct exchange *x, struct model *m, uint64_t n_tokens, struct err *err);
 /* Counts @sum, the tokens of a generation of @m that has ended, for tenant @t and its key (0:

@@ -14,16 +14,16 @@
 
 struct gen_request;
 
-/* The custom tool in an entry of a chat's `tools`; NULL: it is something else. */
+/* Returns the custom tool in an entry of a chat's `tools`; NULL: the entry is of another kind. */
 yyjson_val *custom_tool(yyjson_val *tool);
-/* Checks tools[@i]: 0, or a 400 that names the field. */
+/* Checks tools[@i]. Returns 0, or a 400 that names the field. */
 int custom_check(yyjson_val *tool, size_t i, struct err *err);
 /* Returns the kind of syntax that the tool's text must follow, "regex" or "lark", and its source in
  * *@text; NULL: any text is valid. */
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text);
 /* Returns the entry of `tools` that the model gets. NULL: no memory. */
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom);
-/* The arguments for a call with the text @input. NULL: no memory. */
+/* Returns the arguments for a call with the text @input. NULL: no memory. */
 yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
 /* Returns true if @name is one of the request's custom tools. */
 bool custom_is(const struct gen_request *r, const char *name);
@@ -39,7 +39,7 @@ struct custom_text {
 
 /* Decodes further arguments, of which @len bytes have arrived. */
 int custom_read(struct custom_text *t, const char *args, size_t len);
-/* The arguments are no such object: there is no text to read in them. */
+/* Returns true if the arguments are not such an object and contain no text. */
 bool custom_is_other(const struct custom_text *t);
 /* Writes the text of a call whose arguments are complete to @out. */
 int custom_whole(const char *args, size_t len, struct buf *out);

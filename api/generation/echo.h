@@ -1,6 +1,7 @@
 #pragma once
 
-/* echo - a prompt as part of its answer: the text of its tokens, and where each of them ends. */
+/* echo - a prompt as part of its answer: the text of its tokens, and the end of each token in the
+ * text. */
 
 #include "base/buf.h"
 #include "text/tokenizer.h"
@@ -13,7 +14,7 @@ struct echo {
     uint32_t n_users; /* choices of the same prompt share it; the loop's */
 };
 
-/* Characters of a text in UTF-8. */
+/* Returns the number of characters of a UTF-8 text. */
 uint64_t echo_chars(const char *s, size_t len);
 /* Makes the echo of tokens @id, with one user. @given: they were made from a text, so tokens that
  * the vocabulary puts before it are not echoed. Runs on any thread. Returns 0, -ENOMEM, or

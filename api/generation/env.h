@@ -3,8 +3,8 @@
 /*
  * env - the part of the service that every request for a generation uses: options, clock, random
  * source, limits and threads, the served models and the live generations. Handlers find it as the
- * context of their exchange. The rooms above keep what is theirs in structs of their own, to which
- * this one has pointers and into which generation/ never looks.
+ * context of their exchange. Higher rooms keep their state in their own structs; this one has
+ * pointers to them, and generation/ never reads them.
  */
 
 #include <pthread.h>
@@ -50,7 +50,7 @@ struct gen_env {
     struct job_pool pool;
     struct {
         struct list list; /* model.link; never empty */
-        /* The loop's thread alone writes under it, and reads without it. */
+        /* Only the loop's thread writes, under the lock; it reads without the lock. */
         pthread_rwlock_t lock;
         const char *const *bad_presets; /* names, NULL-terminated; or NULL */
     } models;
@@ -66,7 +66,7 @@ struct gen_env {
     struct gen_ids ids;
     struct {
         size_t kept_bytes; /* memory of kept bodies, whose turns have not ended */
-        uint32_t n;        /* turns for which it is at work */
+        uint32_t n;        /* turns that are being prepared */
     } prewarm;
     struct { /* constrain.c: grammars that were right and wrong, by hash; any thread */
         _Atomic uint64_t checked[CONSTRAIN_CHECKED], refused[CONSTRAIN_CHECKED];
@@ -78,12 +78,12 @@ struct gen_env {
     struct service *service;  /* service/service.h */
 };
 
-/* Returns the environment that @x is an exchange of. */
+/* Returns the environment to which @x belongs. */
 static inline struct gen_env *env_of(const struct exchange *x) {
     return x->ctx;
 }
 
-/* Returns the model that is served where a request names none. */
+/* Returns the model for requests that name none. */
 static inline struct model *model_first(const struct gen_env *env) {
     return LIST_ENTRY(env->models.list.next, struct model, link);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * family - what the source of a model's chat template says about the model: how it writes tool
- * calls and reasoning, and in what form its template wants them back.
+ * family - properties of a model that follow from the source of its chat template: its format of
+ * tool calls and reasoning, and the form in which the template takes them back.
  */
 
 #include "api/api.h"
@@ -21,8 +21,8 @@ struct family {
     bool reasons;         /* the model writes reasoning, in either form */
 };
 
-/* From the template's source in @m; a model without a template has none of all this. */
+/* Fills @f from the template's source in @m; all zero for a model without a template. */
 void family_init(struct family *f, const struct api_model *m);
 /* Returns the format of calls if @tools were offered, else the format whose markers a content may
- * have; NULL: the text need not be parsed. */
+ * have; NULL: the text is not parsed. */
 const struct toolcall_format *family_format(const struct family *f, bool tools);

@@ -6,7 +6,7 @@
 
 struct field {
     const char *name;
-    uint8_t kinds; /* enum field_set: where it is known */
+    uint8_t kinds; /* enum field_set: endpoints that know the field */
     int (*parse)(struct gen_request *r, const struct model *m, const struct field *f, yyjson_val *v,
                  struct err *err);
     size_t at;      /* offset of the member that is set */
@@ -18,14 +18,14 @@ struct field {
     int name(struct gen_request *r, const struct model *m, const struct field *f, yyjson_val *v,   \
              struct err *err)
 
-/* A 400: "FIELD must be ...". */
+/* Refuses with a 400: "FIELD must be ...". */
 int field_refuse(const struct field *f, struct err *err);
-/* A whole number in [lo, hi]. */
+/* Reads a whole number in [lo, hi]. */
 int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err);
-/* Copies string @v, so that it outlives the body: 0 or -ENOMEM. */
+/* Copies string @v, so that it outlives the body. Returns 0 or -ENOMEM. */
 int field_copy(struct gen_request *r, yyjson_val *v, struct str *out);
 
-/* Each sets the member at field.at. */
+/* Readers; each sets the member at field.at. */
 READER(field_bool);
 READER(field_not);    /* the opposite of a flag */
 READER(field_uint);   /* a whole number in [lo, hi] */
@@ -37,11 +37,11 @@ READER(field_value);  /* any value of the body */
 READER(field_allowed);
 READER(field_bad_words);
 READER(field_breakers);
-/* Looks up the tokens of r->breakers, where DRY is on, and of llama-server's four where none are
+/* Looks up the tokens of r->breakers if DRY is on, or of llama-server's four breakers if none are
  * given. Takes milliseconds. Returns 0 or -ENOMEM. */
 int fields_find_breakers(struct gen_request *r, const struct model *m);
 
-/* Limit the model's reasoning, under each of the names that clients use. */
+/* Readers of the fields with which clients limit the model's reasoning. */
 READER(field_effort);
 READER(field_budget);
 READER(field_thinking);

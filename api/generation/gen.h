@@ -1,8 +1,7 @@
 #pragma once
 
 /*
- * gen - one generation as the API sees it: what was asked of the worker, and everything that came
- * back.
+ * gen - one generation in the front: the request to the worker and the output received so far.
  *
  *      WAITING ──admitted──> PENDING ──submit──> SENT ──ACCEPTED──> RUNNING ──FINISH, stop──> DONE
  *                              ^                  │                   │
@@ -46,11 +45,11 @@ struct gen {
     struct gen_env *env;
     struct model *model; /* gives the vocabulary, and the worker that generates */
     enum gen_state state;
-    bool accepted; /* by some worker, once */
+    bool accepted; /* some worker has accepted it */
     bool stopped;  /* a stop string is complete; nothing after it is text */
     bool failed;
     void *owner;
-    struct exchange *const *exchange; /* the owner's; NULL there: the client is gone */
+    struct exchange *const *exchange; /* the owner's pointer; it is NULL when the client has left */
     void (*changed)(struct gen *g);   /* reports news of the generation; may free @g */
     const char *session_from;         /* source of m.session, or NULL */
     struct charge charge;             /* charge of the tenant (gen_charge()) */
@@ -82,24 +81,24 @@ struct gen {
     size_t n_parsed;    /* bytes of text that `split` has been fed */
     uint32_t n_counted; /* tokens, whole ones */
     bool keep_special, include_stop;
-    bool score_only;     /* the output is not taken */
-    uint32_t stop_index; /* with `stopped`: of m.stops */
+    bool score_only;     /* the output is not kept */
+    uint32_t stop_index; /* with `stopped`: index in m.stops */
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_attempts;
-    uint32_t n_faults; /* deaths of another front's workers that it was present at */
-    uint32_t n_turns;  /* lives that ended because its reasoning did */
+    uint32_t n_faults; /* deaths of another front's workers at which it was present */
+    uint32_t n_turns;  /* submissions that ended because its reasoning was closed */
     struct gen_drafts {
         uint32_t n, accepted;
         /* drafted from the request's prediction, and accepted of them */
         uint32_t n_predicted, predicted_accepted;
-    } drafts, drafts_before; /* in all lives; in those before this one */
-    uint32_t loop_from;      /* output tokens that are not looked at for a repetition */
+    } drafts, drafts_before; /* in all submissions; in those before the current one */
+    uint32_t loop_from;      /* first output tokens, in which repetitions are not searched */
     /* tokens that are searched for a repetition, set by the model or tenant; 0: none */
     uint32_t loop_tokens;
     bool repeats; /* the last tokens repeat one block */
     struct {
-        bool limited, spent; /* spent: it was ended here, once */
+        bool limited, spent; /* spent: reasoning was closed once */
         uint32_t max;        /* tokens of reasoning */
         int32_t close[16];   /* tokens that end the reasoning */
         uint32_t n_close;
@@ -110,7 +109,7 @@ struct gen {
 struct prompt;
 struct tokens;
 
-/* Gives it the pictures of the prompt @p, which the request keeps. Before it is started. */
+/* Sets the pictures of the prompt @p, which the request owns. Call it before the start. */
 void gen_set_pictures(struct gen *g, const struct prompt *p);
 /* Makes a generation of @prompt, which is copied, or with @take moved and left empty. The rest of
  * the submit comes from @r, whose arena must outlive the generation. Returns 0 or -ENOMEM. */
@@ -119,21 +118,22 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
 /* Binds the generation to *@exchange, which outlives it or is set to NULL: its tenant, its start
  * and its time limit. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
-/* Sets the tenant whom the worker charges and whose loop-breaker holds; gen_belongs() calls it. */
+/* Sets the tenant that the worker charges and whose loop-breaker applies; gen_belongs() calls
+ * it. */
 void gen_set_tenant(struct gen *g, const struct tenant *t);
-/* Splits its text into reasoning, content and calls. Before it is started. */
+/* Lets its text be split into reasoning, content and calls. Call it before the start. */
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);
-/* Reserves what it may use, @n_output tokens of output. Before it is started. */
+/* Charges @t for the prompt and @n_output tokens of output. Call it before the start. */
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
-/* Limits its reasoning to @max tokens; UINT32_MAX: it ends here only when it repeats. After
+/* Limits its reasoning to @max tokens; UINT32_MAX: only repetitions close it. Call it after
  * gen_parse_output(). */
 int gen_limit_reasoning(struct gen *g, uint32_t max);
-/* Tokens of its output that are known from elsewhere, as if a worker had made them. Returns 0,
- * -ENOMEM, or -EPROTO: they are no tokens. */
+/* Adds output tokens from another source, as if a worker had made them. Returns 0, -ENOMEM, or
+ * -EPROTO: they are not tokens of the vocabulary. */
 int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently; accepts NULL */
 
-/* Hands the admitted generation to the worker, now or when there is one. From here until DONE it
+/* Submits the admitted generation to the worker, or waits for a worker. From now until DONE it
  * counts in model.n_running. */
 void gen_start(struct gen *g);
 /* Submits again the generations that the worker could not take, and ends those past their
@@ -147,8 +147,8 @@ bool gen_any_pending(const struct gen_env *env);
 void gen_on_event(struct model *m, const struct event *e);
 /* Reports that the worker is gone: its generations become PENDING. */
 void gen_worker_down(struct model *m);
-void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.failure */
-/* There is one: as api_worker_up(). */
+void gen_worker_failed(struct model *m); /* ends all its generations with 503 and model.failure */
+/* Submits the generations again to a new worker, as api_worker_up(). */
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
 /* Makes env->gens empty. */
@@ -159,16 +159,17 @@ struct gen *gen_find(const struct gen_env *env, uint64_t id);
 #define GEN_TOO_LATE                                                                               \
     "The request took longer than its time limit (option request-timeout-ms, or the client's "     \
     "header x-stainless-read-timeout)."
-/* Ends it with an error and cancels it at the worker. Does nothing to one that is DONE; may free
- * @g. */
+/* Ends the generation with an error and cancels it at the worker. Does nothing if it is DONE; may
+ * free @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls", "repetition" */
-/* Returns how many tokens of the prompt are computed or cached, by the decisions that the worker's
- * flight recorder still has: no more than there are. */
+/* Returns how many tokens of the prompt are computed or cached, according to the records in the
+ * worker's flight recorder: a lower bound. */
 uint32_t gen_prompt_done(const struct gen *g);
 /* Returns the figures for the histograms; the caller sets started_ns and n_choices. */
 struct metrics_gen gen_metrics(const struct gen *g);
 /* Returns true if token @id ends it: a stop id, or an end token that is not ignored. */
 bool gen_is_end(const struct gen *g, int32_t id);
-/* Output token @i is part of the text: neither the token that ended it nor behind a stop string. */
+/* Returns true if output token @i is part of the text: neither the token that ended it nor behind a
+ * stop string. */
 bool gen_is_text(const struct gen *g, uint32_t i);

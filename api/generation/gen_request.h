@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * gen_request - the body of a request as values: which fields an endpoint knows, their types and
- * ranges. A field that is not known is ignored (agents send their providers' extras); a known one
- * with a bad value, or one that would change the output and is not supported, is a 400 that names
- * it. null is treated as absent.
+ * gen_request - the body of a request as values: the fields that an endpoint knows, their types and
+ * ranges. Unknown fields are ignored, because agents send extensions of their providers. A known
+ * field with a bad value, and an unsupported field that would change the output, get a 400 that
+ * names the field. null is treated as absent.
  */
 
 #include <stdbool.h>
@@ -49,10 +49,10 @@ struct gen_request_choice {
     yyjson_val *allowed;  /* names that may be called, or NULL: all */
 };
 
-/* Form that the text must have: response_format and its relatives. */
+/* Form that the text must have: response_format and similar fields. */
 struct gen_request_form {
     const char *kind;  /* key of a node of grammar/constraint.h; NULL: any text */
-    const char *param; /* the field that says so */
+    const char *param; /* the field that requires it */
     yyjson_val *value; /* in the body or in `doc` */
     yyjson_doc *doc;   /* the parsed schema, if it came as text */
     bool compact;
@@ -61,11 +61,11 @@ struct gen_request_form {
 
 /* A picture of the body. */
 struct request_picture {
-    char *address; /* until it was fetched; NULL: the body has the file */
-    uint8_t *file; /* until it was looked at */
+    char *address; /* address until the file is fetched; NULL: the body has the file */
+    uint8_t *file; /* until the file was examined */
     size_t n_file;
-    bool low;                  /* few rows */
-    struct picture_seen *seen; /* a reference; NULL: not looked at yet */
+    bool low;                  /* detail is "low": few rows */
+    struct picture_seen *seen; /* a reference; NULL: not examined yet */
     char place[96];            /* in the body, for errors */
 };
 
@@ -82,26 +82,26 @@ struct gen_request {
     bool with_pieces; /* /tokenize: each token with its text */
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     bool no_bos, add_special; /* /tokenize in llama-server's form */
-    bool load_only;           /* no answer is wanted, only that the model is there */
-    bool takes_none;          /* a list without inputs is answered with one without vectors */
+    bool load_only;           /* the model is only loaded; nothing is generated */
+    bool takes_none;          /* a list without inputs gets an answer without vectors */
     bool has_keep_alive;      /* Ollama's keep_alive is given: */
-    /* seconds for which the model stays loaded after this request; negative: for good */
+    /* seconds for which the model stays loaded after this request; negative: for ever */
     int64_t keep_alive_s;
     /* turns reasoning on or off */
     enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking;
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
     bool functions_form; /* tools came as `functions`; calls are returned in the same form */
-    bool no_reasoning;   /* leave reasoning out of the answer; the model writes it all the same */
+    bool no_reasoning;   /* the answer omits reasoning, although the model writes it */
     bool echo, prompt_logprobs;
-    bool score_only;                   /* no output is wanted, although one token is made */
+    bool score_only;                   /* the output is not sent, although one token is generated */
     uint32_t n_prompt_top, best_of;    /* best_of 0: n */
-    uint16_t pool;                     /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
+    uint16_t pool;                     /* SUBMIT_POOL_*: the result is a vector; or 0 */
     bool return_documents, raw_scores; /* options of a rerank */
     bool scores_texts;                 /* /v1/score: texts have other names */
     bool reranks_texts;                /* TEI's form: documents are "texts", the answer is a list */
     uint32_t top_n;                    /* number of results of a rerank; 0: all */
-    uint32_t dimensions;               /* length to which a vector is cut; 0: whole */
-    bool tokens_only;                  /* only the prompt's tokens are wanted */
+    uint32_t dimensions;               /* length to which a vector is cut; 0: not cut */
+    bool tokens_only;                  /* the answer is the prompt's tokens only */
     uint32_t n, n_top, max_new;        /* max_new 0: not given; or GEN_REQUEST_NO_LIMIT */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
@@ -128,11 +128,11 @@ struct gen_request {
     uint32_t *order; /* [n_shown] numbers of pictures as the prompt shows them; NULL: as they are */
     uint32_t n_shown;
     yyjson_doc *seen_messages; /* `messages` with the numbers of pictures; NULL: there are none */
-    /* Texts in the place of `marker`, which the rendered chat has once: a prompt for each. */
+    /* Texts that replace `marker`, which the rendered chat has once; each text gives a prompt. */
     const char *marker;
     struct str *variants;
     uint32_t n_variants;
-    struct str prefill; /* the end of the prompt: the answer goes on there */
+    struct str prefill; /* the end of the prompt, which the answer continues */
     /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
      * the query and one of the documents. */
     yyjson_val *query, *documents;
@@ -142,11 +142,11 @@ struct gen_request {
 
 /* Returns true if the request turns reasoning off, by any of the names for it. */
 bool gen_request_thinks_not(const struct gen_request *r);
-/* Generations for each prompt; n of them are the answer. */
+/* Returns the number of generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {
     return r->best_of > r->n ? r->best_of : r->n;
 }
-/* The answer goes on with @text, which is copied. Returns 0 or -ENOMEM. */
+/* Makes the answer continue @text, which is copied. Returns 0 or -ENOMEM. */
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len);
 void gen_request_deinit(struct gen_request *r); /* accepts a zeroed one */
 /* Frees the parsed body, which can be large, once its prompts are tokens. */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * image_data - pictures as JSON holds them: a data URI with base64, or base64 alone. Addresses are
- * never fetched and files never opened.
+ * image_data - decodes pictures in JSON: a data URI with base64, or base64 alone. It fetches no
+ * addresses and opens no files.
  */
 
 #include <stddef.h>

@@ -5,6 +5,6 @@
 struct exchange;
 struct http;
 
-/* route.serve: prepares the prompt of @x's body as the route's endpoint reads it, and sends the
- * answer that the endpoint writes of it. */
+/* Implements route.serve: prepares the prompt of @x's body, as the route's endpoint reads it, and
+ * sends the answer that the endpoint writes. */
 void lookup_serve(struct exchange *x, struct http *h);

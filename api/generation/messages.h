@@ -2,8 +2,8 @@
 
 /*
  * messages - a chat's messages and tools as the variables of a chat template: checked, parts of
- * text joined, arguments of past tool calls parsed, as templates expect them. For a template that
- * knows no tools they are described in the system message, and calls and their results become text.
+ * text joined, arguments of past tool calls parsed, as templates expect them. If the template does
+ * not support tools, the system message describes them, and calls and their results become text.
  */
 
 #include "api/api.h"
@@ -25,15 +25,14 @@ struct messages_form {
     const char *sight; /* placeholder of a picture (sight.h); "": the model takes no pictures */
 };
 
-/* A member of function @f that is not of its type: the name, and *must, which it must be ("a
- * string"). NULL: none. */
+/* Returns the name of a member of function @f that has a wrong type, with the right type in *must
+ * ("a string"). NULL: there is none. */
 const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
-/* Rewrites @tools, which a template refused, as one that takes little: each has a description and
- * parameters with properties that have one, and no schema in them is a boolean, has a null, a list
- * of types or a type that JSON Schema does not name. Calls are still held to the schemas as they
- * were given. Returns 0 or -ENOMEM. */
+/* Rewrites @tools, which a template refused, for a simple template: each tool and each property
+ * gets a description, and no schema is a boolean, contains null, has a list of types or an unknown
+ * type. Calls are still checked against the original schemas. Returns 0 or -ENOMEM. */
 int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
 /* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {

@@ -3,7 +3,7 @@
 /*
  * metrics - /metrics: the rows of proto/stats.h and the front's histograms, in vLLM's families and
  * buckets, so that routers and dashboards need no configuration and histograms of several daemons
- * add up. What only the worker knows comes from its last report; a scrape never waits for it.
+ * add up. Values of the worker come from its last report; a scrape never waits for the worker.
  *
  * Time to first token runs from the receipt of the request's head, so tokenising and queueing are
  * in it. An event that brings k tokens after a pause of t counts as k intervals of t / k.
@@ -82,13 +82,14 @@ struct metrics_gen {
     bool embeds; /* the result is a vector */
 };
 
-/* Everything is zero, and the histograms have their bounds. */
+/* Zeroes everything and sets the bounds of the histograms. */
 void metrics_init(struct metrics *m);
-/* A generation's first token has come. */
+/* Counts the first token of a generation. */
 void metrics_first_token(struct metrics *m, const struct metrics_gen *g);
-/* @n > 0 tokens came after a pause of @ns. */
+/* Counts @n > 0 tokens that arrived after a pause of @ns. */
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n);
-/* An iteration of the front's event loop took @busy_ns, of them @cpu_ns of CPU time. */
+/* Counts an iteration of the front's event loop that took @busy_ns, of these @cpu_ns of CPU
+ * time. */
 void metrics_loop(struct metrics *m, uint64_t busy_ns, uint64_t cpu_ns);
-/* A generation has ended, in whatever way. */
+/* Counts a generation that has ended for any reason. */
 void metrics_gen_done(struct metrics *m, const struct metrics_gen *g);

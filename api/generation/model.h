@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * model - a model that requests may name: what daemon/ says of it (struct api_model), what follows
- * from its chat template, and the way to its worker with what that is known to be doing.
+ * model - a model that requests may name: its description by daemon/ (struct api_model), the
+ * properties of its chat template, the port to its worker, and the state of that worker.
  *
  *      ABSENT ──> LOADING ──> READY ──> UNLOADING ──> ABSENT
  *                    └──> FAILED ──> LOADING
@@ -33,18 +33,18 @@ struct model {
     struct family family;
     struct fim fim;
     struct sight sight;
-    atomic_bool opened; /* tokenizer and template are there */
+    atomic_bool opened; /* tokenizer and template are available */
     atomic_int state;   /* enum api_model_state */
 
     struct api_port *port;
     bool worker_up;
     char failure[400];         /* why no worker can be started; "": no failure is known */
-    uint32_t failure_retry_ms; /* after failed_ns it is tried again */
+    uint32_t failure_retry_ms; /* time after failed_ns until the next try */
     int64_t failed_ns;
     struct msg_stats worker; /* the worker's last report; zeroed before the first */
     bool has_stats;
-    uint32_t n_running;     /* generations that are the worker's: handed over, or to be */
-    uint32_t n_jobs;        /* prompt jobs that are for it */
+    uint32_t n_running;     /* generations that were or will be submitted to the worker */
+    uint32_t n_jobs;        /* prompt jobs for this model */
     struct list waiting;    /* prompt_job.waiting: until it is READY */
     float progress;         /* progress of loading, 0 to 1 */
     struct metrics metrics; /* metrics of the model's generations */
@@ -64,7 +64,7 @@ int model_new(struct model **out, struct gen_env *env, const struct api_model *i
               struct api_port *port);
 /* Frees @m, which no generation and no prompt job uses; NULL is accepted. Returns NULL. */
 struct model *model_free(struct model *m);
-/* info has tokenizer and template: what follows from them. */
+/* Derives the members that follow from tokenizer and template, which info has now. */
 void model_open(struct model *m);
 /* Returns true if @name is the model's, or one of its aliases; an alias that ends with "*" stands
  * for all names that begin with it. Runs on any thread. */
@@ -78,9 +78,9 @@ static inline bool model_on_demand(const struct model *m) {
 static inline bool model_asleep(const struct model *m) {
     return model_on_demand(m) && (m->state == API_MODEL_ABSENT || m->state == API_MODEL_FAILED);
 }
-/* Says that no worker of @m can be started, and why: 503. Returns -EINVAL. */
+/* Fills @err with a 503: no worker of @m can be started, and the reason. Returns -EINVAL. */
 int model_unavailable(const struct model *m, const char *param, struct err *err);
-/* the word of llama-server's router for the state */
+/* Returns the name of the state in llama-server's router API. */
 const char *model_state_name(const struct model *m);
 /* Returns the format of the weights that the file's name has ("Q4_K_M"); "": none. */
 const char *model_format_name(const struct model *m, char out[32]);

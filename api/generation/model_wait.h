@@ -1,10 +1,9 @@
 #pragma once
 
 /*
- * model_wait - which model a prompt job is for, as its body says, and the wait until that can be
- * used. A body is read to learn the name; if it names another model than the job has, or one that
- * is not loaded, the job comes back to the loop's thread with its body, gets the model there, and
- * begins anew when the model is ready.
+ * model_wait - finds the model that the body of a prompt job names, and waits until it can be used.
+ * If the body names another model than the job has, or one that is not loaded, the job returns to
+ * the loop's thread with its body, gets the model there, and begins anew when the model is ready.
  *
  * The wait is bounded by load-wait-ms, and by max-queued requests in all; beyond either the answer
  * is 503 with Retry-After. A stream that waits longer than keepalive-ms gets its head, and comments
@@ -20,14 +19,14 @@ struct model;
 struct prompt_job;
 
 /* Checks that the job can continue with its model, as far as @body tells. On any thread. Returns 0;
- * -EBUSY: model_wait_begin() is to be called; 404 where several models are served and @body names
- * none of them; 400 where the name contains NUL; -ENOMEM. */
+ * -EBUSY: model_wait_begin() is to be called; 404 if several models are served and @body names none
+ * of them; 400 if the name contains NUL; -ENOMEM. */
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err);
-/* After -EBUSY, on the loop's thread: the job gets its model. 0: that can be used; -EBUSY: it
- * waits, and job->go_on will be called with 0 or an error in job->result; or an error in
- * job->err: the ninth call for one job returns 503, which bounds every loop that calls it. */
+/* Gives the job its model after -EBUSY, on the loop's thread. Returns 0: the model can be used;
+ * -EBUSY: the job waits, and job->go_on will be called with 0 or an error in job->result; or an
+ * error in job->err. The ninth call for one job returns 503, which bounds every loop of calls. */
 int model_wait_begin(struct prompt_job *job);
-/* The job waits no longer, if it did. */
+/* Ends the wait of the job, if it waits. */
 void model_wait_cancel(struct prompt_job *job);
 /* Resumes or fails the jobs that wait for @m, which is open, READY, or FAILED. */
 void model_wait_over(struct model *m);
@@ -35,9 +34,9 @@ void model_wait_over(struct model *m);
 /* Moves the jobs that wait for @old to @next. */
 void model_wait_move(struct model *old, struct model *next);
 
-/* Counts @job among those of @m in place of those of its present model; NULL: of none. */
+/* Counts @job among the jobs of @m instead of those of its current model; NULL: among none. */
 void model_wait_assign(struct prompt_job *job, struct model *m);
 
-/* The timer. */
+/* Initialises the timer. */
 void model_wait_init(struct gen_env *env);
 void model_wait_close(struct gen_env *env);

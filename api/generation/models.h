@@ -1,7 +1,7 @@
 #pragma once
 
-/* models - the names of the served models. Functions that only look may be called on any thread
- * that holds gen_env.models.lock, on the loop's thread without it. */
+/* models - the names of the served models. Functions that only read may be called on any thread
+ * that holds gen_env.models.lock, and on the loop's thread without it. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,10 +21,10 @@ struct model *models_find_exactly(const struct gen_env *env, const char *name, s
 /* Returns true if the tenant of @x may use @m (`models` of the tenants file). On the loop's
  * thread. */
 bool models_may_use(const struct exchange *x, const struct model *m);
-/* Does so for a tenant. */
+/* Returns models_may_use() for a tenant. */
 bool models_are_allowed(const struct tenant *t, const struct model *m);
-/* The error about @name, which the tenant may not use or which is not served: 404, and nothing
- * about other models. */
+/* Makes the 404 for @name, which the tenant may not use or which is not served; it names no other
+ * models. */
 int models_hidden(const char *name, struct err *err);
 
 /* The next three take the lock. */
@@ -33,8 +33,9 @@ int models_hidden(const char *name, struct err *err);
 bool models_is_served(const struct gen_env *env, const char *name, size_t len);
 /* Returns true if a request for generation may use @name: it is served, or any name is accepted. */
 bool models_is_answered(const struct gen_env *env, const char *name, size_t len);
-/* The error about @name, which is not served: 404; of several models it lists the names. */
+/* Makes the 404 for @name, which is not served; with several models it lists their names. */
 int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err);
 
-/* Checks that the tenant of @x may change models: api_opts.managers names it. 0, or 403 in @err. */
+/* Checks that the tenant of @x may change models (api_opts.managers names it). Returns 0, or a 403
+ * in @err. */
 int models_check_right(const struct exchange *x, struct err *err);

@@ -1,29 +1,31 @@
 #pragma once
 
 /* normalize - rewrites a conversation for a strict chat template. Agents send messages in orders
- * that many templates refuse, or of which they leave a part out; messages that can be given in
- * another order are. So are past calls in a form that templates refuse: an agent cannot take back
- * what the model wrote. */
+ * that many templates refuse, or of which they leave a part out; such messages are reordered. Past
+ * calls in a form that templates refuse are rewritten, too, because an agent cannot change what the
+ * model wrote. */
 
 #include <stdbool.h>
 #include <yyjson.h>
 
 enum bend {
-    /* a system message that is not the first one is the user's */
+    /* a system message that is not the first message becomes one of the user */
     NORMALIZE_SYSTEM = 1,
-    /* and so is the first one */
+    /* the first system message becomes one of the user, too */
     NORMALIZE_NO_SYSTEM = 2,
-    /* messages of the user that follow each other are one, and so are texts of the assistant; each
-     * call has a message, with its result behind it */
+    /* consecutive messages of the user are joined, and so are texts of the assistant; each call
+     * gets its own message, followed by its result */
     NORMALIZE_TURNS = 4,
-    /* arguments are objects; ids of calls and results are there, and of 9 letters and digits, as
-     * Mistral's templates insist */
+    /* arguments become objects; calls and results get ids of 9 letters and digits, as Mistral's
+     * templates require */
     NORMALIZE_CALLS = 8,
-    /* with NORMALIZE_TURNS: no turn is missing before one of the user's, or before the first */
+    /* with NORMALIZE_TURNS: missing turns are added before a message of the user, and before the
+     * first message */
     NORMALIZE_MISSING = 16,
 };
 
-/* A copy of @messages (of a chat) in *out. Returns 0 or -ENOMEM. */
+/* Makes a copy of @messages (of a chat) in *out, rewritten according to @how. Returns 0 or
+ * -ENOMEM. */
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out);
 /* Returns true if a system message is not the first message. */
 bool normalize_has_late_system(yyjson_val *messages);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * opaque_reasoning - reasoning as clients carry it around without reading it: a mark and the text
- * in base64. It is its owner's own text, so nothing is hidden by it.
+ * opaque_reasoning - reasoning that clients send back without reading it: a mark and the text in
+ * base64. The text belongs to the client's own conversation, so it needs no encryption.
  */
 
 #include <stdbool.h>

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * output_parser - the output of one generation taken apart: content, reasoning and tool calls as
- * far as they are known, each text in one piece, and the order in which they came as a list of
- * runs. A stream sends runs from where it is (struct output_at); a whole answer takes the texts.
+ * output_parser - splits the output of one generation into content, reasoning and tool calls. Each
+ * kind has its text in one piece; a list of runs has the order. A stream sends runs from where it
+ * is (struct output_at); a whole answer takes the texts.
  *
  * Everything here is a function of the output's bytes alone. Since a generation keeps its tokens
  * and text when the worker dies, nothing is parsed or reported twice.
@@ -14,17 +14,18 @@
 enum output_kind { OUTPUT_CONTENT, OUTPUT_REASONING, OUTPUT_CALL };
 #define OUTPUT_KINDS 3
 
-/* A tool call; begin <= end, and text[OUTPUT_CALL] has those of all calls one behind the other. */
+/* A tool call; begin <= end. text[OUTPUT_CALL] has the arguments of all calls, one after the
+ * other. */
 struct output_call {
     char id[TOOLCALL_ID_MAX + 1], name[TOOLCALL_NAME_MAX + 1];
     size_t begin, end; /* arguments, in text[OUTPUT_CALL] */
     bool complete;
 };
 
-/* Bytes [begin, end) of text[kind] that came one behind the other. */
+/* Bytes [begin, end) of text[kind], without bytes of another kind in between. */
 struct output_run {
     enum output_kind kind;
-    uint32_t call; /* OUTPUT_CALL: which */
+    uint32_t call; /* OUTPUT_CALL: number of the call */
     size_t begin, end;
 };
 
@@ -49,7 +50,7 @@ struct output_at {
     bool named;   /* OUTPUT_CALL: id and name are sent */
 };
 
-/* One thing to send. */
+/* A piece to send. */
 struct output_piece {
     enum output_kind kind;
     uint32_t call;
@@ -58,21 +59,22 @@ struct output_piece {
     size_t len;
 };
 
-/* @opts is copied, what it points to outlives the parser. @max: bytes of each kind's text. 0 or
- * -ENOMEM. */
+/* Makes a parser. @opts is copied; the objects to which it points outlive the parser. @max: limit
+ * in bytes of each kind's text. 0 or -ENOMEM. */
 int output_parser_new(struct output_parser **out, const struct toolcall_opts *opts, size_t max);
 struct output_parser *output_parser_free(struct output_parser *s); /* accepts NULL, returns NULL */
 
-/* The text of a control token is a part of some marker, and so has to be seen. */
+/* Returns true if the text of a control token is part of a marker and must be fed to the parser. */
 bool output_parser_wants(const struct output_parser *s, const char *text, size_t len);
-/* The next bytes of the output. Returns 0, -ENOMEM, or -EMSGSIZE beyond @max. */
+/* Feeds the next bytes of the output. Returns 0, -ENOMEM, or -EMSGSIZE beyond @max. */
 int output_parser_feed(struct output_parser *s, const char *data, size_t len);
-/* A token of @token_len bytes has been fed to its end. */
+/* Notes that a token of @token_len bytes has been fed completely. */
 void output_parser_count(struct output_parser *s, size_t token_len);
-/* The output has ended: reports what was held back. As output_parser_feed(); a second time 0. */
+/* Ends the output: adds the bytes that were held back. Returns as output_parser_feed(); 0 if called
+ * again. */
 int output_parser_finish(struct output_parser *s);
 
-/* Any call is complete. */
+/* Returns true if a call is complete. */
 bool output_parser_has_call(const struct output_parser *s);
 /* Gets the next piece; false: there is none yet. */
 bool output_parser_next(const struct output_parser *s, struct output_at *at,

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * output_spec - the fields of a request that say what its output must look like: response_format,
+ * output_spec - the fields of a request that determine the form of its output: response_format,
  * structured_outputs, the older guided_*, and tool_choice. Here they are read and checked in form;
  * constrain.h translates them for the worker.
  */
@@ -11,18 +11,19 @@
 /* Readers of fields with the value @v: 0, -ENOMEM, or a 400 that names the field. What @r points to
  * afterwards lies in the body or in @r. */
 
-/* response_format. */
+/* Reads response_format. */
 int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err *err);
-/* structured_outputs. */
+/* Reads structured_outputs. */
 int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err);
-/* guided_json and its kin, and llama.cpp's `grammar` and `json_schema`. */
+/* Reads guided_json and similar fields, and llama.cpp's `grammar` and `json_schema`. */
 int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err);
-/* tool_choice, in either of its forms. */
+/* Reads tool_choice in both of its forms. */
 int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *err);
-/* Rules between them and the tools, when all fields are read. */
+/* Checks the rules between these fields and the tools, when all fields have been read. */
 int output_spec_check(const struct gen_request *r, struct err *err);
 
-/* The function or custom tool in an entry of `tools`; NULL: it is something else. */
+/* Returns the function or custom tool in an entry of `tools`; NULL: the entry is of another
+ * kind. */
 yyjson_val *output_spec_function(yyjson_val *tool);
 /* Returns true if tool_choice lets the function @name be called. */
 bool output_spec_tool(const struct gen_request *r, const char *name);

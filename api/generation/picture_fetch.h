@@ -23,7 +23,7 @@ struct picture_fetch_opts {
 /* Returns whether @a is an address of the Internet: neither loopback, private, link-local,
  * multicast nor reserved, nor one that stands for an IPv4 address. */
 bool picture_fetch_is_public(const struct sockaddr *a);
-/* Returns whether @s, of @len bytes, is an address that could be fetched, and no data. */
+/* Returns whether @s, of @len bytes, is an address and not data. */
 bool picture_fetch_is_address(const char *s, size_t len);
 /* Returns whether any address is fetched. */
 static inline bool picture_fetch_is_on(const struct picture_fetch_opts *o) {

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * picture_parts - pictures on their way from a request's body into its prompts.
+ * picture_parts - moves pictures from a request's body into its prompts.
  *
  *     parts of messages ──find──> request.pictures (files) ──look──> layouts, digests
  *                                    addresses ──fetch──^
@@ -12,10 +12,11 @@
 
 struct prompt_job;
 
-/* Member of a part with a picture: what errors call it, where a dialect has translated the part. */
+/* Member of a part with a picture, in a body that a dialect has translated: the place that errors
+ * name. */
 #define PICTURE_PLACE "place"
 
-/* Returns true for a part of a content that is a picture, of whatever dialect's form. */
+/* Returns true if a part of a content is a picture, in the form of any dialect. */
 bool picture_part_is(yyjson_val *part);
 /* Returns the picture of a part that picture_parts_take() has written: below request.n_pictures. */
 uint32_t picture_part_index(yyjson_val *part);

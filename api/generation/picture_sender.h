@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * picture_sender - sends workers the pixels that they ask for. Pixels that are not there any more
- * are made again from the file, on the pool. They go out in parts, and no more at a time than lets
- * other messages through.
+ * picture_sender - sends workers the pixels that they ask for. Pixels that were freed are made
+ * again from the file, on the pool. They are sent in parts, so that other messages can be sent in
+ * between.
  */
 
 #include <uv.h>
@@ -17,7 +17,7 @@ struct picture_seen;
 struct picture_sender {
     struct job_pool *pool;
     struct list needs; /* need.link: asked for and not sent, oldest first */
-    uv_timer_t timer;  /* while some wait for room */
+    uv_timer_t timer;  /* runs while requests wait for room in the channel */
 };
 
 /* A request of a worker for the pixels of a picture. */
@@ -32,7 +32,7 @@ struct picture_ask {
 
 /* Prepares @s, which sends nothing yet. @pool makes pixels anew. */
 void picture_sender_init(struct picture_sender *s, uv_loop_t *loop, struct job_pool *pool);
-/* Sends nothing more; what the pool has ends with it. */
+/* Stops sending; jobs on the pool end with the pool. */
 void picture_sender_close(struct picture_sender *s);
 /* Sends the picture of @ask, now or later. Returns 0, 1 if it is under way already, or -ENOMEM. */
 int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask);
@@ -40,6 +40,6 @@ int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask);
  * is not the expected one. */
 bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint64_t id,
                            const struct msg_picture *part);
-/* Sends nothing of what the worker of @m (NULL: of any model) asked for generation @id (0: for
+/* Drops the requests of the worker of @m (NULL: of any model) for pictures of generation @id (0: of
  * any). */
 void picture_sender_forget(struct picture_sender *s, const struct model *m, uint64_t id);

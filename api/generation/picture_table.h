@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * picture_table - what is known of the pictures in requests. A picture file becomes a layout, for
- * the prompt, and a digest of its resized pixels, by which the worker finds pages and rows. Agents
- * send every picture again with every turn, so both are kept by the digest of the file: a known
- * file is not decoded. The file itself is kept as long as a request has it, because the worker may
- * ask for the pixels at any time; the pixels until they are sent, within a limit.
+ * picture_table - remembers the pictures in requests. A picture file becomes a layout, for the
+ * prompt, and a digest of its resized pixels, by which the worker finds pages and rows. Agents send
+ * every picture again with every turn, so both are kept by the digest of the file: a known file is
+ * not decoded. The file itself is kept as long as a request has it, because the worker may ask for
+ * the pixels at any time; the pixels until they are sent, within a limit.
  *
  *     file ── SHA-256 with isolation key, projector, limits ──> struct picture_seen
  *                                              new: decode and resize, digest
@@ -32,7 +32,7 @@ struct picture_way {
     uint8_t isolation_key[16];
 };
 
-/* Why files were refused, in /metrics. */
+/* Reasons of refused files, in /metrics. */
 enum picture_refusal { REFUSED_URL, REFUSED_TOO_LARGE, REFUSED_BAD_FILE, REFUSED_OTHER };
 #define PICTURE_REFUSALS 4
 extern const char *const picture_refusal_name[PICTURE_REFUSALS];
@@ -50,9 +50,9 @@ struct picture_table {
     atomic_uint_least64_t n_decoded, n_known, n_refused[PICTURE_REFUSALS];
 };
 
-/* A file as a model is shown it. Invariants: n_refs > 0 or in pictures.idle; a file while
- * n_refs > 0; in pictures.ready while it has pixels. `shown` and the file do not change while the
- * caller has a reference; the rest is under the mutex. */
+/* A picture file in the form for one model. Invariants: n_refs > 0 or in pictures.idle; a file
+ * while n_refs > 0; in pictures.ready while it has pixels. `shown` and the file do not change while
+ * the caller has a reference; the rest is under the mutex. */
 struct picture_seen {
     struct picture_table *of;
     uint8_t key[32];
@@ -78,11 +78,12 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, u
                        struct err *err);
 struct picture_seen *picture_use(struct picture_seen *s);     /* another reference */
 struct picture_seen *picture_release(struct picture_seen *s); /* accepts NULL, returns it */
-/* Takes the pixels that are there, which are the caller's to free; NULL: none are. */
+/* Takes the pixels, which the caller then owns; NULL: there are none. */
 uint8_t *picture_take_pixels(struct picture_seen *s);
-/* Makes them anew, as picture_table_look(). 0 with *out, the caller's; -errno with @err. */
+/* Makes the pixels again, as picture_table_look() does. Returns 0 with *out, which the caller owns,
+ * or -errno with @err. */
 int picture_make_pixels(struct picture_seen *s, uint8_t **out, struct err *err);
-/* Returns the number of their bytes. */
+/* Returns the size of the pixels in bytes. */
 static inline size_t picture_seen_bytes(const struct picture_seen *s) {
     return picture_bytes(s->shown.width, s->shown.height);
 }

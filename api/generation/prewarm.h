@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * prewarm - when a chat's turn has ended, the beginning of the next one is computed ahead: the
- * conversation with the answer in it, as the chat template writes that.
+ * prewarm - computes the beginning of a chat's next turn ahead when a turn has ended: the
+ * conversation including the answer, as the chat template renders it.
  */
 
 #include <stdbool.h>
@@ -14,8 +14,8 @@ struct prompt_job;
 /* Returns true if the body of @job, whose prompts are tokens now, is needed again when @g, its only
  * generation, has ended. */
 bool prewarm_keeps(const struct prompt_job *job, const struct gen *g);
-/* Moves out of @job and @g, which is complete, what the next turn begins with. NULL: nothing is
- * computed ahead, and nothing was moved. */
+/* Moves the data with which the next turn begins out of @job and @g, which is complete. Returns
+ * NULL if nothing is computed ahead; nothing is moved then. */
 struct prewarm_job *prewarm_take(struct prompt_job *job, struct gen *g);
-/* Begins, once the client has its answer. Takes @t over, which may be NULL. */
+/* Begins the computation, once the client has its answer. Takes @t over, which may be NULL. */
 void prewarm_start(struct prewarm_job *t);

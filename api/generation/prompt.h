@@ -1,6 +1,6 @@
 #pragma once
 
-/* prompt - what prompt_job.h works on: a request's body and the prompts that it becomes. */
+/* prompt - the data of prompt_job.h: a request's body and the prompts made of it. */
 
 #include "api/api.h"
 #include "api/generation/gen_request.h"
@@ -48,26 +48,26 @@ struct prompt_job {
     void *state; /* state of the endpoint, or NULL */
     struct buf body;
     struct quota_charge charge; /* for body */
-    size_t body_len;            /* length that the body had */
+    size_t body_len;            /* length of the body */
     size_t n_kept;              /* bytes that this job adds to api.kept_bytes */
     struct gen_request request;
     struct rendered rendered; /* the rendered chat */
     struct prompt *prompts;   /* in request.arena */
     uint32_t n_prompts, max_tokens;
-    uint32_t context; /* tokens; a prompt of so many is refused (writer.c) */
+    uint32_t context; /* in tokens; a prompt of this length is refused (writer.c) */
     uint64_t steps;   /* steps of all renderings of the request; at most TEMPLATE_FUEL */
     bool chat;        /* the prompt is made of messages */
     bool many;        /* the prompts were the entries of an array */
-    bool parses;      /* the output is taken apart, as `parse` says */
+    bool parses;      /* the output is split according to `parse` */
     struct toolcall_opts parse;
     struct buf text; /* text of request.tokens, if given */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
     /* runs on the loop: returns -EAGAIN, with nothing changed, if the work takes long */
     bool quick;
-    bool translated; /* the request is read, the body gone */
+    bool translated; /* the request was read, and the body freed */
     bool prepared;   /* the prompts are tokens */
-    bool goes_on;    /* endpoint.again is asked when the output has ended; the body is kept */
+    bool goes_on;    /* endpoint.again is called when the output has ended; the body is kept */
     bool running, pooled, abandoned;
     void (*done)(struct prompt_job *job);
     /* Called on the thread where the request becomes ready; or NULL. */
@@ -76,12 +76,13 @@ struct prompt_job {
     /* model_wait.c */
     bool computes;       /* the worker is needed, not only the tokenizer */
     bool streams;        /* the body asks for a stream; known where the job has to wait */
-    bool waits;          /* on the loop's thread: for its model, or to learn whether it is one */
+    bool waits;          /* on the loop's thread: waits for its model, or for a scan that may find
+                          * it */
     struct list waiting; /* with `waits`, or `rescan` is in its list */
     struct api_rescan rescan;
     int64_t waits_since_ns;
     char *wanted;      /* the name of the model in the body; NULL: none */
-    uint8_t n_lookups; /* look-ups of that name; their number is limited */
+    uint8_t n_lookups; /* lookups of that name; their number is limited */
     uint32_t retry_ms; /* with an error: when it may be tried again; 0: not said */
     void (*go_on)(struct prompt_job *job);
     void (*on_wait)(struct prompt_job *job); /* called now and then while a stream waits; or NULL */

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * sight - how a picture stands in a model's prompt: the tokens that its family was trained with
+ * sight - the form of a picture in a model's prompt: the tokens that its family was trained with
  * around the rows of a picture, as text for the chat template and as ids.
  *
  *     text:    <|vision_start|><|image_pad|><|vision_end|>   in a message's content
@@ -27,6 +27,6 @@ struct sight {
     bool stays;   /* the marker stays in the prompt, and the rows of the picture follow it */
 };
 
-/* Fills in @s for a model with this vocabulary. False, and *s is zeroed: the vocabulary lacks the
- * tokens of the projector's family. */
+/* Fills in @s for a model with this vocabulary. Returns false, with *s zeroed, if the vocabulary
+ * lacks the tokens of the projector's family. */
 bool sight_init(struct sight *s, const struct projector *p, const struct tokenizer *t);

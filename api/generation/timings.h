@@ -1,6 +1,6 @@
 #pragma once
 
-/* timings - how long prompt and output of a generation took, as clients of llama-server read it. */
+/* timings - the times of prompt and output of a generation, in the form of llama-server. */
 
 struct gen;
 struct json;

@@ -1,7 +1,7 @@
 #pragma once
 
-/* tool_text - the description of a function as text, for one that the model learns of in the course
- * of a conversation. */
+/* tool_text - the description of a function as text, for a tool that is added in the middle of a
+ * conversation. */
 
 #include <yyjson.h>
 #include "base/buf.h"

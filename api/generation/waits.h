@@ -1,6 +1,6 @@
 #pragma once
 
-/* waits - what a live generation waits for now, and for how long it is expected to. */
+/* waits - describes why a live generation waits, and for how long it is expected to wait. */
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * writer - a request for generations and the answer made of them, whole or as a stream. chat.c and
- * completions.c give it its form; everything else is the same for both: admission, one generation
- * for each prompt and choice, the head only when the worker has accepted all, errors, usage, order.
+ * writer - answers a request for generations, as a whole or as a stream. Endpoints give the answer
+ * its form; the rest is common: admission, one generation for each prompt and choice, sending the
+ * head only when the worker has accepted all of them, errors, usage, order.
  *
  * The order of a stream: the role of each choice (chat), texts, one chunk with finish_reason for
  * each choice, the usage if asked for, [DONE]. Output is pulled: when the client is slow nothing is
@@ -18,7 +18,7 @@
 #include "api/http/json.h"
 #include "api/generation/prompt_job.h"
 
-/* One generation of the answer and what of it was sent: text_sent <= gen->ready, n_sent <=
+/* One generation of the answer, and how much of it was sent: text_sent <= gen->ready, n_sent <=
  * gen->n_out, n_echoed <= echo->n; finish_sent is the last thing that happens to it. */
 struct choice {
     struct gen *gen;
@@ -26,10 +26,10 @@ struct choice {
     struct output_at at;       /* position in the parsed text, if the text is parsed */
     uint32_t n_sent;           /* output tokens */
     uint64_t n_chars;          /* characters of the text before token n_sent, for text_offset */
-    struct echo *echo;         /* goes before the text; NULL: nothing does */
+    struct echo *echo;         /* text of the prompt to send first; NULL: none */
     uint32_t n_echoed;         /* tokens of it that have been written */
     bool begun, finish_sent;   /* the first piece was written; the last one was */
-    double mean_logprob;       /* by which writer_sort() has sorted it */
+    double mean_logprob;       /* sort key of writer_sort() */
     struct custom_text custom; /* text of the open call, if its tool takes text */
 };
 
@@ -55,8 +55,8 @@ struct writer_usage {
     uint32_t predicted, predicted_accepted;
 };
 
-/* Invariants: with an exchange, exchange->state is this writer; without one it is there only until
- * its job or the pool is done with it; head_sent and waited imply that the answer is a stream;
+/* Invariants: with an exchange, exchange->state is this writer; without one the writer exists only
+ * until its job or the pool has finished; head_sent and waited imply that the answer is a stream;
  * writing implies that all generations are DONE. */
 struct writer {
     const struct endpoint *endpoint;
@@ -67,15 +67,15 @@ struct writer {
     uint32_t n_choices;
     char id[48];
     int64_t created;
-    bool head_sent; /* with what the endpoint begins with */
+    bool head_sent; /* the head and the endpoint's first events were sent */
     bool waited;    /* the head alone was sent while the model was loaded */
     size_t n_told;  /* tokens, with alternatives, that this turn has written into the stream */
     /* A whole answer that takes long to write is written on the pool. */
     struct job task;
     struct buf whole;
     int whole_error;
-    bool writing; /* the pool has it: the generations are done, and nothing of it may change */
-    /* For endpoints whose answers have blocks: the block that the stream is in. */
+    bool writing; /* the pool writes the answer: the generations are done, and nothing may change */
+    /* Current block of the stream, for endpoints whose answers have blocks. */
     struct {
         uint32_t n; /* blocks that have begun */
         bool open;
@@ -85,14 +85,16 @@ struct writer {
     } block;
 };
 
-/* route.serve: answers @x, whose body the route's endpoint reads, with what is generated. On the
- * loop's thread; ends the exchange now or later. */
+/* Implements route.serve: answers @x, whose body the route's endpoint reads, with generated text.
+ * On the loop's thread; ends the exchange now or later. */
 void writer_serve(struct exchange *x, struct http *h);
 
-/* For the forms: tokens so far. A prompt counts once, however many choices it has. */
+/* Returns the tokens so far, for the endpoints. A prompt counts once, even if it has several
+ * choices. */
 struct writer_usage writer_usage(const struct writer *w);
-/* For each prompt the best of its choices come first, best first. */
+/* Sorts the choices of each prompt, the best first. */
 void writer_sort(struct writer *w);
-/* Tells a silent stream of events, in a comment, what its first generation without a token waits
- * for. False: it has none, or its dialect no comments; nothing was sent. */
+/* Sends a comment to a silent stream that says why its first generation without a token waits.
+ * Returns false if there is no such generation, or the dialect has no comments; nothing is sent
+ * then. */
 bool writer_tell_wait(struct writer *w);
