@@ -16,7 +16,7 @@ struct api {
     bool closing;
 };
 
-/* Returns the api that @x is an exchange of. */
+/* Returns the api to which @x belongs. */
 static inline struct api *api_of(const struct exchange *x) {
     return CONTAINER_OF(env_of(x), struct api, env);
 }

@@ -72,12 +72,11 @@ enum conn_state {
 };
 
 /*
- * Invariants between two events of the loop (conn.c: check()):
- * an exchange is there only in BODY and EXCHANGE, and always in BODY;
- * a state of HANDSHAKE implies tls; ahead_at < ahead.len, or both are 0;
- * broken implies close_after and discard, so that nothing more is read or parsed;
- * a body is charged for only in BODY, and in EXCHANGE until conn_take_body();
- * CLOSED: no place, no body, no turn and no exchange; the memory is freed with the last handle.
+ * Invariants between two events of the loop (conn.c: check()): an exchange exists only in BODY and
+ * EXCHANGE, and always in BODY; a state of HANDSHAKE implies tls; ahead_at < ahead.len, or both are
+ * 0; broken implies close_after and discard, so that nothing more is read or parsed; a body is
+ * charged for only in BODY, and in EXCHANGE until conn_take_body(); CLOSED: no place, no body, no
+ * turn and no exchange; the memory is freed with the last handle.
  */
 struct conn {
     struct list link; /* http_server.conns */
@@ -98,33 +97,35 @@ struct conn {
     struct buf ahead;          /* read, not parsed from ahead_at on */
     size_t ahead_at;
     struct turn turn;       /* waits for its turn to read or to parse (turn.h) */
-    size_t n_unsent_before; /* in FLUSH: unsent bytes when progress was last looked for */
+    size_t n_unsent_before; /* in FLUSH: unsent bytes at the last check of progress */
     /* the payer that is charged; the payer of the address, to which it belongs */
     struct payer *payer, *peer;
     struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
     struct quota_charge body;   /* bytes of http.body */
     struct quota_charge unsent; /* bytes of out and in_flight, over TLS of HTTP only */
-    int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
+    int64_t blocked_ns; /* time since which the exchange has had more to send than fits; 0: not
+                         * now */
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
-    bool answered;      /* a request of it has been */
-    bool unwatched;     /* libuv does not look whether it is readable: it waits for its turn */
+    bool answered;      /* a request of it was answered */
+    bool unwatched;     /* libuv does not poll it for reading: it waits for its turn */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 
 /* Takes the connection's turn: one read, or one request of the bytes that were read before. */
 void conn_turn(struct conn *c);
 
-/* Takes the next connection of @listener, a pipe when @local, with TLS when @tls. False: out of
- * memory; libuv takes no other connection of @listener before this one. */
+/* Accepts the next connection of @listener, a pipe if @local, with TLS if @tls. Returns false if
+ * memory is short; libuv accepts no other connection of @listener before this one. */
 bool conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);
 
-/* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). Returns 0, -EPIPE
- * on a closed connection, -ENOBUFS or -ENOMEM. */
+/* For the exchange: conn_send() queues bytes, and conn_flush() sends them. Returns 0, -EPIPE on a
+ * closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
 /* Reserves room for @n bytes that are sent next, in pieces. */
 void conn_reserve(struct conn *c, size_t n);
-/* Sends @b, which is left empty, without a copy where nothing earlier waits. As conn_send(). */
+/* Sends @b, which is left empty, without a copy if no earlier bytes wait. Returns as
+ * conn_send(). */
 int conn_give(struct conn *c, struct buf *b);
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
@@ -134,27 +135,29 @@ void conn_break(struct conn *c);
  * calls drained() when there is room again, and closes the connection when there is none for
  * stall_timeout_ms. */
 bool conn_is_full(struct conn *c);
-/* c->exchange has ended: what it wrote is sent, then the next request is read. */
+/* Notes that c->exchange has ended: its output is sent, then the next request is read. */
 void conn_exchange_done(struct conn *c);
 /* Moves the request's body to @out, and its charge to @charge, which is the caller's to set to 0
  * when @out is freed. */
 void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge);
-/* A charge of 0 for what an answer of @c takes before it is sent. */
+/* Initialises a charge of 0 for the memory that an answer of @c takes before it is sent. */
 void conn_hold_init(struct conn *c, struct quota_charge *charge);
-/* Sets @charge, of conn_hold_init(), to @n bytes, as unsent output. False: there is no room for
- * them, and it is as before. */
+/* Sets @charge, of conn_hold_init(), to @n bytes of unsent output. Returns false, with the charge
+ * unchanged, if there is no room for them. */
 bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n);
-/* Charges @payer, which outlives the server's connections, for the connection from here on. */
+/* Charges the connection to @payer from now on; @payer outlives the server's connections. */
 void conn_set_payer(struct conn *c, struct payer *payer);
-/* The stream's silence is counted from here. */
+/* Starts to measure the silence of the stream. */
 void conn_start_keepalive(struct conn *c);
-/* Answers with @err before the request is complete: what follows on the connection cannot be told
- * apart, so it is discarded and the connection closed. */
+/* Answers with @err before the request is complete. The following bytes cannot be divided into
+ * requests, so they are discarded and the connection is closed. */
 void conn_answer_early(struct conn *c, const struct err *err);
-/* The user at the other end of a UNIX socket. False: another kind of socket, or not known. */
+/* Finds the user at the other end of a UNIX socket. Returns false for another kind of socket, or if
+ * the user is not known. */
 bool conn_peer_uid(const struct conn *c, uid_t *uid);
 
-/* The server stops: the exchange fails with @err, the connection closes when that is sent. */
+/* Stops the connection: the exchange fails with @err, and the connection closes when the error is
+ * sent. */
 void conn_abort(struct conn *c, const struct err *err);
-/* At once. Never inside a function of the exchange. */
+/* Closes the connection at once. Must not be called inside a function of the exchange. */
 void conn_close(struct conn *c);

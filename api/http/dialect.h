@@ -1,12 +1,11 @@
 #pragma once
 
 /*
- * dialect - an API that clients speak, as a table: which paths are its own, how its errors, the
- * heads of its answers and its streams look. What handles connections and what generates knows
- * dialects by this table alone and never asks which one it has before it.
+ * dialect - an API that clients speak, as a table: its paths, and the form of its errors, heads and
+ * streams. The code for connections and for generations uses dialects only through this table and
+ * never tests which one it serves.
  *
- * Each dialect of the API has a folder, in which its one `struct dialect` stands; api/dialects.h
- * lists them.
+ * Each dialect of the API has a folder with its `struct dialect`; api/dialects.h lists them.
  */
 
 #include <llhttp.h>
@@ -29,11 +28,11 @@ struct route {
     const struct endpoint *endpoint; /* of a path whose body is a prompt; NULL: another path */
 };
 
-/* Rest of a limit per minute, for the headers of an answer. */
+/* Remaining part of a limit per minute, for the headers of an answer. */
 struct limit_left {
     const char *what; /* "requests", "tokens" */
     double limit, left;
-    double reset_ms; /* until all of it is there again */
+    double reset_ms; /* time until the limit is full again */
 };
 
 struct dialect {
@@ -42,7 +41,8 @@ struct dialect {
     /* ---- which exchanges are in it ---- */
 
     const char *const *prefixes; /* prefixes of the dialect's paths; ends with NULL */
-    const char *header; /* a client with it speaks this dialect where no path tells; or NULL */
+    const char *header; /* header whose clients speak this dialect if the path does not decide; or
+                         * NULL */
     const struct route *routes; /* ends with one without path */
     const char *websocket; /* the POST route that messages of a WebSocket are for; NULL: none */
     bool takes_forms;      /* a JSON body may be declared as a form, the default of curl -d */
@@ -57,7 +57,7 @@ struct dialect {
     /* ---- errors ---- */
 
     int (*status_of)(int status); /* the HTTP status for an error's; NULL: the same */
-    /* The error object, which is the whole body. */
+    /* Writes the error object, which is the whole body. */
     void (*put_error)(struct json *j, const struct exchange *x, const struct err *err);
 
     /* ---- streams ---- */
@@ -65,7 +65,8 @@ struct dialect {
     const char *stream_type;             /* Content-Type */
     const char *event_begin, *event_end; /* around the JSON of an event without name */
     const char *error_event;             /* name of the event that is an error; NULL: none */
-    const char *keepalive;               /* sent after silence; NULL: nothing can be said */
+    const char *keepalive;               /* sent after silence; NULL: the dialect has no such
+                                          * line */
     const char *stream_end;              /* the last bytes of a stream that did not fail */
 };
 

@@ -2,9 +2,9 @@
 
 /*
  * exchange - one request of a client and its response, from the header block to the end of the
- * answer. The connection owns the bytes, the exchange the meaning; when the client leaves first,
- * the exchange loses its connection, is notified once and ends as soon as nothing of it runs any
- * more.
+ * answer. The connection owns the bytes, the exchange their meaning. If the client leaves first,
+ * the exchange loses its connection, is notified once, and ends as soon as none of its work runs
+ * any more.
  *
  *  head ──> exchange_new ──> checks ──> (body) ──> route->serve ──> respond_* ──> exchange_end
  *                               └── refusal, answered when the body is over ──> exchange_end
@@ -28,9 +28,9 @@ struct route;
 struct exchange_ops {
     void (*gone)(struct exchange *x);    /* the client left: stop, then exchange_end() */
     void (*drained)(struct exchange *x); /* the connection has room again */
-    /* The service stops: answer with @err. */
+    /* Called when the service stops: answer with @err. */
     void (*fail)(struct exchange *x, const struct err *err);
-    /* A stream is silent: says something of its own, or false. */
+    /* Called when a stream is silent: sends the route's own event, or returns false. */
     bool (*alive)(struct exchange *x);
 };
 
@@ -55,14 +55,14 @@ struct exchange {
     char client[WHO_CLIENT], agent[96], path[96]; /* address, user agent, path; "": none */
     char origin[128];            /* origin whose pages may read the answer; "": none */
     const char *headers;         /* further header lines of the answer, or NULL; not copied */
-    char *arg;                   /* the part of the path that names something; NULL: none */
-    int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
+    char *arg;                   /* argument in the path; NULL: none */
+    int64_t started_ns, head_ns; /* times of the receipt, and of sending the answer's head */
     int status;                  /* status of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */
     bool head_only, http10, stream, chunked, ending;
     bool waits;        /* the answer comes whole, and later: white space may precede it */
     bool blank;        /* head and white space of such an answer were sent */
-    bool second;       /* it answers a request that another exchange counts as */
+    bool second;       /* it answers a request that is counted with another exchange */
     bool upgrades;     /* it asks for a WebSocket on its route */
     bool framed;       /* it is a message of a WebSocket, and so is each piece of its answer */
     uint32_t n_silent; /* keep-alive times that it has waited for so far */
@@ -83,13 +83,13 @@ struct exchange {
     char model[64]; /* name of the model; "": not known */
 };
 
-/* An exchange on @conn, whose header block may be incomplete. NULL: out of memory. */
+/* Makes an exchange on @conn, whose header block may be incomplete. NULL: out of memory. */
 struct exchange *exchange_new(struct conn *conn);
-/* Moves the connection of @x to a new exchange, which is returned, is of the same request and has
- * no state yet. @x goes on as one that no client waits for. NULL: out of memory. */
+/* Moves the connection of @x to a new exchange of the same request, without state, and returns it.
+ * @x continues as an exchange without a client. NULL: out of memory. */
 struct exchange *exchange_give_conn(struct exchange *x);
-/* The answer is complete, or the client is gone: tells the server's owner, gives the connection
- * back and frees @x. */
+/* Ends the exchange when the answer is complete or the client has left: notifies the server's
+ * owner, returns the connection and frees @x. */
 void exchange_end(struct exchange *x);
-/* The client left: tells the route. */
+/* Notifies the route that the client has left. */
 void exchange_gone(struct exchange *x);

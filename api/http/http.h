@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * http - one HTTP/1 request being read: the glue to llhttp, which is used in its strict mode, and
- * the limits that it does not have. The parser stops after the header block and after the message,
- * so that its owner never acts inside a callback.
+ * http - reads one HTTP/1 request, with llhttp in its strict mode, and enforces limits that llhttp
+ * does not have. The parser stops after the header block and after the message, so that its owner
+ * never acts inside a callback.
  */
 
 #include <llhttp.h>
@@ -16,13 +16,13 @@
 /* Results of http_feed(). */
 enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE, HTTP_CLOSED };
 
-/* Limits of one request: bytes of the target, of the header block as it came, of the body without
- * its chunk framing and unpacked; header lines including trailers. Beyond them: 414, 431, 413,
+/* Limits of one request: bytes of the target, of the header block as received, and of the unpacked
+ * body without chunk framing; header lines including trailers. Errors beyond them: 414, 431, 413,
  * 431. */
 struct http_limits {
     size_t target, head, body;
     uint32_t n_headers;
-    struct unpack_room *unpack; /* NULL: compressed bodies are left as they are */
+    struct unpack_room *unpack; /* NULL: compressed bodies are not unpacked */
 };
 
 /* Invariants: body.len <= limits->body and n_headers <= limits->n_headers, or the last http_feed()
@@ -41,32 +41,32 @@ struct http {
     struct err err;       /* set by a callback that refused the request */
 };
 
-/* A parser for a connection's first request; @limits outlives it. Nothing is allocated yet. */
+/* Initialises a parser for a connection's first request; @limits outlives it. Allocates nothing. */
 void http_init(struct http *h, const struct http_limits *limits);
 void http_deinit(struct http *h); /* frees head and body */
-void http_reset(struct http *h);  /* for the next request: nothing of the last one is left */
+void http_reset(struct http *h);  /* prepares for the next request; drops the last one */
 
-/* Reads up to @len bytes; *used says how many. HTTP_HEAD_DONE and HTTP_MESSAGE_DONE stop in front
- * of what follows: call again with the rest, even when the rest is empty. HTTP_CLOSED: the client
- * has ended its WebSocket. -EINVAL: @err says what is wrong; the connection cannot be used
+/* Reads up to @len bytes, whose number is *used. At HTTP_HEAD_DONE and HTTP_MESSAGE_DONE it stops
+ * before the following bytes: call again with the rest, even if the rest is empty. HTTP_CLOSED: the
+ * client has ended its WebSocket. -EINVAL: @err has the error; the connection cannot be used
  * further. */
 int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct err *err);
-/* Reads frames while a message is being answered, and stops in front of the next message. As
- * http_feed(), with HTTP_MORE, HTTP_CLOSED and -EINVAL. */
+/* Reads frames while a message is being answered, and stops in front of the next message. Returns
+ * as http_feed(): HTTP_MORE, HTTP_CLOSED or -EINVAL. */
 int http_feed_busy(struct http *h, const char *data, size_t len, size_t *used, struct err *err);
 /* Returns true if a request that asks for a WebSocket may have one. */
 bool http_wants_websocket(const struct http *h);
-/* Makes what follows on the connection messages of a WebSocket: POST requests with the header block
- * of this one. Returns 0 or -ENOMEM. */
+/* Treats the following bytes of the connection as messages of a WebSocket: POST requests with the
+ * header block of this request. Returns 0 or -ENOMEM. */
 int http_begin_websocket(struct http *h);
 
-/* The functions below are for after HTTP_HEAD_DONE; what they return lies in the header block,
- * until http_reset(). */
-/* The request target, not decoded. Of an absolute one ("http://host/path") the path; the rest is in
- * the header ":authority". */
+/* The functions below may be called after HTTP_HEAD_DONE; their results point into the header block
+ * and are valid until http_reset(). */
+/* Returns the request target, not decoded; of an absolute target ("http://host/path") the path,
+ * while the header ":authority" has the host. */
 const char *http_target(const struct http *h);
-/* Value of header @name (lower case), NULL when absent; *n (may be NULL) says how often it is
- * there. */
+/* Returns the value of header @name (lower case), NULL if absent; *n (may be NULL) is the number of
+ * its occurrences. */
 const char *http_header(const struct http *h, const char *name, uint32_t *n);
 /* Returns true if the target has the parameter @name behind its '?'. Its value is cut to @size and
  * decoded; a value that cannot be decoded is "". */
@@ -74,6 +74,6 @@ bool http_query(const struct http *h, const char *name, char *out, size_t size);
 bool http_has_body(const struct http *h);
 bool http_is_chunked(const struct http *h);
 
-/* Puts the bytes that %XX stand for in their places in @s, NUL-terminated. False: a % without two
- * hex digits, or a control character, which no name here contains; then @s is of no use. */
+/* Decodes %XX in @s in place, NUL-terminated. Returns false for a % without two hex digits, or for
+ * a control character, which no name contains; @s must not be used then. */
 bool http_decode(char *s);

@@ -13,11 +13,11 @@
 #include "base/json_value.h"
 #include "base/util.h"
 
-#define JSON_DEPTH 64u        /* levels of a body that is read */
-#define JSON_NODES (4u << 20) /* values and keys of it */
+#define JSON_DEPTH 64u        /* levels of a request body */
+#define JSON_NODES (4u << 20) /* values and keys of a request body */
 
-/* Appends the text of a string to @out, nothing where @v is no string. Returns 0, or -errno of
- * buf_add(). */
+/* Appends the text of a string to @out; appends nothing if @v is not a string. Returns 0, or -errno
+ * of buf_add(). */
 static inline int json_add_text(struct buf *out, yyjson_val *v) {
     return buf_add(out, json_text(v), json_len(v));
 }
@@ -34,13 +34,13 @@ DEFINE_FREEP(yyjson_mut_doc, yyjson_mut_doc)
 struct json {
     struct buf *out;
     int error;  /* 0, or -errno of buf_add() */
-    bool comma; /* a value is complete here: the next one is separated from it */
+    bool comma; /* a value is complete: a comma comes before the next one */
 };
 
-/* Writes behind what is in @out, which outlives @j. */
+/* Begins to write at the end of @out, which outlives @j. */
 void json_begin(struct json *j, struct buf *out);
-/* The functions below append one value, key or bracket each, with the comma that is due. Whether
- * brackets and keys fit each other is the caller's to see to. */
+/* Each of the functions below appends one value, key or bracket, preceded by a comma if needed. The
+ * caller is responsible for matching brackets and keys. */
 void json_open(struct json *j, char bracket);   /* '{' or '[' */
 void json_close(struct json *j, char bracket);  /* '}' or ']' */
 void json_key(struct json *j, const char *key); /* NUL-terminated, with its colon */
@@ -49,17 +49,18 @@ void json_string(struct json *j, const char *s, size_t len);
 void json_cstring(struct json *j, const char *s); /* NULL: null */
 void json_int(struct json *j, int64_t v);
 void json_uint(struct json *j, uint64_t v);
-/* Nine digits; not finite: -9999 (the logprob of nothing). */
+/* Writes nine digits; a number that is not finite becomes -9999, the log probability of an
+ * impossible token. */
 void json_double(struct json *j, double v);
 void json_bool(struct json *j, bool v);
 void json_null(struct json *j);
-/* A value that is JSON already, but perhaps for bytes that are no UTF-8. */
+/* Appends a value that is JSON already, except that it may contain bytes that are not UTF-8. */
 void json_raw(struct json *j, const char *text, size_t len);
 
 /* Writes a text that is known to be UTF-8: written by this file or by yyjson. */
 void json_valid(struct json *j, const char *text, size_t len);
 
-/* Key and value at once. */
+/* Appends a key with its value. */
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_int(struct json *j, const char *key, int64_t v);
 void json_put_double(struct json *j, const char *key, double v);
@@ -69,11 +70,11 @@ void json_put_open(struct json *j, const char *key, char bracket);
 
 /* Writes the values that @shape shows as JSON, with keys as bare words and constants in it:
  *      json_print(j, "{id:%s, object:'list', usage:{total:%u}, first:null, data:[", id, n);
- * Brackets may stay open, and commas are written where they are due. %s is a string (NULL: null),
+ * Brackets may stay open, and commas are written where needed. %s is a string (NULL: null),
  * %d, %u, %ld, %lu and %zu are whole numbers, %g is json_double(). */
 void json_print(struct json *j, const char *shape, ...) PRINTF(2, 3);
 
-/* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. Escapes of
- * half a character are made U+FFFD, also in @data. 0 with *out, the caller's to free; -EINVAL with
- * @err, a 400 that names the byte; -ENOMEM. On any thread. */
+/* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. Replaces
+ * escapes of half a surrogate pair by U+FFFD, also in @data. 0 with *out, the caller's to free;
+ * -EINVAL with @err, a 400 that names the byte; -ENOMEM. On any thread. */
 int json_read(yyjson_doc **out, char *data, size_t len, struct err *err);

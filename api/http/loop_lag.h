@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * loop_lag - how long the front's event loop was busy between two looks at its sockets: the time
- * that any other client may have waited for its turn. Each iteration is one observation of
+ * loop_lag - measures how long the front's event loop was busy between two polls of its sockets:
+ * the time that any other client may have waited for its turn. Each iteration is one observation of
  * weft_loop_lag_seconds (wall time) and of weft_loop_cpu_seconds (CPU time of the thread, which a
  * busy machine does not change). One that used more than LOOP_LAG_LONG_NS of it is logged, with the
  * callback that used the most.
@@ -24,8 +24,8 @@ struct loop_lag_long {
 struct loop_lag {
     uv_check_t check; /* runs after each iteration's callbacks; does not keep the loop alive */
     uint64_t at_ns, idle_ns, cpu_ns; /* end of the last iteration; 0: there was none */
-    uint64_t slot_ns;                /* when the current half of the last minute began */
-    uint64_t longest_ns[2];          /* longest of the current half and of the one before */
+    uint64_t slot_ns;                /* start of the current half of the last minute */
+    uint64_t longest_ns[2];          /* longest iteration of the current and of the previous half */
     void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns);
     void (*on_long)(void *ctx, const struct loop_lag_long *it);
     void *ctx;
@@ -37,9 +37,10 @@ struct loop_lag {
 void loop_lag_init(struct loop_lag *l, uv_loop_t *loop,
                    void (*on_iteration)(void *ctx, uint64_t busy_ns, uint64_t cpu_ns),
                    void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx);
-/* On the loop's thread: what it does from here on is @what, a text that stays. Callbacks say so as
- * they begin; what says nothing counts as the one before. Some 300 ns. */
+/* Names the activity of the loop's thread from now on; @what must stay valid. Callbacks call it
+ * when they begin; the time of a callback that does not counts for the previous one. Takes some 300
+ * ns. */
 void loop_lag_mark(const char *what);
-void loop_lag_close(struct loop_lag *l); /* the handle; before the loop ends */
-/* The longest iteration of the last 30 to 60 s. */
+void loop_lag_close(struct loop_lag *l); /* closes the handle; call it before the loop ends */
+/* Returns the longest iteration of the last 30 to 60 s. */
 uint64_t loop_lag_longest_ns(const struct loop_lag *l);

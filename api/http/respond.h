@@ -2,7 +2,7 @@
 
 /*
  * respond - writes answers: heads, whole bodies, error objects, events of streams, each in the form
- * of the exchange's dialect. A client that is gone is written to in vain, without an error.
+ * of the exchange's dialect. Writing to a client that has left does nothing and is not an error.
  */
 
 #include <sys/types.h>
@@ -12,42 +12,42 @@
 #define RESPOND_JSON "application/json"
 #define RESPOND_LINES "application/x-ndjson"
 
-/* Every answer, whole or a stream, is one head and ends its exchange once; what says "ends the
- * exchange" has freed @x when it returns. For the loop's thread. */
+/* Every answer, whole or a stream, has one head and ends its exchange once. A function that ends
+ * the exchange has freed @x when it returns. For the loop's thread. */
 
-/* A whole answer; ends the exchange. @type NULL: no body. */
+/* Sends a whole answer and ends the exchange. @type NULL: no body. */
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len);
-/* Sends @b as JSON, which may be left empty; @error (of building it) < 0: 500 instead. Ends the
- * exchange. */
+/* Sends @b as JSON, and may take its memory; @error (of building it) < 0: sends a 500 instead. Ends
+ * the exchange. */
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
-/* The error object. Ends the exchange. */
+/* Sends the error object. Ends the exchange. */
 void respond_error(struct exchange *x, const struct err *err);
 /* Sets the error for an -errno without text: 500 or 503. */
 void respond_explain(int error, struct err *err);
-/* Answers with it. Ends the exchange. */
+/* Answers with this error. Ends the exchange. */
 void respond_errno(struct exchange *x, int error);
-/* For @r < 0, whose text is in @err where that has a status. Ends the exchange. */
+/* Answers for @r < 0, with @err if that has a status. Ends the exchange. */
 void respond_failed(struct exchange *x, int r, const struct err *err);
 
 /* Begins a stream. Events and keep-alives follow, then one of the functions that end it. Bytes go
  * out with conn_flush(). */
 void respond_stream(struct exchange *x);
-/* An event without a name, around whose @json the dialect puts event_begin and event_end. */
+/* Sends an event without a name: @json between the dialect's event_begin and event_end. */
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* Sends an event with an "event:" line; @name has at most 64 characters. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
-/* Events as they stand in a stream. */
+/* Sends events that are already in the form of a stream. */
 void respond_events(struct exchange *x, const char *text, size_t len);
-/* A line that clients skip, in a stream of events (SSE_TYPE); sent at once. @text has no line
+/* Sends at once a line that clients skip, in a stream of events (SSE_TYPE). @text has no line
  * break. */
 void respond_comment(struct exchange *x, const char *text);
 /* Sends at once the route's keep-alive (exchange_ops.alive), or the dialect's. */
 void respond_keepalive(struct exchange *x);
-/* A whole answer is not ready (exchange.waits): from some time on its head and white space, which
- * JSON may begin with, are sent, so that clients do not take the silence for the end. Status and
- * headers are fixed then. */
+/* Called while a whole answer is not ready (exchange.waits): after some time sends its head and
+ * white space, with which JSON may begin, so that clients do not take the silence for the end.
+ * Status and headers are then fixed. */
 void respond_blank(struct exchange *x);
-/* The end of a stream that did not fail. Ends the exchange, as do the next two. */
+/* Ends a stream that did not fail. Ends the exchange, as the next two functions do. */
 void respond_stream_end(struct exchange *x);
 /* Ends the stream with an event that carries @err. */
 void respond_stream_error(struct exchange *x, const struct err *err);
@@ -58,6 +58,6 @@ void respond_stream_failed(struct exchange *x, const struct err *err);
  * answer. */
 void respond_failure(struct exchange *x, const struct err *err);
 
-/* For dialects: type and code of the error object; a code may be NULL. */
+/* For dialects: return type and code of the error object; the code may be NULL. */
 const char *respond_error_type(const struct err *err);
 const char *respond_error_code(const struct err *err);

@@ -2,7 +2,8 @@
 
 /*
  * route - finds the route of a request in the tables of dialects. Matching is exact on the decoded
- * path; `.` and `..` mean nothing, so there is no second spelling of a route with other rules.
+ * path; `.` and `..` have no meaning, so a route has no second spelling to which other rules would
+ * apply.
  */
 
 struct err;

@@ -1,7 +1,7 @@
 #pragma once
 
-/* serve - from a connection's events to exchanges: finds dialect and route, lets the owner check,
- * and hands the complete request to the route. */
+/* serve - turns a connection's events into exchanges: finds dialect and route, lets the owner check
+ * the head, and passes the complete request to the route. */
 
 #include "api/http/conn.h"
 

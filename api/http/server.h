@@ -40,7 +40,8 @@ struct http_server_opts {
     struct http_limits limits;  /* limits of one request */
     bool has_keys;              /* peers are strangers until conn_set_payer() (payer.h) */
     uint32_t max_connections;   /* limit of open connections, over TCP and over UNIX sockets each */
-    uint32_t max_refused;       /* beyond these that are answered 503; more are closed unanswered */
+    uint32_t max_refused;       /* further connections that get a 503; more are closed without an
+                                 * answer */
     uint32_t header_timeout_ms; /* from the first byte to the end of the header block */
     uint32_t body_timeout_ms;   /* from there to the end of the body */
     uint32_t idle_timeout_ms;   /* between requests */
@@ -58,7 +59,7 @@ struct http_server_opts {
 
     /* The members below may be NULL. */
     const struct route *routes; /* routes of no dialect; ends with one without path */
-    /* The dialect of a request for @path, as it stands in the head. */
+    /* Returns the dialect of a request for @path, which is not decoded. */
     const struct dialect *(*dialect_of)(const char *path, const struct http *h);
     bool (*accepts)(void *ctx, int fd); /* returns true if the peer of a new connection is served */
     /* Reads the header block before its route is looked up, then when x->route is set. -EINVAL
@@ -67,7 +68,7 @@ struct http_server_opts {
     int (*check_head)(struct exchange *x, const struct http *h, struct err *err);
     int (*check_route)(struct exchange *x, const struct http *h, struct err *err);
     /* Appends header lines of an answer to @out (@size bytes, NUL-terminated) and returns their
-     * length. @err: what is answered, or NULL. */
+     * length. @err: the error that is sent, or NULL. */
     size_t (*put_headers)(const struct exchange *x, int status, const struct err *err, char *out,
                           size_t size);
     void (*ended)(const struct exchange *x); /* for logs and counters */
@@ -83,16 +84,16 @@ struct http_server {
     struct list conns;     /* conn.link */
     /* open connections; exchanges whose answer is not complete */
     uint32_t n_connections, n_exchanges;
-    uint64_t n_refused; /* connections that found no place */
+    uint64_t n_refused; /* connections that were refused for lack of a place */
     uint64_t n_accept_failures;
-    int64_t accept_told_ns; /* when a line last said so */
+    int64_t accept_told_ns; /* time of the last log line about it */
     /* Counts evictions in favour of other clients: places, unfinished bodies, answers to slow
      * readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
     uv_check_t check; /* runs in each iteration of the loop: turns come after what was polled */
     uv_idle_t rest;   /* active while one has left something to the next */
-    uv_timer_t again; /* for connections for which there was no memory */
+    uv_timer_t again; /* for connections that were not accepted because memory was short */
     bool ticks;       /* the three are open: from the first listener to the last connection's end */
     uint32_t n_accepts;  /* in this iteration */
     uint64_t n_deferred; /* iterations that left turns or connections to the next one */
@@ -103,18 +104,19 @@ struct http_server {
     char read_buf[HTTP_READ_SIZE];
 };
 
-/* @opts is copied, what it points to must outlive @s. Returns 0 or -errno. */
+/* Initialises a server. @opts is copied; the objects to which it points must outlive @s. Returns 0
+ * or -errno. */
 int http_server_init(struct http_server *s, const struct http_server_opts *opts);
-/* After http_server_close() and when the loop has run out, or where nothing was listened on. */
+/* Frees the server after http_server_close() when the loop has run out, or if it never listened. */
 void http_server_deinit(struct http_server *s);
 
-/* Reads the certificate and key (PEM) of listeners with TLS, also later again: new connections get
- * the new ones. Returns 0, or -errno with @err: nothing changes. */
+/* Reads the certificate and key (PEM) of listeners with TLS, may be called again: new connections
+ * use the new pair. Returns 0, or -errno with @err and without a change. */
 int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
                          struct err *err);
-/* Listens on a numeric address ("localhost" and "*" too), with @tls once http_server_load_tls() has
- * read what it needs. Port 0 takes any; *bound_port (may be NULL) says which. Returns 0, or a
- * negative value with @err. */
+/* Listens on a numeric address ("localhost" and "*" too), with @tls after http_server_load_tls().
+ * Port 0 takes any port; *bound_port (may be NULL) is the bound one. Returns 0, or a negative value
+ * with @err. */
 int http_server_listen_tcp(struct http_server *s, const char *host, int port, bool tls,
                            int *bound_port, struct err *err);
 /* Listens at @path. A socket file on which no process listens any more is replaced; the file is
@@ -123,20 +125,20 @@ int http_server_listen_unix(struct http_server *s, const char *path, struct err 
 /* Takes over @fd, a bound socket; @tls as above. */
 int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *err);
 
-/* The descriptor of the listener that was added last. */
+/* Returns the descriptor of the listener that was added last. */
 int http_server_last_fd(const struct http_server *s);
 /* Sets whether the server removes the files of its UNIX sockets when it closes. @own is false once
  * another process listens on them, and true in that process; before the first call the files of
  * http_server_listen_unix() are removed. */
 void http_server_own_paths(struct http_server *s, bool own);
 
-/* For connections: the loop does not sleep, since one has a turn; the last of a server that closes
- * is gone. */
+/* For connections: keep the loop from sleeping, because a connection has a turn; and note that the
+ * last connection of a closing server is gone. */
 void http_server_wake(struct http_server *s);
 void http_server_emptied(struct http_server *s);
 
-/* No new connections; each answer ends its connection. Idle ones stay: closing them at once would
- * race with requests that are on their way. */
+/* Accepts no new connections; each answer ends its connection. Idle connections stay, because
+ * closing them would race with requests that are already on the way. */
 void http_server_leave(struct http_server *s);
 /* Ends everything: exchanges fail with @err and are sent out; NULL: connections are closed at once.
  * When the loop has run out, http_server_deinit() follows. */

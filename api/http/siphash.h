@@ -6,5 +6,5 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The hash of the @len bytes at @data under the secret @key; the same on every machine. */
+/* Returns the hash of the @len bytes at @data under the secret @key; the same on every machine. */
 uint64_t siphash(const uint64_t key[2], const void *data, size_t len);

@@ -22,7 +22,7 @@
 struct ssl_st;
 struct ssl_ctx_st;
 
-/* The rules of connections; of a server a certificate with its chain and its key. */
+/* Configuration of connections; for a server with a certificate, its chain and its key. */
 struct tls_config {
     struct ssl_ctx_st *ctx;
     int days_left; /* days until the certificate expires; negative: expired */
@@ -33,7 +33,7 @@ struct tls_config {
  * Returns 0, or -errno with @err. */
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err);
-/* Connections made from it go on. Accepts a zeroed one. */
+/* Frees the configuration; its connections continue. Accepts a zeroed one. */
 void tls_config_deinit(struct tls_config *config);
 
 /* Invariants: at < plain.len or both are 0; n_in = 0 when tls_read() has answered 0. */
@@ -46,7 +46,7 @@ struct tls {
     struct buf wire; /* records for the peer */
 };
 
-/* The server's side of a connection of which at most @max bytes of HTTP wait. Returns 0 or
+/* Makes the server's side of a connection in which at most @max bytes of HTTP wait. Returns 0 or
  * -ENOMEM. */
 int tls_new(struct tls **out, const struct tls_config *config, size_t max);
 struct tls *tls_free(struct tls *t);
@@ -54,20 +54,20 @@ struct tls *tls_free(struct tls *t);
 /* Passes the peer's next bytes, which tls_read() must read before the caller's buffer is used
  * again. */
 void tls_feed(struct tls *t, const char *data, size_t len);
-/* The next bytes of HTTP, at most @size; 0: the peer must send more first. -EPIPE: the peer ends
- * the connection (close_notify); -EPROTONOSUPPORT: it speaks plain HTTP; -EPROTO: it breaks the
- * rules. */
+/* Reads the next bytes of HTTP, at most @size. Returns their number; 0: the peer must send more
+ * first. -EPIPE: the peer ends the connection (close_notify); -EPROTONOSUPPORT: it speaks plain
+ * HTTP; -EPROTO: it breaks the rules. */
 ssize_t tls_read(struct tls *t, void *out, size_t size);
 /* Returns true if the handshake is over. */
 bool tls_is_open(const struct tls *t);
 
-/* Takes over @from once all that was taken before is encrypted, encrypts up to 64 KiB, and swaps
- * the records that are to be sent with @to, which is empty. Returns 0, or -EPIPE: it cannot go
- * on. */
+/* Takes over @from once all earlier bytes are encrypted, encrypts up to 64 KiB, and swaps the
+ * records to send with @to, which is empty. Returns 0, or -EPIPE: the connection cannot
+ * continue. */
 int tls_wrap(struct tls *t, struct buf *from, struct buf *to);
-/* Bytes that tls_wrap() has to send, @from excepted. */
+/* Returns the number of bytes that tls_wrap() still has to send, without @from. */
 size_t tls_unsent(const struct tls *t);
-/* Tells the peer, once, that nothing follows: a record for tls_wrap(). */
+/* Adds, once, the record (close_notify) that ends the connection, for tls_wrap(). */
 void tls_end(struct tls *t);
 /* Frees the buffers of a connection that has nothing to send. */
 void tls_rest(struct tls *t);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * websocket - the server's side of RFC 6455: takes the frames of a client apart and makes those of
- * the server. A message is text and goes to the caller's buffer; pings, pongs and closes are
- * handled here, and what is to be sent for them collects in `reply`. No extension is negotiated.
+ * websocket - the server's side of RFC 6455: parses the frames of a client and makes those of the
+ * server. A message is text and goes to the caller's buffer; pings, pongs and closes are handled
+ * here, and their replies are collected in `reply`. No extension is negotiated.
  *
  * Pure: no clock, no input.
  */
@@ -45,11 +45,11 @@ enum websocket_answer { WEBSOCKET_MORE, WEBSOCKET_BEGUN, WEBSOCKET_MESSAGE, WEBS
 struct websocket {
     uint8_t head[WEBSOCKET_HEAD], control[WEBSOCKET_CONTROL];
     uint8_t n_head, n_control;
-    uint64_t left, at;         /* bytes of the frame's payload to come, and that have come */
+    uint64_t left, at;         /* missing and received bytes of the frame's payload */
     bool in_frame, in_message; /* in_message: between its first frame and its last */
-    bool pinged;               /* nothing has come since the server's ping */
+    bool pinged;               /* no frame has arrived since the server's ping */
     bool close_sent;
-    uint16_t code;    /* code of the close that ends the connection; 0: it goes on */
+    uint16_t code;    /* code of the close that ends the connection; 0: it is open */
     struct buf reply; /* frames that are to be sent */
 
     /* Data of the route whose messages come here; `drop`, if not NULL, frees it in the end. */
@@ -61,7 +61,7 @@ struct websocket *websocket_new(void);                              /* NULL: no 
 struct websocket *websocket_free(struct websocket *w);              /* accepts NULL */
 void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]); /* Sec-WebSocket-Accept */
 
-/* Reads up to @len bytes; *used says how many. WEBSOCKET_BEGUN stops behind the header of a
+/* Reads up to @len bytes, whose number is *used. WEBSOCKET_BEGUN stops behind the header of a
  * message's first frame, WEBSOCKET_MESSAGE behind its last byte: call again with the rest, even
  * when the rest is empty. The text of the message is added to @body, whose limit is that of a
  * message. @busy: no message can be taken now, so it stops in front of one, with WEBSOCKET_MORE.

@@ -1,8 +1,8 @@
 #pragma once
 
 /* admit - limits how many generations are at the worker and how many wait for it, in all and of
- * each tenant. All generations of a request are admitted together. The front holds the limits, so
- * that overload is answered at once, whatever the worker does. */
+ * each tenant. All generations of a request are admitted together. The front enforces the limits,
+ * so that overload is answered at once, even if the worker is busy. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,13 +14,14 @@ struct clock;
 struct rng;
 struct tenant;
 
-/* Embedded in what waits; its owner initialises link, sets what is not bool, and may free it in any
- * of the three calls. Invariant: dropped implies that it is in admit.dropped, to be notified. */
+/* Embedded in the object that waits. Its owner initialises link, sets the members that are not
+ * bool, and may free it in any of the three calls. Invariant: dropped implies that it is in
+ * admit.dropped, to be notified. */
 struct waiter {
     struct list link; /* tenant.waiting, or admit.dropped; empty: it does not wait */
     struct tenant *tenant;
     uint32_t n;          /* generations */
-    uint64_t n_context;  /* tokens that they may come to hold */
+    uint64_t n_context;  /* most tokens that they may hold */
     int64_t deadline_ns; /* 0: none */
     bool dropped;        /* the place in the queue was given to another tenant */
     void (*admitted)(struct waiter *w);
@@ -36,18 +37,19 @@ struct admit_opts {
     struct rng *rng;
     uint32_t max_running, max_queued; /* generations */
     void *ctx;
-    /* The timer: submits again what the worker did not take. Whether it is needed again. */
+    /* Called by the timer: submits again the generations that the worker did not take. Returns
+     * whether it is needed again. */
     bool (*retry)(void *ctx);
 };
 
 struct admit {
     struct admit_opts opts;
-    struct list busy;    /* tenant.link: those that have generations or waiters */
+    struct list busy;    /* tenant.link: tenants with generations or waiters */
     struct list dropped; /* waiter.link: to be notified */
     uint32_t n_running, n_queued;
-    double mean_ms;      /* mean time that a generation stays */
+    double mean_ms;      /* mean time of a generation at the worker */
     double each_ms;      /* between places that become free while others wait; 0: not known */
-    int64_t last_end_ns; /* when one did; 0: no request waited */
+    int64_t last_end_ns; /* time when a place became free; 0: no request waited */
     uv_timer_t tick;
     bool ticking, closed;
 };
@@ -55,7 +57,7 @@ struct admit {
 /* Every function runs on the loop's thread. Opens the timer; the objects that @opts points to must
  * outlive @m. */
 void admit_init(struct admit *m, const struct admit_opts *opts);
-/* From here on no waiter is admitted when a place becomes free. */
+/* Stops admitting waiters when a place becomes free. */
 void admit_stop(struct admit *m);
 /* Closes the timer; nothing may wait. */
 void admit_close(struct admit *m);
@@ -65,9 +67,9 @@ void admit_close(struct admit *m);
 int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry_ms, struct err *err);
 /* returns true if @w need not wait */
 bool admit_is_free(const struct admit *m, const struct waiter *w);
-/* Before the body of a request of @t is parsed: 429 where admit_enter() would refuse even the
- * smallest, else 0. A flood then costs what its heads cost: its prompts are neither parsed nor
- * tokenised. */
+/* Called before the body of a request of @t is parsed. Returns the 429 with which admit_enter()
+ * would refuse even the smallest request, or 0. A flood therefore costs only its heads: its prompts
+ * are neither parsed nor tokenised. */
 int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct err *err);
 /* Queues a further part of a request that was admitted: without limit and never refused; its
  * `refused` is NULL. */
@@ -81,5 +83,5 @@ void admit_release(struct admit *m, struct tenant *t, uint32_t n);
 double admit_place_ms(const struct admit *m, const struct tenant *t);
 /* reports how long a generation took, for Retry-After */
 void admit_took(struct admit *m, int64_t ns);
-/* Looks again soon at what the worker did not take and at deadlines. */
+/* Schedules a check of deadlines and of generations that the worker did not take. */
 void admit_tick_later(struct admit *m);

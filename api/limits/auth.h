@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * auth - who may ask: API keys, the Host and Origin headers.
+ * auth - checks who may send requests: API keys, the Host and Origin headers.
  *
  * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with
  * one name belong to one tenant. `sha256$HEX` in the place of a key is its checksum, and
@@ -24,7 +24,7 @@ struct http;
 
 #define AUTH_SUM 65 /* a checksum in hexadecimal, with its NUL */
 
-/* tenant is a number below auth.n_tenants. */
+/* An API key. tenant is a number below auth.n_tenants. */
 struct auth_key {
     char sum[AUTH_SUM]; /* sha256 of the key */
     char expires[11];   /* the last day on which it holds, "YYYY-MM-DD"; "": always */
@@ -40,26 +40,29 @@ struct auth {
     int64_t (*now_s)(void); /* seconds since 1970; tests set it */
 };
 
-/* No keys yet: auth_reload() reads them. @file, which outlives @a, may be NULL. */
+/* Initialises @a without keys; auth_reload() reads them. @file, which outlives @a, may be NULL. */
 void auth_init(struct auth *a, const char *file);
 void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
-/* Reads the file again. Returns 0; -ENOMEM, or -errno with @err, which names the line: the old keys
- * stay. */
+/* Reads the file again. Returns 0; -ENOMEM, or -errno with @err, which names the line; the old keys
+ * then stay in use. */
 int auth_reload(struct auth *a, struct err *err);
 
-/* The number of the name behind the request's key, Authorization: Bearer KEY or x-api-key; 0 where
- * no keys are asked for. Returns 0, or -EINVAL with @err, a 401. */
+/* Finds the number of the name of the request's key (Authorization: Bearer KEY, or x-api-key); 0 if
+ * no keys are required. Returns 0, or -EINVAL with @err, a 401. */
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
 /* Makes the key under which prefixes are shared: one for each name (of a tenant or a group, padded
- * with zeros) and salt, unknown outside. ISOLATION_SALTED is set if there is a salt. */
+ * with zeros) and salt. It cannot be computed without the secret. ISOLATION_SALTED is set if there
+ * is a salt. */
 void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION_NAME],
                         const char *salt, size_t len, uint8_t out[16]);
 /* Returns true if pages of @origin may use the service: loopback, or one of @hosts or @origins.
  * Both lists end with NULL, or are NULL. */
 bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin);
-/* Returns true if a browser asks whether a page may send a request. */
+/* Returns true if the request is a browser's question whether a page may send a request (CORS
+ * preflight). */
 bool auth_is_preflight(const struct http *h);
-/* Holds Host to loopback names, addresses and @hosts, Origin to auth_knows_origin(): 0, or -EINVAL
- * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */
+/* Checks that Host is a loopback name, an address or one of @hosts, and Origin with
+ * auth_knows_origin(). Returns 0, or -EINVAL with @err: 400, 403 or 421. @local: a UNIX socket,
+ * which no browser reaches. */
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err);

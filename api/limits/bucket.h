@@ -1,6 +1,6 @@
 #pragma once
 
-/* bucket - a limit in the mean: it refills steadily and holds a bounded amount. */
+/* bucket - a token bucket: it refills steadily and holds a bounded amount. */
 
 #include <stdint.h>
 #include "base/util.h"

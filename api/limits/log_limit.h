@@ -1,13 +1,14 @@
 #pragma once
 
 /*
- * log_limit - how many log lines the requests of one client cause: so many a second in the mean,
- * those of LOG_BURST_S seconds at once. The lines beyond are counted, and the count is logged in
- * one line. A journal with a limit of its own would else lose the lines of all for those of one.
+ * log_limit - limits the log lines that the requests of one client cause: a number per second on
+ * average, and those of LOG_BURST_S seconds at once. Further lines are counted, and one line
+ * reports the count. Without this limit, a journal with its own limit would drop the lines of all
+ * clients because of one.
  *
- * A client is a tenant, or where none is known an address; all addresses together have those of
- * LOG_ADDRESSES. Answers that are our own failure have as many lines again, so that no flood of bad
- * requests hides them.
+ * A client is a tenant or, if none is known, an address; all addresses together have the lines of
+ * LOG_ADDRESSES clients. Server errors have a second allowance of the same size, so that a flood of
+ * bad requests does not hide them.
  */
 
 #include <stdbool.h>
@@ -48,10 +49,10 @@ struct log_left_out {
     uint32_t n, n_server_errors;
 };
 
-/* Reports the lines of @r that were left out since the last report; without out->client. False:
- * there are none. */
+/* Reports the lines of @r that were left out since the last report, without out->client. Returns
+ * false if there are none. */
 bool log_row_tell(struct log_row *r, struct log_left_out *out);
 
-/* Reports the lines left out for the next address, from place *at on, which begins with 0. False:
- * there is no further address. */
+/* Reports the lines left out for the next address, from index *at on, which is 0 at first. Returns
+ * false if there is no further address. */
 bool log_limit_tell(struct log_limit *l, uint32_t *at, struct log_left_out *out);

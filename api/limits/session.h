@@ -1,6 +1,7 @@
 #pragma once
 
-/* session - which session (the requests of one agent or conversation) a request belongs to. */
+/* session - finds the session (the requests of one agent or conversation) to which a request
+ * belongs. */
 
 #include <stdint.h>
 #include <yyjson.h>
@@ -19,7 +20,7 @@ struct session_names {
     uint64_t conversation; /* by session_conversation() */
 };
 
-/* @secret keys the numbers: they are unknown outside, and no client can find names that collide. */
+/* @secret keys the numbers, so that clients cannot compute them or find names that collide. */
 
 /* Finds the session's key in the header block. */
 struct session_key session_of_head(const uint64_t secret[2], uint32_t tenant, const struct http *h);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * tenant - who is charged for a request: identity, limits, usage. A tenant is known by the name of
- * an API key or by the user at the other end of a UNIX socket; other requests belong to `default`.
- * A tenant that the tenants file does not list has the limits of its section [default].
+ * tenant - the account that is charged for a request: identity, limits, usage. A tenant is known by
+ * the name of an API key or by the user at the other end of a UNIX socket; other requests belong to
+ * `default`. A tenant that the tenants file does not list has the limits of its section [default].
  *
  * Limits are enforced in the front, so that they answer at once. Requests and tokens per minute
  * are buckets that refill steadily and hold one minute's worth. What a generation takes is a
@@ -33,7 +33,7 @@ struct tenant {
     uint32_t number;
     struct bucket requests, tokens;
     struct list waiting; /* waiter.link: first come, first served */
-    int64_t away_ns;     /* when the last refused request is expected back */
+    int64_t away_ns;     /* time at which the last refused request is expected to return */
     double mean_output;
     struct tenant_stats stats;
     struct log_row log;
@@ -47,51 +47,53 @@ struct tenants {
 };
 
 /* Embedded in a generation: zeroed, charge_take(), charge_run(), charge_settle(), charge_deinit();
- * any but the first and the last may be missing. Invariant: without a tenant all of it is 0. */
+ * any but the first and the last may be missing. Invariant: without a tenant all members are 0. */
 struct charge {
     struct tenant *tenant; /* NULL: nothing was taken */
     uint64_t reserved, context;
     bool runs;
 };
 
-/* Tenant 0 is `default`. They are payers beside the addresses of @payers. Returns 0 or -ENOMEM. */
+/* Initialises the tenants; tenant 0 is `default`. They are payers beside the addresses of @payers.
+ * Returns 0 or -ENOMEM. */
 int tenants_init(struct tenants *ts, struct payers *payers);
 void tenants_deinit(struct tenants *ts); /* no generation has a charge, no connection a tenant */
-/* Takes over what the file says. On -ENOMEM nothing has changed. */
+/* Applies the rows of the tenants file. Returns 0, or -ENOMEM without a change. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
-/* The tenant called @name, made if it is new. NULL: out of memory. */
+/* Returns the tenant called @name, which is made if it is new. NULL: out of memory. */
 struct tenant *tenants_named(struct tenants *ts, const char *name);
 /* Returns the tenant of that number, or `default` if no tenant has it. */
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
-/* Finds the tenant of @x by key or peer, which is charged for the connection from here on: 0 with
- * x->tenant set, -EINVAL with @err (401), or -ENOMEM. */
+/* Finds the tenant of @x by key or peer, and charges the connection to it from now on. Returns 0
+ * with x->tenant set, -EINVAL with @err (401), or -ENOMEM. */
 int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
                     const struct http *h, struct err *err);
-/* The name under which its prefixes are kept: that of its group, or its own. */
+/* Writes the name from which isolation keys are derived: that of the tenant's group, or its own. */
 void tenant_isolation_name(const struct tenant *t, char out[AUTH_ISOLATION_NAME]);
 /* Returns its weight times that of its class. */
 double tenant_weight(const struct tenant *t);
 
-/* Takes one request from the bucket, if it and one of @n_tokens more are in them: 0, or -EINVAL
- * with @err: 429 and *retry_ms. A request that is larger than the bucket waits for it to be
- * full. */
+/* Takes one request from the bucket of requests if it has one, and the bucket of tokens has
+ * @n_tokens. Returns 0, or -EINVAL with @err, a 429, and *retry_ms. A request that is larger than
+ * the bucket needs a full one. */
 int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *retry_ms,
                    struct err *err);
-/* Output tokens to reserve where the client set no limit: its answers may be long and seldom
- * are. */
+/* Returns the output tokens to reserve if the client set no limit, because answers may be long and
+ * seldom are. */
 uint32_t tenant_expects(const struct tenant *t, uint32_t max_new);
 
-/* A zeroed charge takes @n_tokens of the bucket. */
+/* Makes a zeroed charge take @n_tokens from the bucket. */
 void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
                  int64_t now);
 void charge_run(struct charge *c); /* the request is sent to the worker */
-/* Settles the charge when the generation has ended with so many tokens: the rest is given back. May
- * be called again. */
+/* Settles the charge when the generation has ended with these numbers of tokens; unused tokens are
+ * returned. May be called again. */
 void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint32_t n_output,
                    int64_t now);
-void charge_deinit(struct charge *c, int64_t now); /* gives back all that is still held */
+void charge_deinit(struct charge *c, int64_t now); /* returns everything that is still held */
 
-/* The headers of an answer: what is left of the buckets. Bytes written, none without limits. */
+/* Writes the headers with the remaining limits to @out. Returns the number of bytes, 0 without
+ * limits. */
 size_t tenant_put_headers(struct tenant *t, const struct dialect *dialect, int64_t now, char *out,
                           size_t size);

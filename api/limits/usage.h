@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * usage - what each key has used of each model since counting began, of this process and of those
- * before it: what the daemon counts is added to a file every few seconds and at the end, by a
- * thread (usage_file.h). A process that is killed loses what it counted since the last time.
+ * usage - counts the usage of each model by each key, in this process and earlier ones: a thread
+ * adds the counts to a file every few seconds and at the end (usage_file.h). A process that is
+ * killed loses the counts since the last write.
  *
- * Quotas per day and month are held by these counts (usage_limit.h).
+ * Quotas per day and month are based on these counts (usage_limit.h).
  */
 
 #include <uv.h>
@@ -17,13 +17,13 @@ struct usage_opts {
     uv_loop_t *loop;
     const char *path;             /* NULL: counts end with the process */
     int64_t (*unix_s)(void *ctx); /* the time of day; NULL: the machine's */
-    /* Tells that the file could not be read or written (@r < 0), or was damaged and put aside; once
-     * for each trouble. */
+    /* Reports, once for each problem, that the file could not be read or written (@r < 0), or was
+     * damaged and renamed. */
     void (*trouble)(void *ctx, int r);
     void *ctx;
 };
 
-/* Invariant: `all` has the rows of `unsaved` and `writing`, and those of the file as it was when it
+/* Invariant: `all` has the rows of `unsaved` and `writing`, and the rows that the file had when it
  * was last read. */
 struct usage {
     struct usage_opts opts;
@@ -38,9 +38,9 @@ struct usage {
 /* Reads the file. Returns 0, also without a file that can be read, or -ENOMEM. */
 int usage_init(struct usage *u, const struct usage_opts *opts);
 void usage_start(struct usage *u); /* opens the timer on the loop; before anything is counted */
-/* Closes the timer, if it is open; what is counted from here on is written by usage_deinit(). */
+/* Closes the timer, if it is open; usage_deinit() writes the counts that follow. */
 void usage_close(struct usage *u);
-/* Writes what is not yet in the file, in this thread. After usage_close() and the loop has run
+/* Writes the remaining counts, in this thread. Called after usage_close(), when the loop has run
  * out. Accepts a zeroed one. */
 void usage_deinit(struct usage *u);
 

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * usage_limit - how many requests and tokens a tenant may use in a day and in a month. The windows
- * are the calendar days and months of UTC. What was used in them is not a counter of its own but
- * the sum of the usage of that day or month: it outlives the process, and a clock that is set
- * forward and back finds the counts of the day that it returns to.
+ * usage_limit - limits the requests and tokens of a tenant per day and per month. The windows are
+ * calendar days and months of UTC. Their use is not a separate counter but the sum of the usage of
+ * that day or month: it outlives the process, and if the clock is set back, the counts of the
+ * earlier day apply again.
  */
 
 #include <stdint.h>
@@ -15,12 +15,12 @@ struct usage;
 
 #define USAGE_LIMITS 4
 
-/* A limit of a tenant, and how much of it is used. */
+/* A limit of a tenant, and its used part. */
 struct usage_limit {
     const char *name;          /* "requests_per_day" */
     const char *what, *window; /* "requests", "day" */
-    uint64_t limit, used;      /* used: without what live generations have reserved */
-    int64_t resets_s;          /* when the window ends: seconds since 1970 */
+    uint64_t limit, used;      /* used: without the reservations of live generations */
+    int64_t resets_s;          /* end of the window, in seconds since 1970 */
 };
 
 /* Fills @out with the quotas that @t has; returns their number. */

@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * usage_table - how many requests and tokens each key used of each model on each day: the rows, the
- * text in which they are stored, and how older rows are summed up so that there is a bound to
- * both.
+ * usage_table - the requests and tokens of each key, model and day: the rows, the text form in
+ * which they are stored, and the summing up of older rows, which bounds both.
  *
  * Days are those of UTC. A day is written YYYYMMDD; a row for a whole month has day 0, and is the
  * sum of those of its days that have no rows of their own.
@@ -18,7 +17,7 @@ struct err;
 
 #define USAGE_NAME 64
 #define USAGE_MODEL 128
-#define USAGE_ROWS_MAX 8192u /* to which usage_table_fold() sums rows up */
+#define USAGE_ROWS_MAX 8192u /* limit to which usage_table_fold() reduces the rows */
 #define USAGE_COUNT_MAX 1000000000000000000u
 #define USAGE_OTHERS "(others)"
 

@@ -2,7 +2,7 @@
 
 /*
  * llamacpp - the parts of llama-server's dialect: /completion and /infill (input.c reads their
- * bodies, answer.c writes their answers), and what clients read of the server (llamacpp.c).
+ * bodies, answer.c writes their answers), and the state of the server for clients (llamacpp.c).
  */
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ struct writer;
 struct llamacpp_completion {
     bool return_tokens;     /* token ids in a whole answer; streams always have them */
     bool timings_per_token; /* each event of a stream has the figures */
-    yyjson_doc *fields;     /* an array of the members that are wanted; NULL: all */
+    yyjson_doc *fields;     /* an array of the wanted members; NULL: all */
 };
 
 #define MEDIA_MARKER 32 /* bytes of a marker with its NUL */

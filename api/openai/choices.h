@@ -20,7 +20,7 @@ struct choices_form {
     /* Writes the members of a choice between index and logprobs, and logprobs' value. */
     void (*content)(struct json *j, const struct writer *w, const struct piece *p, bool stream);
     void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);
-    /* Writes members behind the usage: how long it took. */
+    /* Writes members behind the usage: the times. */
     void (*figures)(struct json *j, const struct writer *w);
 };
 
@@ -54,11 +54,11 @@ void choices_put_text_logprobs(struct json *j, const struct writer *w, const str
 /* For clients of llama-server. */
 void choices_put_timings(struct json *j, const struct writer *w);
 
-/* Between entries of long lists: another tenant may have its turn, where this is on the pool. An
- * answer that is not wanted any more fails. */
+/* Lets another tenant have its turn, between entries of long lists on the pool. An abandoned answer
+ * fails. */
 #define CHOICES_PAUSE 8u /* entries between two of these */
 void choices_pause(struct json *j);
-/* Text and bytes of a token in logprobs; @id < 0: none. The text is the tokenizer's. */
+/* Returns text and bytes of a token in logprobs; @id < 0: none. The tokenizer owns the text. */
 const char *choices_token(const struct writer *w, int32_t id, size_t *len);
 /* Writes the text of a token, or "token_id:ID" where the request wants that. */
 void choices_put_token(struct json *j, const struct writer *w, int32_t id);

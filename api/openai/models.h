@@ -1,6 +1,6 @@
 #pragma once
 
-/* models - the lists of served models that several dialects answer with. */
+/* models - the lists of served models, shared by several dialects. */
 
 struct exchange;
 struct http;
@@ -8,7 +8,7 @@ struct json;
 struct model;
 
 /* Answers @x, which @serve serves, with a list of all models under @key, each as @put writes it;
- * @object, if not NULL, is written first. Models that have come since are looked for first. */
+ * @object, if not NULL, is written first. The folders of models are read again first. */
 void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                         const char *object, const char *key,
                         void (*put)(struct json *j, const struct model *m));

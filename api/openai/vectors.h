@@ -20,12 +20,12 @@ struct vectors_form {
     /* Takes the result of input @input from @g->vector, and stores what the answer needs as text or
      * score of that input. Returns 0, -ENOMEM, or -EDOM: the result is not valid. */
     int (*take)(struct vectors *v, uint32_t input, struct gen *g);
-    /* The answer; all are there. On the pool where there are many. Returns 0, -errno of buf_add(),
-     * or -ECANCELED in an abandoned job. */
+    /* Writes the answer when all results are there; runs on the pool if there are many. Returns 0,
+     * -errno of buf_add(), or -ECANCELED in an abandoned job. */
     int (*answer)(struct vectors *v, struct buf *b);
 };
 
-/* One place of a request's inputs at the worker. */
+/* A slot for one of a request's inputs at the worker. */
 struct vectors_lane {
     struct waiter waiter;
     struct vectors *of;
@@ -33,14 +33,16 @@ struct vectors_lane {
     uint32_t input;
 };
 
-/* A request. Invariant: n_done <= n_next <= n_inputs; n_next is the next that a lane takes. */
+/* A request. Invariant: n_done <= n_next <= n_inputs; n_next is the next input that a lane
+ * takes. */
 struct vectors {
     struct exchange *exchange; /* NULL: the client is gone, or was answered */
     const struct vectors_form *form;
     struct prompt_job job;
     struct tenant *tenant;
     struct vectors_lane lane[VECTORS_LANES];
-    struct buf *text;         /* [n_inputs] of the answer; `floats`: what it will be written of */
+    struct buf *text;         /* [n_inputs] text of the answer; `floats`: the values that it is made
+                               * of */
     double *score;            /* [n_inputs] */
     struct quota_charge held; /* bytes of tokens, of a body that is kept, of results */
     uint32_t n_inputs, n_next, n_done;

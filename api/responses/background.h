@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * background - responses that are made without a client: the request is answered at once, and the
- * response goes on whether a client listens or not. Clients ask for it by its id, read its events
- * from any of them on, or cancel it.
+ * background - responses that are generated without a client: the request is answered at once, and
+ * the response continues even if no client listens. Clients ask for it by its id, read its events
+ * from any number on, or cancel it.
  */
 
 #include <stddef.h>
@@ -23,8 +23,9 @@ int background_begin(struct writer *w, struct err *err);
 void background_add(struct responses *rs, const char *type, const char *json, size_t len);
 /* Closes the log behind the last event; it is kept with the response. */
 void background_close(struct responses *rs);
-/* Ends all of them with @err, as http_server_close() ends what has a client. */
+/* Ends all responses in the background with @err, as http_server_close() ends exchanges with a
+ * client. */
 void background_stop(struct gen_env *env, const struct err *err);
-/* Answers @x with the events of @log from number @from on, and those to come. Ends the exchange,
+/* Answers @x with the events of @log from number @from on, including later ones. Ends the exchange,
  * now or later. */
 void background_follow(struct exchange *x, struct event_log *log, uint32_t from);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * build - a Responses request on its way to a chat's body: what input.c, items.c and
- * tools.c share. Everything is copied into `doc`.
+ * build - state of the translation of a Responses request to a chat's body, shared by input.c,
+ * items.c and tools.c. Everything is copied into `doc`.
  */
 
 #include "api/responses/call_table.h"
@@ -36,15 +36,15 @@ struct responses_build {
     struct buf *found;     /* the result of the search that found them; NULL: none did */
 };
 
-/* A 400 about field @param. */
+/* Refuses with a 400 about field @param. */
 int responses_refuse(const struct responses_build *b, const char *param, const char *must);
 int responses_put_value(const struct responses_build *b, yyjson_mut_val *object, const char *key,
                         yyjson_mut_val *v);
 
 /* items.c: adds messages. */
-/* A 400 about @place of the item that is being read. */
+/* Refuses with a 400 about @place of the current item. */
 int responses_refuse_item(const struct responses_build *b, const char *place, const char *must);
-/* Adds text to what the assistant says. */
+/* Adds text to the assistant's message. */
 int responses_say(struct responses_build *b, const struct buf *text);
 int responses_add_user(struct responses_build *b, const struct buf *text);
 /* Adds a call with @args, a string of JSON or an object (NULL: no memory); @id and @name live as
@@ -54,23 +54,23 @@ int responses_add_call(struct responses_build *b, const char *id, const char *na
 int responses_add_result(struct responses_build *b, const char *id, const char *name,
                          const struct buf *text);
 int responses_instructions(struct responses_build *b, const char *text, size_t len);
-/* @keep: they are written to rs->kept. */
+/* Adds the messages of @items; @keep: also writes the items to rs->kept. */
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep);
-/* The items of @list, whose JSON is in @text, as the past of this conversation. */
+/* Adds the items of @list, whose JSON is in @text, as the past of this conversation. */
 int responses_past(struct responses_build *b, const struct item_list *list, const char *text);
 /* Counts @n bytes of stored items that the request, in its field @param, has to have read. -EAGAIN:
  * too many for the loop; -EINVAL: for any request. */
 int responses_ask_for(struct responses_build *b, size_t n, const char *param);
 int responses_items_end(struct responses_build *b);
 
-/* foreign.c: adds what an item says that this server does not write. */
+/* foreign.c: adds the text of an item of a kind that this server does not write. */
 int responses_foreign(struct responses_build *b, yyjson_val *item);
 
 /* tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. First those of
  * the request (NULL: none), then those of items, then all go into the chat. */
 int responses_tools(struct responses_build *b, yyjson_val *tools);
-/* The tools that an item brings. @found: a search has found them, and they are described there;
- * NULL: they are shown with those of the request. */
+/* Adds the tools of an item. @found: a search has found them, and they are described there; NULL:
+ * they are shown with those of the request. */
 int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct buf *found);
 int responses_tools_end(struct responses_build *b, yyjson_mut_val *root);
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root);

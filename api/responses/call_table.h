@@ -1,6 +1,6 @@
 #pragma once
 
-/* call_table - the calls that a conversation has had, found by their id in constant time: a body
+/* call_table - finds the past calls of a conversation by their ids in constant time, because a body
  * may have as many outputs as calls. */
 
 #include <stddef.h>
@@ -18,11 +18,11 @@ struct call_table {
     struct hash_index ids;
 };
 
-/* Empty; @key outlives it. */
+/* Initialises an empty table; @key outlives it. */
 void call_table_init(struct call_table *t, const uint64_t key[2]);
 void call_table_deinit(struct call_table *t); /* accepts a zeroed one */
-/* Remembers call @id of tool @name; both outlive the table. Of calls of the same id the last one
- * counts. Returns 0, -ENOMEM, or -ENOSPC: there are CALL_TABLE_MAX. */
+/* Remembers call @id of tool @name; both outlive the table. Among calls with the same id the last
+ * one counts. Returns 0, -ENOMEM, or -ENOSPC: there are CALL_TABLE_MAX. */
 int call_table_add(struct call_table *t, const char *id, const char *name);
-/* The tool that call @id is of; NULL: there is none. */
+/* Returns the tool of call @id; NULL: there is no such call. */
 const char *call_table_find(const struct call_table *t, const char *id, size_t len);

@@ -13,11 +13,11 @@ struct stored;
 
 #define CONVERSATION_ID_PREFIX "conv_"
 
-/* A response that is a part of a conversation begins: nothing else is added to that until the
- * response is over. 0, or a 400 where something is being added, or has been since its body was
- * read. On the loop's thread. */
+/* Locks the conversation of a response that begins: nothing else is added to it until the response
+ * has ended. Returns 0, or a 400 if another response is being added, or was added since the body
+ * was read. On the loop's thread. */
 int conversation_lock(struct responses *rs, struct err *err);
-/* The stored response @id, which has continued @c, is its end now. */
+/* Makes the stored response @id, which has continued @c, the end of @c. */
 void conversation_add(struct stored *c, const char *id);
 
 /* route.serve */

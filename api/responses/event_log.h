@@ -2,8 +2,8 @@
 
 /*
  * event_log - the events of a stream that several clients may read, from any event on and at their
- * own speed: of a response that was asked for in the background. It grows while the response is
- * under way; a closed one changes no more and is kept with the stored response.
+ * own speed: of a response that was asked for in the background. The log grows while the response
+ * is generated; a closed log does not change any more and is kept with the stored response.
  *
  * The loop's thread adds and reads; any thread may give a reference back.
  */
@@ -21,7 +21,7 @@ struct event_log {
     uint32_t n, cap;
     struct list watches; /* event_watch.link */
     bool closed;
-    bool lost; /* there was no room for it: its readers cannot go on */
+    bool lost; /* memory was short, so its readers cannot continue */
 };
 
 struct event_watch {
@@ -35,8 +35,8 @@ struct event_log *event_log_ref(struct event_log *l);   /* another reference */
 struct event_log *event_log_unref(struct event_log *l); /* accepts NULL, returns NULL */
 /* Adds the next event; without memory for it the log is lost. */
 void event_log_add(struct event_log *l, const char *name, const char *json, size_t len);
-/* Frees what it has; what is added later is dropped. */
+/* Frees the events; later ones are dropped. */
 void event_log_lose(struct event_log *l);
-/* The last event has been added. */
+/* Closes the log after the last event. */
 void event_log_close(struct event_log *l);
 size_t event_log_bytes(const struct event_log *l); /* accepts NULL */

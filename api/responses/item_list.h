@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * item_list - where the items of a stored response are in its JSON, so that one of them is found
- * and read without the others: a response may be as large as a body, an item is mostly small.
+ * item_list - index of the items in the JSON of a stored response, so that one of them can be read
+ * without the others: a response may be as large as a body, an item is mostly small.
  */
 
 #include <stdbool.h>
@@ -39,9 +39,9 @@ static inline size_t item_list_n(const struct item_list *l) {
     return l->entries.len / sizeof(struct item_entry);
 }
 
-/* Item @i < item_list_n(). */
+/* Returns item @i < item_list_n(). */
 const struct item_entry *item_list_get(const struct item_list *l, size_t i);
 /* Returns the item's own id; NULL: it has none. */
 const char *item_list_id(const struct item_list *l, const struct item_entry *e);
-/* Memory that the list holds. */
+/* Returns the memory of the list in bytes. */
 size_t item_list_bytes(const struct item_list *l);

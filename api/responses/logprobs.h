@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * logprobs - the log probabilities of an output's messages. The parser tells only how much content
- * there is after each token; here each token gets its place in it, so that a message has those of
- * its own text, however many other items the output has. Entries are written once, as JSON, and
- * copied wherever they are told again.
+ * logprobs - the log probabilities of an output's messages. The parser reports only the length of
+ * the content after each token; here each token gets its place in the content, so that each message
+ * has the entries of its own text. Entries are written once, as JSON, and copied where they are
+ * sent again.
  */
 
 #include "base/buf.h"
@@ -26,14 +26,14 @@ struct logprobs {
     uint32_t seen; /* output tokens */
     uint32_t next; /* behind the last token that has an entry */
     size_t told;   /* bytes of content that have been released */
-    uint32_t sent; /* entries that the stream's deltas have had */
+    uint32_t sent; /* entries that were sent in the stream's deltas */
 };
 
 void logprobs_init(struct logprobs *l);   /* empty */
 void logprobs_deinit(struct logprobs *l); /* accepts a zeroed one */
-/* Adds what @w's generation has counted since the last call. Returns 0 or -errno. */
+/* Adds the tokens that @w's generation has counted since the last call. Returns 0 or -errno. */
 int logprobs_update(struct logprobs *l, const struct writer *w, const struct gen *g);
 /* Returns the number of entries whose tokens end at or before byte @end of the content. */
 uint32_t logprobs_until(const struct logprobs *l, size_t end);
-/* The member "logprobs": a list of the entries [from, to). */
+/* Writes the member "logprobs": a list of the entries [from, to). */
 void logprobs_put(struct json *j, const struct logprobs *l, uint32_t from, uint32_t to);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * responses_native - tools that the API has a form of its own for and that the client runs: shell,
+ * responses_native - tools with their own form in the API, which the client runs: shell,
  * local_shell, apply_patch and tool_search. The model gets them as functions, and its calls become
- * items of their own type.
+ * items of these types.
  */
 
 #include "api/http/json.h"
@@ -25,12 +25,14 @@ const struct responses_native *responses_native_tool(yyjson_val *tool);
 /* Returns the kind of native tool that an item of type @type belongs to, as a call or an output;
  * NULL: none. */
 const struct responses_native *responses_native_item(yyjson_val *type);
-/* Members `member` and `extra` of a call with arguments @args, which may be no JSON. */
+/* Writes the members `member` and `extra` of a call with arguments @args, which may be invalid
+ * JSON. */
 void responses_native_put(struct json *j, const struct responses_native *n, const char *args,
                           size_t len);
-/* The arguments of a call that comes back as @item; NULL: it has none, or no memory. */
+/* Makes the arguments of a call that the client sends back as @item; NULL: it has none, or memory
+ * is short. */
 yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
                                       yyjson_val *item);
-/* Appends to @text what the parts of a shell's @output say: stdout, stderr and the outcome of each.
- * Returns -EINVAL where stdout or stderr is neither a string nor null, or -ENOMEM. */
+/* Appends the parts of a shell's @output to @text: stdout, stderr and the outcome of each. Returns
+ * -EINVAL where stdout or stderr is neither a string nor null, or -ENOMEM. */
 int responses_native_output(yyjson_val *output, struct buf *text);

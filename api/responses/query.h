@@ -1,6 +1,6 @@
 #pragma once
 
-/* query - what the routes about stored responses and conversations share. */
+/* query - functions shared by the routes for stored responses and conversations. */
 
 #include "api/responses/reply.h"
 
@@ -8,9 +8,10 @@ struct exchange;
 struct http;
 struct stored_parts;
 
-/* The response that the path names, for the caller, who gives it back; NULL: there is none. */
+/* Returns a reference to the response that the path names, which the caller releases; NULL: there
+ * is none. */
 struct stored *responses_named(struct exchange *x);
-/* 404 for the response that the path names. Ends the exchange. */
+/* Answers 404 for the response that the path names. Ends the exchange. */
 void responses_not_found(struct exchange *x);
 
 /* ---- input_items.c ---- */
@@ -23,8 +24,8 @@ void items_serve(struct exchange *x, struct http *h, struct stored *s);
  * there is none). */
 int items_put_own(const struct stored *s, const struct items_query *q, struct buf *out);
 int items_put_one(const struct stored *s, const struct items_query *q, struct buf *out);
-/* About how much these look at, for stored_reply(). */
+/* Returns the approximate number of bytes that these functions read, for stored_reply(). */
 size_t items_work(const struct stored *s);
-/* Copies the items of @s and of what it continues, but for the one with the id @id, to the input of
- * @out. Returns 0, -ENOMEM, -ENOENT, or -ECANCELED. */
+/* Copies the items of @s and of the responses that it continues, except the item with the id @id,
+ * to the input of @out. Returns 0, -ENOMEM, -ENOENT, or -ECANCELED. */
 int items_copy_without(const struct stored *s, const char *id, struct stored_parts *out);

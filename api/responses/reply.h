@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * reply - answers that are made of a stored response's text, which may be as large as the store:
- * short ones at once, others on the pool, in their tenant's turn.
+ * reply - makes answers of a stored response's text, which may be as large as the store: short ones
+ * at once, others on the pool, in their tenant's turn.
  */
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@ struct buf;
 struct exchange;
 struct stored;
 
-#define REPLY_INLINE 65536u /* bytes that are looked at on the loop */
+#define REPLY_INLINE 65536u /* most bytes that are read on the loop */
 
 /* Query for a response's input items. */
 struct items_query {
@@ -25,7 +25,7 @@ struct items_query {
  * -ENOENT: there is no item query.after. */
 typedef int stored_write(const struct stored *s, const struct items_query *q, struct buf *out);
 
-/* Ends @x with what @write makes of @s, which is taken over; @work: about how many bytes it copies
- * or looks at. */
+/* Ends @x with the answer that @write makes of @s, which is taken over; @work: approximate number
+ * of bytes that @write reads. */
 void stored_reply(struct exchange *x, struct stored *s, const struct items_query *q, size_t work,
                   stored_write *write);

@@ -2,9 +2,9 @@
 
 /*
  * responses - OpenAI's Responses API (/v1/responses) over the machinery of chats: the request
- * becomes the body of a chat (input.c, items.c, tools.c), the output
- * of its one generation becomes items, whole (responses.c) or as a stream of events
- * (stream.c), and what a client may come back to is kept in memory (store.c).
+ * becomes the body of a chat (input.c, items.c, tools.c), the output of its one generation becomes
+ * items, whole (responses.c) or as a stream of events (stream.c), and responses that a client may
+ * refer to later are kept in memory (store.c).
  */
 
 #include "api/generation/writer.h"
@@ -34,7 +34,7 @@ struct responses {
     const struct model *model; /* once the body is read */
     uint32_t tenant;
     struct writer *writer; /* NULL: it only counts tokens */
-    bool streams_errors;   /* tells of a prompt that is too long in the stream */
+    bool streams_errors;   /* reports a prompt that is too long in the stream */
     bool framed;           /* came over a WebSocket, which remembers the last response */
     struct stored *last;   /* that response, or NULL */
     struct arena arena;
@@ -42,22 +42,24 @@ struct responses {
     /* Fields of the request, set when its body was read. */
     bool store;
     bool warms;                  /* only the prompt is computed */
-    bool background;             /* goes on without its client */
+    bool background;             /* continues without its client */
     bool summary;                /* reasoning is reported as its summary */
-    uint32_t compact_from;       /* tokens of a prompt that is to be made shorter; 0: none */
+    uint32_t compact_from;       /* length in tokens from which on the prompt is shortened; 0:
+                                  * never */
     bool compacts;               /* the answer is a summary of the conversation */
     bool wants_logprobs;         /* asks for log probabilities of messages */
-    bool encrypted;              /* reasoning items carry what gives the model its reasoning back */
+    bool encrypted;              /* reasoning items contain the encoded reasoning, which later
+                                  * requests send back */
     struct stored *parent;       /* response that it continues */
     struct stored *conversation; /* conversation as it was when the body was read */
-    bool locks;                  /* keeps others from adding to `conversation` */
+    bool locks;                  /* prevents other responses from adding to `conversation` */
     struct responses_tool *tools;
     uint32_t n_tools;
     struct stored_parts kept; /* head and output, once reported */
 
     /* State of the stream. */
     uint64_t sequence;
-    bool open;    /* an item is */
+    bool open;    /* an item is open */
     uint32_t run; /* index of its run; UINT32_MAX: the empty message */
     bool cancelled;
     struct custom_text custom;
@@ -66,7 +68,7 @@ struct responses {
     size_t n_logged;       /* bytes of it that store.n_logged has */
 };
 
-/* The state of a request without a writer. NULL: no memory. */
+/* Makes the state of a request without a writer. NULL: no memory. */
 struct responses *responses_new(struct exchange *x);
 struct responses *responses_free(struct responses *rs); /* accepts NULL */
 /* endpoint.open and .close: the state of a job. */
@@ -82,13 +84,13 @@ struct responses *responses_find(struct gen_env *env, uint32_t tenant, const cha
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
 /* Translates the body of /v1/responses/compact, whose answer is a summary that is not stored. */
 int responses_translate_compact(struct prompt_job *job, yyjson_doc *body, struct err *err);
-/* Reads @items, an array, as what follows rs->parent, into rs->kept. @field: its name. On any
+/* Reads @items, an array named @field, as the items behind rs->parent, into rs->kept. On any
  * thread. */
 int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,
                          struct err *err);
 /* Returns true if @v is an object of few short strings. */
 bool responses_is_metadata(yyjson_val *v);
-/* A message about a chat's field, in the words of this API. */
+/* Rewrites a message about a chat's field in the terms of this API. */
 void responses_rename(struct err *err);
 
 /* tools.c */
@@ -99,15 +101,16 @@ enum responses_status { RESPONSES_QUEUED, RESPONSES_IN_PROGRESS, RESPONSES_DONE,
 /* Writes the response object; @err for RESPONSES_FAILED. */
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
                    const struct err *err);
-/* An item of the output: run @run as number @i; finished, or as it begins. */
+/* Writes an item of the output: run @run as number @i, @finished or as it begins. */
 void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
                         bool finished);
-/* The message that an output has which says nothing. */
+/* Writes the empty message of an output without text and calls. */
 void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, bool finished);
-/* Returns true if @run is an item: one without text is none, and a summary is the only item of its
+/* Returns true if @run is an item: a run without text is not, and a summary is the only item of its
  * response. */
 bool responses_is_item(const struct writer *w, const struct output_run *run);
-/* The place in the output of run @run; with the number of runs: behind all. */
+/* Returns the index in the output of run @run; for the number of runs, the index behind all
+ * items. */
 uint32_t responses_number(const struct writer *w, uint32_t run);
 /* Returns true if the finished output lacks a message and calls. */
 bool responses_needs_empty(const struct writer *w);
@@ -115,21 +118,22 @@ bool responses_needs_empty(const struct writer *w);
 void responses_item_id(const struct writer *w, const struct output_run *run, uint32_t i, char *out,
                        size_t size);
 bool responses_is_native(const struct writer *w, const struct output_run *run);
-/* Returns the call's name as the client knows it. */
+/* Returns the call's name for the client. */
 const char *responses_call_name(const struct writer *w, const struct output_run *run);
 bool responses_is_custom(const struct writer *w, const struct output_run *run);
-/* A part of a message, or of reasoning; of run @run (NULL: an empty message). @len may be less than
- * that of the run. */
+/* Writes a part of a message or of reasoning, of run @run (NULL: an empty message). @len may be
+ * less than that of the run. */
 void responses_put_part(struct json *j, const struct writer *w, const struct output_run *run,
                         const char *type, const char *text, size_t len);
-/* The member "logprobs" of a message's part that is the first @len bytes of run @run, or NULL. */
+/* Writes the member "logprobs" of a message's part, which is the first @len bytes of run @run, or
+ * NULL. */
 void responses_put_logprobs(struct json *j, const struct writer *w, const struct output_run *run,
                             size_t len);
-/* The answer of /v1/responses/compact: items that take the place of the conversation. */
+/* Writes the answer of /v1/responses/compact: items that replace the conversation. */
 void responses_put_compacted(struct json *j, struct writer *w);
 
 /* stream.c */
-/* The events before the head of one in the background. */
+/* Writes the events before the head of a response in the background. */
 void responses_stream_queued(struct writer *w);
 void responses_stream_begin(struct writer *w);
 void responses_stream_piece(struct writer *w, const struct piece *p);
@@ -138,8 +142,8 @@ bool responses_stream_fail(struct writer *w, const struct err *err);
 void responses_stream_alive(struct writer *w);
 
 /* serve.c */
-/* Keeps the finished response @json, if that was asked for, or for the WebSocket over which it goes
- * out. It cannot be put once more. */
+/* Keeps the finished response @json, if the request asked for it, or for the WebSocket over which
+ * it is sent. responses_put() must not be called again. */
 void responses_keep(const struct writer *w, const char *json, size_t len);
 /* route.serve */
 void responses_serve(struct exchange *x, struct http *h);

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * store - the responses that clients may come back to: kept in memory only, within a
- * number, a number of bytes and an age. A client sees those of its own tenant.
+ * store - keeps responses that clients may refer to later, in memory only, with limits on number,
+ * bytes and age. A client sees the responses of its own tenant.
  *
- * A response that continues another one holds on to it, so that a conversation stays whole while
- * any part of it can be continued. A conversation with an id of its own is one whose parts are its
- * head alone, and which is replaced whenever something is added to what it continues. Any thread
- * may look up, add and replace.
+ * A response that continues another one holds a reference to it, so that a conversation is complete
+ * as long as any part of it can be continued. A conversation with an id of its own is one whose
+ * parts are its head alone, and which is replaced whenever something is added to what it continues.
+ * Any thread may look up, add and replace.
  */
 
 #include <pthread.h>
@@ -23,16 +23,16 @@ struct stored;
 
 struct store_limits {
     uint32_t n;     /* responses; 0: none are kept */
-    uint64_t bytes; /* sum of all, those held by others included */
-    uint32_t ttl_s; /* since one was last continued */
-    /* By which a tenant's share is, asked on the loop's thread whenever room is made; NULL: all
-     * have the same. */
+    uint64_t bytes; /* sum over all responses, including those that only requests hold */
+    uint32_t ttl_s; /* time since a response was last continued */
+    /* Returns the weight of a tenant's share; called on the loop's thread whenever room is made.
+     * NULL: all tenants have the same. */
     double (*weight)(void *ctx, uint32_t tenant);
     void *ctx;
 };
 
 /* Invariants, under the lock: bytes is the sum of the tenants' bytes, n of their n; n <= limits.n.
- * bytes may pass limits.bytes only while what is held elsewhere cannot be freed. */
+ * bytes may exceed limits.bytes only while responses that requests hold cannot be freed. */
 struct store {
     struct store_limits limits;
     struct clock *clock;
@@ -53,11 +53,12 @@ void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
                 const struct store_limits *limits);
 void store_close(struct store *s);  /* the timer */
 void store_deinit(struct store *s); /* accepts a zeroed one */
-/* Writes how many are kept, and the memory of all, those held by requests included. Any thread. */
+/* Writes the number of kept responses, and the memory of all, including those that requests hold.
+ * On any thread. */
 void store_size(struct store *s, uint32_t *n, uint64_t *bytes);
 
-/* The text of a response, in the pieces that it is written and read in: the object is head, a
- * comma, echo, a closing brace. The large ones are made once and never copied into the store. */
+/* The text of a response in pieces: the object is head, a comma, echo, a closing brace. The large
+ * ones are made once and never copied into the store. */
 struct stored_parts {
     struct buf head;         /* the object, without what repeats the request */
     struct buf echo;         /* members that repeat the request: "key":value,... */
@@ -83,21 +84,22 @@ struct stored {
     struct stored_parts parts;
 };
 
-/* The response @id of @tenant for the caller, who gives it back; NULL: there is none. */
+/* Returns a reference to the response @id of @tenant, which the caller releases; NULL: there is
+ * none. */
 struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_t len);
 struct stored *stored_ref(struct stored *r); /* another reference */
 /* Marks a response that is being continued: it and its predecessors are the last to be
  * forgotten. */
 void store_use(struct stored *r);
 struct stored *stored_unref(struct stored *r); /* accepts NULL */
-/* Keeps a response, if it fits at all; older ones make room. @parent may be NULL. @parts are taken
- * over and left empty. Returns 0 or -ENOMEM. */
+/* Keeps a response, unless it is larger than the whole store; older ones make room. @parent may be
+ * NULL. @parts are taken over and left empty. Returns 0 or -ENOMEM. */
 int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
               struct stored_parts *parts);
-/* Puts one with the id of @old and with @parts, which are taken over, in its place; it continues
- * @parent (NULL: nothing). Returns 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
+/* Replaces @old by a response with the same id and with @parts, which are taken over; it continues
+ * @parent (NULL: none). Returns 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts);
-/* Has age looked at from here on. The loop's thread, before anything is added. */
+/* Starts to check the age of responses. On the loop's thread, before a response is added. */
 void store_watch(struct store *s);
-/* Forgets it; false: there is none. */
+/* Forgets the response; returns false if there is none. */
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * history - what the daemon did in the last hour, one sample every few seconds, so that the charts
- * of the web page do not begin empty at each visit. Sums over all models; no tenant's own.
+ * history - samples of the daemon's rates in the last hour, one every few seconds, so that the
+ * charts of the web page are not empty at a visit. Sums over all models and tenants.
  */
 
 #include <stdint.h>
@@ -15,7 +15,7 @@ struct json;
 
 enum {
     HISTORY_OUTPUT, /* tokens a second */
-    HISTORY_PROMPT, /* computed ones a second */
+    HISTORY_PROMPT, /* computed prompt tokens a second */
     HISTORY_RUNNING,
     HISTORY_WAITING,
     HISTORY_ROWS, /* rows of the last step; 0 while nothing runs */
@@ -30,7 +30,7 @@ struct history {
     uint64_t n_output, n_prompt;
 };
 
-/* Takes a sample at @now. The first only begins the counting. */
+/* Takes a sample at @now. The first call only begins the counting. */
 void history_note(struct history *h, const struct gen_env *env, int64_t now);
 /* Writes the samples, the oldest first: {"seconds", "output": [...], ...}. */
 void history_put(const struct history *h, struct json *j);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * otlp - sends spans to a collector of OpenTelemetry by OTLP/HTTP, from a thread of its own: a
- * request costs the loop a copy into a queue of bounded length. While the collector cannot be
- * reached, hangs, or asks for patience, the queue fills; what comes beyond is dropped and counted.
+ * otlp - sends spans to a collector of OpenTelemetry by OTLP/HTTP, on a separate thread: a request
+ * costs the loop a copy into a queue of bounded length. While the collector cannot be reached,
+ * hangs, or asks to wait, the queue fills; further spans are dropped and counted.
  */
 
 #include <stdbool.h>
@@ -20,16 +20,17 @@ struct trace_span;
 int otlp_check(const char *endpoint, struct err *err);
 /* To an endpoint that was checked. Returns 0, -ENOMEM, or -errno where no thread can be made. */
 int otlp_new(struct otlp **out, const char *endpoint);
-/* The port that spans name as the server's. Before the first span. */
+/* Sets the port that spans name as the server's; call it before the first span. */
 void otlp_set_port(struct otlp *o, int port);
 /* From the loop's thread. */
 void otlp_add(struct otlp *o, const struct trace_span *s);
-/* True: the collector takes spans again, or does not any more, since it was asked last. Into @why,
- * why not; "": it does. From the loop's thread. */
+/* Returns true if since the last call the collector began to accept spans, or stopped. @why: the
+ * reason why it does not accept them; "": it does. On the loop's thread. */
 bool otlp_news(struct otlp *o, char why[OTLP_WHY]);
 /* Counts the requests whose spans the collector took, did not take yet, and refused or lost to a
  * full queue. Runs on the loop's thread. */
 void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting,
                  uint64_t *n_dropped);
-/* Sends what is queued, for a second at most. NULL is accepted; returns NULL. */
+/* Sends the queued spans, for at most a second, and frees the sender. NULL is accepted; returns
+ * NULL. */
 struct otlp *otlp_free(struct otlp *o);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * recent - the last requests that generated, for the web page: each tenant is shown its own, the
- * slowest first, with where their time went and what the worker's flight recorder has of them.
- * The requests of others are the admin socket's (weftctl requests, weftctl why).
+ * recent - the last generating requests, for the web page: each tenant sees its own, the slowest
+ * first, with the time of each phase and the records of the worker's flight recorder. The admin
+ * socket shows the requests of all tenants (weftctl requests, weftctl why).
  */
 
 #include <stdint.h>
@@ -28,8 +28,9 @@ struct recent {
     uint64_t n;
 };
 
-/* @x has ended, at @now by the api's clock; remembered if it generated. */
+/* Remembers @x, which has ended at @now by the api's clock, if it generated. */
 void recent_note(struct recent *r, const struct exchange *x, int64_t now);
-/* The slowest of @tenant in the last minutes before @now, the slowest first: how many. */
+/* Finds the slowest requests of @tenant in the last minutes before @now, the slowest first. Returns
+ * their number. */
 uint32_t recent_slowest(const struct recent *r, uint32_t tenant, int64_t now,
                         const struct recent_request *out[RECENT_SHOWN]);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * service - the daemon as its operator and its monitors see it: health, load, metrics, the log line
- * and the trace of each request that has ended, iterations of the loop that took long. The routes
- * here have no dialect.
+ * service - the daemon's state for operators and monitoring: health, load, metrics, the log line
+ * and the trace of each request that has ended, and long iterations of the loop. The routes here
+ * have no dialect.
  */
 
 #include "api/api.h"
@@ -23,7 +23,7 @@ struct service {
     struct http_server *http;
     char started_header[64]; /* a header line: when the service began */
     bool closing;
-    uv_timer_t log_tick;    /* tells what was left out */
+    uv_timer_t log_tick;    /* logs the number of omitted lines */
     struct metrics metrics; /* metrics of the loop; each model has those of its generations */
     struct otlp *otlp;      /* NULL: no traces are sent */
     /* Adds the counts of rooms that this one may not know. */
@@ -32,8 +32,8 @@ struct service {
     struct history history; /* samples for the charts of the web page */
     struct recent recent;   /* requests that have ended, for the web page */
     struct loop_lag lag;
-    int64_t long_told_ns; /* when the last long iteration was logged */
-    uint32_t n_long;      /* since then */
+    int64_t long_told_ns; /* time when the last long iteration was logged */
+    uint32_t n_long;      /* long iterations since then */
 };
 
 /* Makes the service of @env and @http, which outlive it; @s is zeroed. Returns 0 or -errno. */

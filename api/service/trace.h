@@ -31,9 +31,10 @@ struct trace_origin {
     int pid;
 };
 
-/* Reads `traceparent`; one that is not well-formed counts as none. */
+/* Reads `traceparent`; a malformed one is ignored. */
 void trace_read_head(struct trace_parent *p, const struct http *h);
-/* @x of the tenant ("": none), which generates, has ended at @now by the api's clock. */
+/* Fills @s from exchange @x of the tenant ("": none), which generated and has ended at @now by the
+ * api's clock. */
 void trace_span_init(struct trace_span *s, const struct exchange *x, const char *tenant,
                      int64_t now);
 /* Appends an ExportTraceServiceRequest of @n spans, whose ids are drawn here. Returns 0 or

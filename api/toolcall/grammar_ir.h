@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * grammar_ir - writes the nodes of a grammar (grammar/constraint.h). A failure sticks: what cannot
- * be made is NULL, and the writer of the whole asks once.
+ * grammar_ir - writes the nodes of a grammar (grammar/constraint.h). Failures are sticky: a node
+ * that cannot be made is NULL, and the caller checks once at the end.
  */
 
 #include <stdbool.h>
@@ -15,28 +15,29 @@ struct nodes {
     yyjson_mut_doc *doc;
     bool failed;     /* no memory, or: */
     bool too_large;  /* more than NODES_MAX */
-    uint32_t n_made; /* about */
+    uint32_t n_made; /* approximate number of values made */
 };
 
-/* {KEY: v}; @key is not copied, @v is used up. */
+/* Makes {KEY: v}; @key is not copied, @v is consumed. */
 yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v);
-/* {"literal": text}, {"regex": text}, {"free_text": text}; @text is copied. */
+/* Makes {"literal": text}, {"regex": text} or {"free_text": text}; @text is copied. */
 yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text);
-/* {"json_schema": schema, "any_format": true, "param": param}: @schema is used up; refusals name
- * @param, which may be NULL. */
+/* Makes {"json_schema": schema, "any_format": true, "param": param}: @schema is consumed; refusals
+ * name @param, which may be NULL. */
 yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param);
 /* Makes the node of a tool's arguments: unlike ir_json(), a schema without additionalProperties
  * allows only declared members. */
 yyjson_mut_val *ir_arguments(struct nodes *n, yyjson_mut_val *schema, const char *param);
-/* {"sequence": []} or {"either": []}, and what is added to it; @item is used up. */
+/* Make {"sequence": []} or {"either": []}, and add an item to it; @item is consumed. */
 yyjson_mut_val *ir_list(struct nodes *n, const char *key);
 void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item);
-/* @min to @max (0: no limit) times @what, which is used up, as is @separator (may be NULL). */
+/* Repeats @what @min to @max (0: no limit) times; @what and @separator (may be NULL) are
+ * consumed. */
 yyjson_mut_val *ir_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
                           uint32_t min, uint32_t max);
 yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what); /* @what, used up, or nothing */
 yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what);     /* for a second place */
-/* A copy of a schema or a list of constants. */
+/* Copies a schema or a list of constants. */
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v);
 /* Adds a member to the object @o (NULL: does nothing); @key is not copied, @text is. */
 void ir_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text);

@@ -28,15 +28,15 @@
 #define TC_CONTENT 0
 #define TC_REASON 1
 #define TC_FIRST 2  /* first of a format's own states */
-#define TC_FAIL 255 /* next state of bytes that are no call */
+#define TC_FAIL 255 /* next state for bytes that are not a call */
 
 #define TC_SPACE_MAX 64u /* white space that is held until the text behind it is known */
 #define TC_KEY_MAX 256u
 #define TC_SKIP_MAX 256u
 #define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
 
-enum tc_kind {
-    TC_TEXT,    /* goes out as content or reasoning */
+*enum tc_kind {
+    TC_TEXT,    /* sent as content or reasoning */
     TC_EXPECT,  /* white space, then a literal; anything else: `other` */
     TC_NAME,    /* a function's name, up to a literal */
     TC_ID,      /* an id, up to a literal */
@@ -55,8 +55,8 @@ enum tc_act {
     TC_CALL = 2,         /* the name is complete */
     TC_END = 4,          /* so is the call */
     TC_PEEK = 8,         /* the literal is not taken */
-    TC_START = 16,       /* only where nothing but white space is before it */
-    TC_STRING = 32,      /* the value is a string, whatever the schema says */
+    TC_START = 16,       /* only if just white space is before it */
+    TC_STRING = 32,      /* the value is a string, independently of the schema */
     TC_JSON = 64,        /* the value is JSON */
     TC_NAME_IN_ID = 128, /* the id is functions.NAME:INDEX */
 };
@@ -92,11 +92,11 @@ struct tc_state {
 #define TC_VALUE_BEFORE(follow_, ...)                                                              \
     { .kind = TC_VALUE, .follow = (follow_), TC_EDGES(__VA_ARGS__) }
 
-/* The call that is being read. open: it may be one; has_name: its name is complete; committed: it
- * was reported, and what breaks now ends it. committed implies has_name implies open. */
+/* The call that is being read. open: the bytes may be a call; has_name: its name is complete;
+ * committed: it was reported, so an error now ends it. committed implies has_name implies open. */
 struct tc_call {
     bool open, has_name, committed, has_args;
-    bool broken; /* found to be none while something else was done */
+    bool broken; /* found not to be a call during another action */
     uint32_t n_params;
     char name[TOOLCALL_NAME_MAX + 1], id[TOOLCALL_ID_MAX + 1];
 };
@@ -116,10 +116,10 @@ struct tc_quotes {
     bool one;    /* the value is one string */
 };
 
-/* A parameter's bare value (TC_VALUE). `text` is empty for what goes out as it comes. */
+/* A parameter's bare value (TC_VALUE). `text` is empty for a value that is sent as it arrives. */
 struct tc_value {
-    bool forced_string, forced_json; /* by the text itself */
-    bool string;                     /* goes out as it comes */
+    bool forced_string, forced_json; /* decided by the text itself */
+    bool string;                     /* sent as it arrives */
     unsigned types;
     struct tc_quotes quotes;
     struct buf text; /* anything else, until its end */
@@ -162,8 +162,8 @@ enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 
 /* parser.c: the window. */
 
-/* Takes @n bytes, n <= what is left of it; those of a call that is not reported yet are stored
- * in raw. False: they pass its limit, and it is no call. */
+/* Takes @n bytes of the window; bytes of a call that is not reported yet are stored in raw. Returns
+ * false if they exceed its limit, so that the bytes are not a call. */
 bool parser_take(struct toolcall_parser *p, size_t n);
 /* Takes bytes that are sent as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n);
@@ -172,17 +172,17 @@ void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act);
 /* Returns the rest of the input; *@len bytes. */
 const char *parser_at(const struct toolcall_parser *p, size_t *len);
 
-/* events.c: what goes out. A failure of the sink or of memory is in p->error. */
+/* events.c: sends events. A failure of the sink or of memory is in p->error. */
 
-/* Text outside of calls; white space at its end is held. */
+/* Sends text outside of calls; white space at its end is held. */
 void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len);
 void events_drop_space(struct toolcall_parser *p);  /* the white space that is held */
 void events_flush_space(struct toolcall_parser *p); /* tells it */
 void events_segment(struct toolcall_parser *p); /* a marker: white space next to it is dropped */
 void events_open(struct toolcall_parser *p);    /* a call may begin here; none is open */
 void events_name(struct toolcall_parser *p);    /* call.name is complete, or no name: broken */
-/* The next bytes of its arguments, as JSON; the first ones make it one for good, where it has a
- * name and calls are not reported as a whole. */
+/* Adds the next bytes of the arguments, as JSON. The first ones commit the call if it has a name
+ * and calls are not reported as a whole. */
 void events_args(struct toolcall_parser *p, const char *data, size_t len);
 void events_end(struct toolcall_parser *p); /* the call is complete, or broken: it has no name */
 void events_break(
@@ -205,7 +205,7 @@ enum value_type {
     VALUE_ARRAY = 32,
 };
 bool value_knows(yyjson_val *tools, const char *name); /* returns true if a tool has this name */
-/* The types, VALUE_.., that the tool's schema allows a parameter; 0: it does not say. */
+/* Returns the types, VALUE_.., that the tool's schema allows a parameter; 0: it names none. */
 unsigned value_types(yyjson_val *tools, const char *name, const char *key);
 void value_key(struct toolcall_parser *p); /* `"key": `, after a brace or a comma */
 /* begins the value of parameter p->key, and looks up its type */

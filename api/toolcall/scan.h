@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * scan - takes in one value, a byte at a time, and writes it as JSON. It reads JSON, and two forms
- * that are near to it: Python literals (single quotes, True, None) and the one of Gemma (<|"|> for
- * quotes, bare keys). JSON comes out as it went in, apart from what models get wrong and what can
- * only be meant in one way: line breaks and other control characters in strings, escapes that do
- * not exist ("\d"), half surrogates, a comma before a closing bracket.
+ * scan - reads one value, byte by byte, and writes it as JSON. It reads JSON and two similar forms:
+ * Python literals (single quotes, True, None) and the one of Gemma (<|"|> for quotes, bare keys).
+ * JSON comes out as it went in, apart from what models get wrong and what can only be meant in one
+ * way: line breaks and other control characters in strings, escapes that do not exist ("\d"), half
+ * surrogates, a comma before a closing bracket.
  */
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 #define SCAN_DEPTH 64u
 
 enum scan_mode { SCAN_JSON, SCAN_PYTHON, SCAN_GEMMA };
-/* The value continues; it has ended; the bytes are no such value. */
+/* Result: the value continues; it has ended; the bytes are not such a value. */
 enum scan_result { SCAN_MORE, SCAN_DONE, SCAN_BAD };
 
 /* Position in a value. Invariants: depth <= SCAN_DEPTH; white space is held (n_ws) only behind a
