@@ -18,20 +18,19 @@
 
 /* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
 enum why {
-    WHY_QUEUED, /* arrived; not considered yet */
-    WHY_PROMPT, /* got rows for its prompt; one more row would take `detail` us */
-    WHY_DECODE, /* got its row, and drafts */
-    WHY_LAST,   /* a step computes its last token */
-    WHY_FOLLOW, /* another request computes the same pages */
-    WHY_TIME,   /* the step's time was given to other requests; one more row takes `detail` us */
-    WHY_ROWS,   /* the batch was full */
-    WHY_PAGES,  /* no pages */
-    WHY_SEQS,   /* max-seqs requests run */
-    WHY_TURN,   /* an earlier request was overtaken max_bypass times */
-    WHY_ALONE,
-    /* a quarantined request runs */ WHY_PICTURE, /* the pixels of a picture are
-                    * missing, or other pictures are computed first */
-    WHY_ENCODE,                                   /* its picture is being computed */
+    WHY_QUEUED,    /* arrived; not considered yet */
+    WHY_PROMPT,    /* got rows for its prompt; one more row would take `detail` us */
+    WHY_DECODE,    /* got its row, and drafts */
+    WHY_LAST,      /* a step computes its last token */
+    WHY_FOLLOW,    /* another request computes the same pages */
+    WHY_TIME,      /* the step's time was given to other requests; one more row takes `detail` us */
+    WHY_ROWS,      /* the batch was full */
+    WHY_PAGES,     /* no pages */
+    WHY_SEQS,      /* max-seqs requests run */
+    WHY_TURN,      /* an earlier request was overtaken max_bypass times */
+    WHY_ALONE,     /* a quarantined request runs */
+    WHY_PICTURE,   /* a picture lacks its pixels, or others are computed first */
+    WHY_ENCODE,    /* its picture is being computed */
     WHY_SHARE,     /* free pages or slots are reserved for tenants below their share */
     WHY_ADMITTED,  /* with `detail` tokens from the cache */
     WHY_PREEMPTED, /* lost `detail` exclusive pages */

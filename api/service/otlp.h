@@ -18,11 +18,12 @@ struct trace_span;
 /* Checks that @endpoint is http[s]://HOST[:PORT][/PATH] or unix:/PATH. Returns 0, or -errno with
  * @err. */
 int otlp_check(const char *endpoint, struct err *err);
-/* To an endpoint that was checked. Returns 0, -ENOMEM, or -errno where no thread can be made. */
+/* Makes a sender to an endpoint that was checked. Returns 0, -ENOMEM, or -errno if the thread
+ * cannot be created. */
 int otlp_new(struct otlp **out, const char *endpoint);
 /* Sets the port that spans name as the server's; call it before the first span. */
 void otlp_set_port(struct otlp *o, int port);
-/* From the loop's thread. */
+/* Queues span @s. On the loop's thread. */
 void otlp_add(struct otlp *o, const struct trace_span *s);
 /* Returns true if since the last call the collector began to accept spans, or stopped. @why: the
  * reason why it does not accept them; "": it does. On the loop's thread. */

@@ -35,7 +35,7 @@
 #define TC_SKIP_MAX 256u
 #define TC_QUOTED_MAX 16384u /* longest string behind a possible end of the value */
 
-*enum tc_kind {
+enum tc_kind {
     TC_TEXT,    /* sent as content or reasoning */
     TC_EXPECT,  /* white space, then a literal; anything else: `other` */
     TC_NAME,    /* a function's name, up to a literal */

@@ -17,9 +17,9 @@
 #define ATOM_UNROLL 8 /* a character is repeated by copies up to here, by a counter beyond */
 
 enum expr_kind {
-    EXPR_EMPTY, /* the empty text */
-    EXPR_NEVER,
-    /* matches no text */ EXPR_BYTES, /* exactly these bytes */
+    EXPR_EMPTY,   /* the empty text */
+    EXPR_NEVER,   /* matches no text */
+    EXPR_BYTES,   /* exactly these bytes */
     EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
     EXPR_SEQ,     /* children in sequence */
     EXPR_ALT,     /* one of the children */
