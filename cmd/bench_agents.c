@@ -500,11 +500,11 @@ static int read_trace(struct agents *s) {
     struct err err = {0};
 
     if (!s->trace_path)
-        return cli_usage("--trace is needed");
+        return cli_usage("--trace is missing: the file with the agents");
     if (bench_trace_read(&s->trace, s->trace_path, NULL, &err) < 0)
         return cli_fail("%s", err.message);
     if (s->values && bench_trace_set(&s->trace, s->values, &err) < 0)
-        return cli_usage("--set: %s is wrong", err.message);
+        return cli_usage("--set: %s is not valid", err.message);
     for (uint32_t i = 0; s->keys && i < TENANTS; i++)
         snprintf(s->key[i], sizeof(s->key[i]), "%.80s%u", s->keys, i);
     if (s->keys) /* key for the requests that examine the server */

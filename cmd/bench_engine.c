@@ -393,7 +393,7 @@ int bench_cmd_engine(int argc, char **argv) {
     if (code < 0 && n_args)
         code = cli_usage("unexpected argument \"%s\"", argv[1]);
     if (code < 0 && !b.model)
-        code = cli_usage("--model is needed");
+        code = cli_usage("--model is missing: the GGUF file to measure");
     if (code < 0 && !kv_option_read(b.kv, &b.kv_type))
         code = cli_usage("--kv \"%s\": formats are f16, q8_0 and q4_0", b.kv);
     if (code < 0 && !b.replay_path && !b.n_prompt && !b.n_decode)

@@ -28,7 +28,7 @@ static int number(const struct reader *r, yyjson_val *row, const char *key, doub
     double d = yyjson_get_num(v);
 
     if (!yyjson_is_num(v) || !(d >= least && d <= most))
-        return err_set(r->err, 0, NULL, "object %u of the trace: %s is no number of %g to %g",
+        return err_set(r->err, 0, NULL, "object %u of the trace: %s is not a number from %g to %g",
                        r->number, key, least, most);
     *out = d;
     return 0;

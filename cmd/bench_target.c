@@ -41,10 +41,10 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
     if (n_args)
         return cli_usage("unexpected argument \"%s\"", argv[1]);
     if (!t->url)
-        return cli_usage("--url is needed");
+        return cli_usage("--url is missing: the address of the server");
     t->load.chat = strcmp(t->endpoint, "chat") == 0;
     if (!t->load.chat && strcmp(t->endpoint, "completions") != 0)
-        return cli_usage("--endpoint is chat or completions");
+        return cli_usage("--endpoint must be chat or completions");
     return -1;
 }
 
@@ -115,7 +115,7 @@ static int calibrate(struct bench_target *t, struct bench_http *h) {
         t->load.words_per_token = 128.0 / (double)(many - few);
     } else {
         t->load.words_per_token = 1;
-        fprintf(stderr, "the server does not count prompt tokens: a word is taken for one\n");
+        fprintf(stderr, "the server does not count prompt tokens: each word counts as one\n");
     }
     return CLI_OK;
 }

@@ -421,7 +421,7 @@ static bool is_roomy(const struct launch_client *c, const struct target *t) {
             "weftctl: %s sends about %u tokens first; %s has a context of %llu: %s "
             "(weftd --max-context N, or a model with a longer context)\n",
             c->name, c->n_first, t->model, (unsigned long long)t->n_context,
-            fits ? "little is left for work" : "it cannot work");
+            fits ? "little room is left for work" : "it cannot work");
     return fits;
 }
 

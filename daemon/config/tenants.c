@@ -244,7 +244,8 @@ static struct row *row_of(struct reading *r, const char *name) {
         return NULL;
     }
     if (r->n_rows == API_TENANTS_MAX) {
-        err_set(r->err, 0, "", "at most %d tenants", API_TENANTS_MAX);
+        err_set(r->err, 0, "", "the file has more sections than the limit: at most %d tenants",
+                API_TENANTS_MAX);
         return NULL;
     }
     assert(strlen(name) < sizeof(((struct row *)0)->t.name));

@@ -117,8 +117,8 @@ static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err)
     int n = sd_listen_fds_with_names(1, &names), result = n;
 
     if (n < 0)
-        result = err_set(err, 0, "", "LISTEN_FDS and LISTEN_FDNAMES tell of no descriptors: %s",
-                         strerror(-n));
+        result =
+            err_set(err, 0, "", "LISTEN_FDS and LISTEN_FDNAMES are not valid: %s", strerror(-n));
     if (n > SERVICE_FDS_MAX)
         result = too_many(err);
     for (int i = 0; i < n && result >= 0; i++)

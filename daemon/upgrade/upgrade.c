@@ -341,7 +341,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
     if (u->state != UPGRADE_IDLE || u->process_open || u->poll_open)
         return err_set(err, 0, "", "another upgrade is still running; wait for it to end");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return err_set(err, 0, "", "no socket pair: %s", strerror(errno));
+        return err_set(err, 0, "", "cannot create a socket pair: %s", strerror(errno));
     u->waits = waits;
     u->takes_requests = false;
     int r = spawn(u, argv, f, pair[1]);
