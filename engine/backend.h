@@ -1,12 +1,11 @@
 #pragma once
 
 /*
- * backend - the ops that a model is made of (engine/arch) and the table of the code that computes
- * them (engine/reference, engine/cpu, engine/cuda). They are fused the way a fast GPU wants them:
- * five per dense layer. Private to engine/.
+ * backend - the ops of a model (engine/arch) and the table of functions that compute them
+ * (engine/reference, engine/cpu, engine/cuda). They are fused as a fast GPU needs them: five ops
+ * per dense layer. Private to engine/.
  *
- * Activations are rows of f32 as far as the model is concerned; a backend keeps them in what form
- * it likes.
+ * For the model, activations are rows of f32; a backend may store them in any form.
  */
 
 #include <stdlib.h>
@@ -19,8 +18,8 @@
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
 #define OP_MATRICES 4  /* most matrices of an op */
 
-/* Positions of a slot whose hidden states are kept: those that a draft goes beyond what is known,
- * the last one that is known, and the one before it. */
+/* Positions of a slot whose hidden states are kept: those of a draft, the last known one, and the
+ * one before it. */
 #define ENGINE_KEPT (ENGINE_DRAFT_MAX + 2u)
 
 /* Passes of a model: its own; PASS_DRAFT + k, that of block k, of at most MTP_BLOCKS; and its own
@@ -54,7 +53,7 @@ enum { ROPE_DRAFT = 2, ROPE_SETS };
  * mscale. Scaling (linear, yarn, a tensor of divisors) is folded in by engine/rope.c, in double by
  * mathx. */
 struct rope_set {
-    uint32_t n_rot;     /* values of a head that turn; 0: none */
+    uint32_t n_rot;     /* values of a head with rotary positions; 0: none */
     const double *freq; /* [n_rot / 2] */
     /* [n_rot / 2] by which position of a row a pair turns (ROPE_TIME, ...): M-RoPE. NULL: all by
      * the first. */
@@ -73,7 +72,7 @@ enum glu {
     GLUS
 };
 
-/* The heads of an attention layer: @n of queries, in groups that share one of @n_kv. */
+/* Heads of an attention layer: @n query heads, in groups that share one of @n_kv key heads. */
 struct heads {
     uint32_t n, n_kv, dim;
 };
@@ -85,9 +84,9 @@ enum gating { GATING_SOFTMAX, GATING_SIGMOID, GATING_ROOT };
 /*
  * Recurrent layers: their memory of a sequence is a state of fixed size instead of pages. Those of
  * a model are of one kind; all begin with products of the input (STATE_IN) and a convolution over
- * the last @kernel tokens of the first of these. The state has kernel - 1 rows of what goes into
- * the convolution, the oldest first, then what the kind needs, in what order a backend likes.
- * n_layer 0: the model has none.
+ * the last @kernel tokens of the first of these. The state has kernel - 1 rows of the convolution's
+ * input, the oldest first, then the data of the kind, in an order that the backend chooses. n_layer
+ * 0: the model has none.
  */
 struct state_shape {
     uint32_t n_layer;           /* number of the model's layers of this kind */
@@ -122,11 +121,12 @@ struct sparse_shape {
  * sees the keys of the last @window positions, which the state of its sequence has (row p % window
  * of the layer's part), and one key for each block of positions, which lies in the page of the
  * block's last position. A layer has short blocks, long ones or none; of the short ones a row sees
- * those that an indexer picks. The last values of a key turn. window 0: the model has none.
+ * those that an indexer picks. The last values of a key have rotary positions. window 0: the model
+ * has none.
  */
 struct condensed_shape {
     uint32_t window, q_rank;     /* q_rank: of what queries are made of */
-    uint32_t n_group;            /* parts of the heads' output that have matrices of their own */
+    uint32_t n_group;            /* parts of the heads' output that have their own matrices */
     uint32_t n_index, index_dim; /* queries of the indexer; index_dim: a multiple of 16 */
     uint32_t n_block;            /* short blocks that a row sees at most */
     uint64_t n_short, n_long;    /* values of a block's keys in all layers */
@@ -142,7 +142,7 @@ enum { NGRAM_TOKENS = 4, NGRAM_HEADS = 64, NGRAM_STATE = 16 };
 struct ngram_shape {
     uint32_t n, n_head, width; /* width: values of a row */
     uint32_t kernel;           /* taps of the convolution, 2 to 8, @n tokens apart */
-    int32_t eos;               /* stands for every token before a sequence and behind itself */
+    int32_t eos;               /* stands for every token before a sequence and after an end token */
     uint64_t factor[NGRAM_TOKENS];
     uint64_t first[NGRAM_HEADS], size[NGRAM_HEADS]; /* the part of the table that is a head's */
 };
@@ -201,16 +201,16 @@ struct model_shape {
     float expert_scale; /* factor of the experts' sum */
     enum gating gating; /* function from a router's logits to weights */
     bool unnormed;      /* weights of picked experts are not divided by their sum */
-    /* Experts form so many groups, and are picked from the best of these; 0: they do not. */
+    /* Groups of experts, and best groups from which experts are picked; 0: no groups. */
     uint32_t n_expert_group, n_group_used;
-    uint32_t n_ff_shared; /* width of the expert that every row has; 0: there is none */
+    uint32_t n_ff_shared; /* width of the shared expert, which every row uses; 0: there is none */
     /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
      * n_expert bits]. NULL: none. fetches: the device computes them, too; the host has all experts
      * of such layers, and the bits say which the device does not have at first. */
     const uint32_t *host_experts;
     bool fetches;
-    uint32_t n_host_ffn;    /* or the number of last layers whose FFNs it has, without experts */
-    uint64_t host_bytes;    /* bytes of either in its memory */
+    uint32_t n_host_ffn;    /* without experts: the number of last layers whose FFNs the host has */
+    uint64_t host_bytes;    /* bytes of these experts or FFNs in host memory */
     uint32_t n_layer_input; /* width of LAYER_INPUT in a layer; 0: the model has none */
     uint32_t n_picture;     /* values of a picture's row: n_embd and as many for each DEEP; 0: the
                                model takes none */
@@ -234,7 +234,7 @@ struct model_shape {
     struct sparse_shape sparse;
     struct condensed_shape condensed;
     struct ngram_shape ngram;
-    /* First layer of each device where devices divide the layers, then n_layer. All 0: none do. */
+    /* First layer of each device if devices divide the layers, then n_layer. All 0: they do not. */
     uint32_t cut[ENGINE_DEVICES + 1];
     const struct model_op *op; /* [n_ops] the model's */
     uint32_t n_ops;
@@ -407,20 +407,20 @@ struct kv_layer {   /* the pages of one layer; allocated by the backend at open 
     uint64_t at; /* values of a token that those before it have there */
 };
 
-/* Keys are read in tiles of so many, which begin at a multiple of it: a row may touch keys of the
- * tile before its window that it does not weigh. */
+/* Number of keys in a tile; a tile begins at a multiple of it. A row may read keys of the tile that
+ * are before its window, but gives them no weight. */
 enum { ATTEND_TILE = 32 };
 
 /* Weighting of keys by attention: softmax of cap(scale q k). */
 struct attn {
     float scale;
-    uint32_t window; /* the last so many keys; 0: all */
+    uint32_t window; /* number of the last keys that it sees; 0: all */
     float cap;       /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
     /* A row sees the keys up to its sequence's last row in the step, also those behind it; a window
      * ends before it as without this. */
     bool whole;
     bool two_way; /* a picture's row sees its picture's rows behind it too; all are in one step */
-    bool before;  /* the row's own key is not among them; a window counts it all the same */
+    bool before;  /* the row's own key is excluded, although a window counts it */
     bool holes;   /* keys of HOLES weigh nothing: without a cap and slopes */
     bool sparse;  /* a row sees the keys of the INDEX before; all rows see keys up to their own */
     /* [heads.n] or NULL. Scores of head h are less by slope[h] times the distance of row and key
@@ -434,12 +434,12 @@ struct temper {
     uint32_t span;
 };
 
-/* The factor of a query at @pos. */
+/* Returns the factor of a query at @pos. */
 float temper_at(const struct temper *t, uint32_t pos);
 
 /*
- * One op of a pass: its kind and operands. Only what the kind reads is set; NULL: the model has
- * none. A layer is any number of them, one behind the other (engine/arch).
+ * One op of a pass: its kind and operands. Only the members that the kind reads are set; NULL: the
+ * model has no such tensor. A layer is a sequence of ops (engine/arch).
  */
 struct model_op {
     enum op_kind kind;
@@ -499,7 +499,7 @@ struct model_op {
     struct weights *weights; /* set by load(); NULL before */
 };
 
-/* The devices that engine_opts.devices lists. How many; 0: it is no such list. */
+/* Reads the list engine_opts.devices. Returns the number of devices; 0: the list is not valid. */
 static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGINE_DEVICES]) {
     const char *p = o->devices ? o->devices : "0";
     uint32_t n = 0;
@@ -520,7 +520,7 @@ static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGI
     }
 }
 
-/* The tensor that has the taps of channel *@c, and its row there in *@c. */
+/* Returns the tensor that has the taps of channel *@c, and sets *@c to the row in that tensor. */
 static inline const struct tensor *op_taps(const struct model_op *op, uint64_t *c) {
     uint64_t each = op->conv->ne[1] * op->conv->ne[2], part = *c / each;
 
@@ -530,17 +530,17 @@ static inline const struct tensor *op_taps(const struct model_op *op, uint64_t *
     return part ? op->conv_more[part - 1] : op->conv;
 }
 
-/* Bytes of @n cached values, whole blocks of them. */
+/* Returns the bytes of @n cached values, in whole blocks. */
 static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
     return n / kv_types[type].block * kv_types[type].block_bytes;
 }
 
-/* Bytes of @n numbers, half of which are keys and half values. */
+/* Returns the bytes of @n numbers, half of which are keys and half values. */
 static inline uint64_t kv_bytes_both(struct kv_formats kv, uint64_t n) {
     return kv_bytes(kv.k, n / 2) + kv_bytes(kv.v, n / 2);
 }
 
-/* Values of a sequence's state. */
+/* Returns the number of values of a sequence's state. */
 static inline uint64_t state_floats(const struct state_shape *s) {
     return s->n_layer * s->n_floats + s->n_more;
 }
@@ -553,12 +553,12 @@ static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_to
     return p->n_layer ? (uint64_t)page_tokens / p->ratio * p->dim * 2 : 0;
 }
 
-/* Bytes of a value of a condensed key: halves, or floats where keys are. */
+/* Returns the bytes of a value of a condensed key: half, or float if keys are floats. */
 static inline uint32_t condensed_value(struct kv_formats kv) {
     return kv.k == ENGINE_KV_F32 ? 4 : 2;
 }
 
-/* Bytes of a page of class @cls. */
+/* Returns the bytes of a page of class @cls. */
 static inline uint64_t page_size(const struct model_shape *s, uint8_t cls, struct kv_formats kv,
                                  uint32_t page_tokens) {
     uint64_t index = cls == KV_GLOBAL ? s->sparse.n_layer * index_bytes(s, page_tokens) : 0;
@@ -572,24 +572,24 @@ static inline uint64_t page_size(const struct model_shape *s, uint8_t cls, struc
 /*
  * Heads are multiplied by a Hadamard matrix before they are rounded to blocks: a number much larger
  * than its neighbours, which would take their precision, is spread over the run. Queries are
- * multiplied as keys are, so that scores stay what they were; the matrix is its own inverse, so
- * that the output of attention is multiplied as values are, once more.
+ * multiplied like keys, so that scores do not change. The matrix is its own inverse, so the output
+ * of attention is multiplied by it again to undo the rotation of the values.
  *
  * The matrix of @n is H(1) = 1, H(2n) = [H(n) H(n); H(n) -H(n)] / sqrt(2).
  */
-struct hadamard_runs { /* the lengths of a head's runs; 0: it is left as it is */
+struct hadamard_runs { /* lengths of a head's runs; 0: it is not multiplied */
     uint32_t k, v;
 };
 
-/* The largest power of two up to @most that divides @dim, where @type rounds to blocks. */
+/* Returns the largest power of two up to @most that divides @dim, if @type rounds to blocks. */
 static inline uint32_t hadamard_run(enum engine_kv_type type, uint32_t dim, uint32_t most) {
     uint32_t run = kv_shares_scale(type) ? dim & (~dim + 1) : 0;
 
     return MIN(run, most);
 }
 
-/* The runs of a head of attention. A latent key is a value, too, and its parts have scales of their
- * own: it is left as it is. */
+/* Returns the runs of a head of attention. A latent key is a value, too, and its parts have
+ * different scales, so it is not multiplied. */
 static inline struct hadamard_runs hadamard_runs(const struct model_shape *s, struct kv_formats kv,
                                                  uint32_t dim) {
     if (s->mla.rank)
@@ -597,7 +597,7 @@ static inline struct hadamard_runs hadamard_runs(const struct model_shape *s, st
     return (struct hadamard_runs){hadamard_run(kv.k, dim, 512), hadamard_run(kv.v, dim, 64)};
 }
 
-/* Words of a layer in model_shape.host_experts. */
+/* Returns the number of words of a layer in model_shape.host_experts. */
 static inline uint32_t host_words(const struct model_shape *s) {
     return (s->n_expert + 31) / 32;
 }
@@ -622,7 +622,7 @@ static inline bool ffn_is_hosts(const struct model_shape *s, uint32_t layer) {
     return layer < s->n_layer && layer + s->n_host_ffn >= s->n_layer;
 }
 
-/* Returns the place in shape.cut of the device that has @layer; 0 where layers are not divided. */
+/* Returns the place in shape.cut of the device that has @layer; 0 if layers are not divided. */
 static inline uint32_t device_of_layer(const struct model_shape *s, uint32_t layer) {
     uint32_t i = 0;
 
@@ -648,18 +648,18 @@ struct host_experts_ops {
     int (*open)(struct host_experts **out, const struct model_shape *shape,
                 const struct engine_opts *opts, struct err *err);
     struct host_experts *(*close)(struct host_experts *h); /* accepts NULL, returns NULL */
-    /* Takes the host's matrices of an EXPERTS op in, the next one after those before. @norm: of its
-     * rows, the op's own or that of the ROUTE op. */
+    /* Loads the host's matrices of an EXPERTS op, in the order of the ops. @norm: norm of its rows,
+     * the op's own or that of the ROUTE op. */
     int (*load)(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
                 struct err *err);
     /* y = e(norm x) of each pair, without the factor weigh[e], by the EXPERTS op that was loaded as
      * number @layer, from 0. x: [n_rows][n_embd]; expert, the picks: [n_rows][n_expert_used]; y:
-     * [n_rows][n_expert_used][n_embd], untouched where the pick is none of the host's. */
+     * [n_rows][n_expert_used][n_embd], unchanged where the picked expert is not the host's. */
     void (*run)(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
                 const uint32_t *expert, float *y);
 };
 
-/* By the CPU backend's kernels. */
+/* Experts computed by the CPU backend's kernels. */
 extern const struct host_experts_ops host_experts_cpu;
 
 /* Options of a backend; the objects that they point to must stay until close(). */
@@ -669,7 +669,7 @@ struct be_opts {
     uint32_t n_pages;
     uint64_t page_bytes;
     uint32_t n_states;      /* states of recurrent layers: the slots, then the snapshots */
-    uint32_t n_host_states; /* the last of them, which a device is to have in host memory */
+    uint32_t n_host_states; /* the last of these states, which a device keeps in host memory */
     uint32_t n_windows;     /* pages of KV_WINDOW; 0: no op's layer is of that class */
     uint32_t n_slots;       /* slots for sequences whose hidden states are kept; 0: no KEEP */
     const struct host_experts_ops *host_experts; /* set for a shape with a host's part */
@@ -690,8 +690,8 @@ struct be_ops {
     /* Returns the bus address of the @i-th device; "": fewer devices. NULL: no device. */
     const char *(*address)(const struct be *b, uint32_t i);
 
-    /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they
-     * are. */
+    /* Loads the tensors of an op (repacks, uploads). Freed by close(). NULL: tensors are used as in
+     * the file. */
     int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 
     /* Called when every tensor has been loaded. NULL: there is nothing to do. */
@@ -700,13 +700,13 @@ struct be_ops {
     /* The step. begin() .. end() are called in this order for one batch; a host backend computes
      * inside the ops, a device backend enqueues. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
-    /* By kind; NULL: the backend has none, and models that need it are refused. */
+    /* Functions by kind of op; NULL: not supported, and models that need it are refused. */
     int (*run[OP_KINDS])(struct step *s, const struct model_op *op);
     /* Names the part of an op that the backend does not compute although it has the op's kind;
-     * models that need it are refused. Returns NULL if it computes all; the function is NULL where
-     * that is always so. */
+     * models that need it are refused. Returns NULL if it computes all; the function is NULL if the
+     * backend always computes all. */
     const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
-    /* The table of one device, in that of several, which may compute less; else NULL. */
+    /* Table for one device, in the table for several, which may compute less; else NULL. */
     const struct be_ops *one;
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
@@ -716,55 +716,55 @@ struct be_ops {
      * engine_wait(), with the tokens of `feed` filled in. true: they enqueue, are called inside
      * engine_launch() and engine_seal(), and resolve `feed` on the device. */
     bool device;
-    bool hidden;      /* answers WANT_HIDDEN */
+    bool hidden;      /* supports WANT_HIDDEN */
     bool latent_once; /* pages of latent attention hold a key once, not also as the value */
-    const struct vis_ops *vision; /* image encoders on the device; NULL: the CPU has them */
-    /* Returns the bytes that a matrix of an op takes as it is stored. NULL: those of the file. */
+    const struct vis_ops *vision; /* image encoders on the device; NULL: the CPU computes them */
+    /* Returns the bytes of a matrix of an op as it is stored. NULL: the bytes in the file. */
     uint64_t (*stored_bytes)(const struct tensor *t);
     /* Sets shape->cut, before room() and open(). NULL: layers are not divided. */
     int (*divide)(struct model_shape *shape, const struct engine_opts *o, struct err *err);
-    /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
-     * not a device. */
+    /* Computes the bytes that pages may take of the device's free memory, beside weights and
+     * buffers. NULL: the backend is not a device. */
     int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
                 struct err *err);
-    /* Copies page src to page dst (the whole page or its first n_tokens, as is easier). Called
-     * between steps. Host backends see only COPY_D2D: their host pages are pages behind the others.
-     * NULL: batches with copies are refused by assert. */
+    /* Copies page src to page dst (the whole page or its first n_tokens). Called between steps.
+     * Host backends get only COPY_D2D: their host pages follow the other pages. NULL: batches with
+     * copies are refused by assert. */
     int (*copy)(struct be *b, const struct engine_copy *c);
-    /* Copies state @src to state @dst. Called between steps. NULL where DELTA is. */
+    /* Copies state @src to state @dst, between steps. NULL: there are no recurrent ops. */
     int (*copy_state)(struct be *b, uint32_t src, uint32_t dst);
     /* Returns the address of page @page of host memory (host backends: of any page), or NULL if it
      * is not in one piece. */
     void *(*host_page)(struct be *b, uint32_t page);
     /* Returns the address of state @state of those in host memory, or NULL. */
     void *(*host_state)(struct be *b, uint32_t state);
-    /* The logits of a want of the last step that ended, before processors; NULL: they are no longer
-     * there. For tests, and for the proof of a device that wants one. May be NULL without it. */
+    /* Returns the logits of a want of the last ended step, before processors; NULL: they are no
+     * longer available. For tests and proofs; the function may be NULL otherwise. */
     const float *(*peek)(const struct be *b, uint32_t want);
-    /* prove.h: what is used may be left out, with the same bits. Uses variant @i from now on, or
-     * not; false: there are no more. *name says what it is. */
+    /* For prove.h: variants are optional code paths with the same bits. Turns variant @i on or off;
+     * returns false if there is no such variant. *name describes it. */
     bool (*variant)(struct be *b, uint32_t i, bool use, const char **name);
-    /* A proof begins, or has ended. false: none is wanted. NULL: this backend needs none. */
+    /* Begins or ends a proof. Returns false if none is needed. NULL: none is ever needed. */
     bool (*proving)(struct be *b, bool on);
     /* Returns true if products round activations to eight bits, for which a proof leaves room.
-     * NULL: none does. */
+     * NULL: they never do. */
     bool (*coarse)(const struct be *b);
-    /* One line on what was found wrong at open and is left out, and why, and on what was measured
-     * there to choose between ways that give the same; "". NULL: nothing ever is. */
+    /* Returns one line about code paths that failed a check at open and are not used, with the
+     * reason, and about measurements that chose between equal ones; "" or NULL: none. */
     const char *(*note)(const struct be *b);
-    /* Why a device was lost: the call that failed first and what it said; "" while it answers.
-     * NULL: not a device. */
+    /* Returns why a device was lost: the call that failed first, and its error; "" while it works.
+     * NULL: the backend is not a device. */
     const char *(*fault)(const struct be *b);
     /* With opts.experts_fd: how often the experts of the layers were picked since open(),
      * [n_layer][n_expert], as of the step that ended last, whose number is a multiple of
      * PICKS_STEPS; with shape.fetches then how many of these picks found their expert on the host.
-     * NULL, also of the answer: not known. */
+     * NULL, also as the result: not known. */
     const uint64_t *(*picks)(const struct be *b);
-    /* Checks that this machine can run the backend, and every device that @o names: 0 or -errno
-     * with @err. NULL: always. */
+    /* Checks that this machine can run the backend, and every device that @o names. Returns 0, or
+     * -errno with @err. NULL: it always can. */
     int (*probe)(const struct engine_opts *o, struct err *err);
     /* Returns the table for the devices that @o names, more than one, or NULL with @err. The
-     * function is NULL where there is none. */
+     * function is NULL if the backend has no such table. */
     const struct be_ops *(*several)(const struct engine_opts *o, struct err *err);
 };
 
@@ -775,7 +775,7 @@ struct be_ops {
  * header and of those that belong to it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
 
-/* The table of @ops for as many devices as are configured. NULL with @err: it cannot be told. */
+/* Returns the table of @ops for the configured devices. NULL with @err: their number is unknown. */
 const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o,
                                    struct err *err);
 
@@ -787,13 +787,13 @@ void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[
 extern const struct be_ops backend_reference;
 extern const struct be_ops backend_cpu;
 
-/* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or
- * this machine cannot run it. "auto": CUDA where there is a device, else the CPU; where the
- * library is there but is not of this build or finds nothing to run on, @err says so beside the
- * CPU's table. @o, or NULL: which devices. */
+/* Returns the table for a configured name: linked in, or from weft-cuda.so. NULL with @err: the
+ * name is unknown, or this machine cannot run the backend. "auto": CUDA if there is a device, else
+ * the CPU; if the library exists but is of another build or finds no device, @err has the reason
+ * although the CPU's table is returned. @o: the devices, or NULL. */
 const struct be_ops *backend_find(const char *name, const struct engine_opts *o, struct err *err);
 
 struct engine;
 
-/* Tests: the logits of want @want of the step last waited for, or NULL. */
+/* For tests: returns the logits of want @want of the last ended step, or NULL. */
 const float *engine_peek(const struct engine *e, uint32_t want);

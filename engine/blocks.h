@@ -1,20 +1,20 @@
 #pragma once
 
 /*
- * blocks - what the host backends have in common of block drafters with convolutions and a selector
- * (DFlash2) or a chain of tokens (DSpark): plain loops over a few rows and tokens.
+ * blocks - functions shared by the host backends for block drafters with convolutions and a
+ * selector (DFlash2) or a chain of tokens (DSpark): plain loops over a few rows and tokens.
  */
 
 #include "engine/host.h"
 
 /* Writes the convolution of row @row of the block that the row's sequence has in this step: channel
  * c is the sum over taps t of (@d of the row at [side][t][c / group] + @base[side][t][c]) times
- * channel c of the row t before it in @in; nothing is before a block. @in: rows of n_embd values;
- * @d: rows of block_values(). */
+ * channel c of the row t before it in @in; rows before the block are zero. @in: rows of n_embd
+ * values; @d: rows of block_values(). */
 void block_convolve(const struct host_step *h, const struct model_shape *s, uint32_t row,
                     uint32_t side, const float *in, const float *d, const float *base, float *out);
 
-/* Values of d of a row. */
+/* Returns the number of values of d for a row. */
 static inline size_t block_values(const struct model_shape *s) {
     return s->block.kernel ? (size_t)2 * s->block.kernel * (s->n_embd / s->block.group) : 0;
 }

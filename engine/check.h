@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * check - what engine_launch() asserts of a batch: a bad one is our own mistake.
+ * check - the asserts of engine_launch() about a batch: an invalid batch is a bug of the caller.
  */
 
 #include "engine/backend.h"
@@ -12,10 +12,10 @@ struct check {
     const struct model_shape *shape;
     const struct be_ops *ops;
     uint32_t n_slots, n_windows, window, window_seqs;
-    uint64_t launched;         /* the step before */
+    uint64_t launched;         /* the previous step */
     uint32_t n_wants_launched; /* wants of the last batch */
 };
 
-/* Asserts that @b is what engine/types.h says of a batch and follows the step before: rows,
+/* Asserts that @b is what engine/types.h says of a batch and follows the previous step: rows,
  * positions, page tables, wants and copies. */
 void check_batch(const struct check *c, const struct engine_batch *b);

@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * condensed - where attention to condensed keys (struct condensed_shape) has its keys: those of
- * blocks in pages, those of windows in states.
+ * condensed - the places of keys of attention to condensed keys (struct condensed_shape): keys of
+ * blocks are in pages, keys of windows in states.
  */
 
 #include "engine/backend.h"
 
-/* Values of a page in front of the key of a block of @block positions whose last is @pos; of the
- * block's keys @first values come before it, and it has @n. Keys of a layer lie one behind the
- * other, those of short blocks in front of those of long ones. */
+/* Returns the number of values of a page before the key of the block of @block positions that ends
+ * at @pos; @first values of the block's keys precede it, and it has @n values. Keys of a layer lie
+ * one behind the other, those of short blocks in front of those of long ones. */
 static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_tokens,
                                     uint32_t block, uint64_t first, uint64_t n, uint32_t pos) {
     uint64_t short_end = s->condensed.n_short * (page_tokens / BLOCK_SHORT);
@@ -18,13 +18,14 @@ static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_t
     return (block == BLOCK_LONG ? short_end : 0) + first * slots + pos % page_tokens / block * n;
 }
 
-/* Rows of a window in the state, of which position p has row p % rows. A block that drafts writes
- * some ahead, behind which the keys in front of the first draft are read again. */
+/* Returns the number of rows of a window in the state; position p has row p % rows. A block that
+ * drafts needs more rows, because it writes keys of drafts before the keys in front of the first
+ * draft are read again. */
 static inline uint32_t window_rows(const struct model_shape *s, const struct model_op *op) {
     return s->condensed.window + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);
 }
 
-/* Values of a state in front of the window of an op's layer. */
+/* Returns the number of values of a state before the window of an op's layer. */
 static inline uint64_t window_at(const struct model_shape *s, const struct model_op *op) {
     const struct state_shape *t = &s->state;
 

@@ -1,24 +1,25 @@
 #pragma once
 
 /*
- * apart - what drafts for a model and comes in a file of its own: a block of multi-token
- * prediction, an assistant (assistant.h), a block drafter (dflash.h).
+ * apart - binds the parts that draft for a model and come in a separate file: a block of
+ * multi-token prediction, an assistant (assistant.h), a block drafter (dflash.h).
  */
 
 #include "engine/arch/mtp.h"
 
-/* The model that it must belong to. */
+/* Model to which the drafting part must belong. */
 struct apart_of {
     const char *arch;
     const struct decoder *decoder;
     block_fn mtp;
     enum mtp_norm norm;
-    /* Binds the block in place of mtp_bind(); both NULL: models of this architecture have none. */
+    /* Binds the block instead of mtp_bind(); both NULL: models of this architecture have no
+     * block. */
     void (*own_block)(struct binder *b, struct model *m);
-    bool assisted; /* they may have assistants */
+    bool assisted; /* these models may have assistants */
 };
 
-/* Adds pass 1 of @m, whose ops @b has bound, from @file. -EINVAL in @b: it is of another model, or
- * not as it should be. */
+/* Adds pass 1 of @m, whose ops @b has bound, from @file. Sets -EINVAL in @b if the file belongs to
+ * another model or is malformed. */
 void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
                 const struct gguf *file);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * assistant - the small model that comes beside a Gemma 4 model in a file of its own and drafts for
- * it: gemma4-assistant. It has a width of its own and queries, but no keys.
+ * assistant - gemma4-assistant, a small model in a separate file that drafts for a Gemma 4 model.
+ * It has its own width and queries, but no keys.
  */
 
 #include "engine/arch/decoder.h"
@@ -12,5 +12,6 @@
 /* Returns true if @file is an assistant, by the name of its architecture. */
 bool assistant_found(const struct gguf *file);
 /* Adds pass 1 from @b, the assistant's file, behind the ops of @m, whose last is LOGITS, and whose
- * rotary positions are known; @d: its layers'. -EINVAL in the binder: it is of another model. */
+ * rotary positions are known; @d: its layers'. Sets -EINVAL in the binder if it belongs to another
+ * model. */
 void assistant_bind(struct binder *b, struct model *m, const struct decoder *d);

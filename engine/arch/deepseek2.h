@@ -7,9 +7,10 @@
 #include "engine/arch/decoder.h"
 #include "engine/meta.h"
 
-/* The sizes of the latent vectors, and the scale of the scores. */
+/* Reads the sizes of the latent vectors and the scale of the scores. */
 void deepseek2_read(struct meta *m, struct model_shape *s);
-/* x += Wo (latent attention of norm x); @gated: attn_gate has a sigmoid for each head's output. */
+/* Adds x += Wo (latent attention of norm x); @gated: attn_gate has a sigmoid for each head's
+ * output. */
 void deepseek2_attention(struct binder *b, struct model *m, uint32_t layer, bool gated);
 
 /* A block_fn (mtp.h), once deepseek2_bind() has read the sizes. */

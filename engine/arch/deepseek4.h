@@ -11,6 +11,6 @@
  * models have. */
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d);
 /* Adds the first block of multi-token prediction behind the ops of @m, whose last is LOGITS, and
- * divides all into passes. It goes on from all residual streams and has a window of its own in the
- * state, so a pass that leaves holes would save next to nothing: it computes the keys, too. */
+ * divides all into passes. The block continues all residual streams and has its own window in the
+ * state. A pass with holes would save almost nothing, so every pass computes the keys. */
 void deepseek4_block(struct binder *b, struct model *m);

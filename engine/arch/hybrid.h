@@ -8,7 +8,7 @@
 #include "engine/arch/decoder.h"
 #include "engine/meta.h"
 
-/* The sizes of the delta nets. */
+/* Reads the sizes of the delta nets. */
 void hybrid_read_delta(struct meta *m, bool tiled, struct model_shape *s);
 /* Finds the layers that are delta nets: named one by one, or all but every n-th. */
 void hybrid_read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta);

@@ -2,8 +2,8 @@
 
 /*
  * limits - bounds of the activations of gated FFNs by layer, as Step 3.5 and Ling 3.0 were trained
- * with: min(silu(gate), c) * clamp(up, -c, c). Without them single activations of late layers grow
- * until the logits are noise.
+ * with: min(silu(gate), c) * clamp(up, -c, c). Without these limits, single activations of late
+ * layers grow until the logits are noise.
  */
 
 #include "engine/meta.h"

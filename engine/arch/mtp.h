@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * mtp - the blocks of multi-token prediction behind a model's layers: each one layer more, from the
- * hidden state of a position and the embedding of the token after it to the token after that. They
- * draft (pass 1 and on); the model's own pass computes their keys too.
+ * mtp - the blocks of multi-token prediction behind a model's layers: each is one more layer, which
+ * predicts the token after the next from the hidden state of a position and the embedding of the
+ * next token. The blocks draft (passes 1 and on); the model's own pass computes their keys, too.
  */
 
 #include "engine/arch/decoder.h"
@@ -12,22 +12,22 @@
 typedef void (*block_fn)(struct binder *b, struct model *m, const struct decoder *d,
                          uint32_t index);
 
-/* A block_fn: those of decoder.h. */
+/* Implements block_fn with the layers of decoder.h. */
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 
-/* Kinds of final norm of a block. MTP_LATE: an RMS norm, and hidden states are those before it.
+/* Kinds of final norm of a block. MTP_LATE: an RMS norm; hidden states are taken before it.
  * MTP_NAMED: an RMS norm, layer_output_norm, which the block must have. */
 enum mtp_norm { MTP_RMS, MTP_CENTRED, MTP_LATE, MTP_NAMED };
 
 /* Returns the number of blocks that the file has. */
 uint32_t mtp_found(const struct binder *b, const struct model *m);
-/* Puts a KEEP in front of the last op of @m, LOGITS. The hidden state is what the final norm gives,
- * and LOGITS has none, or with @late the norm stays with LOGITS. */
+/* Inserts a KEEP before the last op of @m, LOGITS. The hidden state is the output of the final
+ * norm, which moves from LOGITS to KEEP; with @late the norm stays with LOGITS. */
 void mtp_keep(struct model *m, bool late);
 /* Adds the beginning of block @k: the embedding, its own or the model's, and the product of its
  * norm and the hidden state's: x, or with @streams each of the residual streams. */
 void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams);
-/* Adds the blocks' ops behind those of @m, whose last is LOGITS, and divides all into passes.
- * Without the first block -EINVAL in @b. */
+/* Adds the blocks' ops behind those of @m, whose last is LOGITS, and divides all into passes. Sets
+ * -EINVAL in @b if the first block is missing. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm);

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * window - models some of whose layers see the last keys only, by a pattern: gpt-oss, Gemma 2 and
+ * window - models in which some layers, by a pattern, see the last keys only: gpt-oss, Gemma 2 and
  * Gemma 3. Layers are those of decoder.h.
  */
 
@@ -10,11 +10,11 @@
 
 /* Finds the layers of @n_layer that have a window: named one by one by the file, or all but the
  * last of every @period, which the file may override. Writes the window's size to *window, which is
- * unchanged where the file has none; 0: no layer has a window. */
+ * unchanged if the file has none; 0: no layer has a window. */
 void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_window,
                  uint32_t *window);
-/* Sets how the model treats embeddings and logits: the file's soft cap, and the scale sqrt(n_embd)
- * if @scaled. */
+/* Sets the factors of embeddings and logits: the file's soft cap, and the scale sqrt(n_embd) if
+ * @scaled. */
 void window_ends(struct meta *m, struct model *model, bool scaled, struct model_op *logits);
 /* Binds the whole model, in place of decoder_bind(). */
 void window_bind(struct binder *b, struct model *m, const struct decoder *d);

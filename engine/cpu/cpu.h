@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * cpu - the fast host backend, its parts and what they hand each other. Private to engine/cpu.
+ * cpu - the fast host backend: its parts and their interfaces. Private to engine/cpu.
  *
  *   backend.c   the op table: buffers, steps, which phase runs where
- *   isa.c       which instruction set this machine runs
+ *   isa.c chooses the instruction set of this machine
  *   pool.c      the threads: fork-join inside one op
  *   panel.c     weights repacked into panels of 16 output rows
  *   matmul.c    panels x activations, cut into work items
@@ -68,7 +68,8 @@ struct panel_info {
     enum acts_kind acts;
     uint16_t block;                   /* values of a row that share a scale */
     uint16_t quant_bytes, meta_bytes; /* of 16 rows of a block */
-    uint16_t unit, unit_bytes; /* blocks that lie together: their quants, then their scales */
+    uint16_t unit, unit_bytes;        /* blocks that are stored together: their quants, then their
+                                * scales */
 };
 
 /* In the header, so that the kernels' strides are constants. Layouts: panel.c. */
@@ -106,16 +107,16 @@ struct mat {
     uint32_t n_out, n_in, n_blocks, n_panels;
     size_t panel_bytes;
     uint8_t *data;             /* aligned to 64 */
-    const float *scale, *bias; /* of all of it, of each row; NULL: 1, 0 */
+    const float *scale, *bias; /* factor of the matrix, and bias of each row; NULL: 1, 0 */
 };
 
-/* Panel @i: rows [16 i, 16 i + 16). */
+/* Returns panel @i: rows [16 i, 16 i + 16). */
 static inline const uint8_t *mat_panel(const struct mat *m, uint32_t i) {
     return m->data + i * m->panel_bytes;
 }
 
-/* Chooses the layout: fills all but data, scale and bias. Returns 0, or -EINVAL with @err for a
- * format that has no panels. */
+/* Chooses the layout: fills all members except data, scale and bias. Returns 0, or -EINVAL with
+ * @err for a format that has no panels. */
 int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
 /* Repacks 16 rows of @t; lossless. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
@@ -140,7 +141,8 @@ enum {
     AB16_UNITS = 6,
 };
 
-/* Bytes of @n rows of @n_in activations. Eight rows must not meet in one set of a cache. */
+/* Returns the bytes of @n rows of @n_in activations. The distance of rows keeps eight rows from
+ * falling into one set of a cache. */
 static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) {
     size_t row = kind == ACTS_F     ? (size_t)n_in * 4
                  : kind == ACTS_B   ? n_in + (size_t)n_in / 32 * AB_UNITS * 4
@@ -151,8 +153,8 @@ static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) 
     return (row % 1024 ? row : row + 64) * n;
 }
 
-/* Columns that a tile of @n columns is computed with; those beyond are computed from whatever lies
- * there, and left. */
+/* Returns the number of columns with which a tile of @n columns is computed; the results of the
+ * additional columns are not used. */
 static inline uint32_t tile_width(uint32_t n) {
     return n > 4 ? 8 : n > 2 ? 4 : n;
 }
@@ -164,7 +166,7 @@ struct kv_view {            /* where the keys and values of a layer's kv head ar
     size_t k_head, v_head;
 };
 
-/* Bytes of @n codes, without scales. */
+/* Returns the bytes of @n codes, without scales. */
 static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
     return n * kv_types[type].code_bits / 8;
 }
@@ -185,7 +187,7 @@ struct attn_tile {
     /* alibi: scores decrease with distance. slope[]: the decrease of each query's score per
      * position; at[]: the query's position less that of the first key. */
     bool alibi;
-    const float *hide; /* [32] added to the scores: -inf of keys that are not seen; or NULL */
+    const float *hide; /* [32] added to the scores: -inf for keys that are not seen; or NULL */
     bool holes;        /* scores that are not finite are of keys that weigh nothing */
     float slope[4], at[4];
 };
@@ -210,8 +212,8 @@ struct gemm_wide {
     uint32_t n_planes, min_tiles;
 };
 
-/* A value head of a delta net and the rows that go through it. Row r: its q, k and v at r * stride,
- * e^g and sigmoid(beta) at r * mix_stride, what comes out at r * out_stride. */
+/* A value head of a delta net and its rows. Row r: q, k and v at r * stride, e^g and sigmoid(beta)
+ * at r * mix_stride, the output at r * out_stride. */
 struct delta_head {
     uint32_t dim, n_rows; /* dim: a multiple of 16 */
     const float *q, *k, *v;
@@ -223,15 +225,15 @@ struct delta_head {
     size_t out_stride;
 };
 
-/* A head of Mamba-2 and the rows that go through it. Row r: its x, B (@in) and C (@out) at r *
- * stride, e^(dt A) and dt at r * mix_stride, what comes out at r * y_stride. */
+/* A head of Mamba-2 and its rows. Row r: x, B (@in) and C (@out) at r * stride, e^(dt A) and dt at
+ * r * mix_stride, the output at r * y_stride. */
 struct mamba_head {
     uint32_t dim, n_state, n_rows; /* dim: a multiple of 16, n_state one of 4 */
     const float *x, *in, *out;
     size_t stride;
     const float *keep, *dt;
     size_t mix_stride;
-    float skip; /* of x in what comes out */
+    float skip; /* factor of x in the output */
     float *y;
     size_t y_stride;
 };
@@ -276,8 +278,8 @@ struct cpu_kernels {
     void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val);
 
-    /* Takes the keys of a tile in, for @n (1..4) queries that see the same of them. @q, times the
-     * scale of the scores: dimension d of query c at d * stride + c. */
+    /* Adds the keys of a tile for @n (1..4) queries that see the same keys. @q, times the scale of
+     * the scores: dimension d of query c at d * stride + c. */
     void (*attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                    uint32_t stride, uint32_t n, struct attn_state *const *state);
     /* score[i] = the sum over heads of max(0, q . key i), of @n keys in halves, one behind the
@@ -295,7 +297,7 @@ struct cpu_kernels {
                        const float *const *key, uint32_t n, float *o);
     /* Adds the later part @b of the keys to @a. */
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
-    /* Takes a key in whose score is @sink and which has no value. */
+    /* Adds a key that has score @sink and no value. */
     void (*attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
     /* out = weighted values / sum of weights, of one key at least. */
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
@@ -335,20 +337,20 @@ static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
     cpu_kernels_amx, cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
 
-/* Called by the caller (@thread 0) and by those threads that come in time: each takes items
+/* Called on the calling thread (@thread 0) and on the threads that start in time: each takes items
  * until none is left. */
 typedef void (*pool_fn)(void *ctx, uint32_t thread);
 
 struct pool;
-/* @n_threads: with the caller's, which is thread 0; 0: as many as this process may use. 0 or
- * -errno. */
+/* Makes a pool of @n_threads threads, including the caller's, which is thread 0; 0: the number of
+ * processors that this process may use. 0 or -errno. */
 int pool_new(struct pool **out, uint32_t n_threads);
 /* Ends the threads; no round may be open. Accepts NULL, returns NULL. */
 struct pool *pool_free(struct pool *p);
-uint32_t pool_n_threads(const struct pool *p); /* the caller's included */
-/* Runs @fn in the caller and the threads that come in before it returns there; returns when all
- * have. What was written before is seen by all, what they wrote is seen after. Not from inside
- * @fn. */
+uint32_t pool_n_threads(const struct pool *p); /* including the caller's */
+/* Runs @fn on the calling thread and on the threads that start before it returns there; returns
+ * when all have returned. All threads see earlier writes of the caller, and the caller sees their
+ * writes afterwards. Must not be called inside @fn. */
 void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
 /* One or more products of the same activations, cut into items that the threads take. */
@@ -380,7 +382,7 @@ struct matmul {
     size_t out_stride[OP_MATRICES];  /* floats */
     const uint8_t *acts[ACTS_KINDS]; /* tiles of 8 rows; those that m[] wants */
     struct matmul_scratch *scratch;
-    /* matmul_run() fills in how it is cut. */
+    /* Division into items, set by matmul_run(). */
     uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;
 };
 
@@ -393,7 +395,8 @@ void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t pan
  * its own row and matrix only, not on how the work is cut or which thread does it. */
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
 
-/* By the name of opts.isa. NULL with @err: unknown, or this machine cannot run it. */
+/* Returns the kernels for the name opts.isa. NULL with @err: the name is unknown, or this machine
+ * cannot run them. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err);
 
 /* [i][j]: value j of entry i of the IQ2_XXS grid; in the other, [j][i]: the same plus 64. Filled by

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * gemm_k - what the kernels of the formats with blocks of 256 share: the facts of a format, and the
- * floating-point side of a block, which defines its bits.
+ * gemm_k - code shared by the kernels of the formats with blocks of 256: the constants of a format,
+ * and the floating-point part of a block, which determines its bits.
  */
 
 #include "engine/cpu/kernels.h"
@@ -35,7 +35,7 @@ struct shape { /* compile-time facts of a format */
     uint32_t scale;   /* offset of d in the scales of a block */
 };
 
-/* The facts of @format, which may have the flag UNPACKED: constants after inlining. */
+/* Returns the properties of @format, which may have the flag UNPACKED: constants after inlining. */
 INLINE struct shape shape_of(int format) {
     struct shape s = {.quants = 256, .scale = 256, .factor = 1};
 
@@ -98,7 +98,7 @@ INLINE struct shape shape_of(int format) {
     return s;
 }
 
-/* acc[c] += a block of @n columns whose integer sums are @isum. */
+/* Adds a block of @n columns with the integer sums @isum to acc[c]. */
 INLINE void add_block(struct shape f, const uint8_t *meta, struct cols a, int n, const vi *isum,
                       vf *acc) {
     const int mins = f.sub16 ? 256 : 128, pairs = f.sub16 ? 8 : 4;

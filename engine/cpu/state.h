@@ -7,8 +7,8 @@
 #include "engine/host.h"
 #include "engine/keep.h"
 
-/* Memory of the weights: big blocks in huge pages where the system gives them. Those of @keep lie
- * at an offset of its file and have memory for the first @backed bytes. */
+/* Memory of the weights: large blocks, in huge pages if the system provides them. Blocks of @keep
+ * are at an offset of its file, and their first @backed bytes have memory. */
 struct block {
     struct block *next;
     uint8_t *base;
@@ -44,7 +44,7 @@ struct blocks;    /* buffers of block drafters: blocks.c */
 struct sparse;    /* buffers of sparse attention: sparse.c */
 struct recurrent; /* states and buffers of recurrent layers: recurrent.c */
 
-/* Consecutive rows of the batch that go through the pages together. */
+/* Consecutive rows of the batch for which pages are read together. */
 struct attend_block {
     uint32_t row0, n_rows;
 };
@@ -54,7 +54,7 @@ struct attend_scratch { /* one a thread */
     struct attn_state *total, *chunk;
 };
 
-/* One at a time. */
+/* The step in flight; there is one at a time. */
 struct step {
     struct host_step host;
     struct be *be;
@@ -80,7 +80,7 @@ struct be {
 
     float *act[ACT_ROLES]; /* [max_rows][act_width] */
     size_t act_width[ACT_ROLES];
-    float *k, *v;  /* [max_rows][widest.kv], before they are in the pages */
+    float *k, *v;  /* [max_rows][widest.kv], before they are written to the pages */
     float *rope;   /* [max_rows][all sets' n_rot]: cosines, sines of each */
     float *logits; /* [max_wants][n_vocab] */
     float *row;    /* [threads][row_width]: a normed row */
@@ -114,7 +114,7 @@ struct be {
     uint32_t n_partial, max_chunks;
 
     struct owned *owned; /* memory of be_map() and be_alloc() */
-    bool no_memory;      /* one of these had none */
+    bool no_memory;      /* one of these allocations failed */
 };
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
@@ -125,7 +125,7 @@ static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
     return b->kv[cls].at + page * b->kv[cls].page_bytes;
 }
 
-/* Describes how a layer of such heads lies in its part of a page. */
+/* Returns the layout of a layer with heads @h in its part of a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
     size_t key = kv_bytes(b->kv_type.k, h->dim), value = kv_bytes(b->kv_type.v, h->dim);
 
@@ -143,20 +143,20 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
 const uint64_t *experts_picks(const struct be *b);
 /* Buffers for a mixture of experts; 0 at once when the model has none. Returns 0 or -ENOMEM. */
 int experts_open(struct be *b);
-/* Room for tiles of this kind and width. */
+/* Makes room for tiles of this kind and width. */
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 
 /* y of the pairs of a device's rows: host_experts_ops.run. The op's norm is that of the rows. */
 void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, float *y);
 
-/* Scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
+/* Allocates the scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
 int attend_open(struct be *b, uint32_t max_context);
 /* ACT_O = attention of ACT_Q to the pages of op->kv, whose keys and values of this step are
  * written. */
 void attend_run(struct step *s, const struct model_op *op);
 
-/* Rows of a step, done one by one by whichever thread is free. */
+/* Function for row @i of a step, called on any free thread. */
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
@@ -164,11 +164,11 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 int mla_open(struct be *b);
 /* Takes the matrices of all heads that @t holds. 0 or -errno. */
 int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err);
-/* Packs a matrix into panels, all threads at once, then gives the file's pages back. All of @m is
- * filled in but its bias. 0 or -errno. */
+/* Packs a matrix into panels, on all threads, and releases the file's pages. Fills in all of @m
+ * except its bias. 0 or -errno. */
 int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err);
 
-/* Cosines and sines of the position of a row of the step, in a set of rotary positions. */
+/* Returns cosines and sines of the position of a row of the step, in a set of rotary positions. */
 static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) {
     const struct rope_set *all = b->shape.rope;
 
@@ -187,19 +187,20 @@ int recurrent_open(struct be *b, uint32_t n_states);
 /* be_ops.host_state, be_ops.copy_state */
 void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
-/* Takes what a recurrent op has beside its norm. 0 or -ENOMEM. */
+/* Loads the tensors of a recurrent op, except its norm. 0 or -ENOMEM. */
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op);
 
-/* Weight memory, aligned to 64, freed by close(); NULL. With b->keep.found what belongs there is in
- * it, and cannot be written to. */
+/* Allocates weight memory, aligned to 64, which close() frees; NULL: out of memory. With
+ * b->keep.found it already contains the weights and cannot be written to. */
 void *be_take(struct be *b, size_t size);
-/* A tensor of one or two dimensions as floats there; NULL stays NULL. 0 or -ENOMEM. */
+/* Copies a tensor of one or two dimensions as floats to weight memory; NULL for NULL. 0 or
+ * -ENOMEM. */
 int be_vector(struct be *b, const struct tensor *t, float **out);
 
-/* A tensor of taps, [channels][kernel], as the kernels read them: [kernel][@n channels]. 0 or
- * -ENOMEM. */
+/* Loads a tensor of taps, [channels][kernel], in the order of the kernels: [kernel][@n channels]. 0
+ * or -ENOMEM. */
 int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *op, uint32_t n);
-/* Returns the values of state @state that are not those of layers. */
+/* Returns the values of state @state behind those of the layers. */
 float *recurrent_more(const struct be *b, uint32_t state);
 
 /* Buffers for a block drafter; 0 at once when the model has none. Returns 0 or -ENOMEM. */
@@ -227,25 +228,25 @@ void *be_map(struct be *b, size_t size);
 float *be_rows(struct be *b, size_t width);
 /* Returns zeroed memory of malloc() for @n items of @size bytes until be_release(). */
 void *be_alloc(struct be *b, size_t n, size_t size);
-/* Gives back all memory of these functions. */
+/* Frees all memory of these functions. */
 void be_release(struct be *b);
-/* Replaces *@acts, of *@have bytes, by zeroed memory of @size bytes where that is more. 0 or
+/* Replaces *@acts, of *@have bytes, by zeroed memory of @size bytes if that is larger. 0 or
  * -ENOMEM. */
 int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
-/* The step as be_ops has it. None of these fails: all memory is there. */
+/* Functions of be_ops for a step. None of them fails, because all memory is allocated. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int ops_embed(struct step *s, const struct model_op *op);
 int ops_deep(struct step *s, const struct model_op *op);
 int ops_layer_input(struct step *s, const struct model_op *op);
-/* A product of the rows of @in by matrices [first, first + n_mats) of @w, which have the same
- * n_in, ready but for mode and output: the rows are normed, where @w has a norm, and rounded into
- * tiles here. */
+/* Prepares a product of the rows of @in by matrices [first, first + n_mats) of @w, which have the
+ * same n_in; mode and output are left to set. Norms the rows, if @w has a norm, and rounds them
+ * into tiles. */
 struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
                           enum act_role in);
 /* Prepares the first matrix for the rows whose logits are wanted. */
 struct matmul ops_prepare_wanted(struct step *s, const struct weights *w);
-/* Prepares like ops_prepare(), for rows that lie at @in, @stride floats apart. */
+/* Prepares like ops_prepare(), for rows at @in, @stride floats apart. */
 struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
                                uint32_t n_mats, const float *in, size_t stride);
 /* Prepares the first matrix for the one row @in. */

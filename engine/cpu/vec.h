@@ -83,14 +83,14 @@
     } while (0)
 #endif
 
-/* Activations of up to eight rows, from some block on. */
+/* Activations of up to eight rows, from one block on. */
 struct cols {
     const uint8_t *q;    /* int8, or floats */
     const uint8_t *sums; /* numbers of 4 bytes */
     size_t row;
 };
 
-/* Number @i of four bytes of column @c; columns lie @row bytes apart. */
+/* Returns number @i of four bytes of column @c; columns are @row bytes apart. */
 INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     int32_t v;
 
@@ -98,7 +98,7 @@ INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
-/* Number @i of column @c as a float; columns lie @row bytes apart. */
+/* Returns number @i of column @c as a float; columns are @row bytes apart. */
 INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     float v;
 
@@ -106,25 +106,25 @@ INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
-/* 2 x modulo 2^32: columns of a tile that no row fills have anything there. */
+/* Returns 2 x modulo 2^32, because unused columns of a tile may contain any value. */
 INLINE int32_t twice(int32_t x) {
     return (int32_t)(2u * (uint32_t)x);
 }
 
-/* Weights are read once, as one stream, which the kernels prefetch this far ahead: without it a
- * single core got a third of the bandwidth it can have (docs/design/cpu-kernels.md). The panels of
- * a matrix lie one behind the other, so it reaches into the next one; past the end of the last
- * nothing happens. */
+/* Distance in bytes by which the kernels prefetch weights, which are read once as one stream:
+ * without it a single core gets a third of the possible bandwidth (docs/design/cpu-kernels.md). The
+ * panels of a matrix are contiguous, so the prefetch reaches into the next one; past the end of the
+ * last panel it has no effect. */
 enum { VEC_AHEAD = 12 * 1024 };
 
-/* The nearest integer of |x| < 2^22, ties to even. */
+/* Returns the nearest integer of |x| < 2^22, ties to even. */
 INLINE vf vf_round(vf x) {
     vf magic = vf_set1(12582912.0f);
 
     return vf_sub(vf_add(x, magic), magic);
 }
 
-/* mx_expf() in every lane; 0 for what is not a number. */
+/* Computes mx_expf() in every lane; 0 for NaN. */
 INLINE vf vf_exp(vf x) {
     vf lowest = vf_set1(-87.0f), y = vf_min(vf_max(x, lowest), vf_set1(88.0f));
     vf magic = vf_set1(12582912.0f);
@@ -142,7 +142,7 @@ INLINE vf vf_exp(vf x) {
     return vf_keep_above(vf_mul(p, vf_exp2i(n)), x, lowest);
 }
 
-/* mx_soft_cap() in every lane. */
+/* Computes mx_soft_cap() in every lane. */
 INLINE vf vf_soft_cap(vf x, float cap) {
     vf e = vf_exp(vf_mul(vf_set1(2.0f / cap), x)), one = vf_set1(1.0f);
 
