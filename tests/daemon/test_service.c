@@ -1,0 +1,324 @@
+/* The protocol of the service manager, which the test plays. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "daemon/front/service.h"
+
+#define FIRST_FD 3 /* of those that a service manager passes */
+
+/* A socket of @type bound to @path, for listening with @backlog > 0. */
+static int bound(const char *path, int type, int backlog) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    if (backlog)
+        cr_assert_eq(listen(fd, backlog), 0);
+    return fd;
+}
+
+Test(service, a_socket_needs_a_folder_and_no_file_in_its_place) {
+    char folder[] = "/tmp/weft-service-XXXXXX", path[80], file[80];
+    struct err err = {0};
+
+    cr_assert(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof(path), "%s/none/a.sock", folder);
+    cr_expect_eq(service_check_path("listen", path, &err), -EINVAL);
+    cr_expect(strstr(err.message, "listen: /tmp/weft-service-") == err.message, "%s", err.message);
+    cr_expect(strstr(err.message, "/none does not exist") != NULL, "%s", err.message);
+    cr_expect_eq(err.status, 0);
+    cr_expect_str_eq(err.param, "listen");
+    snprintf(path, sizeof(path), "%s/a.sock", folder);
+    cr_expect_eq(service_check_path("listen", path, &err), 0);
+    cr_expect_eq(service_check_path("listen", "/weft-none.sock", &err), 0);
+    cr_expect_eq(service_check_path("listen", "weft-none.sock", &err), 0);
+    close(bound(path, SOCK_STREAM, 0));
+    cr_expect_eq(service_check_path("listen", path, &err), 0, "of a process that has ended");
+    unlink(path);
+    snprintf(file, sizeof(file), "%s/file", folder);
+    close(open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    err = (struct err){0};
+    cr_expect_eq(service_check_path("admin-socket", file, &err), -EINVAL);
+    cr_expect(strstr(err.message, "/file: exists and is not a socket") != NULL, "%s", err.message);
+    cr_expect_str_eq(err.param, "admin-socket");
+    cr_expect_eq(err.status, 0);
+    unlink(file);
+    rmdir(folder);
+}
+
+#ifdef HAVE_SYSTEMD
+
+/* ---- what is passed ---- */
+
+/* Passes @n copies of @fd under @names, and all of @more behind them; calls service_inherited() in
+ * a child, which writes what it got to *@out. Returns what the call returned. */
+struct got {
+    int r;
+    struct service_fd fds[SERVICE_FDS_MAX];
+    struct err err;
+    bool again; /* the variables were still there */
+};
+
+static void inherit(const char *names, const int *fds, int n, struct got *out) {
+    char number[20], pid[20];
+    int pair[2], status;
+
+    cr_assert_eq(pipe(pair), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        static struct got got;
+        int top = FIRST_FD + n + 10, here = fcntl(pair[1], F_DUPFD, top);
+
+        for (int i = 0; i < n; i++) /* out of the way of the numbers they get */
+            dup2(fcntl(fds[i], F_DUPFD, top + n), top + n + i + 1);
+        for (int i = 0; i < n; i++)
+            dup2(top + n + i + 1, FIRST_FD + i);
+        snprintf(number, sizeof(number), "%d", n);
+        snprintf(pid, sizeof(pid), "%d", (int)getpid());
+        setenv("LISTEN_FDS", number, 1);
+        setenv("LISTEN_PID", pid, 1);
+        setenv("LISTEN_FDNAMES", names, 1);
+        got.r = service_inherited(got.fds, &got.err);
+        got.again = getenv("LISTEN_FDS") != NULL;
+        for (const char *at = (const char *)&got, *end = at + sizeof(got); at < end;)
+            at += write(here, at, (size_t)(end - at));
+        _exit(0);
+    }
+    close(pair[1]);
+    char *at = (char *)out;
+    size_t left = sizeof(*out);
+    for (ssize_t k; left > 0 && (k = read(pair[0], at, left)) > 0; at += k)
+        left -= (size_t)k;
+    cr_assert_eq(left, 0);
+    close(pair[0]);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+}
+
+/* Listening, not listening, of datagrams. */
+static void sockets(int fds[3]) {
+    char folder[] = "/tmp/weft-service-XXXXXX", path[80];
+
+    cr_assert(mkdtemp(folder) != NULL);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof(path), "%s/%d", folder, i);
+        fds[i] = bound(path, i == 2 ? SOCK_DGRAM : SOCK_STREAM, i == 0);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+Test(service, what_is_passed_is_sorted_by_its_name) {
+    static struct got g;
+    int s[3], fds[4];
+
+    sockets(s);
+    fds[0] = fds[1] = fds[2] = s[0];
+    fds[3] = s[1]; /* kept: not a socket that listens */
+    inherit("http:admin:adminx:" KEPT_PREFIX "12", fds, 4, &g);
+    cr_assert_eq(g.r, 4, "%s", g.err.message);
+    for (int i = 0; i < 4; i++) {
+        cr_expect_eq(g.fds[i].fd, FIRST_FD + i);
+        cr_expect_eq(g.fds[i].admin, i == 1);
+        cr_expect_eq(g.fds[i].kept, i == 3);
+        cr_expect(g.fds[i].address == NULL);
+    }
+    cr_expect_str_eq(g.fds[2].name, "adminx");
+    cr_expect_str_eq(g.fds[3].name, KEPT_PREFIX "12");
+    cr_expect_not(g.again, "a worker does not take them for its own");
+    cr_expect_eq(service_inherited(g.fds, &g.err), 0, "no service manager");
+    for (int i = 0; i < 3; i++)
+        close(s[i]);
+}
+
+Test(service, what_cannot_be_used_is_refused) {
+    static const char text[] =
+        "descriptor 4 (web) of the service manager is not a listening stream socket: a socket "
+        "unit needs ListenStream= and Accept=no";
+    static struct got g;
+    int s[3], fds[SERVICE_FDS_MAX + 1];
+
+    sockets(s);
+    for (int i = 1; i < 3; i++) {
+        fds[0] = s[0];
+        fds[1] = s[i];
+        inherit("http:web", fds, 2, &g);
+        cr_expect_eq(g.r, -EINVAL);
+        cr_expect_str_eq(g.err.message, text);
+        cr_expect_eq(g.err.status, 0);
+    }
+    inherit("", fds, 0, &g);
+    cr_expect_eq(g.r, -EINVAL);
+    cr_expect_str_eq(g.err.message,
+                     "LISTEN_FDS and LISTEN_FDNAMES tell of no descriptors: Invalid argument");
+    cr_expect_eq(g.err.status, 0);
+    for (int i = 0; i <= SERVICE_FDS_MAX; i++)
+        fds[i] = s[0];
+    char names[3 * SERVICE_FDS_MAX + 3];
+    for (int i = 0; i <= SERVICE_FDS_MAX; i++)
+        memcpy(names + (size_t)2 * i, "a:", 3);
+    names[2 * SERVICE_FDS_MAX + 1] = 0;
+    inherit(names, fds, SERVICE_FDS_MAX + 1, &g);
+    cr_expect_eq(g.r, -EINVAL);
+    cr_expect_str_eq(g.err.message, "more than 80 descriptors were passed");
+    names[2 * SERVICE_FDS_MAX - 1] = 0;
+    inherit(names, fds, SERVICE_FDS_MAX, &g);
+    cr_expect_eq(g.r, SERVICE_FDS_MAX, "%s", g.err.message);
+    for (int i = 0; i < 3; i++)
+        close(s[i]);
+}
+
+/* ---- what is told ---- */
+
+static int manager; /* what it hears */
+static char manager_path[80];
+
+static void listen_to_service(void) {
+    snprintf(manager_path, sizeof(manager_path), "/tmp/weft-service-%d.sock", (int)getpid());
+    unlink(manager_path);
+    manager = bound(manager_path, SOCK_DGRAM, 0);
+    setenv("NOTIFY_SOCKET", manager_path, 1);
+}
+
+static void stop_listening(void) {
+    unsetenv("NOTIFY_SOCKET");
+    close(manager);
+    unlink(manager_path);
+}
+
+/* The next message, or "", and the number of files with it. */
+static const char *told(int *n_files) {
+    static char text[1000];
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    struct iovec part = {text, sizeof(text) - 1};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(manager, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    *n_files = 0;
+    for (struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL; c; c = CMSG_NXTHDR(&m, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t k = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < k; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+            close(fd);
+        }
+        *n_files = (int)k;
+    }
+    text[MAX(n, 0)] = 0;
+    return text;
+}
+
+static void expect_told(const char *text, int files) {
+    int n;
+
+    cr_expect_str_eq(told(&n), text);
+    cr_expect_eq(n, files, "%s", text);
+}
+
+Test(service, the_manager_is_told) {
+    long long usec, before = clock_now(clock_monotonic()) / 1000;
+    int n;
+
+    listen_to_service();
+    service_ready();
+    expect_told("READY=1", 0);
+    service_stopping();
+    expect_told("STOPPING=1", 0);
+    service_status("2 models");
+    expect_told("STATUS=2 models", 0);
+    service_keep(manager, KEPT_PREFIX "7");
+    expect_told("FDSTORE=1\nFDNAME=" KEPT_PREFIX "7\nFDPOLL=0", 1);
+    service_forget(KEPT_PREFIX "7");
+    expect_told("FDSTOREREMOVE=1\nFDNAME=" KEPT_PREFIX "7", 0);
+    service_reloading();
+    cr_assert_eq(sscanf(told(&n), "RELOADING=1\nMONOTONIC_USEC=%lld", &usec), 1);
+    cr_expect(usec >= before && usec <= clock_now(clock_monotonic()) / 1000, "%lld", usec);
+    stop_listening();
+}
+
+Test(service, only_the_main_process_says_anything) {
+    char main_pid[40];
+
+    listen_to_service();
+    service_hold();
+    service_ready();
+    service_status("a");
+    service_keep(manager, KEPT_PREFIX "7");
+    expect_told("", 0);
+    service_release();
+    service_ready();
+    expect_told("READY=1", 0);
+    snprintf(main_pid, sizeof(main_pid), "MAINPID=%d", (int)getpid());
+    service_hand_over(getpid());
+    service_ready();
+    expect_told(main_pid, 0);
+    expect_told("", 0);
+    service_release();
+    stop_listening();
+}
+
+/* Pings that have come since @begin_ns; the loop runs until there are @most of them or ten seconds
+ * have passed. */
+static int pings(uv_loop_t *loop, int most) {
+    int64_t begin_ns = clock_now(clock_monotonic());
+    int n = 0, files;
+
+    while (n < most && clock_now(clock_monotonic()) - begin_ns < 10000000000) {
+        uv_run(loop, UV_RUN_NOWAIT);
+        n += strcmp(told(&files), "WATCHDOG=1") == 0;
+        usleep(1000);
+    }
+    return n;
+}
+
+Test(service, the_watchdog_hears_of_the_loop_in_half_its_time) {
+    uv_loop_t loop;
+    uv_timer_t other;
+
+    listen_to_service();
+    uv_loop_init(&loop);
+    uv_timer_init(&loop, &other); /* keeps the loop alive */
+    uv_timer_start(&other, (uv_timer_cb)abort, 100000, 0);
+    unsetenv("WATCHDOG_USEC");
+    service_watchdog_start(&loop);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    expect_told("", 0);
+    service_watchdog_stop();
+    setenv("WATCHDOG_USEC", "200000", 1);
+    service_watchdog_start(&loop);
+    cr_expect_eq(pings(&loop, 1), 1, "the first one comes at once");
+    int64_t begin_ns = clock_now(clock_monotonic());
+    cr_expect_eq(pings(&loop, 3), 3);
+    int64_t ms = (clock_now(clock_monotonic()) - begin_ns) / 1000000;
+    cr_expect_geq(ms, 250);
+    cr_expect_lt(ms, 5000);
+    uv_close((uv_handle_t *)&other, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT); /* the watchdog alone does not keep it */
+    service_watchdog_stop();
+    service_watchdog_stop();
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_expect_eq(uv_loop_close(&loop), 0);
+    unsetenv("WATCHDOG_USEC");
+    stop_listening();
+}
+
+#endif
