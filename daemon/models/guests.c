@@ -94,7 +94,7 @@ static int cancel(struct guests *g, const struct chan_frame *f) {
     return r;
 }
 
-/* worker_chan_opts.frame. */
+/* worker_chan_opts.frame: none has parts. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct guests *g = ctx;
     int r = -EPROTO;
@@ -119,11 +119,6 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     return false;
 }
 
-/* worker_chan_opts.part: no frame has any. */
-static bool no_part(void *ctx) {
-    return false;
-}
-
 static void on_ended(void *ctx) {
     guests_close(ctx);
 }
@@ -134,7 +129,6 @@ int guests_new(struct guests **out, const struct guests_opts *o, int fd) {
                                        .clock = o->clock,
                                        .ctx = g,
                                        .frame = on_frame,
-                                       .part = no_part,
                                        .ended = on_ended};
 
     if (!g) {

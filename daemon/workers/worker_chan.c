@@ -97,7 +97,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 }
 
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts) {
-    assert(!c->open && opts->frame && opts->part);
+    assert(!c->open && opts->frame);
     *c = (struct worker_chan){.opts = *opts, .open = true};
     chan_init(&c->chan, fd, MSG_MAX_FRAME, MSG_MAX_QUEUED);
     uv_poll_init(opts->loop, &c->poll, fd);

@@ -23,7 +23,8 @@ struct worker_chan_opts {
     /* Takes a frame. Returns true if it has parts; its data then stays valid until part() returns
      * false. Either function may close the channel. */
     bool (*frame)(void *ctx, const struct chan_frame *f);
-    /* Takes the next part of the last frame. Returns false if there is none. */
+    /* Takes the next part of the last frame. Returns false if there is none. NULL: no frame has
+     * parts. */
     bool (*part)(void *ctx);
     /* Called once when the channel has ended in both directions; may close the channel. NULL: the
      * owner notices the end by other means. */

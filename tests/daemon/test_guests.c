@@ -317,6 +317,7 @@ Test(guests, pictures_are_asked_for) {
     api_on_need_picture(s.w.port.model, &need_again);
     world_turns(&s.w, 3);
     cr_assert_eq(heard(&s, &f), MSG_NEED_PICTURE);
+    cr_expect_eq(msg_need_picture_parse(f.data, f.len, &need), 0);
     part = (struct msg_picture){.id = 5, .total = 12, .rgb = {"abcde", 5}};
     for (int i = 0; i < 2; i++) { /* the second time it is not the next part */
         buf_clear(&b);
