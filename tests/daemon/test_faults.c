@@ -86,3 +86,38 @@ Test(faults, the_log_says_why_a_recording_was_not_written) {
     close(fd);
     fclose(log);
 }
+
+Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
+    char dir[] = "/tmp/weft-faults-XXXXXX", path[300], file[64], link[64], text[64] = "";
+    struct buf record = {.max = 64};
+
+    cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
+    unsetenv("STATE_DIRECTORY");
+    faults_write(&record, "", 1, path, sizeof(path));
+    cr_expect_str_eq(path, "", "there is no folder");
+    setenv("STATE_DIRECTORY", "", 1);
+    faults_write(&record, "", 1, path, sizeof(path));
+    cr_expect_str_eq(path, "");
+    setenv("STATE_DIRECTORY", dir, 1);
+    faults_write(&record, "", 11, path, sizeof(path));
+    snprintf(file, sizeof(file), "%s/fault-3.flight", dir);
+    cr_expect_str_eq(path, file, "eight are kept");
+    FILE *f = fopen(file, "re");
+    cr_assert(f != NULL);
+    cr_expect_eq(fread(text, 1, sizeof(text), f), 11);
+    cr_expect_str_eq(text, "a recording");
+    fclose(f);
+    setenv("STATE_DIRECTORY", "/nonexistent", 1);
+    faults_write(&record, dir, 8, path, sizeof(path));
+    snprintf(link, sizeof(link), "%s/fault-0.flight", dir);
+    cr_expect_str_eq(path, link, "the folder that is named comes first");
+    unlink(link);
+    cr_assert_eq(symlink(file, link), 0);
+    buf_clear(&record);
+    faults_write(&record, dir, 0, path, sizeof(path));
+    cr_expect_str_eq(path, "", "a link is not followed");
+    cr_expect(unlink(link) == 0 && truncate(file, 11) == 0 && unlink(file) == 0);
+    unsetenv("STATE_DIRECTORY");
+    rmdir(dir);
+    buf_deinit(&record);
+}
