@@ -125,11 +125,8 @@ static void on_ended(void *ctx) {
 
 int guests_new(struct guests **out, const struct guests_opts *o, int fd) {
     struct guests *g = calloc(1, sizeof(*g));
-    const struct worker_chan_opts c = {.loop = o->loop,
-                                       .clock = o->clock,
-                                       .ctx = g,
-                                       .frame = on_frame,
-                                       .ended = on_ended};
+    const struct worker_chan_opts c = {
+        .loop = o->loop, .clock = o->clock, .ctx = g, .frame = on_frame, .ended = on_ended};
 
     if (!g) {
         close(fd);
