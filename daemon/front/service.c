@@ -44,12 +44,12 @@ static bool is_listening(int fd) {
            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
 }
 
-/* Finds the purpose of @fd by its @name. -EINVAL with @err: the descriptor cannot be used. */
-static int sort(struct service_fd *out, int fd, const char *name, struct err *err) {
-    const char *address = strchr(name, '=');
-
-    *out = (struct service_fd){.fd = fd, .address = address ? address + 1 : NULL};
-    snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - name) : 39, name);
+/* Finds the purpose of @fd by its @name, of which @address is the part behind a '='; NULL: it has
+ * none. -EINVAL with @err: the descriptor cannot be used. */
+static int sort(struct service_fd *out, int fd, const char *name, const char *address,
+                struct err *err) {
+    *out = (struct service_fd){.fd = fd, .address = address};
+    snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - 1 - name) : 39, name);
     out->admin = strcmp(out->name, "admin") == 0;
     out->kept = strncmp(name, KEPT_PREFIX, strlen(KEPT_PREFIX)) == 0;
     if (out->kept || is_listening(fd))
@@ -74,8 +74,11 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
         return from_manager(fds, err);
     if (n > SERVICE_FDS_MAX)
         return too_many(err);
-    for (int i = 0; i < n; i++)
-        TRY(sort(&fds[i], of_old[i], names[i], err));
+    for (int i = 0; i < n; i++) {
+        const char *equals = strchr(names[i], '=');
+
+        TRY(sort(&fds[i], of_old[i], names[i], equals ? equals + 1 : NULL, err));
+    }
     return n;
 }
 
@@ -122,8 +125,9 @@ static int from_manager(struct service_fd fds[SERVICE_FDS_MAX], struct err *err)
     if (n > SERVICE_FDS_MAX)
         result = too_many(err);
     for (int i = 0; i < n && result >= 0; i++)
-        result =
-            sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "", err) < 0 ? -EINVAL : n;
+        result = sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "", NULL, err) < 0
+                     ? -EINVAL
+                     : n;
     for (int i = 0; names && names[i]; i++)
         free(names[i]);
     free(names);

@@ -120,21 +120,22 @@ static void sockets(int fds[3]) {
 
 Test(service, what_is_passed_is_sorted_by_its_name) {
     static struct got g;
-    int s[3], fds[4];
+    int s[3], fds[5];
 
     sockets(s);
-    fds[0] = fds[1] = fds[2] = s[0];
+    fds[0] = fds[1] = fds[2] = fds[4] = s[0];
     fds[3] = s[1]; /* kept: not a socket that listens */
-    inherit("http:admin:adminx:" KEPT_PREFIX "12", fds, 4, &g);
-    cr_assert_eq(g.r, 4, "%s", g.err.message);
-    for (int i = 0; i < 4; i++) {
+    inherit("http:admin:adminx:" KEPT_PREFIX "12:admin=/a", fds, 5, &g);
+    cr_assert_eq(g.r, 5, "%s", g.err.message);
+    for (int i = 0; i < 5; i++) {
         cr_expect_eq(g.fds[i].fd, FIRST_FD + i);
         cr_expect_eq(g.fds[i].admin, i == 1);
         cr_expect_eq(g.fds[i].kept, i == 3);
-        cr_expect(g.fds[i].address == NULL);
+        cr_expect(g.fds[i].address == NULL, "no daemon bound it");
     }
     cr_expect_str_eq(g.fds[2].name, "adminx");
     cr_expect_str_eq(g.fds[3].name, KEPT_PREFIX "12");
+    cr_expect_str_eq(g.fds[4].name, "admin=/a");
     cr_expect_not(g.again, "a worker does not take them for its own");
     cr_expect_eq(service_inherited(g.fds, &g.err), 0, "no service manager");
     for (int i = 0; i < 3; i++)
@@ -171,6 +172,7 @@ Test(service, what_cannot_be_used_is_refused) {
     inherit(names, fds, SERVICE_FDS_MAX + 1, &g);
     cr_expect_eq(g.r, -EINVAL);
     cr_expect_str_eq(g.err.message, "more than 80 descriptors were passed");
+    cr_expect_eq(g.err.status, 0);
     names[2 * SERVICE_FDS_MAX - 1] = 0;
     inherit(names, fds, SERVICE_FDS_MAX, &g);
     cr_expect_eq(g.r, SERVICE_FDS_MAX, "%s", g.err.message);
