@@ -233,6 +233,22 @@ Test(grammar_forced, goes_as_far_as_there_is_no_choice) {
     expect_forced(s, "", -1);
 }
 
+Test(grammar_forced, ends_where_the_callers_room_ends) {
+    CLEANUP(grammar_freep) struct grammar *g = tool_calls();
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    char out[] = "------";
+    int32_t token;
+
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_assert_eq(grammar_accept(s, TEST_MARKER), 0);
+    cr_expect_eq(grammar_forced(s, (uint8_t *)out, 0, &token), 0);
+    cr_expect_str_eq(out, "------");
+    cr_expect_eq(grammar_forced(s, (uint8_t *)out, 4, &token), 4);
+    cr_expect_str_eq(out, "\n{\"n--");
+    cr_expect_eq(token, -1);
+    expect_forced(s, "\n{\"name\": \"get_", -1);
+}
+
 Test(grammar_builder, repeats_with_separators_and_limits) {
     CLEANUP(grammar_freep) struct grammar *g = tool_calls();
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
