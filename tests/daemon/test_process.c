@@ -1,0 +1,130 @@
+/* What a process of the daemon does at its beginning, and the lines of its audit log. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/err.h"
+#include "daemon/front/audit.h"
+#include "daemon/front/process.h"
+
+Test(process, a_flag_is_taken_from_the_arguments) {
+    char *argv[] = {"--worker", "a", "--worker", "b", "--worker", NULL};
+    int argc = 5;
+
+    cr_expect_not(process_take_flag(&argc, argv, "--work"));
+    cr_expect_eq(argc, 5);
+    cr_expect(process_take_flag(&argc, argv, "--worker"));
+    cr_expect_eq(argc, 4);
+    cr_expect_str_eq(argv[0], "--worker", "the program's name is no flag");
+    cr_expect_str_eq(argv[1], "a");
+    cr_expect_str_eq(argv[2], "b");
+    cr_expect_str_eq(argv[3], "--worker");
+    cr_expect(argv[4] == NULL);
+    cr_expect(process_take_flag(&argc, argv, "--worker"));
+    cr_expect(argc == 3 && argv[3] == NULL);
+    cr_expect_not(process_take_flag(&argc, argv, "--worker"));
+    cr_expect_eq(argc, 3);
+}
+
+/* The hard limit stays, so that an operator can allow a core; a limit of 0 would not keep Linux from
+ * giving it to a program. */
+Test(process, no_core_is_written) {
+    struct rlimit core;
+
+    cr_assert_eq(getrlimit(RLIMIT_CORE, &core), 0);
+    rlim_t most = core.rlim_max;
+    core.rlim_cur = most;
+    cr_assert_eq(setrlimit(RLIMIT_CORE, &core), 0);
+    process_forbid_cores();
+    cr_assert_eq(getrlimit(RLIMIT_CORE, &core), 0);
+    cr_expect_eq(core.rlim_cur, most > 1 ? 1 : most);
+    cr_expect_eq(core.rlim_max, most);
+    core.rlim_cur = core.rlim_max = 0;
+    cr_assert_eq(setrlimit(RLIMIT_CORE, &core), 0);
+    process_forbid_cores();
+    cr_assert_eq(getrlimit(RLIMIT_CORE, &core), 0);
+    cr_expect_eq(core.rlim_cur, 0);
+}
+
+Test(process, the_pool_of_threads_has_the_size_that_was_made_ready) {
+    uv_loop_t loop;
+
+    uv_loop_init(&loop);
+    cr_expect_eq(process_make_ready(&loop), 0);
+    cr_expect_str_eq(getenv("UV_THREADPOOL_SIZE"), "4");
+    cr_expect_eq(uv_loop_close(&loop), 0);
+}
+
+/* ---- the audit log ---- */
+
+static char line[1000];
+static int saved;
+static FILE *log_file;
+
+static void listen_to_log(void) {
+    log_file = tmpfile();
+    saved = dup(STDERR_FILENO);
+    cr_assert(log_file && dup2(fileno(log_file), STDERR_FILENO) >= 0);
+}
+
+/* The line that was written since listen_to_log(), from its event on; "" if there is none. */
+static const char *logged(const char *event) {
+    *line = 0;
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(log_file);
+    char *got = fgets(line, sizeof(line), log_file);
+    fclose(log_file);
+    line[strcspn(line, "\n")] = 0;
+    got = got ? strstr(line, event) : NULL;
+    return got ? got : line;
+}
+
+Test(audit, who_did_what_and_how_it_ended) {
+    struct err err = {0};
+
+    listen_to_log();
+    cr_expect_eq(audit_admin("uid=7", "swap", "a b", "/c", 0, &err), 0);
+    cr_expect_str_eq(logged("audit"), "audit action=swap target=\"a b\" detail=\"/c\" by=admin "
+                                      "client=uid=7 result=accepted reason=\"\"");
+    err_set(&err, 409, NULL, "it is busy");
+    listen_to_log();
+    cr_expect_eq(audit_admin("uid=7", "unload", NULL, NULL, -EINVAL, &err), -EINVAL);
+    cr_expect_str_eq(logged("audit"), "audit action=unload target=\"\" detail=\"\" by=admin "
+                                      "client=uid=7 result=refused reason=\"it is busy\"");
+    err = (struct err){0};
+    listen_to_log();
+    cr_expect_eq(audit_admin("uid=7", "unload", NULL, NULL, -ENOMEM, &err), -ENOMEM);
+    cr_expect(strstr(logged("audit"), "refused reason=\"Cannot allocate memory\""), "%s", line);
+    listen_to_log();
+    audit_signal("reload");
+    cr_expect_str_eq(logged("audit"), "audit action=reload by=signal result=accepted");
+}
+
+Test(audit, keys_that_every_user_can_read_are_told_of) {
+    char path[] = "/tmp/weft-keys-XXXXXX";
+    int fd = mkstemp(path);
+
+    cr_assert_geq(fd, 0);
+    fchmod(fd, 0664);
+    listen_to_log();
+    audit_key_file(path);
+    cr_expect(strstr(logged("keys_readable"), "mode=0664 reason=\"every user can read it"), "%s",
+              line);
+    fchmod(fd, 0660);
+    listen_to_log();
+    audit_key_file(path);
+    cr_expect_str_eq(logged("keys_readable"), "");
+    unlink(path);
+    close(fd);
+    listen_to_log();
+    audit_key_file(path);
+    audit_key_file("");
+    cr_expect_str_eq(logged("keys_readable"), "");
+}
