@@ -42,7 +42,7 @@ const struct launch_client launch_clients[] = {
         .n_first = 12000,
         .env = {"ANTHROPIC_BASE_URL={url}", "ANTHROPIC_AUTH_TOKEN={key}", "ANTHROPIC_MODEL={model}",
                 "ANTHROPIC_SMALL_FAST_MODEL={model}", "ANTHROPIC_DEFAULT_HAIKU_MODEL={model}",
-                "CLAUDE_CODE_AUTO_COMPACT_WINDOW={context}",
+                "CLAUDE_CODE_AUTO_COMPACT_WINDOW={window}",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", NULL},
         .file = ".claude/settings.json",
         .fragment = "{\"env\": {\"ANTHROPIC_BASE_URL\": \"{url}\", \"ANTHROPIC_AUTH_TOKEN\": "
@@ -179,7 +179,8 @@ static char *filled(const char *text, const struct target *t) {
         bool plain;
     } places[] = {{"{url}", t->url, false},      {"{model}", t->model, false},
                   {"{key}", t->key, false},      {"{context}", t->context, true},
-                  {"{output}", t->output, true}, {"{limit}", t->limit, true}};
+                  {"{output}", t->output, true}, {"{limit}", t->limit, true},
+                  {"{window}", t->context, true}};
     bool json = strchr(text, '"') != NULL;
     struct buf b = {.max = 1 << 20};
     int r = 0;
@@ -205,8 +206,11 @@ static char *filled(const char *text, const struct target *t) {
     return b.data;
 }
 
-/* Returns whether @text can be filled in. */
+/* Returns whether @text can be filled in. {window}: a context that Claude Code takes as its window;
+ * it raises smaller ones to this size, with a warning. */
 static bool is_known(const char *text, const struct target *t) {
+    if (strstr(text, "{window}"))
+        return t->n_context >= 100000;
     return *t->context || !strstr(text, "{context}");
 }
 

@@ -98,7 +98,7 @@ def test_the_model_is_the_first_that_is_served():
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b'{"data": [{"id": "first", "max_model_len": 4096}, {"id": "second", "max_model_len": 65536},'
-                             b' {"id": "third", "max_model_len": 65536, "images": {"max_images": 256}}]}')
+                             b' {"id": "third", "max_model_len": 131072, "images": {"max_images": 256}}]}')
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -113,7 +113,8 @@ def test_the_model_is_the_first_that_is_served():
     assert r.returncode == 0 and not r.stderr, r
     assert launch("claude", "--url", url, "--model", "third").stderr == "weftctl: third reads pictures\n"
     env = started("claude", "--anyway", WEFT_URL=url)[1]
-    assert (env["ANTHROPIC_MODEL"], env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"]) == ("first", "4096")
+    assert env["ANTHROPIC_MODEL"] == "first" and "CLAUDE_CODE_AUTO_COMPACT_WINDOW" not in env
+    assert started("claude", "--url", url, "--model", "third")[1]["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "131072"
     assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
     config = json.loads(started("opencode", "--url", url, "--model", "second")[1]["OPENCODE_CONFIG_CONTENT"])
     assert config["provider"]["weft"]["models"] == {"second": {"name": "second", "limit": {"context": 65536, "output": 8192}}}
