@@ -59,11 +59,12 @@ const struct launch_client launch_clients[] = {
                  "model_providers.weft={name=\"weft\", base_url=\"{url}/v1\", "
                  "wire_api=\"responses\", env_key=\"WEFT_API_KEY\"}",
                  "--config=model_context_window={context}", NULL},
-        .file = ".codex/config.toml",
-        .appended = "\n[model_providers.weft]\nname = \"weft\"\nbase_url = \"{url}/v1\"\n"
-                    "wire_api = \"responses\"\n\n[profiles.weft]\nmodel = \"{model}\"\n"
-                    "model_provider = \"weft\"\n",
-        .mark = "[model_providers.weft]",
+        .file = ".codex/weft.config.toml",
+        .appended = "model = \"{model}\"\nmodel_provider = \"weft\"\n{limit}"
+                    "\n[model_providers.weft]\nname = \"weft\"\nbase_url = \"{url}/v1\"\n"
+                    "wire_api = \"responses\"\n",
+        .limit = "model_context_window = {context}\n",
+        .mark = "[", /* what follows a table belongs to it */
         .note = "start it with: codex --profile weft",
     },
     {
@@ -310,6 +311,13 @@ static int start(const struct launch_client *c, const struct target *t, char **m
                     errno == ENOENT ? ": it is not installed" : "");
 }
 
+/* Refuses to change @path, and prints the lines to add as they are: cli_fail() escapes line ends. */
+static int by_hand(const char *path, const char *why, const char *text) {
+    cli_fail("%s: %s; add this by hand:", path, why);
+    fprintf(stderr, "%s%s", text, text[strlen(text) - 1] == '\n' ? "" : "\n");
+    return CLI_FAILED;
+}
+
 /* The text that @path becomes; the caller's. An exit code. */
 static int change(const struct launch_client *c, const struct target *t, const char *path,
                   char **out, size_t *len) {
@@ -324,16 +332,14 @@ static int change(const struct launch_client *c, const struct target *t, const c
     if (c->fragment) {
         r = launch_file_merge(path, text, out, len);
         if (r == -EBADMSG)
-            return cli_fail("%s: is not plain JSON; add this by hand:\n%s", path, text);
+            return by_hand(path, "is not plain JSON", text);
         return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
     }
     r = cli_read_file(path, 1 << 20, &old, &n);
     if (r < 0 && r != -ENOENT)
         return cli_fail("%s: %s", path, strerror(-r));
     if (n && strstr(old, c->mark))
-        return cli_fail("%s: already has %s (--undo removes it if weftctl added it); add this by "
-                        "hand:\n%s",
-                        path, c->mark, text);
+        return by_hand(path, "has such settings (--undo removes them if weftctl added them)", text);
     *len = n + strlen(text);
     *out = malloc(*len + 1);
     if (!*out)

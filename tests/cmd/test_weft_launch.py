@@ -120,6 +120,9 @@ def test_the_model_is_the_first_that_is_served():
     assert config["provider"]["weft"]["models"] == {"second": {"name": "second", "limit": {"context": 65536, "output": 8192}}}
     assert started("copilot", "--url", url)[1]["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == "4096"
     fresh()
+    assert launch("codex", "--write", "--url", url, "--model", "second").returncode == 0
+    with open(os.path.join(HOME, ".codex/weft.config.toml")) as file:
+        assert "\nmodel_context_window = 65536\n\n[" in file.read()
     assert launch("openclaw", "--write", "--url", url).returncode == 0
     assert "openclaw sends about 14000 tokens first" in launch("openclaw", "--url", url).stderr
     assert launch("pi", "--write", "--url", url).returncode == 0
@@ -183,7 +186,7 @@ def test_a_file_is_changed_and_given_back():
         ("pi", ".pi/agent/models.json", '{"providers": {"other": {}}}'),
         ("openclaw", ".openclaw/openclaw.json", '{"models": {"providers": {"other": {}}}, "agents": {"defaults": {"workspace": "/w"}}}'),
         ("hermes", ".hermes/config.yaml", "model:\n  provider: nous\n  default: x"),
-        ("codex", ".codex/config.toml", 'model = "mine"\n[profiles.other]\nmodel = "o"\n'),
+        ("codex", ".codex/weft.config.toml", 'approval_policy = "never"\n'),
     ]
     for name, path, old in cases:
         for text in (None, old):
@@ -200,7 +203,8 @@ def test_a_file_is_changed_and_given_back():
                 new = file.read()
             if name == "codex":
                 assert new.startswith(text or "") and '[model_providers.weft]\nname = "weft"\nbase_url = "http://127.0.0.1:1/v1"' in new
-                assert not TOML or TOML.loads(new)["profiles"]["weft"] == {"model": "m", "model_provider": "weft"}
+                value = TOML and TOML.loads(new)
+                assert not TOML or (value["model"], value["model_provider"]) == ("m", "weft")
             elif name == "hermes":
                 own = 'custom_providers:\n  - name: weft\n    base_url: "http://127.0.0.1:1/v1"\n    api_key: "none"\n    model: "m"\n'
                 assert new == f"{text or ''}\n{own}"
@@ -223,6 +227,7 @@ def test_a_file_is_changed_and_given_back():
                 value = json.loads(new)
                 assert value["model"] == "weft/m" and (text is None or "other" in value["provider"])
             again = launch(name, "--write", *at)
+            assert "\\n" not in again.stderr, again
             assert again.returncode == 1 and "--undo" in again.stderr, again
             r = launch(name, "--undo")
             assert r.returncode == 0, r
