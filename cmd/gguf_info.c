@@ -23,6 +23,7 @@ static const char usage[] =
     "  --kv T[,T]         format of keys and values, or of each: f16, q8_0 or q4_0 (f16)\n"
     "  --devices LIST     size for these CUDA devices (as 0,1)\n"
     "  --fetch-experts    the device fetches experts that it has no room for\n"
+    "  --draft-model FILE serve it with this draft model or block, not the model's own\n"
     "  --projector FILE   serve it with this projector (mmproj)\n"
     "  --no-fit           print only the content of the file\n";
 
@@ -362,7 +363,7 @@ int gguf_cmd_info(int argc, char **argv) {
     struct machine machine = {0};
     struct model_fit fit;
     uint32_t context = 0;
-    char *projector = NULL, *kv = "f16";
+    char *projector = NULL, *drafter = NULL, *kv = "f16";
     const struct cli_option options[] = {
         {"json", CLI_TRUE, &json, 0, 0},
         {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
@@ -370,10 +371,11 @@ int gguf_cmd_info(int argc, char **argv) {
         {"kv", CLI_TEXT, &kv, 0, 0},
         {"devices", CLI_TEXT, &machine.devices, 0, 0},
         {"fetch-experts", CLI_TRUE, &machine.fetches_experts, 0, 0},
+        {"draft-model", CLI_TEXT, &drafter, 0, 0},
         {"projector", CLI_TEXT, &projector, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
     };
-    CLEANUP(gguf_freep) struct gguf *g = NULL, *sees = NULL;
+    CLEANUP(gguf_freep) struct gguf *g = NULL, *sees = NULL, *drafts = NULL;
     struct err err = {0};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 
@@ -388,7 +390,10 @@ int gguf_cmd_info(int argc, char **argv) {
         return cli_fail_err(argv[1], &err, r);
     if (projector && (r = gguf_open(&sees, projector, &err)) < 0)
         return cli_fail_err(projector, &err, r);
+    if (drafter && (r = gguf_open(&drafts, drafter, &err)) < 0)
+        return cli_fail_err(drafter, &err, r);
     machine.projector = sees;
+    machine.drafter = drafts;
     code = CLI_OK;
     no_fit |= is_projector(g);
     if (!no_fit)

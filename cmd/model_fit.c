@@ -22,12 +22,31 @@ static double rate(const struct engine_fit *e, const struct machine *m, uint64_t
     return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
 }
 
+/* Sizes the draft model as weftd opens it beside a model of the options @o. 0 or -errno. */
+static int fit_drafter(struct model_fit *out, const struct engine_opts *o,
+                       const struct gguf *file) {
+    struct engine_opts draft = *o;
+    struct engine_fit e;
+
+    draft.file = file;
+    draft.projector = NULL;
+    draft.kv_bytes = o->memory / 16;
+    draft.memory = 0;
+    draft.device_share = 1.0 / 16;
+    draft.max_context = draft.host_experts = draft.device_layers = 0;
+    draft.fetches_experts = draft.windows = draft.drafts = false;
+    int r = engine_fit(&e, &draft, &out->why);
+    if (r == 0)
+        out->draft_bytes = e.weight_bytes + e.buffer_bytes + e.kv_bytes;
+    return r;
+}
+
 void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m,
                uint32_t max_context) {
     if (!m->memory)
         m->memory = memory_available();
     /* The defaults of daemon/config/config_table.c. */
-    const struct engine_opts o = {
+    struct engine_opts o = {
         .file = file,
         .projector = m->projector,
         .backend = m->devices ? "cuda" : "auto",
@@ -44,11 +63,21 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         .max_seqs = 64,
         .max_wants = 512,
         .windows = true,
+        .drafts = true,
         .kv_type = m->kv_type,
     };
 
     *out = (struct model_fit){0};
-    int r = engine_fit(&out->engine, &o, &out->why);
+    int r = 0;
+    if (m->drafter && engine_is_block(m->drafter)) {
+        o.block = m->drafter;
+    } else if (m->drafter) {
+        o.drafts = false;
+        r = fit_drafter(out, &o, m->drafter);
+        o.memory -= MIN(out->draft_bytes, o.memory - 1);
+    }
+    if (r == 0)
+        r = engine_fit(&out->engine, &o, &out->why);
     out->fits = r == 0;
     out->known = out->engine.arch != NULL;
     if (r < 0 && !out->why.message[0])
@@ -93,6 +122,9 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
                        memory_text(e->kv_bytes).s,
                        memory_text(e->weight_bytes + e->buffer_bytes + e->kv_bytes).s,
                        memory_text(m->memory).s);
+    if (r == 0 && f->draft_bytes)
+        r = buf_printf(out, "  the draft model takes %s of the memory besides\n",
+                       memory_text(f->draft_bytes).s);
     if (r == 0 && e->fetches)
         r = buf_printf(out,
                        "  %u of %u experts have no place on the device, which reads them over PCIe "
@@ -144,6 +176,7 @@ yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
         yyjson_mut_obj_add_uint(d, v, "bandwidth_bytes_per_s", (uint64_t)m->bandwidth);
     if (!f->known)
         return v;
+    yyjson_mut_obj_add_uint(d, v, "draft_bytes", f->draft_bytes);
     yyjson_mut_obj_add_str(d, v, "backend", e->backend);
     yyjson_mut_obj_add_uint(d, v, "weight_bytes", e->weight_bytes);
     if (e->device) {

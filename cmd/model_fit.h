@@ -15,6 +15,7 @@ struct machine {
     char *devices;        /* engine_opts.devices */
     bool fetches_experts; /* engine_opts.fetches_experts */
     const struct gguf *projector; /* engine_opts.projector */
+    const struct gguf *drafter;   /* the option draft-model, or NULL: a block of the model's own */
     struct kv_formats kv_type;    /* engine_opts.kv_type; zeroed: f16 */
 };
 
@@ -23,6 +24,7 @@ struct model_fit {
     struct err why; /* why the model does not fit, or cannot be served at all */
     bool known;     /* engine is filled */
     bool fits;
+    uint64_t draft_bytes; /* memory of a draft model; blocks are part of the engine's sizes */
     double tokens_per_s, tokens_per_s_full; /* one sequence, at its beginning, with a full context;
                                                0: not known */
 };

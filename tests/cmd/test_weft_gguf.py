@@ -457,6 +457,31 @@ def test_projectors_are_made_described_and_used():
     run("synth", "--projector", "pixtral", "--shape", "tiny", "--format", "Q4_K", "-o", path("x"), code=64)
 
 
+def test_info_counts_what_drafts():
+    small = "tiny,n_embd=512,n_ff=2048,context=4096"
+    model = synth("drafted.gguf", "--shape", small + ",n_layer=4", "--format", "Q8_0", "--n-vocab", "512")
+    drafter = synth("drafter.gguf", "--shape", small + ",n_layer=2", "--format", "Q8_0", "--n-vocab", "512")
+    alone = json.loads(run("info", "--json", "--memory", "2G", model)[0])["fit"]
+    both = json.loads(run("info", "--json", "--memory", "2G", "--draft-model", drafter, model)[0])["fit"]
+    assert alone["draft_bytes"] == 0 and both["weight_bytes"] == alone["weight_bytes"], (alone, both)
+    # A sixteenth of the memory for its keys and values.
+    assert os.path.getsize(drafter) + (120 << 20) < both["draft_bytes"] < 512 << 20, both
+    assert both["kv_bytes"] <= alone["kv_bytes"], (alone, both)
+    assert b"the draft model takes" in run("info", "--memory", "2G", "--draft-model", drafter, model)[0]
+    none = json.loads(run("info", "--json", "--memory", "40M", "--draft-model", drafter, model)[0])["fit"]
+    assert not none["fits"], none
+
+    # A block of the model's own is counted as weftd uses it: with its weights, keys and hidden states.
+    sizes = [tiny_mtp(n) for n in (0, 1)]
+    assert sizes[1]["weight_bytes"] > sizes[0]["weight_bytes"] and sizes[1]["page_bytes"] > sizes[0]["page_bytes"], sizes
+
+
+def tiny_mtp(n_mtp):
+    shape = f"tiny,n_layer=4,n_key=2,n_value=4,n_state=16,n_mtp={n_mtp},context=8192"
+    file = synth(f"mtp{n_mtp}.gguf", "--arch", "qwen35", "--shape", shape, "--format", "Q8_0", "--n-vocab", "512")
+    return json.loads(run("info", "--json", "--memory", "2G", file)[0])["fit"]
+
+
 def test_info_says_whether_a_projector_fits_a_model():
     def data(name):
         return os.path.join(DATA, "golden-vision", name + ".gguf")
