@@ -10,8 +10,8 @@
 
 struct route_case {
     uint32_t n_rows, n_expert, n_used, columns;
-    bool sigmoid, normalize, bias;
     uint32_t n_group, n_group_used;
+    bool sigmoid, normalize, bias;
 };
 
 /* Numbers with ties, infinities and what is no number. */
@@ -239,16 +239,16 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
     free(got);
 }
 
-/* Groups of many experts, of two and of one, more groups than a warp has lanes; rows of one segment,
- * of three and of eight; of one item and of several. */
+/* Groups of many experts, of two and of one, more groups than a warp has lanes; rows of one
+ * segment, of three and of eight; of one item and of several. */
 static void check_expert_kernels(const void *arg) {
     static const struct route_case cases[] = {
-        {20, 7, 3, 8, false, true, false},           {1, 128, 8, 8, false, true, false},
-        {13, 128, 8, 64, false, false, false},       {9, 40, 6, 8, true, true, true},
-        {70, 300, 4, 64, true, false, true},         {3, 1024, 32, 8, false, true, true},
-        {9, 256, 8, 8, true, true, true, 8, 4},      {5, 12, 3, 8, false, true, false, 3, 1},
-        {4, 128, 9, 8, true, false, true, 64, 7},    {40, 60, 4, 64, false, false, false, 60, 5},
-        {3, 1023, 32, 8, true, true, false, 33, 32},
+        {20, 7, 3, 8, 0, 0, false, true, false},     {1, 128, 8, 8, 0, 0, false, true, false},
+        {13, 128, 8, 64, 0, 0, false, false, false}, {9, 40, 6, 8, 0, 0, true, true, true},
+        {70, 300, 4, 64, 0, 0, true, false, true},   {3, 1024, 32, 8, 0, 0, false, true, true},
+        {9, 256, 8, 8, 8, 4, true, true, true},      {5, 12, 3, 8, 3, 1, false, true, false},
+        {4, 128, 9, 8, 64, 7, true, false, true},    {40, 60, 4, 64, 60, 5, false, false, false},
+        {3, 1023, 32, 8, 33, 32, true, true, false},
     };
     bool tiny = *(const bool *)arg;
 

@@ -13,9 +13,8 @@
 
 struct delta_case {
     uint32_t n_key_head, n_value_head, dim, n_taps;
-    bool joined, tiled;
+    bool joined, tiled, kda;
     uint32_t n_rows[DELTA_SEQS], pos0[DELTA_SEQS];
-    bool kda;
 };
 
 /* The layer and what its rows are, here and on the device. */
@@ -307,15 +306,15 @@ static void check_delta(const struct delta_case *c) {
 /* Sequences that begin, that go on, that are shorter than the convolution. */
 static void check_delta_kernels(const void *arg) {
     static const struct delta_case cases[] = {
-        {2, 4, 16, 4, false, true, {1, 11, 2}, {5, 0, 0}},
-        {1, 3, 32, 2, true, false, {9, 1, 8}, {0, 0, 1}},
-        {2, 2, 64, 8, false, false, {3, 1, 17}, {2, 7, 0}},
-        {1, 2, 128, 4, true, true, {1, 10, 1}, {0, 3, 9}},
-        {3, 3, 16, 4, false, false, {1, 11, 2}, {5, 0, 0}, true},
-        {2, 2, 128, 4, false, false, {9, 1, 8}, {0, 7, 1}, true},
-        {16, 48, 128, 4, false, true, {700, 1, 33}, {0, 3000, 9}},
-        {16, 32, 128, 4, true, false, {1, 1, 1}, {100, 300, 0}},
-        {32, 32, 128, 4, false, false, {300, 1, 33}, {0, 3000, 9}, true},
+        {2, 4, 16, 4, false, true, false, {1, 11, 2}, {5, 0, 0}},
+        {1, 3, 32, 2, true, false, false, {9, 1, 8}, {0, 0, 1}},
+        {2, 2, 64, 8, false, false, false, {3, 1, 17}, {2, 7, 0}},
+        {1, 2, 128, 4, true, true, false, {1, 10, 1}, {0, 3, 9}},
+        {3, 3, 16, 4, false, false, true, {1, 11, 2}, {5, 0, 0}},
+        {2, 2, 128, 4, false, false, true, {9, 1, 8}, {0, 7, 1}},
+        {16, 48, 128, 4, false, true, false, {700, 1, 33}, {0, 3000, 9}},
+        {16, 32, 128, 4, true, false, false, {1, 1, 1}, {100, 300, 0}},
+        {32, 32, 128, 4, false, false, true, {300, 1, 33}, {0, 3000, 9}},
     };
     size_t n = *(const bool *)arg ? 6 : ARRAY_SIZE(cases);
 

@@ -70,8 +70,8 @@ DEVICE float judge_group(const struct route_args &a, const float *p, uint32_t g,
     return each > 1 ? best + second : best;
 }
 
-/* The experts outside of the best groups, by one warp: bit i for expert i * 32 + lane. The sums have
- * the order of engine/experts.c, for a lane adds up those of its groups, lane and lane + 32. */
+/* The experts outside of the best groups, by one warp: bit i for expert i * 32 + lane. A lane
+ * judges groups lane and lane + 32, each from its first expert on, as engine/experts.c does. */
 DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
     uint32_t lane = threadIdx.x % 32, each = a.n_expert / a.n_group, left = 0;
     uint64_t key[ROUTE_GROUPS / 32], kept = 0;

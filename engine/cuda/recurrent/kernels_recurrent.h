@@ -21,8 +21,8 @@ extern "C" {
 
 /* A gated delta net, or Kimi delta attention (engine/backend.h), in three kernels that share their
  * argument. A layer's state of slot s is at state + s stride: [n_taps - 1][channels] of u, the
- * oldest first, then a matrix of each value head in the order of delta_place(). Sequences that begin
- * do not read it.
+ * oldest first, then a matrix of each value head in the order of delta_place(). Sequences that
+ * begin do not read it.
  *   delta_in    grid x rows, y (2 n_key_head + n_value_head) / 8: c, mix and keep of in
  *   delta, kda  grid x sequences, or more, y n_value_head * (dim / DELTA_VALUES, rounded up);
  *               DELTA_THREADS threads: out = M^T q, without the norm, and the state

@@ -219,9 +219,12 @@ DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     for (uint32_t e = 0; e < DELTA_DIM / 32; e++) {
         uint32_t i = lane + e * 32;
 
-        if (i < a.dim)
-            a.out[at + i] = v[e] * inverse * a.norm[i] *
-                            (a.sigmoid ? sigmoid(a.in[1][at + i]) : mx_silu(a.in[1][at + i]));
+        if (i < a.dim) {
+            float z = a.in[1][at + i];
+
+            a.out[at + i] =
+                v[e] * inverse * a.norm[i] * ((a.sigmoid ? 1.0f : z) / (1.0f + mx_expf(-z)));
+        }
     }
 }
 

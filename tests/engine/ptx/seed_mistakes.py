@@ -132,6 +132,7 @@ BESIDE = {
     IN_LATENT: [SHORT, WIDE, LATENT, "attention/attention_large", "attention/plan", "rows/rows"],
     IN_LOW: ["products/matmul", PRODUCTS, "load", "rows/rows"],
     IN_WIDE: [SHORT, WIDE, "attention/plan", "rows/rows"],
+    IN_DELTA: [],
     IN_EXPERTS: ["products/matmul", "load", "rows/rows"],
 }
 DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
