@@ -72,7 +72,7 @@ static inline size_t json_n_digits(yyjson_val *v) {
     return yyjson_is_raw(v) ? yyjson_get_len(v) : 0;
 }
 
-/* The four accessors for a document that is being built. */
+/* Returns the four accessors for a document that is being built. */
 static inline const char *json_mut_text(yyjson_mut_val *v) {
     return yyjson_mut_get_str(v);
 }

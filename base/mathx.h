@@ -20,7 +20,7 @@
 #define MX_FN static inline
 #endif
 
-/* The float with these bits. */
+/* Returns the float with these bits. */
 MX_FN float mx_float_of(uint32_t bits) {
     float f;
 
@@ -28,7 +28,7 @@ MX_FN float mx_float_of(uint32_t bits) {
     return f;
 }
 
-/* The bits of a float. */
+/* Returns the bits of a float. */
 MX_FN uint32_t mx_bits_of(float f) {
     uint32_t u;
 
@@ -36,7 +36,7 @@ MX_FN uint32_t mx_bits_of(float f) {
     return u;
 }
 
-/* The double with these bits. */
+/* Returns the double with these bits. */
 MX_FN double mx_double_of(uint64_t bits) {
     double f;
 
@@ -44,7 +44,7 @@ MX_FN double mx_double_of(uint64_t bits) {
     return f;
 }
 
-/* The bits of a double. */
+/* Returns the bits of a double. */
 MX_FN uint64_t mx_bits_of_double(double f) {
     uint64_t u;
 

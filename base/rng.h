@@ -39,13 +39,14 @@ RNG_FN struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint
     return b;
 }
 
-/* The random words of (seed, choice, output position) for tokens 4 quad .. 4 quad + 3. */
+/* Returns the random words of (seed, choice, output position) for tokens 4 quad .. 4 quad + 3. */
 RNG_FN struct rng_block rng_token_block(uint64_t seed, uint32_t choice, uint32_t out_pos,
                                         uint32_t quad) {
     return rng_philox(seed, quad, out_pos, choice, 0x77656674u);
 }
 
-/* The random word of (seed, choice, output position, token): docs/design/architecture.md 7. */
+/* Returns the random word of (seed, choice, output position, token): docs/design/architecture.md
+ * 7. */
 RNG_FN uint32_t rng_token_word(uint64_t seed, uint32_t choice, uint32_t out_pos, uint32_t token) {
     return rng_token_block(seed, choice, out_pos, token / 4).v[token % 4];
 }
@@ -55,7 +56,7 @@ struct rng {
     uint64_t state;
 };
 
-/* The next 64 random bits. */
+/* Returns the next 64 random bits. */
 static inline uint64_t rng_next(struct rng *r) {
     uint64_t z = r->state += 0x9E3779B97F4A7C15u;
 

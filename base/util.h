@@ -94,7 +94,7 @@ static inline _Bool size_mul(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
 
-/* The smallest multiple of @to >= @n; the caller knows that it fits. */
+/* Returns the smallest multiple of @to >= @n; the caller knows that it fits. */
 static inline size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }

@@ -35,7 +35,7 @@ struct agent_pause {
     double seconds;  /* then this long */
 };
 
-/* The @number-th agent of a trace. Returns when it begins, in seconds after the start. */
+/* Returns the @number-th agent of a trace. Returns when it begins, in seconds after the start. */
 double agent_init(struct agent *a, const struct trace_group *g, uint32_t number, uint64_t seed,
                   struct agent_scale scale);
 /* Initialises the next sub-agent of @parent, which begins like the agents of the group. */

@@ -84,8 +84,8 @@ uint32_t bench_http_n_running(const struct bench_http *h);
  * the server has no such route. */
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text);
 
-/* The largest of the series of metric @name in GET /metrics; 0: there are none. The largest, since
- * each model's worker tells of the one device. */
+/* Returns the largest of the series of metric @name in GET /metrics; 0: there are none. The
+ * largest, since each model's worker tells of the one device. */
 double bench_http_metric(struct bench_http *h, const char *name);
 
 /* The id of the first model that GET /v1/models lists. */

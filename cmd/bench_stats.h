@@ -25,8 +25,8 @@ void samples_deinit(struct samples *s); /* accepts a zeroed one */
 int samples_add(struct samples *s, double v);
 int samples_add_all(struct samples *s, const struct samples *from);
 
-/* The quantile @q in [0, 1] of @n > 0 sorted values, interpolated between the two neighbours of
- * position q (n - 1), as numpy's default does. */
+/* Returns the quantile @q in [0, 1] of @n > 0 sorted values, interpolated between the two
+ * neighbours of position q (n - 1), as numpy's default does. */
 double stats_quantile(const double *sorted, size_t n, double q);
 /* Sorts the samples. */
 struct summary samples_summary(struct samples *s);

@@ -20,7 +20,7 @@ enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
 
 struct ctl;
 
-/* The socket that @option, $WEFT_ADMIN or else the first usual place names. */
+/* Returns the socket that @option, $WEFT_ADMIN or else the first usual place names. */
 const char *ctl_socket(const char *option);
 /* A client of the socket at this path; nothing is connected yet. Returns 0 or -ENOMEM. */
 int ctl_new(struct ctl **out, const char *socket);

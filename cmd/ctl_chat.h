@@ -68,7 +68,7 @@ int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_
 bool chat_talk_drop(struct chat_talk *t, const char *role);
 /* @text is JSON, or else a string; empty: the parameter is removed. */
 int chat_talk_set(struct chat_talk *t, const char *name, const char *text);
-/* The body of the request for the next answer; the caller's. NULL: no memory. */
+/* Returns the body of the request for the next answer; the caller's. NULL: no memory. */
 char *chat_talk_body(const struct chat_talk *t, size_t *len);
 /* Write the conversation to @path as JSON, mode 0600, and read it back. Return 0 or -errno; reading
  * also -EBADMSG, and then @t is unchanged. */

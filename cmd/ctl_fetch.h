@@ -32,5 +32,6 @@ int fetch_file(const struct fetch *f, struct err *err);
 /* Waits, unless stopped: then false. */
 bool fetch_sleep(const volatile sig_atomic_t *stop, int64_t ms);
 
-/* The hidden file that holds the checksum of @target once it is complete. False: too long. */
+/* Returns the hidden file that holds the checksum of @target once it is complete. False: too
+ * long. */
 bool fetch_sum_path(const char *target, char *out, size_t size);

@@ -545,8 +545,8 @@ static inline uint64_t state_floats(const struct state_shape *s) {
     return s->n_layer * s->n_floats + s->n_more;
 }
 
-/* Bytes of the keys of blocks that a page has of a layer of model_shape.sparse: halves, a block's
- * behind the other. They lie behind the keys and values of all layers. */
+/* Returns the bytes of the keys of blocks that a page has of a layer of model_shape.sparse: halves,
+ * a block's behind the other. They lie behind the keys and values of all layers. */
 static inline uint64_t index_bytes(const struct model_shape *s, uint32_t page_tokens) {
     const struct sparse_shape *p = &s->sparse;
 

@@ -26,7 +26,7 @@ struct expert_rule {
     const float *bias;              /* NULL: none */
 };
 
-/* The rule of a ROUTE op whose pick_bias is @bias. */
+/* Returns the rule of a ROUTE op whose pick_bias is @bias. */
 static inline struct expert_rule experts_rule(const struct model_shape *s, const float *bias) {
     return (struct expert_rule){
         .n = s->n_expert,

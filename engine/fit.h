@@ -41,7 +41,7 @@ struct fit_windows {
     uint32_t page_tokens, max_seqs, max_rows;
 };
 
-/* Window pages for @n_seqs sequences beside @n_pages pages. */
+/* Returns the number of window pages for @n_seqs sequences beside @n_pages pages. */
 uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n_seqs);
 /* Pages that so many bytes hold beside window pages for *n_seqs sequences: max_seqs, or as many as
  * fit into half of the bytes. 0: as many pages or more hold the keys of all layers. */
@@ -71,7 +71,7 @@ int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err);
 /* KV memory that the experts of a device's layers give way to: what is wished, else room for the
  * context that is asked for, or for FIT_CONTEXT tokens. */
 uint64_t fit_kv_beside(const struct fit *f);
-/* Bytes of the memory of this machine. */
+/* Returns the bytes of the memory of this machine. */
 uint64_t fit_machine(void);
 /* Bytes of a page of each class and of a sequence's state. */
 struct fit_sizes {

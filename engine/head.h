@@ -33,5 +33,5 @@ void head_bind(struct binder *b, struct head_tensors *out, uint32_t n_embd,
 /* Decodes it. Returns 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
 int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd);
 void head_deinit(struct head *h);
-/* The score of @v [n_embd]. Not by two threads at once. */
+/* Returns the score of @v [n_embd]. Not by two threads at once. */
 float head_score(struct head *h, const float *v);

@@ -53,8 +53,8 @@ void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
 /* Answers WANT_HIDDEN: room for the vector of want @want. */
 float *host_step_vector(struct host_step *h, uint32_t want);
-/* The hidden state of the position before row @row's; NULL: it is not kept. Those of this step's
- * rows are in h->hidden. */
+/* Returns the hidden state of the position before row @row's; NULL: it is not kept. Those of this
+ * step's rows are in h->hidden. */
 const float *host_step_before(const struct host_step *h, uint32_t row);
 /* Ends the step when every want has been sampled or has its vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
@@ -66,7 +66,7 @@ static inline uint32_t host_end(const struct host_step *h, uint32_t row) {
     return s->pos0 + s->n_rows;
 }
 
-/* The page of class @cls that holds position @pos of the sequence of row @row. */
+/* Returns the page of class @cls that holds position @pos of the sequence of row @row. */
 static inline uint32_t host_page(const struct host_step *h, uint8_t cls, uint32_t row,
                                  uint32_t pos) {
     const struct engine_batch *b = h->batch;

@@ -52,7 +52,7 @@ static inline bool kept_has(const struct kept *k, const struct engine_seq *s, ui
     return k->of[kept_at(s, pos)] == pos + 1;
 }
 
-/* The first of the step's rows that is kept: the last ENGINE_KEPT are. */
+/* Returns the first of the step's rows that is kept: the last ENGINE_KEPT are. */
 static inline uint32_t kept_first(const struct engine_seq *s) {
     return s->n_rows - MIN(s->n_rows, ENGINE_KEPT);
 }

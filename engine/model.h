@@ -67,7 +67,7 @@ void model_deinit(struct model *m);
 /* Hands every op to the backend, which computes them all. Returns 0 or -errno with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
-/* The first op with the weights of op @i, which may be @i. */
+/* Returns the first op with the weights of op @i, which may be @i. */
 uint32_t model_weights_of(const struct model *m, uint32_t i);
 /* Runs the ops of @pass for a step that has begun; increments *progress after each, unless NULL. 0
  * or -errno. */

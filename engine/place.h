@@ -35,7 +35,7 @@ int place_evenly(const struct place_case *c, uint32_t *order, uint32_t n);
 /* Returns the expected host picks of a row with this placement, plus one pick for each layer that
  * calls the host at all. 0 where @host is NULL. */
 double place_cost(const struct place_case *c, const uint32_t *host);
-/* The part of all picks that are the host's. */
+/* Returns the part of all picks that are the host's. */
 double place_share(const struct place_case *c, const uint32_t *host);
 
 /* Summary of a placement: layers with experts, those with some in host memory, all experts, and the

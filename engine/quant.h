@@ -35,15 +35,15 @@ static inline void quant_k4_scale(const uint8_t *s, unsigned j, uint8_t *scale, 
     }
 }
 
-/* The scale (-32..31) of sub-block @j (0..15) of a Q3_K block; @s: its 12 packed bytes. */
+/* Returns the scale (-32..31) of sub-block @j (0..15) of a Q3_K block; @s: its 12 packed bytes. */
 static inline int quant_q3k_scale(const uint8_t *s, unsigned j) {
     int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4, high = (s[8 + j % 4] >> (2 * (j / 4))) & 3;
 
     return (low | high << 4) - 32;
 }
 
-/* The sign bits (bit set: minus) of a 7-bit code of the IQ formats: bit 7 makes their number
- * even. */
+/* Returns the sign bits (bit set: minus) of a 7-bit code of the IQ formats: bit 7 makes their
+ * number even. */
 static inline uint8_t quant_iq_signs(unsigned code) {
     return (uint8_t)(code | (unsigned)__builtin_parity(code) << 7);
 }

@@ -25,7 +25,7 @@ struct flight_tape {
 /* The size of the flight recorder and its tape together. */
 #define FLIGHT_BYTES (sizeof(struct flight) + sizeof(struct flight_tape) + FLIGHT_TAPE_BYTES)
 
-/* The tape behind @f, in memory of FLIGHT_BYTES. */
+/* Returns the tape behind @f, in memory of FLIGHT_BYTES. */
 static inline struct flight_tape *flight_tape_of(struct flight *f) {
     return (struct flight_tape *)(f + 1);
 }

@@ -26,7 +26,7 @@ struct picture {
     uint8_t *rgb;
 };
 
-/* Bytes of the pixels. */
+/* Returns the bytes of the pixels. */
 static inline size_t picture_bytes(uint32_t width, uint32_t height) {
     return (size_t)width * height * 3;
 }

@@ -50,7 +50,7 @@ struct projector {
     float eps, mean[3], std[3];
 };
 
-/* The value of clip.projector_type. */
+/* Returns the value of clip.projector_type. */
 const char *projector_kind_name(enum projector_kind kind);
 
 /* Reads and checks the header. Returns 0 or -EINVAL with @err: no projector, a kind that is not

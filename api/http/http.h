@@ -60,8 +60,8 @@ bool http_wants_websocket(const struct http *h);
  * header block of this request. Returns 0 or -ENOMEM. */
 int http_begin_websocket(struct http *h);
 
-/* The functions below may be called after HTTP_HEAD_DONE; their results point into the header block
- * and are valid until http_reset(). */
+/* Returns the functions below may be called after HTTP_HEAD_DONE; their results point into the
+ * header block and are valid until http_reset(). */
 /* Returns the request target, not decoded; of an absolute target ("http://host/path") the path,
  * while the header ":authority" has the host. */
 const char *http_target(const struct http *h);

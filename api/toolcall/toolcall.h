@@ -173,7 +173,8 @@ struct toolcall_force {
  * @err: a schema or name cannot be written in this format. */
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
                    struct err *err);
-/* The strings after which a model that is free has begun a call, in order; NULL at their end. */
+/* Returns the strings after which a model that is free has begun a call, in order; NULL at their
+ * end. */
 const char *toolcall_after(const struct toolcall_format *f, size_t i);
 /* Writes to @out what begins a call of @name, too, but only where a message begins. *held: the text
  * is the beginning of what toolcall_force() writes with `after`, else what it writes follows, for

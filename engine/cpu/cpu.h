@@ -319,7 +319,7 @@ struct cpu_kernels {
                      uint32_t n);
 };
 
-/* The products of @k for panels of @format. */
+/* Returns the products of @k for panels of @format. */
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
     enum acts_kind kind = panel_infos[format].acts;
 

@@ -106,7 +106,7 @@ I vf vf_div(vf a, vf b) { return a / b; }
 I vf vf_fma(vf a, vf b, vf c) { fma_lanes(&a, &b, &c); return c; }
 /* a where all bits of which are set, b where none is. */
 I vf choose(vi which, vf a, vf b) { return (vf)((which & (vi)a) | (~which & (vi)b)); }
-/* The second where one is not a number, as the machines do. */
+/* Returns the second where one is not a number, as the machines do. */
 I vf vf_max(vf a, vf b) { return choose(a > b, a, b); }
 I vf vf_min(vf a, vf b) { return choose(a < b, a, b); }
 I vf vf_abs(vf a) { return (vf)((vi)a & INT32_MAX); }

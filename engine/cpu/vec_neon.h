@@ -134,7 +134,7 @@ I vf vf_sub(vf x, vf y) { ALL(vf, vsubq_f32(x.r[k], y.r[k])); }
 I vf vf_mul(vf x, vf y) { ALL(vf, vmulq_f32(x.r[k], y.r[k])); }
 I vf vf_div(vf x, vf y) { ALL(vf, vdivq_f32(x.r[k], y.r[k])); }
 I vf vf_fma(vf x, vf y, vf z) { ALL(vf, vfmaq_f32(z.r[k], x.r[k], y.r[k])); }
-/* The second where one is not a number; fmax would give the other. */
+/* Returns the second where one is not a number; fmax would give the other. */
 I float32x4_t max_of(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
 I vf vf_max(vf x, vf y) { ALL(vf, max_of(x.r[k], y.r[k])); }
 I vf vf_min(vf x, vf y) { ALL(vf, vbslq_f32(vcltq_f32(x.r[k], y.r[k]), x.r[k], y.r[k])); }

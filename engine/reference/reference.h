@@ -87,7 +87,7 @@ void *ref_alloc(struct be *b, size_t rows, size_t size);
 /* Functions that the files of this backend share. A dot product is summed in sixteen lanes, element
  * i in lane i % 16, and then the lanes pairwise. */
 float ref_dot(const float *a, const float *b, size_t n);
-/* The values of a norm or a bias: F32, not necessarily aligned. */
+/* Returns the values of a norm or a bias: F32, not necessarily aligned. */
 float ref_vector_at(const struct tensor *t, size_t i);
 /* y = x / sqrt(mean(x^2) + eps) * weight; y may be x. */
 void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y);

@@ -17,12 +17,12 @@ struct blk_grids {
     uint16_t iq2_xxs[256], iq2_xs[512], iq2_s[1024], iq3_xxs[256], iq3_s[512], iq1[2048];
 };
 
-/* The little-endian number at @p, which need not be aligned. */
+/* Returns the little-endian number at @p, which need not be aligned. */
 MX_FN uint16_t blk_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-/* The half at @p as a float. */
+/* Returns the half at @p as a float. */
 MX_FN float blk_half(const uint8_t *p) {
     return mx_half_to_float(blk_u16(p));
 }
@@ -38,7 +38,7 @@ MX_FN void blk_k4_scale(const uint8_t *s, unsigned j, int *scale, int *min) {
     *min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
 }
 
-/* The integer of value @i of a Q4_K (0..15) or Q5_K (0..31) block. */
+/* Returns the integer of value @i of a Q4_K (0..15) or Q5_K (0..31) block. */
 MX_FN int blk_k45_code(const uint8_t *b, bool five, unsigned i) {
     const uint8_t *qs = b + (five ? 48 : 16);
     int q = (qs[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15;
@@ -46,7 +46,7 @@ MX_FN int blk_k45_code(const uint8_t *b, bool five, unsigned i) {
     return five ? q | ((b[16 + i % 32] >> (i / 32)) & 1) << 4 : q;
 }
 
-/* The integer of value @i of a Q6_K block, 0..63. */
+/* Returns the integer of value @i of a Q6_K block, 0..63. */
 MX_FN int blk_q6_code(const uint8_t *b, unsigned i) {
     unsigned half = i / 128, quarter = i / 32 % 4, l = i % 32;
     int low = b[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
@@ -55,31 +55,32 @@ MX_FN int blk_q6_code(const uint8_t *b, unsigned i) {
     return (low & 15) | (high & 3) << 4;
 }
 
-/* The scale of sub-block @j (0..7) of an IQ4_XS block, -32..31. */
+/* Returns the scale of sub-block @j (0..7) of an IQ4_XS block, -32..31. */
 MX_FN int blk_iq4_xs_scale(const uint8_t *b, unsigned j) {
     return (((b[4 + j / 2] >> (4 * (j % 2))) & 15) | ((blk_u16(b + 2) >> (2 * j)) & 3) << 4) - 32;
 }
 
-/* The sixteen values of IQ4_NL and IQ4_XS: a table that a device can hold in instructions. */
+/* Returns the sixteen values of IQ4_NL and IQ4_XS: a table that a device can hold in
+ * instructions. */
 MX_FN int blk_iq4_value(int q) {
     const uint64_t low = 0xF6EADDCFBFAD9881u, high = 0x7159453526190D01u;
 
     return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
 }
 
-/* The sixteen values of MXFP4 and NVFP4, doubled. */
+/* Returns the sixteen values of MXFP4 and NVFP4, doubled. */
 MX_FN int blk_fp4_value(int q) {
     const uint64_t low = 0x0C08060403020100u, high = 0xF4F8FAFCFDFEFF00u;
 
     return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
 }
 
-/* The integer of value @i of a Q2_K block, 0..3. */
+/* Returns the integer of value @i of a Q2_K block, 0..3. */
 MX_FN int blk_q2_code(const uint8_t *b, unsigned i) {
     return b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
 }
 
-/* Value @i of a Q2_K block: d s q - dmin m, s and m of its 16 values. */
+/* Returns value @i of a Q2_K block: d s q - dmin m, s and m of its 16 values. */
 MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
     int s = b[i / 16];
     float scaled = blk_half(b + 80) * (float)(s & 15) * (float)blk_q2_code(b, i);
@@ -87,7 +88,7 @@ MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
     return scaled - blk_half(b + 82) * (float)(s >> 4);
 }
 
-/* The integer of value @i of a Q3_K block, 0..7: 4 is zero. */
+/* Returns the integer of value @i of a Q3_K block, 0..7: 4 is zero. */
 MX_FN int blk_q3_code(const uint8_t *b, unsigned i) {
     unsigned half = i / 128, pair = i / 32 % 4, l = i % 32;
     int low = b[32 + 32 * half + l] >> (2 * pair) & 3;
@@ -95,7 +96,7 @@ MX_FN int blk_q3_code(const uint8_t *b, unsigned i) {
     return low | (b[l] >> (4 * half + pair) & 1) << 2;
 }
 
-/* The scale of sub-block @j (0..15) of a Q3_K block, -32..31. */
+/* Returns the scale of sub-block @j (0..15) of a Q3_K block, -32..31. */
 MX_FN int blk_q3_scale(const uint8_t *b, unsigned j) {
     const uint8_t *s = b + 96;
     int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4, high = s[8 + j % 4] >> (2 * (j / 4)) & 3;
@@ -103,7 +104,7 @@ MX_FN int blk_q3_scale(const uint8_t *b, unsigned j) {
     return (low | high << 4) - 32;
 }
 
-/* Value @i of a Q3_K block: d s (q - 4). */
+/* Returns value @i of a Q3_K block: d s (q - 4). */
 MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
     return blk_half(b + 108) * (float)blk_q3_scale(b, i / 16) * (float)(blk_q3_code(b, i) - 4);
 }
@@ -117,14 +118,14 @@ MX_FN bool blk_is_iq3(uint32_t type) {
     return type == TENSOR_IQ3_XXS || type == TENSOR_IQ3_S;
 }
 
-/* The bits of d; those of IQ1_M lie in pieces in the upper bits of its scales. */
+/* Returns the bits of d; those of IQ1_M lie in pieces in the upper bits of its scales. */
 MX_FN uint16_t blk_iq_half(uint32_t type, const uint8_t *b) {
     if (type == TENSOR_IQ1_M)
         return (uint16_t)(b[49] >> 4 | (b[51] & 0xF0) | (b[53] & 0xF0) << 4 | (b[55] & 0xF0) << 8);
     return blk_u16(b);
 }
 
-/* The sizes of IQ2, of two bits. */
+/* Returns the sizes of IQ2, of two bits. */
 MX_FN int blk_iq2_size(unsigned c) {
     return (int)(8 + 17 * c + c / 2);
 }
@@ -170,7 +171,7 @@ MX_FN unsigned blk_iq_index(uint32_t type, const uint8_t *b, unsigned r) {
     }
 }
 
-/* The sign bits of a 7-bit code: bit 7 makes their number even. */
+/* Returns the sign bits of a 7-bit code: bit 7 makes their number even. */
 MX_FN unsigned blk_iq_even(unsigned code) {
     unsigned parity = code ^ code >> 4;
 
@@ -202,7 +203,7 @@ MX_FN unsigned blk_iq_signs(uint32_t type, const uint8_t *b, unsigned r) {
     }
 }
 
-/* The grid of @type, one of those that have one. */
+/* Returns the grid of @type, one of those that have one. */
 MX_FN const uint16_t *blk_iq_grid(uint32_t type, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_IQ2_XXS:
@@ -220,7 +221,7 @@ MX_FN const uint16_t *blk_iq_grid(uint32_t type, const struct blk_grids *g) {
     }
 }
 
-/* Value @i of a block of a type with a grid. */
+/* Returns value @i of a block of a type with a grid. */
 MX_FN float blk_iq(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
     bool minus = blk_iq_signs(type, b, i / 8) >> (i % 8) & 1;
     float d =
@@ -241,7 +242,8 @@ MX_FN float blk_iq(uint32_t type, const uint8_t *b, unsigned i, const struct blk
     return minus ? -v : v;
 }
 
-/* Value @i of TQ1_0, 0 to 2: a byte holds five digits to the base of 3 as a fraction of 243. */
+/* Returns value @i of TQ1_0, 0 to 2: a byte holds five digits to the base of 3 as a fraction of
+ * 243. */
 MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
     unsigned at = i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4;
     unsigned n = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
@@ -250,24 +252,24 @@ MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
     return (int)(((b[at] * power) & 255) * 3 >> 8);
 }
 
-/* Value @i of TQ2_0, 0 to 2: four of a byte. */
+/* Returns value @i of TQ2_0, 0 to 2: four of a byte. */
 MX_FN int blk_tq2_code(const uint8_t *b, unsigned i) {
     return (b[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3;
 }
 
-/* The integer of value @i of an NVFP4 block (64 values), 0..15. */
+/* Returns the integer of value @i of an NVFP4 block (64 values), 0..15. */
 MX_FN int blk_nvfp4_code(const uint8_t *b, unsigned i) {
     uint8_t q = b[4 + i / 16 * 8 + i % 8];
 
     return i % 16 < 8 ? q & 15 : q >> 4;
 }
 
-/* Value @i of an NVFP4 block: the scale of its 16 values times that of the code. */
+/* Returns value @i of an NVFP4 block: the scale of its 16 values times that of the code. */
 MX_FN float blk_nvfp4(const uint8_t *b, unsigned i) {
     return mx_ue4m3_half(b[i / 16]) * (float)blk_fp4_value(blk_nvfp4_code(b, i));
 }
 
-/* Value @i of a Q4_K or (@five) Q5_K block: d s q - dmin m, s and m of its 32 values. */
+/* Returns value @i of a Q4_K or (@five) Q5_K block: d s q - dmin m, s and m of its 32 values. */
 MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
     int scale, min;
 
@@ -276,26 +278,26 @@ MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
     return scaled - blk_half(b + 2) * (float)min;
 }
 
-/* Value @i of an IQ4_XS block: d s v, s of its 32 values. */
+/* Returns value @i of an IQ4_XS block: d s v, s of its 32 values. */
 MX_FN float blk_iq4_xs(const uint8_t *b, unsigned i) {
     int q = blk_nibble(b + 8 + 16 * (i / 32), i % 32);
 
     return blk_half(b) * (float)blk_iq4_xs_scale(b, i / 32) * (float)blk_iq4_value(q);
 }
 
-/* The integer of value @i of Q5_0 and Q5_1, 0..31; @high: fifth bits, before the others. */
+/* Returns the integer of value @i of Q5_0 and Q5_1, 0..31; @high: fifth bits, before the others. */
 MX_FN int blk_q5_code(const uint8_t *high, unsigned i) {
     return blk_nibble(high + 4, i) | ((high[i / 8] >> (i % 8)) & 1) << 4;
 }
 
-/* Value @i of a Q5_1 (@with_min: d q + m) or Q5_0 block (d (q - 16)). */
+/* Returns value @i of a Q5_1 (@with_min: d q + m) or Q5_0 block (d (q - 16)). */
 MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
     int q = blk_q5_code(b + (with_min ? 4 : 2), i);
 
     return with_min ? blk_half(b) * (float)q + blk_half(b + 2) : blk_half(b) * (float)(q - 16);
 }
 
-/* Value @i of the block at @b, for every type that weft reads; @g: of those with a grid. */
+/* Returns value @i of the block at @b, for every type that weft reads; @g: of those with a grid. */
 MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_F32:

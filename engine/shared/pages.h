@@ -45,12 +45,12 @@ struct page_shape {
     bool latent;
 };
 
-/* Bytes of a head's numbers of @bits in a page, without their scales. */
+/* Returns the bytes of a head's numbers of @bits in a page, without their scales. */
 MX_FN size_t page_codes(const struct page_shape *s, uint32_t bits) {
     return (size_t)s->page_tokens * s->head_dim / 8 * bits;
 }
 
-/* Bytes of the scales of a head's numbers of @bits in a page. */
+/* Returns the bytes of the scales of a head's numbers of @bits in a page. */
 MX_FN size_t page_scales(const struct page_shape *s, uint32_t bits) {
     return bits < 16 ? (size_t)s->page_tokens * s->head_dim / 32 * 2 : 0;
 }
@@ -67,19 +67,20 @@ MX_FN uint32_t page_value_row(uint32_t d) {
     return d / 16 * 8 + d % 8;
 }
 
-/* Bytes of the keys and values, with their scales, that a page of a layer holds of a head. */
+/* Returns the bytes of the keys and values, with their scales, that a page of a layer holds of a
+ * head. */
 MX_FN size_t page_head_bytes(const struct page_shape *s) {
     size_t keys = page_codes(s, s->k_bits) + page_scales(s, s->k_bits);
 
     return s->latent ? keys : keys + page_codes(s, s->v_bits) + page_scales(s, s->v_bits);
 }
 
-/* Bytes of a layer in a page. */
+/* Returns the bytes of a layer in a page. */
 MX_FN size_t page_layer_bytes(const struct page_shape *s) {
     return s->n_head_kv * page_head_bytes(s);
 }
 
-/* Offset of a part of head @h in the page of a layer. */
+/* Returns the offset of a part of head @h in the page of a layer. */
 MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part part) {
     size_t at = h * page_head_bytes(s), keys = page_codes(s, s->k_bits);
     size_t scales = s->latent ? keys : keys + page_codes(s, s->v_bits);
@@ -105,8 +106,8 @@ struct attn_shared {
     uint32_t partial, step, place;
 };
 
-/* The first result that matters to a query whose first chunk is @chunk; n_results and more: none of
- * these, but of those behind them. */
+/* Returns the first result that matters to a query whose first chunk is @chunk; n_results and more:
+ * none of these, but of those behind them. */
 MX_FN uint32_t attn_first_result(const struct attn_shared *s, uint32_t chunk) {
     uint32_t merged = s->n_chunks - s->n_results; /* more chunks than results */
 
@@ -130,7 +131,8 @@ struct attn_item {
     struct attn_shared shared; /* final: what it goes on from; n_chunks 0: nothing */
 };
 
-/* The first key that a query at @pos sees, of a layer whose rows see the last @window keys. */
+/* Returns the first key that a query at @pos sees, of a layer whose rows see the last @window
+ * keys. */
 MX_FN uint32_t attn_first_key(uint32_t pos, uint32_t window) {
     return pos >= window ? pos - window + 1 : 0;
 }

@@ -30,7 +30,7 @@ MX_FN uint32_t samp_ordered(float f) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The float of samp_ordered(). */
+/* Returns the float of samp_ordered(). */
 MX_FN float samp_unordered(uint32_t o) {
     return mx_float_of(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
@@ -40,12 +40,12 @@ MX_FN uint64_t samp_rank(float f, uint32_t id) {
     return (uint64_t)samp_ordered(f) << 32 | (uint32_t)~id;
 }
 
-/* The value of samp_rank(). */
+/* Returns the value of samp_rank(). */
 MX_FN float samp_rank_value(uint64_t r) {
     return samp_unordered((uint32_t)(r >> 32));
 }
 
-/* The id of samp_rank(). */
+/* Returns the id of samp_rank(). */
 MX_FN uint32_t samp_rank_id(uint64_t r) {
     return ~(uint32_t)r;
 }
@@ -101,7 +101,7 @@ MX_FN uint64_t samp_digest_term(uint32_t bits, uint32_t i) {
     return (uint64_t)m * (n | 1u) + ((uint64_t)n << 32);
 }
 
-/* The digest of @n logits from the sum of their terms; the finalizer of SplitMix64. */
+/* Returns the digest of @n logits from the sum of their terms; the finalizer of SplitMix64. */
 MX_FN uint64_t samp_digest_end(uint64_t sum, uint32_t n) {
     uint64_t z = sum ^ (uint64_t)n * 0x9E3779B97F4A7C15u;
 

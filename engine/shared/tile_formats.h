@@ -90,14 +90,14 @@ struct tile_source {
     uint32_t type, block, block_bytes, n_rows, n_in;
 };
 
-/* The block that holds column @k of row @r, or NULL. */
+/* Returns the block that holds column @k of row @r, or NULL. */
 MX_FN const uint8_t *tile_block_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     if (r >= s->n_rows || k >= s->n_in)
         return NULL;
     return s->data + r * s->row_bytes + (size_t)(k / s->block) * s->block_bytes;
 }
 
-/* The value of column @k of row @r; 0 beyond the matrix. */
+/* Returns the value of column @k of row @r; 0 beyond the matrix. */
 MX_FN float tile_value_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     const uint8_t *b = tile_block_at(s, r, k);
 

@@ -56,13 +56,13 @@
 #define TILE_SEGMENTS 8u
 #define TILE_FP4_MAX 150u /* exponents of MXFP4: half of 2^(150 - 127) is beyond half precision */
 
-/* Columns of a tile. */
+/* Returns the number of columns of a tile. */
 MX_FN uint32_t tile_k(uint32_t f) {
     return f >= TILE_Q4_K ? 256 : 64;
 }
 
-/* Bytes of a tile before its scales: whole vectors of 512 bytes below TILE_LOW, and after one of
- * them 128 of fifth bits in Q5_0 and Q5_1. */
+/* Returns the bytes of a tile before its scales: whole vectors of 512 bytes below TILE_LOW, and
+ * after one of them 128 of fifth bits in Q5_0 and Q5_1. */
 MX_FN uint32_t tile_code_bytes(uint32_t f) {
     if (f >= TILE_LOW)
         return TILE_SLICES * LOW_CODE_BYTES(f);
@@ -89,7 +89,7 @@ MX_FN uint32_t tile_code_bytes(uint32_t f) {
     }
 }
 
-/* Bytes of a tile, scales included. */
+/* Returns the bytes of a tile, scales included. */
 MX_FN uint32_t tile_bytes(uint32_t f) {
     if (f >= TILE_LOW)
         return tile_code_bytes(f) + TILE_SLICES * LOW_SCALE_BYTES(f) + 2 * LOW_HALVES(f);
@@ -134,7 +134,7 @@ MX_FN uint32_t tile_stage_units(uint32_t f) {
     return TILE_STAGE_UNITS(f);
 }
 
-/* Bytes of what is fetched as one. */
+/* Returns the bytes of what is fetched as one. */
 MX_FN uint32_t tile_stage_bytes(uint32_t f) {
     return tile_stage_units(f) * tile_bytes(f);
 }
@@ -153,14 +153,14 @@ MX_FN uint32_t tile_segment(uint32_t n_units, uint32_t s) {
     return s * n_units / TILE_SEGMENTS;
 }
 
-/* Bytes of a matrix of [n_out][n_in] weights, filled up to whole tiles. */
+/* Returns the bytes of a matrix of [n_out][n_in] weights, filled up to whole tiles. */
 MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
     return (size_t)((n_out + TILE_ROWS - 1) / TILE_ROWS) * tile_units(f, n_in) * tile_bytes(f);
 }
 
 /* -- repacking: what the bytes of a tile are, from the file's rows ----------------------------- */
 
-/* The integer of a weight of the formats with codes. */
+/* Returns the integer of a weight of the formats with codes. */
 MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r, uint32_t k) {
     const uint8_t *b = tile_block_at(s, r, k);
     unsigned i = k % s->block;
@@ -192,7 +192,7 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
     }
 }
 
-/* Columns @k and @k + 2 of row @r as halves, the first in the lower half-word. */
+/* Returns columns @k and @k + 2 of row @r as halves, the first in the lower half-word. */
 MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     return mx_float_to_half(tile_value_at(s, r, k)) |
            (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 2)) << 16;
@@ -216,7 +216,7 @@ MX_FN uint32_t tile_fp4_bit(uint32_t e, uint32_t high, uint32_t bit) {
     return e / 2 * 16 + at;
 }
 
-/* Word @w (0..3) of vector @v of lane @lane of the tile whose first column is @k0. */
+/* Returns word @w (0..3) of vector @v of lane @lane of the tile whose first column is @k0. */
 MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t v,
                               uint32_t lane, uint32_t w) {
     uint32_t g = lane / 4, t = lane % 4, out = 0, o = v * 512 + lane * 16 + w * 4;
@@ -262,7 +262,7 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
     return out;
 }
 
-/* Byte @i of a Q4_K or Q5_K tile's scales. */
+/* Returns byte @i of a Q4_K or Q5_K tile's scales. */
 MX_FN uint8_t tile_k45_scale(const struct tile_source *s, uint32_t k0, uint32_t i) {
     uint32_t r = i < 256 ? i / 16 : (i - 256) / 4;
     const uint8_t *b = tile_block_at(s, r, k0);
@@ -276,7 +276,7 @@ MX_FN uint8_t tile_k45_scale(const struct tile_source *s, uint32_t k0, uint32_t 
     return (uint8_t)(4 * (i % 16 < 8 ? scale : min));
 }
 
-/* Byte @i of what follows the codes. */
+/* Returns byte @i of what follows the codes. */
 MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
     const uint8_t *b;
 
@@ -306,7 +306,7 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
 
 /* -- scaling: what the scales of a tile become when those of all the tensor are known ---------- */
 
-/* The halves among a tile's scales: d, or d and dmin of a row. */
+/* Returns the halves among a tile's scales: d, or d and dmin of a row. */
 MX_FN uint32_t tile_n_halves(uint32_t f) {
     if (f >= TILE_LOW)
         return LOW_HALVES(f);
@@ -329,7 +329,7 @@ MX_FN uint32_t tile_n_halves(uint32_t f) {
     }
 }
 
-/* Offset of half @i < tile_n_halves() in a tile: they are its end. */
+/* Returns the offset of half @i < tile_n_halves() in a tile: they are its end. */
 MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
     return tile_bytes(f) - 2 * tile_n_halves(f) + 2 * i;
 }
@@ -429,12 +429,12 @@ MX_FN bool tile_is_legible(uint32_t type) {
            type == TENSOR_F16;
 }
 
-/* The little-endian word at @p. */
+/* Returns the little-endian word at @p. */
 MX_FN uint32_t tile_word(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* The code at row @r and column @k of a tile; not of F16. */
+/* Returns the code at row @r and column @k of a tile; not of F16. */
 MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
     uint32_t lane = r % 8 * 4 + k % 16 / 4, high = r / 8, e = k % 4, kb = k / 16;
     uint32_t slot = 4 * tile_high_slot(e, high);

@@ -105,17 +105,18 @@ MX_FN const void *tile_grid_of(uint32_t type, const struct tile_grids *t) {
 #define LOW_SCALE_BYTES(f) ((f) == TILE_IQ3 ? 16u : (f) == TILE_IQ1 || (f) == TILE_IQ2 ? 32u : 64u)
 #define LOW_HALVES(f) ((f) == TILE_Q2_K ? 32u : 16u)
 
-/* The bit of a word of signs that a shift by @c brings to its place, of column @e of 0..3. */
+/* Returns the bit of a word of signs that a shift by @c brings to its place, of column @e of
+ * 0..3. */
 MX_FN uint32_t tile_sign_bit(uint32_t e, uint32_t c) {
     return e / 2 * 16 + (e % 2 ? 7 : 15) - c;
 }
 
-/* The scale, or the minimum, of 16 values of a type that is kept as Q2_K. */
+/* Returns the scale, or the minimum, of 16 values of a type that is kept as Q2_K. */
 MX_FN uint32_t low_q2_scale(uint32_t type, const uint8_t *b, uint32_t group, bool min) {
     return type != TENSOR_Q2_K ? 1u : min ? b[group] >> 4 : b[group] & 15u;
 }
 
-/* The integer of value @i of a block of such a type, 0..3. */
+/* Returns the integer of value @i of a block of such a type, 0..3. */
 MX_FN uint32_t low_q2_code(uint32_t type, const uint8_t *b, uint32_t i) {
     return (uint32_t)(type == TENSOR_Q2_K    ? blk_q2_code(b, i)
                       : type == TENSOR_TQ1_0 ? blk_tq1_code(b, i)
@@ -146,7 +147,8 @@ MX_FN uint32_t low_index_high(uint32_t f, uint32_t type, const uint8_t *b, const
     return out;
 }
 
-/* The upper bits of codes of Q3_K, or the lower ones of two blocks of Q2_K or Q3_K from @k on. */
+/* Returns the upper bits of codes of Q3_K, or the lower ones of two blocks of Q2_K or Q3_K from @k
+ * on. */
 MX_FN uint32_t tile_low_codes(uint32_t f, const struct tile_source *s, uint32_t g, uint32_t k,
                               bool upper) {
     uint32_t out = 0;
@@ -165,7 +167,7 @@ MX_FN uint32_t tile_low_codes(uint32_t f, const struct tile_source *s, uint32_t 
     return out;
 }
 
-/* The signs of a lane: of four blocks from @column of the tile on. */
+/* Returns the signs of a lane: of four blocks from @column of the tile on. */
 MX_FN uint32_t tile_low_signs(const struct tile_source *s, uint32_t k0, uint32_t g,
                               uint32_t column) {
     const uint8_t *b = tile_block_at(s, g, k0), *b8 = tile_block_at(s, g + 8, k0);
@@ -213,7 +215,7 @@ MX_FN uint32_t tile_low_word(uint32_t f, const struct tile_source *s, uint32_t k
     return upper ? tile_low_signs(s, k0, lane / 4, column) : tile_low_index(f, s, k0, first, o);
 }
 
-/* Byte @i of the halves of a low tile. */
+/* Returns byte @i of the halves of a low tile. */
 MX_FN uint8_t tile_low_half(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
     uint32_t half = i / 2, n = f == TILE_Q2_K ? 4 : 2;
     const uint8_t *b = tile_block_at(s, half / n + half % 2 * 8, k0);
@@ -229,7 +231,7 @@ MX_FN uint8_t tile_low_half(uint32_t f, const struct tile_source *s, uint32_t k0
     return b[i % 2];
 }
 
-/* Byte @i of what follows the codes of a low tile. */
+/* Returns byte @i of what follows the codes of a low tile. */
 MX_FN uint8_t tile_low_scale(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
     uint32_t slice = i / LOW_SCALE_BYTES(f), o = i % LOW_SCALE_BYTES(f);
     uint32_t per = LOW_SCALE_BYTES(f) / 8, g = o / per, at = o % per; /* per: bytes of both rows */

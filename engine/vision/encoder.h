@@ -42,7 +42,7 @@ DEFINE_FREEP(struct image_encoder, image_encoder)
 int image_encoder_prove(struct image_encoder *e, const struct gguf *file, double *error,
                         struct err *err);
 
-/* The header of the file. */
+/* Returns the header of the file. */
 const struct projector *image_encoder_projector(const struct image_encoder *e);
 /* Values of a row for the text model: n_out * (1 + n_deep). */
 uint32_t image_encoder_width(const struct image_encoder *e);

@@ -233,7 +233,7 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
 struct expr *keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
                        struct expr **some);
 
-/* The strings that satisfy everything that @f says of strings, as JSON writes them in their
+/* Returns the strings that satisfy everything that @f says of strings, as JSON writes them in their
  * shortest spelling, without quotes. */
 const struct lang *facets_lang(struct schema *s, const struct facets *f);
 static inline bool text_is_negated(const struct text_rule *t) {
