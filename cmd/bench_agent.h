@@ -18,13 +18,13 @@ struct agent {
     struct agent_scale scale;
     struct rng rng;
     char name[48];          /* the session: "12" for an agent, "12.1", "12.2" for its sub-agents */
-    uint32_t n_turns, turn; /* turn: of those that were drawn */
+    uint32_t n_turns, turn; /* turn: number of drawn turns */
     uint32_t n_subs_begun;
     bool is_sub;
 };
 
 struct agent_turn {
-    uint32_t n_system; /* tokens, in the first turn, that all of its group begin with; 0: none */
+    uint32_t n_system; /* tokens of the common system prompt in the first turn; 0: none */
     uint32_t n_new;    /* tokens that the agent adds */
     uint32_t n_output;
 };
@@ -32,10 +32,11 @@ struct agent_turn {
 /* Describes the pause between a turn and the next one. */
 struct agent_pause {
     uint32_t n_subs; /* sub-agents that work first */
-    double seconds;  /* then this long */
+    double seconds;  /* then the pause takes this time */
 };
 
-/* Returns the @number-th agent of a trace. Returns when it begins, in seconds after the start. */
+/* Initialises the @number-th agent of a trace. Returns when it begins, in seconds after the
+ * start. */
 double agent_init(struct agent *a, const struct trace_group *g, uint32_t number, uint64_t seed,
                   struct agent_scale scale);
 /* Initialises the next sub-agent of @parent, which begins like the agents of the group. */

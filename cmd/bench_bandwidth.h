@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_bandwidth - how fast this machine's memory can be read: the limit that decoding is measured
- * against.
+ * bench_bandwidth - measures how fast this machine's memory can be read, which is the limit of
+ * decoding.
  */
 
 #include <stdint.h>
@@ -11,5 +11,5 @@
  * -ENOMEM or -EAGAIN (no thread). */
 int bandwidth_measure(uint32_t n_threads, uint64_t bytes, double seconds, double *out);
 
-/* A buffer size that no cache holds and that this machine has to spare. */
+/* Returns a buffer size that is larger than the caches and fits into the free memory. */
 uint64_t bandwidth_buffer(void);

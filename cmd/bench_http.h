@@ -13,7 +13,7 @@
 
 enum outcome {
     OUTCOME_OK,
-    OUTCOME_REJECTED, /* 429 or 503: the server says that it has too much to do */
+    OUTCOME_REJECTED, /* 429 or 503: the server refuses because of its load */
     OUTCOME_HTTP,     /* another status than 200 */
     OUTCOME_STREAM,   /* an error event, or the stream ended before the answer did */
     OUTCOME_PROTOCOL, /* the response does not follow the API */
@@ -30,7 +30,7 @@ struct bench_request {
     /* Set by the caller, which keeps the memory until @done. */
     struct buf body;
     bool stream, keep_text;
-    int64_t due_ns;                /* when it should have been sent: where its times count from */
+    int64_t due_ns;                /* scheduled time of sending, from which its times count */
     const char *api_key, *session; /* NULL: the server's key; no x-session-id */
     void (*done)(struct bench_request *q);
     void *ctx;
@@ -38,10 +38,10 @@ struct bench_request {
     /* Valid in @done. */
     enum outcome outcome;
     int status;       /* HTTP; 0: none came */
-    char error[200];  /* why, when the outcome is not OUTCOME_OK */
+    char error[200];  /* reason if the outcome is not OUTCOME_OK */
     double retry_s;   /* Retry-After in seconds; 0: the header is missing */
-    double answer_s;  /* from when it was sent to the first byte of the response */
-    int64_t first_ns; /* when the first text came, 0: none did; not streamed: 0 */
+    double answer_s;  /* time from sending to the first byte of the response */
+    int64_t first_ns; /* time of the first text; 0: no text, or not streamed */
     int64_t last_ns, end_ns;
     struct samples gaps; /* seconds between pieces of text */
     uint64_t n_pieces;
@@ -52,7 +52,7 @@ struct bench_request {
     struct http_transfer *transfer; /* private */
 };
 
-/* Empty, with nothing to send yet. */
+/* Initialises an empty request. */
 void bench_request_init(struct bench_request *q);
 void bench_request_deinit(struct bench_request *q); /* not while it runs */
 /* prepares @q for another attempt: clears its results */
@@ -68,24 +68,25 @@ struct bench_http_opts {
 /* Makes a client of one server. Returns 0, -ENOMEM, or -EINVAL with @err if the URL is not
  * valid. */
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err);
-struct bench_http *bench_http_free(struct bench_http *h); /* ends what still runs, without done */
+struct bench_http *bench_http_free(struct bench_http *h); /* ends running requests without calling
+                                                           * done */
 DEFINE_FREEP(struct bench_http, bench_http)
 
 /* Sends @q, whose body and done are set and which stays in place until done is called. Returns 0,
  * -ENOMEM or -EIO; after an error done is not called. */
 int bench_http_start(struct bench_http *h, struct bench_request *q);
-void bench_http_stop(struct bench_http *h); /* ends all that runs, without done */
+void bench_http_stop(struct bench_http *h); /* ends running requests without calling done */
 /* Waits for events, at most @timeout_ms, and calls done for each request that has ended. */
 int bench_http_run(struct bench_http *h, int timeout_ms);
-/* Requests that were started and are not done. */
+/* Returns the number of requests that were started and are not done. */
 uint32_t bench_http_n_running(const struct bench_http *h);
 
 /* Returns the number of tokens that POST /tokenize (weft, vLLM, llama-server) makes of @text. -1:
  * the server has no such route. */
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text);
 
-/* Returns the largest of the series of metric @name in GET /metrics; 0: there are none. The
- * largest, since each model's worker tells of the one device. */
+/* Returns the largest of the series of metric @name in GET /metrics, because the workers of all
+ * models report the same device; 0: there is no series. */
 double bench_http_metric(struct bench_http *h, const char *name);
 
 /* The id of the first model that GET /v1/models lists. */

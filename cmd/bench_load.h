@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * bench_load - what agents say: prompts of a wanted number of tokens, conversations, the bodies of
- * requests. Everything is a function of the seed, the session and the turn, so that two runs (or
- * two servers) are asked the same.
+ * bench_load - the texts of agents: prompts of a given number of tokens, conversations, the bodies
+ * of requests. Everything is a function of the seed, the session and the turn, so that two runs (or
+ * two servers) get the same requests.
  */
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ struct load_opts {
     int16_t priority;       /* 0: not sent, it is no field of OpenAI's */
 };
 
-/* @n_tokens tokens' worth of words. */
+/* Appends words of about @n_tokens tokens. */
 int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r);
 
 /* The conversation of a session so far, questions and answers in turn: JSON messages separated by
@@ -34,10 +34,11 @@ struct session {
 /* @number tells sessions apart. Begins with the shared prefix. */
 int session_init(struct session *s, const struct load_opts *o, uint64_t number);
 void session_deinit(struct session *s);
-/* The user says @n_tokens; @body becomes the request for up to @n_output. */
+/* Adds a user message of @n_tokens tokens; @body becomes the request for up to @n_output tokens. */
 int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens, uint32_t n_output,
                 struct buf *body);
-/* The server's answer becomes part of the conversation. */
+/* Adds the server's answer to the conversation. */
 int session_answer(struct session *s, const struct load_opts *o, const char *text, size_t len);
-/* @n_tokens tokens' worth of words take its place, so that every server is asked the same. */
+/* Adds words of about @n_tokens tokens instead of the answer, so that every server gets the same
+ * requests. */
 int session_answer_words(struct session *s, const struct load_opts *o, uint32_t n_tokens);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * bench_poll - waits for the sockets of a libcurl multi handle with epoll, so that a turn of the
- * loop costs what has happened and not how many transfers there are: of thousands of streams a few
- * move at a time.
+ * bench_poll - waits for the sockets of a libcurl multi handle with epoll, so that the cost of an
+ * iteration depends on the number of events and not on the number of transfers: of thousands of
+ * streams a few have data at a time.
  */
 
 #include <curl/curl.h>

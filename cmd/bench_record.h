@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_record - what makes a result comparable that is passed on: the hardware, the commit, the
- * command, and the energy that the machine used.
+ * bench_record - the data that make a result comparable: the hardware, the commit, the command, and
+ * the energy that the machine used.
  */
 
 #include <yyjson.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * bench_result - what a load test measured, added up request by request; printed as a table and as
+ * bench_result - the measurements of a load test, summed over requests; printed as a table and as
  * JSON.
  *
  *   ttft   from when the request was due to its first text
@@ -36,7 +36,7 @@ struct bench_result {
 void bench_result_deinit(struct bench_result *r); /* accepts a zeroed one */
 /* Counts @q, which is done. Returns 0 or -ENOMEM. */
 int bench_result_add(struct bench_result *r, const struct bench_request *q);
-/* Requests added, whatever their outcome. */
+/* Returns the number of added requests of any outcome. */
 uint64_t bench_result_n_done(const struct bench_result *r);
 
 /* Print the result as a table, or add it to @root as members. Both sort the samples. */

@@ -50,8 +50,8 @@ void run_close(struct run *r); /* accepts a zeroed one */
 int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
                 int32_t *next);
 
-/* One token of each of @n slots: @tokens[i] at @pos[i] of slot @slots[i]. @next[i] is what follows
- * it. */
+/* Decodes one token of each of @n slots: @tokens[i] at @pos[i] of slot @slots[i]. @next[i] is the
+ * token that follows it. */
 int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t *pos,
                const int32_t *tokens, int32_t *next);
 

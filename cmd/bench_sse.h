@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_sse - what a server sends: server-sent events out of chunks cut anywhere, and what an
- * OpenAI chunk or response says.
+ * bench_sse - parses the output of a server: server-sent events in chunks of any length, and
+ * OpenAI's chunks and responses.
  */
 
 #include <stdbool.h>

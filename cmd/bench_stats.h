@@ -45,8 +45,8 @@ struct dist {
 
 /* Parses @text. Returns 0, -ENOMEM, or -EINVAL with @err. */
 int dist_parse(struct dist *d, const char *text, struct err *err);
-/* A length; a function of @d and the state of @r. */
+/* Draws a length: a function of @d and the state of @r. */
 uint32_t dist_draw(const struct dist *d, struct rng *r);
 
-/* An exponentially distributed time of mean 1. */
+/* Draws an exponentially distributed time of mean 1. */
 double stats_exponential(struct rng *r);

@@ -29,16 +29,16 @@ struct bench_target {
     struct load_opts load;
 };
 
-/* The defaults of the options above. */
+/* Sets the defaults of the options above. */
 void bench_target_init(struct bench_target *t);
-/* cli_parse() over @options and the target's own. */
+/* Parses @options and the target's own options with cli_parse(). */
 int bench_target_parse(struct bench_target *t, int argc, char **argv,
                        const struct cli_option *options, size_t n, const char *usage);
 /* Asks the server for its model and measures words_per_token. Returns CLI_OK or an exit code. */
 int bench_target_open(struct bench_target *t, struct bench_http **out);
-/* From now on the first SIGINT ends the measurement, which bench_interrupted() tells; the second
- * one ends the process. */
+/* Lets the first SIGINT end the measurement (bench_interrupted()); the second one ends the
+ * process. */
 void bench_watch_interrupts(void);
 bool bench_interrupted(void);
-/* The options, as fields of @config. */
+/* Adds the options as fields of @config. */
 void bench_target_json(const struct bench_target *t, yyjson_mut_doc *d, yyjson_mut_val *config);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_tenants - what the tenants of a trace saw: the table of the simulator (docs/simulator.md),
- * but from where a client stands.
+ * bench_tenants - the results of a trace's tenants: the table of the simulator (docs/simulator.md),
+ * as measured by a client.
  *
  *   first token     from when the turn was first due, refusals and pauses after them included. A
  *                   turn without a first token when the test ends counts with what it had waited:
@@ -57,14 +57,14 @@ struct bench_tenants {
 
 void bench_tenants_deinit(struct bench_tenants *r); /* accepts a zeroed one */
 
-/* A turn that was first due at @q's due_ns is over. @n_output: tokens that were asked for. 0 or
+/* Counts a finished turn, which was first due at @q's due_ns. @n_output: requested tokens. 0 or
  * -ENOMEM, as all below. */
 int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                            uint32_t n_output);
-/* A turn was refused and may come again; a turn has failed for good. */
+/* Count a turn that was refused and may be sent again, and a turn that has failed. */
 int bench_tenants_refused(struct tenant *t, const struct bench_request *q);
 void bench_tenants_failed(struct bench_tenants *r, struct tenant *t, const struct bench_request *q);
-/* The test ended in the midst of a turn; @q NULL: while it paused after a refusal. */
+/* Counts a turn during which the test ended; @q NULL: it paused after a refusal. */
 int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                       int64_t due_ns);
 
@@ -74,10 +74,11 @@ int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct be
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
 
 /* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited
- * for its first token. The samples are the caller's to free. Returns 0 or -ENOMEM. */
+ * for its first token. The caller frees the samples. Returns 0 or -ENOMEM. */
 int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out);
 
-/* @during (NULL: none): the tenant for which bench_tenants_during() is called, too. */
+/* Prints the table. @during (NULL: none): tenant for which bench_tenants_during() is called,
+ * too. */
 void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f);
 void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_mut_doc *d,
                         yyjson_mut_val *root);

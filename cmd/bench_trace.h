@@ -10,7 +10,7 @@
  *   agents coder tenant=1 count=8 turns=5-10 system=4000 first=500-2000 more=100-1500 output=50-400
  *   until 120000
  *
- * Ranges are drawn from, evenly. Times are in ms. The simulator replays traces against the
+ * Values are drawn uniformly from ranges. Times are in ms. The simulator replays traces against the
  * scheduler, weft-bench against servers.
  */
 
@@ -23,13 +23,13 @@ struct range {
     uint32_t low, high;
 };
 
-/* Agents that are alike. An agent's turn is a request; it ends, a tool runs for a while, and the
- * next turn sends everything so far and what the tool said. */
+/* A group of equal agents. An agent's turn is a request; when it has ended, a tool runs for a
+ * while, and the next turn sends the whole conversation and the tool's result. */
 struct trace_group {
     char name[24];
     struct range tenant, weight, class, priority, count; /* weight in thousandths */
     struct range start;                                  /* when an agent begins */
-    struct range turns, system, first, more, output; /* tokens; system: what all have in common */
+    struct range turns, system, first, more, output; /* tokens; system: the common system prompt */
     struct range pause;                              /* until the next turn */
     struct range think_every, think; /* one pause in think_every takes this long instead; 0: none */
     struct range subs_every, subs,
@@ -48,10 +48,10 @@ struct trace_file {
     uint32_t until_ms; /* 0: until all have ended */
 };
 
-/* @check (may be NULL) is asked after each line: false, a name that only the caller knows (of a
- * machine, of drafts) is wrong in it. Returns 0 or -EINVAL. */
+/* @check (may be NULL) is called after each line; false: a name that only the caller knows (of a
+ * machine, of drafts) is wrong. Returns 0 or -EINVAL. */
 int bench_trace_read(struct trace_file *t, const char *path,
                      bool (*check)(const struct trace_file *t), struct err *err);
-/* Puts other values in place of a file's: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by
- * commas. Returns 0 or -EINVAL. */
+/* Replaces values of a file: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by commas.
+ * Returns 0 or -EINVAL. */
 int bench_trace_set(struct trace_file *t, const char *values, struct err *err);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * cli - what the command-line programs share: exit codes, one-line errors, numbers. Errors go to
- * stderr as "PROGRAM: reason", with the reason always on one line.
+ * cli - code shared by the command-line programs: exit codes, one-line errors, numbers. Errors go
+ * to stderr as "PROGRAM: reason", with the reason always on one line.
  */
 
 #include <stdbool.h>
@@ -16,7 +16,8 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
 int cli_fail(const char *fmt, ...) PRINTF(1, 2);
 int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* adds "(try --help)" */
 
-/* "@what: @e's message", or the errno's text when @e has none. */
+/* Prints "@what: @e's message", or the text of the errno @r if @e has none, and returns the exit
+ * code. */
 int cli_fail_err(const char *what, const struct err *e, int r);
 
 /* Parses the whole of @text as a number in [min, max]; else returns false and leaves *out
@@ -25,11 +26,11 @@ bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool cli_u32(const char *text, uint32_t min, uint32_t max, uint32_t *out);
 bool cli_double(const char *text, double min, double max, double *out);
 
-/* The whole of @path ("-": stdin), NUL-terminated, at most @max bytes. *out is owned by the
- * caller. */
+/* Reads the whole of @path ("-": stdin), NUL-terminated, at most @max bytes. The caller owns
+ * *out. */
 int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 
-/* Makes @path, or empties it, and writes @len bytes; @sync: they are on the disk then. 0 or
+/* Creates or empties @path and writes @len bytes; @sync: waits until they are on the disk. 0 or
  * -errno. */
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync);
 /* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * ctl - what weftctl's commands share: calls to the admin socket, and tables from its JSON. Private
- * to weftctl. daemon/front/admin.h lists the routes, daemon/front/admin_json.c has the fields.
+ * ctl - code shared by weftctl's commands: calls to the admin socket, and tables from its JSON.
+ * Private to weftctl. daemon/front/admin.h lists the routes, daemon/front/admin_json.c has the
+ * fields.
  */
 
 #include <stdbool.h>
@@ -20,21 +21,23 @@ enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
 
 struct ctl;
 
-/* Returns the socket that @option, $WEFT_ADMIN or else the first usual place names. */
+/* Returns the path of the socket: @option, else $WEFT_ADMIN, else the first usual path that
+ * exists. */
 const char *ctl_socket(const char *option);
-/* A client of the socket at this path; nothing is connected yet. Returns 0 or -ENOMEM. */
+/* Makes a client of the socket at this path, without connecting. Returns 0 or -ENOMEM. */
 int ctl_new(struct ctl **out, const char *socket);
 struct ctl *ctl_free(struct ctl *c);
 DEFINE_FREEP(struct ctl, ctl)
 
-/* One request. @reply gets the body of a 2xx answer. An exit code, with @err saying why not. */
+/* Sends a request. @reply gets the body of a 2xx answer. Returns an exit code, with the reason of a
+ * failure in @err. */
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
              struct err *err);
 /* Calls like ctl_call(), without a time limit for the answer. */
 int ctl_call_long(struct ctl *c, const char *method, const char *path, struct buf *reply,
                   struct err *err);
-/* Parses the answer to GET @path, which must be a JSON object, and one that the admin socket gives.
- * @out is the caller's. */
+/* Parses the answer to GET @path, which must be a JSON object of the admin socket. The caller frees
+ * @out. */
 int ctl_read(struct ctl *c, const char *path, const struct buf *reply, yyjson_doc **out,
              struct err *err);
 /* Calls like ctl_call(), and reads the answer like ctl_read(). */
@@ -46,10 +49,10 @@ int ctl_watch(struct ctl *c, const char *path,
 
 /* Parses @text; returns NULL if it is not a JSON object. */
 yyjson_doc *ctl_parse(const char *text, size_t len);
-/* Prints @d, which it frees, as a line; nothing where there is no memory. */
+/* Prints @d as a line and frees it; prints nothing if memory is short. */
 void ctl_print_json(yyjson_mut_doc *d, FILE *out);
-/* Says why a command fails: as a line of JSON on the standard output, {"status": "error", "error":
- * @message, "code": @code}, or as text on the standard error. Returns @code. */
+/* Reports why a command fails: as a line of JSON on the standard output, {"status": "error",
+ * "error": @message, "code": @code}, or as text on the standard error. Returns @code. */
 int ctl_fail(bool json, int code, const char *message);
 
 /*
@@ -62,12 +65,12 @@ struct ctl_cell {
 
 /* Returns the string @key of the object whole, escaped, for sentences; "-" if there is none. */
 struct printable ctl_message(yyjson_val *object, const char *key);
-/* A string, a number of the object, in a form for tables: a text that does not fit is cut. */
+/* Return a string or a number of the object for a table; a text that does not fit is cut. */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key);
 struct ctl_cell ctl_number(yyjson_val *object, const char *key);
 struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s); /* "3.2 ms" */
 struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *whole);
-/* False, and *out unchanged: there is no such number. */
+/* Reads a number; returns false, with *out unchanged, if there is none. */
 bool ctl_value(yyjson_val *object, const char *key, double *out);
 
 /*
@@ -75,9 +78,10 @@ bool ctl_value(yyjson_val *object, const char *key, double *out);
  * columns of a table can be left out for it.
  */
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
-/* Every statistic of proto/stats.h with its help. */
+/* Shows every statistic of proto/stats.h with its help. */
 void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns);
-/* Tables of /requests and /tenants; the story of one request, /requests/ID/why. */
+/* Show the tables of /requests and /tenants, and the decisions about one request,
+ * /requests/ID/why. */
 void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
@@ -88,21 +92,22 @@ void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, doubl
 /* Adds a line about each device of worker @w, the last one with joules per output token since
  * @before. */
 void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before);
-/* Per second since @before; "-" where that cannot be said. */
+/* Returns the rate per second since @before; "-" if it is not known. */
 struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds);
 
-/* Asks for @what ("load", "unload", "swap" with @file or NULL) of the served model @name. An exit
- * code, with @err. */
+/* Asks for @what ("load", "unload", "swap" with @file or NULL) of the served model @name. Returns
+ * an exit code, with @err. */
 int ctl_change(struct ctl *c, const char *name, const char *what, const char *file,
                struct err *err);
 /* Waits until @key of the model ("state", "swap") has none of the values @under_way (ends with
  * NULL); writes its value to @out. */
 int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char *const *under_way,
                     char out[500], struct err *err);
-/* The flight recorder of the served model @name (NULL: the first) into @out. An exit code. */
+/* Reads the flight recorder of the served model @name (NULL: the first) into @out. Returns an exit
+ * code. */
 int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err);
-/* The table of /models. */
+/* Shows the table of /models. */
 void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns);
 
-/* The screen of `weftctl top`; an exit code. */
+/* Runs the screen of `weftctl top`. Returns an exit code. */
 int ctl_top(struct ctl *c, double interval_s, struct err *err);

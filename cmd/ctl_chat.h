@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * ctl_chat - what the parts of `weftctl chat` share: requests to weftd's HTTP API, over TCP or a
- * UNIX socket, and the conversation that they are made of. Private to weftctl.
+ * ctl_chat - code shared by the parts of `weftctl chat`: requests to weftd's HTTP API, over TCP or
+ * a UNIX socket, and the conversation. Private to weftctl.
  */
 
 #include <signal.h>
@@ -28,21 +28,22 @@ DEFINE_FREEP(struct chat_server, chat_server)
 struct chat_sink {
     void (*text)(void *ctx, bool reasoning, const char *text, size_t len);
     void *ctx;
-    volatile sig_atomic_t *stop; /* nonzero: the answer is broken off */
+    volatile sig_atomic_t *stop; /* nonzero: ends the answer */
 };
 
 /* An answer, or the part of it that arrived. */
 struct chat_answer {
-    struct buf text, reasoning; /* the caller's: chat_answer_deinit() */
+    struct buf text, reasoning; /* freed by chat_answer_deinit() */
     yyjson_doc *usage;          /* the last chunk with a `usage` member, or NULL */
     char finish[24];
-    double first_s, total_s; /* since the request was sent; first_s 0: nothing came */
+    double first_s, total_s; /* since the request was sent; first_s 0: no text arrived */
     bool stopped;
 };
 
 void chat_answer_deinit(struct chat_answer *a); /* accepts a zeroed one */
 
-/* GET @path, its JSON to *out. An exit code, with @err saying why not (ctl.h). */
+/* Gets @path and parses its JSON to *out. Returns an exit code (ctl.h), with the reason of a
+ * failure in @err. */
 int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err);
 /* Streams a chat completion of @body. Returns an exit code, with @err; @out has what arrived. */
 int chat_ask(struct chat_server *s, const char *body, size_t len, const struct chat_sink *sink,
@@ -64,11 +65,11 @@ void chat_talk_deinit(struct chat_talk *t);
 void chat_talk_clear(struct chat_talk *t); /* the messages */
 int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_t len,
                   const struct buf *reasoning);
-/* Removes the last message if it is @role's; else false. */
+/* Removes the last message if it is @role's; otherwise returns false. */
 bool chat_talk_drop(struct chat_talk *t, const char *role);
-/* @text is JSON, or else a string; empty: the parameter is removed. */
+/* Sets a parameter: @text is JSON, or else a string; empty: removes the parameter. */
 int chat_talk_set(struct chat_talk *t, const char *name, const char *text);
-/* Returns the body of the request for the next answer; the caller's. NULL: no memory. */
+/* Returns the body of the request for the next answer, which the caller frees. NULL: no memory. */
 char *chat_talk_body(const struct chat_talk *t, size_t *len);
 /* Write the conversation to @path as JSON, mode 0600, and read it back. Return 0 or -errno; reading
  * also -EBADMSG, and then @t is unchanged. */

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * ctl_hub - a client of the Hugging Face hub, or of a mirror with the same interface: what a
- * repository holds, and bytes of its files. The access token goes to the hub's own address only,
- * never to where it redirects. Everything that the hub says is checked before it is used.
+ * ctl_hub - a client of the Hugging Face hub, or of a mirror with the same interface: lists a
+ * repository and reads bytes of its files. The access token is sent to the hub's own address only,
+ * never to the target of a redirect. All answers of the hub are checked before they are used.
  */
 
 #include <signal.h>
@@ -49,8 +49,8 @@ struct hub_choice {
 };
 
 /* Chooses the model of @l that @spec means, and the projector that suits it best. Without a quant
- * it is the first that is there of a documented order (docs/manual/models.md), or the only one. 0
- * or -EINVAL with @err naming what there is. */
+ * it is the first available one in a documented order (docs/manual/models.md), or the only one.
+ * Returns 0, or -EINVAL with @err, which names the available models. */
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
 
@@ -63,14 +63,14 @@ bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *ou
 enum {
     HUB_OK,
     HUB_AGAIN,   /* a later attempt may succeed: a broken or slow connection, 429, 5xx */
-    HUB_REFUSED, /* the hub says no: no such thing, or not allowed */
+    HUB_REFUSED, /* the hub refuses: not found, or not allowed */
     HUB_STOPPED, /* the caller's stop flag is set */
     HUB_LOCAL,   /* the caller did not take the data */
 };
 
 struct hub_options {
     const char *endpoint; /* NULL: $HF_ENDPOINT, or the hub's own address */
-    uint32_t stall_s;     /* a connection with nothing for so long is given up */
+    uint32_t stall_s;     /* time without data after which a connection is closed */
     const volatile sig_atomic_t *stop;
 };
 
@@ -86,12 +86,13 @@ DEFINE_FREEP(struct hub, hub)
 struct hub_reply {
     long status;           /* 0: there was none */
     int64_t from;          /* first byte of the body in the file: of a 206 what it says, else 0 */
-    int64_t total;         /* size of the whole file; -1: not said */
-    int64_t retry_after_s; /* -1: not said */
+    int64_t total;         /* size of the whole file; -1: unknown */
+    int64_t retry_after_s; /* -1: unknown */
 };
 
 struct hub_sink {
-    /* Called once before the first byte of a 200 or 206. False: it is not wanted (HUB_LOCAL). */
+    /* Called once before the first byte of a 200 or 206. Returns false to end the transfer
+     * (HUB_LOCAL). */
     bool (*begin)(void *ctx, const struct hub_reply *reply);
     bool (*data)(void *ctx, const void *data, size_t len);
     void (*tick)(void *ctx); /* some times a second */
@@ -107,7 +108,7 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
  * longer wait than is reasonable. */
 int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n);
 
-/* Paths for hub_get(). False: too long. */
+/* Make paths for hub_get(). Return false if the path is too long. */
 bool hub_listing_path(const struct hub_spec *spec, char *out, size_t size);
 bool hub_file_path(const struct hub_spec *spec, const char *commit, const char *file, char *out,
                    size_t size);

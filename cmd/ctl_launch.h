@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * ctl_launch - clients of weftd, and how each is configured: by its environment and command
- * line, which leaves no trace, or by a file of its own, which can be undone. Private to weftctl.
+ * ctl_launch - clients of weftd and their configuration: by environment and command line, which
+ * changes no file, or by the client's own file, which can be restored. Private to weftctl.
  */
 
 #include <stdbool.h>
@@ -28,15 +28,15 @@ struct launch_client {
 extern const struct launch_client launch_clients[]; /* ends with one without name */
 
 /*
- * ctl_launch_file.c: a file that is changed so that it can be undone. Beside FILE stands
- * FILE.before-weft, what it was, and what it has become in FILE.by-weft; undoing gives back the
- * first if FILE is still the second. All return 0 or -errno.
+ * ctl_launch_file.c: changes a file so that it can be restored. FILE.before-weft has its earlier
+ * content and FILE.by-weft the new one; undoing restores the former if FILE still equals the
+ * latter. All return 0 or -errno.
  */
 
-/* @path gets @text. -EEXIST: it has been changed by this before and was not undone. */
+/* Writes @text to @path. -EEXIST: the file was changed before and not restored. */
 int launch_file_write(const char *path, const char *text, size_t len);
-bool launch_file_is_changed(const char *path); /* and was not undone */
-/* -ENOENT: nothing to undo. -EBUSY: @path was changed since. */
+bool launch_file_is_changed(const char *path); /* returns true if it was changed and not restored */
+/* Restores @path. -ENOENT: nothing to restore; -EBUSY: @path was changed since. */
 int launch_file_undo(const char *path);
 /* Merges the JSON object @fragment into the content of @path (objects into objects, other values
  * are replaced). *out is owned by the caller. -EBADMSG: the file is not plain JSON. */

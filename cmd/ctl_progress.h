@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * ctl_progress - how far a transfer is: one line that is drawn again on a terminal, a line now and
- * then elsewhere, or JSON lines for programs. On a terminal it goes to stderr, JSON to stdout.
+ * ctl_progress - shows the progress of a transfer: one line that is redrawn on a terminal, a line
+ * now and then elsewhere, or JSON lines for programs. On a terminal it goes to stderr, JSON to
+ * stdout.
  */
 
 #include <stdbool.h>
@@ -17,16 +18,17 @@ enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
 struct progress {
     enum progress_form form;
     FILE *out;
-    const char *what;            /* for JSON: "listing", "downloading", ...: the last word said */
+    const char *what;            /* for JSON: "listing", "downloading", ...: the last reported
+                                  * activity */
     const char *name;            /* name of the model; outlives this struct */
     const char *file;            /* the one being loaded; outlives its loading */
     const char *sha256;          /* checksum of the file; "" while unknown */
     uint64_t total, done_before; /* bytes of the model; of files that are complete */
     uint64_t size, done;         /* size of this file */
-    int64_t drawn_ns, rate_ns;   /* when the line was drawn, and the rate was looked at */
+    int64_t drawn_ns, rate_ns;   /* times when the line was drawn and the rate was measured */
     uint64_t rate_done;          /* bytes of the model then */
     double rate;                 /* bytes per second, smoothed; 0: not known */
-    bool is_drawn;               /* a line stands on the terminal */
+    bool is_drawn;               /* a line is shown on the terminal */
 };
 
 /* Shows nothing yet. Without @json the form depends on whether stderr is a terminal. */
@@ -37,7 +39,7 @@ void progress_model(struct progress *p, const char *name, uint64_t total);
 void progress_file(struct progress *p, const char *file, const char *sha256, uint64_t size);
 /* Shows the current activity ("downloading"), and @done bytes of the file. */
 void progress_at(struct progress *p, const char *what, uint64_t done);
-/* Prints a line of its own; in JSON {"status": @what, "message": ...}. */
+/* Prints a separate line; in JSON {"status": @what, "message": ...}. */
 void progress_say(struct progress *p, const char *what, const char *fmt, ...) PRINTF(3, 4);
 /* Removes the line from the terminal. */
 void progress_clear(struct progress *p);

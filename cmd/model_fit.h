@@ -1,8 +1,8 @@
 #pragma once
 
-/* model_fit - estimates whether and how this machine can serve a model now: the sizes that weftd
- * computes before it loads a model (engine_fit() with its defaults), and an upper bound of tokens
- * per second from the measured memory bandwidth. */
+/* model_fit - estimates whether, and with which context and speed, this machine can serve a model
+ * now: the sizes that weftd computes before it loads a model (engine_fit() with its defaults), and
+ * an upper bound of tokens per second from the measured memory bandwidth. */
 
 #include <stdbool.h>
 #include <yyjson.h>
@@ -34,7 +34,7 @@ struct model_fit {
 void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m,
                uint32_t max_context);
 
-/* "fits: context 8192 of 40960 tokens, ...", in lines. */
+/* Writes the estimate as lines: "fits: context 8192 of 40960 tokens, ...". */
 int model_fit_show(struct buf *out, const struct model_fit *f, const struct machine *m);
 /* Returns the estimate as an object of @d. */
 yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,

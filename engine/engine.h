@@ -55,7 +55,7 @@ struct engine_fit {
  * not fit: @err has the arithmetic and *out the values that do not depend on the room. Other
  * errors as engine_new(). Unknown values are 0 in *out. */
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err);
-/* Opens the model. Returns 0 or -errno with @err saying why (architecture by name, memory
+/* Opens the model. Returns 0 or -errno with the reason in @err (the architecture's name, the memory
  * arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
 struct engine *engine_free(struct engine *e);
@@ -73,13 +73,13 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
  * to it. */
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);
 
-/* A digest of the sources of the engine and of the format of requests (proto/, text/, the
+/* Computes a digest of the sources of the engine and of the format of requests (proto/, text/, the
  * channel): two daemons with equal digests can continue each other's requests. */
 void engine_request_sources(uint8_t out[20]);
 
 /* Returns how well a document answers a query, as the logit of a probability. @hidden is the vector
- * that WANT_HIDDEN gave of the row that the model was trained to answer at: an encoder's first row,
- * else the last row of the prompt. Only where info->ranks. */
+ * that WANT_HIDDEN gave for the row at which the model was trained to answer: an encoder's first
+ * row, else the last row of the prompt. Only if info->ranks. */
 float engine_score(struct engine *e, const float *hidden);
 
 /* Returns the address of page @page of host memory: page_bytes that other code may read and write
@@ -93,9 +93,8 @@ void *engine_host_snapshot(struct engine *e, uint32_t snapshot);
 void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens);
 
 /* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps
- * may be launched and not waited for. Bad batches are our own mistakes: assert; so is a sequence
- * whose state slot does not hold the position before its first row. Returns 0 or
- * -EIO. */
+ * may be launched and not waited for. Asserts that the batch is valid, and that the state slot of
+ * each sequence holds the position before its first row. Returns 0 or -EIO. */
 int engine_launch(struct engine *e, const struct engine_batch *b);
 
 /* Sets the bit mask of allowed tokens (bit t % 32 of word t / 32) of want @want of step @step;
@@ -109,20 +108,20 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
 
 /*
  * Rows of pictures, where info->picture_width is not 0: one picture at a time, in pieces between
- * steps, so that a large picture does not stop those who decode. The values are a function of the
- * pixels and the projector file; cutting them differently gives the same bits.
+ * steps, so that a large picture does not delay decoding requests. The values are a function of the
+ * pixels and the projector file; another division into pieces gives the same bits.
  */
 
 /* Returns the work that the rows of a picture take, in multiply-adds. */
 uint64_t engine_picture_work(const struct engine *e, const struct picture_layout *l);
-/* Begins a picture of l->width x l->height pixels, three bytes each, which stay where they are
- * until its end. @out has room for l->n_rows * info->picture_width values. -EINVAL with @err: more
- * rows than there is memory for. */
+/* Begins a picture of l->width x l->height pixels, three bytes each, which must stay valid until
+ * its end. @out has room for l->n_rows * info->picture_width values. -EINVAL with @err: more rows
+ * than there is memory for. */
 int engine_picture_begin(struct engine *e, const uint8_t *rgb, const struct picture_layout *l,
                          float *out, struct err *err);
 /* Computes pieces of the picture under way until at least @work multiply-adds are done; one piece
- * at least. *left is the work that is left; 0: @out is complete, and another picture may begin. 0,
- * or -EIO: the device is lost. */
+ * at least. *left is the remaining work; 0: @out is complete, and another picture may begin. 0, or
+ * -EIO: the device is lost. */
 int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left);
 /* Drops the picture under way, if any. */
 void engine_picture_end(struct engine *e);

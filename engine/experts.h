@@ -7,7 +7,7 @@
 
 enum { EXPERT_GROUPS_MAX = 64 };
 
-/* An expert that a row picked, and what its output is multiplied by. */
+/* An expert that a row picked, and the factor of its output. */
 struct expert_pick {
     uint32_t expert;
     float weight;

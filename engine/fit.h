@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * fit - the arithmetic of memory, before anything is loaded: what a model's weights, buffers, pages
- * and states take, and how much of it a host backend's KV memory is to be. Private to engine/;
- * others call engine_fit().
+ * fit - computes memory sizes before a model is loaded: those of its weights, buffers, pages and
+ * states, and the size of a host backend's KV memory. Private to engine/; other code calls
+ * engine_fit().
  */
 
 #include "engine/model.h"
@@ -18,14 +18,15 @@ struct fit_text fit_text(uint64_t bytes);
 
 /* Returns the bytes of weights that @ops keep. A tensor that two ops use is stored twice. */
 uint64_t fit_weights(const struct model *m, const struct be_ops *ops);
-/* Returns the bytes of weights that a row of @pass reads: all but the embedding, and of the experts
- * only those that are picked. */
+/* Returns the bytes of weights that a row of @pass reads: all tensors except the embedding, and
+ * only the picked experts. */
 uint64_t fit_token_weights(const struct model *m, uint32_t pass);
 /* Returns the bytes of keys and values that a row behind @n others reads, where a page has
- * @page_bytes: of layers that choose their keys the chosen ones and all that they are chosen by. */
+ * @page_bytes: for layers that choose their keys, the chosen keys and the data by which they are
+ * chosen. */
 uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint64_t page_bytes,
                         uint64_t n);
-/* Activations of a batch and logits of its sequences: an upper estimate. */
+/* Returns an upper estimate of the bytes of a batch's activations and its sequences' logits. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
 
 /*
@@ -43,18 +44,19 @@ struct fit_windows {
 
 /* Returns the number of window pages for @n_seqs sequences beside @n_pages pages. */
 uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n_seqs);
-/* Pages that so many bytes hold beside window pages for *n_seqs sequences: max_seqs, or as many as
- * fit into half of the bytes. 0: as many pages or more hold the keys of all layers. */
+/* Returns the number of pages in @bytes bytes beside window pages for *n_seqs sequences: max_seqs,
+ * or as many as fit into half of the bytes. 0: with all keys in one class there is room for at
+ * least as many pages. */
 uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs);
 
-/* Sizes that have to fit into memory. */
+/* Sizes that must fit into memory. */
 struct fit {
     uint64_t weights, buffers, page, state; /* bytes; state 0: the model has none */
     uint64_t host;                          /* bytes of the configured host tier */
-    const struct fit_windows *windows;      /* NULL: page is of all layers */
+    const struct fit_windows *windows;      /* NULL: a page has the keys of all layers */
     uint32_t page_tokens, model_context;
-    uint32_t context; /* context that is asked for; 0: any */
-    uint64_t wish;    /* for KV memory; 0: any */
+    uint32_t context; /* requested context; 0: any */
+    uint64_t wish;    /* requested KV memory, in bytes; 0: any */
     uint64_t memory;  /* memory that may be taken, in bytes */
     uint64_t n_params;
 };
@@ -68,8 +70,8 @@ struct fit {
 #define FIT_CONTEXT 32768u
 #define FIT_LEAST 1024u
 int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err);
-/* KV memory that the experts of a device's layers give way to: what is wished, else room for the
- * context that is asked for, or for FIT_CONTEXT tokens. */
+/* Returns the KV memory for which experts move to the host: the requested size, else room for the
+ * requested context, or for FIT_CONTEXT tokens. */
 uint64_t fit_kv_beside(const struct fit *f);
 /* Returns the bytes of the memory of this machine. */
 uint64_t fit_machine(void);
@@ -77,12 +79,12 @@ uint64_t fit_machine(void);
 struct fit_sizes {
     uint64_t page, window_page, state;
 };
-/* Host backends: what is certain to be touched, weights and @kv bytes, @n_pages pages among them,
- * must fit the machine. Returns 0 or -EINVAL with @err. */
+/* Checks for a host backend that the weights and @kv bytes, which include @n_pages pages, fit the
+ * machine. Returns 0 or -EINVAL with @err. */
 int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,
               uint32_t n_pages, uint64_t kv, struct err *err);
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
-/* Computes the sizes of a model that have to fit. */
+/* Computes the sizes of a model that must fit. */
 struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,
                                const struct fit_sizes *s);
 struct fit fit_of(const struct model *m, const struct be_ops *ops, const struct engine_opts *o,

@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * head - what makes a number of a hidden vector: the classifier of a model that was trained to say
- * how well a text answers a query. It is small and computed here in f32, in one order, for whatever
- * backend the vector is from.
+ * head - the classifier of a reranker, which computes from a hidden vector how well a text answers
+ * a query. It is small, so it is computed here in f32, in one order, for vectors of every backend.
  */
 
 #include "base/err.h"
@@ -20,17 +19,19 @@ struct head_tensors {
     const struct tensor *out[2], *out_bias; /* out[i]: one row */
 };
 
-/* The decoded classifier; NULL: the parts that it lacks, all of them where there is none. */
+/* The decoded classifier; NULL: parts that it lacks; all are NULL without a classifier. */
 struct head {
-    uint32_t n_embd, n_mid; /* n_mid: what out is multiplied by; n_embd without dense */
+    uint32_t n_embd, n_mid; /* n_mid: length of the vector that out is multiplied by; n_embd without
+                             * dense */
     float *dense, *dense_bias, *out, out_bias, *mid;
 };
 
-/* Finds the head of a model with vectors of @n_embd among the tensors of its file, which has been
- * bound but for these; @output: the matrix of its logits, or NULL. Errors stay in the binder. */
+/* Finds the head of a model with vectors of @n_embd among the tensors of its file, whose other
+ * tensors have been bound; @output: the matrix of its logits, or NULL. Errors stay in the
+ * binder. */
 void head_bind(struct binder *b, struct head_tensors *out, uint32_t n_embd,
                const struct tensor *output);
-/* Decodes it. Returns 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
+/* Decodes the tensors. Returns 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
 int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd);
 void head_deinit(struct head *h);
 /* Returns the score of @v [n_embd]. Not by two threads at once. */

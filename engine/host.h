@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * host - what the backends that compute in the caller's thread share: which sequence and position a
- * row has, masks, results, and sampling of a want. Embedded in their `struct step`.
+ * host - code shared by the backends that compute in the caller's thread: sequence and position of
+ * a row, masks, results, and sampling of a want. Embedded in their `struct step`.
  */
 
 #include "engine/backend.h"
@@ -34,7 +34,7 @@ struct host_step {
         struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
     } result[2];
     unsigned current; /* result[current]: of the step that runs */
-    /* Hidden states that drafts go on from; NULL: the model does not draft. */
+    /* Hidden states from which drafts continue; NULL: the model does not draft. */
     float *hidden; /* [max_rows][n_hidden], of this step */
     float *kept;   /* [n_slots][ENGINE_KEPT][n_hidden] */
     struct kept kept_of;
@@ -44,14 +44,15 @@ struct host_step {
  * deinit. */
 int host_step_init(struct host_step *h, const struct be_opts *o);
 void host_step_deinit(struct host_step *h);
-/* Looks up what the rows and wants of @b are; @b stays unchanged until the end. */
+/* Finds sequence, position and logits of the rows and wants of @b, which does not change until the
+ * end of the step. */
 void host_step_begin(struct host_step *h, const struct engine_batch *b);
-/* The mask of want @want, valid until it is sampled. */
+/* Sets the mask of want @want, which is valid until the want is sampled. */
 void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
 /* Samples want @want from @logits. Threads may do different wants at once, each with its
  * sampler. */
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
-/* Answers WANT_HIDDEN: room for the vector of want @want. */
+/* Returns the room for the vector of want @want (WANT_HIDDEN). */
 float *host_step_vector(struct host_step *h, uint32_t want);
 /* Returns the hidden state of the position before row @row's; NULL: it is not kept. Those of this
  * step's rows are in h->hidden. */
@@ -59,7 +60,7 @@ const float *host_step_before(const struct host_step *h, uint32_t row);
 /* Ends the step when every want has been sampled or has its vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
 
-/* Behind the last position that the sequence of row @row has after this step. */
+/* Returns the position behind the last one of the sequence of row @row after this step. */
 static inline uint32_t host_end(const struct host_step *h, uint32_t row) {
     const struct engine_seq *s = &h->batch->seq[h->row_seq[row]];
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * keep - packed weights that outlive the process that packed them: they lie in a file in memory
- * (memfd_create(2)) that the caller holds, too.
+ * keep - packed weights that outlive the process that packed them: they are in a file in memory
+ * (memfd_create(2)), which the caller holds, too.
  *
  *      empty ──keep_map, keep_back──> being packed ──keep_seal──> sealed ──keep_open──> found
  *
@@ -26,7 +26,7 @@ struct keep_header {
     uint64_t n_bytes, n_used; /* size of the file; bytes in use of its last block */
 };
 
-/* fd 0: nothing is kept. Either `found` or not; both become false when something fails. */
+/* fd 0: nothing is kept. `found`: the file has the weights. A failure clears both. */
 struct keep {
     int fd;
     bool found;
@@ -35,18 +35,20 @@ struct keep {
 };
 
 /* Looks into @fd (0: none), for weights of @file, with those of its own block where it @drafts, or
- * of that in @block, or NULL. What cannot be used leaves k->fd 0. */
+ * of that in @block, or NULL. A file that cannot be used leaves k->fd 0. */
 void keep_open(struct keep *k, int fd, const struct gguf *file, const struct gguf *block,
                bool drafts);
-/* Lays the next block over the @size bytes at @at, multiples of KEEP_PAGE: what was found, to be
- * read, or room. -errno: nothing is kept, and the memory is as it was. */
+/* Maps the next block of the file over the @size bytes at @at, multiples of KEEP_PAGE: found
+ * weights, to be read, or room for new ones. Returns 0, or -errno: nothing is kept, and the memory
+ * is unchanged. */
 int keep_map(struct keep *k, void *at, size_t size);
 /* Takes memory for the KEEP_PAGE bytes at @offset of a block's room at @at, in a huge page where
- * the system has one. Returns 0 or -ENOMEM. Of different pages at once by several threads. */
+ * the system has one. Returns 0 or -ENOMEM. Several threads may call it at once for different
+ * pages. */
 int keep_back(const struct keep *k, void *at, uint64_t offset);
 /* Writes the header to the beginning of the first block: @n_used of the last one are used. */
 void keep_describe(struct keep *k, void *at, uint64_t n_used);
-/* From now on the block is only read. Returns 0 or -errno: it is lost. */
+/* Makes the block read-only. Returns 0, or -errno: the block is lost. */
 int keep_protect(const struct keep *k, void *at, size_t size, uint64_t offset);
-/* After keep_protect() of all blocks. False: nothing is kept. */
+/* Seals the file after keep_protect() of all blocks. Returns false if nothing is kept. */
 bool keep_seal(struct keep *k);

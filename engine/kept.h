@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * kept - of which positions a slot's hidden states are kept. It follows from the batches alone, so
- * a device is given by the caller, not looked up.
+ * kept - tracks the positions of a slot whose hidden states are kept. They follow from the batches
+ * alone, so the device need not be asked.
  */
 
 #include <assert.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include "engine/backend.h"
 
-/* Values of a hidden state. */
+/* Returns the number of values of a hidden state. */
 static inline uint32_t hidden_width(const struct model_shape *s) {
     return (s->keeps_streams ? s->stream.n : 1) * s->n_embd;
 }
@@ -29,7 +29,7 @@ static inline int kept_init(struct kept *k, uint32_t n_slots) {
     return k->of || !n_slots ? 0 : -ENOMEM;
 }
 
-/* Accepts a zeroed one, and leaves one. */
+/* Frees the table; accepts and leaves a zeroed one. */
 static inline void kept_deinit(struct kept *k) {
     free(k->of);
     *k = (struct kept){0};
@@ -40,14 +40,14 @@ static inline size_t kept_at(const struct engine_seq *s, uint32_t pos) {
     return (size_t)s->state_slot * ENGINE_KEPT + pos % ENGINE_KEPT;
 }
 
-/* A step begins: a slot may have another sequence's from before. */
+/* Begins a step: forgets states of another sequence that had the slot before. */
 static inline void kept_begin(struct kept *k, const struct engine_seq *s) {
     assert(s->state_slot < k->n_slots);
     if (s->begins)
         memset(k->of + kept_at(s, 0), 0, ENGINE_KEPT * sizeof(*k->of));
 }
 
-/* Returns true if the state of position @pos is there. */
+/* Returns true if the state of position @pos is kept. */
 static inline bool kept_has(const struct kept *k, const struct engine_seq *s, uint32_t pos) {
     return k->of[kept_at(s, pos)] == pos + 1;
 }
@@ -62,7 +62,7 @@ static inline uint32_t kept_pos(const struct engine_seq *s, uint32_t i) {
     return s->pos0 + s->n_ahead + i;
 }
 
-/* The step ends. */
+/* Ends the step: notes the kept positions. */
 static inline void kept_end(struct kept *k, const struct engine_seq *s) {
     assert(s->state_slot < k->n_slots);
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)

@@ -2,8 +2,8 @@
 
 /*
  * meta - the hyperparameters of a model file: `<architecture>.<key>`, each with the range that it
- * must lie in. The first failure sticks in @r and later calls do nothing, so that a reader asks for
- * everything and looks once.
+ * must lie in. The first error is kept in @r and later calls do nothing, so a caller reads all keys
+ * and checks once.
  */
 
 #include "base/gguf.h"
@@ -16,16 +16,16 @@ struct meta {
     int r; /* 0, or the first error */
 };
 
-/* A required integer. An array, one number per layer, is taken when all are equal. */
+/* Reads a required integer. An array with one number per layer is accepted if all are equal. */
 void meta_u32(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
 /* Reads @n numbers, one for each layer; all @out[i] are equal where the file has a single
  * number. */
 void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
                      uint32_t *out);
-/* *out stays as it is when the file does not have the key. */
+/* Reads an optional integer; *out is unchanged if the file does not have the key. */
 void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
 void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out);
-/* "" when the file does not have the key. */
+/* Reads a string; "" if the file does not have the key. */
 void meta_string(struct meta *m, const char *key, char *out, size_t size);
 /* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
  * supported. */

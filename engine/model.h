@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * model - a model as the engine runs it: its shape and one list of ops, from the embedding to the
- * logits, that engine/arch made from the file. A layer is any number of ops of any kind.
+ * model - a model in the form that the engine runs: its shape and one list of ops, from the
+ * embedding to the logits, which engine/arch makes from the file. A layer is any number of ops of
+ * any kind.
  */
 
 #include "engine/backend.h"
@@ -39,32 +40,32 @@ struct model {
     } scale;
     struct temper temper; /* equal for the queries of all layers */
     /* Layers before the first with experts; blocks of multi-token prediction behind the layers;
-     * width of the expert that all rows have and whose output has
-     * no gate. */
+     * width of the expert that all rows use and whose output has no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
-    char no_drafts[400]; /* why no pass drafts although it was asked for; "" */
+    char no_drafts[400]; /* reason why no pass drafts although drafts were requested; "" */
     struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
     struct head_tensors head;
     float *slopes;          /* slopes of heads, where ops have them */
     uint32_t *host_experts; /* memory for shape.host_experts (place.h), or NULL */
 };
 
-/* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. When memory runs
- * out, m->r says so and later calls do nothing. */
+/* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. If memory is
+ * short, m->r is set and later calls do nothing. */
 void model_add(struct model *m, const struct model_op *op);
-/* The next layer that has pages of class @cls, with keys and values of @h. */
+/* Adds a layer with pages of class @cls, with keys and values of @h, and returns it. */
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);
-/* Layers with a window keep all keys, in pages of KV_GLOBAL behind the other layers. */
+/* Makes layers with a window keep all keys, in pages of KV_GLOBAL behind the other layers. */
 void model_join_windows(struct model *m);
 /* Fills shape.widest, shape.window, shape.two_way, shape.n_ff and shape.op from the ops, to which
  * none is added from then on. */
 void model_measure(struct model *m);
-/* 0, or -EINVAL with @err: the backend does not compute an op. */
+/* Checks that the backend computes all ops. Returns 0, or -EINVAL with @err. */
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err);
-/* Accepts a model that is all zeros. The weights are the backend's: close it first or after, as
- * you like. */
+/* Frees the model; accepts a zeroed one. The backend owns the weights and may be closed before or
+ * after. */
 void model_deinit(struct model *m);
-/* Hands every op to the backend, which computes them all. Returns 0 or -errno with @err. */
+/* Loads the tensors of every op into the backend, which supports all of them. Returns 0 or -errno
+ * with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
 /* Returns the first op with the weights of op @i, which may be @i. */

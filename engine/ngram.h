@@ -2,8 +2,8 @@
 
 /*
  * ngram - the rows of a table of n-grams that a token has (OP_NGRAM). The tokens before a step are
- * part of the sequence's state, so that they follow every snapshot: behind a prefix hit, a
- * preemption or a draft that was wrong the same rows are found.
+ * part of the sequence's state, and therefore of every snapshot, so the same rows are found after a
+ * prefix hit, a preemption or a wrong draft.
  */
 
 #include "engine/backend.h"

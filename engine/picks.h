@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * picks - what is known of a model's experts longer than a process lives: how often rows picked
- * each of them, and which lie in host memory beside a device, or how many dense FFNs. Both are in a
- * file that is mapped (engine_opts.experts_fd), of the model at hand or emptied for it. Private to
- * engine/.
+ * picks - statistics of a model's experts that outlive the process: how often rows picked each
+ * expert, and which experts, or how many dense FFNs, are in host memory beside a device. They are
+ * in a mapped file (engine_opts.experts_fd), which is emptied if it belongs to another model.
+ * Private to engine/.
  */
 
 #include "engine/backend.h"
@@ -23,19 +23,19 @@ struct picks {
     uint64_t *before, *base;
 };
 
-/* @fd 0, or one that cannot be used: without a file. */
+/* Opens the file @fd; 0, or a file that cannot be used: works without a file. */
 void picks_open(struct picks *k, int fd, const struct gguf *file, const struct model_shape *s);
 void picks_close(struct picks *k);
 /* [n_layer][n_expert] counted before picks_open(); NULL without a file. */
 const uint64_t *picks_counts(const struct picks *k);
-/* Returns the bits of the experts that the host holds, as model_shape.host_experts; NULL: nothing
- * was placed yet. */
+/* Returns the bits of the experts in host memory, as model_shape.host_experts; NULL: no placement
+ * was made yet. */
 const uint32_t *picks_placed(const struct picks *k);
 void picks_place(struct picks *k, const uint32_t *bits);
-/* Returns the number of layers whose dense FFN the host has, and sets it; -1: nothing was placed
+/* Returns the number of layers whose dense FFN the host has, and sets it; -1: no placement was made
  * yet, or there is no file. */
 int64_t picks_host_ffn(const struct picks *k);
 void picks_place_ffn(struct picks *k, uint32_t n);
-/* @now: counted since picks_open(). All are halved whenever they are those of 2 * PICKS_HALF_LIFE
- * rows. */
+/* Writes the counts: @now has the picks since picks_open(). All counts are halved when they reach
+ * those of 2 * PICKS_HALF_LIFE rows. */
 void picks_count(struct picks *k, const uint64_t *now);

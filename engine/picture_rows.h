@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * picture_rows - places of a sequence's rows among its pictures: rotary positions, the values that
- * a row has in the place of a token's embedding, and how far a row sees inside its picture.
+ * picture_rows - positions of a sequence's rows among its pictures: rotary positions, the values of
+ * a row instead of a token's embedding, and how far a row sees inside its picture.
  *
  * Everything follows from all pictures before a row, not from the rows of a step: a prompt in
  * pieces, a prefix that was found and a resumed sequence have the same positions.

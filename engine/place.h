@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * place - which experts of a model lie in the host's memory beside a device, where they are
- * computed too (host_experts_ops). The device rounds activations to half precision and the host to
+ * place - chooses the experts of a model that are in host memory beside a device, where they are
+ * computed, too (host_experts_ops). The device rounds activations to half precision and the host to
  * eight bits, so what is computed depends on where experts lie: that is chosen when a model is
  * opened, and never while it is served. Where the device fetches experts (shape.fetches) it
  * computes them all, nothing depends on the choice, and each layer has as many slots as the others.
@@ -35,7 +35,7 @@ int place_evenly(const struct place_case *c, uint32_t *order, uint32_t n);
 /* Returns the expected host picks of a row with this placement, plus one pick for each layer that
  * calls the host at all. 0 where @host is NULL. */
 double place_cost(const struct place_case *c, const uint32_t *host);
-/* Returns the part of all picks that are the host's. */
+/* Returns the part of all picks that the host computes. */
 double place_share(const struct place_case *c, const uint32_t *host);
 
 /* Summary of a placement: layers with experts, those with some in host memory, all experts, and the
@@ -54,7 +54,7 @@ struct placement {
  * the host has no room for its part; or -errno of ops->room(). */
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err);
-/* Summarises the placement, and writes a line about it behind @note, whose size is @n. */
+/* Summarises the placement, and appends a line about it to @note, whose size is @n. */
 struct placement place_tell(const struct model *m, char *note, size_t n);
 /* Mixes the placement into @sources if the host holds any expert or FFN. */
 void place_mark(const struct model *m, uint8_t sources[20]);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * prove - whether a device computes a model as the reference backend does, before it serves. A few
- * rows go through the first layer of each kind, the embedding and the logits, on both; then the
- * device's own sampling is compared with the host's, which must be equal.
+ * prove - checks, before a device serves, that it computes a model as the reference backend does.
+ * Both compute a few rows through the first layer of each kind, the embedding and the logits; then
+ * the device's own sampling must equal the host's.
  */
 
 #include "engine/model.h"

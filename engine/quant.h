@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * quant - what the bytes of a weight mean: the exact decode of every tensor format to f32. Plain
- * and slow on purpose: it is the oracle of the fast kernels and what the reference backend computes
- * with. Layouts: those of ggml's block formats, written out in quant.c. Every product is rounded to
- * f32 in the order written there, so that other implementations agree bit for bit.
+ * quant - the exact decoding of every tensor format to f32. It is plain and slow on purpose: fast
+ * kernels are tested against it, and the reference backend computes with it. Layouts: those of
+ * ggml's block formats, written out in quant.c. Every product is rounded to f32 in the order
+ * written there, so that other implementations agree bit for bit.
  */
 
 #include <stddef.h>

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * rope - the frequencies of the rotary position embedding, with whatever scaling the file asks for
- * folded in. Everything is computed in double by mathx: the same bits on every machine.
+ * rope - the frequencies of the rotary position embedding, including the scaling that the file
+ * requires. Everything is computed in double by mathx: the same bits on every machine.
  */
 
 #include "engine/backend.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * sampler - from a row of logits to a token, its log probabilities and the row's digest; shared by
+ * sampler - computes a token, its log probabilities and a digest from a row of logits; shared by
  * the backends that compute on the host. A pure function of the job: no state survives a call. One
  * struct per thread; nothing is allocated after sampler_init().
  *
@@ -14,7 +14,7 @@
 #define SAMPLER_LIST_MAX 256
 #define SAMPLER_RECENT_MAX 65536u /* tokens that DRY looks at, at most */
 
-/* Scratch, of one thread. Invariant: count[] is zero between calls. */
+/* Scratch memory of one thread. Invariant: count[] is zero between calls. */
 struct sampler {
     uint32_t n_vocab;
     bool wide;       /* the CPU has AVX2 and FMA: use the code compiled for it */
@@ -28,7 +28,7 @@ struct sampler {
     uint32_t *repeat_length; /* [SAMPLER_RECENT_MAX] */
 };
 
-/* One want. All of it stays the caller's. */
+/* One want; the caller owns all members. */
 struct sample_job {
     const float *logits;              /* [n_vocab], before all processors */
     const struct engine_want *want;   /* WANT_SAMPLE or WANT_PROMPT_LP */
@@ -56,8 +56,8 @@ void sampler_run_wide(struct sampler *s, const struct sample_job *job, struct en
 
 /* -- for sampler_core.c ------------------------------------------------------------------------ */
 
-/* The stages of sampler_more.c, on s->z. What a stage takes out becomes -inf; one at least stays
- * where one was. @inv_t: 1 / temperature. */
+/* The stages of sampler_more.c, on s->z. Excluded tokens become -inf; if any token was allowed, at
+ * least one remains. @inv_t: 1 / temperature. */
 void sampler_dry(struct sampler *s, const struct sample_job *job);
 void sampler_top_n_sigma(struct sampler *s, float n_sigma);
 void sampler_typical(struct sampler *s, float mass, float inv_t);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * reference - the backend that judges the others: plain C, f32 activations, one thread, every sum
- * in one fixed order. Weights are decoded row by row when they are needed (engine/quant). Keys and
- * values are rounded to the page's format and read back from it, as everywhere.
+ * reference - the backend with which the others are compared: plain C, f32 activations, one thread,
+ * every sum in one fixed order. Weights are decoded row by row when they are needed (engine/quant).
+ * Keys and values are rounded to the page's format and read back from it, as everywhere.
  */
 
 #include "base/arena.h"
@@ -11,7 +11,7 @@
 #include "engine/experts.h"
 #include "engine/host.h"
 
-/* One at a time: ops compute at once, in the caller's thread. */
+/* The step; there is one at a time, because ops compute at once, in the caller's thread. */
 struct step {
     struct host_step host;
     struct be *be;
@@ -76,8 +76,8 @@ struct be {
 
     struct ref_condensed *condensed; /* NULL: keys are not condensed */
 
-    struct arena arena; /* has all buffers */
-    bool no_memory;     /* ref_alloc() had none */
+    struct arena arena; /* owns all buffers */
+    bool no_memory;     /* an allocation of ref_alloc() failed */
 };
 
 /* Returns @rows, one at least, of @size zero bytes until the backend closes, or NULL with

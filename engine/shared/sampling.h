@@ -23,7 +23,7 @@ MX_FN float samp_clean(float x) {
     return x + 0.0f;
 }
 
-/* Floats as integers of the same order. */
+/* Maps a float to an integer of the same order. */
 MX_FN uint32_t samp_ordered(float f) {
     uint32_t u = mx_bits_of(f);
 
@@ -35,7 +35,7 @@ MX_FN float samp_unordered(uint32_t o) {
     return mx_float_of(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
 
-/* Value and id in one number: greater is better, ties go to the lowest id. */
+/* Combines value and id in one number: greater is better, ties go to the lowest id. */
 MX_FN uint64_t samp_rank(float f, uint32_t id) {
     return (uint64_t)samp_ordered(f) << 32 | (uint32_t)~id;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-/* tile_formats - what tiles (tiles.h) are made of: their formats, and rows of the file. */
+/* tile_formats - the formats of tiles (tiles.h), and the rows of the file of which tiles are
+ * made. */
 
 #include <stdbool.h>
 #include "engine/shared/blocks.h"
