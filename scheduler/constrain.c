@@ -47,7 +47,7 @@ static int64_t allowed(const struct request *r, uint32_t n_tokens, uint32_t *bit
 
 /* Removes tokens that must not come yet from a mask with @n tokens: stop ids and end tokens before
  * min_tokens, and always ignored end tokens, since the constraint would end with them. A mask that
- * would become empty stays as it is. Returns the number of tokens left. */
+ * would become empty is not changed. Returns the number of tokens left. */
 static int64_t ban(const struct request *r, uint32_t n_tokens, bool early, uint32_t *bits,
                    int64_t n) {
     size_t n_ends = 0;
@@ -153,7 +153,7 @@ static bool may_come_late(const struct request *r, enum constrain_late late) {
 }
 
 /* Handles a mask, after @n drafts, that takes long. Returns 0: this sample and the following ones
- * are discarded; or make_mask(), where the mask must be made now. */
+ * are discarded; or the result of make_mask() if the mask must be made now. */
 static int come_late(struct batch *t, struct batch_item *it, uint32_t n, const uint32_t **bits) {
     struct request *r = it->request;
 

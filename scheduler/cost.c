@@ -21,12 +21,15 @@
 #define OWN_NOISE 0.001  /* on a processor of its own, where equal steps take equal times */
 #define NOISE_MEMORY 0.9 /* weight of the old value in the running variance */
 #define CLIP 1.0         /* a longer step counts as one of 1 + CLIP times the expected time */
-#define BLOCK 128        /* steps whose sums are compared with those of the next as many */
+#define BLOCK                                                                                      \
+    128 /* steps of a block, whose sums are compared with those of the next
+                          * block */
 /* Relative variance of a block's time: that of a step, divided by this, since errors of successive
  * steps are alike; and the least, for a machine whose speed drifts. */
 #define BLOCK_MEANS 16
 #define BLOCK_NOISE 0.001
-/* Standard deviations beyond which a block's time tells no shape, and a step's less. */
+/* Standard deviations beyond which a block's time does not change the shape, and a step's time
+ * counts less. */
 #define SURPRISE 3.0
 #define MEAN_MEMORY 0.95  /* weight of the old value in the running means of learn_shape() */
 #define MARGIN 3.0        /* cost_bound_ns() adds this many times the mean underestimate */
@@ -201,7 +204,7 @@ static void update(struct cost *c, const double g[COST_FEATURES], double error, 
 }
 
 /* Learns from a difference of features @g, per ms of work, and of relative time @error with
- * variance @noise. The cost of features @mean stays as it is. */
+ * variance @noise. The cost of features @mean does not change. */
 static void learn_difference(struct cost *c, const double g[COST_FEATURES], double error,
                              double noise, const double mean[COST_FEATURES]) {
     double before = dot(c->a, mean);
@@ -214,8 +217,8 @@ static void learn_difference(struct cost *c, const double g[COST_FEATURES], doub
 
 /*
  * Learns the shape from what distinguishes this step from the last ones: both its features and its
- * time are taken less the mean of those, so that steps of one size say nothing about other sizes,
- * however slow the machine was meanwhile.
+ * time are taken less the mean of those, so that steps of one size do not affect other sizes, even
+ * if the machine was slow meanwhile.
  */
 static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms) {
     double work = work_ms(c, x), g[COST_FEATURES] = {0};
@@ -228,7 +231,7 @@ static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms
     }
     forget(c, g);
     double noise = c->noise, unsure = unsure_of(c, g);
-    /* An own processor has something else to do after all: so the step tells as little as on a
+    /* Other work runs on a dedicated processor after all, so the step counts as little as on a
      * shared one. */
     if (error * error > SURPRISE * SURPRISE * (noise + unsure))
         noise = fmax(noise, NOISE);

@@ -52,7 +52,7 @@ struct job {
     /* Snapshots of the host's and of the slots' pager, or KV_NO_SNAPSHOT both: the source of the
      * copy is held, its destination taken. */
     uint32_t state, state_slot;
-    /* save: pages from the first on whose snapshots were looked for in the file */
+    /* save: number of first pages whose snapshots were searched in the file */
     uint32_t n_looked;
     struct disk_io io;
 };
@@ -539,8 +539,8 @@ static void learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
 }
 
 /* Reads another state for @j, whose state is damaged: the last one in the file after at most
- * @n_tokens tokens whose pages were read, unless host memory has one as late. Returns false if
- * there is none. */
+ * @n_tokens tokens whose pages were read, unless host memory has a state of at least that position.
+ * Returns false if there is none. */
 static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
     uint32_t n = j->cancelled ? 0 : disk_has(d, &j->share, j->tokens, n_tokens);
 

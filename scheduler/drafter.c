@@ -187,7 +187,8 @@ static uint32_t best_length(const struct drafter *d, uint32_t n, const struct pl
     return length;
 }
 
-/* Returns the most tokens of a draft: those of a block, or one of each of several. */
+/* Returns the most tokens of a draft: the tokens of a block drafter, or one for each of several
+ * blocks. */
 static uint32_t most_drafts(const struct engine_info *i) {
     if (i->n_block)
         return i->n_block - i->first_draft;
@@ -345,9 +346,9 @@ static void add_wants(struct drafter *d, struct request *r, uint32_t n) {
     t->b.n_params++;
 }
 
-/* Masks tokens that the constraint of @it's request forbids and the large model would refuse; of a
- * block those of the first draft, since the others are found at once. Where that takes long or
- * memory lacks, the draft ends or is not masked. Returns 0 or -EIO. */
+/* Masks tokens that the constraint of @it's request forbids and the large model would refuse; for a
+ * block drafter only for the first draft, because all drafts are computed at once. If that takes
+ * long or memory is short, the draft ends or is not masked. Returns 0 or -EIO. */
 static int mask_want(struct drafter *d, const struct batch_item *it) {
     struct request *r = it->request;
     const struct draft_tokens *g = &r->drafter->drafted;

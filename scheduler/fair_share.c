@@ -116,8 +116,8 @@ static double weights(const struct fair_share *f, const struct fair_tenant *t, b
     return sum;
 }
 
-/* Advances the fair virtual time: each live tenant has its part of the time since the last call,
- * whether it used it or not. */
+/* Advances the fair virtual time: each live tenant gets its part of the time since the last call,
+ * even if it has not used it. */
 static void tick(struct fair_share *f, int64_t now) {
     double sum = weights(f, NULL, false, now);
 
@@ -216,7 +216,7 @@ uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max)
     return n;
 }
 
-/* ---- the order of those that wait ---- */
+/* ---- the order of waiting requests ---- */
 
 static bool is_due(const struct fair_item *x) {
     return x->n_left == 0;
@@ -260,8 +260,8 @@ static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
     return before(x, y);
 }
 
-/* Takes the first item of @t's list and returns it. It overtakes items of earlier arrival; the
- * earliest of those that may not be overtaken again comes first in the rest. */
+/* Takes the first item of @t's list and returns it. The item overtakes items of earlier arrival;
+ * the earliest of these that must not be overtaken again becomes first in the list. */
 static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
     uint32_t taken = t->head, *due = NULL;
 

@@ -49,7 +49,7 @@ static void run(struct job *j) {
     l->n = late_compute(l->state, l->left, l->bits);
 }
 
-/* A job that was dropped before it ran leaves n at -EAGAIN, and the mask is asked for again. */
+/* A job that was dropped before it ran leaves n at -EAGAIN, and the mask is requested again. */
 static void done(struct job *j) {
     struct late *l = late_of(j);
 

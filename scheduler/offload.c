@@ -57,7 +57,7 @@ void offload_deinit(struct offload *p) {
     *p = (struct offload){0};
 }
 
-/* ---- what pays ---- */
+/* ---- gain of copies ---- */
 
 /* Returns the time, in ns, that computing tokens [from, to) adds to steps. */
 static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
@@ -110,7 +110,7 @@ static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, 
 /* ---- to the host ---- */
 
 /* Saves the next @n pages of @tokens after those of @saved, from the device's pages @page. Returns
- * false if host memory is full or memory lacks. */
+ * false if host memory is full or memory is short. */
 static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *tokens,
                        const kv_page *page, uint32_t n) {
     uint32_t t = p->view->page_tokens, from = kv_seq_committed(saved) / t, n_pages;

@@ -109,7 +109,7 @@ static void make_room(struct pictures *p, uint64_t more) {
     }
 }
 
-/* ---- who holds what ---- */
+/* ---- holders of pictures ---- */
 
 uint32_t pictures_first(const struct request *r, uint32_t n_tokens) {
     for (uint32_t i = 0; i < r->n_pictures; i++)

@@ -176,8 +176,8 @@ static void reset(struct plan *p) {
     p->alone = PLAN_NONE;
 }
 
-/* Preempts the lowest request when none can go on and none may preempt another, because all their
- * pages are shared. At last one request has the whole pool. */
+/* Preempts the lowest request if no request can make progress or preempt another one, because all
+ * pages are shared. In the end one request has the whole pool. */
 static void break_tie(struct plan_work *w) {
     struct plan *p = w->p;
 

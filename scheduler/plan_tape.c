@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is equal to what ---- */
+/* ---- equal pages ---- */
 
 /* Returns whether a plan may read the hashes of request @i: it computes pages that others can
  * share, or waits. */

@@ -92,8 +92,8 @@ static uint32_t leader_of(const struct plan *p, const struct places *at, uint32_
     return PLAN_NONE;
 }
 
-/* Raises leader->n_led to the position where @r stops following. Not while a step of the leader is
- * in flight: @r could not go on right away. */
+/* Raises leader->n_led to the position where @r stops following. Must not be called while a step of
+ * the leader is in flight, because @r could not continue at once. */
 static void note_follower(const struct plan *p, struct plan_req *leader, const struct plan_req *r) {
     uint32_t page = r->n_computed / p->page_tokens;
     uint32_t n = MIN(MIN(leader->n_hashes, r->n_hashes), r->n_share / p->page_tokens);
@@ -238,9 +238,10 @@ static bool is_due(const struct plan_work *w, const struct plan_req *r) {
 }
 
 /* Divides @part among the prompts of one tenant, which @list has in order of virtual arrival. Half
- * of it is divided evenly among all but the oldest, the shortest first; the oldest gets the rest. A
- * shortest prompt that is due may take all of that half; if half has no room for its chunk it takes
- * the oldest one's place. The prompt with the rest comes first in @list. */
+ * of it is divided evenly among all but the oldest, the shortest first; the oldest gets the
+ * remaining time. If the shortest prompt is due, it may take all of that half; if the half has no
+ * room for its chunk, it takes the place of the oldest. The prompt that gets the remaining time
+ * comes first in @list. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape);
@@ -313,8 +314,8 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
 }
 
 /* Divides the step's time among @list, which is in order of virtual arrival. Each part ends at a
- * time counted from the beginning of the step, so time that a tenant leaves goes to the following
- * ones, and time that all leave to those that can use it. */
+ * time counted from the beginning of the step, so time that a tenant does not use goes to the
+ * following tenants, and time that remains at the end goes to those that can use it. */
 static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     int64_t begin = cost_bound_ns(p->cost, &w->shape);

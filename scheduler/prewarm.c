@@ -34,7 +34,7 @@ void prewarm_init(struct prewarm *p, const struct sched_view *view) {
     list_init(&p->waiting);
 }
 
-/* ---- what it was good for ---- */
+/* ---- statistics ---- */
 
 /* Remembers the pages that @r has computed for its session. */
 static void note_done(struct prewarm *p, const struct request *r) {
@@ -128,8 +128,8 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
         if (w->session == r->session && continues(r, w))
             prewarm_finish(p, w, FINISH_CANCELLED);
     }
-    /* A prewarm that this turn continues and that a step has goes on until the step ends: the turn
-     * wants the result. */
+    /* If this turn continues the prewarm and a step has it, the prewarm runs until the step ends,
+     * because the turn needs the result. */
     if (now && now->session == r->session && continues(r, now)) {
         now->prewarm.over = true;
         if (now->n_in_flight == 0)

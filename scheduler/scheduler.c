@@ -1,10 +1,10 @@
 /*
- * scheduler - the object: requests come in, steps run, events go out. plan.c decides a step, step.c
+ * scheduler - the object: takes requests, runs steps, gives events. plan.c decides a step, step.c
  * runs it.
  *
- * A request is in the table of ids from its submission until the front knows of its end and no step
- * in flight has it. It is in `waiting` while it waits, in `running` while it has pages, and in
- * `pending` while the front lacks events of it.
+ * A request is in the table of ids from its submission until the front has acknowledged its end and
+ * no step in flight has it. It is in `waiting` while it waits, in `running` while it has pages, and
+ * in `pending` while the front lacks events of it.
  */
 
 #include "scheduler/scheduler.h"
@@ -676,7 +676,7 @@ static void name_pictures(const struct sched *s, struct changes *x, struct msg_b
     }
 }
 
-/* Takes changes of @p into @m, which points to @x. Returns false if there are none. */
+/* Collects changes of @p in @m, whose arrays are in @x. Returns false if there are none. */
 static bool take_changes(const struct sched *s, struct kv_pager *p, bool ends, struct changes *x,
                          struct msg_blocks *m) {
     struct kv_change c;

@@ -104,7 +104,7 @@ static void fail(struct spec_request *q, uint32_t source, uint32_t n_out) {
         rest(q, source, n_out);
 }
 
-/* ---- what it brought ---- */
+/* ---- results of drafts ---- */
 
 static struct spec_ledger *ledger_of(struct spec *s, uint32_t n_seqs) {
     uint32_t load = 31 - (uint32_t)__builtin_clz(MAX(n_seqs, 1));
@@ -124,7 +124,8 @@ static void compare(struct spec *s, struct spec_ledger *l) {
     l->compare_at = s->turn + l->interval;
 }
 
-/* Pauses drafts where steps with them bring less than steps without, whatever the estimates. */
+/* Pauses drafts if steps with drafts produce fewer tokens per time than steps without,
+ * independently of the estimates. */
 static void stop_losing(struct spec *s, struct spec_ledger *l) {
     if (l->n[0] == 0 || l->n[1] < SPEC_ENOUGH)
         return;

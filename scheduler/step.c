@@ -139,8 +139,8 @@ static bool has_missing_picture(const struct sched *s) {
     return false;
 }
 
-/* Plans until there is a step to launch; a plan that only preempts, admits or copies pages back is
- * none. Returns 0; 1: no request can run now. */
+/* Plans until there is a step to launch; a plan that only preempts, admits or copies pages back
+ * does not count. Returns 0; 1: no request can run now. */
 static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
@@ -168,8 +168,8 @@ static int plan(struct sched *s, int64_t now) {
             break;
         s->offload.n_fetched = 0; /* no request waits for the step: copy more pages back */
     }
-    /* plan_step() promises: some request can go on, or is in flight, or waits for its mask or its
-     * picture. */
+    /* plan_step() guarantees that some request can make progress, is in flight, or waits for its
+     * mask or its picture. */
     assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0 || has_late(s) ||
            has_missing_picture(s));
     return 1;

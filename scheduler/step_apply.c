@@ -109,9 +109,9 @@ void step_apply_rows(struct sched *s) {
     }
 }
 
-/* Returns whether the keys of the model's own block are left out for all rows. Those of prompts are
- * always computed: they are most of what the block attends to, in later turns too, and cost little
- * beside the prompt. */
+/* Returns whether the keys of the model's own block are left out for all rows. Keys of prompts are
+ * always computed: they are most of the keys to which the block attends, also in later turns, and
+ * cost little compared with the prompt. */
 static bool leaves_holes(const struct sched *s, const struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++)
         if (t->seq[i].pos0 < t->seq[i].n_prompt)

@@ -48,7 +48,7 @@ void step_attach(struct sched *s, struct request *r) {
 }
 
 /* Continues a hybrid model's request behind its pages, at @n, if all of them and the snapshot
- * exist; else where it began. */
+ * exist; otherwise at the position where it began. */
 static void go_on_at(struct sched *s, struct request *r, uint32_t n, bool more) {
     if (n < r->n_host && more)
         return;
@@ -82,14 +82,14 @@ static void fetch(struct sched *s, struct request *r) {
     if (r->n_computed == before || r->n_computed >= r->n_host)
         r->n_host = 0;
     n = request_cut(r, r->n_computed, s->view.page_tokens);
-    if (r->n_host == 0 && n < r->n_computed) { /* the rest of a picture is gone */
+    if (r->n_host == 0 && n < r->n_computed) { /* the remaining rows of a picture were evicted */
         kv_seq_truncate(r->seq, n);
         r->n_computed = n;
     }
 }
 
 /* Describes the draft of @r to the plan. While its last token is in flight, the draft's first token
- * stands for it, and the rest is what may be drafted after it. */
+ * stands for it, and the remaining tokens are the draft behind it. */
 static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     uint32_t n_pending = r->n_pending;
 

@@ -1,7 +1,7 @@
 /*
- * tier - opens, leaves and flushes the disk tier. A request of which the file has more than device
- * and host memory waits until those pages are read, where that is faster than computing them.
- * Meanwhile it is in `compiling` and not in the queue.
+ * tier - opens, leaves and flushes the disk tier. If the file has more pages of a request than
+ * device and host memory, the request waits until these pages are read, provided that reading is
+ * faster than computing. Meanwhile it is in `compiling` and not in the queue.
  */
 
 #include <assert.h>
@@ -65,7 +65,7 @@ void tier_cancel_load(struct sched *s, struct request *r) {
     r->loading = r->compiling = false;
 }
 
-/* Lets requests that have waited since @since_ns or longer go on without the disk. */
+/* Lets requests that have waited since @since_ns or longer continue without the disk. */
 static void end_loads(struct sched *s, int64_t since_ns) {
     LIST_FOREACH_ENTRY(r, &s->compiling, struct request, queued.link) {
         if (!r->loading || r->loading_ns > since_ns)
@@ -144,7 +144,7 @@ static bool has_written(const struct sched *s) {
     return !offload_has_work(&s->offload) && !disk_is_saving(s->offload.disk);
 }
 
-/* Leaves the disk tier when that was asked for and everything is written. */
+/* Leaves the disk tier if that was requested and everything is written. */
 static void leave(struct sched *s) {
     if (s->leave_disk_ns == INT64_MAX ||
         (sched_uses_disk(s) && !has_written(s) && clock_now(s->clock) < s->leave_disk_ns))

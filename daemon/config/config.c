@@ -10,10 +10,10 @@
 #include "daemon/config/keyfile.h"
 
 /*
- * Everything goes through set(): a file's line, a flag, what the worker is sent, a reload. So what
- * one way accepts all accept, and one text says what is wrong. An option that is refused keeps its
- * value, but for a list, which a refused one leaves cut short: the caller gives the whole
- * configuration up then.
+ * All values pass through set(): a line of a file, a flag, an option sent to the worker, a reload.
+ * All accept the same values, with the same error messages. An option keeps its value if the new
+ * one is refused, except a list, which may be cut short: the caller then discards the whole
+ * configuration.
  */
 
 /* ---- values ---- */
@@ -37,8 +37,8 @@ static void clear_list(char **list) {
     }
 }
 
-/* The entries of @text in place of those of @list. Returns 0 or -errno with @err, and then @list is
- * cut short. */
+/* Replaces the entries of @list by those of @text. Returns 0, or -errno with @err, and then @list
+ * may be cut short. */
 static int set_list(char **list, const char *text, const char *key, struct err *err) {
     uint32_t n = 0;
 
@@ -198,7 +198,8 @@ static int set(struct config *c, const struct option *o, const char *text, struc
     return -EINVAL;
 }
 
-/* The row of @key; NULL: there is none. A table of some sixty rows, read at start and reload. */
+/* Returns the row of @key; NULL: there is none. The search is linear: the table has some sixty rows
+ * and is used at start and reload only. */
 static const struct option *find(const char *key) {
     for (uint32_t i = 0; i < config_table_n; i++)
         if (strcmp(config_table[i].key, key) == 0)
@@ -428,7 +429,8 @@ static bool is_loopback(const char *address) {
     return false;
 }
 
-/* The number of the draft source @name in msg_draft_source[]; -1: there is none of that name. */
+/* Returns the number of the draft source @name in msg_draft_source[]; -1: there is no such
+ * source. */
 static int source_of(const char *name) {
     for (int i = 0; i < MSG_DRAFT_SOURCES; i++)
         if (strcmp(msg_draft_source[i], name) == 0)

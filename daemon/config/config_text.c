@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Options as text: their values, the default configuration file, --help, and suggestions for
- * unknown names. All of it is made from the table. */
+ * unknown names. All texts are made from the table. */
 
 /* Longest line of config_help(). */
 #define HELP_COLUMNS 78

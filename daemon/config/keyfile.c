@@ -7,11 +7,10 @@
 #include "base/files.h"
 
 /*
- * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
- * buffer, which would be read as two, takes an indented line for more of the value before it, and
- * cuts names of sections after 49 characters. So it gets its lines from here, one at a time and
- * without their indentation, sections are noted here, and what is wrong ends the reading: the first
- * mistake is the one that is reported.
+ * inih splits the lines, but it does not report line numbers, reads a line that is too long for its
+ * buffer as two, treats an indented line as a continuation of the previous value, and cuts names of
+ * sections after 49 characters. It therefore gets its lines from here, one at a time and without
+ * indentation; sections are parsed here, and the first error ends the reading and is reported.
  */
 
 #define BYTE_ORDER_MARK "\xEF\xBB\xBF"
@@ -51,7 +50,7 @@ static char *read_line(char *out, int n, void *stream) {
     return line;
 }
 
-/* Puts "FILE:LINE: " before what is wrong. */
+/* Prefixes the error with "FILE:LINE: ". */
 static int on_pair(void *user, const char *section, const char *name, const char *value) {
     struct reading *r = user;
 

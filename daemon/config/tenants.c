@@ -187,7 +187,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
     return 0;
 }
 
-/* The entries of @text, separated by spaces or commas, in place of those of @t. */
+/* Replaces the entries of @t by those of @text, which are separated by spaces or commas. */
 static int set_list(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *text) {
     char item[200];

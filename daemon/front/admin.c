@@ -203,7 +203,8 @@ static void usage_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_usage(opts_of(x)));
 }
 
-/* The model that the path names; < 0: there is none, and that was answered. */
+/* Returns the index of the model that the path names; < 0: there is none, and the error was
+ * answered. */
 static int named_model(struct exchange *x) {
     struct err err = {0};
     int i = models_index(opts_of(x)->models, x->arg, &err);

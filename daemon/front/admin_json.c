@@ -6,10 +6,10 @@
 #include "base/printable.h"
 
 /*
- * Each document is built whole and written once. yyjson leaves out what it has no memory for and
- * goes on, so its allocator notes that, and only finish() looks. One document is built at a time.
- * Strings are copied where they do not outlive the call. The lists are cut at fixed lengths: the
- * socket answers what an operator looks at, /metrics has the sums.
+ * Each document is built whole and written once. If memory is short, yyjson omits values and
+ * continues; its allocator notes that, and finish() checks it. One document is built at a time.
+ * Strings are copied where they do not outlive the call. Lists are cut at fixed lengths, because an
+ * operator reads them; /metrics has the sums.
  */
 
 #define REQUESTS_MAX 4096
@@ -155,7 +155,7 @@ static void add_bad_presets(doc_t *d, val_t *root, const struct models *models) 
     }
 }
 
-/* One entry for each model; the worker's own figures where it has one. */
+/* Adds an entry for each model, with the figures of its worker if it has one. */
 static void add_models(doc_t *d, val_t *root, const struct models *models) {
     val_t *list = yyjson_mut_obj_add_arr(d, root, "models");
 

@@ -14,9 +14,9 @@
 #include "daemon/front/llama_options.h"
 
 /*
- * Each argument is weftd's own option, a row of llama_options.c, or unknown. Where both programs
- * have a name it is weftd's, but for those that have a row. Options that depend on each other
- * (-c and -np, --host and --port) are collected, and added at the end.
+ * Each argument is weftd's own option, a row of llama_options.c, or unknown. A name that both
+ * programs have is weftd's, unless it has a row. Options that depend on each other (-c and -np,
+ * --host and --port) are collected, and added at the end.
  */
 
 #define NOTES_MAX (64u << 10)
@@ -51,7 +51,7 @@ static void PRINTF(2, 3) add(struct reading *d, const char *fmt, ...) {
     va_end(ap);
 }
 
-/* Notes that option @name cannot be used, and what to do instead. */
+/* Notes that option @name cannot be used, and the remedy. */
 static void PRINTF(3, 4) refuse(struct reading *d, const char *name, const char *fmt, ...) {
     char text[400];
     va_list ap;
@@ -72,8 +72,8 @@ static bool is_own(const char *arg) {
     return strncmp(arg, "--", 2) == 0 && config_has(arg + 2, strcspn(arg + 2, "="));
 }
 
-/* Returns the value of the option at d->i: behind '=', or the next argument. NULL, and a note,
- * where there is none. */
+/* Returns the value of the option at d->i: behind '=', or the next argument. NULL, with a note, if
+ * there is none. */
 static const char *value(struct reading *d) {
     const char *name = d->argv[d->i], *equals = strchr(name, '=');
 

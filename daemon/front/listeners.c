@@ -26,7 +26,7 @@ static int add_own_socket(struct listeners *l, const char *address) {
                                                .address = address});
 }
 
-/* The socket that the daemon before this one bound for @address; NULL: there is none. */
+/* Returns the socket that the previous daemon bound for @address; NULL: there is none. */
 static const struct front_socket *find_socket(const struct listeners *l, bool admin,
                                               const char *address) {
     for (uint32_t i = 0; i < l->n; i++) {

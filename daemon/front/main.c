@@ -211,7 +211,7 @@ static int apply_reload(struct front *f, const struct config *next, struct json 
     return 0;
 }
 
-/* Reads keys, tenants and certificate again. What is wrong changes nothing of its file. */
+/* Reads keys, tenants and certificate again. An invalid file changes nothing. */
 static int read_files(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n = 0;
@@ -241,7 +241,7 @@ static void tell_reload(const struct front *f, int r, const struct err *err) {
     service_status(r < 0 ? status : f->status);
 }
 
-/* Reads everything that can be read again. What is wrong is said, and the old stays. */
+/* Reads everything that can be read again. Errors are reported, and the previous values stay. */
 static int reload(void *front, struct json *later, struct err *err) {
     struct front *f = front;
     struct config next;
@@ -463,8 +463,8 @@ static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int si
     return uv_signal_start(s, cb, signum);
 }
 
-/* Opens what outlives this process: inherited sockets, kept weights, the disk tier, KV events. 0 or
- * -errno with @err. */
+/* Opens the resources that outlive this process: inherited sockets, kept weights, the disk tier, KV
+ * events. 0 or -errno with @err. */
 static int open_stores(struct front *f, struct err *err) {
     const struct kept_opts kept = {service_keep, service_forget};
     const struct kv_events_opts k = {
@@ -599,15 +599,15 @@ static int serve(struct front *f) {
     if (r == 0)
         r = open_front(f, &err);
     if (r < 0)
-        return fail(&err, r); /* the process ends: the system takes back what is open */
+        return fail(&err, r); /* the process ends: the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);
     r = f->exit_code;
     free_front(f);
     return r;
 }
 
-/* Checks that the files and addresses in the options can be used, as far as that is quickly
- * known. */
+/* Checks that the files and addresses in the options can be used, as far as a quick check can
+ * tell. */
 static int check_files(struct front *f, struct err *err) {
     const char *keys = f->config.api_keys;
     int r = models_check(&f->config, err);

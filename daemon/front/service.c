@@ -12,10 +12,10 @@
 #include "daemon/upgrade/takeover.h"
 
 /*
- * With libsystemd every call passes on what it is told; the library itself does nothing where no
- * service manager listens. Without it the second half of the file stands in. The watchdog's ping
- * comes from the loop, and from nothing else: a loop that does not turn must not look alive. Its
- * timer keeps the loop from ending no more than a signal does.
+ * With libsystemd every call passes its arguments to the library, which does nothing without a
+ * service manager. Without the library, the second half of the file has empty functions. Only the
+ * loop sends the watchdog's ping, so that a loop that hangs is noticed. Its timer does not keep the
+ * loop from ending.
  */
 
 int service_check_path(const char *key, const char *path, struct err *err) {

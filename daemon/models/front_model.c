@@ -32,8 +32,8 @@ static int name_file(int r, const char *path, struct err *err) {
 }
 
 /* Returns the name of the model in the file @path: "/dir/TinyLlama-00001-of-00002.gguf" is
- * "TinyLlama". What is not printable is escaped: the name is a
- * label in /metrics, and clients and operators write it. NULL: out of memory. */
+ * "TinyLlama". Unprintable characters are escaped, because the name is a label in /metrics and is
+ * typed by clients and operators. NULL: out of memory. */
 static char *name_of_file(const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     size_t len = strlen(base), size = len * PRINTABLE_MAX + 1;
@@ -210,7 +210,7 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
 }
 
 /* Returns the bytes that the model would take, or those of its file if it cannot be opened: the
- * worker reports the reason. *@context: what there is room for; 0: unknown. */
+ * worker reports the reason. *@context: longest context that fits; 0: unknown. */
 static uint64_t fit_bytes(const struct engine_opts *o, uint32_t *context) {
     struct engine_fit f;
 
@@ -225,8 +225,8 @@ static const struct gguf *block_of(const struct front_model *m) {
     return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
 }
 
-/* By the arithmetic that the worker will do. Of a device too: the front opens none, and what is
- * kept there is of the same sizes. Fills in the context that follows from it. */
+/* Computes the sizes with the worker's arithmetic, also for a device: the front opens no device,
+ * but the sizes there are the same. Fills in the resulting context. */
 static uint64_t memory_of(struct front_model *m, const struct config *c,
                           const struct msg_open *room) {
     struct config k = *c; /* a borrowed copy: its members are not freed */

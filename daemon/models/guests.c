@@ -55,7 +55,7 @@ static void on_need(void *ctx, struct api_guest *guest, uint32_t index) {
         shutdown(g->chan.chan.fd, SHUT_RDWR);
 }
 
-/* A part of a picture that was asked for. */
+/* Takes a part of a requested picture. */
 static int picture(struct guests *g, const struct chan_frame *f) {
     struct msg_picture m;
     int r = msg_picture_parse(f->data, f->len, &m);
@@ -64,7 +64,8 @@ static int picture(struct guests *g, const struct chan_frame *f) {
     return i < g->n && !api_guest_picture(g->list[i], &m) ? -EPROTO : r;
 }
 
-/* 0, or what is wrong with it. A prefix of a turn that will not come here is not computed ahead. */
+/* Checks a request. Returns 0 or an error. Prewarms are not accepted, because the next turn is sent
+ * to another daemon. */
 static int submit(struct guests *g, const struct chan_frame *f) {
     struct submit s;
     int r = msg_submit_parse(f->data, f->len, &s);

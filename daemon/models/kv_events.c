@@ -14,9 +14,9 @@
 #include "base/util.h"
 
 /*
- * libzmq is opened when it is asked for, and not linked: most daemons publish nothing, and it
- * brings a dozen libraries along. zmq_send() on a PUB socket puts a message into the queue of each
- * subscriber and returns; ZeroMQ's own thread does the rest.
+ * libzmq is opened when it is needed, and not linked: most daemons publish nothing, and it depends
+ * on a dozen libraries. zmq_send() on a PUB socket puts a message into the queue of each subscriber
+ * and returns; ZeroMQ's own thread does the rest.
  */
 
 #ifdef HAVE_ZMQ
@@ -75,7 +75,7 @@ struct salt {
     char text[SALT_BYTES];
 };
 
-/* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
+/* past: a ring of batches with consecutive numbers, the oldest at first; their n_bytes are at most
  * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is published any more. */
 struct kv_events {
     struct kv_events_opts opts;
@@ -385,7 +385,7 @@ static void drop_oldest(struct kv_events *e) {
     e->n_past--;
 }
 
-/* Keeps what is in `out` as batch @number, and as few old ones as are needed for it go. */
+/* Keeps the content of `out` as batch @number, and drops as few old batches as necessary. */
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
@@ -401,9 +401,9 @@ static void keep(struct kv_events *e, uint64_t number) {
     e->n_bytes += e->out.len;
 }
 
-/* One of the three frames of a batch. The first one finds out whether a subscriber has no room
- * (ZMQ_XPUB_NODROP): then it goes to the others alone. ZeroMQ leaves that subscriber out from then
- * on until it has read half of what waits for it, and does not tell what it missed. */
+/* Sends one of the three frames of a batch. The first frame detects a subscriber without room
+ * (ZMQ_XPUB_NODROP) and is then sent to the others only. ZeroMQ skips that subscriber until it has
+ * read half of its queue, and does not report the missed batches. */
 static void publish(struct kv_events *e, const void *data, size_t len, int flags) {
     int no = 0, yes = 1;
 
@@ -437,8 +437,8 @@ const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
 
 /* ---- replays ---- */
 
-/* One reply to the peer of @r: an empty frame, the number, the batch. Returns 0; -EAGAIN: it has no
- * room; -EHOSTUNREACH: it is gone. */
+/* Sends one reply to the peer of @r: an empty frame, the number, the batch. Returns 0; -EAGAIN: the
+ * peer has no room; -EHOSTUNREACH: it has left. */
 static int reply(struct kv_events *e, const struct replay *r, uint64_t number, const void *data,
                  size_t len) {
     uint8_t bytes[8];
@@ -493,8 +493,8 @@ static bool has_more(struct kv_events *e) {
     return e->zmq.getsockopt(e->router, ZMQ_RCVMORE, &more, &size) == 0 && more;
 }
 
-/* Reads one message; a request, [peer, empty, number], becomes the replay @r. False: there is
- * none. */
+/* Reads one message; a request, [peer, empty, number], becomes the replay @r. Returns false if
+ * there is no message. */
 static bool read_request(struct kv_events *e, struct replay *r) {
     uint8_t frame[16];
     int n_frames = 1, n_peer = 0, len = 0;
@@ -553,7 +553,7 @@ static void on_router(uv_poll_t *poll, int status, int events) {
         on_turn(&e->turn);
 }
 
-/* Binds what is not bound yet. Returns 0, or -1 with the reason in zmq_errno(). */
+/* Binds the addresses that are not bound yet. Returns 0, or -1 with the reason in zmq_errno(). */
 static int bind_all(struct kv_events *e) {
     if (!e->pub_bound && e->zmq.bind(e->pub, e->opts.endpoint) < 0)
         return -1;
@@ -590,8 +590,7 @@ static void close_sockets(struct kv_events *e) {
     e->router = e->pub = NULL;
 }
 
-/* Opens the sockets. Returns 0, or -errno, after which close_sockets() closes those that were
- * opened. */
+/* Opens the sockets. Returns 0, or -errno, after which close_sockets() closes the opened ones. */
 static int open_sockets(struct kv_events *e) {
     int queue = QUEUE_MAX, one = 1, fd, zero = 0;
     size_t size = sizeof(fd);
@@ -644,7 +643,7 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
     choose_topic(e);
     uv_timer_init(o->loop, &e->retry);
     uv_timer_init(o->loop, &e->turn);
-    *out = e; /* kv_events_close() closes what is open */
+    *out = e; /* kv_events_close() closes the opened sockets */
     if (o->later || bind_all(e) == 0)
         return 0;
     return err_set(err, 0, "kv-events", "kv-events: %s: %s", e->pub_bound ? o->replay : o->endpoint,

@@ -15,9 +15,9 @@
 #include "base/util.h"
 
 /*
- * Prompts can be made out from what is in the folder. So its files are the daemon's own and no
- * other user's to read, they are opened relative to the folder and never through a link, and they
- * are refused, not repaired, where that does not hold. The lock belongs to the open file: the
+ * The folder's content reveals prompts. Its files must therefore belong to the daemon and be
+ * unreadable for other users, are opened relative to the folder and never through a link, and are
+ * refused, not repaired, if these conditions do not hold. The lock belongs to the open file: the
  * workers inherit it, and the next daemon gets it when the last of them is gone, or has left the
  * file (an upgrade).
  */
@@ -38,7 +38,7 @@ static int fail(struct err *err, const char *path, const char *name, const char 
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
 }
 
-/* -@e, with @err that says so: whether it may pass is told by the errno. */
+/* Returns -@e and sets @err; the errno tells whether the condition may pass. */
 static int fail_errno(struct err *err, const char *path, const char *name, int e) {
     fail(err, path, name, strerror(e));
     return -e;
@@ -101,7 +101,7 @@ static int make_key(int dir, const char *path, struct err *err) {
     return 0;
 }
 
-/* 0, -ENOENT: there is none yet, or another -errno with @err. */
+/* Returns 0; -ENOENT: there is none yet; or another -errno with @err. */
 static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
     CLEANUP(closep)
     int fd = openat(dir, KEY_NAME, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);

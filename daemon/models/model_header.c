@@ -4,7 +4,7 @@
 #include <string.h>
 #include "daemon/config/config.h"
 
-/* Reads "<architecture>.@name"; 0 where the file does not have it. */
+/* Reads "<architecture>.@name"; 0 if the file does not have it. */
 static uint32_t number(const struct model_header *h, const struct gguf *g, const char *name) {
     uint32_t n = 0;
     char key[128];

@@ -64,7 +64,7 @@ void models_set_state(struct served *s, enum served_state next) {
         s->leaving_ns = now_ns(s->of);
 }
 
-/* ---- what is needed ---- */
+/* ---- wanted models ---- */
 
 /* Returns the memory that OPEN will offer the worker. */
 static struct msg_open room_of(const struct served *s) {
@@ -97,7 +97,7 @@ static uint32_t index_of(const struct served *s) {
     return i;
 }
 
-/* Updates the model's description in the api; names stay those of the list. */
+/* Updates the model's description in the api; the names of the list do not change. */
 static void refresh_info(struct served *s) {
     const char *id = s->info.id, *const *aliases = s->info.aliases;
     int64_t created = s->info.created_unix;
@@ -453,7 +453,7 @@ int64_t models_unload_ms(const struct served *s) {
     return MAX(keep_s * 1000 - (now_ns(s->of) - models_idle_since(s)) / 1000000, INT64_C(0));
 }
 
-/* workers_opts.on_closed, of a model that is gone. */
+/* Implements workers_opts.on_closed for a model that was removed. */
 static void on_closed(void *ctx) {
     struct served *s = ctx;
     struct models *m = s->of;
@@ -559,7 +559,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
     return 0;
 }
 
-/* Fills in what is known of a model whose file was not opened. */
+/* Fills in the known properties of a model whose file was not opened. */
 static void describe(struct served *s) {
     const char *slash = strrchr(s->config.model, '/');
     struct stat st;
@@ -610,7 +610,7 @@ static int prepare(struct served *s, struct err *err) {
     return r;
 }
 
-/* Takes out a model that could not be made; where it has workers, when these are closed. */
+/* Removes a model that could not be made; if it has workers, when these are closed. */
 static void drop(struct served *s) {
     s->retired = s->closing = true;
     if (s->workers)
@@ -644,7 +644,7 @@ static int add_first(struct models *m) {
     return 0;
 }
 
-/* The model of the option model lies in the folder, too. */
+/* The model of the option model is in the folder, too. */
 static void remove_namesake(const struct served *first) {
     struct models *m = first->of;
 

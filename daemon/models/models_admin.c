@@ -3,7 +3,7 @@
 #include <string.h>
 #include "daemon/models/models_private.h"
 
-#define REPLACED_RETRY_MS 1000 /* the model that took the place is there */
+#define REPLACED_RETRY_MS 1000 /* the model that has replaced it exists */
 
 /* Functions with which the admin socket shows and changes models. */
 

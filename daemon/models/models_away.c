@@ -1,8 +1,8 @@
 /*
- * models_away - whose workers compute for which requests in an upgrade: models of the old daemon
- * give their workers' place to those of the next one, which take their requests (workers_away.c,
- * guests.h). A model of the same name takes them that makes the same tokens; it is loaded for that,
- * if it is not. What none takes goes on with a worker of the old daemon.
+ * models_away - moves requests between daemons in an upgrade: the old daemon's workers end, and
+ * workers of the next one continue their requests (workers_away.c, guests.h). A model of the same
+ * name that gives the same tokens takes the requests; it is loaded for this if necessary. The old
+ * daemon's workers continue the requests that no model takes.
  */
 
 #include <assert.h>

@@ -1,9 +1,9 @@
 /*
- * models_disk - which daemon uses the files of the disk tier. Each file has a lock, which belongs
- * to the open file that the workers inherit. In an upgrade the old daemon's workers write what is
- * not written yet and leave the files, its front lets go of the locks, and only then does the next
- * one take over: it locks them, its workers read what is there, and requests come after that. A
- * file whose lock another one still has is tried again until it is free.
+ * models_disk - decides which daemon uses the files of the disk tier. Each file has a lock, which
+ * belongs to the open file that the workers inherit. In an upgrade the old daemon's workers write
+ * the missing pages and leave the files, and its front releases the locks. Only then does the next
+ * daemon take over: it locks the files, its workers read them, and requests follow. A file that is
+ * still locked is tried again until it is free.
  */
 
 #include <assert.h>

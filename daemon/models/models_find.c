@@ -12,10 +12,9 @@
 #include "daemon/models/front_model.h"
 
 /*
- * Files are not opened here, only looked at: a folder may have hundreds, and one that is no good is
- * reported when it is asked for. A preset that names a file which is not there is refused at the
- * start, as a slip of the operator's; while the daemon runs it is left out, and the others are
- * taken.
+ * Files are listed here and not opened: a folder may have hundreds, and an invalid file is reported
+ * when a request names it. A preset that names a missing file is an error at the start; while the
+ * daemon runs, it is left out, and other presets are used.
  */
 
 #define PRESET_END ".conf"
@@ -30,7 +29,7 @@ struct search {
     void *ctx;
 };
 
-/* The options of one model: those of the daemon but for what names a model. */
+/* Makes the options of one model: those of the daemon, except the options that name a model. */
 static int clone_for(struct config *c, const struct config *from, const char *path,
                      struct err *err) {
     static const char *const own[] = {"aliases", "draft-model", "mmproj", "chat-template",
@@ -171,7 +170,7 @@ static int add_files(struct search *s, struct err *err) {
     return r;
 }
 
-/* The files of models-dir, or with "auto" those of all programs. */
+/* Lists the files of models-dir, or with "auto" those of all programs. */
 static int list_files(struct search *s) {
     const char *option = s->config->models_dir;
     bool all = strcmp(option, "auto") == 0;

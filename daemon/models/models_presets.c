@@ -119,8 +119,8 @@ static int read_base(const struct preset_change *p, const char *path, struct buf
                    : 0;
 }
 
-/* The text @own, or that of the base's file if a client has made it, in a file of the new preset,
- * which option @key names. A base's file of the operator's is named as it is. */
+/* Writes the text @own, or the base's text if a client has made it, to a file of the new preset,
+ * which option @key names. An operator's file of the base is named directly. */
 static int put_text(const struct preset_change *p, struct config *c, const char *key,
                     const char *of_base, const char *own, struct path file, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
@@ -232,8 +232,8 @@ static int check_place(const struct preset_change *p, struct err *err) {
                : 0;
 }
 
-/* Reads the preset as the next start will, under a name that none is looked for by; then it has its
- * own. */
+/* Reads the preset as the next start will, under a temporary name that is never searched, and then
+ * renames it. */
 static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
     CLEANUP(config_deinit) struct config check = {0};
     struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");

@@ -14,10 +14,10 @@
 #include "daemon/models/models_private.h"
 
 /*
- * Files are fetched and removed by weftctl, a child process: the front has no code that speaks with
- * a hub, and does not wait for a disk. What it prints, a line of JSON for each step, is read from a
- * pipe. A child that is not wanted any more is killed, at any moment: what has arrived is kept, and
- * the next pull goes on.
+ * weftctl, a child process, downloads and removes files: the front has no code for a hub and does
+ * not wait for a disk. It reads weftctl's output, a line of JSON for each step, from a pipe. A
+ * child that is not needed any more is killed at any moment: the downloaded part is kept, and the
+ * next pull continues.
  */
 
 #define PULLS_MAX 4

@@ -165,7 +165,7 @@ void models_rescan_deinit(struct models *m) {
     free(m->bad_names);
 }
 
-/* ---- what came and went ---- */
+/* ---- new and removed models ---- */
 
 uint32_t models_n_live(const struct models *m) {
     uint32_t n = 0;
@@ -200,8 +200,8 @@ static void withdraw(struct served *s) {
     m->served[m->n - 1] = s; /* models that are replaced or gone stand last */
 }
 
-/* Adds a model behind the served models and before those that are replaced or gone. Returns 0 or
- * -errno with @err. */
+/* Adds a model behind the served models and before replaced and removed ones. Returns 0 or -errno
+ * with @err. */
 static int add_found(struct models *m, struct found *f, struct err *err) {
     int r = models_add(m, &f->config, f->name, f->bytes);
 
@@ -233,7 +233,7 @@ static void remove_gone(struct models *m) {
         log_event(WLOG_INFO, "model_gone", "model=%s file=%s", quoted(s->name).s,
                   quoted(s->config.model).s);
         withdraw(s);
-        i--; /* another one stands there now */
+        i--; /* another model is at this index now */
     }
 }
 
@@ -290,8 +290,8 @@ static void apply(struct models *m) {
 static void release(struct models *m) {
     struct list *node;
 
-    /* Each turn ends the wait of one; what its answer begins waits for no scan so soon after
-     * one. */
+    /* Each iteration ends the wait of one request; requests that its answer causes do not wait,
+     * because the scan was just now. */
     while ((node = list_pop_front(&m->scan.waiting))) {
         struct api_rescan *w = LIST_ENTRY(node, struct api_rescan, link);
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "daemon/models/models_private.h"
 
-/* Choice of the models in memory, where not all that are asked for fit. */
+/* Choice of the models in memory, if not all requested models fit. */
 
 /* A model that has running requests stays for as long as STAY_LOADS loads of it take, and no longer
  * than STAY_MS; that is also the quantum of model_share_holds(). */

@@ -65,7 +65,8 @@ int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX])
     return n;
 }
 
-/* One message; 0: the other side has ended. *fd: what came with it, or -1. */
+/* Reads one message. Returns 0 if the other side has ended. *fd: the descriptor that came with it,
+ * or -1. */
 static ssize_t hear(char *text, size_t size, int *fd) {
     union {
         struct cmsghdr head;

@@ -56,8 +56,9 @@
 #define READY_MS 20000 /* for opts.ready(): more than closing the disk tier takes (models_disk.c) */
 #define TAKE_MS 10000  /* for "taken", likewise */
 
-/* Invariants (check()): from STARTED to TAKEN the channel is there; past STARTED the pid is known;
- * OPENED and LOADING are of one that waits. IDLE: the poll and the process may still be closing. */
+/* Invariants (check()): from STARTED to TAKEN the channel is open; after STARTED the pid is known;
+ * OPENED and LOADING occur only if the next daemon waits. IDLE: the poll and the process may still
+ * be closing. */
 struct upgrade {
     struct upgrade_opts opts;
     enum upgrade_state state;
@@ -194,7 +195,7 @@ static void on_message(struct upgrade *u, const char *text) {
         u->opts.opened(u->opts.ctx);
     } else if (u->state == before && u->pid && strcmp(text, "ready") == 0) {
         u->state = UPGRADE_READY;
-        /* Waits longer where the next daemon loads models for the requests, because this one has
+        /* Waits longer if the next daemon loads models for the requests, because this one has
          * released the device for it. */
         uv_timer_start(&u->limit, on_limit, u->waits ? MAX(READY_MS, u->limit_ms) : READY_MS, 0);
         u->opts.ready(u->opts.ctx, u->pid);
@@ -208,7 +209,7 @@ static void on_message(struct upgrade *u, const char *text) {
     } else if (*text) {
         upgrade_fail(u, "it sent an unexpected message");
     } else {
-        u->pid = 0; /* the process is gone, another may have its number */
+        u->pid = 0; /* the process has ended, and another may have its number */
         upgrade_fail(u, "it ended before it took over; its last log line may say why");
     }
 }

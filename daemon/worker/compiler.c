@@ -62,11 +62,11 @@ struct waiting {
 };
 
 /*
- * A text under an isolation key, from its first request to its eviction.
- * QUEUED: in compiler.queued, n_waiting > 0.
- * AWAY: the pool has its task; in no list and not dropped; abandoned when no request waits.
- * READY: in compiler.ready_entries, with a constraint. n_refs requests use it, and others may wait
- * for room in their tenants' shares; it may be dropped when there are neither.
+ * A text under an isolation key, from its first request to its eviction. QUEUED: in
+ * compiler.queued, n_waiting > 0. AWAY: the pool has its task; in no list and not dropped;
+ * abandoned when no request waits. READY: in compiler.ready_entries, with a constraint. n_refs
+ * requests use it, and others may wait for room in their tenants' shares; it may be dropped when
+ * neither exist.
  */
 struct entry {
     struct list link; /* compiler.queued or compiler.ready_entries */
@@ -563,8 +563,8 @@ static void release(void *ctx, const struct constraint *constraint, uint32_t ten
 
 /* ---- results ---- */
 
-/* Tells the waiting requests whose tenants have room. Each is charged before the next is looked
- * at. */
+/* Delivers the constraint to the waiting requests whose tenants have room. Each request is charged
+ * before the next one is checked. */
 static void hand_out(struct compiler *c, struct entry *e) {
     assert(e->state == ENTRY_READY && e->task.constraint);
     for (uint32_t i = 0; i < e->n_waiting;) {
@@ -594,8 +594,8 @@ static void refuse(struct compiler *c, struct entry *e) {
         c->ready(c->ready_ctx, w[i].id, NULL, &err);
 }
 
-/* Ends an abandoned compilation: drops the entry, or queues it again for requests that have asked
- * for it since. */
+/* Ends an abandoned compilation: drops the entry, or queues it again if requests have asked for it
+ * since. */
 static void begin_again(struct compiler *c, struct entry *e) {
     e->task.constraint = constraint_free(e->task.constraint);
     memset(&e->task.err, 0, sizeof(e->task.err));

@@ -11,10 +11,10 @@
 #include "base/util.h"
 
 /*
- * A list of what is refused, not of what is allowed: the libraries of a device driver need calls
- * that no document lists. It stands beside the unit's own filter and also holds where weftd runs by
- * hand. A model file or a request that takes the worker over can then neither call home nor start a
- * program.
+ * The filter lists refused calls, not allowed ones, because the libraries of a device driver need
+ * undocumented calls. It complements the unit's own filter and also applies when weftd is started
+ * by hand. A model file or a request that takes over the worker can then neither connect to a
+ * network nor start a program.
  */
 
 #if defined(__x86_64__)

@@ -93,7 +93,7 @@ void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
     out[n] = NULL;
 }
 
-/* Sends the reason @why to the front, which logs it; logs it here where that fails. @r: the error.
+/* Sends the reason @why to the front, which logs it; if that fails, logs it here. @r: the error.
  * Returns the exit code. */
 static int refuse(struct worker *w, int r, const char *why) {
     bool is_short = r == -ENOMEM || r == -EMFILE || r == -EAGAIN;
@@ -105,7 +105,7 @@ static int refuse(struct worker *w, int r, const char *why) {
     return is_short ? WORKER_SHORT : WORKER_REFUSED;
 }
 
-/* engine_opts.progress: tells the front of every hundredth of loading. */
+/* Implements engine_opts.progress: reports every hundredth of loading to the front. */
 static void on_progress(void *ctx, const char *what, double fraction) {
     struct worker *w = ctx;
     struct msg_progress m = {{what, (uint32_t)strlen(what)}, (float)fraction};
@@ -243,8 +243,8 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     return o;
 }
 
-/* Opens the model, with its block in a file of its own where that is there, and its draft model,
- * which comes first where the model takes all that a device has left. Returns 0 or -errno with
+/* Opens the model, with its block in a separate file if there is one, and its draft model, which is
+ * opened first if the model takes all remaining memory of a device. Returns 0 or -errno with
  * @err. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     struct engine_opts *o = &w->config.engine;
@@ -309,7 +309,7 @@ static void lower_priority(const struct worker *w) {
         closedir(threads);
 }
 
-/* sched_disk.note: the disk tier never fails a request; what goes wrong with it is only logged. */
+/* Implements sched_disk.note: the disk tier never fails a request; its errors are only logged. */
 static void on_disk_note(void *ctx, const char *what, int error) {
     log_event(WLOG_WARN, "kv_disk", "what=%s%s%s", quoted(what).s, error < 0 ? " error=" : "",
               error < 0 ? quoted(strerror(-error)).s : "");
@@ -592,7 +592,7 @@ static void send_stats(struct worker *w, bool idle) {
     w->stats_sent_ns = now;
     w->stats_stale = false;
     buf_clear(&w->out);
-    if (sched_served(w->sched, &w->out) == 0) /* lost where the channel is full */
+    if (sched_served(w->sched, &w->out) == 0) /* lost if the channel is full */
         chan_send(&w->chan, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
 }
 
@@ -655,8 +655,8 @@ static int read_options(struct worker *w, struct str packed) {
     return config_unpack(&w->config, packed.data, packed.len);
 }
 
-/* The last @n_draft of the @n shards at @fds are the draft model's; the projector, where there is
- * one, is behind them. Returns 0 or -errno, -EPROTO: no shard is the model's. */
+/* Takes the files at @fds: @n shards, the last @n_draft of which are the draft model's, then the
+ * projector, if there is one. Returns 0 or -errno, -EPROTO: no shard is the model's. */
 static int open_files(struct worker *w, const int *fds, uint32_t n, const struct msg_open *m,
                       struct err *err) {
     uint32_t n_draft = m->n_draft_shards;

@@ -57,13 +57,13 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     int from =
         *f->path ? open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (from >= 0) {
-        copy(fd, from); /* the engine takes nothing of what is not whole */
+        copy(fd, from); /* the engine ignores an incomplete file */
         close(from);
     }
     return fd;
 }
 
-/* The old file is there until the new one is whole. */
+/* The old file exists until the new one is complete. */
 void expert_file_save(const struct expert_file *f) {
     char next[sizeof(f->path) + 8];
     int r = 0;

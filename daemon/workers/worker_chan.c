@@ -52,7 +52,7 @@ static int take_one(struct worker_chan *c) {
     return r;
 }
 
-/* At least one of what there is. Whether something may be left. */
+/* Handles at least one frame or part. Returns whether more may be left. */
 static bool take_turn(struct worker_chan *c) {
     int64_t end = clock_now(c->opts.clock) + WORKER_CHAN_TURN_NS;
     bool over = false;

@@ -256,8 +256,8 @@ static void end_leaving(struct workers *w) {
     w->leaving_disk = false;
 }
 
-/* One frame of the worker. What does not fit its state, or cannot be parsed, ends it. Whether there
- * are events in it. */
+/* Handles a frame of the worker. A frame that does not fit its state, or cannot be parsed, ends the
+ * worker. Returns whether the frame has events. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
     const struct msg_served *served;
@@ -423,9 +423,9 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
 }
 
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
- * program is this one whatever its path is by now, and not named by a descriptor, whose number may
- * be one of those. Returns 0 or -errno; with process_open set on_process_closed() will be called,
- * also after an error. */
+ * program is /proc/self/exe, because its path may have changed, and a descriptor's number may be
+ * one of those in use. Returns 0 or -errno; with process_open set on_process_closed() will be
+ * called, also after an error. */
 static int spawn(struct workers *w) {
     struct workers_fds fds;
     char shards[16];

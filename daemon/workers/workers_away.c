@@ -9,11 +9,11 @@
  *      NONE ──offer──> OFFERED ──its READY──> ACCEPTED ──give_way, no process──> TAKEN
  *                         └────── end of the channel ────┴──> REFUSED <────────────┘
  *
- * Over the channel the next front speaks as a worker does (guests.h), but for HELLO and OPEN: both
- * have the same sources. The first frame is what this front's worker said of itself.
+ * Over the channel the next front acts as a worker (guests.h), without HELLO and OPEN, because both
+ * have the same sources. The first frame is the READY of this front's worker.
  */
 
-#define DEVICE_FREE_MS 1000 /* until a device has what the process of another daemon had */
+#define DEVICE_FREE_MS 1000 /* until a device has freed the memory of the other daemon's process */
 
 static void close_next(struct workers *w, enum workers_next how) {
     worker_chan_close(&w->next_chan);

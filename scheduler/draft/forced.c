@@ -1,8 +1,7 @@
 /*
- * forced - where a constraint leaves no choice of the next bytes (the name of a property, the
- * frame of a tool call), the text is known, though not how the model cuts it into tokens. Nearly
- * always it is cut as the tokenizer does; the last token may turn out longer, when it takes what
- * follows in.
+ * forced - drafts the bytes that a constraint forces (the name of a property, the frame of a tool
+ * call). The text is known, but not its division into tokens. The model nearly always divides it as
+ * the tokenizer does; its last token may be longer and include the following bytes.
  */
 
 #include <errno.h>
@@ -18,7 +17,7 @@ struct forced {
     size_t n_lead; /* bytes of LEAD before the text; 0: not needed */
 };
 
-/* Prefix of the text where the tokenizer would add a space to its beginning. */
+/* Prefix of the text, for tokenizers that would add a space to its beginning. */
 #define LEAD "\n"
 
 static int begin(void **state, void *common, const struct draft_text *t) {
