@@ -108,8 +108,8 @@ static int print_list(const struct pull *p) {
 
 /* ---- where it goes ---- */
 
-/* Where file @k of the choice is in weft's folder, or in the hub's cache. Weft's folder has the
- * projector beside the model, where weftd looks for it. */
+/* Writes the path of file @k of the choice, in weft's folder or in the hub's cache. In weft's
+ * folder the projector lies beside the model, where weftd looks for it. */
 static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *out, size_t size) {
     assert(k < p->choice.n);
     const char *file = p->listing.file[p->choice.file[k]].path, *slash = strchr(p->spec.repo, '/');

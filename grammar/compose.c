@@ -21,7 +21,7 @@ struct grammar_builder {
     struct expr_vec part;
 };
 
-/* Reads a JSON array of strings, any of which matches. */
+/* Reads a JSON array of strings; a text matches if it equals one of them. */
 static struct expr *choice_read(struct build *b, const char *s, size_t len) {
     yyjson_doc *doc;
     int r = json_parse(&doc, s, len, 0);

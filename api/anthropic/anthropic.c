@@ -104,7 +104,7 @@ static void open_message(struct json *j, const struct writer *w) {
                w->job.model->info->id);
 }
 
-/* Writes the id of @c under @key; the ids of what runs here have a prefix. */
+/* Writes the id of @c under @key, with a prefix for a tool that the server runs. */
 static void put_call_id(struct json *j, const char *key, const struct output_call *c, bool search) {
     char id[sizeof(c->id) + sizeof(SEARCH_ID)];
 

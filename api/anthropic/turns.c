@@ -264,7 +264,7 @@ static int put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *
  * are their text, or a note that names their type.
  */
 
-/* Returns true if the turn has a result of call @id, or more blocks than are looked at. */
+/* Returns true if the turn has a result of call @id, or has more blocks than this search reads. */
 static bool has_server_result(const struct anthropic_input *in, yyjson_val *id) {
     yyjson_val *block;
     size_t i, n;
@@ -306,7 +306,8 @@ static int add_reference(struct anthropic_input *in, yyjson_val *block, const ch
     return anthropic_show_tool(in, name, out);
 }
 
-/* The text of a server tool's result: the tools that a search found, or whatever text it holds. */
+/* Writes the text of a server tool's result: the tools that a search found, or else any text in
+ * it. */
 static int server_result_text(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
     yyjson_val *content = yyjson_obj_get(block, "content");
     yyjson_val *found = yyjson_obj_get(content, "tool_references");
@@ -331,8 +332,8 @@ static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
     return buf_add(&in->result.text, text.data ? text.data : "", text.len);
 }
 
-/* Takes the summary of all that was said before, in place of it; the system prompt stays. A block
- * without a summary is one that failed. */
+/* Replaces the earlier conversation by its summary; the system prompt stays. A block without a
+ * summary records a compaction that failed. */
 static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *summary = yyjson_obj_get(block, "content");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
@@ -349,7 +350,7 @@ static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
     return add_part(in, "user", text_of_buf(in, &text));
 }
 
-/* Reads a block that this server never writes. Returns 1 where it is none of these. */
+/* Reads a block that this server never writes. Returns 1 for a block of another type. */
 static int add_foreign(struct anthropic_input *in, yyjson_val *block, const char *type) {
     size_t n = strlen(type), tail = strlen("_tool_result");
 
@@ -555,8 +556,7 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
                      : add_user_blocks(in, content);
 }
 
-/* The last message of the assistant, which is not complete: its text is what the answer begins
- * with. */
+/* Reads the last, incomplete message of the assistant: the answer begins with its text. */
 static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     size_t i, n;
     yyjson_mut_val *part;

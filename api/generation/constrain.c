@@ -297,7 +297,7 @@ static int check_tools(struct draft *d, const struct toolcall_force *o, uint64_t
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
     struct err err = {0};
     yyjson_mut_val *v;
-    uint64_t kept = d->work / 2; /* for all of them together again */
+    uint64_t kept = d->work / 2; /* for all tools together again */
 
     for (uint32_t i = 0; i < t->n; i++) {
         struct toolcall_force one = *o;

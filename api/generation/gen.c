@@ -382,7 +382,7 @@ static int take_prompt(struct gen *g, const struct event *e) {
     return 0;
 }
 
-/* A vector where one was asked for, and nowhere else. */
+/* A result has a vector if and only if the request asked for one. */
 static int take_vector(struct gen *g, const struct event *e) {
     bool wanted = g->m.flags & SUBMIT_POOLS && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
 
@@ -483,7 +483,7 @@ void gen_on_event(struct model *m, const struct event *e) {
         set_state(g, GEN_PENDING); /* the worker is done: nothing is to be cancelled */
         on_finish(g, e);
     } else if (g->stopped) {
-        end(g, FINISH_STOP); /* the worker finds the same and says so in the next event */
+        end(g, FINISH_STOP); /* the worker finds the same and reports it in the next event */
     } else {
         g->changed(g);
     }

@@ -23,7 +23,7 @@ struct build {
     yyjson_mut_doc *doc;
     struct err *err;
     const struct messages_form *form;
-    struct buf note;   /* the description of the tools, until it has its place */
+    struct buf note;   /* the description of the tools, until a message takes it */
     const char *sight; /* placeholder of a picture in a content; "": the model takes no pictures */
     size_t i;          /* the message being built */
     size_t at;         /* index of that message in the template's list */
@@ -71,8 +71,8 @@ static bool is_result(yyjson_val *m) {
     return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
 }
 
-/* Returns true for a message whose parts the client did not write: a model or a tool did. Refusing
- * one of them would end the conversation. */
+/* Returns true for a message whose parts a model or a tool wrote, not the client. Refusing such a
+ * part would end the conversation. */
 static bool is_repeated(yyjson_val *m) {
     return is_result(m) || yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant");
 }
@@ -162,8 +162,8 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
     return 0;
 }
 
-/* Adds the parts of an assistant's content that are its thoughts, where they are not in a member of
- * the message. */
+/* Adds the reasoning that is in parts of an assistant's content rather than in a member of the
+ * message. */
 static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *parts = yyjson_obj_get(m, "content"), *part;
@@ -329,7 +329,7 @@ static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const 
     return put(b, to, as, text_of(b, v));
 }
 
-/* "developer" is what newer clients call the system prompt; templates do not know it. */
+/* Newer clients give the system prompt the role "developer", which templates do not know. */
 static const char *role_of(yyjson_val *v) {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
 
@@ -451,7 +451,7 @@ static void move_trust(struct messages_trust *t, size_t first, const struct buf 
     if (first == t->n)
         return;
     while (at > begin && memcmp(all->data + at, text->data, text->len) != 0)
-        at--; /* steps over what toolcall_write_result() has appended */
+        at--; /* skips the text that toolcall_write_result() has appended */
     assert(memcmp(all->data + at, text->data, text->len) == 0);
     for (size_t i = first; i < t->n; i++) {
         t->v[i].begin += at;
@@ -459,7 +459,7 @@ static void move_trust(struct messages_trust *t, size_t first, const struct buf 
     }
 }
 
-/* Results that follow each other become one message of the user. @m and @b->i go on to the last. */
+/* Joins consecutive results into one message of the user. Moves @m and @b->i to the last result. */
 static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
     CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
@@ -579,7 +579,8 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
     for (size_t i = 0; i < ARRAY_SIZE(nearest); i++)
         if (strcmp(effort, nearest[i][0]) == 0 && !knows(model, effort))
             return nearest[i][knows(model, nearest[i][1]) ? 1 : 2];
-    /* What coding agents send unasked; beside its neighbours alone it is an error (Hy3). */
+    /* Coding agents send "medium" by default; Hy3's template, which knows only its neighbours,
+     * fails on it. */
     if (strcmp(effort, "medium") == 0 && !knows(model, effort) && knows(model, "low") &&
         knows(model, "high"))
         return "high";
@@ -616,7 +617,7 @@ static int put_kwargs(struct build *b, const struct gen_request *r, const struct
     if (result == 0 && r->has_budget)
         result = put_variable(b, r, root, "thinking_budget",
                               yyjson_mut_uint(b->doc, r->thinking_budget));
-    /* Some templates tell the model what it will be held to. */
+    /* Some templates show the model the format that its answer must have. */
     if (result == 0 && r->response_format)
         result = put_variable(b, r, root, "response_format",
                               yyjson_val_mut_copy(b->doc, r->response_format));

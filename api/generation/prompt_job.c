@@ -160,8 +160,8 @@ static int count_pairs(const struct prompt_job *job, struct err *err) {
     return (int)n;
 }
 
-/* The query with each document; of a score also texts one by one. -EAGAIN: too many of them for the
- * loop. */
+/* Pairs the query with each document; a score may also pair texts one by one. Returns -EAGAIN when
+ * there are too many pairs for the loop. */
 static int find_pairs(struct prompt_job *job, struct err *err) {
     yyjson_val *query = job->request.query, *documents = job->request.documents;
     bool lists = yyjson_is_arr(query), many = yyjson_is_arr(documents);
@@ -264,8 +264,8 @@ static int out_of_steps(struct prompt_job *job) {
     return -EINVAL;
 }
 
-/* -EBADMSG: the template refuses these messages; another form of them may do. One that takes too
- * long does not: all renderings of a request have one budget together. */
+/* Returns -EBADMSG when the template refuses these messages; it may accept another form of them. A
+ * template that takes too long is not tried again: all renderings of a request share one budget. */
 static int render_as(struct prompt_job *job, const struct messages_form *form) {
     uint64_t fuel = TEMPLATE_FUEL - job->steps, steps = 0;
     struct template_opts o = {.now_unix = time(NULL), .steps = &steps};
@@ -439,7 +439,8 @@ static int render(struct prompt_job *job) {
     return r;
 }
 
-/* The query is in each of them: the first that is too long is the last. */
+/* Encodes pair @i. Each pair contains the query, so the first pair that is too long ends the
+ * request. */
 static int encode_pair(struct prompt_job *job, uint32_t i) {
     const struct api_model *m = job->model->info;
     CLEANUP(buf_deinit) struct buf b = {.max = SIZE_MAX / 2};

@@ -58,7 +58,7 @@ PARSER(parse_seed) {
     return 0;
 }
 
-/* Free values of the client's own; one of them may name the session. */
+/* The client's own metadata, of any value; one member may name the session. */
 PARSER(parse_metadata) {
     yyjson_val *user = yyjson_obj_get(v, "user_id");
 
@@ -214,8 +214,8 @@ PARSER(parse_complete) {
     return 0;
 }
 
-/* Fewer dimensions make sense where a model was trained for that. No file says so: the client
- * must know. */
+/* Fewer dimensions make sense only for a model that was trained for them. No model file records
+ * that, so the client must know. */
 PARSER(parse_dimensions) {
     int64_t n = 0;
     int result = field_whole(f, v, &n, err);

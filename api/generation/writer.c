@@ -37,7 +37,7 @@
 #define ANSWER_MAX API_SEND_MAX
 /* tokens, with alternatives, of a whole answer that is written on the loop */
 #define INLINE_TOKENS 2000u
-#define INLINE_BODY (256u << 10) /* bytes of a body that an answer tells again on the loop */
+#define INLINE_BODY (256u << 10) /* bytes of the largest body that an answer repeats on the loop */
 #define ROUNDS_MAX 8u            /* generations of one answer in several rounds */
 
 static void free_answer(struct writer *w) {
@@ -87,8 +87,9 @@ struct writer_usage writer_usage(const struct writer *w) {
     return u;
 }
 
-/* Tokens a second of the prompt, those that were computed, and of the output behind its first
- * token, which is made by the step that ends the prompt; of all choices together. */
+/* Computes two rates in tokens a second, of all choices together: that of the computed prompt
+ * tokens, and that of the output without its first token, which the last step of the prompt
+ * makes. */
 static void take_rates(const struct writer *w, const struct writer_usage *u, struct exchange *x) {
     int64_t prompt_ns = 0, first = INT64_MAX, last = 0;
     uint32_t n_first = 0;
@@ -110,7 +111,7 @@ static void take_rates(const struct writer *w, const struct writer_usage *u, str
         x->output_per_s = (u->output - n_first) * 1e9 / (double)(last - first);
 }
 
-/* Takes the answer from its exchange, with everything that the log line says of it. */
+/* Takes the answer from its exchange, with the figures for its log line. */
 static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
     assert(x && x->state == w);
@@ -225,7 +226,7 @@ static bool send_echo(struct writer *w, uint32_t i) {
     return true;
 }
 
-/* Sends the new text of choice @i; the first part of it when very many tokens have log
+/* Sends the new text of choice @i, or its first part when very many tokens have log
  * probabilities. */
 static void send_text(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
@@ -311,8 +312,9 @@ static struct prewarm_job *take_prewarm(struct writer *w) {
 
 static void on_round(struct prompt_job *job);
 
-/* Everything that the model has said so far was taken: asks the endpoint whether the conversation
- * goes on before the answer ends, on the pool. Returns false if the answer is complete. */
+/* Called when all output of the model so far has been taken: asks the endpoint, on the pool,
+ * whether the conversation goes on before the answer ends. Returns false if the answer is
+ * complete. */
 static bool go_on(struct writer *w) {
     const struct gen *g = w->choices[w->n_choices - 1].gen;
 
@@ -363,7 +365,7 @@ static void stream(struct writer *w) {
 
 /* ---- whole answers ---- */
 
-/* Tokens that the answer tells of, each with those that were likely in its place. */
+/* Counts the tokens that the answer lists, each with its most likely alternatives. */
 static size_t told_tokens(const struct writer *w) {
     const struct gen_request *r = &w->job.request;
     size_t n = 0;
@@ -422,7 +424,7 @@ static void on_written(struct job *j) {
         free_answer(w);
 }
 
-/* Sends the whole answer: all generations are done and nothing of them changes any more. */
+/* Sends the whole answer once all generations are done and none of them changes any more. */
 static void send_whole(struct writer *w) {
     assert(!w->head_sent && !w->writing);
     buf_init(&w->whole, ANSWER_MAX);
@@ -471,7 +473,7 @@ static void on_fail(struct exchange *x, const struct err *err) {
     fail(x->state, err);
 }
 
-/* One generation has something new: what of the answer can be sent now? */
+/* Sends the part of the answer that is ready, after one generation has reported something new. */
 static void proceed(struct writer *w) {
     bool all_accepted = true, all_done = true;
 

@@ -250,7 +250,7 @@ static bool wants_stream(yyjson_val *root) {
     return !yyjson_is_false(yyjson_obj_get(root, "stream"));
 }
 
-/* @r is what beginning the task gave. */
+/* Handles the result @r of beginning the task: an error is answered at once. */
 static void began(struct exchange *x, struct manage *m, int r, const struct err *err) {
     static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
 

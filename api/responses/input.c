@@ -122,7 +122,7 @@ static int unsupported(const struct responses_build *b, const char *param) {
 
 /* ---- names ---- */
 
-/* Puts @with in the place of the word @what. */
+/* Replaces the word @what by @with. */
 static void replace(char *text, size_t size, const char *what, const char *with) {
     char *at = strstr(text, what);
     char rest[sizeof(((struct err *)0)->message)];
@@ -225,7 +225,7 @@ static int check_type(const struct responses_build *b, const struct fields *f, e
     return !f->v[at] || ok ? 0 : responses_refuse(b, names[at], must);
 }
 
-/* The types of what is looked at here. */
+/* Checks the types of the values that this file reads. */
 static int check_types(const struct responses_build *b, const struct fields *f) {
     yyjson_val *input = f->v[INPUT], *cut = f->v[TRUNCATION];
     int r = 0;
@@ -368,7 +368,7 @@ static size_t past_bytes(const struct stored *s) {
     return n;
 }
 
-/* Reads what the request continues. @param: the field that says so. */
+/* Reads the response or conversation that the request continues, named by field @param. */
 static int read_past(struct responses_build *b, const char *param) {
     struct responses *rs = b->rs;
     size_t n = 0;
@@ -568,7 +568,7 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
     return *out ? 0 : -ENOMEM;
 }
 
-/* Checks what a message of a WebSocket has beside the members of a body. */
+/* Checks the members that a WebSocket message has and a request body has not. */
 static int check_message(const struct responses_build *b, yyjson_val *root,
                          const struct fields *f) {
     yyjson_val *type = yyjson_obj_get(root, "type"), *warm = yyjson_obj_get(root, "generate");

@@ -173,7 +173,7 @@ static yyjson_mut_val *add_message(struct responses_build *b, const char *role) 
     return m && yyjson_mut_obj_add_str(b->doc, m, "role", role) ? m : NULL;
 }
 
-/* The conversation begins: what was gathered of instructions is its first message. */
+/* Begins the conversation with the gathered instructions as its first message. */
 static int begin(struct responses_build *b) {
     if (b->begun)
         return 0;
@@ -208,7 +208,7 @@ static int end_turn(struct responses_build *b) {
     return r;
 }
 
-/* The assistant says more; @anew: in a message of its own. */
+/* Adds text of the assistant; @anew begins a new message for it. */
 static int open_turn(struct responses_build *b, bool anew) {
     int r = begin(b);
 
@@ -367,7 +367,8 @@ static int read_native_call(struct responses_build *b, yyjson_val *item) {
     return r < 0 ? r : add_call(b, id, n->type, responses_native_args(b->doc, n, item));
 }
 
-/* A shell says what came of each command; a patch may say nothing but whether it worked. */
+/* Writes a tool's output: a shell reports the result of each command, a patch perhaps only whether
+ * it succeeded. */
 static int add_output(struct responses_build *b, yyjson_val *item, struct content *out) {
     yyjson_val *output = yyjson_obj_get(item, "output"), *first = yyjson_arr_get_first(output);
     yyjson_val *status = yyjson_obj_get(item, "status");
@@ -474,7 +475,7 @@ static int ask_for_summary(struct responses_build *b) {
 
 /* ---- items ---- */
 
-/* Leaves out a trace of a tool that ran elsewhere, which says nothing to a model. */
+/* Skips the trace of a tool that ran elsewhere, which is of no use to a model. */
 static int skip(struct responses_build *b, yyjson_val *item) {
     return 0;
 }
@@ -506,7 +507,7 @@ static const struct {
     {"ghost_snapshot", skip},
 };
 
-/* Adds what @item says, by its type. */
+/* Adds the content of @item according to its type. */
 static int read_item(struct responses_build *b, yyjson_val *item) {
     yyjson_val *type = yyjson_obj_get(item, "type");
 
@@ -521,7 +522,7 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
                                : refuse(b, ".type", "must be a string");
 }
 
-/* An item of this type says nothing to a model. */
+/* An item of this type has no content for a model. */
 static bool is_silent(yyjson_val *type) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (yyjson_equals_str(type, kinds[i].type))
@@ -561,7 +562,8 @@ int responses_ask_for(struct responses_build *b, size_t n, const char *param) {
     return b->quick && b->n_asked > QUICK_MAX ? -EAGAIN : 0;
 }
 
-/* Item @id of the output of @s; its id ends with its number. NULL: there is none. */
+/* Returns item @id of the output of @s, whose id ends with its number, or NULL if there is no such
+ * item. */
 static const struct item_entry *find_item(const struct stored *s, const char *id) {
     const struct item_list *l = &s->parts.output;
     size_t i = strtoul(strrchr(id, '_') + 1, NULL, 10);

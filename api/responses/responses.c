@@ -343,7 +343,7 @@ static void note_item(struct json *j, const struct writer *w, const struct outpu
     j->error = item_list_add(&responses_of(w)->kept.output, e, id, strlen(id));
 }
 
-/* The output; @base: where the response begins in the text. */
+/* Writes the output; @base is the offset in the text at which the response begins. */
 static void put_output(struct json *j, const struct writer *w, enum responses_status status,
                        size_t base) {
     const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;

@@ -177,8 +177,8 @@ static void set_labels(char out[300], const char *model) {
     snprintf(out + n, 300 - n, "\",engine=\"0\"");
 }
 
-/* The first model, and of the others those that were loaded once. Returns 0 or -ENOMEM;
- * page_deinit(). */
+/* Collects the first model and each other model that has been loaded at least once. Returns 0 or
+ * -ENOMEM; the caller frees the page with page_deinit(). */
 static int page_init(struct page *p, const struct gen_env *env) {
     for (const struct list *l = env->models.list.next;
          l != &env->models.list && p->n < MODELS_SHOWN; l = l->next) {
@@ -378,7 +378,7 @@ static void put_tenants(struct page *p, const struct tenants *ts) {
     }
 }
 
-/* Writes what became of files of pictures. */
+/* Writes the counters of fetched picture files by outcome. */
 static void put_pictures(struct page *p, const struct picture_table *s) {
     const char *name = "weft_pictures_total";
 

@@ -211,7 +211,7 @@ static yyjson_mut_val *quoted(struct force *f, yyjson_mut_val *text) {
     return list;
 }
 
-/* @item between brackets, @min to @max of them; a @max of 0: in any number. */
+/* Writes a list in brackets of @min to @max items; a @max of 0 means no upper limit. */
 static yyjson_mut_val *bracketed(struct force *f, const char *open, yyjson_mut_val *item,
                                  const char *close, uint32_t min, uint32_t max) {
     yyjson_mut_val *list = ir_list(f->n, "sequence");

@@ -96,7 +96,7 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
         events_out(p);
     p->n_text += used;
     *done = r == SCAN_DONE;
-    /* Where the limit cut the feed, the next step finds the value too long. */
+    /* A feed that the limit cut is no error yet: the next step finds the value too long. */
     return r == SCAN_BAD ? TC_BROKEN : *done || used < there ? TC_MOVED : TC_MORE;
 }
 

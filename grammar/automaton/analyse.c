@@ -12,7 +12,7 @@
 
 #define FOLLOW_PASSES 16
 
-/* Sources by target, and calls by rule: who must be looked at again when a state turns out to be
+/* Sources by target, and calls by rule: the states to visit again when a state turns out to be
  * alive. */
 struct reverse {
     uint32_t *begin, *source;      /* sources of each state, by edges and by targets of calls */
@@ -162,8 +162,8 @@ static void cut_dead(struct grammar *g, const struct reverse *r) {
     }
 }
 
-/* Rules in an order in which each comes after those that it calls at its start: -EINVAL when it
- * calls itself. */
+/* Orders the rules so that each comes after the rules that it calls at its start. Returns -EINVAL
+ * when a rule calls itself there. */
 static int order_rules(struct build *b, const struct grammar *g, uint32_t *order) {
     enum { NEW, OPEN, DONE };
     CLEANUP(freep) uint8_t *mark = calloc(g->n_rules, 1);

@@ -92,7 +92,7 @@ static bool is_found(const struct sets *s, uint32_t q) {
     return s->mark[q] == s->stamp;
 }
 
-/* Adds @from and what it reaches by empty edges to found[]. */
+/* Adds @from and the states that it reaches by empty edges to found[]. */
 static void close_over(struct dfa *d, uint32_t from) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
@@ -132,8 +132,8 @@ static int add_state(struct dfa *d) {
     return 0;
 }
 
-/* Returns the state of the set in found[], a new one when there was none. @fresh: always a new one,
- * that is not found again. Where the build has failed the answer means nothing. */
+/* Returns the state of the set in found[], and makes it when it is new. @fresh: always makes a
+ * state, which later searches do not find. The result is undefined after the build has failed. */
 static uint32_t intern(struct dfa *d, bool fresh) {
     struct sets *s = &d->s;
     struct maker *m = d->m;

@@ -44,8 +44,8 @@ static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
     return i == n;
 }
 
-/* Returns the state of the tuple that lies behind the last one, made when it is new. Where the
- * build has failed the answer means nothing. */
+/* Returns the state of the tuple that lies behind the last one, and makes it when it is new. The
+ * result is undefined after the build has failed. */
 static uint32_t intern(struct product *p) {
     const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
     uint32_t h = numbers_hash(t, p->n_in);

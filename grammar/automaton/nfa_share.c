@@ -102,7 +102,7 @@ void nfa_forget_shared(struct maker *m) {
     m->n_shared = 0;
 }
 
-/* Returns the state to which it goes on by @e from @from. */
+/* Returns the state behind expression @e, read from state @from. */
 static uint32_t begin_alike(struct maker *m, const struct expr *e, uint32_t from) {
     struct nfa_shared part = {.kind = NFA_BEGINNING, .before = from, .x = e};
 

@@ -158,7 +158,8 @@ static bool has_bit(const uint32_t *bits, int32_t i) {
     return bits[i / 32] >> (i % 32) & 1;
 }
 
-/* Returns whether there is time for what follows @token, which completes a trigger at @node. */
+/* Returns whether there is time for the text that must follow @token, which completes a trigger at
+ * @node. */
 static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, uint32_t after,
                       uint32_t *n_rests) {
     size_t len;

@@ -79,7 +79,8 @@ struct expr *expr_any_char(struct build *b, enum char_mode mode) {
     return all && cp_set_invert(b, all) == 0 ? expr_chars(b, all, mode) : NULL;
 }
 
-/* A sequence or alternatives without those of kind @none; one of kind @all (-1: no kind) is all. */
+/* Makes a sequence or alternatives without members of kind @none. A member of kind @all (-1: no
+ * kind) stands for the whole. */
 static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
                          struct expr *const *child, uint32_t n) {
     uint32_t n_kept = 0;

@@ -28,7 +28,7 @@ struct reader {
     uint32_t depth;
     bool over;             /* the definition has ended */
     bool terminal;         /* the definition is a terminal's */
-    struct expr *ignored;  /* a call of what may be skipped; NULL: nothing may */
+    struct expr *ignored;  /* a call of the ignored rule; NULL without %ignore */
     struct expr_vec skips; /* alternatives of `ignored` */
     struct rulebook book;
 };
@@ -277,7 +277,7 @@ static struct expr *read_schema(struct reader *r) {
     return schema_read(r->in.b, from, len);
 }
 
-/* In a rule, what is ignored may follow a terminal. */
+/* In a rule, ignored text may follow a terminal. */
 static struct expr *read_item(struct reader *r) {
     bool terminal = true;
     struct expr *x;
@@ -471,7 +471,7 @@ static int read_statement(struct reader *r) {
                                          : read_definition(r);
 }
 
-/* Somewhere there is an %ignore: what is ignored is a rule. */
+/* Makes the rule of the ignored terminals if the source has an %ignore. */
 static int make_ignored(struct reader *r, uint32_t *rule) {
     static const char word[] = "%ignore";
 

@@ -505,7 +505,7 @@ static struct expr *anything_behind(struct reader *r) {
     return e;
 }
 
-/* The closing parenthesis of the group at @p, NULL: there is none. */
+/* Returns the closing parenthesis of the group at @p, or NULL if it is missing. */
 static const char *group_end(const char *p, const char *end) {
     bool in_set = false;
     int depth = 0;

@@ -31,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOKS_OF_STEP 8    /* items that are looked at in the time of a step */
+#define LOOKS_OF_STEP 8    /* items that can be compared in the time of a step */
 #define UNKNOWN UINT32_MAX /* count of an item that ended in a look-ahead */
 
 static bool is_open(const struct machine *m, uint32_t node) {
@@ -57,14 +57,14 @@ static uint32_t add_item(struct machine *m, uint32_t open) {
     return machine_push(m, at.parent, MEMBERS_NODE | (m->n_text - at.count), at.count);
 }
 
-/* Returns the match of an item of which nothing has been read. */
+/* Returns the match of an item before its first byte. */
 static uint32_t first_match(const struct machine *m, uint32_t list) {
     while (list && m->frame[list].count == UNKNOWN)
         list = m->frame[list].parent;
     return list ? m->frame[list].count : 0;
 }
 
-/* Returns the list of items before the one that @frame is in, or 0 where it is in none. */
+/* Returns the list of items before the item of @frame, or 0 if @frame is in no item. */
 static uint32_t list_of(const struct machine *m, uint32_t frame) {
     for (; frame; frame = m->frame[frame].parent) {
         const struct call *c = &m->g->call[m->frame[frame].call];

@@ -96,7 +96,8 @@ static void limit_items(struct grammar *g, uint32_t rule, struct members *k, voi
     k->distinct = MIN(k->distinct, g->n_texts[g->rule[rule].start]);
 }
 
-/* An item ends with one of these or with a digit. */
+/* Returns true for a byte that can end an item: the last of a string, object, array, name or
+ * number. */
 static bool may_end_item(uint8_t c) {
     return c == '"' || c == '}' || c == ']' || c == 'e' || c == 'l' || (c >= '0' && c <= '9');
 }

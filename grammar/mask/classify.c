@@ -30,10 +30,12 @@
 #define SMALL_WORK 500      /* cost of a small class besides its walk */
 #define WIDE_WORK 8000      /* cost of a class with most of the vocabulary, besides its walk */
 #define MANY_BYTES 64
-#define CLASS_WORK 10000           /* cost of a class after a long walk, besides the walk */
-#define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
-#define REST_MAX 60000             /* tokens that end the rule and go on */
-#define REST_WORK 4                /* cost of each of these, in nodes of a walk: they are sorted */
+#define CLASS_WORK 10000 /* cost of a class after a long walk, besides the walk */
+#define QUICK_REST 2000  /* tokens behind the end of the rule, of a class made quickly */
+#define REST_MAX 60000   /* tokens that end the rule and go on */
+#define REST_WORK                                                                                  \
+    4                              /* cost of each such token, in nodes of a walk: the tokens are
+                                    * sorted */
 #define NEW_WORK 25                /* cost of any class, in nodes: its allocations */
 #define WORDS_WORK 32              /* words of its bit maps that cost as much as a node */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
@@ -123,7 +125,7 @@ static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t d
     return !k->error && !k->too_large;
 }
 
-/* The border of a loop that takes all of these: texts in UTF-8. */
+/* Takes the items [@first, @last), which a loop reads to their ends: texts in UTF-8. */
 static void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                  uint32_t depth) {
     struct collector *k = w->arg;
@@ -229,8 +231,8 @@ static int make_sparse(struct collector *k, int64_t n) {
     return 0;
 }
 
-/* Drops tokens that are allowed anyway from those that go on behind the rule, unless a count may
- * forbid them. */
+/* Drops tokens that are allowed anyway from the list of tokens that go on behind the rule, unless a
+ * count may forbid them. */
 static int keep_rest(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t n = 0;
@@ -285,7 +287,8 @@ static int collect(struct collector *k, const struct set *from, bool wide, bool 
     return r == 0 && k->too_large ? -E2BIG : r;
 }
 
-/* Only what comes behind a loop is new when the vocabulary has a class of its characters. */
+/* Takes the tokens inside a loop from the vocabulary's class of its characters, if there is one:
+ * only the tokens that go on behind the loop are new. */
 static void borrow(struct token_class *c, const struct token_class *base) {
     if (!base || !base->level)
         return;
@@ -391,7 +394,7 @@ static int make(struct collector *k, const struct set *from, bool wide) {
     return has_base ? 0 : make_sparse(k, alone && !k->keeps ? k->walk.n_set : -1);
 }
 
-/* Returns what making the class took, in nodes of a walk. */
+/* Returns the cost of making the class, in nodes of a walk. */
 static uint64_t work_done(const struct collector *k) {
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
     uint64_t n_maps = (k->walk.bits ? 1 : 0) + (k->keeps ? CLASS_LEVELS : 0);
@@ -644,8 +647,8 @@ static uint64_t steps_of(uint64_t work) {
     return 1 + work * 4 + (work > SHORT_WALK ? CLASS_WORK : 0);
 }
 
-/* Classifies all states of a grammar that is not a schema: its author may have written what no mask
- * can read fast, and gets the error now. */
+/* Classifies all states of a grammar that is not a schema: no mask may be able to read it fast, and
+ * its author gets the error now. */
 static int make_all(struct build *b, struct grammar *g) {
     int r = 0;
 
@@ -670,7 +673,7 @@ static bool is_small(const struct grammar *g, uint32_t q) {
            state_next(g, &g->state[q], '\n') != NO_STATE;
 }
 
-/* Makes the class of @q if @g has room. False: no more of them. */
+/* Makes the class of @q if @g has room. Returns false if there is no room for further classes. */
 static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *work) {
     *work = 0;
     return atomic_load(&g->class_room) >= least && job_pause() == 0 &&

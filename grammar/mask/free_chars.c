@@ -72,7 +72,7 @@ static void start_state(struct analysis *r, uint32_t q) {
     r->run[q] = NONE;
     for (uint32_t i = 0; i < s->n_edges; i++)
         n_bytes += edge[i].hi - edge[i].lo + 1u;
-    /* Leaves out members, since what they read depends on the set. */
+    /* Leaves out members, since the text that they read depends on the set. */
     if (n_bytes < FEWEST_BYTES || (s->flags & STATE_MEMBERS)) {
         memset(r->row[q], 0, ROWS);
         return;
@@ -92,7 +92,7 @@ static void start_state(struct analysis *r, uint32_t q) {
         r->some[r->n++] = q;
 }
 
-/* The free_chars of @q in row @i from those of the states behind it. */
+/* Computes the free_chars of @q in row @i from the values of its successors. */
 static uint8_t row_free_chars(const struct analysis *r, uint32_t q, unsigned i) {
     const struct state *s = &r->g->state[q];
     const struct edge *e = r->g->edge + s->edge, *end = e + s->n_edges;
@@ -143,7 +143,7 @@ static bool lower_state(struct analysis *r, uint32_t q) {
     return changed;
 }
 
-/* Returns whether a successor of @q may have changed since @q was looked at. */
+/* Returns whether a successor of @q may have changed since @q was computed. */
 static bool is_stale(const struct analysis *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
 

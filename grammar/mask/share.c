@@ -123,7 +123,8 @@ size_t share_bytes(const struct share *s) {
     return SHARE_MAX - atomic_load(&s->left);
 }
 
-/* Flags, edges and what follows. Targets count from the rule's start. False: not to be shared. */
+/* Writes flags, edges and following bytes. Targets count from the rule's start. Returns false if
+ * the state cannot be shared. */
 static bool write_key(struct buf *key, const struct grammar *g, uint32_t rule, bool counted) {
     const struct auto_rule *r = &g->rule[rule];
     int e = buf_add(key, &r->follow, sizeof(r->follow));

@@ -73,7 +73,7 @@ struct tables {
     uint32_t n, cap;
     uint32_t *slot, mask; /* hash table: number + 1 */
     uint16_t *of_state;   /* in a plain rule: by state from its start, number + 1; or NULL */
-    uint64_t *reached;    /* bits by item, of what is walked now; NULL without bits */
+    uint64_t *reached;    /* bits by item, of the current walk; NULL without bits */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -129,7 +129,7 @@ static bool grow(struct tables *t) {
 
 static void find_free_chars(const struct walk *w, struct known_set *known) {
     const struct machine *m = w->m;
-    uint32_t before = NO_STATE; /* the state before it, where the stack does not matter */
+    uint32_t before = NO_STATE; /* the preceding state, where the stack does not matter */
 
     for (uint32_t i = known->set.begin; i < known->set.end; i++) {
         const struct config *c = &m->config[i];
@@ -298,8 +298,8 @@ static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
     t->reached[end] &= ~tail;
 }
 
-/* Calls visit() at @p, which the set @k has reached, if it has to be called there. Returns false if
- * the walk does not go on below it. */
+/* Calls visit() at @p, which the set @k has reached, if the set needs that call. Returns false if
+ * the walk does not go on below @p. */
 static bool visit_place(struct tables *t, const struct place *p, size_t k) {
     struct walk *w = t->w;
     const struct known_set *s = &t->set[k];
@@ -324,7 +324,7 @@ static bool reach_place(struct tables *t, const struct place *p, size_t k) {
     return false;
 }
 
-/* Children [i, end) of a node, which the set @set has reached, still to be looked at. */
+/* Children [i, end) of a node that the set @set has reached, which the walk has not yet read. */
 struct siblings {
     uint32_t i, end, last; /* last: the end of their items */
     uint16_t set, depth;

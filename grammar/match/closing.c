@@ -292,7 +292,7 @@ static bool add_node(struct closing *k, const struct config *c, unsigned symbol)
     return true;
 }
 
-/* Returns the tokens of the path from @node on, as far as they are known. */
+/* Returns the number of tokens of the path from @node on, as far as it is known. */
 static uint32_t tokens_at(const struct closing *k, uint32_t node) {
     assert(node == NO_NODE || node < k->n_nodes);
     return node == NO_NODE ? 0 : k->node[node].tokens;
@@ -439,8 +439,8 @@ static uint32_t walk_reach(const struct grammar *g, uint32_t q) {
     return most;
 }
 
-/* In a rule without calls a token leads to a state of it: the most bytes from any of them, for all
- * of them. False: it has calls. */
+/* Takes the largest number of bytes from any state of a rule without calls as the bound for all of
+ * them, since a token leads to a state of the same rule. Returns false if the rule has calls. */
 static bool rule_reach(const struct grammar *g, const struct auto_rule *rule) {
     uint32_t most = 0;
 

@@ -35,7 +35,7 @@ static void find_bytes(struct finish *f, const struct trie *t) {
         f->next[c] = byte_set_has(&is, (uint8_t)c) ? (uint16_t)c : f->next[c + 1];
 }
 
-/* A symbol of the edge that is a token; false: there is none. */
+/* Finds a symbol of the edge that is a token. Returns false if the edge has no such symbol. */
 static bool symbol_of(const struct finish *f, const struct edge *e, unsigned *out) {
     *out = e->lo >= TOKEN_SYMBOL ? e->lo : f->next[e->lo];
     return *out <= e->hi && (e->lo >= TOKEN_SYMBOL || *out < TOKEN_SYMBOL);
@@ -152,7 +152,7 @@ uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const st
     return finish_add(rest, escape_of(g, d->names, names_at_border(g, q, reg, d->names)));
 }
 
-/* The byte of a one-byte character that leads soonest to a key that is none of @names. */
+/* Returns the byte of a one-byte character that leads soonest to a key outside @names. */
 static uint32_t names_step_of(const struct grammar *g, const struct names *names, uint32_t border,
                               uint32_t reg, unsigned *symbol) {
     const struct finish *f = g->finish;
@@ -285,7 +285,7 @@ static bool relax(struct grammar *g, uint32_t q) {
     return (s->flags & STATE_MEMBERS ? relax_slot(g, q) : false) || changed;
 }
 
-/* Measures the paths behind the members of a rule, as far as they are known now. */
+/* Measures the paths behind the members of a rule, as far as these paths are known. */
 static void look_behind(struct grammar *g, struct members_path *k) {
     const struct auto_rule *rule = &g->rule[k->rule];
     struct finish *f = g->finish;

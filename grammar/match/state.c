@@ -241,8 +241,9 @@ static void mask_special(struct grammar_state *s, const struct set *set, struct 
     }
 }
 
-/* Returns the class of configuration @c, made if it is missing; NULL where it has none, near the
- * limit of the stack, which a class does not know, and on an error. */
+/* Returns the class of configuration @c, which it makes if it is missing. Returns NULL if the
+ * configuration has no class, on an error, and near the limit of the stack, which a class does not
+ * know. */
 static const struct token_class *class_at(struct machine *m, const struct config *c) {
     uint32_t reserve = MIN(2 * vocab_trie(m->g->vocab)->max_len, STACK_RESERVE);
     bool room = m->frame[c->frame].depth + reserve <= m->g->max_stack;
@@ -279,7 +280,8 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     return r;
 }
 
-/* Sets *closing to what checks that the text can end in time, or to NULL without a limit. */
+/* Sets *closing to the search that checks whether the text can end in time, or to NULL without a
+ * limit. */
 static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **closing) {
     *closing = NULL;
     if (left == GRAMMAR_NO_MAX || !s->m.g->finish)
@@ -400,8 +402,8 @@ static void defer_expensive(struct making *k) {
     }
 }
 
-/* Finds the classes of the configurations. Of those that need a long walk only one is made: the
- * configurations that lack others walk together, which is one more walk however many they are. */
+/* Finds the classes of the configurations. Makes at most one class that needs a long walk: the
+ * remaining configurations without a class share one further walk, whatever their number. */
 static void find_classes(struct making *k) {
     struct machine *m = &k->s->m;
     bool made = false;

@@ -177,7 +177,8 @@ static int take_pattern(struct schema *s, struct facets *f, struct place at) {
     return add_text(s, f, at, TEXT_PATTERN);
 }
 
-/* Formats of numbers are ranges or say nothing; those of strings are left to lower_string(). */
+/* Formats of numbers are ranges or have no effect; lower_string() handles the formats of
+ * strings. */
 static int take_format(struct schema *s, struct facets *f, struct place at) {
     static const struct {
         const char *name, *min, *max;

@@ -192,7 +192,7 @@ static int by_value(const void *x, const void *y) {
 
 #define SHAPES_MAX 4 /* objects and arrays of one enum: each takes alternatives for its parts */
 
-/* Objects (or arrays) that are none of those in the list. */
+/* Objects (or arrays) that differ from each object (or array) in the list. */
 static void not_shapes(struct writer *w, struct place at, bool one, bool objects) {
     size_t n = one ? 1 : yyjson_arr_size(at.v), n_shapes = 0;
     yyjson_mut_val *all = yyjson_mut_arr(w->d);
@@ -391,7 +391,7 @@ static void not_additional_items(struct writer *w, struct place at) {
         not_items(w, at, 1);
 }
 
-/* Strings that are surely not of this format; one that says nothing holds for all. */
+/* Strings that are certainly not of this format. An annotation accepts all strings. */
 static void not_format(struct writer *w, struct place at) {
     int known = format_contrary(at.v);
 

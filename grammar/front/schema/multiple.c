@@ -25,11 +25,11 @@
 /* Few enough digits that a reader who rounds to double sees the same fraction. */
 #define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
 
-/* Holds what f->multiple asks for, in units of 1 / 10^digits. */
+/* Holds the conditions of f->multiple, in units of 1 / 10^digits. */
 struct condition {
     uint32_t digits;
     uint64_t step;           /* values are multiples of `step`; 0: no such condition */
-    uint64_t no[LANG_MAX];   /* values are no multiples of these multiples of step */
+    uint64_t no[LANG_MAX];   /* values are not multiples of any of these multiples of step */
     uint32_t from[LANG_MAX]; /* index in f->multiple of each excluded divisor */
     uint32_t n_no;
     bool never; /* no value is */
@@ -75,8 +75,8 @@ static uint64_t common_divisor(uint64_t x, uint64_t y) {
     return x;
 }
 
-/* Sets *@x to the least common multiple of *@x and @y, of which 0 is ignored. Returns false if it
- * has more than 64 bits. */
+/* Sets *@x to the least common multiple of *@x and @y; an operand of 0 is ignored. Returns false if
+ * the result has more than 64 bits. */
 static bool join(uint64_t *x, uint64_t y) {
     if (*x == 0 || y == 0) {
         *x = *x ? *x : y;
@@ -109,8 +109,7 @@ static void exclude(struct condition *is, uint64_t no, uint32_t from) {
     is->from[n] = from;
 }
 
-/* A fraction has no more digits than any of its divisors, and none is there where values are
- * whole. */
+/* A fraction has at most as many digits as each of its divisors; whole values have no fraction. */
 static void find_digits(struct condition *is, const struct facets *f, const uint32_t *digits) {
     uint32_t scale = is->digits;
 
@@ -422,7 +421,7 @@ static const struct number_rule *find_rule(struct build *b, const struct facets 
     return r;
 }
 
-/* Makes the rule of these numbers with @body. Returns a call of it. */
+/* Makes the rule of these numbers with @body. Returns a call of the rule. */
 static struct expr *add_rule(struct build *b, const struct facets *f, const struct condition *is,
                              struct expr *body) {
     struct number_rule *r = build_alloc(b, 1, sizeof(*r));

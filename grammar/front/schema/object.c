@@ -198,7 +198,7 @@ static const struct names *known_names(struct schema *s, const struct names *t) 
     return kept;
 }
 
-/* A key that is none of the declared names. */
+/* A key that differs from all declared names. */
 static struct expr *other_key(struct schema *s, const struct name_list *l) {
     struct build *b = s->b;
     struct names t = {.n = 1};
@@ -261,7 +261,8 @@ static int is_evaluated(struct schema *s, const struct parts *parts, const struc
     return 0;
 }
 
-/* The value of a declared name, which must satisfy those of f->some that chose it. */
+/* The value of a declared name, which must satisfy the schemas of f->some that apply to the
+ * name. */
 static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
     const struct name *name = &o->names->v[i];
     struct place *v;

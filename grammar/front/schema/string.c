@@ -173,7 +173,7 @@ static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
     return r;
 }
 
-/* Makes the rule of @f with @body. Returns a call of it. */
+/* Makes the rule of @f with @body. Returns a call of the rule. */
 static struct expr *add_rule(struct schema *s, const struct facets *f, struct expr *body) {
     struct build *b = s->b;
     yyjson_val *v = f->text[0].at.v;

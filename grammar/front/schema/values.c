@@ -188,8 +188,8 @@ static struct expr *collection_expr(struct schema *s, yyjson_val *v) {
     return expr_seq_of(s->b, &e);
 }
 
-/* Returns an expression for a number as it is written; a whole number with a point or an
- * exponent may also be written by its digits. */
+/* Returns an expression for a number in the spelling of the schema. A whole number that the schema
+ * writes with a point or an exponent may also be spelled by its digits. */
 static struct expr *number_expr(struct schema *s, yyjson_val *v) {
     struct expr *raw = expr_bytes(s->b, json_digits(v), json_n_digits(v));
     char text[DECIMAL_DIGITS + 1];
