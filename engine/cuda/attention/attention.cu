@@ -37,9 +37,8 @@
  * key without a value.
  *
  * Lanes load keys and values 16 bytes at a time in the order in which mma takes them
- * (engine/shared/pages.h); codes of q8_0 and q4_0 become halves, d q rounded
- * once. A row of mma does not
- * depend on the other rows. Bound by the bytes of keys and values.
+ * (engine/shared/pages.h). Codes of q8_0 and q4_0 become halves, scale times code, rounded once. A
+ * row of mma does not depend on the other rows. Bound by the bytes of keys and values.
  *
  * attention_wide.cu does the same for prompts, attention_large.cu for heads of more than 128
  * values, attention_latent.cu for latent vectors on servers' devices.

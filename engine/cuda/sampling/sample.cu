@@ -4,14 +4,13 @@
  * together by sums of integers and maxima, so their number cannot matter. Up to three launches, as
  * sample_needs() says of the wants:
  *
- *     scan    processors; the best token, digest, each block's best tokens for log probabilities.
- *     Greedy rows are done. weigh   sums for log probabilities. For top_k or top_p a histogram of
- *     the values, by which the last block finds
- *             the bin in which the cut lies.
- *     draw    without top_k and top_p: the best of l + T g of each stretch. Else all tokens down to
- *     that bin are put
- *             on a list, as a rule a few hundred, and the last block cuts and draws among them
- *             (sample_select.cuh).
+ *     scan    penalties, biases, bans and masks; the best token, the digest, and each block's best
+ *             tokens for log probabilities. Greedy rows are done then.
+ *     weigh   sums for log probabilities. For top_k or top_p a histogram of the logits, by which
+ *             the last block finds the bin in which the cut lies.
+ *     draw    without top_k and top_p the best of l + T g (logit, temperature, Gumbel noise) of
+ *             each block's tokens. Otherwise all tokens down to that bin are put on a list, as a
+ *             rule a few hundred, and the last block cuts and draws among them (sample_select.cuh).
  *
  * A row goes through the L2 cache two or three times. If the list is too small (a flat
  * distribution), the last block goes over the row alone, which takes as long as it takes. The last

@@ -19,34 +19,6 @@
 
 enum { LAYERS = 8, EXPERTS = 40 };
 
-/* A file that leaves the device one of @every experts of a layer, and with @whole none of the last
- * layer. */
-static int placed(const char *path, uint32_t every, bool whole) {
-    int fd = memfd_create("experts", MFD_CLOEXEC);
-    struct engine_opts o = {0};
-    uint32_t bits[64] = {0};
-    struct gguf *read;
-    struct model m;
-    struct err err;
-    struct picks k;
-
-    cr_assert(fd > 0 && gguf_open(&read, path, &err) == 0);
-    o.file = read;
-    cr_assert(arch_read(&m, &o, false, &err) == 0);
-    cr_assert(m.shape.n_layer * host_words(&m.shape) <= ARRAY_SIZE(bits));
-    for (uint32_t l = 0; l < m.shape.n_layer; l++)
-        for (uint32_t e = 0; e < m.shape.n_expert; e++)
-            if ((e + l) % every != 0 || (whole && l + 1 == m.shape.n_layer))
-                bits[l * host_words(&m.shape) + e / 32] |= 1u << e % 32;
-    picks_open(&k, fd, read, &m.shape);
-    cr_assert(k.head != NULL);
-    picks_place(&k, bits);
-    picks_close(&k);
-    model_deinit(&m);
-    gguf_free(read);
-    return fd;
-}
-
 /* -- the naive model --------------------------------------------------------------------------- */
 
 /* Slots of a layer as they should be, known by where its table lies. */
@@ -153,7 +125,7 @@ static void forget(void) {
 /* Digests of every row, of prompts and of single rows, alone and in company, as graphs, are those
  * of a device with all experts. */
 static void check_same(const char *path, uint32_t every, bool whole) {
-    int fd = placed(path, every, whole);
+    int fd = ways_placed(path, every, false, whole);
     struct way ways[2] = {ways_in_batches[0], ways_in_batches[1]};
 
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
@@ -211,7 +183,7 @@ Test(cuda_fetched_experts, slots_follow_the_picks_of_a_naive_model) {
 
     make_small(path);
     for (uint32_t alone = 0; alone < 2; alone++) {
-        way.placed_fd = placed(path, 2, !alone);
+        way.placed_fd = ways_placed(path, 2, false, !alone);
         way.fetches = true;
         way.graphs = false; /* launches of graphs are not seen one by one */
         way.chunk = 9 - 8 * alone;
@@ -231,58 +203,21 @@ Test(cuda_fetched_experts, slots_follow_the_picks_of_a_naive_model) {
 /* -- what goes wrong --------------------------------------------------------------------------- */
 
 static struct gguf *file;
-static char note[1000]; /* of the engine that try_steps() closed last */
 
-/* Opens with the placement of @fd and computes @n_steps rows, one a step. Returns the first error.
- * *n_open: calls up to the steps. */
-static int try_steps(int fd, uint32_t n_steps, uint32_t *n_open, struct engine_info *info,
-                     struct err *err) {
-    static const uint32_t page[] = {1, 2, 3, 4};
-    struct engine_param param = {.top_p = 1, .repetition = 1};
-    struct engine_opts o = {.file = file,
-                            .backend = "cuda",
-                            .isa = "auto",
-                            .n_threads = 1,
-                            .n_pages = 8,
-                            .page_tokens = 16,
-                            .max_rows = 32,
-                            .max_seqs = 2,
-                            .max_wants = 4,
-                            .experts_fd = fd,
-                            .keeps_place = true,
-                            .fetches_experts = true};
-    struct engine *e = NULL;
-    int r = engine_new(&e, &o, err);
-
-    *n_open = fake_find()->n_calls;
-    for (uint64_t step = 1; step <= n_steps && r == 0; step++) {
-        const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
-        const int32_t token = (int32_t)(step * 7 % 40);
-        struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
-        struct engine_want want = {.what = WANT_SAMPLE};
-        struct engine_batch b = {.step = step,
-                                 .n_rows = 1,
-                                 .n_seqs = 1,
-                                 .n_wants = 1,
-                                 .n_params = 1,
-                                 .token = &token,
-                                 .seq = &seq,
-                                 .table[KV_GLOBAL] = {ends, page},
-                                 .want = &want,
-                                 .param = &param};
-        struct engine_result result;
-
-        r = engine_launch(e, &b);
-        r = r < 0 ? r : engine_seal(e, step);
-        r = r < 0 ? r : engine_wait(e, step, &result);
-    }
-    if (r == 0) {
-        *info = *engine_info(e);
-        snprintf(note, sizeof(note), "%s", info->note);
-        info->note = note;
-    }
-    engine_free(e);
-    return r;
+/* Options with the placement of @fd. */
+static struct engine_opts placed(int fd) {
+    return (struct engine_opts){.file = file,
+                                .backend = "cuda",
+                                .isa = "auto",
+                                .n_threads = 1,
+                                .n_pages = 8,
+                                .page_tokens = 16,
+                                .max_rows = 32,
+                                .max_seqs = 2,
+                                .max_wants = 4,
+                                .experts_fd = fd,
+                                .keeps_place = true,
+                                .fetches_experts = true};
 }
 
 Test(cuda_fetched_experts, picks_without_a_slot_are_counted) {
@@ -293,11 +228,12 @@ Test(cuda_fetched_experts, picks_without_a_slot_are_counted) {
 
     make_small(path);
     cr_assert(gguf_open(&file, path, &err) == 0);
-    int fd = placed(path, 2, false);
+    int fd = ways_placed(path, 2, false, false);
     setenv("WEFT_CUDA_GRAPHS", "0", 1);
     forget();
     fake_find()->on_launch = follow;
-    cr_assert(try_steps(fd, PICKS_STEPS, &n_open, &info, &err) == 0, "%s", err.message);
+    const struct engine_opts o = placed(fd);
+    cr_assert(ways_try_steps(&o, PICKS_STEPS, &n_open, &info, &err) == 0, "%s", err.message);
     fake_find()->on_launch = NULL;
     cr_expect(info.n_picks == PICKS_STEPS * 2 * 3, "%lu", info.n_picks);
     cr_expect(n_missed > 0 && info.n_host_picks == n_missed, "%lu, %lu", info.n_host_picks,
@@ -318,13 +254,14 @@ Test(cuda_fetched_experts, slots_are_proved) {
     make_small(path);
     cr_assert(gguf_open(&file, path, &err) == 0);
     setenv("WEFT_CUDA_CHECK", "1", 1);
-    int fd = placed(path, 3, false);
-    cr_assert(try_steps(fd, 0, &n_open, &info, &err) == 0, "%s", err.message);
+    int fd = ways_placed(path, 3, false, false);
+    const struct engine_opts o = placed(fd), without = placed(0);
+    cr_assert(ways_try_steps(&o, 0, &n_open, &info, &err) == 0, "%s", err.message);
     cr_expect(strstr(info.note, "without") == NULL, "%s", info.note);
-    cr_assert(try_steps(0, 0, &n_open, &all, &err) == 0, "%s", err.message);
+    cr_assert(ways_try_steps(&without, 0, &n_open, &all, &err) == 0, "%s", err.message);
     cr_expect(memcmp(info.sources, all.sources, sizeof(info.sources)) == 0);
     fake_find()->broken = "bring";
-    cr_expect(try_steps(fd, 0, &n_open, &info, &err) < 0 &&
+    cr_expect(ways_try_steps(&o, 0, &n_open, &info, &err) < 0 &&
                   strstr(err.message, "computes wrong results"),
               "%s", err.message);
     fake_find()->broken = NULL;
@@ -334,30 +271,14 @@ Test(cuda_fetched_experts, slots_are_proved) {
 }
 
 Test(cuda_fetched_experts, every_call_may_fail_once) {
-    struct fake_cuda *fake = fake_find();
-    struct engine_info info;
     struct err err = {0};
-    uint32_t n_open, opened;
     char path[64];
 
     make_small(path);
     cr_assert(gguf_open(&file, path, &err) == 0);
-    int fd = placed(path, 2, false);
-    fake->n_calls = 0;
-    cr_assert(try_steps(fd, 2, &n_open, &info, &err) == 0, "%s", err.message);
-    uint32_t n = fake->n_calls - 1; /* the last two are waited for when it is closed */
-    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) { /* all of opening's: test_backend.c */
-        fake->n_calls = 0;
-        fake->fail_at = i;
-        fake->sticky = i % 2;
-        fake->failed_capture = false;
-        err = (struct err){0};
-        int r = try_steps(fd, 2, &opened, &info, &err);
-        cr_expect(r < 0 || fake->failed_capture, "call %u", i);
-        cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
-        cr_expect(fake->n_live == 0, "call %u: %d left", i, fake->n_live);
-    }
-    fake->fail_at = 0;
+    int fd = ways_placed(path, 2, false, false);
+    const struct engine_opts o = placed(fd);
+    ways_fail_calls(&o);
     close(fd);
     gguf_free(file);
     unlink(path);

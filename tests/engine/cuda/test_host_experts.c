@@ -20,34 +20,6 @@
 /* Activations of the host's experts are rounded to eight bits. */
 #define NEAR 2.5e-2
 
-/* A file that places each @every'th expert of a layer on the host, from another one on in each, and
- * with @whole all of the last layer. */
-static int placed(const char *path, uint32_t every, bool whole) {
-    int fd = memfd_create("experts", MFD_CLOEXEC);
-    struct engine_opts o = {0};
-    uint32_t bits[64] = {0};
-    struct gguf *read;
-    struct model m;
-    struct err err;
-    struct picks k;
-
-    cr_assert(fd > 0 && gguf_open(&read, path, &err) == 0);
-    o.file = read;
-    cr_assert(arch_read(&m, &o, false, &err) == 0);
-    cr_assert(m.shape.n_layer * host_words(&m.shape) <= ARRAY_SIZE(bits));
-    for (uint32_t l = 0; l < m.shape.n_layer; l++)
-        for (uint32_t e = 0; e < m.shape.n_expert; e++)
-            if ((e + l) % every == 0 || (whole && l + 1 == m.shape.n_layer))
-                bits[l * host_words(&m.shape) + e / 32] |= 1u << e % 32;
-    picks_open(&k, fd, read, &m.shape);
-    cr_assert(k.head != NULL);
-    picks_place(&k, bits);
-    picks_close(&k);
-    model_deinit(&m);
-    gguf_free(read);
-    return fd;
-}
-
 /* A gate and an up; joined in one tensor, in a branch with norms of its own; with biases and
  * clamped gates. Some experts of each layer. */
 Test(cuda_host_experts, every_architecture_is_near_the_reference) {
@@ -61,7 +33,7 @@ Test(cuda_host_experts, every_architecture_is_near_the_reference) {
         char path[64];
 
         tiny_model_temp(&models[i], path);
-        int fd = placed(path, 2, false);
+        int fd = ways_placed(path, 2, true, false);
         ways_near_reference_beside(models[i].arch, path, NEAR, 2, fd);
         close(fd);
         unlink(path);
@@ -77,7 +49,7 @@ Test(cuda_host_experts, golden_files_are_near_the_reference) {
         char path[1024];
 
         ways_golden(files[i], path);
-        int fd = placed(path, 3, true);
+        int fd = ways_placed(path, 3, true, true);
         ways_near_reference_beside(files[i], path, NEAR, 2, fd);
         close(fd);
     }
@@ -119,7 +91,7 @@ Test(cuda_host_experts, a_sequence_is_the_same_whatever_the_batch) {
 
     make_small(path);
     for (uint32_t n = 1; n <= 2; n++) { /* of the second layer all experts, and some of both */
-        int fd = placed(path, 1 + n, n == 1);
+        int fd = ways_placed(path, 1 + n, true, n == 1);
         struct way way = ways_in_batches[2 - n];
 
         way.placed_fd = fd;
@@ -386,7 +358,7 @@ Test(cuda_host_experts, what_is_handed_over_is_proved) {
     setenv("WEFT_CUDA_CHECK", "1", 1);
     struct engine_opts o = opts("cuda", 1);
     o.max_rows = 32;
-    o.experts_fd = placed(path, 2, false);
+    o.experts_fd = ways_placed(path, 2, true, false);
     o.keeps_place = true;
     cr_expect(try_open(&o, &i, &err) == 0, "%s", err.message);
     cr_expect(strstr(i.note, "without") == NULL, "%s", i.note);
@@ -420,44 +392,13 @@ Test(cuda_host_experts, what_is_handed_over_for_a_dense_ffn_is_proved) {
     unlink(path);
 }
 
-/* Opens with the placement of @fd, computes @n_steps rows, one a step. Returns the first error.
- * *n_open: calls up to the steps; *info: what is known then. */
-static int try_steps(int fd, uint32_t n_steps, uint32_t *n_open, struct engine_info *info,
-                     struct err *err) {
-    static const int32_t tokens[PICKS_STEPS] = {5, 6};
-    static const uint32_t page[] = {1, 2, 3, 4};
-    struct engine_param param = {.top_p = 1, .repetition = 1};
+/* Options with the placement of @fd. */
+static struct engine_opts placed(int fd) {
     struct engine_opts o = opts("cuda", 1);
-    struct engine *e = NULL;
+
     o.experts_fd = fd;
     o.keeps_place = true;
-    int r = engine_new(&e, &o, err);
-
-    *n_open = fake_find()->n_calls;
-    for (uint64_t step = 1; step <= n_steps && r == 0; step++) {
-        const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
-        struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
-        struct engine_want want = {.what = WANT_SAMPLE};
-        struct engine_batch b = {.step = step,
-                                 .n_rows = 1,
-                                 .n_seqs = 1,
-                                 .n_wants = 1,
-                                 .n_params = 1,
-                                 .token = tokens + step - 1,
-                                 .seq = &seq,
-                                 .table[KV_GLOBAL] = {ends, page},
-                                 .want = &want,
-                                 .param = &param};
-        struct engine_result result;
-
-        r = engine_launch(e, &b);
-        r = r < 0 ? r : engine_seal(e, step);
-        r = r < 0 ? r : engine_wait(e, step, &result);
-    }
-    if (r == 0)
-        *info = *engine_info(e);
-    engine_free(e);
-    return r;
+    return o;
 }
 
 /* Each row's of each layer, and those of the host's experts as long as the file is there. */
@@ -477,9 +418,10 @@ Test(cuda_host_experts, picks_are_counted) {
                                      .n_expert_used = 3};
 
     tiny_model_temp(&small, path);
-    int fd = placed(path, 2, false);
+    int fd = ways_placed(path, 2, true, false);
     cr_assert(gguf_open(&file, path, &err) == 0);
-    cr_assert(try_steps(fd, PICKS_STEPS, &n_open, &info, &err) == 0, "%s", err.message);
+    const struct engine_opts o = placed(fd);
+    cr_assert(ways_try_steps(&o, PICKS_STEPS, &n_open, &info, &err) == 0, "%s", err.message);
     cr_expect(info.n_picks == PICKS_STEPS * 2 * 3, "%lu", info.n_picks);
     picks_open(&k, fd, file, &(struct model_shape){.n_layer = 2, .n_expert = 6});
     cr_assert(picks_placed(&k) != NULL);
@@ -507,30 +449,14 @@ Test(cuda_host_experts, every_call_may_fail_once) {
                                  .head_dim = 32,
                                  .n_expert = 4,
                                  .n_expert_used = 2};
-    struct fake_cuda *fake = fake_find();
     struct err err = {0};
     char path[64];
 
     tiny_model_temp(&m, path);
     cr_assert(gguf_open(&file, path, &err) == 0);
-    fake->n_calls = 0;
-    uint32_t n_open, opened;
-    struct engine_info info;
-    int fd = placed(path, 2, false);
-    cr_assert(try_steps(fd, 2, &n_open, &info, &err) == 0, "%s", err.message);
-    uint32_t n = fake->n_calls - 1; /* the last two are waited for when it is closed */
-    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) { /* all of opening's: test_backend.c */
-        fake->n_calls = 0;
-        fake->fail_at = i;
-        fake->sticky = i % 2;
-        fake->failed_capture = false;
-        err = (struct err){0};
-        int r = try_steps(fd, 2, &opened, &info, &err);
-        cr_expect(r < 0 || fake->failed_capture, "call %u", i);
-        cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
-        cr_expect(fake->n_live == 0, "call %u: %d left", i, fake->n_live);
-    }
-    fake->fail_at = 0;
+    int fd = ways_placed(path, 2, true, false);
+    const struct engine_opts o = placed(fd);
+    ways_fail_calls(&o);
     close(fd);
     gguf_free(file);
     unlink(path);

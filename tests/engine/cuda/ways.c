@@ -6,13 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "base/gguf.h"
 #include "base/mathx.h"
 #include "base/rng.h"
+#include "engine/arch/arch.h"
 #include "engine/backend.h"
 #include "engine/cuda/kernels.h"
 #include "engine/experts.h"
+#include "engine/picks.h"
 #include "tests/engine/cuda/fake_find.h"
 
 static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -352,4 +355,92 @@ bool ways_open(const char *path) {
     cr_expect(r == 0 || r == -EIO || err.message[0]);
     cr_expect(fake_find()->n_live == 0, "%d left", fake_find()->n_live);
     return r == 0;
+}
+
+int ways_placed(const char *path, uint32_t every, bool hosts, bool whole) {
+    int fd = memfd_create("experts", MFD_CLOEXEC);
+    struct engine_opts o = {0};
+    uint32_t bits[64] = {0};
+    struct gguf *read;
+    struct model m;
+    struct err err;
+    struct picks k;
+
+    cr_assert(fd > 0 && gguf_open(&read, path, &err) == 0);
+    o.file = read;
+    cr_assert(arch_read(&m, &o, false, &err) == 0);
+    cr_assert(m.shape.n_layer * host_words(&m.shape) <= ARRAY_SIZE(bits));
+    for (uint32_t l = 0; l < m.shape.n_layer; l++)
+        for (uint32_t e = 0; e < m.shape.n_expert; e++)
+            if (((e + l) % every == 0) == hosts || (whole && l + 1 == m.shape.n_layer))
+                bits[l * host_words(&m.shape) + e / 32] |= 1u << e % 32;
+    picks_open(&k, fd, read, &m.shape);
+    cr_assert(k.head != NULL);
+    picks_place(&k, bits);
+    picks_close(&k);
+    model_deinit(&m);
+    gguf_free(read);
+    return fd;
+}
+
+int ways_try_steps(const struct engine_opts *o, uint32_t n_steps, uint32_t *n_open,
+                   struct engine_info *info, struct err *err) {
+    static const uint32_t page[] = {1, 2, 3, 4};
+    static char note[1000];
+    struct engine_param param = {.top_p = 1, .repetition = 1};
+    struct engine *e = NULL;
+    int r = engine_new(&e, o, err);
+
+    *n_open = fake_find()->n_calls;
+    for (uint64_t step = 1; step <= n_steps && r == 0; step++) {
+        const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
+        const int32_t token = (int32_t)(step * 7 % 40);
+        struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
+        struct engine_want want = {.what = WANT_SAMPLE};
+        struct engine_batch b = {.step = step,
+                                 .n_rows = 1,
+                                 .n_seqs = 1,
+                                 .n_wants = 1,
+                                 .n_params = 1,
+                                 .token = &token,
+                                 .seq = &seq,
+                                 .table[KV_GLOBAL] = {ends, page},
+                                 .want = &want,
+                                 .param = &param};
+        struct engine_result result;
+
+        r = engine_launch(e, &b);
+        r = r < 0 ? r : engine_seal(e, step);
+        r = r < 0 ? r : engine_wait(e, step, &result);
+    }
+    if (r == 0) {
+        *info = *engine_info(e);
+        snprintf(note, sizeof(note), "%s", info->note);
+        info->note = note;
+    }
+    engine_free(e);
+    return r;
+}
+
+void ways_fail_calls(const struct engine_opts *o) {
+    struct fake_cuda *fake = fake_find();
+    struct engine_info info;
+    struct err err = {0};
+    uint32_t n_open, opened;
+
+    fake->n_calls = 0;
+    cr_assert(ways_try_steps(o, 2, &n_open, &info, &err) == 0, "%s", err.message);
+    uint32_t n = fake->n_calls - 1; /* the last two are waited for when it is closed */
+    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) { /* all of opening's: test_backend.c */
+        fake->n_calls = 0;
+        fake->fail_at = i;
+        fake->sticky = i % 2;
+        fake->failed_capture = false;
+        err = (struct err){0};
+        int r = ways_try_steps(o, 2, &opened, &info, &err);
+        cr_expect(r < 0 || fake->failed_capture, "call %u", i);
+        cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
+        cr_expect(fake->n_live == 0, "call %u: %d left", i, fake->n_live);
+    }
+    fake->fail_at = 0;
 }

@@ -79,3 +79,13 @@ void ways_golden(const char *name, char path[TEST_DATA_PATH]);
 /* Opens a model with the self-test and the proof. Returns false if it is refused. Nothing is
  * left. */
 bool ways_open(const char *path);
+/* Returns a file in which the host has each @every'th expert of a layer, from another one on in
+ * each layer, or, without @hosts, all but these; with @whole also all of the last layer. */
+int ways_placed(const char *path, uint32_t every, bool hosts, bool whole);
+/* Opens an engine and computes @n_steps rows, one a step. Returns the first error. *n_open: calls
+ * of the runtime up to the steps; *info: what is known behind them. */
+int ways_try_steps(const struct engine_opts *o, uint32_t n_steps, uint32_t *n_open,
+                   struct engine_info *info, struct err *err);
+/* Lets one call of the runtime after the other fail, of each 15th while an engine opens and of all
+ * in its first two steps: an error comes back, and nothing is left. */
+void ways_fail_calls(const struct engine_opts *o);
