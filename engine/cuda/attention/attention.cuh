@@ -300,24 +300,6 @@ DEVICE void soften(const struct attend_args &a, float c[4][4], int half, struct 
     *l_out = l;
 }
 
-/* soften() of a lane's queries g and g + 8; @reach: of the first. p: the probabilities as both mma
- * of a product with the tile's values take them. */
-DEVICE void soften_both(const struct attend_args &a, float c[4][4], const struct Reach *reach,
-                        uint32_t first, bool masked, float m[2], float l[2], struct vec4 p[2]) {
-    uint32_t h[2][4];
-
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        soften(a, c, i, reach[8 * i], first, masked, &m[i], &l[i]);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
-    }
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        p[k] = {h[0][2 * k], h[1][2 * k], h[0][2 * k + 1], h[1][2 * k + 1]};
-}
-
 /* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = 2^(M -
  * M') and b = 2^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
 struct Weights {

@@ -69,19 +69,26 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
         score<D, G, K>(s, first, n_groups, c);
 #pragma unroll
     for (uint32_t n = 0; n < G; n++) {
-        uint32_t query = n * ATTN_QUERIES + g;
-        float m[2], l[2];
-        struct vec4 p[2];
+        uint32_t h[2][4];
 
-        soften_both(a, c[n], s.reach + query, first, true, m, l, p);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            store16(&s.p[warp][n][i][lane], p[i]);
+            uint32_t query = n * ATTN_QUERIES + g + 8 * i;
+            float m, l;
+
+            soften(a, c[n], i, s.reach[query], first, true, &m, &l);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                h[i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
             if (t == 0) {
-                s.m[warp][query + 8 * i] = m[i];
-                s.l[warp][query + 8 * i] = l[i];
+                s.m[warp][query] = m;
+                s.l[warp][query] = l;
             }
         }
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            store16(&s.p[warp][n][k][lane],
+                    {h[0][2 * k], h[1][2 * k], h[0][2 * k + 1], h[1][2 * k + 1]});
     }
 }
 

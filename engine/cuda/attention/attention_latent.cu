@@ -174,7 +174,7 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_
     const uint8_t *keys =
         s.ring.tile[(s.span.begun + i) % Ring<K>::tiles].bytes + key_place(g / 2, 0, g % 2);
     float c[4][4] = {}, m[2], l[2];
-    struct vec4 p[2];
+    uint32_t h[2][4];
 
 #pragma unroll 1
     for (uint32_t b = 0; 32 * b < dim; b++) {
@@ -186,10 +186,17 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_
         for (uint32_t j = 0; j < 4; j++)
             mma_32(c[j], q0, q1, load16(key + j * Tile::row));
     }
-    soften_both(a, c, s.reach + n * ATTN_QUERIES + g, first, true, m, l, p);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        soften(a, c, k, s.reach[n * ATTN_QUERIES + g + 8 * k], first, true, &m[k], &l[k]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            h[k][j] = pack_halves(c[j][2 * k], c[j][2 * k + 1]);
+    }
 #pragma unroll
     for (int k = 0; k < 2; k++)
-        store16(&s.p[i % 2][n][k][lane], p[k]);
+        store16(&s.p[i % 2][n][k][lane],
+                {h[0][2 * k], h[1][2 * k], h[0][2 * k + 1], h[1][2 * k + 1]});
     if (t < 2)
         weigh_query(s, i, n * ATTN_QUERIES + g + 8 * t, t ? m[1] : m[0], t ? l[1] : l[0]);
 }

@@ -485,17 +485,19 @@ DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t
 
 /* RoPE of pair @i of the first @n_rot values of a head (shared), by its cos and sin. */
 DEVICE void turn_pair(uint32_t n_rot, uint32_t neox, uint32_t i, float c, float s, float *head) {
-    uint32_t i0 = neox ? i : 2 * i, i1 = neox ? i + n_rot / 2 : i0 + 1;
-    float p0 = head[i0], p1 = head[i1];
+    float *x = head + (neox ? i : 2 * i), *y = x + (neox ? n_rot / 2 : 1), p = *x, q = *y;
 
-    head[i0] = p0 * c - p1 * s;
-    head[i1] = p0 * s + p1 * c;
+    *x = p * c - q * s;
+    *y = p * s + q * c;
 }
 
 /* RoPE of the first values of one head (shared), by one warp. */
 DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
-    for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32)
-        turn_pair(a.n_rot, a.neox, i, rope[2 * i], rope[2 * i + 1], head);
+    for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32) {
+        const float *by = rope + 2 * i;
+
+        turn_pair(a.n_rot, a.neox, i, by[0], by[1], head);
+    }
     sync_warp();
 }
 
