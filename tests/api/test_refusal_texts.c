@@ -39,6 +39,7 @@ static void ask_all(const struct refusal *table, size_t n) {
     struct world w;
 
     world_init(&w);
+    w.port.script = "ok"; /* what is not refused is answered */
     world_start(&w);
     for (size_t i = 0; i < n; i++)
         ask(&w, &table[i]);
@@ -97,13 +98,13 @@ Test(refusal_texts, of_chats) {
          "\"grammar\",\"grammar\":{\"syntax\":\"gbnf\",\"definition\":\"a\"}}}}]}",
          400, "tools[0].custom.format.syntax must be \\\"lark\\\" or \\\"regex\\\"."},
         {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}", 400,
-         "messages[0].content[0]: must be a part with a type"},
+         "messages[0].content[0] must be a part with a type."},
         {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400,
-         "messages[0].content: must be a string or an array of parts"},
+         "messages[0].content must be a string or an array of parts."},
         {CHAT,
          "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"custom\","
          "\"custom\":{\"name\":\"c\"}}]}]}",
-         400, "messages[1].tool_calls[0]: must be a custom call with name and input"},
+         400, "messages[1].tool_calls[0] must be a custom call with name and input"},
         {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":5}}]}", 400,
          "tools[0].function.name must be a string of 1 to 256 bytes without NUL."},
         {CHAT, "{" HI ",\"guided_choice\":[]}", 400,
@@ -118,7 +119,7 @@ Test(refusal_texts, of_chats) {
          "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]}}",
          400, "tool_choice.allowed_tools.tools must be an array of 1 to 1024 tools."},
         {CHAT, "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"mcp\"}}", 400,
-         "tool_choice can name only functions and custom tools."},
+         "tool_choice: can name only functions and custom tools."},
         {CHAT,
          "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"function\":{"
          "\"name\":\"g\"}}}",
@@ -271,7 +272,7 @@ Test(refusal_texts, of_keys) {
     unlink(path);
 }
 
-/* The worker ends a request by itself. */
+/* The worker ends a request without being asked to. */
 Test(refusal_texts, of_requests_that_the_worker_ends) {
     static const struct {
         enum finish_reason why;

@@ -120,15 +120,15 @@ Test(usage_table, the_newest_24_months_with_rows_stay) {
     struct usage_table t = {0};
 
     for (int64_t month = 0; month < 30; month++) { /* each third month of the years before */
-        add(&t, NOV_23 - month * 91 * DAY, "a", "k", "m");
-        add(&t, NOV_23 - month * 91 * DAY - DAY, "a", "k", "m");
+        add(&t, NOV_23 - (month * 91 + 2) * DAY, "a", "k", "m");
+        add(&t, NOV_23 - (month * 91 + 3) * DAY, "a", "k", "m");
     }
     add(&t, NOV_23 + DAY, "a", "k", "m"); /* the clock was wrong */
     cr_assert_eq(usage_table_fold(&t, 20261123), 0);
     cr_assert_eq(t.n, 24 + 3);
-    cr_expect_eq(t.rows[0].date, usage_day(NOV_23 - 23 * 91 * DAY) / 100 * 100);
+    cr_expect_eq(t.rows[0].date, usage_day(NOV_23 - (23 * 91 + 2) * DAY) / 100 * 100);
     cr_expect_eq(t.rows[0].sum.requests, 2);
-    cr_expect_eq(t.rows[22].date, 20260823u, "the month before this has its days");
+    cr_expect_eq(t.rows[22].date, 20260821u, "the month before this has its days");
     cr_expect_eq(t.rows[26].date, 20261124u);
     usage_table_deinit(&t);
 }

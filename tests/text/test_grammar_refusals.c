@@ -61,7 +61,7 @@ Test(grammar_refusals, of_schemas) {
          "#/anyOf: this must be an array of at least one schema"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":5}", INVALID, "#/$ref: a reference must be a string"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/a~2\"}", INVALID,
-         "#/$ref: the JSON pointer is malformed: \\\"~\\\" stands before 0 or 1, and % before two "
+         "#/$ref: the JSON pointer is malformed: \"~\" stands before 0 or 1, and % before two "
          "hexadecimal digits"},
         {GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"\\u00019\"}", UNSUPPORTED,
          "only references inside the schema (\"#/...\") are supported"},
@@ -83,8 +83,8 @@ Test(grammar_refusals, of_large_schemas) {
         n += (size_t)sprintf(source + n, "%s{}", i ? "," : "");
     strcpy(source + n, "]}");
     test_refused(GRAMMAR_JSON_SCHEMA, source, COMPLEX, "more than 4096 prefixItems");
-    test_refused(GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\",\"multipleOf\":999999999999999983}",
-                 COMPLEX, "a multipleOf is too large");
+    test_refused(GRAMMAR_JSON_SCHEMA, "{\"multipleOf\":99999989}", COMPLEX,
+                 "a multipleOf is too large");
     memset(digits, '1', sizeof(digits) - 1);
     sprintf(source, "{\"enum\":[%s],\"maximum\":5}", digits);
     test_refused(GRAMMAR_JSON_SCHEMA, source, UNSUPPORTED,

@@ -9,7 +9,7 @@
 
 /* Python's wording: people search for it. */
 static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
-    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
+    static const char *const names[] = {"+", "-", "*", "/", "//", "%"};
 
     assert(op < ARRAY_SIZE(names));
     if (op == OP_ADD && a.type == V_STR)

@@ -57,7 +57,8 @@ static int derived_target(struct schema *s, struct place ref, const char *digits
     for (; *digits >= '0' && *digits <= '9' && n < s->n_targets; digits++)
         n = n * 10 + (uint64_t)(*digits - '0');
     if (*digits || n >= s->n_targets)
-        return schema_invalid(s, ref.path, "unknown reference");
+        return schema_unsupported(s, ref.path,
+                                  "only references inside the schema (\"#/...\") are supported");
     *out = s->target[n];
     return 0;
 }
