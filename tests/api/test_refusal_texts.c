@@ -127,9 +127,9 @@ Test(refusal_texts, of_chats) {
         {CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400,
          "tool_choice needs at least one function in tools."},
         {CHAT, "{" HI ",\"functions\":{}}", 400,
-         "functions: must be an array of at most 1024 functions"},
+         "functions must be an array of at most 1024 functions"},
         {CHAT, "{" HI ",\"functions\":[{\"name\":\"\"}]}", 400,
-         "functions[0].name: must be a string of 1 to 256 bytes without NUL"},
+         "functions[0].name must be a string of 1 to 256 bytes without NUL"},
         {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", 400, "best_of must be at least n."},
         {"/v1/embeddings", "{\"input\":\"a\",\"dimensions\":100000}", 400,
          "dimensions must be at most 4, the size of this model's vectors."},
@@ -143,24 +143,24 @@ Test(refusal_texts, of_responses) {
         {RESPONSES,
          "{\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
          "\"compact_threshold\":0}]}",
-         400, "context_management.compact_threshold: must be a positive whole number"},
+         400, "context_management.compact_threshold must be a positive whole number"},
         {RESPONSES, INPUT("{\"role\":\"user\",\"content\":[{\"type\":\"x\"}]}"), 400,
-         "input[0].content[0].type: must be a text part"},
+         "input[0].content[0].type must be a text part"},
         {RESPONSES, INPUT("{\"role\":\"user\",\"content\":5}"), 400,
-         "input[0].content: must be a string or an array of parts"},
+         "input[0].content must be a string or an array of parts"},
         {RESPONSES, INPUT("{\"type\":\"function_call\",\"call_id\":\"\",\"name\":\"f\"}"), 400,
-         "input[0].call_id: must be a string of at least one byte, without NUL"},
+         "input[0].call_id must be a string of at least one byte, without NUL"},
         {RESPONSES, INPUT("{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\"}"), 400,
-         "input[0].arguments: must be a string of JSON"},
+         "input[0].arguments must be a string of JSON"},
         {RESPONSES,
          INPUT("{\"type\":\"shell_call\",\"call_id\":\"1\",\"action\":{\"commands\":[\"ls\"]}},"
                "{\"type\":\"shell_call_output\",\"call_id\":\"1\",\"output\":[{\"outcome\":{"
                "\"type\":\"exit\",\"exit_code\":0},\"stdout\":5}]}"),
-         400, "input[1].output: must have strings as stdout and stderr"},
+         400, "input[1].output must have strings as stdout and stderr"},
         {RESPONSES, INPUT("{\"type\":\"function_call_output\",\"call_id\":\"9\",\"output\":\"a\"}"),
-         400, "input[0].call_id: must be the id of an earlier call"},
+         400, "input[0].call_id must be the id of an earlier call"},
         {RESPONSES, "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"\"}]}", 400,
-         "tools[0].name: must be a string of 1 to 256 bytes without NUL"},
+         "tools[0].name must be a string of 1 to 256 bytes without NUL"},
         {"/v1/conversations", "{\"metadata\":[]}", 400,
          "metadata must be an object of at most 16 strings."},
         {"/v1/conversations", "{\"items\":5}", 400, "items must be an array."},
@@ -207,9 +207,9 @@ Test(refusal_texts, of_lists_that_are_too_long) {
         {MESSAGES, ASK ",\"tools\":[", "5", "]}", 1025,
          "tools: must be an array of at most 1024 tools."},
         {CHAT, "{" HI ",\"functions\":[", "5", "]}", 1025,
-         "functions: must be an array of at most 1024 functions"},
+         "functions must be an array of at most 1024 functions"},
         {RESPONSES, "{\"input\":\"a\",\"tools\":[", "{\"type\":\"function\",\"name\":\"f\"}", "]}",
-         1025, "tools: must have at most 1024 tools"},
+         1025, "tools must have at most 1024 tools"},
         {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[\"", "aaaaaaaa", "\",1]]}", 200,
          "logit_bias must be a list of at most 1024 tokens"},
     };
@@ -322,6 +322,9 @@ Test(refusal_texts, of_what_is_stored) {
 
     world_init(&w);
     w.port.script = "ok";
+    w.opts.max_stored = 10;
+    w.opts.stored_ttl_s = 60;
+    w.opts.stored_bytes = 1 << 20;
     world_start(&w);
     id_of(&w, "/v1/conversations", "{}", "conv_", id);
     snprintf(path, sizeof(path), "/v1/conversations/%s/items", id);
