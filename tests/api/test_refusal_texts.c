@@ -126,7 +126,7 @@ Test(refusal_texts, of_chats) {
          400, "tool_choice names the function 'g', which is not in tools."},
         {CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400,
          "tool_choice needs at least one function in tools."},
-        {CHAT, "{" HI ",\"functions\":{}}", 400,
+        {CHAT, "{" HI ",\"functions\":{\"a\":1}}", 400,
          "functions must be an array of at most 1024 functions"},
         {CHAT, "{" HI ",\"functions\":[{\"name\":\"\"}]}", 400,
          "functions[0].name must be a string of 1 to 256 bytes without NUL"},
