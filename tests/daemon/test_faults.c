@@ -90,6 +90,7 @@ Test(faults, the_log_says_why_a_recording_was_not_written) {
 Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
     char dir[] = "/tmp/weft-faults-XXXXXX", path[300], file[64], link[64], text[64] = "";
     struct buf record = {.max = 64};
+    struct stat st;
 
     cr_assert(mkdtemp(dir) && buf_add_str(&record, "a recording") == 0);
     unsetenv("STATE_DIRECTORY");
@@ -107,6 +108,9 @@ Test(faults, the_last_recordings_are_kept_in_the_folder_of_the_service) {
     cr_expect_eq(fread(text, 1, sizeof(text), f), 11);
     cr_expect_str_eq(text, "a recording");
     fclose(f);
+    record.len = 1;
+    faults_write(&record, "", 3, path, sizeof(path));
+    cr_expect(stat(file, &st) == 0 && st.st_size == 1, "nothing of an earlier one is left");
     setenv("STATE_DIRECTORY", "/nonexistent", 1);
     faults_write(&record, dir, 8, path, sizeof(path));
     snprintf(link, sizeof(link), "%s/fault-0.flight", dir);

@@ -278,13 +278,13 @@ Test(service, only_the_main_process_says_anything) {
     stop_listening();
 }
 
-/* Pings that have come since @begin_ns; the loop runs until there are @most of them or ten seconds
- * have passed. */
+/* Pings that have come since @begin_ns; the loop runs until there are @most of them or a minute has
+ * passed. */
 static int pings(uv_loop_t *loop, int most) {
     int64_t begin_ns = clock_now(clock_monotonic());
     int n = 0, files;
 
-    while (n < most && clock_now(clock_monotonic()) - begin_ns < 10000000000) {
+    while (n < most && clock_now(clock_monotonic()) - begin_ns < 60000000000) {
         uv_run(loop, UV_RUN_NOWAIT);
         n += strcmp(told(&files), "WATCHDOG=1") == 0;
         usleep(1000);
@@ -306,13 +306,15 @@ Test(service, the_watchdog_hears_of_the_loop_in_half_its_time) {
     expect_told("", 0);
     service_watchdog_stop();
     setenv("WATCHDOG_USEC", "200000", 1);
-    service_watchdog_start(&loop);
-    cr_expect_eq(pings(&loop, 1), 1, "the first one comes at once");
     int64_t begin_ns = clock_now(clock_monotonic());
+    uv_update_time(&loop);
+    service_watchdog_start(&loop);
+    cr_expect_eq(pings(&loop, 1), 1, "at once");
+    int next_ms = uv_backend_timeout(&loop);
+    cr_expect(next_ms >= 0 && next_ms <= 100, "%d ms", next_ms);
     cr_expect_eq(pings(&loop, 3), 3);
     int64_t ms = (clock_now(clock_monotonic()) - begin_ns) / 1000000;
-    cr_expect_geq(ms, 250);
-    cr_expect_lt(ms, 5000);
+    cr_expect_geq(ms, 290, "%d ms", (int)ms);
     uv_close((uv_handle_t *)&other, NULL);
     uv_run(&loop, UV_RUN_DEFAULT); /* the watchdog alone does not keep it */
     service_watchdog_stop();
