@@ -32,8 +32,8 @@ Test(process, a_flag_is_taken_from_the_arguments) {
     cr_expect_eq(argc, 3);
 }
 
-/* The hard limit stays, so that an operator can allow a core; a limit of 0 would not keep Linux from
- * giving it to a program. */
+/* The hard limit stays, so that an operator can allow a core; a limit of 0 would not keep Linux
+ * from giving it to a program. */
 Test(process, no_core_is_written) {
     struct rlimit core;
 
