@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/gguf.h"
 
-/* Whether a tensor must not be bound, may be missing, or must exist. */
+/* States that a tensor must not be bound, may be missing, or must exist. */
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
 
 /* Invariant: r is 0 or the first error, whose text is in *err; used[i] means that tensor i was

@@ -11,7 +11,7 @@
  *     caller --(a socket for one picture)--> decoder process --fork--> child
  *     caller <------------- bytes in, pixels or an error out -------> child
  *
- * The child resizes while it decodes, so that the caller gets what a model is shown, and no more.
+ * The child resizes while it decodes, so that the caller gets only the pixels that the model needs.
  */
 
 #include "vision/fit.h"
@@ -25,13 +25,13 @@
 int decoder_main(void);
 
 struct decoder;
-/* Starts the process, of the program at path @program. Returns 0 or -errno. */
+/* Starts the decoder process with the program at path @program. Returns 0 or -errno. */
 int decoder_new(struct decoder **out, const char *program);
 struct decoder *decoder_free(struct decoder *d);
 DEFINE_FREEP(struct decoder, decoder)
 
-/* Decodes as picture_decode_fit() does or, without a @fit, as picture_decode(); with the errors of
- * that, and -EINVAL where the child died or took too long. -errno where there is no process and
- * none can be started. From any thread; waits for the result. */
+/* Decodes a picture as picture_decode_fit() does or, without a @fit, as picture_decode(). Waits for
+ * the result; may be called from any thread. Returns the same errors, -EINVAL if the child died or
+ * exceeded its time, and -errno if the decoder process is gone and cannot be started again. */
 int decoder_run(struct decoder *d, const void *data, size_t len, const struct picture_fit *fit,
                 struct picture *out, struct picture_layout *layout, struct err *err);

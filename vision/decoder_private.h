@@ -1,7 +1,7 @@
 #pragma once
 
-/* decoder_private - the bytes between decoder.c and the process of decoder_main.c: a request and
- * the file go down, an answer and the pixels come up. */
+/* decoder_private - the protocol between decoder.c and the process of decoder_main.c: decoder.c
+ * sends a request and the file, the process returns an answer and the pixels. */
 
 #include "vision/decoder.h"
 

@@ -1,39 +1,39 @@
 #pragma once
 
 /*
- * fit - pictures in the size in which a model is shown them, made while they are decoded: a decoder
- * hands over row after row, and only the result is kept. A screenshot of 8K has 95 MiB of pixels,
- * and a model sees 12 of them.
+ * fit - resizes pictures to the size that a model needs while they are decoded: a decoder hands
+ * over row after row, and only the result is kept. A screenshot of 8K has 95 MiB of pixels, and a
+ * model gets 12 MiB.
  */
 
 #include "vision/projector.h"
 
-/* Rules by which a model is shown pictures. */
+/* Rules for the size of the pictures that a model gets. */
 struct picture_fit {
     struct projector projector; /* without its name */
     struct picture_budget budget;
     bool pads;               /* picture_pad() in place of picture_resize() */
     uint32_t max_megapixels; /* limit of a file; at most PICTURE_MEGAPIXELS_MAX */
-    /* Bytes that the request's pictures may still count beyond what their files pay for; reduced
-     * by each picture that is decoded. NULL: this picture is the only one. */
+    /* Bytes by which the cost of the request's pictures may still exceed the share that their files
+     * pay for. Each decoded picture reduces it. NULL: this picture is the only one. */
     uint64_t *free_bytes;
 };
 
 /*
- * A picture's cost must be in proportion to its file's bytes, or a few kilobytes of one colour
- * would be inflated for a second. It counts four bytes a pixel, and more where decoding takes more:
- * about 3 ns each. Each byte of compressed pixels pays for PICTURE_BYTES_PAID of them; texts and
- * profiles pay for nothing. A picture that counts
- * at most PICTURE_BYTES_FREE, such as any screenshot of 4K, may leave some unpaid, and those of a
- * request PICTURE_REQUEST_FREE together; a larger one must be paid for as a whole
+ * A picture's cost must be in proportion to the size of its file, or a file of a few kilobytes in
+ * one colour could occupy a core for a second. The cost is counted in bytes, each about 3 ns of
+ * decoding: four a pixel, and more where decoding takes longer. Each byte of compressed pixels pays
+ * for PICTURE_BYTES_PAID bytes of cost; texts and profiles pay for nothing. A picture that costs at
+ * most PICTURE_BYTES_FREE, such as any screenshot of 4K, may leave part of its cost unpaid, up to
+ * PICTURE_REQUEST_FREE for all pictures of a request; a larger picture must be paid for as a whole
  * (docs/measurements/pictures.md).
  */
 #define PICTURE_BYTES_PAID 880u
 #define PICTURE_BYTES_FREE (32ull << 20)
 #define PICTURE_REQUEST_FREE (256ull << 20)
 
-/* Bytes that a decoder may hold of a picture whose rows do not come one after the other: two for
- * each pixel that is allowed. */
+/* Returns the bytes that a decoder may hold of a picture whose rows do not arrive in order: two for
+ * each allowed pixel. */
 static inline uint64_t picture_fit_held_max(const struct picture_fit *f) {
     return (uint64_t)f->max_megapixels << 21;
 }
@@ -42,12 +42,13 @@ static inline uint64_t picture_fit_held_max(const struct picture_fit *f) {
 void picture_fit_layout(const struct picture_fit *f, uint32_t width, uint32_t height,
                         struct picture_layout *out);
 
-/* Decodes like picture_decode() and makes the pixels that the encoder gets: of tiles and the small
- * picture, where the layout has them. */
+/* Decodes like picture_decode() and resizes the picture for the encoder, into tiles and the small
+ * picture if the layout has tiles. */
 int picture_decode_fit(const void *data, size_t len, const struct picture_fit *f,
                        struct picture *out, struct picture_layout *layout, struct err *err);
 
-/* Stands for picture_decode_fit() or the same in another process; @ctx is its own. */
+/* Decodes like picture_decode_fit(), in this process or in another one. @ctx: the state of the
+ * implementation. */
 typedef int (*picture_decode_fn)(void *ctx, const void *data, size_t len,
                                  const struct picture_fit *f, struct picture *out,
                                  struct picture_layout *layout, struct err *err);
@@ -68,10 +69,10 @@ struct fitter {
  * -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
-/* Counts @bytes more than four a pixel. Returns 0, or -EINVAL with @err: n_data does not pay for
- * them. */
+/* Adds @bytes to the cost, beyond the four bytes a pixel. Returns 0, or -EINVAL with @err if n_data
+ * does not pay for them. */
 int fitter_count(struct fitter *f, uint64_t bytes, struct err *err);
-/* Returns the bytes that the picture may count. */
+/* Returns the largest cost that the picture may have, in bytes. */
 uint64_t fitter_count_max(const struct fitter *f);
 /* Returns the bytes that a decoder may hold of the picture. */
 uint64_t fitter_held_max(const struct fitter *f);
@@ -79,14 +80,14 @@ uint64_t fitter_held_max(const struct fitter *f);
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err);
 /* Adds the next row, from the top: three bytes a pixel. */
 void fitter_add(struct fitter *f, const uint8_t *rgb);
-/* Frees what it has, the result included. */
+/* Frees the memory of the fitter, including the result. */
 void fitter_deinit(struct fitter *f);
 
 /* Decodes the file into @out, which has not begun, and takes what the file did not pay for from the
  * fit's free bytes. Returns like picture_decode(). */
 int picture_decode_rows(const void *data, size_t len, struct fitter *out, struct err *err);
 
-/* Makes the pixels that the encoder gets: @in stretched to the size; if @pads, with its aspect kept
- * between black borders, as llama.cpp does. Returns like picture_resize(). */
+/* Resizes @in for the encoder: stretches it to the size of the layout or, if @pads, keeps its
+ * aspect ratio between black borders, as llama.cpp does. Returns like picture_resize(). */
 int projector_fit(const struct projector *p, const struct picture *in,
                   const struct picture_layout *l, bool pads, struct picture *out, struct err *err);

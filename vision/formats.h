@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * formats - the decoders of picture_decode(), one file each, and what they share. Each takes a
- * whole file, sets n_data of @out, begins it with the orientation that the file asks for, and adds
- * all rows; what it holds of the picture besides is checked by fitter_hold(). Errors are those of
- * picture_decode().
+ * formats - the decoders of picture_decode(), one source file each, and their shared functions. A
+ * decoder takes a whole file, sets n_data of @out, begins @out with the orientation in the file,
+ * and adds all rows. It asks fitter_hold() before it keeps further pixels in memory. Errors are
+ * those of picture_decode().
  */
 
 #include "vision/fit.h"
 
-/* Decodes a PNG file; below, one of each other format. */
+/* Decodes a PNG file. The functions below decode the other formats. */
 int decode_png(const uint8_t *data, size_t len, struct fitter *out, struct err *err);
 int decode_jpeg(const uint8_t *data, size_t len, struct fitter *out, struct err *err);
 int decode_webp(const uint8_t *data, size_t len, struct fitter *out, struct err *err);

@@ -10,7 +10,7 @@
  * their upper byte; an EXIF orientation is applied. A file that is cut off or whose check sums are
  * wrong is refused, never completed.
  *
- * The sizes of a header are checked before anything is allocated for them.
+ * The sizes in a header are checked before any memory is allocated for the pixels.
  */
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@
 #define PICTURE_MEGAPIXELS_MAX 64u /* a megapixel has 1,048,576 pixels */
 #define PICTURE_FILE_MAX (20u << 20)
 
-/* Rows from the top, three bytes a pixel, without padding. Zeroed: there is none. */
+/* Rows from the top, three bytes a pixel, without padding. A zeroed structure holds no picture. */
 struct picture {
     uint32_t width, height;
     uint8_t *rgb;
@@ -41,6 +41,6 @@ void picture_deinit(struct picture *p);
 /* Names the type of the file by its first bytes ("PNG"); NULL for an unknown one. */
 const char *picture_type(const void *data, size_t len);
 
-/* Decodes the file of @len bytes at @data, in this process: bytes of strangers are for
+/* Decodes the file of @len bytes at @data in this process; files from clients belong in
  * decoder_run(). Returns 0, -EINVAL with @err saying why, or -ENOMEM. */
 int picture_decode(const void *data, size_t len, struct picture *out, struct err *err);

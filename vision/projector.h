@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * projector - the header of a projector file (mmproj): a GGUF file with an image encoder and with
- * what maps its rows to the width of a text model. It says how large a picture is made for the
- * encoder, and how many rows the text model gets of it.
+ * projector - the header of a projector file (mmproj): a GGUF file with an image encoder and the
+ * layers that map its rows to the width of a text model. The header gives the size of the encoder's
+ * pictures and the number of rows that the text model gets for a picture.
  */
 
 #include <stdbool.h>
@@ -53,13 +53,14 @@ struct projector {
 /* Returns the value of clip.projector_type. */
 const char *projector_kind_name(enum projector_kind kind);
 
-/* Reads and checks the header. Returns 0 or -EINVAL with @err: no projector, a kind that is not
- * known, or a key that is missing or out of range. */
+/* Reads and checks the header. Returns 0, or -EINVAL with @err if the file is no projector or of an
+ * unknown kind, or a key is missing or out of range. */
 int projector_read(struct projector *out, const struct gguf *file, struct err *err);
 
-/* A picture as the encoder gets it and as the text model does. A picture in tiles is enlarged to a
- * grid of them and, below the grid and from the left, made as small as one without tiles; the rows
- * of each tile, then those of the small one, follow a mark that is a row, too. */
+/* Layout of a picture for the encoder and for the text model. A picture in tiles is enlarged to a
+ * grid of tiles; a second copy, as small as a picture without tiles, lies below the grid at the
+ * left. In the text model's input a mark, which is a row as well, precedes the rows of each tile
+ * and of the small copy. */
 struct picture_layout {
     uint32_t width, height;      /* pixels */
     uint32_t n_columns, n_lines; /* grid of rows for the text model, without line breaks; in tiles:

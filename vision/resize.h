@@ -3,15 +3,16 @@
 /*
  * resize - pictures in another size, byte for byte as Pillow's Image.resize() makes them (version
  * 9.4): separable filters that are widened when a picture shrinks, weights in fixed point with 22
- * bits, rows first, rounded to 8 bits between the passes. Integer arithmetic, so equal everywhere.
+ * bits, rows first, rounded to 8 bits between the passes. Integer arithmetic makes the result equal
+ * on all machines.
  */
 
 #include "vision/picture.h"
 
 enum picture_filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS };
 
-/* The weights of one axis: place i of the result is made of n[i] values from first[i] on, with the
- * weights from weight[i * most] on. most 1: each place is the value there. */
+/* The weights of one axis: place i of the result is the sum of n[i] values from first[i] on, with
+ * the weights from weight[i * most] on. A `most` of 1 copies each value. */
 struct taps {
     uint32_t most;
     uint32_t *first, *n;
@@ -24,10 +25,10 @@ struct picture_place {
 };
 
 /*
- * A picture that is resized while its rows come, from the top, so that of the source only the rows
- * that the next row of the result needs are in memory. An EXIF orientation is applied on the way,
- * with the bytes that turning before would give: `across` is the axis of the source's columns,
- * which goes first unless the picture turns, and `down` that of its rows.
+ * Resizes a picture while its rows arrive from the top, so that only the source rows for the next
+ * row of the result are in memory. Applies an EXIF orientation on the way, with the same bytes as a
+ * rotation before the resize: `across` is the axis of the source's columns, which is resized first
+ * unless the orientation turns the picture by 90 degrees, and `down` the axis of its rows.
  */
 struct resizer {
     uint32_t width, height; /* sides of the source */
@@ -44,16 +45,17 @@ struct resizer {
     size_t stride;
 };
 
-/* Begins to resize a picture of @width x @height pixels, which @orientation (1 to 8) turns, into
- * the place @to of @out, which must outlive it. Returns 0, or -ENOMEM with what must be freed. */
+/* Begins to resize a picture of @width x @height pixels with @orientation (EXIF, 1 to 8) into the
+ * place @to of @out, which must outlive the resizer. Returns 0 or -ENOMEM; after an error, too, the
+ * caller calls resizer_deinit(). */
 int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orientation,
                  enum picture_filter filter, const struct picture *out, struct picture_place to);
 void resizer_deinit(struct resizer *r); /* accepts a zeroed one */
 /* Adds the next row, of 3 * width bytes. After the last one the result is complete. */
 void resizer_add(struct resizer *r, const uint8_t *rgb);
 
-/* Stretches @in to the size. Returns 0, -ENOMEM, or -EINVAL with @err for a size beyond the
- * limits. */
+/* Stretches @in to @width x @height pixels. Returns 0, -ENOMEM, or -EINVAL with @err for a size
+ * beyond the limits. */
 int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
                    enum picture_filter filter, struct picture *out, struct err *err);
 

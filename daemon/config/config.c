@@ -10,10 +10,10 @@
 #include "daemon/config/keyfile.h"
 
 /*
- * All values pass through set(): a line of a file, a flag, an option sent to the worker, a reload.
- * All accept the same values, with the same error messages. An option keeps its value if the new
- * one is refused, except a list, which may be cut short: the caller then discards the whole
- * configuration.
+ * Values from each source pass through set(): a line of a file, a flag, an option sent to the
+ * worker, a reload. All accept the same values, with the same error messages. An option keeps its
+ * value if the new one is refused, except a list, which may be cut short: the caller then discards
+ * the whole configuration.
  */
 
 /* ---- values ---- */

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * encoder - computes the rows that a text model gets of a picture, by the projector files of
+ * encoder - computes the rows that a text model gets for a picture, with the projector files of
  * vision/projector.h.
  *
  * The rows are a function of the pixels, the file and the backend: the order of every sum depends
@@ -30,8 +30,8 @@ struct image_encoder_opts {
     struct be *be;
 };
 
-/* Opens the projector in @file, which must stay open. Returns 0, -ENOMEM, or -EINVAL with @err: a
- * kind, a key or a tensor that is missing or not as the kind has it. */
+/* Opens the projector in @file, which must stay open. Returns 0, -ENOMEM, or -EINVAL with @err if a
+ * key or a tensor is missing or does not fit the projector's kind. */
 int image_encoder_new(struct image_encoder **out, const struct gguf *file,
                       const struct image_encoder_opts *opts, struct err *err);
 struct image_encoder *image_encoder_free(struct image_encoder *e);
@@ -44,10 +44,10 @@ int image_encoder_prove(struct image_encoder *e, const struct gguf *file, double
 
 /* Returns the header of the file. */
 const struct projector *image_encoder_projector(const struct image_encoder *e);
-/* Values of a row for the text model: n_out * (1 + n_deep). */
+/* Returns the number of values in a row for the text model: n_out * (1 + n_deep). */
 uint32_t image_encoder_width(const struct image_encoder *e);
 
-/* Bytes that an open encoder takes; found by the header and the list of tensors. */
+/* Memory of an open encoder in bytes, computed from the header and the list of tensors. */
 struct image_encoder_fit {
     uint64_t weights, buffers;
 };
@@ -56,21 +56,21 @@ struct image_encoder_fit {
 int image_encoder_fit(struct image_encoder_fit *out, const struct gguf *file,
                       const struct image_encoder_opts *opts, struct err *err);
 
-/* Returns the work that a picture's rows take, in multiply-adds. */
+/* Returns the work for a picture's rows, in multiply-adds. */
 uint64_t image_encoder_work(const struct image_encoder *e, const struct picture_layout *l);
-/* Begins a picture of l->width x l->height pixels, which stay where they are until its end. @out
- * has room for l->n_rows rows of image_encoder_width() values. -EINVAL with @err for a picture with
- * more rows than there is memory for, or larger than a table of positions. */
+/* Begins a picture of l->width x l->height pixels, which must stay valid until its end. @out has
+ * room for l->n_rows rows of image_encoder_width() values. Returns 0, or -EINVAL with @err for a
+ * picture with more rows than the encoder's memory holds, or larger than its table of positions. */
 int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                         float *out, struct err *err);
-/* Computes pieces until at least @work multiply-adds are done; one piece at least. *left is the
- * work that is left; 0: @out is complete. The pieces change no bit. Returns 0, or -EIO: the device
- * is lost, and the picture with it. */
+/* Computes pieces until at least @work multiply-adds are done, and at least one piece. Sets *left
+ * to the remaining work; 0: @out is complete. The division into pieces does not change the result.
+ * Returns 0, or -EIO if the device, and with it the picture, is lost. */
 int image_encoder_step(struct image_encoder *e, uint64_t work, uint64_t *left);
-/* Drops the picture under way, if any. */
+/* Drops the current picture, if any. */
 void image_encoder_end(struct image_encoder *e);
 
-/* Computes the rows of @p, which has the size that @l says, to @out: l->n_rows of
+/* Computes the rows of @p, which has the size in @l, to @out: l->n_rows rows of
  * image_encoder_width() values. Returns like image_encoder_begin(). */
 int image_encoder_run(struct image_encoder *e, const struct picture *p,
                       const struct picture_layout *l, float *out, struct err *err);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * encoder_private - an opened image encoder, and the parts that its files share: load.c finds the
- * tensors, layers.c has the layers that all kinds have in common, kinds.c what is before and behind
- * them, steps.c the order of all that.
+ * encoder_private - an opened image encoder, and the functions that its files share: load.c finds
+ * the tensors, layers.c computes the layers that all kinds have, kinds.c the steps before and after
+ * these layers, and steps.c calls them in order.
  */
 
 #include "engine/vision/encoder.h"
@@ -25,7 +25,7 @@ struct vis_layer {
     struct vis_mat *deep_in, *deep_out;
 };
 
-/* Bounds of the input and of the output of a product: least, most, least, most. */
+/* Bounds of a product: smallest and largest input, smallest and largest output. */
 struct vis_clip {
     struct vis_clip *next;
     const struct vis_mat *m;
@@ -59,7 +59,7 @@ enum vis_stage {
     VIS_STAGES
 };
 
-/* A picture under way; rgb NULL: there is none. */
+/* The current picture; an rgb of NULL means no picture. */
 struct vis_cursor {
     const uint8_t *rgb;
     struct picture_layout whole;
@@ -86,7 +86,7 @@ struct image_encoder {
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
     const float *table, *line_break; /* table: in the backend's memory */
     /* Rows of the marks of tiles, [VIS_MARKS][p.n_out]: of the small picture, then of the lines and
-     * columns of a grid. NULL: no text model was given. */
+     * columns of a grid. NULL without a text model. */
     float *marks;
     bool has_mark[VIS_MARKS];
     uint32_t hidden; /* width of mm_in's rows */
@@ -121,13 +121,13 @@ int vis_load(struct image_encoder *e, const struct gguf *file,
 int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct gguf *file,
             uint32_t n_threads, struct err *err);
 
-/* steps.c: what image_encoder_begin(), _step() and _work() do. */
+/* steps.c: implement image_encoder_begin(), _step() and _work(). */
 void vis_begin(struct image_encoder *e, const uint8_t *rgb, const struct picture_layout *l,
                float *out);
 int vis_step(struct image_encoder *e, uint64_t work, uint64_t *left);
 uint64_t vis_work(const struct image_encoder *e, const struct picture_layout *l);
 
-/* Index of the mark of part @i of a picture in @n_parts. */
+/* Returns the index of the mark of part @i of a picture in @n_parts parts. */
 static inline uint32_t vis_mark(const struct picture_part *a, uint32_t i, uint32_t n_parts) {
     return i + 1 == n_parts ? 0 : 1 + a->line * PROJECTOR_TILES_MAX + a->column;
 }
@@ -135,15 +135,16 @@ static inline uint32_t vis_mark(const struct picture_part *a, uint32_t i, uint32
 void vis_frequencies(struct image_encoder *e);
 /* Returns the most bytes of e->grid. */
 size_t vis_place_bytes(const struct image_encoder *e);
-/* Fills e->grid for the part under way, and brings it and the pixels to the backend. */
+/* Fills e->grid for the current part, and copies the grid and the pixels to the backend. */
 void vis_place(struct image_encoder *e);
-/* Returns true if queries and keys turn by their patch's place. */
+/* Returns true if queries and keys are rotated by the position of their patch. */
 bool vis_turns(const struct image_encoder *e);
-/* Returns true if all patches see each other in layer @layer. */
+/* Returns true if layer @layer has full attention among all patches. */
 bool vis_whole(const struct image_encoder *e, uint32_t layer);
 
-/* The stages, for units [at, at + n) of the picture under way; all but ATTEND do at most VIS_CHUNK.
- * PROJECT returns how many it did: a line may end before. */
+/* Compute the stages for units [at, at + n) of the current picture; each stage but ATTEND takes at
+ * most VIS_CHUNK units. PROJECT returns the number of computed units, which is smaller when a line
+ * ends earlier. */
 void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_attend(struct image_encoder *e, uint32_t at, uint32_t n);
@@ -153,16 +154,17 @@ void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n);
 void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n);
 uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n);
 
-/* Rows of the text model: second gelu(first in), at most VIS_CHUNK, to @out, @stride values
+/* Computes at most VIS_CHUNK rows of the text model, second gelu(first in), to @out, @stride values
  * apart. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
              const float *in, uint32_t n_rows, float *out, size_t stride);
-/* out = W in, of the width n_out, likewise. */
+/* Computes out = W in, rows of the width n_out, with the same limits. */
 void vis_give(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,
               float *out, size_t stride);
-/* ops.linear with the product's bounds, which products that are added to have not. */
+/* Computes ops.linear and applies the product's bounds. Products that add to their output have no
+ * bounds. */
 void vis_linear(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,
                 float *out, bool add);
-/* y = norm x for @n rows, which may be x. */
+/* Computes y = norm x for @n rows; y may be x. */
 void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const float *x,
                    uint32_t width, float eps, uint32_t n, float *y);

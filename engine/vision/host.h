@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * host - what the backends of image encoders in host memory have in common: buffers, and the
- * functions of rows, made of those that differ.
+ * host - the common part of the image encoders' backends in host memory: buffers, and the entries
+ * of struct vis_ops, which call each backend's own functions of one row.
  */
 
 #include "engine/vision/ops.h"
@@ -27,7 +27,8 @@ struct vis_host {
     } * buffers;
 };
 
-/* Allocates qkv, once the functions are set. Returns 0 or -ENOMEM; vis_host_close() frees all. */
+/* Allocates qkv after the functions are set. Returns 0 or -ENOMEM; vis_host_close() frees the
+ * memory. */
 int vis_host_open(struct vis_host *h, const struct vis_sizes *sizes);
 void vis_host_close(struct vis_host *h);
 uint64_t vis_host_bytes(const struct vis_sizes *sizes);

@@ -5,8 +5,8 @@
  * them: plain C in double (the judge), the kernels of engine/cpu, and those of engine/cuda/vision.
  * Private to engine/vision and the backends.
  *
- * Activations lie in buffers of the backend, which nothing else reads: a buffer's rows lie one
- * behind the other. What is enqueued on a device runs in order; end() says whether it did.
+ * Activations lie in buffers that only the backend reads, with consecutive rows. Operations
+ * enqueued on a device run in order; end() reports whether they succeeded.
  */
 
 #include "base/gguf.h"
@@ -31,7 +31,7 @@ struct vis_sizes {
     size_t place_bytes, pixel_bytes; /* most that bring() and pixels() get */
 };
 
-/* Attention among the patches of a segment, of what heads() got. */
+/* Attention among the patches of a segment, on the data given to heads(). */
 struct vis_attend {
     float scale;
     float *out; /* [patches][n_head head_dim] */
@@ -41,52 +41,54 @@ struct vis_attend {
     uint32_t n_patches; /* attend_blocks() */
 };
 
-/* Blocks of rows of a head. */
+/* Returns the number of row blocks of a head. */
 static inline uint32_t vis_head_blocks(uint32_t n_patches) {
     return (n_patches + VIS_HEAD_ROWS - 1) / VIS_HEAD_ROWS;
 }
 
 struct vis_ops {
     const char *name;
-    /* Returns what @p has that the backend does not compute, in words, or NULL. */
+    /* Names the feature of @p that the backend does not support, in words, or returns NULL. */
     const char *(*lacks)(const struct projector *p);
     int (*open)(struct vis_be **out, const struct image_encoder_opts *opts,
                 const struct vis_sizes *sizes, struct err *err);
     struct vis_be *(*close)(struct vis_be *b); /* accepts NULL and half-built, returns NULL */
-    /* Bytes that open() takes, a buffer, and a tensor of the file, at most. */
+    /* Largest memory in bytes of open(), of a buffer, and of a tensor of the file. */
     uint64_t (*open_bytes)(const struct vis_sizes *sizes, uint32_t n_threads);
     uint64_t (*buffer_bytes)(size_t n);
     uint64_t (*tensor_bytes)(const struct tensor *t);
-    /* Returns room for @n floats until close(); NULL: there is none. */
+    /* Allocates @n floats, valid until close(). Returns NULL if there is no memory. */
     float *(*buffer)(struct vis_be *b, size_t n);
     /* @bias: [t->ne[1]] or NULL. Tensor and bias stay until close(). */
     int (*load)(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
                 struct err *err);
-    /* Sets *out to @n values where rows() and heads() read them; @v stays until close(). 0 or
-     * -errno. */
+    /* Sets *out to an address at which rows() and heads() read the @n values of @v; @v stays valid
+     * until close(). Returns 0 or -errno. */
     int (*vector)(struct vis_be *b, const float *v, size_t n, const float **out, struct err *err);
-    /* Returns where the backend reads the @n bytes at @from, places of patches, which stay until
-     * the next ones. */
+    /* Returns the address at which the backend reads the @n bytes at @from, the places of patches.
+     * They stay valid until the next call. */
     const void *(*bring)(struct vis_be *b, const void *from, size_t n);
-    /* Returns where it reads lines of pixels, likewise, each of @n bytes, *pitch bytes apart here
-     * and, behind the call, there. */
+    /* Returns the address at which the backend reads lines of pixels, of @n bytes each, valid until
+     * the next call. *pitch is the distance of two lines in bytes: at @from before the call, at the
+     * result after it. */
     const uint8_t *(*pixels)(struct vis_be *b, const uint8_t *from, size_t n, uint32_t n_lines,
                              size_t *pitch);
 
-    /* out is (@add: increased by) W x + bias, of rows x of @in. */
+    /* Computes out = W x + bias for the rows x of @in, or with @add out += W x + bias. */
     void (*linear)(struct vis_be *b, const struct vis_mat *m, const float *in, uint32_t n_rows,
                    float *out, bool add);
     void (*rows)(struct vis_be *b, const struct vis_rows *a);
     void (*heads)(struct vis_be *b, const struct vis_heads *a);
     /* Computes all heads of all segments. */
     void (*attend)(struct vis_be *b, const struct vis_attend *a);
-    /* Blocks [first, first + n) of VIS_HEAD_ROWS rows, of one head after the other, among all
-     * patches. Those of a head are done from the first to the last. */
+    /* Computes the blocks [first, first + n) of VIS_HEAD_ROWS rows with attention to all patches.
+     * Blocks are numbered head by head, and the blocks of a head are computed in order. */
     void (*attend_blocks)(struct vis_be *b, const struct vis_attend *a, uint32_t first, uint32_t n);
     /* Copies @n_rows rows of @n values to the host, @stride values apart. */
     void (*get)(struct vis_be *b, const float *from, uint32_t n_rows, uint32_t n, float *to,
                 size_t stride);
-    /* Waits for all that was called. Returns 0, or -EIO: a device is lost, and so are the rows. */
+    /* Waits for all enqueued operations. Returns 0, or -EIO if the device, and with it the rows, is
+     * lost. */
     int (*end)(struct vis_be *b);
 };
 
