@@ -90,6 +90,10 @@ static bool drops_calls(const struct family *f, const struct template *t) {
            !renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "needle", &text_ok) && ok && text_ok;
 }
 
+bool family_takes_text(const struct template *t) {
+    return template_uses(t, "functions") && !template_uses(t, "tools");
+}
+
 void family_init(struct family *f, const struct api_model *m) {
     memset(f, 0, sizeof(*f));
     if (!m->template)
@@ -98,7 +102,7 @@ void family_init(struct family *f, const struct api_model *m) {
         f->format = toolcall_detect(m->template_source, m->template_len);
         f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
     }
-    f->takes_tools = template_uses(m->template, "tools");
+    f->takes_tools = template_uses(m->template, "tools") || family_takes_text(m->template);
     f->text_args = f->takes_tools && output_spec_text(m->template);
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(m);

@@ -21,6 +21,8 @@ struct family {
     bool reasons;         /* the model writes reasoning, in either form */
 };
 
+/* Returns true for a template that takes tools as a text, in its variable `functions`. */
+bool family_takes_text(const struct template *t);
 /* Fills @f from the template's source in @m; all zero for a model without a template. */
 void family_init(struct family *f, const struct api_model *m);
 /* Returns the format of calls if @tools were offered, else the format whose markers a content may

@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "api/generation/custom.h"
+#include "api/generation/family.h"
 #include "api/generation/foreign.h"
 #include "api/generation/picture_parts.h"
 #include "api/http/json.h"
@@ -532,8 +534,33 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     return result < 0 ? result : put(b, root, "messages", list);
 }
 
-static int put_tools(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
+/* A variable that the client has not set itself. */
+static int put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
+                        const char *key, yyjson_mut_val *v) {
+    return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
+}
+
+/* Firefunction's template puts its variables `functions` and `datetime` into the text. The day
+ * alone, in UTC: a time would change the prompt with each request. */
+static int put_functions_text(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
+    time_t now = time(NULL);
+    struct tm tm;
+    char day[16];
+    yyjson_val *shown = shown_functions(r);
+    CLEANUP(freep) char *text = shown ? yyjson_val_write(shown, 0, NULL) : strdup("");
+
+    if (!text || !gmtime_r(&now, &tm) || !strftime(day, sizeof(day), "%Y-%m-%d", &tm))
+        return -ENOMEM;
+    TRY(put_variable(b, r, root, "functions", yyjson_mut_strcpy(b->doc, text)));
+    return put_variable(b, r, root, "datetime", yyjson_mut_strcpy(b->doc, day));
+}
+
+static int put_tools(struct build *b, const struct gen_request *r, const struct api_model *model,
+                     yyjson_mut_val *root) {
     yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
+
+    if (!b->form->plain && family_takes_text(model->template))
+        TRY(put_functions_text(b, r, root));
     yyjson_mut_val *tools =
         functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
 
@@ -549,12 +576,6 @@ static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
     if (id >= 0)
         s = tokenizer_text(t, id);
     return put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
-}
-
-/* A variable that the client has not set itself. */
-static int put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
-                        const char *key, yyjson_mut_val *v) {
-    return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
 }
 
 /* Returns true if the template compares something with @word. */
@@ -636,7 +657,7 @@ static int put_all(struct build *b, const struct gen_request *r, const struct ap
     const struct tokenizer *t = model->tokenizer;
     TRY(put_kwargs(b, r, model, root));
     TRY(put_messages(b, r, root));
-    TRY(put_tools(b, r, root));
+    TRY(put_tools(b, r, model, root));
     TRY(put(b, root, "documents", yyjson_mut_null(b->doc)));
     TRY(put(b, root, "add_generation_prompt", yyjson_mut_bool(b->doc, !r->no_generation_prompt)));
     TRY(put_token(b, root, "bos_token", t, tokenizer_bos(t)));

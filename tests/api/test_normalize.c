@@ -442,3 +442,36 @@ Test(real, reasoning_goes_back_by_the_name_that_the_template_has) {
         free(source);
     }
 }
+
+Test(real, tools_are_a_text_where_the_template_joins_them_to_one) {
+    static const char call[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":"
+        "null,\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"x\\\": 1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\","
+        "\"content\":\"r\"}]%s}";
+    static const char tools[] =
+        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":"
+        "\"needle\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
+    struct world w;
+    size_t len;
+    char *source = world_template("fireworks-ai-llama-3-firefunction-v2", &len), body[900];
+
+    use_template(&w, source, len);
+    for (int i = 0; i < 2; i++) {
+        struct reply r;
+
+        snprintf(body, sizeof(body), call, i ? tools : "");
+        world_ask(&w, "/v1/chat/completions/render", body, &r);
+        cr_expect_eq(r.status, 200, "%s", r.body.data);
+        cr_expect(strstr(r.body.data, i ? "JSON spec:\\n[{\\\"type\\\":\\\"function\\\""
+                                        : "JSON spec:\\n\\nToday is 2"),
+                  "%s", r.body.data);
+        cr_expect_eq(!strstr(r.body.data, "needle"), !i, "%s", r.body.data);
+        cr_expect(!i || strstr(r.body.data, " functools[{\\\"name\\\": \\\"f\\\", "
+                                            "\\\"arguments\\\": {\\\"x\\\": 1}}]"),
+                  "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+    free(source);
+}
