@@ -57,4 +57,20 @@ def test_a_turn_finds_what_was_computed_ahead():
     assert text == got["off"][2]
 
 
+def test_tools_before_the_last_question_are_computed_ahead():
+    """Mistral's template moves the tools behind the new question: without prewarming nothing after the first one is found."""
+    tools = [{"type": "function", "function": {"name": f"f{i}", "description": "does things with words " * 8, "parameters": {"type": "object", "properties": {}}}}
+             for i in range(8)]
+    messages = [{"role": "user", "content": "How many are there?"}]
+    with Weftd("--chat-template", DATA / "templates" / "Mistral-Small-3.2-24B-Instruct-2506.jinja", "--page-tokens", "16") as d:
+        choice, _ = chat(d, messages, tools=tools, temperature=1, seed=7, min_tokens=3, stop_token_ids=list(range(30, 150)))
+        assert choice["finish_reason"] == "stop", choice
+        n = wait_for(d, "weft_prewarm_tokens_total", 200)
+        while n < (n := wait_for(d, "weft_prewarm_tokens_total", n + 1, 2)):
+            pass
+        messages += [{"role": "assistant", "content": choice["message"]["content"]}, {"role": "user", "content": "And now?"}]
+        _, usage = chat(d, messages, tools=tools, max_tokens=4)
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"] - 64, usage
+
+
 main(globals())
