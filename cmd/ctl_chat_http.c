@@ -18,6 +18,7 @@ struct chat_server {
     CURL *curl;
     char *url, *unix_path;
     struct curl_slist *headers;
+    bool has_key;
     char why[CURL_ERROR_SIZE];
 };
 
@@ -49,6 +50,7 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
         return -ENOMEM;
     }
     int r = add_header(s, "Content-Type: application/json");
+    s->has_key = key != NULL;
     if (r == 0 && key) {
         r = add_header(s, auth);
         explicit_bzero(auth, strlen(auth));
@@ -171,7 +173,9 @@ static int refused(struct transfer *t, long status, struct err *err) {
         ctl_message(yyjson_obj_get(yyjson_doc_get_root(doc), "error"), "message");
 
     yyjson_doc_free(doc);
-    if (status == 401)
+    if (status == 401 && t->server->has_key)
+        err_set(err, 0, NULL, "%s does not accept the given API key: %s", t->server->url, why.s);
+    else if (status == 401)
         err_set(err, 0, NULL, "%s requires an API key: set WEFT_API_KEY or give --key-file FILE",
                 t->server->url);
     else

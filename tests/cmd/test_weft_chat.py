@@ -113,12 +113,15 @@ def test_the_key_comes_from_a_file_or_the_environment():
     with open(path, "w") as file:
         file.write("sk-file\n")
     answer = [chunk(content="a"), "[DONE]"]
-    with Server(answer, answer, answer, (401, {"error": {"message": "no"}})) as s:
+    no = (401, {"error": {"message": "The API key is wrong."}})
+    with Server(answer, answer, answer, no, no) as s:
         assert chat("--url", s.url, "--key-file", path, "a").returncode == 0
         assert chat("--url", s.url, "a", env={"WEFT_API_KEY": "sk-env"}).returncode == 0
         assert chat("a", env={"WEFT_URL": s.url}).returncode == 0
         r = chat("--url", s.url, "a")
-    assert [h.get("Authorization") for h in s.headers] == ["Bearer sk-file", "Bearer sk-env", None, None]
+        wrong = chat("--url", s.url, "a", env={"WEFT_API_KEY": "sk-env"})
+    assert [h.get("Authorization") for h in s.headers] == ["Bearer sk-file", "Bearer sk-env", None, None, "Bearer sk-env"]
+    assert wrong.returncode == 77 and "does not accept the given API key: The API key is wrong." in wrong.stderr, wrong
     assert r.returncode == 77 and "WEFT_API_KEY" in r.stderr, r
 
 
