@@ -311,7 +311,7 @@ static int start(const struct launch_client *c, const struct target *t, char **m
                     errno == ENOENT ? ": it is not installed" : "");
 }
 
-/* Refuses to change @path, and prints the lines to add as they are: cli_fail() escapes line ends. */
+/* Refuses to change @path, and prints the lines to add as lines: cli_fail() escapes line ends. */
 static int by_hand(const char *path, const char *why, const char *text) {
     cli_fail("%s: %s; add this by hand:", path, why);
     fprintf(stderr, "%s%s", text, text[strlen(text) - 1] == '\n' ? "" : "\n");
