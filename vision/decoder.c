@@ -167,7 +167,7 @@ int decoder_read_answer(int socket, const struct picture_fit *fit, struct pictur
         a.message[sizeof(a.message) - 1] = 0;
         for (char *c = a.message; *c; c++)
             *c = *c < 0x20 || *c > 0x7E ? '?' : *c;
-        err_set(err, 0, NULL, "%s", a.message);
+        err_set(err, 0, NULL, "%s", a.message[0] ? a.message : "The picture cannot be decoded.");
         return a.result == -ENOMEM ? -ENOMEM : -EINVAL;
     }
     TRY(picture_check(a.width, a.height, PICTURE_MEGAPIXELS_MAX, err));

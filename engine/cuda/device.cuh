@@ -547,6 +547,7 @@ DEVICE float warp_max(float v) {
     return v;
 }
 
+/* Returns the larger of @x and @y. */
 DEVICE uint64_t larger(uint64_t x, uint64_t y) {
     return y > x ? y : x;
 }

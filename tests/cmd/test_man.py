@@ -50,7 +50,7 @@ def test_what_cannot_be_written_is_an_error():
                  ("weft-gguf", "info", model), ("weft-gguf", "info", "--json", model), ("weft-bench", "engine", "--help")):
         with open("/dev/full", "w") as full:
             done = subprocess.run([program(args[0]), *args[1:]], stdout=full, stderr=subprocess.PIPE, text=True)
-        assert (done.returncode, done.stderr) == (1, f"{args[0]}: writing the output failed: No space left on device\n"), (args, done)
+        assert done.returncode == 1 and done.stderr.startswith(f"{args[0]}: writing the output failed: "), (args, done)
 
 
 def test_exit_codes_are_those_of_the_help():

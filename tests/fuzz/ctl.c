@@ -23,13 +23,25 @@ static struct {
     struct chat_server *chat;
 } f;
 
-/* Sends the answer before it reads the request, and waits until the client closes: an end with
- * bytes that were not read would be an error of the socket. */
-static void *serve(void *ctx) {
+/* Reads what the client of the last connection has sent, for an end with bytes that were not read
+ * would be an error of the socket, and ends it. */
+static void end(int fd) {
     uint8_t request[4096];
-    int fd;
+
+    while (recv(fd, request, sizeof(request), MSG_DONTWAIT) > 0)
+        ;
+    close(fd);
+}
+
+/* Sends the answer before the request is read. A client may keep a connection that has ended, so it
+ * is closed when the next one comes. */
+static void *serve(void *ctx) {
+    int last = -1, fd;
 
     while ((fd = accept(f.listener, NULL, NULL)) >= 0) {
+        if (last >= 0)
+            end(last);
+        last = fd;
         for (size_t at = 0; at < f.len;) {
             ssize_t n = send(fd, f.data + at, f.len - at, MSG_NOSIGNAL);
 
@@ -38,9 +50,6 @@ static void *serve(void *ctx) {
             at += (size_t)n;
         }
         shutdown(fd, SHUT_WR);
-        while (read(fd, request, sizeof(request)) > 0)
-            ;
-        close(fd);
     }
     return ctx;
 }

@@ -53,6 +53,7 @@ bool fuzz_seed(size_t i, struct buf *out) {
     static const struct decoder_answer answers[] = {
         {.width = 4, .height = 3, .free_bytes = 7},
         {.result = -EINVAL, .message = "not a picture\n\x1b[31m"},
+        {.result = -EINVAL},
         {.width = 0, .height = 1},
         {.width = UINT32_MAX, .height = UINT32_MAX},
     };

@@ -160,6 +160,7 @@ template <class ENDS> struct WideWalk {
     }
 };
 
+/* Walks over the tiles of @m, in whichever format it is. */
 template <class ENDS>
 DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &ends) {
     walk_of(m.format, WideWalk<ENDS>{supply, m, ends});

@@ -18,6 +18,7 @@ DEVICE uint32_t channels_of(const struct mamba_args &a) {
     return a.n_head * a.dim + 2 * a.n_group * a.n_state;
 }
 
+/* Returns value @c of those of row @row. */
 DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c) {
     return a.in[0][row * channels_of(a) + c];
 }
