@@ -175,19 +175,20 @@ static void add_scaled(struct maker *m, const char *name, const uint64_t ne[3], 
 
 static void put_matrices(struct maker *m, const char *name, const uint64_t ne[3], uint32_t n_dims,
                          float rms) {
-    const struct tensor_format *f = tensor_format((uint32_t)m->t->type);
+    enum tensor_type type = m->t->up && strstr(name, "ffn_up.") ? m->t->up : m->t->type;
+    const struct tensor_format *f = tensor_format((uint32_t)type);
     size_t n = ne[0] * ne[1] * ne[2];
     uint8_t *data = malloc(n / f->block * f->block_bytes);
 
     if (!data)
         abort();
-    fill(m->t->type, rms, &m->rng, n, data);
+    fill(type, rms, &m->rng, n, data);
     if (left_out(m, name))
         ;
-    else if (m->t->type == TENSOR_NVFP4)
+    else if (type == TENSOR_NVFP4)
         add_scaled(m, name, ne, n_dims, data);
     else
-        gw_tensor(m->w, name, (uint32_t)m->t->type, n_dims, ne, data);
+        gw_tensor(m->w, name, (uint32_t)type, n_dims, ne, data);
     free(data);
 }
 

@@ -22,6 +22,7 @@
 struct tiny_model {                                    /* 0: the default in brackets */
     const char *arch;                                  /* "llama" */
     enum tensor_type type;                             /* of the matrices; F32 is 0 */
+    enum tensor_type up;                               /* of the ups of dense FFNs; F32: type */
     uint32_t n_layer, n_embd, n_ff, n_vocab;           /* 2, 256, 256, 300 */
     uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
     uint32_t n_expert, n_expert_used; /* 0: a dense FFN; of architectures that have none: 7, 3 */

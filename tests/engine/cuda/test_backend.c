@@ -122,15 +122,20 @@ static double distance(const struct rows *a, const struct rows *b, uint32_t n) {
     return worst;
 }
 
-static double judge(const struct subject *s) {
+/* Returns the distance of the logits of @backend from those of the reference. */
+static double judge_backend(const struct subject *s, const char *backend) {
     struct rows expect = {0}, got = {0};
 
     run_subject(s, "reference", &expect);
-    run_subject(s, "cuda", &got);
+    run_subject(s, backend, &got);
     double d = distance(&got, &expect, s->n_prompt + s->n_max - 1);
     free_rows(&expect);
     free_rows(&got);
     return d;
+}
+
+static double judge(const struct subject *s) {
+    return judge_backend(s, "cuda");
 }
 
 /* Under a sanitizer one case of each kind: the kernels are slow there, and the others are as good
@@ -171,6 +176,29 @@ Test(cuda, every_architecture_is_near_the_reference) {
          * few of a q4_0 page, 1/8 away. */
         cr_expect(d < cases[i].limit, "%s, kv %s and %s: %g", s.model.arch,
                   kv_types[cases[i].kv.k].name, kv_types[cases[i].kv.v].name, d);
+    }
+}
+
+/* A launch that computes a gate and its up together may not read one in the other's format. */
+Test(cuda, an_up_may_have_another_format_than_its_gate) {
+    static const enum tensor_type formats[][2] = {
+        {TENSOR_Q4_K, TENSOR_Q6_K}, {TENSOR_Q8_0, TENSOR_Q4_0}, {TENSOR_F16, TENSOR_Q5_K}};
+    static const char *const backends[] = {"cpu", "cuda"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(formats) * 2; i++) {
+        struct subject s = {.model = {.arch = "qwen3",
+                                      .type = formats[i / 2][0],
+                                      .up = formats[i / 2][1],
+                                      .n_layer = 1,
+                                      .seed = i / 2},
+                            .n_prompt = 40,
+                            .n_max = 3,
+                            .chunk = 23,
+                            .page_tokens = 32};
+        double d = judge_backend(&s, backends[i % 2]);
+
+        cr_expect(d < 2e-2, "%s, gates in %s: %g", backends[i % 2],
+                  tensor_format((uint32_t)s.model.type)->name, d);
     }
 }
 
