@@ -292,7 +292,8 @@ PARSER(parse_suffix) {
     if (m->fim.prefix < 0)
         return err_set_code(
             err, 400, "unsupported_parameter", f->name,
-            "This model has no fill-in-the-middle tokens. Send the request without suffix.");
+            "This model has no fill-in-the-middle tokens, so it cannot write what is missing "
+            "before a suffix. Choose a model that has them, or send the request without a suffix.");
     return field_value(r, m, f, v, err);
 }
 

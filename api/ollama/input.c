@@ -51,8 +51,12 @@ bool ollama_is_served(const struct gen_env *env, const char *name) {
 }
 
 static int take_model(struct input *in, yyjson_val *body) {
-    const char *name = json_cstr(given(body, "model"));
+    yyjson_val *model = given(body, "model");
+    const char *name = json_cstr(model);
 
+    if (!model)
+        return err_set_code(in->err, 400, "invalid_value", "model",
+                            "model is required; GET /api/tags lists the names");
     if (!name)
         return refuse(in, "model", "a string without NUL");
     if (!ollama_is_served(in->m->env, name) && !models_is_answered(in->m->env, name, strlen(name)))

@@ -281,7 +281,8 @@ Test(ollama, errors_are_a_string) {
         int status;
     } table[] = {
         {OCHAT, "{\"model\":\"x\",\"messages\":[]}", "model 'x' not found", 404},
-        {OCHAT, "{\"messages\":[]}", "model must be a string without NUL", 400},
+        {OCHAT, "{\"messages\":[]}", "model is required; GET /api/tags lists the names", 400},
+        {OCHAT, "{\"model\":7,\"messages\":[]}", "model must be a string without NUL", 400},
         {OCHAT, "{" ME ",\"messages\":[1]}", "messages must be an array of objects", 400},
         {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"b\"]}]}",
          "messages[0].images[0]: is not supported: this model reads only text.", 400},
@@ -294,7 +295,9 @@ Test(ollama, errors_are_a_string) {
         {OGEN, "{" ME ",\"prompt\":\"a\",\"template\":\"b\"}", "template is not supported here",
          400},
         {OGEN, "{" ME ",\"prompt\":\"a\",\"suffix\":\"b\"}",
-         "This model has no fill-in-the-middle tokens. Send the request without suffix.", 400},
+         "This model has no fill-in-the-middle tokens, so it cannot write what is missing before a "
+         "suffix. Choose a model that has them, or send the request without a suffix.",
+         400},
         {"/api/show", "{\"model\":\"x\"}", "model 'x' not found", 404},
         {"/api/pull", "{\"model\":\"x\"}",
          "models cannot be changed by this client: allow-pull does not name it", 403},
