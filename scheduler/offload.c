@@ -162,7 +162,7 @@ static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation 
 }
 
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                  uint32_t n_tokens) {
+                  uint32_t n_tokens, bool returns) {
     n_tokens -= n_tokens % p->view->page_tokens;
     if (!p->host || n_tokens == 0)
         return;
@@ -172,8 +172,8 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
     if (p->n_jobs == OFFLOAD_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
         end_job(p, 0);
-    p->job[p->n_jobs++] =
-        (struct offload_job){.share = *share, .tokens = copy, .n_tokens = n_tokens};
+    p->job[p->n_jobs++] = (struct offload_job){
+        .share = *share, .tokens = copy, .n_tokens = n_tokens, .returns = returns};
 }
 
 /* Saves the first @n pages of @seq that host memory lacks. Returns false if that is no gain. */
@@ -228,7 +228,7 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
 /* Ends @j and gives its pages in host memory to the disk, unless its session is unlikely to
  * return. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
-    if (!p->disk || !j->saved || kv_seq_committed(j->saved) == 0)
+    if (!p->disk || !j->saved || !j->returns || kv_seq_committed(j->saved) == 0)
         return;
     /* Step @step, if any, copies the last pages. */
     disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));

@@ -21,6 +21,7 @@ struct offload_job {
     struct kv_seq *saved; /* sequence in the host's pager */
     int32_t *tokens;
     uint32_t n_tokens;
+    bool returns; /* the session returns, so the disk gets the pages too */
 };
 
 struct disk;
@@ -48,10 +49,11 @@ int offload_init(struct offload *p, const struct sched_view *view, const struct 
                  uint32_t n_host_pages);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
 
-/* Queues the pages of @tokens[0, n_tokens) to be saved when there is time, on the disk too. Without
- * memory nothing is saved. */
+/* Queues the pages of @tokens[0, n_tokens) to be saved when there is time. @returns: the session is
+ * expected to return, so they are saved on the disk as well. If memory is short, nothing is
+ * saved. */
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                  uint32_t n_tokens);
+                  uint32_t n_tokens, bool returns);
 /* Saves the pages of @seq, which is about to lose them, if copying them back is faster than
  * computing them. */
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,

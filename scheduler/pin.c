@@ -103,9 +103,7 @@ static bool others_come_back(const struct pins *t, uint16_t tenant) {
            t->of_tenant[tenant].n_returned >= PIN_RETURNS_MIN * t->of_tenant[tenant].n_ended;
 }
 
-/* Returns whether @session is likely to send another turn: by its own last turns, or while these
- * are few by those of other sessions of the tenant. */
-static bool returns(const struct pins *t, uint64_t session, uint16_t tenant) {
+bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant) {
     const struct pauses *p = known_pauses(t, session);
     const struct pause *all = p ? &p->after[PAUSE_AFTER_ANY] : NULL;
 
@@ -139,7 +137,7 @@ static bool has_room(const struct pins *t, const struct request *r) {
 
 static bool is_worth_pinning(const struct pins *t, const struct request *r) {
     return kv_seq_committed(r->seq) >= t->view->page_tokens && !t->view->no_sharing &&
-           returns(t, r->session, r->tenant);
+           pin_returns(t, r->session, r->tenant);
 }
 
 /* Returns the next pin to be dropped, with @spare only a spare one; NULL: none. */

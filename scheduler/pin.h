@@ -51,6 +51,9 @@ void pin_turn(struct pins *t, struct request *r, int64_t now);
 /* Notes the kind of end that the front reports for a turn; the pause that follows is expected to be
  * as long as earlier pauses after such ends. */
 void pin_turn_end(struct pins *t, const struct turn_end *m);
+/* Returns whether @session is likely to send another turn, judged by its own last turns or, while
+ * these are few, by the turns of the tenant's other sessions. */
+bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Returns whether the turn after @turn is still expected and its pages are wanted. */
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn);
 /* Pins the sequence of prewarm @r, which has computed the beginning of the expected turn, in place

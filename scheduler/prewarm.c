@@ -90,7 +90,8 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
         uint32_t n_tokens = kv_seq_committed(r->seq);
 
         pin_prewarmed(p->view->pins, r);
-        offload_save(p->view->offload, &r->share, request_keys(r), n_tokens);
+        offload_save(p->view->offload, &r->share, request_keys(r), n_tokens,
+                     pin_returns(p->view->pins, r->session, r->tenant));
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);

@@ -333,7 +333,8 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     if (well)
         pin_turn(&s->pins, r, clock_now(s->clock));
-    offload_save(&s->offload, &r->share, request_keys(r), n_pages);
+    offload_save(&s->offload, &r->share, request_keys(r), n_pages,
+                 pin_returns(&s->pins, r->session, r->tenant));
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);

@@ -195,7 +195,8 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
     if (!sched_uses_disk(s))
         return;
     LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
-        offload_save(&s->offload, &r->share, request_keys(r), kv_seq_committed(r->seq));
+        offload_save(&s->offload, &r->share, request_keys(r), kv_seq_committed(r->seq),
+                     pin_returns(&s->pins, r->session, r->tenant));
     }
 }
 

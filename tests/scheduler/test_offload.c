@@ -57,7 +57,7 @@ static void end_turn(int32_t first, uint32_t n) {
     int32_t tokens[PAGES * T];
 
     kv_seq_free(compute(first, n, tokens));
-    offload_save(&offload, &share, tokens, n * T);
+    offload_save(&offload, &share, tokens, n * T, true);
 }
 
 static void take(void) {
