@@ -258,7 +258,7 @@ def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
 
 
 def test_drain_limit_ends_streams_with_an_error():
-    with Weftd("--max-context", "100000", "--drain-timeout-ms", "300") as d:
+    with Weftd("--max-context", "100000", "--kv-memory", "256M", "--drain-timeout-ms", "300") as d:
         events = start_long(d, max_tokens=90000)
         start = time.monotonic()
         d.process.send_signal(signal.SIGTERM)
@@ -275,7 +275,7 @@ def test_drain_limit_ends_streams_with_an_error():
 
 
 def test_second_sigterm_stops_at_once():
-    with Weftd("--max-context", "100000") as d:
+    with Weftd("--max-context", "100000", "--kv-memory", "256M") as d:
         events = start_long(d, max_tokens=90000)
         d.process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
@@ -447,7 +447,7 @@ def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
         conf = pathlib.Path(folder, "weft.conf")
         os.mkfifo(conf)
         r = run_weftd("--check-config", "--model", tiny_model(), "--chat-template", str(conf))
-        assert r.returncode == 78 and "chat-template: " in r.stderr, r
+        assert r.returncode == 75 and "chat-template: " in r.stderr, r  # a writer may come later
         writer = threading.Thread(target=conf.write_text, args=("[log]\nlog-level = info\n",))
         writer.start()
         with Weftd("--config", conf, "--kv-memory", "64M") as d:
@@ -463,7 +463,7 @@ def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
 
 
 def test_admin_socket_answers_lists_cancels_and_drains():
-    with Weftd("--max-context", "100000") as d:
+    with Weftd("--max-context", "100000", "--kv-memory", "256M") as d:
         assert os.stat(d.admin).st_mode & 0o777 == 0o660
         stats = d.stats()
         assert stats["health"] == "serving" and stats["worker"]["state"] == "serving", stats
@@ -540,7 +540,7 @@ def test_the_workers_log_has_the_format_and_the_level_of_the_fronts():
     with Weftd("--log-format", "json") as d:
         events = [json.loads(line)["event"] for line in d.log.splitlines()]
         assert "memory" in events, events
-    with Weftd("--log-level", "warn") as d:
+    with Weftd("--log-level", "warn", "--kv-memory", "256M") as d:  # less is a warning of its own
         assert d.log.splitlines() == [f"ready {d.url()}"], d.log
 
 

@@ -39,7 +39,6 @@ REPAIRED = [
     ("start", "front", "open64", "kvdisk_open", "EMFILE"),
     ("start", "front", "fgets", "read_keys", "EIO"),
     ("start", "front", "open64", "files_open", "EMFILE"),
-    ("start", "front", "open64", "read_text_file", "EMFILE"),
     ("start", "front", "open64", "read_key", "EMFILE"),
     ("start", "front", "malloc", "use_certificates", "ENOMEM"),
     ("start", "front", "malloc", "use_key", "ENOMEM"),
