@@ -68,7 +68,7 @@ LIMITS = {
     "glu": 64,
     "gather": 64,
     "pack_shares": 64,
-    "residual_shares": 80,
+    "residual_shares": 96,
     "pack": 64,
     "pack_gated": 88,  # 512 threads, beside a block of matvec
     "embed": 80,
@@ -129,9 +129,17 @@ SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 4, 12) for arch in ("sm_86", "sm_89")}
+SPILLS |= {("attend_condensed", "sm_80"): (8, 4, 4)}
+SPILLS |= {("attend_condensed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
+# nvcc gives these kernels more registers on this family than 1024 threads of a multiprocessor have.
+for of_120 in ("sm_120", "sm_121"):
+    SPILLS |= {("pack", of_120): (24, 16, 16), ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),
+               ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
 LIMITS_OF = {("matvec", arch): 128 for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 LIMITS_OF |= {("pack_gated", arch): 96 for arch in ("sm_86", "sm_89")}  # nothing is launched early there
+# Too many for a block beside one of matvec; what that costs has not been measured on these families.
+LIMITS_OF |= {("pack_gated", arch): 106 for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
