@@ -161,7 +161,7 @@ Test(service, what_cannot_be_used_is_refused) {
     inherit("", fds, 0, &g);
     cr_expect_eq(g.r, -EINVAL);
     cr_expect_str_eq(g.err.message,
-                     "LISTEN_FDS and LISTEN_FDNAMES tell of no descriptors: Invalid argument");
+                     "LISTEN_FDS and LISTEN_FDNAMES are not valid: Invalid argument");
     cr_expect_eq(g.err.status, 0);
     for (int i = 0; i <= SERVICE_FDS_MAX; i++)
         fds[i] = s[0];

@@ -17,7 +17,9 @@
 static struct {
     char path[100];
     int listener;
-    const uint8_t *data; /* of the next connection */
+    uint8_t data
+        [1
+         << 16]; /* of the next connection; a copy, for a client may give up before the thread has sent it */
     size_t len;
     struct ctl *ctl;
     struct chat_server *chat;
@@ -175,13 +177,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     yyjson_doc *doc = NULL;
     struct err err = {0};
 
-    if (!end || len > 1 << 16)
+    if (!end || len > sizeof(f.data))
         return -1;
     CLEANUP(freep) char *line = fuzz_text(data, (size_t)(end - data));
     sscanf(line, "%15s %5u", name, &columns);
     start();
-    f.data = end + 1;
-    f.len = len - (size_t)(f.data - data);
+    f.len = (size_t)(data + len - end - 1);
+    memcpy(f.data, end + 1, f.len);
     for (size_t i = 0; i < ARRAY_SIZE(asks); i++)
         if (strcmp(name, asks[i].name) == 0)
             return ask(i, columns ? columns : SIZE_MAX), 0;
