@@ -17,9 +17,9 @@
 static struct {
     char path[100];
     int listener;
-    uint8_t data
-        [1
-         << 16]; /* of the next connection; a copy, for a client may give up before the thread has sent it */
+    /* Bytes of the next connection: a copy, because a client may give up before the thread has sent
+     * them. */
+    uint8_t data[1 << 16];
     size_t len;
     struct ctl *ctl;
     struct chat_server *chat;
