@@ -46,7 +46,7 @@ static void feed_body(const char *head, bool chunked, size_t n, size_t max, size
     http_deinit(&h);
 }
 
-/* So that no step of its growth copies all of it on the loop. */
+/* Growth of a body must not copy all of it in one step on the loop. */
 Test(http_body, a_large_body_gets_its_room_at_once) {
     size_t cap;
 

@@ -310,8 +310,8 @@ Test(tls, a_key_that_others_may_read_is_refused) {
     close_pair(&p);
 }
 
-/* What may pass later must not look like a wrong configuration, after which systemd does not try
- * again. */
+/* Shortages that may pass are told apart from a wrong configuration, after which systemd does not
+ * try again. */
 Test(tls, a_shortage_is_told_apart_from_a_bad_file) {
     struct rlimit files, none;
     struct tls_config config = {0};

@@ -97,8 +97,8 @@ static int open_with(const char *model, const char *template, struct err *err) {
     return r;
 }
 
-/* What may pass later must not look like a wrong configuration, after which systemd does not try
- * again. */
+/* Shortages that may pass are told apart from a wrong configuration, after which systemd does not
+ * try again. */
 Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
     struct rlimit files, few;
     char path[256], template[] = "/tmp/weft-test-template-XXXXXX";

@@ -1,4 +1,4 @@
-/* What a process of the daemon does at its beginning, and the lines of its audit log. */
+/* Start of a process of the daemon: flags, cores, threads. Lines of the audit log. */
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* What weftctl reads from a socket that it does not know: a thread sends the bytes of the input, as
- * an admin socket or a server would, and weftctl's clients read them and show what they say. The
+/* Answers that weftctl reads from an unknown socket: a thread sends the bytes of the input, as an
+ * admin socket or a server would, and weftctl's clients read them and print their content. The
  * first line names what is asked for, and the columns of the terminal. */
 
 #include <pthread.h>
@@ -78,7 +78,7 @@ static void start(void) {
     FUZZ_ASSERT(chat_server_new(&f.chat, "http://localhost", f.path, NULL) == 0);
 }
 
-/* Nothing steers the terminal: what a stranger has written is escaped. */
+/* Checks that strangers' text is escaped, so that it cannot control the terminal. */
 static void check_shown(const struct buf *shown) {
     CLEANUP(freep) char *text = fuzz_text(shown->data ? shown->data : "", shown->len);
 
@@ -122,7 +122,7 @@ static void ask(size_t i, size_t columns) {
     check_shown(&out);
 }
 
-/* As `stats --watch`. */
+/* State of `stats --watch`: the line before and the number of lines. */
 struct watch {
     yyjson_doc *before;
     uint64_t n;

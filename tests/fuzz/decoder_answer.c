@@ -1,5 +1,5 @@
-/* What a decoder of pictures answers, which may be in the hands of the picture that it reads: the
- * bytes come through a socket. The first byte says whether the pixels are fitted to a model. */
+/* Answers of the picture decoder's process, which a malicious picture may have taken over. The
+ * bytes come through a socket; the first one says whether the pixels are fitted to a model. */
 
 #include <errno.h>
 #include <string.h>

@@ -74,7 +74,7 @@ Test(grammar_refusals, of_schemas) {
     refuse_all(table, ARRAY_SIZE(table));
 }
 
-/* What is refused for its size. */
+/* Schemas that are refused for their size. */
 Test(grammar_refusals, of_large_schemas) {
     static char source[80000], digits[2000];
     size_t n = (size_t)sprintf(source, "{\"prefixItems\":[");

@@ -151,7 +151,7 @@ Test(grammar_schema_combined, contains_several_times) {
         "{\"items\": {\"type\": \"integer\"}, \"contains\": {\"enum\": [1, 5]}, \"allOf\": "
         "[{\"contains\": {\"enum\": [5, 7]}}, {\"contains\": {\"minimum\": 7}}]}");
 
-    /* All arrays of up to five of 1, 5, 7, 9. */
+    /* Tries every array of up to five of the numbers 1, 5, 7 and 9. */
     for (uint32_t len = 0; len <= 5; len++) {
         for (uint32_t k = 0; k < 1u << 2 * len; k++) {
             bool low = false, middle = false, high = false;
@@ -174,7 +174,7 @@ Test(grammar_schema_combined, contains_several_times) {
             "unsupported", "#/allOf/0/contains: two contains are not supported together");
 }
 
-/* All arrays of up to four of 1, 5, 7, 9, with the first two by position. */
+/* Tries every array of up to four of 1, 5, 7 and 9, the first two by position. */
 Test(grammar_schema_combined, contains_beside_positions) {
     static const struct {
         const char *more;
@@ -219,7 +219,7 @@ Test(grammar_schema_combined, contains_beside_positions) {
             "#/contains: is not supported together with schemas by position and");
 }
 
-/* What is no object or array of a list differs from each of them in some part. */
+/* Values that equal no listed object or array differ from each of them in some part. */
 Test(grammar_schema_combined, contraries_of_constants) {
     SCHEMA("{\"type\": \"object\", \"not\": {\"enum\": [{\"a\": 1}, {}, 7]}}",
            YES("{\"a\": 2}", "{\"b\": 1}", "{\"b\": 1, \"a\": 1}"), YES("{}", "{\"a\": 1}"));
@@ -243,7 +243,7 @@ Test(grammar_schema_combined, contraries_that_are_equal) {
            YES("{\"a\": 1}"), YES("{}", "{\"b\": 1}", "{\"a\": 1, \"b\": 1}"));
 }
 
-/* What is surely not of a format: formats here are narrower than their standards. */
+/* Texts that a negated format admits: formats here are narrower than their standards. */
 Test(grammar_schema_combined, contraries_of_formats) {
     SCHEMA("{\"type\": \"string\", \"not\": {\"format\": \"ipv4\"}}", YES("\"a.b\"", "\"1.2 \""),
            YES("\"1.2.3.4\"", "\"0.0.0.0\"", "\"\""));
