@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -400,13 +401,13 @@ int model_list_read(struct model_list *out, const struct model_dirs *d) {
  * NULL: the variable is not set, or no memory, which *r then says. */
 static char *from_env(const char *var, const char *below, int *r) {
     const char *value = getenv(var);
-    bool list = strcmp(var, "STATE_DIRECTORY") == 0;
-    size_t len = !value ? 0 : list ? strcspn(value, ":") : strlen(value);
-    char *out = NULL;
+    char folder[PATH_MAX], *out = NULL;
 
-    if (len == 0)
+    if (strcmp(var, "STATE_DIRECTORY") == 0)
+        value = files_state_folder(folder, sizeof(folder)) ? folder : NULL;
+    if (!value || !*value)
         return NULL;
-    if (asprintf(&out, "%.*s%s", (int)len, value, below) < 0) {
+    if (asprintf(&out, "%s%s", value, below) < 0) {
         *r = -ENOMEM;
         return NULL;
     }

@@ -25,16 +25,10 @@ static double rate(const struct engine_fit *e, const struct machine *m, uint64_t
 /* Sizes the draft model as weftd opens it beside a model of the options @o. 0 or -errno. */
 static int fit_drafter(struct model_fit *out, const struct engine_opts *o,
                        const struct gguf *file) {
-    struct engine_opts draft = *o;
+    struct engine_opts draft = engine_draft_opts(o, 0);
     struct engine_fit e;
 
     draft.file = file;
-    draft.projector = NULL;
-    draft.kv_bytes = o->memory / 16;
-    draft.memory = 0;
-    draft.device_share = 1.0 / 16;
-    draft.max_context = draft.host_experts = draft.device_layers = 0;
-    draft.fetches_experts = draft.windows = draft.drafts = false;
     int r = engine_fit(&e, &draft, &out->why);
     if (r == 0)
         out->draft_bytes = e.weight_bytes + e.buffer_bytes + e.kv_bytes;

@@ -30,6 +30,10 @@ int engine_check(const struct gguf *file, struct engine_kind *out, struct err *e
 /* Returns true if @file holds only a block of multi-token prediction, or is the assistant or
  * the block drafter of another model (arch/assistant.h, arch/dflash.h). */
 bool engine_is_block(const struct gguf *file);
+/* Returns the options of a draft model beside the model of @model. Its keys and values get
+ * @kv_bytes bytes; 0: a quarter of the model's, or on a device a sixteenth of the free memory. The
+ * caller sets the file. */
+struct engine_opts engine_draft_opts(const struct engine_opts *model, uint64_t kv_bytes);
 /* Memory that opening a model takes, and bytes that a token reads; found without loading. */
 struct engine_fit {
     const char *arch, *backend;

@@ -34,9 +34,8 @@
 #define FLUSH_NS INT64_C(2000000000)
 #define LEAVE_NS INT64_C(5000000000)
 #define WARM_UP_TOKENS 8u
-#define CPU_NICE 5 /* nice value of threads that compute; compiling threads have a higher one */
-#define DRAFT_SHARE 16u /* part of a device's free memory for the draft model's keys and values */
-#define MAX_BYPASS 8u   /* times that a waiting request may be overtaken */
+#define CPU_NICE 5    /* nice value of threads that compute; compiling threads have a higher one */
+#define MAX_BYPASS 8u /* times that a waiting request may be overtaken */
 /* Host memory for the disk tier when none was configured, at most as much as the KV cache: pages
  * pass through it on their way to the disk. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
@@ -225,22 +224,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
 }
 
 struct engine_opts worker_draft_opts(const struct config *c) {
-    struct engine_opts o = c->engine;
-    uint64_t of_model = o.kv_bytes ? o.kv_bytes : o.memory / 4;
-
-    o.n_pages = o.max_context = 0;
-    o.host_kv_bytes = 0;
-    o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
-    o.memory = 0;
-    o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
-    o.host_experts = o.device_layers = 0;
-    o.n_devices = 1;
-    o.experts_fd = 0;
-    o.digest = o.windows = o.drafts = false;
-    o.block = NULL;
-    o.projector = NULL;
-    o.keep_fd = 0;
-    return o;
+    return engine_draft_opts(&c->engine, c->draft_kv_bytes);
 }
 
 /* Opens the model, with its block in a separate file if there is one, and its draft model, which is

@@ -396,3 +396,20 @@ Test(engine_fit, half_of_the_layers_with_a_window_take_half_of_the_memory) {
     w.max_seqs = 64;
     cr_expect_lt(chosen(&w, 131072 / 32), all * 61 / 100);
 }
+
+/* A draft model has a quarter of the model's KV memory, on a device a sixteenth of what is free. */
+Test(engine_fit, a_draft_model_takes_its_part) {
+    struct engine_opts model = {.memory = 1600, .device_share = 1, .n_pages = 7, .drafts = true};
+    struct engine_opts draft = engine_draft_opts(&model, 0);
+
+    cr_expect_eq(draft.kv_bytes, 100);
+    cr_expect_eq(draft.memory, 0);
+    cr_expect_eq(draft.device_share, 16);
+    cr_expect_eq(draft.n_pages, 0);
+    cr_expect(!draft.drafts);
+    model.kv_bytes = 1000;
+    cr_expect_eq(engine_draft_opts(&model, 0).kv_bytes, 250);
+    draft = engine_draft_opts(&model, 77);
+    cr_expect_eq(draft.kv_bytes, 77);
+    cr_expect_eq(draft.device_share, 0);
+}
