@@ -135,12 +135,26 @@ static uint64_t host_memory(void) {
 
 #define LARGE (1u << 20)
 
+#define KEPT 16u
+
+/* Freed large blocks, for the next one of the same size: tests that let each call fail open the
+ * backend hundreds of times, which otherwise took most of its time in mmap(). */
+static struct block *kept[KEPT];
+static uint32_t n_kept;
+
 /* Large ones take no memory before they are written, whatever malloc() does. */
 static struct block *block_new(size_t n) {
     size_t all = (sizeof(struct block) + n + 63) / 64 * 64;
 
     if (n < LARGE)
         return aligned_alloc(64, all);
+    for (uint32_t i = 0; i < n_kept; i++)
+        if (kept[i]->n == n) {
+            struct block *b = kept[i];
+
+            kept[i] = kept[--n_kept];
+            return b;
+        }
     void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
@@ -148,6 +162,8 @@ static struct block *block_new(size_t n) {
 static void block_free(struct block *b) {
     if (b->n < LARGE)
         free(b);
+    else if (n_kept < KEPT)
+        kept[n_kept++] = b;
     else
         munmap(b, (sizeof(*b) + b->n + 63) / 64 * 64);
 }

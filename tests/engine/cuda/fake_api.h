@@ -42,7 +42,7 @@ struct fake_cuda {
     bool no_graphs;     /* captures fail at their end */
     int made_for;       /* cuda_device.made_for; 0: the device's */
     bool other_wgmma;   /* its sums are rounded otherwise than mma's */
-    bool idle;          /* no kernel does anything */
+    bool idle;          /* no kernel does anything, and fills end early */
     const char *broken; /* the kernel of this name does nothing */
     const char *faulty; /* its launch fails, and every call after it */
     /* Time that a launch takes by the clock, in us; NULL: 0. */
