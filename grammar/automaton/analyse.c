@@ -1,7 +1,30 @@
 /*
- * analyse - what must hold of an automaton before it runs: every state can reach an end (the others
- * are cut off, so that a text never gets stuck), no rule calls itself before it reads; and what is
- * known of its bytes: with which a rule can begin and which can follow it.
+ * analyse - makes an automaton fit to run, and finds facts about it that the masks use.
+ *
+ * automaton_analyse() does four things, in this order:
+ *
+ * 1. Dead states are cut off (find_alive(), cut_dead()). A state is alive if some text leads from
+ *    it to the end of its rule. Example: in root = "a" | list, list = "[" list "]" no text of list
+ *    ever ends. So its states are dead, and since the call of list is cut off, a mask never allows
+ *    `[`. That is the promise of the whole module: a text that was allowed so far can always be
+ *    completed.
+ *    The search goes backwards from the accepting states with a work list. An edge into a live
+ *    state makes its source alive. A call does so if the state behind it is alive and the called
+ *    rule can end, which it can when its start is alive; hence a rule whose start comes to life
+ *    wakes the states that call it. The end of an object with members in any order is alive only
+ *    once each required member can be written (members_live()).
+ * 2. Rules that call nothing are marked as plain: their sets of configurations are single states,
+ *    which agree.c and walk_tables.c profit from.
+ * 3. Left recursion is refused (order_rules()). The machine enters the calls of a state before it
+ *    reads the next byte, so a rule that reaches itself through calls at starts alone, as in
+ *    a = b "x", b = a | "y", would be entered for ever. A depth-first search over these calls finds
+ *    such a cycle. Its postorder has callees before their callers.
+ * 4. First and follow bytes of each rule (find_bytes()), as LL(1) parsers have them: the bytes that
+ *    can begin its text, and those that can come right behind it anywhere in this grammar. First
+ *    bytes take one pass in postorder. Follow bytes start with what comes behind each call; where
+ *    a call may be the last of its rule, what follows the caller follows the callee, too, which is
+ *    spread in passes until nothing changes. A token class (classify.c) examines only tokens that
+ *    leave the rule with a follow byte: behind a JSON string few bytes can come.
  */
 
 #include "grammar/automaton/members.h"
@@ -12,13 +35,13 @@
 
 #define FOLLOW_PASSES 16
 
-/* Sources by target, and calls by rule: the states to visit again when a state turns out to be
- * alive. */
+/* The automaton with its arrows turned round: it says which states to look at again when a state
+ * turns out to be alive. */
 struct reverse {
     uint32_t *begin, *source;      /* sources of each state, by edges and by targets of calls */
-    uint32_t *call_begin, *caller; /* call sites (state, call) of rules */
+    uint32_t *call_begin, *caller; /* states that call each rule, and by which call: call_of */
     uint32_t *call_of;
-    uint32_t *work, n_work;
+    uint32_t *work, n_work; /* live states whose sources are still to be looked at */
     bool *alive;
 };
 
@@ -95,7 +118,8 @@ static bool leads_on(const struct grammar *g, const struct reverse *r, uint32_t 
     return false;
 }
 
-/* A member can be written: when it was the last that must be there, its object can end. */
+/* Records that @member of the object @rule can be written. When it was the last of the required
+ * ones, the object can end: its accepting states come alive. */
 static void member_lives(struct grammar *g, struct reverse *r, uint32_t rule, uint32_t member) {
     const struct auto_rule *o = &g->rule[rule];
 
@@ -227,7 +251,8 @@ static struct byte_set first_of(const struct grammar *g, uint32_t q) {
     return f;
 }
 
-/* Calls behind which their rule may end: what follows it follows the callee. */
+/* Calls behind which the calling rule may end, so that what follows this rule follows the callee,
+ * too. */
 struct last_calls {
     struct last_call {
         uint32_t callee, rule;
@@ -283,7 +308,8 @@ static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order)
         changed = spread_follow(g, &last);
         r = build_work(b, last.n * 2ull);
     }
-    /* Not settled: any byte may follow. That is always true, only less useful. */
+    /* If the passes did not suffice, any byte may follow: a superset is always right, it only makes
+     * token classes larger. */
     for (uint32_t i = 0; changed && i < g->n_rules; i++)
         memset(&g->rule[i].follow, 0xff, sizeof(g->rule[i].follow));
     return r;

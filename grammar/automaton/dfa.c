@@ -1,11 +1,32 @@
 /*
- * dfa - one rule's NFA made deterministic by subset construction. A state of the result is a set of
- * NFA states, of which only those are kept that have edges or end the rule. Calls are symbols
- * beside the bytes.
+ * dfa - makes the NFA of one rule deterministic by subset construction.
  *
- * The number of states can be exponential in the NFA's: max_states and the work of each set bound
- * it. Sets are found again by a hash table over their sorted members, and edges are grouped by
- * range, since a state of a schema nearly always has a few single bytes.
+ * A state of the DFA is the set of the NFA states that the bytes so far may have led to. Example:
+ * the rule "ab" | "ac" as an NFA, and its DFA:
+ *
+ *     0 --a--> 2 --b--> 1         {0} --a--> {2, 3} --b--> {1}        1 is the end, so {1} accepts
+ *     0 --a--> 3 --c--> 1                    {2, 3} --c--> {1}
+ *
+ * emit_state() makes the edges of one DFA state: it collects the edges of all its NFA states, sorts
+ * them by symbol, and for each symbol gathers the NFA states that it leads to (close_over(), which
+ * also follows empty edges). Only states that have edges of their own or end the rule stay in the
+ * set: sets that differ in states which were merely passed through are equal, so there are fewer.
+ * intern() finds a set again by a hash table over its sorted members, or makes a new DFA state,
+ * whose turn comes later: make_states() goes on until no state is left without its edges.
+ *
+ * Symbols are ranges of bytes, special tokens and calls. Ranges that overlap are cut at their ends
+ * (emit_overlapping()): [a-f] to 1 and [d-z] to 2 become [a-c] to {1}, [d-f] to {1, 2} and [g-z] to
+ * {2}. Since a state of a schema nearly always has a few single bytes, ranges are grouped first,
+ * and equal ones take a shorter way. Calls are grouped only where they are the same call: a call
+ * beside a byte with which the callee may begin stays ambiguous, and the machine then has several
+ * configurations.
+ *
+ * The start. No edge leads to the start of a plain rule, and it does not accept (automaton.h). So
+ * its set is made as a fresh state that is not in the hash table: an edge that leads to the same
+ * set gets another state. In a loop rule the start is the end as well, and is entered again.
+ *
+ * Bounds. The number of sets can be exponential in the number of NFA states, and the source may be
+ * hostile: max_states and the work of each set (build_work()) bound it.
  */
 
 #include "grammar/automaton/nfa.h"
@@ -24,7 +45,7 @@ struct sets {
     uint32_t n, cap;
     struct hash_index known;
     uint32_t *mark, *work, *found, cap_mark, stamp; /* used by the closure */
-    uint32_t *alone; /* by NFA state: that of the set of what it reaches + 1; 0: not known yet */
+    uint32_t *alone; /* by NFA state: 1 + the DFA state of its closure; 0: not known yet */
     uint32_t n_found;
     struct out_edge { /* edges of the current set, ordered by symbol, calls last */
         uint64_t key;
@@ -223,8 +244,8 @@ static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, u
     build_work(d->m->b, 1);
 }
 
-/* Returns the state of the set in found[]. If the set contains the open state, that state alone
- * stands for it: the other states add nothing. */
+/* Returns the state of the set in found[]. If the set contains the open state (nfa.h), its closure
+ * alone stands for the set: the open state accepts all that the others accept. */
 static uint32_t state_of(struct dfa *d) {
     uint32_t open = d->m->nfa_open;
 
@@ -235,7 +256,7 @@ static uint32_t state_of(struct dfa *d) {
     return intern(d, false);
 }
 
-/* The state that out[@from, @to) lead to, which have one symbol. */
+/* Returns the state that out[@from, @to), edges with one and the same symbol, lead to. */
 static uint32_t set_behind(struct dfa *d, uint32_t from, uint32_t to) {
     uint32_t *alone = to - from == 1 ? &d->s.alone[d->s.out[from].to] : NULL;
 
@@ -251,7 +272,8 @@ static uint32_t set_behind(struct dfa *d, uint32_t from, uint32_t to) {
     return state;
 }
 
-/* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
+/* Adds the edges out[@from, @to), whose ranges overlap: each stretch between two neighbouring ends
+ * of ranges becomes one edge. */
 static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32_t to) {
     struct build *b = d->m->b;
     struct sets *s = &d->s;
@@ -281,8 +303,8 @@ static void emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint3
     }
 }
 
-/* Edges of bytes, sorted. They are handled in groups that overlap; a group of equal ranges, the
- * usual case, is one edge. */
+/* Adds the edges out[0, @n), which have bytes and special tokens and are sorted, in groups of
+ * overlapping ranges. A group of equal ranges, the usual case, is one edge. */
 static void emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
     struct sets *s = &d->s;
 
@@ -345,7 +367,7 @@ static void emit_state(struct dfa *d, uint32_t local) {
             s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
         }
-        /* Restores the order in which edges were added: the list begins with the last one. */
+        /* The list of edges begins with the one added last: this restores the order of adding. */
         for (uint32_t k = s->n_out; first + 1 < k; first++) {
             struct out_edge x = s->out[first];
 
@@ -358,7 +380,7 @@ static void emit_state(struct dfa *d, uint32_t local) {
     emit_calls(d, state, n_bytes);
 }
 
-/* Returns the first of them. */
+/* Makes the states of a rule with this body. Returns the first one, the start. */
 static uint32_t make_states(struct dfa *d, const struct expr *body) {
     struct maker *m = d->m;
     uint32_t first = d->base;
@@ -381,7 +403,8 @@ static uint32_t make_states(struct dfa *d, const struct expr *body) {
     return first;
 }
 
-/* The states of @l as they are, behind a start that is not entered again. */
+/* Copies the states of @l, which are deterministic already. A copy of the start comes first, since
+ * the start of a rule is not entered again and that of @l may be. */
 static void copy_lang(struct dfa *d, const struct lang *l) {
     struct grammar *g = d->m->g;
 
@@ -404,7 +427,7 @@ static void copy_lang(struct dfa *d, const struct lang *l) {
     }
 }
 
-/* A rule whose register counts characters. */
+/* Makes a rule whose register counts characters (CALL_WITHIN). */
 static void make_within(struct maker *m, uint32_t rule) {
     const struct rule *from = &m->b->rule[rule];
     struct grammar *g = m->g;

@@ -1,9 +1,33 @@
 /*
- * lang - products of automata, made state by state from the start.
+ * lang - intersections and differences of languages as products of automata.
  *
- * A state of a product is a tuple of states, found again by a hash table. Complement is not an
- * operation of its own: it is a product with a language that has everything, of which those states
- * are taken where the other one does not accept.
+ * A state of a product is a tuple: the state in which each of the automata is after the bytes so
+ * far. Example: a string with `"pattern": "^a"` whose schema also says `"not": {"pattern": "b$"}`,
+ * with A = texts that begin with a, and B = texts that end with b:
+ *
+ *     A: 0 --a--> 1, 1 --any--> 1, accepts 1      B: 0 --b--> 1, 0 --else--> 0,
+ *                                                    1 --b--> 1, 1 --else--> 0, accepts 1
+ *
+ *     product: (0,0) --a--> (1,0) --b--> (1,1)    accepts: (1,0) has the bit of A alone,
+ *                           (1,0) --else--> (1,0)          (1,1) the bits of A and B
+ *                           (1,1) --else--> (1,0)
+ *                           (1,1) --b--> (1,1)
+ *
+ * The product is made state by state from the start, so tuples that no text reaches do not exist.
+ * For each state, add_edges() goes through the 256 bytes in steps as wide as all the automata
+ * behave alike (step()), and intern() finds the tuple behind a step again by a hash table.
+ *
+ * Each state of the product remembers which of the languages accept there, as bits. So one product
+ * answers every Boolean question about them: lang_select() keeps the states with the wanted bits
+ * and those that lead to one. A but not B are the states with the bit of A alone: (1,0) accepts,
+ * (1,1) only leads on. There is no complement: a complement on its own is the difference from a
+ * language that has everything.
+ *
+ * `must` keeps products small. In an intersection a text that is no longer a prefix of A is lost,
+ * so there is no state for it (`must` has the bit of A). If it is no longer a prefix of B, that is
+ * fine for a difference: B's place in the tuple is NO_STATE from then on.
+ *
+ * Results are minimized (lang_merge.c), since they may be the operands of further products.
  */
 
 #include "grammar/automaton/lang.h"
@@ -18,7 +42,7 @@ struct product {
     const struct lang *const *in;
     uint32_t n_in;
     uint64_t must;
-    uint32_t *tuple; /* n_in numbers a state; NO_STATE: left */
+    uint32_t *tuple; /* n_in numbers a state; NO_STATE: the text is no prefix of that language */
     struct lang_state *state;
     struct edge *edge;
     struct hash_index known; /* states by their tuples */
@@ -73,7 +97,7 @@ static uint32_t intern(struct product *p) {
     return p->n++;
 }
 
-/* The edges of one state of a tuple that are not yet behind. */
+/* The edges of one state of a tuple that have not been passed yet. */
 struct ahead {
     const struct edge *e, *end;
 };
@@ -92,8 +116,9 @@ static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
     }
 }
 
-/* Appends the tuple of states after byte @c. *@last: the last byte with the same tuple. Returns
- * false if a language that must be alive is dead after these bytes. */
+/* Appends the tuple of states behind byte @c, and sets *@last to the last byte up to which this
+ * tuple stays the same. Returns false if no text of a language of `must` goes on with these bytes;
+ * there is no state for them then. */
 static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
     uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
     unsigned dead = 0;
@@ -101,7 +126,7 @@ static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last
     *last = 255;
     for (uint32_t i = 0; i < p->n_in; i++) {
         const struct edge *e = at[i].e, *end = at[i].end;
-        unsigned behind = 255; /* the last byte for which this one goes on so */
+        unsigned behind = 255; /* the last byte up to which this automaton's state stays the same */
 
         to[i] = NO_STATE;
         while (e < end && e->hi < c)
@@ -158,7 +183,7 @@ static void check_lang(const struct lang *l) {
     }
 }
 
-/* A copy of @from in the arena. */
+/* Returns a copy of @from in the arena. */
 static const struct lang *keep(struct build *b, const struct lang *from) {
     struct lang *l = build_alloc(b, 1, sizeof(*l));
     struct lang_state *s = build_alloc(b, MAX(from->n, 1u), sizeof(*s));
@@ -217,7 +242,7 @@ const struct lang *lang_product(struct build *b, const struct lang *const *in, u
     return l;
 }
 
-/* Marks the states that reach an accepting one. */
+/* Adds to alive[] the states from which a state that is alive already can be reached. */
 static int find_alive(struct build *b, const struct lang *l, bool *alive) {
     bool changed = true;
     int r = 0;
@@ -327,8 +352,8 @@ const struct lang *lang_meet_strings(struct build *b, const struct lang *const *
     return meet(b, all, n + 1, not_in, n_not, 1);
 }
 
-/* The smallest automata are the same but for their numbers, which are given in the order in which
- * texts reach the states. */
+/* Minimal automata of one language are the same but for the numbers of their states, and here these
+ * follow from the order in which texts reach the states. So comparing the arrays suffices. */
 bool lang_equal(const struct lang *x, const struct lang *y) {
     bool same = x->n == y->n && x->n_edges == y->n_edges;
 
@@ -365,8 +390,8 @@ const struct lang *lang_strings(struct build *b) {
     return b->strings_lang;
 }
 
-/* State q behind n characters is number n * all->n + q. A string may end just between characters,
- * so an edge to a state that accepts counts. */
+/* State q of `all` behind n characters has number n * all->n + q. An edge to an accepting state
+ * completes a character, since a string may end between characters and nowhere else. */
 const struct lang *lang_strings_of(struct build *b, uint32_t min, uint32_t max) {
     const struct lang *all = lang_strings(b);
     struct lang *l = build_alloc(b, 1, sizeof(*l));
@@ -413,7 +438,8 @@ struct expr *lang_expr(struct build *b, const struct lang *l) {
     return e;
 }
 
-/* The fewest characters from each state to the end. Most edges lead to later states. */
+/* Sets need[q] to the fewest characters from state q to the end. Most edges lead to later states,
+ * so going backwards takes few passes. */
 static int find_needs(struct build *b, const struct lang *l, uint32_t *need) {
     bool changed = true;
     int r = 0;

@@ -1,22 +1,37 @@
 /*
- * lang_merge - states of a language from which the same texts are accepted become one.
+ * lang_merge - minimizes an automaton: states from which the same texts are accepted become one.
  *
- * Hopcroft's partition refinement as Valmari and Lehtinen do it for partial automata ("Efficient
- * minimization of DFAs with partial transition functions", 2008): states are split into blocks,
- * steps (a state, a byte and where it leads) into cords, until the steps of a cord have one byte
- * and lead to one block, and the states of a block begin steps of the same cords. Each time a set
- * is split its smaller part is the new one, so that the work is that of the steps times the
- * logarithm of their number, whatever the longest way; rounds over all states are as many as the
- * longest way, which for a length is thousands.
+ * Products of counts and multiples shrink a hundredfold, and so does all that is made of them. Two
+ * algorithms share the states.
  *
- * That is only for states that a circle leads to. The others, which are all where a language is
- * finite and nearly all behind a least length, are looked at from the last one on: what their edges
- * lead to is merged by then, so that two are one when they accept the same and have the same edges,
- * which a hash table finds (Revuz, "Minimisation of acyclic deterministic automata in linear time",
- * 1992).
+ * States to which no cycle leads (order_states(), merge_ordered()): all states of a finite
+ * language, and most of a language with a least length. They have a topological order and are taken
+ * from its end. All targets of a state's edges are merged by then, so two states are equal exactly
+ * if they accept the same and their rewritten edges are the same, which a hash table finds in
+ * linear time (Revuz, "Minimisation of acyclic deterministic automata in linear time", 1992).
+ * Example: "xa" | "ya".
  *
- * Bytes that no edge tells apart are one symbol. Products of counts and multiples shrink a
- * hundredfold, and everything that is made of them with them.
+ *     0 --x--> 1 --a--> 3        3 and 4 accept and have no edges: equal. Then 1 and 2 both have
+ *     0 --y--> 2 --a--> 4        --a--> {3, 4}: equal, too. Left: 0 --x,y--> {1, 2} --a--> {3, 4}
+ *
+ * The other states (merge_circles()): Hopcroft's partition refinement in the form of Valmari and
+ * Lehtinen ("Efficient minimization of DFAs with partial transition functions", 2008). It begins
+ * with the coarsest partition and splits what cannot stay together. There are two partitions: of
+ * the states into blocks, and of the steps, each of which is a state, a symbol and a target, into
+ * cords. At the end
+ *
+ * - the states of a block accept the same languages,
+ * - the steps of a cord have one symbol and lead to one block,
+ * - of the states of a block, either all or none begin a step of a given cord.
+ *
+ * refine() establishes this alternately: a new block splits the cords by whether their steps lead
+ * to it, a new cord splits the blocks by whether their states begin one of its steps. A split
+ * (mark(), split()) makes the smaller part the new set, so a step is looked at again only when its
+ * set has at most half the size: the work is n log n in the number of steps n. Moore's simpler
+ * algorithm, which splits all states in rounds, takes as many rounds as the longest text that is
+ * needed to tell two states apart: a thousand for a maxLength of a thousand.
+ *
+ * Bytes that no edge tells apart are one symbol (find_symbols()), which makes the steps few.
  */
 
 #include "grammar/automaton/lang.h"
@@ -25,10 +40,10 @@
 #include <string.h>
 #include "base/try.h"
 
-#define STEPS_MAX (1u << 20) /* circles with more stay as they are: 44 MB while it is done */
+#define STEPS_MAX (1u << 20) /* a cyclic part with more is not minimized: that takes 44 MB */
 
-/* Sets of the numbers below n. Those of set s are elem[first[s]] to elem[past[s] - 1], the marked
- * ones before the others. */
+/* A partition of the numbers below n into sets. The elements of set s are elem[first[s]] to
+ * elem[past[s] - 1], the marked ones before the others. */
 struct partition {
     uint32_t n_sets, n_touched;
     uint32_t *elem, *at, *set;             /* at: the place in elem[] */
@@ -94,7 +109,8 @@ static void split(struct partition *p) {
     }
 }
 
-/* The symbols, and how many steps there are; 0: too many. */
+/* Numbers the symbols, ranges of bytes that no edge tells apart. Returns the number of steps, or 0
+ * if they are too many. */
 static uint32_t find_symbols(struct merger *m, const struct lang *l) {
     bool cut[258] = {false};
     uint64_t n = 0;
@@ -108,7 +124,8 @@ static uint32_t find_symbols(struct merger *m, const struct lang *l) {
     return n <= STEPS_MAX ? (uint32_t)n : 0;
 }
 
-/* The steps in the order of their symbols, each symbol a cord; and those into each state. */
+/* Lists the steps in the order of their symbols, with one cord for each symbol to begin with, and
+ * the steps into each state. */
 static void list_steps(struct merger *m, const struct lang *l) {
     struct partition *p = &m->cord;
     uint32_t begin[258] = {0};
@@ -208,13 +225,13 @@ static int refine_part(struct build *b, const struct lang *l, uint32_t *set, uin
     return build_work(b, m.n + 4ull * m.n_steps);
 }
 
-/* The states of a language in sets of equal ones. The edges of a state are rewritten in place, once
- * all that they lead to have sets: they lead to these, and neighbours that lead to one are one. */
+/* The states of a language in sets of equal ones. Once all targets of a state's edges have sets,
+ * its edges are rewritten in place: they lead to sets, and adjacent ranges to one set are one. */
 struct equals {
     struct lang *l;
     uint32_t *set;        /* class of state q, or NO_STATE while it is unknown */
     uint32_t *some;       /* for each class: one state whose edges are rewritten */
-    uint32_t *order;      /* states that no circle leads to, each before those that it leads to */
+    uint32_t *order;      /* states that no cycle leads to, each before those that it leads to */
     uint32_t *slot, mask; /* hash table of sets: number + 1 */
     uint32_t n_sets, n_ordered;
 };
@@ -264,7 +281,7 @@ static uint32_t *find_set(const struct equals *s, uint32_t q) {
     return &s->slot[at];
 }
 
-/* Lists in order[] the states to which no circle leads, each behind its predecessors. */
+/* Lists in order[] the states to which no cycle leads, each behind its predecessors. */
 static void order_states(struct equals *s) {
     const struct lang *l = s->l;
     uint32_t *n_before = s->set; /* zeros, to begin with */
@@ -286,7 +303,8 @@ static void order_states(struct equals *s) {
     memset(s->set, 0xff, l->n * sizeof(*s->set));
 }
 
-/* The sets of the states that a circle leads to: they lead only to each other. */
+/* Finds the sets of the states that a cycle leads to. Such states lead only to each other, so they
+ * are an automaton of their own. */
 static int merge_circles(struct build *b, struct equals *s) {
     const struct lang *l = s->l;
     uint32_t n = l->n - s->n_ordered;
@@ -332,7 +350,7 @@ static int merge_circles(struct build *b, struct equals *s) {
     return 0;
 }
 
-/* Merges the states that lie on no circle, in reverse order. */
+/* Merges the states to which no cycle leads, from the last one on. */
 static void merge_ordered(struct equals *s) {
     for (uint32_t k = s->n_ordered; k-- > 0;) {
         uint32_t q = s->order[k];
@@ -348,7 +366,7 @@ static void merge_ordered(struct equals *s) {
     }
 }
 
-/* The first state of each set stays; the start is the first of all. */
+/* Keeps the first state of each set, so that the start stays the first state. */
 static void keep_sets(const struct equals *s) {
     struct lang *l = s->l;
     uint32_t *number = s->some; /* number of each class; reuses the array */

@@ -65,7 +65,7 @@ static bool widen(struct span *to, struct span from) {
     return old.lo != to->lo || old.hi != to->hi || old.others != to->others;
 }
 
-/* One state; whether its span has grown. */
+/* Widens the span of @q by those of its successors. Returns whether it has grown. */
 static bool look_at(struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
     bool grown = false;

@@ -1,18 +1,30 @@
 /*
- * nfa - expressions to an NFA: Thompson's construction, and three decisions that make the automaton
- * small or fast.
+ * nfa - turns the expression of a rule into an NFA, by Thompson's construction.
  *
- * Repetition. x{m,n} is copied while that is small: determinism then settles everything. Beyond
- * that it becomes a call with a counter in its frame, which takes no states but may leave several
- * counts open at once where it is not clear where one x ends and the next begins.
+ * nfa_add(e, from, to) adds states and edges such that the ways from @from to @to read exactly the
+ * texts of @e. A literal is a chain of edges. A sequence puts its parts one behind the other, with
+ * a new state between two of them. Alternatives lie side by side between the same two states. A
+ * repetition without a maximum is a state to which the operand returns. Example, `"[" digit* "]"`
+ * from state 0 to state 1 (an arrow without a symbol is an empty edge):
  *
- * Characters. One character repeated more than a few times is a loop rule (automaton.h): a counter
- * in a register. The characters of JSON strings are always that, also without a limit, so that all
- * strings share their states.
+ *     0 --[--> 2 ---> 4 ---> 3 --]--> 1         4 --0..9--> 4
  *
- * Calls. A small rule of EBNF without recursion is copied into its caller. Rules that the readers
- * of schemas made (numbers, patterns, values that are used twice) stay calls: they exist to be
- * shared.
+ * dfa.c then makes the NFA deterministic. Calls of other rules are symbols like bytes.
+ *
+ * Three decisions keep the automaton small or make it fast:
+ *
+ * Repetition. x{m,n} is n copies of x while that is small: the DFA then knows the count at each
+ * state, and nothing is ambiguous. Beyond UNROLL_MAX states it becomes a call with a counter in its
+ * frame (CALL_REPEAT). That takes no further states, but where one cannot see at which byte one x
+ * ends and the next begins, each possible count is a configuration of its own.
+ *
+ * Characters. One character that is repeated more than a few times is a loop rule (automaton.h),
+ * which counts in a register. The characters of JSON strings are always read by such a loop, also
+ * without a limit, so that all strings of all schemas share their states and token classes.
+ *
+ * Calls. A small rule of EBNF or Lark without recursion is copied into its caller, so that the DFA
+ * settles what would otherwise be several configurations. Rules that the readers of schemas made
+ * (numbers, patterns, values that are used twice) stay calls: they exist to be shared.
  */
 
 #include "grammar/automaton/nfa.h"
@@ -26,6 +38,7 @@
 #define INLINE_DEPTH 32
 #define NOT_FLAT UINT32_MAX
 
+/* The rule that repeats one character of the set `atom`; a build has one for each such set. */
 struct loop_rule {
     struct loop_rule *next;
     const struct expr *atom;
@@ -90,8 +103,9 @@ static void add_call(struct maker *m, struct call_desc d, uint32_t from, uint32_
 
     if (m->b->failed)
         return;
-    /* The last ones are searched: equal calls in one place must be one symbol, elsewhere it only
-     * saves room. */
+    /* Searches the latest descriptions for an equal one. Equal calls that begin at one place must
+     * have one description, or the DFA would take them for different symbols; finding those further
+     * back would only save room. */
     for (uint32_t back = 0; back < 64 && back < g->n_descs; back++) {
         if (same_desc(&g->desc[g->n_descs - 1 - back], &d)) {
             i = g->n_descs - 1 - back;
@@ -132,7 +146,7 @@ static void add_token(struct maker *m, uint32_t id, uint32_t from, uint32_t to) 
     nfa_add_bytes(m, from, TOKEN_SYMBOL + i, TOKEN_SYMBOL + i, to);
 }
 
-/* The rule of a loop over @atom. */
+/* Returns the loop rule of @atom, and makes it when it is new. */
 static uint32_t loop_rule(struct maker *m, struct expr *atom) {
     struct build *b = m->b;
     struct loop_rule *l = b->loops;
@@ -251,8 +265,8 @@ void nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32
     }
 }
 
-/* States that @e takes when all its calls are copied; NOT_FLAT when they cannot be: recursion, or
- * too many. */
+/* Returns the number of states that @e takes when all its calls are copied. NOT_FLAT: they cannot
+ * be copied, because of recursion or because the states would be too many. */
 static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth) {
     struct rule *rule = e->kind == EXPR_CALL ? &m->b->rule[e->id] : NULL;
     uint64_t size = 1;
@@ -264,7 +278,7 @@ static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth)
         if (!rule->may_copy)
             return NOT_FLAT;
         if (rule->flat_size == 0) {
-            rule->flat_size = NOT_FLAT; /* while it is open: what calls itself is not flat */
+            rule->flat_size = NOT_FLAT; /* the answer if the body turns out to call this rule */
             rule->flat_size = flat_size(m, rule->body, depth + 1);
         }
         return rule->flat_size;
@@ -283,8 +297,7 @@ static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth)
     return size > INLINE_MAX ? NOT_FLAT : (uint32_t)size;
 }
 
-/* Small rules without recursion become part of their caller: determinism then settles what would
- * otherwise be several configurations. */
+/* Adds a call, or the called rule's body in its place where that is small and not recursive. */
 static void add_rule_call(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     if (m->flat || flat_size(m, e, 0) != NOT_FLAT) {
         nfa_add(m, m->b->rule[e->id].body, from, to);
@@ -295,7 +308,8 @@ static void add_rule_call(struct maker *m, const struct expr *e, uint32_t from, 
     add_call(m, (struct call_desc){.rule = e->id}, from, to);
 }
 
-/* Makes a state of its own for the start, since it may be entered again. */
+/* Adds a copy of @l. Its start gets a state of its own besides @from: edges of @l may lead back to
+ * its start, and other parts may begin at @from. */
 static void add_lang(struct maker *m, const struct lang *l, uint32_t from, uint32_t to) {
     uint32_t base = m->n_nfa;
 
@@ -313,7 +327,8 @@ static void add_lang(struct maker *m, const struct lang *l, uint32_t from, uint3
     }
 }
 
-/* Without calls: state i behind n characters is number n * l->n + i. */
+/* Adds a rule that counts characters where calls are not possible: one copy of its states for each
+ * count. State i behind n characters is number n * l->n + i. */
 static void add_within_flat(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     const struct rule *rule = &m->b->rule[e->id];
     assert(rule->need && rule->body->kind == EXPR_LANG && rule->need[0] <= e->max);

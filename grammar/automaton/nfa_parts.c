@@ -1,4 +1,25 @@
-/* The two larger pieces of an NFA: code points as bytes, and the members of an object. */
+/*
+ * nfa_parts - the two larger pieces of an NFA: sets of code points, and the members of an object.
+ *
+ * Code points (nfa_add_chars()). The automaton reads bytes, so a range of code points becomes paths
+ * over ranges of UTF-8 bytes. Within one length of the encoding the bytes order as the code points
+ * do. Example: U+0080 to U+07FF are the bytes [C2-DF] [80-BF], and U+00E9 to U+0143 splits into
+ *
+ *     C3 [A9-BF]      the incomplete range behind the first byte
+ *     C4 [80-BF]      all between: any continuation byte
+ *     C5 [80-83]      the incomplete range behind the last byte
+ *
+ * In a JSON string the characters that need an escape (controls, quote, backslash) are added in
+ * their shortest escape.
+ *
+ * Members (nfa_add_list()). Members of an object come in the order of the schema; some are
+ * optional; the rest (members that the schema does not name) come last, and required members of
+ * which nothing else is known may stand among the rest. A comma stands between two members, so
+ * behind each member the automaton must know which ones can still come: written as an expression,
+ * an optional member would be repeated in the alternatives of all those before it. The states are
+ * made in rows from the last member to the first, so that a row can lead to the states of the rows
+ * behind it. struct list_maker below explains the rows.
+ */
 
 #include "grammar/automaton/nfa.h"
 
@@ -104,24 +125,26 @@ void nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_
     }
 }
 
-/* Members in order, made from the last one to the first. State behind(i, c): member i - 1 has been
- * written or, with i the number of members, one of the rest, as member number c of all; c saturates
- * at top: nothing or something, unless members are counted. State before(i, t): one of the members
- * from i on, or of the rest, begins, as number t.
+/* Makes the states for members in their order, from the last member to the first. State
+ * behind(i, c): member i - 1 has just been written or, if i is the number of members, one of the
+ * rest; it was the c-th member of the object, where all counts from `top` on are the same. Unless
+ * minProperties or maxProperties counts members, `top` is 1. State before(i, t): one of the members
+ * from i on, or of the rest, begins here as the t-th.
  *
  *     behind(i, c) --separator--> before(i, c + 1) --member k--> behind(k + 1, c + 1)   (k >= i)
  *
- * The keys that can come are a trie below before(i, t). That of i is the one of i + 1 with a key
- * more: only the way of that key is new, all else is shared. So states and work are those of the
- * bytes of keys, and the sets of subset construction are small, however many members there are. */
+ * The keys that can come at before(i, t) are a trie. The trie of row i is the one of row i + 1 with
+ * a further key: only the nodes on the way of that key are new, all others are shared. So the
+ * number of states grows with the bytes of the keys and not with the square of their number, and
+ * the sets of the subset construction stay small. */
 struct list_maker {
     struct maker *m;
     const struct expr_list *l;
     uint32_t top;           /* largest c */
-    uint32_t i;             /* the row: what lies before and behind are those of i and i + 1 */
-    uint32_t *before;       /* before(i, t) by t; NFA_NONE: nothing can come */
+    uint32_t i;             /* the row that is being made */
+    uint32_t *before;       /* before(i, t) by t, made from before(i + 1, t); NFA_NONE: no member */
     uint32_t *behind, *now; /* behind(i + 1, c) and behind(i, c) by c */
-    uint32_t last;          /* after all */
+    uint32_t last;          /* the state behind the last member */
     bool may_end;           /* every member from i on is optional */
 };
 
@@ -129,13 +152,13 @@ static bool has_rest(const struct expr_list *l, uint32_t i) {
     return l->rest && l->n - i <= l->n_needs;
 }
 
-/* Returns the largest c of behind(i, c): before the rest each member has come at most once. */
+/* Returns the largest c of behind(i, c): without members of the rest, at most i have come. */
 static uint32_t most_behind(const struct list_maker *k, uint32_t i) {
     return has_rest(k->l, i) ? k->top : MIN(i, k->top);
 }
 
-/* Returns the trie of keys @old (NFA_NONE: an empty one) with a further key that leads to @to; the
- * states on its way are new. */
+/* Returns the trie of keys @old (NFA_NONE: an empty one) with a further key that leads to @to. The
+ * states on the way of this key are new; @old stays as it is, since other rows use it. */
 static uint32_t insert_key(struct maker *m, uint32_t old, const struct expr *key, uint32_t to) {
     uint32_t root = nfa_state(m), at = root;
 
@@ -165,7 +188,7 @@ static uint32_t insert_key(struct maker *m, uint32_t old, const struct expr *key
     return root;
 }
 
-/* Adds @x from *@root to @to. */
+/* Adds @x from *@root, which it makes if there is none, to @to. */
 static void add_branch(struct maker *m, uint32_t *root, const struct expr *x, uint32_t to) {
     if (*root == NFA_NONE)
         *root = nfa_state(m);
@@ -175,7 +198,7 @@ static void add_branch(struct maker *m, uint32_t *root, const struct expr *x, ui
     nfa_add(m, x, from, to);
 }
 
-/* before(i, @t) from before(i + 1, @t). */
+/* Makes before(i, @t) from before(i + 1, @t), which k->before[@t] still has. */
 static void add_before(struct list_maker *k, uint32_t t) {
     const struct expr_list *l = k->l;
     const struct expr *x = k->i < l->n ? l->member[k->i] : NULL;
@@ -215,7 +238,8 @@ static void make_row(struct list_maker *k) {
     }
 }
 
-/* Rows of several lists that are the same are the same states, where no members are counted. */
+/* Makes row k->i, or takes the states of an equal row of an earlier list: alternatives of objects
+ * often end with the same members. Rows that count members are not shared. */
 static void add_row(struct list_maker *k) {
     const struct expr_list *l = k->l;
     bool inner = k->i < l->n;

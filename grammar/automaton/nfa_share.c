@@ -1,13 +1,21 @@
 /*
- * share - parts of one rule's NFA that alternatives have in common are made once.
+ * nfa_share - makes parts that several alternatives of a rule have in common once.
  *
- * Alternatives of objects differ in a few members. What begins alike from one state goes on from
- * one state, and what ends alike before one state is one way to it; of lists of members that end
- * alike, these rows are the same states (nfa_parts.c). So the sets of subset construction have a
- * state for each way on that differs, not one for each alternative.
+ * Schemas with anyOf or oneOf have alternatives of objects that differ in a few members. Example:
  *
- * A part is found by the states that it hangs on and by what it reads. No edge leaves or enters a
- * shared state but those of what is shared and of what all of it goes on with.
+ *     "{" "kind" ":" A "," X "}"          0 --{"kind":--> 2 --A,X--> 3 --}--> 1
+ *     "{" "kind" ":" B "," X "}"                          2 --B,X--> 3
+ *
+ * Parts that begin alike from one state lead to one state (begin_alike()); parts that end alike
+ * before one state are one way to it (nfa_end_alike()); lists of members that end alike share these
+ * rows (nfa_parts.c). Without this the subset construction would find the same automaton, but its
+ * sets would have a member for each alternative instead of one for each way on that differs: with
+ * hundreds of alternatives most of the time would go there.
+ *
+ * A part is found by the states that it hangs on and by the expressions that it reads, in a hash
+ * table that holds for one rule. Sharing is right because no other edges enter or leave the inner
+ * states of a part: a text that is in such a state has gone through the beginning of the part, and
+ * goes on with the rest of it.
  */
 
 #include "grammar/automaton/nfa.h"
