@@ -1,8 +1,27 @@
-/* agree - finds up to which length two states of a rule accept the same texts. The product of a
- * pattern and a length has a copy of each state of the pattern for each count, and far from the
- * limit the copies differ on long texts only. Pairs of states are visited breadth-first, by the
- * number of characters that lead to them, as in the test of Hopcroft and Karp whether two
- * automata are equivalent; the continuation bytes of a character do not count. */
+/*
+ * agree - finds up to which length two states of a rule read the same texts.
+ *
+ * The product of a pattern and a maxLength has a copy of each state of the pattern for each count,
+ * and far from the limit the copies differ on long texts only. Example: with 60 characters left
+ * instead of 59, only texts of 60 characters are read differently. Tokens are shorter, so the two
+ * states allow the same ones, and the class of one serves for the other (classify_like.c).
+ *
+ * states_agree() visits pairs of states breadth-first, as in the test of Hopcroft and Karp whether
+ * two automata are equivalent:
+ *
+ *     pair (q, r) behind 0 characters
+ *     each byte c that both read leads to the pair (q behind c, r behind c), one character further
+ *     a byte that only one of them reads, or an end of only one: they agree up to here
+ *     a pair (q, q) need not be followed: it agrees on everything
+ *
+ * The continuation bytes of a UTF-8 character do not count, so a pair may lie in the middle of a
+ * character. The search ends at the first difference, at AGREE_MAX characters, or when it has
+ * looked at EDGES_MAX edges; what it has shown by then is a lower bound. If no pair is left without
+ * a difference, the states are equivalent.
+ *
+ * state_reach() goes through the states behind one state in the same order, and finds how many
+ * characters can be read before the rule must end.
+ */
 
 #include "grammar/mask/collect.h"
 
@@ -11,7 +30,7 @@
 
 #define PAIRS_MAX 512
 #define PAIR_SLOTS 1024
-#define EDGES_MAX 4000 /* looked at; then what is known is enough */
+#define EDGES_MAX 4000 /* edges that one search looks at */
 
 struct pair {
     uint32_t q, r, chars;
@@ -24,8 +43,8 @@ struct agreement {
     uint16_t slot[PAIR_SLOTS]; /* place + 1 */
     uint16_t now[2 * PAIRS_MAX], later[2 * PAIRS_MAX];
     uint32_t n, n_now, n_later, chars, n_edges;
-    int least; /* a lower bound of the characters that they read alike */
-    bool full;
+    int least; /* a lower bound of the characters that the two states read alike */
+    bool full; /* not all pairs could be followed */
 };
 
 /* Returns whether a byte of [@lo, @hi] continues a UTF-8 character. */
@@ -59,8 +78,8 @@ static void add_pair(struct agreement *a, uint32_t q, uint32_t r, uint32_t chars
         a->later[a->n_later++] = (uint16_t)(a->slot[i] - 1);
 }
 
-/* The last byte from @at on up to which @e, the first edge that does not end before, says the same:
- * *@to is where it leads. */
+/* Sets *@to to where byte @at leads; @e is the first edge that does not end before @at. Returns the
+ * last byte up to which that stays the same. */
 static unsigned run_of(const struct edge *e, const struct edge *end, unsigned at, uint32_t *to) {
     *to = NO_STATE;
     if (e == end || e->lo > at)
@@ -128,7 +147,8 @@ struct reach {
     bool ends, full;
 };
 
-/* @q is reached with @chars characters. */
+/* Records that @q is reached with @chars characters, and adds it to @list unless as many characters
+ * have led there before. */
 static void add_reached(struct reach *r, uint32_t q, uint32_t chars, uint32_t *list, uint32_t *n) {
     if (r->level[q - r->rule->start] > chars)
         return;

@@ -1,16 +1,41 @@
 /*
- * classify - token classes, computed once per automaton state instead of at every mask.
+ * classify - token classes: what one state of the automaton says about all tokens of the
+ * vocabulary, computed once instead of at every mask.
  *
- * The trie of all tokens is walked from one state of a rule, with nothing known about the stack
- * below. A token that stays inside the rule (or above it) is allowed wherever the state occurs. A
- * token that ends the rule and goes on depends on the caller: what it adds after the end is kept in
- * a small trie of its own, which class_apply() walks with the real stack. All others are refused.
- * Only bytes that can follow the rule somewhere in this grammar count, which keeps that second trie
- * small: after a JSON string it starts with a quote.
+ * The trie of all tokens is walked from one state, with nothing known about the stack below it
+ * (frame 0 stands for the unknown caller). Example: the state between the characters of a JSON
+ * string. Its rule reads characters; the quote at the end belongs to the caller.
  *
- * Most states allow few tokens and are as fast without a class: a short walk finds out. In a loop
- * rule with a counter the number of characters of every token is kept, since near the end of the
- * count only the shorter ones fit.
+ *     token       what the walk finds                          what the class keeps
+ *     the         stays inside the rule: allowed wherever      a bit in `bits`, or its id in `ids`
+ *                 the state occurs                             if the allowed tokens are few
+ *     s",         the rule may end behind `s`, and whether     `",` in the trie `after`, which
+ *                 `",` may follow depends on the caller        class_apply() walks with the stack
+ *     (newline)   leads nowhere                                nothing: the token is refused
+ *
+ * Calls of other rules do not matter: what they read lies above the state on the stack, so it is
+ * known. Of the tokens that end the rule, only those are kept that go on with a byte which can
+ * follow the rule somewhere in this grammar (analyse.c). That keeps the trie small: behind the
+ * characters of a JSON string comes a quote and nothing else.
+ *
+ * Making a class takes up to a millisecond or more, so there are several ways, the cheap ones
+ * first:
+ *
+ *  - No class (is_cheap()). Most states allow few tokens, and a walk from them is as fast as a
+ *    class. A walk of some 200 nodes, without a bit map to clear, finds out.
+ *  - A shared class. Equal rules of all grammars have one class (share.c), and the loops of JSON
+ *    strings have theirs from the vocabulary (borrow()).
+ *  - A class like another one (collect_shorts(), collect_like()): most of it is copied.
+ *  - A walk (collect()): short with walk_steps(), or long with walk_tables().
+ *
+ * Counted loops. Near a maxLength only the shorter tokens still fit. So the class of a loop that
+ * some call counts has a bit map for each number of characters below CLASS_LEVELS (`level`), and
+ * the longer tokens in the order of their length (`longest`).
+ *
+ * Threads. A compiled grammar is shared by all requests, and any thread may make a class. The array
+ * g->cls has atomic pointers: two threads may make the same class at the same time, then the first
+ * one to store it wins and the other frees its own. The memory of a grammar's classes is limited
+ * (class_room); without room a state is walked from at every mask.
  */
 
 #include "grammar/mask/collect.h"
@@ -25,7 +50,7 @@
 #include "base/jobs.h"
 #include "base/try.h"
 
-#define PREPARE_WORK 900000 /* some 10 ms of classes, of each sort */
+#define PREPARE_WORK 900000 /* some 10 ms of making classes, for each row of WHICH */
 #define FIRST_STATES 8      /* first states of each rule, whose classes are prepared first */
 #define SMALL_WORK 500      /* cost of a small class besides its walk */
 #define WIDE_WORK 8000      /* cost of a class with most of the vocabulary, besides its walk */
@@ -91,7 +116,7 @@ static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
         k->longest[k->n_longest++] = (struct counted_token){id, n_chars};
 }
 
-/* Characters of the loop that begin in the first @depth bytes of @node's tokens. */
+/* Returns how many characters of the loop begin in the first @depth bytes of @node's tokens. */
 static uint32_t chars_of(const struct collector *k, uint32_t node, uint32_t depth) {
     const struct trie *t = k->walk.trie;
     uint32_t q = k->state, n = 0;
@@ -125,7 +150,8 @@ static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t d
     return !k->error && !k->too_large;
 }
 
-/* Takes the items [@first, @last), which a loop reads to their ends: texts in UTF-8. */
+/* Adds the items [@first, @last), texts in UTF-8 all of which the loop reads to their ends. So the
+ * vocabulary's counts of characters hold for the part of them that is not on the path. */
 static void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                  uint32_t depth) {
     struct collector *k = w->arg;
@@ -162,7 +188,7 @@ static int sort_longest(struct collector *k) {
     return 0;
 }
 
-/* Levels in which no token is yet. */
+/* Allocates the levels of @c, with no token in them. */
 static int levels_new(struct token_class *c, uint32_t n_words) {
     c->level = calloc(CLASS_LEVELS, sizeof(*c->level));
     for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++) {
@@ -174,7 +200,9 @@ static int levels_new(struct token_class *c, uint32_t n_words) {
     return c->level ? 0 : -ENOMEM;
 }
 
-/* A level holds those below it. Where tokens were not kept their characters are those of UTF-8. */
+/* Completes the levels: level n has the tokens of all levels below it, too. Unless the walk counted
+ * characters itself (k->keeps), a character of the loop is one of UTF-8, which the vocabulary has
+ * counted. */
 static int make_levels(struct collector *k) {
     struct token_class *c = k->c;
     const struct grammar_vocab *v = k->g->vocab;
@@ -199,7 +227,7 @@ static int make_levels(struct collector *k) {
     return k->error ? k->error : sort_longest(k);
 }
 
-/* A few tokens are listed. @n: how many there are, -1: not known. */
+/* Turns the bit map into a list if few tokens are allowed. @n: their number, -1: not known. */
 static int make_sparse(struct collector *k, int64_t n) {
     struct token_class *c = k->c;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
@@ -231,8 +259,8 @@ static int make_sparse(struct collector *k, int64_t n) {
     return 0;
 }
 
-/* Drops tokens that are allowed anyway from the list of tokens that go on behind the rule, unless a
- * count may forbid them. */
+/* Makes the trie of the tokens that go on behind the rule. Leaves out those that are allowed anyway
+ * because another reading stays inside the rule, unless a count may forbid that reading. */
 static int keep_rest(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t n = 0;
@@ -265,8 +293,8 @@ void collect_begin(struct collector *k) {
     k->too_large = false;
 }
 
-/* Reads all tokens from @from. Most states are done with a short walk, which then was enough.
- * @wide: not this one. @shorts: collect_shorts() has set some. */
+/* Reads all tokens from @from. A short walk suffices for most states; with @wide it is known that
+ * it does not, and left out. @shorts: collect_shorts() has set the bits of some tokens. */
 static int collect(struct collector *k, const struct set *from, bool wide, bool shorts) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
@@ -301,7 +329,7 @@ static void borrow(struct token_class *c, const struct token_class *base) {
     c->n_allowed = base->n_allowed;
 }
 
-/* text_bit() of all bytes of @s. */
+/* Returns the bits text_bit() of all bytes of @s. */
 static uint64_t text_bits(const struct byte_set *s) {
     uint64_t bits = 0;
 
@@ -326,7 +354,7 @@ static bool reads_utf8(const struct grammar *g, const struct auto_rule *rule) {
     return true;
 }
 
-/* Bytes that can come next. */
+/* Returns the number of bytes that can come next at @q. */
 static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
     uint32_t n = 0;
@@ -347,7 +375,7 @@ static bool is_wide(const struct grammar *g, uint32_t q) {
     return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
 }
 
-/* Nodes of a walk that is so short that its state needs no class. */
+/* Returns the number of nodes up to which a walk is so short that its state needs no class. */
 static uint64_t cheap_visits(const struct collector *k) {
     return MIN(CHEAP_VISITS, k->walk.trie->n / 8);
 }
@@ -366,7 +394,7 @@ static bool is_cheap(struct collector *k, const struct set *from) {
     return false;
 }
 
-/* Makes the class of a state that is_wide() or not. Returns as class_new(). */
+/* Makes the class of a state; @wide: is_wide() holds for it. Returns what class_new() returns. */
 static int make(struct collector *k, const struct set *from, bool wide) {
     bool has_base = k->c->base, alone = true;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
@@ -474,7 +502,7 @@ void class_free(struct token_class *c) {
     free(c);
 }
 
-/* One byte range of one byte, and no more: the next byte of a literal. */
+/* Returns whether @s has a single edge with a single byte, as inside a literal. */
 static bool is_literal(const struct grammar *g, const struct state *s) {
     return s->n_edges == 1 && g->edge[s->edge].lo == g->edge[s->edge].hi;
 }
@@ -486,7 +514,8 @@ static bool only_quote(const struct byte_set *s) {
     return memcmp(s, &quote, sizeof(quote)) == 0;
 }
 
-/* Stand for: this state has none; it has none yet, and a mask has walked from it. */
+/* Markers in g->cls. no_class: this state needs no class. once_walked: it has none yet, but a mask
+ * has walked from it and found that it needs one. */
 static struct token_class no_class, once_walked;
 
 /* Returns whether a class may be worth the walk at @q. */
@@ -513,8 +542,9 @@ static bool take_room(const struct grammar *g, size_t bytes) {
     return false;
 }
 
-/* Puts @c, which may be NULL, where all grammars find it; what is there then, NULL: there is no
- * room, and @c is as it was. */
+/* Stores @c (NULL: the state needs no class) at @place, where all grammars find it, and takes it
+ * over. Returns what is there then, which may be the class that another thread stored first; NULL,
+ * with @c as it was, if the memory for shared classes is used up. */
 static struct token_class *publish(const struct grammar *g, _Atomic(struct token_class *) *place,
                                    struct token_class *c) {
     struct token_class *there = NULL;
@@ -530,7 +560,7 @@ static struct token_class *publish(const struct grammar *g, _Atomic(struct token
     return there;
 }
 
-/* False: another thread was first. */
+/* Stores the class of @q. Returns false if another thread was first. */
 static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c) {
     struct token_class *there = NULL;
 
@@ -538,8 +568,9 @@ static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c
            (there == &once_walked && atomic_compare_exchange_strong(&g->cls[q], &there, c));
 }
 
-/* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
- * none. -EAGAIN, when @quick: not yet. */
+/* Makes the class of @q and stores it; if another thread does the same meanwhile, the first one
+ * counts. Returns 0; -E2BIG or -ENOMEM if the state has no class for that reason; -EAGAIN, only
+ * with @quick, if making it would take long. */
 static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *work) {
     const struct class_opts o = {g->counted[g->state[q].rule], quick};
     _Atomic(struct token_class *) *place = place_of(g, q);
@@ -647,8 +678,8 @@ static uint64_t steps_of(uint64_t work) {
     return 1 + work * 4 + (work > SHORT_WALK ? CLASS_WORK : 0);
 }
 
-/* Classifies all states of a grammar that is not a schema: no mask may be able to read it fast, and
- * its author gets the error now. */
+/* Classifies all states of a grammar that is not a schema. Such a grammar may be so ambiguous that
+ * no mask could be made in time; its author learns that now instead of in the middle of a text. */
 static int make_all(struct build *b, struct grammar *g) {
     int r = 0;
 
@@ -666,8 +697,8 @@ static int make_all(struct build *b, struct grammar *g) {
     return r;
 }
 
-/* Returns whether a class of @q is small but takes longer than a mask should: that of a loop, or of
- * a state before white space. */
+/* Returns whether @q is in a loop or before white space: its class is small, but making it takes
+ * longer than a mask should. */
 static bool is_small(const struct grammar *g, uint32_t q) {
     return (g->state[q].flags & (STATE_BORDER | STATE_LOOP)) == (STATE_BORDER | STATE_LOOP) ||
            state_next(g, &g->state[q], '\n') != NO_STATE;

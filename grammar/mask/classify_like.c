@@ -1,7 +1,31 @@
 /*
- * classify_like - makes the token class of a state from an incomplete one of its own, or from the
- * class of a nearby state of the same rule: only tokens that the two states read differently are
- * examined, the others are copied.
+ * classify_like - makes the class of a state that reads much of the vocabulary without looking at
+ * every token.
+ *
+ * A pattern beside a maxLength has a copy of each of its states for each count, and each copy may
+ * need a class of its own, at up to a millisecond. But what most of them read is known without a
+ * walk, in two ways.
+ *
+ * Short texts (collect_shorts()). Texts of few characters without quotes, backslashes and controls
+ * (KIND_TEXT) are most of a vocabulary. Two numbers say what the state makes of them:
+ *
+ *     from     it reads all of them with at most so many characters (free_chars.c), or the same of
+ *              them as a state that has a class (states_agree(), agree.c)
+ *     to       it reads none with more characters than this (state_reach(), agree.c)
+ *
+ * Example: a state that may read at most 7 further characters of any kind has from = to = 7. The
+ * short texts with at most `from` characters come from bit maps, those with more than `to` are out,
+ * and only those between are read one by one. The other tokens, which are few, are walked as usual.
+ * This is given up if more than an eighth of the short texts lie between.
+ *
+ * Copying (collect_like()). States of one pattern often differ in a few bytes, behind which both
+ * lead to the same state again. walk_like() walks from this state and from a similar one that has a
+ * class at the same time. Where both lead to the same set, all that is below a node is copied:
+ * `region` lists these parts of the trie, so that copy_rest() can copy the tokens that end the rule
+ * there, too.
+ *
+ * Both ways look for a similar state with find_like(): among the neighbours by number, since the
+ * copies of a state for counts that differ by one get numbers that are not far apart.
  */
 
 #include "grammar/mask/collect.h"
@@ -17,7 +41,7 @@
 #define SHORTS_SHARE 8  /* at most this share of the short texts is read one by one */
 #define AGREE_NEAR 1024 /* LIKE_NEAR for a rule that calls no other */
 #define LIKE_TRIES 4    /* number of these states that are compared */
-#define LIKE_LOOKS 100000 /* edges that all comparisons may look at: as long as such a walk */
+#define LIKE_LOOKS 100000 /* edges that all comparisons may look at: takes as long as a walk */
 
 static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t depth) {
     struct collector *k = w->arg;
@@ -35,7 +59,7 @@ static void copy_rest(struct collector *k, const struct token_class *like) {
         uint32_t at = vocab_trie_place(k->g->vocab, (int32_t)like->rest[i].id);
         uint32_t lo = 0, hi = k->n_regions;
 
-        while (lo < hi) { /* the first region that ends behind it */
+        while (lo < hi) { /* finds the first region that ends behind the token */
             uint32_t mid = lo + (hi - lo) / 2;
 
             if (k->region[mid].last <= at)
@@ -68,15 +92,16 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
     return n;
 }
 
-/* Rates how similar @r is to @q; negative: its class is no help. Adds to *@n_looked. */
+/* Rates how similar @r is to @q; negative: its class is no help. Adds the edges that were looked at
+ * to *@n_looked. */
 typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked);
 
 static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked) {
-    *n_looked += vocab_trie(g->vocab)->node[0].n_children / 4; /* as fast as that many edges */
+    *n_looked += vocab_trie(g->vocab)->node[0].n_children / 4; /* takes as long as so many edges */
     return (int64_t)(vocab_trie(g->vocab)->n_items / LIKE_SHARE) - distance(g, q, r);
 }
 
-/* Moves *@e behind the edges that continue it without a gap; returns the last byte of these. */
+/* Moves *@e behind the run of edges whose ranges adjoin. Returns the last byte of the run. */
 static unsigned run_end(const struct edge **e, const struct edge *end) {
     unsigned hi = (*e)->hi;
 
@@ -176,7 +201,7 @@ bool collect_shorts(struct collector *k) {
     const struct shorts *s = vocab_shorts(v);
     int64_t from = g->free_chars[q][KIND_TEXT];
     uint32_t like = NO_STATE, to = FREE_CHARS_MAX, n_words = grammar_vocab_n_words(v);
-    bool ends = true; /* and what goes on behind the end may be a short text */
+    bool ends = true; /* the rule may end inside a short text, so a token may go on behind it */
 
     if (k->keeps || k->quick)
         return false;

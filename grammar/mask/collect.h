@@ -43,9 +43,10 @@ struct collector {
 #define AGREE_MAX 20 /* longer tokens are few */
 #define AGREE_ALL TRIE_MAX_LEN
 
-/* Returns the largest n such that two states of a plain rule accept the same texts of up to n
- * characters and the same prefixes of them (agree.c). AGREE_MAX: n or more; AGREE_ALL: all
- * texts; -1: they differ within a character. Adds what it did to *@n_looked. */
+/* Returns the largest n such that two states of a plain rule read the same texts of up to n
+ * characters without leaving the rule, and the rule may end behind the same ones of those with
+ * fewer (agree.c). AGREE_MAX: n or more; AGREE_ALL: all texts; -1: they differ within a character.
+ * Adds what it did to *@n_looked. */
 int states_agree(const struct grammar *g, uint32_t q, uint32_t r, uint64_t *n_looked);
 /* Returns the most characters of a text of KIND_TEXT that a state of a plain rule reads without
  * leaving the rule, at most AGREE_MAX. *@ends: the rule may end within AGREE_MAX characters. Adds

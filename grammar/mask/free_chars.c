@@ -1,19 +1,30 @@
 /*
- * free_chars - how many characters of a kind of text (kinds.h) a state reads, whichever they are.
- * If a subtree of the trie contains only text of that kind and is no higher, it is taken whole.
- * For ASCII it is the greatest solution of
+ * free_chars - finds how many characters of a kind of text (kinds.h) a state reads, whichever
+ * characters they are.
+ *
+ * Walks use it to take a subtree of the trie as a whole. Example: behind `"` in a string of at most
+ * 10 letters, free_chars for the kind of letters is 10. A subtree with nothing but letters, at most
+ * 9 of them long, is then allowed without a look at its tokens; one with 12 letters, or with a
+ * digit in it, is walked.
+ *
+ * For kinds of ASCII bytes the number is the greatest solution of
  *
  *     free_chars(q, kind) = 1 + min over the bytes c of the kind of free_chars(q after c, kind)
- *     0 if a byte of the kind leads nowhere
+ *     free_chars(q, kind) = 0 if a byte of the kind leads nowhere
  *
- * counted up to FREE_CHARS_MAX, so a loop has the maximum. It says that something can be read, not
- * what follows: what a state can do besides (calls, ends) only adds texts.
+ * counted up to FREE_CHARS_MAX, which is what a state in a loop has. It is found by starting from
+ * the maximum and lowering the numbers until nothing changes (lower_state()). Only edges count:
+ * calls and ends of the rule can add texts, but never take one away, so the number is a lower bound
+ * of what can be read.
  *
- * For UTF-8 there is such a number for each row of kinds.h, to which the last byte of a character
- * adds; between characters it is that of the kind.
+ * In UTF-8 the bytes that complete a character depend on those before. So there is a number for
+ * each row of kinds.h, a state of the automaton for UTF-8; only the last byte of a character adds 1
+ * to it. Row 0, between characters, has the number of the kind.
  *
- * In a loop rule a byte must lead back to the border, and the states in between have none: where a
- * subtree is taken whole, every character is one of the loop, which the count of a class needs.
+ * In a loop rule, which counts characters, each byte of ASCII must lead back to the border between
+ * characters, and states inside a character have the number 0. So in a subtree that is taken as a
+ * whole each character of a token is one of the loop, and the vocabulary's count of characters is
+ * right for it.
  */
 
 #include "grammar/mask/class.h"
@@ -42,12 +53,12 @@ typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));
 
 struct analysis {
     const struct grammar *g;
-    lanes *run;           /* by state; the last two kinds are rows instead */
+    lanes *run;           /* by state: its free_chars; for the two kinds of UTF-8 see row */
     lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
-    uint8_t (*row)[ROWS]; /* by state */
-    uint32_t *some, n;    /* states with a free_chars, in their order */
-    uint8_t *when, pass;  /* by state: the last pass in which it changed; this one */
-    lanes below[0x81];    /* by byte: how many bytes before it each kind in ASCII has */
+    uint8_t (*row)[ROWS]; /* by state: its free_chars in each row of UTF-8 */
+    uint32_t *some, n;    /* states with a free_chars that is not 0, in their order */
+    uint8_t *when, pass;  /* by state: the last pass in which it changed; the present pass */
+    lanes below[0x81];    /* by byte: how many of the bytes below it each kind in ASCII has */
 };
 
 /* Returns how many bytes of each kind an edge has; in a loop rule only an edge back to the border
@@ -59,7 +70,8 @@ static lanes edge_counts(const struct analysis *r, const struct state *s, const 
     return r->below[hi] - r->below[MIN(e->lo, hi)];
 }
 
-/* Starts with the most that the bytes of the state allow for each kind. */
+/* Sets the numbers of @q to the most that they can be: the maximum for kinds whose bytes all have
+ * an edge, 0 for the others. */
 static void start_state(struct analysis *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
     const struct edge *edge = &r->g->edge[s->edge];
@@ -129,7 +141,8 @@ static bool lower_state(struct analysis *r, uint32_t q) {
 
         run = (behind & less) | (run & ~less);
     }
-    /* From a copy: rows of a state may be behind its own. */
+    /* Collects the new numbers in a copy, since a row may depend on other rows of the same state,
+     * whose edges may lead back to it. */
     if (any_row) {
         uint8_t rows[ROWS];
 
@@ -154,9 +167,9 @@ static bool is_stale(const struct analysis *r, uint32_t q) {
     return false;
 }
 
-/* States are made in the order in which they are reached: from the last one on most find those
- * behind them done. A number is right after as many passes as it says, and most states are after
- * the first. */
+/* Lowers the numbers until nothing changes. States are numbered in the order in which texts reach
+ * them, so going from the last to the first, most states come after their successors and are right
+ * after one pass. A number n is right after n passes at the latest. */
 static int find_free_chars(struct build *b, struct analysis *r) {
     bool changed = true;
     int e = 0;

@@ -1,14 +1,19 @@
 /*
- * share - dates, identifiers and URLs are the same patterns in every schema, and what a token class
- * takes longest for. A class depends on nothing but the vocabulary, the states of its rule and the
- * bytes that may follow it, as long as the rule calls no other. So equal rules have one place for
- * each class, found by the rule's states and edges as bytes: the hash nominates, the bytes decide.
+ * share - the token classes of equal rules, shared by all grammars of a vocabulary.
  *
- * Rules are never taken out again, and there is a limit to their memory: a grammar that comes when
- * it is full has classes of its own. So what one client sends can cost others the time of making
- * classes, never a wrong one.
+ * Dates, identifiers and URLs are the same patterns in every schema, and their states are those
+ * whose classes take longest to make. As long as a rule calls no other, its classes depend on
+ * nothing but the vocabulary, the states of the rule and the bytes that may follow it. These,
+ * written one behind the other, are the key of the rule (write_key()). A hash table leads from the
+ * key to an array with one pointer for each state; all grammars with an equal rule use that array.
+ * The hash only nominates a rule, the bytes of the key decide.
  *
- * A list per bucket that only grows at its head: finding and adding take no lock.
+ * Rules are never removed, since a grammar may be using them, and their memory is limited. A
+ * grammar that is compiled when the memory is used up has classes of its own. So what one client
+ * sends can cost others the time of making classes, but never give them a wrong class.
+ *
+ * Each bucket is a list that only grows at its head by compare-and-swap, so finding and adding take
+ * no lock.
  */
 
 #include "grammar/mask/share.h"
@@ -123,8 +128,8 @@ size_t share_bytes(const struct share *s) {
     return SHARE_MAX - atomic_load(&s->left);
 }
 
-/* Writes flags, edges and following bytes. Targets count from the rule's start. Returns false if
- * the state cannot be shared. */
+/* Writes the key of @rule: the bytes that may follow it, and the flags and edges of its states,
+ * with targets counted from the rule's start. Returns false if the rule cannot be shared. */
 static bool write_key(struct buf *key, const struct grammar *g, uint32_t rule, bool counted) {
     const struct auto_rule *r = &g->rule[rule];
     int e = buf_add(key, &r->follow, sizeof(r->follow));

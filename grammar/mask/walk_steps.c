@@ -1,11 +1,35 @@
 /*
- * walk_steps - short walks through a trie: the machine moves along every node. That needs nothing
- * before it: right for the few hundred nodes behind a quote or a bracket. Most of these are in the
- * middle of a rule (a literal, blanks), where the stack has no say: their states are followed
- * without sets, and so are those of a loop (blanks, characters of a key) with its register, as long
- * as what comes behind it begins with other bytes. What is reached from a set is what is reached
- * from each of its configurations, so they are walked from one by one where their bytes differ, and
- * at the root always: deeper the same readings could be walked from again and again.
+ * walk_steps - short walks through a trie: the machine moves along every node.
+ *
+ * The general way is steps_together(): for each child of a node, machine_step() makes the set of
+ * configurations behind the child's byte, and if that set is alive the walk goes on below it. This
+ * needs no preparation, which is right for the few hundred nodes that can be read behind a quote or
+ * a bracket. (Long walks, from a state that reads nearly everything, are in walk_tables.c.)
+ *
+ * Making a set is still the dear part, so three shortcuts do without sets where they can. All are
+ * ways to the same result.
+ *
+ * 1. The middle of a rule (plain_below()). Example: behind `{` comes `"name"` or `"next"`. Along
+ *    `"na` only the state changes: the rule cannot end there and calls nothing that begins with
+ *    these bytes, so the stack has no say. The walk carries the number of the state and keeps the
+ *    configurations with their stacks aside (`stacks`). Where the state may end its rule, or the
+ *    byte may also begin a called rule, machine_follow() makes the set from these stacks and the
+ *    general way goes on.
+ * 2. A loop (loop_below()): blanks, or the characters of a key. The walk carries the state and the
+ *    register. That is possible if what comes behind the loop begins with other bytes than the
+ *    loop's own, so that each byte either stays in the loop or leaves it. Wherever the loop ends,
+ *    the same set follows, which is made once (loop.behind).
+ * 3. One configuration at a time (steps_apart()). A text can be read from a set if it can be read
+ *    from one of its configurations, so each may be walked from on its own with shortcut 1 or 2,
+ *    and the results are united. At the root this is always done. Further down it is done only for
+ *    few configurations whose bytes differ: otherwise two of them might go on to the same set, and
+ *    all that is below would be walked twice, at each such node anew.
+ *
+ * They apply only where the sets are not needed (needs_no_sets()): a walk whose visit() looks at
+ * each set, or whose items must differ, takes the general way.
+ *
+ * Subtrees of which a state reads all texts are taken as a whole (reads_all(), is_within()), and
+ * subtrees without a needed token are skipped (is_idle_child()).
  */
 
 #include "grammar/mask/walk_nodes.h"
@@ -20,7 +44,8 @@
 static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
                         uint32_t depth);
 
-/* Child @i of @n, which is alive with the set @next. @last: the end of the items below @n. */
+/* Goes on at child @i of @n, which the set @next has reached. @last: the end of the items below
+ * @n. */
 static inline void step_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
                              const struct set *next, uint32_t depth) {
     const struct trie_node *child = &w->trie->node[n->child + i];
@@ -34,7 +59,7 @@ static inline void step_into(struct walk *w, const struct trie_node *n, uint32_t
         steps_below(w, n->child + i, end, next, depth + 1);
 }
 
-/* The first child of @n from @i on whose byte is at least @byte. */
+/* Returns the first child of @n from @i on whose byte is at least @byte. */
 static uint32_t child_from(const struct trie *t, const struct trie_node *n, uint32_t i,
                            unsigned byte) {
     uint32_t hi = n->n_children;
@@ -52,7 +77,7 @@ static uint32_t child_from(const struct trie *t, const struct trie_node *n, uint
     return i;
 }
 
-/* The bytes that edges of @s have. */
+/* Returns the bytes of the edges of @s. */
 static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
     struct byte_set set = {{0}};
     uint32_t before = NO_STATE;
@@ -105,7 +130,7 @@ static enum calls calls_at(const struct walk *w, const struct state *s, const st
 static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                         const struct set *stacks, uint32_t depth);
 
-/* Child @i of @n, behind an edge that leads to @to. */
+/* Goes on at child @i of @n, to which an edge to state @to leads. */
 static void plain_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
                        uint32_t to, const struct set *stacks, uint32_t depth) {
     const struct trie_node *child = &w->trie->node[n->child + i];
@@ -141,8 +166,9 @@ static void plain_into(struct walk *w, const struct trie_node *n, uint32_t i, ui
     }
 }
 
-/* Below @n, at which @state and states that are plain have been reached with the stacks of all of
- * @stacks, whose own states are other ones meanwhile. Edges and children are both sorted. */
+/* Walks below @n, which has been reached in the plain state @state with each stack of @stacks; the
+ * states in @stacks are those from where the plain walk began, and do not count. Edges and children
+ * are both sorted: the loop goes over whichever are fewer. */
 static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                         const struct set *stacks, uint32_t depth) {
     const struct state *s = &w->m->g->state[state];
@@ -170,19 +196,19 @@ static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last
     }
 }
 
-/* A loop, whose end leads to the same set wherever it is. */
+/* A loop that is walked without sets. */
 struct loop {
     const struct call_desc *desc;
     const struct register_kind *kind;
-    struct set behind;
-    struct byte_set bytes; /* with which that goes on: none of the loop's */
+    struct set behind;     /* what follows the loop, wherever it ends */
+    struct byte_set bytes; /* the bytes that `behind` reads, none of which the loop reads */
     /* Holds configurations that differ only by their counts: for each, the difference to the least
      * count, whose register the walk carries. The first entry is the configuration where the walk
      * began. */
     uint32_t more[SET_MAX], n;
 };
 
-/* Returns whether one of the configurations may end where the least count is @reg. */
+/* Returns whether the loop may end in one of the configurations when the least count is @reg. */
 static bool may_end(const struct loop *k, uint32_t reg) {
     for (uint32_t i = 0; i < k->n; i++) {
         if (k->more[i] <= k->desc->max - reg &&
@@ -231,7 +257,7 @@ static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uin
         steps_below(w, n->child + i, end, &k->behind, depth + 1);
 }
 
-/* Below @n from @state of the loop, whose register is @reg. */
+/* Walks below @n from @state of the loop, whose register is @reg. */
 static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t state,
                        uint32_t reg, const struct loop *k, uint32_t depth) {
     const struct state *s = &w->m->g->state[state];
@@ -264,8 +290,8 @@ static bool count_apart(const struct machine *m, const struct config *c, const s
     return c->state == d->state && c->frame == d->frame && register_at(m, c) == &REGISTER_COUNTED;
 }
 
-/* The registers of configuration @i of @from and of those that differ by what they count. The least
- * one. */
+/* Collects in k->more[] the registers of configuration @i of @from and of those that differ from it
+ * only by their counts. Returns the least one. */
 static uint32_t find_readings(const struct machine *m, const struct set *from, uint32_t i,
                               struct loop *k) {
     const struct config *c = &m->config[i];
@@ -284,9 +310,10 @@ static uint32_t find_readings(const struct machine *m, const struct set *from, u
     return least;
 }
 
-/* Walks from configuration @i of @from, of a loop, and those that differ by what they count,
- * without sets as long as they are in it. False: where the loop ends does not show at once, or is
- * asked for. */
+/* Walks from configuration @i of @from, which is in a loop, and from those that differ from it only
+ * by their counts, without sets while they are in the loop. Returns false, with nothing done, if
+ * the configuration is in no loop, if visit() needs the set at the end, or if there are few
+ * readings and a byte does not show whether the loop goes on or has ended. */
 static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t last,
                           const struct set *from, uint32_t i, uint32_t depth) {
     struct machine *m = w->m;
@@ -349,7 +376,8 @@ static bool is_free(const struct machine *m, const struct config *c) {
     return !(m->g->state[c->state].flags & (STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
 }
 
-/* The configurations of @from with the state of @i, which differ by their stacks. */
+/* Returns a set of the configurations of @from that have the state of configuration @i; they differ
+ * by their stacks. */
 static struct set stacks_of(struct machine *m, const struct set *from, uint32_t i) {
     uint32_t state = m->config[i].state;
     struct set stacks = set_open(m);
@@ -362,8 +390,8 @@ static struct set stacks_of(struct machine *m, const struct set *from, uint32_t 
     return stacks;
 }
 
-/* Walks from the configurations of @from that can be walked from alone; the others are *@rest, the
- * machine's last set. */
+/* Walks one by one from those configurations of @from that need no sets. Sets *@rest to the others,
+ * as the machine's last set. */
 static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last,
                         const struct set *from, struct set *rest, uint32_t depth) {
     struct machine *m = w->m;
@@ -402,8 +430,8 @@ static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last
     rest->end = m->n_configs;
 }
 
-/* Returns whether no byte leads on from two states of @from, so that their walks have nothing in
- * common. */
+/* Returns whether each byte leads on from at most one state of @from, so that walks from different
+ * states have no node in common. */
 static bool part_at_once(const struct machine *m, const struct set *from) {
     struct byte_set all = {{0}};
 
@@ -440,7 +468,7 @@ static void steps_together(struct walk *w, uint32_t node, uint32_t last, const s
     }
 }
 
-/* @last: the end of the items of @node and those below it. */
+/* Walks below @node from the set @from. @last: the end of the items at and below @node. */
 static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
                         uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];

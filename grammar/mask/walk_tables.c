@@ -44,7 +44,7 @@
 
 #define SETS_MAX 4096
 #define SETS_FIRST 64
-#define PLAIN_STATES (4 * SETS_MAX) /* of a rule with a table of them, which each walk clears */
+#define PLAIN_STATES (4 * SETS_MAX) /* each walk clears of_state[]: more states take too long */
 
 static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; i < last; i++)
@@ -64,15 +64,15 @@ struct known_set {
     uint8_t free_chars[KIND_NONE + 1];
 };
 
-/* Sets are numbered as they are found, n of cap, which is no more than a step in next[] can name;
- * slot[] has mask + 1 places, twice as many as sets, or of_state says which is which. */
+/* The numbered sets: n of them, with room for cap. A set is found by the hash table slot[], which
+ * has mask + 1 = 2 * cap places; in a plain rule by of_state[]. */
 struct tables {
     struct walk *w;
     struct known_set *set;
     uint16_t (*next)[256];
     uint32_t n, cap;
     uint32_t *slot, mask; /* hash table: number + 1 */
-    uint16_t *of_state;   /* in a plain rule: by state from its start, number + 1; or NULL */
+    uint16_t *of_state;   /* plain rule: by state, counted from its start: number + 1; or NULL */
     uint64_t *reached;    /* bits by item, of the current walk; NULL without bits */
 };
 
@@ -129,7 +129,7 @@ static bool grow(struct tables *t) {
 
 static void find_free_chars(const struct walk *w, struct known_set *known) {
     const struct machine *m = w->m;
-    uint32_t before = NO_STATE; /* the preceding state, where the stack does not matter */
+    uint32_t before = NO_STATE; /* state of the preceding configuration, unless its stack matters */
 
     for (uint32_t i = known->set.begin; i < known->set.end; i++) {
         const struct config *c = &m->config[i];
@@ -540,7 +540,7 @@ static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
     const struct shorts *s = vocab_shorts(w->m->g->vocab);
     const uint8_t *p = s->bytes + s->at[n_chars];
     uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
-    uint32_t alive = UINT8_MAX;                    /* bytes up to which the one before was read */
+    uint32_t alive = UINT8_MAX;                    /* bytes of the previous text that were read */
 
     assert(w->bits && n_chars <= FREE_CHARS_MAX);
 
