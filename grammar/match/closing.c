@@ -59,7 +59,7 @@ struct closing {
     struct set at;
     uint32_t left;
     bool refused, planned;
-    uint32_t n_escapes;         /* steps in a path that is looked for beside items before */
+    uint32_t n_escapes;         /* nesting of bytes_to_differ() */
     uint32_t *behind, n_behind; /* for each frame: bytes behind it + 1; 0: unknown */
     struct node *node;
     uint32_t n_nodes, cap_nodes;
@@ -100,7 +100,7 @@ size_t closing_memory(const struct closing *k) {
 
 /* ---- bytes */
 
-/* Bytes behind the rule of @frame. */
+/* Returns the bytes from behind the rule of @frame to the end of the text. */
 static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
     struct machine *m = k->m;
 
@@ -156,8 +156,10 @@ static uint32_t follow(struct closing *k, const struct config *c, unsigned symbo
     return n;
 }
 
-/* In an item that begins as some before it do: it leaves their paths where it can, else it goes on
- * with them. Items have fewer than ESCAPE_MAX bytes in common that are forced. */
+/* Returns the bytes from @c to the end of the text if @c is in an item that begins as earlier items
+ * do and must become different from them. It tries the bytes with which no earlier item goes on
+ * first; only if none of these leads to an end, it goes on as an earlier item does, and differs
+ * later. ESCAPE_MAX bounds the recursion: items have fewer forced bytes in common. */
 static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsigned *symbol) {
     const struct grammar *g = k->m->g;
     const struct state *s = &g->state[c->state];
@@ -312,8 +314,8 @@ static uint32_t child_of(const struct trie *t, uint32_t node, unsigned byte) {
     return lo < end && t->node[lo].byte == byte ? lo : 0;
 }
 
-/* The tokens that begin the path of @node: calls @each with the trie's node and the tokens left
- * behind it. */
+/* Calls @each for every token that is a beginning of the path of @node, with the token's node in
+ * the trie and the number of tokens that the rest of the path takes. */
 static void each_token(struct closing *k, uint32_t node,
                        void (*each)(void *ctx, const struct trie_node *n, uint32_t left),
                        void *ctx) {
@@ -389,7 +391,7 @@ uint32_t closing_distance(struct closing *k, const struct set *at) {
     return at->can_end ? 0 : best;
 }
 
-/* Tokens behind the rule of @frame, on the path that a configuration in it goes. */
+/* Returns the tokens of the path from behind the rule of @frame to the end of the text. */
 static uint32_t tokens_behind(struct closing *k, uint32_t frame) {
     struct machine *m = k->m;
     uint32_t n_configs = m->n_configs, n = 0;
@@ -418,7 +420,8 @@ static bool visit_reach(struct walk *w, uint32_t node, const struct set *s, uint
     return true;
 }
 
-/* Walks all tokens from state @q: a millisecond or more, once. */
+/* Returns the most bytes from behind any token that state @q reads to the end of its rule. Walks
+ * all tokens, which takes a millisecond or more, once for each state. */
 static uint32_t walk_reach(const struct grammar *g, uint32_t q) {
     struct machine m;
     struct reach r = {.k = {.m = &m, .f = g->finish}};
@@ -454,7 +457,8 @@ static bool rule_reach(const struct grammar *g, const struct auto_rule *rule) {
     return true;
 }
 
-/* The most bytes from behind a token of the class of @q to the end of its rule, or more. */
+/* Returns an upper bound of the bytes from behind a token of the class of @q to the end of its
+ * rule. */
 static uint32_t reach_of(struct machine *m, uint32_t q) {
     const struct grammar *g = m->g;
     _Atomic uint32_t *known = &g->finish->reach[q];
@@ -502,7 +506,9 @@ bool closing_begin(struct closing *k, struct machine *m, const struct set *at, u
     return closing_bytes(k, at) < FINISH_NEVER;
 }
 
-/* The paths of the text itself come first: they are always known. */
+/* Notes that some token did not fit, so that closing_add_plan() has to add the shortest completion,
+ * and finds the paths from the present position. These are made before those behind tokens, so that
+ * they always find room among the nodes. */
 static void plan(struct closing *k) {
     k->refused = true;
     if (!k->planned)
@@ -555,7 +561,7 @@ static void allow(void *ctx, const struct trie_node *n, uint32_t left) {
         set_bit(p->bits, p->trie->item[i]);
 }
 
-/* A path that is too long to be known: its first byte. */
+/* Allows the first byte of a path that is too long for its tokens to be known. */
 static void allow_byte(struct closing *k, const struct config *c, struct planned *p) {
     unsigned symbol;
     uint32_t bytes = bytes_from(k, c, &symbol);

@@ -1,9 +1,20 @@
 /*
- * distinct_mask - what a mask does not know of items that must differ: token classes say nothing of
- * the items before, and a look-ahead does not know the text of an item that ends in it.
+ * distinct_mask - corrects a mask where the items of an array must differ (uniqueItems).
  *
- * Only the beginnings of the items before lead to what is refused: their bytes are followed into
- * the trie, and the tokens there are settled anew.
+ * mask.c makes the mask as if items need not differ: a token class knows a state and not the items
+ * before it, and a look-ahead does not know the text of an item that ends in it (distinct.c). Two
+ * corrections follow.
+ *
+ * Tokens that repeat an item (settle()). Example: after `["ab","a` the token `b"` would repeat the
+ * first item. Only texts that go on as an earlier item does can repeat it. So the bytes with which
+ * earlier items go on are followed from here into the trie, with the machine, which refuses what
+ * repeats an item; the tokens at the nodes on these ways are set or cleared anew. Where the machine
+ * has dropped a configuration on the way, all that is below is settled anew, since a class may have
+ * allowed it for that configuration.
+ *
+ * Tokens with the ends of two items (double_fits()), as `1,1,`. The second item might equal the
+ * first one of the token, whose text a look-ahead does not record. There are few such tokens
+ * (grammar.doubles); each that is in the mask is read byte by byte with its text.
  */
 
 #include "grammar/mask/class.h"
@@ -21,7 +32,7 @@ static void mask_clear(struct mask *mask, uint32_t id) {
     mask->bits[id / 32] &= ~(1u << (id % 32));
 }
 
-/* The items of @node and all below it. */
+/* Clears the tokens at @n and at all nodes below it. */
 static void clear_below(struct settling *k, const struct trie_node *n) {
     const struct trie_node *last = n;
 
@@ -31,8 +42,8 @@ static void clear_below(struct settling *k, const struct trie_node *n) {
         mask_clear(k->mask, k->trie->item[i]);
 }
 
-/* The bytes that may lead to what is refused; false: there are none. Between items no class has
- * been used. */
+/* Adds to @out the bytes with which earlier items go on. Returns false if @s is in no item that
+ * begins as an earlier one does. Between items nothing is to settle: no class is used there. */
 static bool doubtful(const struct machine *m, const struct set *s, struct byte_set *out) {
     bool any = false;
 
@@ -46,7 +57,8 @@ static bool doubtful(const struct machine *m, const struct set *s, struct byte_s
     return any;
 }
 
-/* The tokens below @node, of which @s is behind: those that begin with doubtful bytes, or @all. */
+/* Settles the tokens below @node, which the set @s has reached: those behind a doubtful byte, or
+ * @all. */
 static void settle(struct settling *k, const struct trie_node *node, const struct set *s,
                    bool all) {
     struct machine *m = k->m;

@@ -2,6 +2,16 @@
  * finish - the shortest path from every state to the end of its rule, in bytes; computed when a
  * grammar is compiled.
  *
+ * closing.c completes a text before its limit of tokens with these paths. Example, the rule
+ * array = "[" digit ("," digit)* "]" with its states and the `rest` of each:
+ *
+ *     0 --[--> 1 --digit--> 2 --]--> 3          rest: 3, 2, 1, 0
+ *                           2 --,--> 1          from 2 by `]` 1 byte, by `,` 3 bytes
+ *
+ * `rest` is the length of the shortest path; `step` is the length of the shortest one that begins
+ * with an edge, and `symbol` is that edge's byte. They differ where the rule may end at once or
+ * where a call is the shorter way.
+ *
  * Every byte of a path must be a token of the vocabulary. Then a path of n bytes can be written
  * with at most n tokens, whatever other tokens there are. The lengths are upper bounds that can be
  * followed: from a state with n bytes to go, an edge, a call or a return leads to one with at most
@@ -13,6 +23,14 @@
  * until nothing changes. The states of a rule are numbered from its start on, so one pass settles
  * nearly all of a rule, and each level of calls takes one more. If PASSES are not enough, the paths
  * found so far can be followed all the same.
+ *
+ * Where a rule has a register, its value decides how much is missing, so finish_rest() computes
+ * that part when it is asked:
+ *
+ *     counted loop        the characters missing to the minimum, times the bytes of one
+ *     loop beside names   the bytes until the key is none of the names (find_escapes())
+ *     members             the missing required members with the bytes between them
+ *                         (members_rest())
  */
 
 #include "grammar/match/finish.h"
@@ -22,6 +40,7 @@
 
 #define PASSES 100
 
+/* Sets f->next[] from the tokens that are a single byte. */
 static void find_bytes(struct finish *f, const struct trie *t) {
     const struct trie_node *root = &t->node[0];
     struct byte_set is = {{0}};
@@ -41,7 +60,7 @@ static bool symbol_of(const struct finish *f, const struct edge *e, unsigned *ou
     return *out <= e->hi && (e->lo >= TOKEN_SYMBOL || *out < TOKEN_SYMBOL);
 }
 
-/* Bytes of member @i from the beginning of its key to its end. */
+/* Returns the bytes of member @i from the beginning of its key to its end. */
 static uint32_t member_bytes(const struct grammar *g, const struct members_path *k, uint32_t i) {
     uint32_t callee = k->callee[i];
 
@@ -50,7 +69,7 @@ static uint32_t member_bytes(const struct grammar *g, const struct members_path 
     return finish_add(k->key[i], g->finish->path[g->rule[callee].start].rest);
 }
 
-/* The shortest member of the span of @q that has not been there. */
+/* Returns the bytes of the shortest member of the span of @q that is not in the set @reg. */
 static uint32_t shortest_member(const struct grammar *g, const struct machine *m, uint32_t q,
                                 uint32_t reg) {
     uint32_t number = g->rule[g->state[q].rule].members, best = FINISH_NEVER;
@@ -63,8 +82,9 @@ static uint32_t shortest_member(const struct grammar *g, const struct machine *m
     return best;
 }
 
-/* From state @q of a rule with members to its end: those that are missing, one after the other. In
- * a key of which none is missing, a member more. @m NULL: none has been there. */
+/* Returns the bytes from state @q of a rule with members to its end: the required members that are
+ * missing are written one after the other. If @q leads to none of these, the shortest member that
+ * it leads to comes first. @m NULL: no member has been written. */
 static uint32_t members_rest(const struct grammar *g, const struct machine *m, uint32_t q,
                              uint32_t reg) {
     const struct finish *f = g->finish;
@@ -115,7 +135,7 @@ uint32_t finish_call(const struct grammar *g, const struct call_desc *d) {
     return start->rest;
 }
 
-/* The node of the names that @reg becomes on the path from state @q to the border. */
+/* Returns the node of the names that @reg becomes on the path from state @q to the border. */
 static uint32_t names_at_border(const struct grammar *g, uint32_t q, uint32_t reg,
                                 const struct names *names) {
     const struct state *s = &g->state[q];
@@ -231,7 +251,8 @@ uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const st
 
 /* ---- at compile time */
 
-/* A member's key is read by edges, behind which it is called. */
+/* Relaxes f->slot[@q] (finish.h). The key of a member is read by edges, and the member is called
+ * behind it, so a call stands for minus the bytes of the key. Returns whether the slot changed. */
 static bool relax_slot(struct grammar *g, uint32_t q) {
     struct finish *f = g->finish;
     const struct state *s = &g->state[q];
@@ -252,7 +273,7 @@ static bool relax_slot(struct grammar *g, uint32_t q) {
     return changed;
 }
 
-/* One state; whether its path has become shorter. */
+/* Relaxes the paths of state @q. Returns whether one has become shorter. */
 static bool relax(struct grammar *g, uint32_t q) {
     struct finish *f = g->finish;
     const struct state *s = &g->state[q];
@@ -338,7 +359,8 @@ static int find_members(struct build *b, struct grammar *g) {
     return 0;
 }
 
-/* Children of a node come after it. */
+/* Finds f->escape[] for the names of each call. Children of a node have larger numbers, so going
+ * backwards finds them done. */
 static int find_escapes(struct build *b, struct grammar *g) {
     struct finish *f = g->finish;
     uint64_t work = 0;

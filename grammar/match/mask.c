@@ -54,7 +54,7 @@ struct applied {
     struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
 
-/* The bytes with which a name goes on from @node. */
+/* Returns the bytes with which a name goes on from @node. */
 static struct byte_set name_bytes(const struct names *names, uint32_t node) {
     struct byte_set set = {{0}};
     uint32_t c = node == NAMES_NONE ? 0 : names->node[node].child;
@@ -64,7 +64,8 @@ static struct byte_set name_bytes(const struct names *names, uint32_t node) {
     return set;
 }
 
-/* Behind how many characters a counted loop may end in one of the readings. */
+/* Sets ends_at[] to the numbers of characters behind which a counted loop may end in some
+ * reading. */
 static void find_ends(struct applied *a) {
     const struct call_desc *d = a->desc;
 
@@ -126,7 +127,7 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     return true;
 }
 
-/* @n: how many bits @from has, or -1. */
+/* Adds the bits of @from, which has @n of them (-1: not known). */
 static void add_bits(struct mask *to, const uint32_t *from, int64_t n) {
     if (to->counted && to->n == 0) {
         memcpy(to->bits, from, to->n_words * sizeof(*from));
@@ -196,7 +197,7 @@ static void add_within(struct machine *m, const struct applied *a) {
     }
 }
 
-/* The tokens that do not end the rule. */
+/* Adds the tokens that do not end the rule, as far as the register allows them. */
 static void apply_inside(struct machine *m, const struct applied *a, uint8_t *scratch) {
     const struct token_class *c = a->c;
 

@@ -2,12 +2,20 @@
  * state - the matcher of one request: its position in its grammar, and the mask of the next token.
  *
  * History. Every accepted token leaves a checkpoint: the set of configurations after it. The sets
- * lie one after the other in the machine's config[], so rejecting k draft tokens is truncating that
- * array at an earlier checkpoint. When the history is full its older half is dropped; a request
- * therefore allocates at the start and when its stack grows, and never per token. A look-ahead (a
- * mask, forced bytes) works above the stored sets and truncates what it added.
+ * lie one after the other in the machine's config[]. Example, after two tokens:
  *
- * mask.c explains how a mask is made; this file has its steps, grammar_mask_within().
+ *     config[]:      | set at the start | set after token 1 | set after token 2 | look-ahead ...
+ *     checkpoint[]:    0                  1                   2
+ *
+ * So rejecting k draft tokens (grammar_rollback()) is truncating that array at an earlier
+ * checkpoint. When the history is full its older half is dropped; a request therefore allocates at
+ * the start and when its stack grows, and never per token. A look-ahead (a mask, forced bytes)
+ * works above the stored sets and truncates what it added (leave_no_trace()), also after an error:
+ * a failed mask leaves the state as it was. A rollback leaves the frames of stacks; those that no
+ * stored set needs are collected when their number has doubled.
+ *
+ * A mask. mask.c explains how a mask is made; grammar_mask_within() has the steps, which share a
+ * struct making.
  */
 
 #include "grammar/mask/class.h"

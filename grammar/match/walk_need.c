@@ -1,7 +1,11 @@
 /*
- * walk_need - what configurations add to a mask that has most of the vocabulary already. A pattern
- * that may begin anywhere takes nearly every token at each place; its other readings can only add
- * those that are left, a few thousand with a quote, say. So the trie is walked towards these alone.
+ * walk_need - adds what further configurations allow to a mask that has most of the vocabulary.
+ *
+ * Example: the JSON string of a pattern without anchors, .*id[0-9]+.*, after `"my id`. In one
+ * reading the text is still in front of the match, and its token class allows nearly every token;
+ * in the others the digits begin, or have been read. These can only add tokens that the mask still
+ * lacks, a few thousand with a quote, say. So these tokens are marked by their places in the trie
+ * (find_need()), and walks skip each subtree without a mark.
  */
 
 #include "grammar/mask/class.h"
@@ -20,7 +24,8 @@ bool class_has_most(const struct grammar_vocab *v, const struct token_class *c) 
     return c->bits && !c->level && c->n_allowed >= n - n / MOST_SHARE;
 }
 
-/* Bits by place: the tokens of text that @mask lacks; NULL: they are too many, or no memory. */
+/* Returns the tokens of text that @mask lacks, as bits by their places in the trie. NULL: they are
+ * too many for this to help, or memory is short. */
 static uint64_t *find_need(const struct grammar_vocab *v, const struct mask *mask) {
     const uint32_t *text = vocab_text_bits(v);
     uint32_t n = vocab_trie(v)->n_items;
@@ -42,7 +47,8 @@ static uint64_t *find_need(const struct grammar_vocab *v, const struct mask *mas
     return need;
 }
 
-/* False: it takes too long, or too many configurations. */
+/* Walks with walk_steps() from @others. Returns false if that takes too long or too many
+ * configurations; the bits set by then are right, but not all. */
 static bool steps_towards(struct walk *w, const struct set *others) {
     struct machine *m = w->m;
     uint64_t fuel = m->fuel;
