@@ -1,9 +1,11 @@
 /*
- * constraint - the node of a submit's span as a grammar, and its triggers.
+ * constraint - compiles the constraint of a request: reads the JSON nodes that it carries
+ * (docs/reference/grammars.md) and builds a grammar from them.
  *
  * The front makes the nodes, but what is in them comes from clients, so depth, number and length
- * are limited here as everywhere. Numbers are read as they are written (a schema's bounds are
- * exact), and a schema is handed to the grammar as text again: grammar.h takes sources as text.
+ * are limited here as everywhere. Numbers are read as they are written, since the bounds of a
+ * schema are exact, and a schema in a node is written as text again, since grammar.h takes sources
+ * as text.
  */
 
 #include "grammar/constraint/private.h"
@@ -107,7 +109,7 @@ static int read_list(struct reader *r, yyjson_val *list, bool either, unsigned d
     return 0;
 }
 
-/* A count of a repeat: at most nine digits. */
+/* Reads a count of a repeat, at most nine digits; *@out stays as it is where there is none. */
 static int read_count(struct reader *r, yyjson_val *v, uint32_t *out) {
     const char *s = json_digits(v);
     size_t n = json_n_digits(v);

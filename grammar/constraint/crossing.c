@@ -1,18 +1,22 @@
 /*
- * crossing - the tokens that reach beyond a trigger with bytes that the grammar refuses.
+ * crossing - finds the tokens that complete a trigger and go on behind it with bytes that the
+ * grammar refuses.
  *
  * For a trigger "</think>" and the grammar of a JSON object, "\n</think>{" may come and
- * "</think>Well" may not. Which tokens these are depends on how much of a trigger the output ends
- * with (a node of the automaton), and on nothing else, since the grammar always begins anew: so
- * they are found once, and while the output is free a mask is a table look-up, or not needed at
- * all.
+ * "</think>Well" may not. Whether a token is refused depends on how much of a trigger the output
+ * ends with, a node of the trigger automaton (triggers.c), and on nothing else, since the grammar
+ * begins anew behind each trigger. So the refused tokens are found once for each node when the
+ * constraint is compiled. While the output is free, a mask is then a table look-up, or not needed
+ * at all.
  *
- * Every token is read from the root. From another node, only those are looked at whose reading
- * differs: two readings that meet before either is complete go on as one, and in a trie nearly all
- * of them meet at once.
+ * There may be hundreds of nodes, and reading the whole vocabulary from each would take too long.
+ * So every token is read from the root of the trigger automaton (find_root()). From another node
+ * only those tokens are looked at that are read differently (differ()): the vocabulary's trie is
+ * walked from both nodes at once, and where the two readings come to the same node before either
+ * has completed a trigger, they are one from there on. Nearly all meet after one byte.
  *
- * The other tokens that complete a trigger are kept, too: near a limit they must not come when what
- * the grammar wants then takes too long.
+ * The other tokens that complete a trigger are kept as well (`done`): near a limit of tokens they
+ * must not come if the text that the grammar then requires is too long (ending.c).
  */
 
 #include "grammar/constraint/private.h"
@@ -27,8 +31,9 @@
 #define TRIED_MAX (1u << 22)    /* tokens looked at */
 #define PAUSE_TRIED 256
 
-/* Invariants: refused and done have the tokens of the nodes before, in the order of these, and of
- * the node at hand; `state` is at the start between two tokens. */
+/* Invariants: refused and done have the tokens of the nodes that were searched before, in the order
+ * of the nodes, and then those of the present node; `state` is at the start of the grammar whenever
+ * no token is being tried. */
 struct search {
     const struct constraint *c;
     struct grammar_state *state; /* at the start of the grammar */
@@ -53,8 +58,8 @@ static int add(struct search *s, struct ids *v, int32_t id) {
     return 0;
 }
 
-/* Token @id, read from @node: if it completes a trigger and the grammar refuses the rest, it is
- * one. */
+/* Reads token @id from @node. If it completes a trigger, adds it to `refused` or `done`, depending
+ * on whether the grammar refuses the rest of it. */
 static void try(struct search *s, uint16_t node, int32_t id) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, id, &len);
@@ -87,7 +92,8 @@ static void try_below(struct search *s, uint16_t node, const struct trie_node *a
         try_below(s, node, &s->trie->node[i]);
 }
 
-/* Tokens below @at, to which @a leads from @node and @b from its root. */
+/* Tries the tokens below @at that @node and the root read differently. The bytes that lead to @at
+ * lead from @node to @a, and from the root to @b. */
 static void differ(struct search *s, uint16_t node, const struct trie_node *at, uint16_t a,
                    uint16_t b) {
     const struct triggers *t = s->c->triggers;
@@ -122,7 +128,7 @@ static void find_root(struct search *s, uint16_t root) {
     }
 }
 
-/* Special tokens are in no trie that could be walked here; there are few. */
+/* Tries each special token. The vocabulary's trie does not have them, and they are few. */
 static void try_special(struct search *s, uint16_t node) {
     uint32_t n = vocab_n_tokens(s->c->vocab);
 
@@ -138,7 +144,7 @@ static int by_id(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Each once, in order, from @from on. */
+/* Sorts the ids from place @from on and removes duplicates. */
 static void put_in_order(struct ids *v, uint32_t from) {
     uint32_t n = from;
 
@@ -165,8 +171,8 @@ static void find(struct search *s, uint16_t node) {
     put_in_order(&s->done, done);
 }
 
-/* The nodes in [@first, @end): they read as @root does, but for what the output ends with
- * already. */
+/* Finds the tokens of the nodes in [@first, @end), a trie of triggers whose root is @root. (The
+ * trie at `open` falls back to that of node 0, so node 0 counts as its root.) */
 static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t root) {
     const struct trigger_node *node = s->c->triggers->node;
 

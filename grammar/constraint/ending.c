@@ -2,15 +2,19 @@
  * ending - masks of a constraint near the limit of its request, so that the constrained part is
  * complete when the last token has come.
  *
- *     held by the grammar           grammar_mask_within()
- *     held, and it may end          tokens that go on must end in time; any other token ends it
- *     free                          a trigger may come as long as its continuation still fits
- *     free, a trigger is required   when time runs out, only tokens that spell a trigger
+ *     position of the output            mask
+ *     held by the grammar               grammar_mask_within()
+ *     held, and the grammar may end     tokens that go on in it must leave time to end; tokens that
+ *                                       it refuses end it and are free text
+ *     free                              a token may complete a trigger if the text that the grammar
+ *                                       then requires still fits
+ *     free, a trigger is required       the same; once the tokens that are left are just enough,
+ *                                       only tokens that come nearer to a trigger
  *
  * The distance to a trigger depends on how much of it the output ends with, a node of the triggers:
- * the fewest tokens that spell the rest of it, or the rest of a suffix that begins a trigger. They
- * are found when the constraint is compiled, by walking the tries of triggers and vocabulary
- * together.
+ * the fewest tokens that spell the rest of the trigger, or the rest of another one that begins with
+ * a suffix of it. These distances are found when the constraint is compiled (find_ways()), by
+ * walking the tries of triggers and vocabulary together.
  */
 
 #include "grammar/constraint/private.h"
@@ -23,8 +27,8 @@
 #include "grammar/vocab/vocab.h"
 #include "grammar/match/finish.h"
 
-/* Tokens that are left over when a required trigger begins to be forced: a caller that ends
- * reasoning writes the whole trigger, however much of it is there already. */
+/* Tokens kept in reserve when a required trigger begins to be forced. A caller that ends reasoning
+ * itself writes the whole trigger, also where the output ends with a part of it already. */
 #define SPARE 8
 #define RESTS_MAX 64 /* tokens of one mask that go on behind a trigger, looked at one by one */
 
@@ -66,7 +70,7 @@ static void spell(struct spelling *s, uint32_t at, uint16_t node) {
             c = t[c].next;
         if (!c)
             continue;
-        assert(c > node); /* so that find_ways() knows its cost */
+        assert(c > node); /* find_ways() goes backwards, so it knows the cost of c already */
         if (s->trie->node[i].n_items)
             s->best = MIN(s->best, finish_add(cost_at(s->c, c), 1));
         if (!t[c].end && t[c].becomes == c)
@@ -74,7 +78,8 @@ static void spell(struct spelling *s, uint32_t at, uint16_t node) {
     }
 }
 
-/* The node that the special token @id leads to along the trie; 0: it does not. */
+/* Returns the node to which the special token @id leads from @node along the trie of triggers; 0:
+ * its bytes leave the trie. */
 static uint16_t spell_special(const struct constraint *c, uint16_t node, int32_t id) {
     const struct trigger_node *t = c->triggers->node;
     size_t len;
@@ -92,7 +97,8 @@ static uint16_t spell_special(const struct constraint *c, uint16_t node, int32_t
     return len ? node : 0;
 }
 
-/* Children come after their parents. */
+/* Finds the fewest tokens that lead from each of the nodes [@from, @to) along the trie to the end
+ * of a trigger. Children have larger numbers than their parents, so it goes backwards. */
 static void find_ways(struct constraint *c, uint32_t from, uint32_t to, const int32_t *special,
                       uint32_t n_special) {
     for (uint32_t node = to; node-- > from;) {
@@ -121,7 +127,8 @@ static int find_triggers(struct constraint *c) {
         if (vocab_is_special(c->vocab, (int32_t)i) && !vocab_is_end(c->vocab, (int32_t)i))
             special[n_special++] = (int32_t)i;
     }
-    /* Quiet text ends before a trigger counts; what begins it leads nowhere. */
+    /* In quiet text no trigger counts before its end mark, so spelling the mark comes first; the
+     * trie of what begins quiet text is no way to a trigger. */
     for (uint32_t i = 0; i < t->n; i++)
         c->to_trigger[i] = FINISH_NEVER;
     find_ways(c, 0, triggers_n_everywhere(t), special, n_special);
@@ -158,8 +165,9 @@ static bool has_bit(const uint32_t *bits, int32_t i) {
     return bits[i / 32] >> (i % 32) & 1;
 }
 
-/* Returns whether there is time for the text that must follow @token, which completes a trigger at
- * @node. */
+/* Returns whether @after tokens suffice for the text that must follow @token, which completes a
+ * trigger when it is read from @node. *@n_rests counts tokens that go on behind the trigger, which
+ * cost a search each: from RESTS_MAX on they are taken for too late. */
 static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, uint32_t after,
                       uint32_t *n_rests) {
     size_t len;
@@ -179,7 +187,8 @@ static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, 
     return distance <= after;
 }
 
-/* Clears the tokens that complete a trigger at @node too late, but for those in @keep (or NULL). */
+/* Clears the tokens that complete a trigger, read from @node, when too few tokens are left for the
+ * text behind it. Leaves those in @keep (or NULL) alone. */
 static void clear_late(struct constraint_state *s, uint16_t node, uint32_t after,
                        const uint32_t *keep, uint32_t *bits) {
     const struct constraint *c = s->c;
@@ -220,7 +229,8 @@ static void allow_near(struct approach *a, uint32_t at, uint16_t node) {
     }
 }
 
-/* Keeps only those bits of @bits that come nearer to a trigger that is in time. */
+/* Clears the bits of all tokens that bring the output no nearer to a trigger, or to one that leaves
+ * too few tokens for the text behind it. */
 static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits) {
     const struct constraint *c = s->c;
     uint32_t n_words = constraint_n_words(c), *kept = s->scratch;
@@ -282,8 +292,9 @@ static int64_t free_within(struct constraint_state *s, uint32_t after, uint32_t 
     return bits_count(bits, constraint_n_words(s->c));
 }
 
-/* The grammar allows @bits in time and may end: what else it allows must not come, and what it
- * does not allow is free. */
+/* Makes the mask where the grammar may end, from @bits, the tokens that it allows with @after
+ * tokens left. Tokens that it would allow only with more time must not come; tokens that it never
+ * allows here end it and are free text. */
 static int64_t leave_within(struct constraint_state *s, uint32_t after, uint32_t *bits) {
     uint32_t n_words = constraint_n_words(s->c);
 

@@ -22,8 +22,8 @@
 #include "base/try.h"
 #include "grammar/vocab/vocab.h"
 
-/* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still
- * can be. */
+/* Refuses a grammar that allows no token at its start, or is too ambiguous there. Later it would
+ * only fail in the middle of a generation. */
 static int check_start(const struct constraint *c, struct err *err) {
     CLEANUP(freep)
     uint32_t *bits = malloc(grammar_vocab_n_words(c->vocab) * sizeof(*bits));
@@ -221,7 +221,8 @@ int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
     return n >= 0 && position_may_leave(s) ? mask_add_free(s, bits) : n;
 }
 
-/* A token while the output is free; *at: in the place before, out the one after. */
+/* Accepts @token while the output is free; *@at is the position before it and becomes the one
+ * behind it. */
 static int accept_free(struct constraint_state *s, struct position *at, int32_t token) {
     const struct triggers *t = s->c->triggers;
     size_t len;

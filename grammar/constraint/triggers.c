@@ -1,5 +1,16 @@
-/* Finds triggers in a stream of bytes. A place in the stream is one number, so taking tokens back
- * is cheap. */
+/*
+ * triggers - finds triggers in a stream of bytes: Aho and Corasick's automaton over a few strings.
+ *
+ * A trigger is a text after which the grammar holds, like "<tool_call>". The strings form a trie. A
+ * node stands for the longest suffix of the output that begins a trigger; if the next byte does not
+ * continue it, its failure link leads to the next shorter such suffix. So a position in the stream
+ * is the number of one node, and taking tokens back means to restore a number.
+ *
+ * Quiet text (reasoning, say) is a stretch in which no trigger counts. It needs two further tries
+ * (struct triggers in private.h): `open` has the marks that begin quiet text and the triggers that
+ * count only where free text begins, `quiet` has the mark that ends quiet text. The output never
+ * rests at the end of a mark: reading goes on at the root of the other trie (`becomes`).
+ */
 
 #include "grammar/constraint/private.h"
 
@@ -10,7 +21,7 @@
 #include "base/json_value.h"
 #include "base/try.h"
 
-/* Each escaped, with its keys. */
+/* Bytes of the JSON of the largest triggers: each text escaped, with the keys around it. */
 #define TRIGGERS_TEXT_MAX                                                                          \
     (2 * (CONSTRAINT_TRIGGERS_MAX + CONSTRAINT_STARTS_MAX + 2) *                                   \
          (6 * CONSTRAINT_TRIGGER_LEN_MAX + 24) +                                                   \
@@ -40,7 +51,7 @@ static uint16_t new_node(struct triggers *t, uint8_t byte, uint16_t next) {
     return id;
 }
 
-/* The node of @s in the trie at @root. */
+/* Returns the node of @s in the trie at @root, and adds the nodes that are missing. */
 static uint16_t add(struct triggers *t, uint16_t root, const char *s, size_t len) {
     uint16_t at = root;
 
@@ -56,8 +67,9 @@ static uint16_t add(struct triggers *t, uint16_t root, const char *s, size_t len
     return at;
 }
 
-/* Breadth first: a node's failure is found from its parent's, and that of @root leads to @fail.
- * Nodes are numbered depth first, so a queue is needed. */
+/* Sets the failure links of the trie at @root; the link of @root itself leads to @fail. A node's
+ * link is found from its parent's and leads to a shorter text, so nodes are taken breadth-first,
+ * with a queue, since they are numbered depth-first. */
 static int link_failures(struct triggers *t, uint16_t root, uint16_t fail) {
     CLEANUP(freep) uint16_t *queue = malloc(t->n * sizeof(*queue));
     uint32_t head = 0, tail = 0;
@@ -106,7 +118,7 @@ static int check_quiet(yyjson_val *quiet, struct err *err, size_t *n_bytes) {
         return invalid(err,
                        "\"quiet\" of triggers must have \"open\" and \"close\", strings of 1 to "
                        "256 bytes, and may have \"now\", a boolean");
-    *n_bytes += json_len(close) + 2; /* and two roots */
+    *n_bytes += json_len(close) + 2; /* 2: the roots of the tries `quiet` and `open` */
     *n_bytes += ARRAY_SIZE(SPACE) * (json_len(open) + SPACE_MAX);
     return 0;
 }
@@ -133,7 +145,7 @@ static int check(yyjson_val *root, struct err *err, size_t *n_bytes) {
     yyjson_val *flags[] = {yyjson_obj_get(root, "repeat"), yyjson_obj_get(root, "required")};
     size_t i;
 
-    *n_bytes = 1; /* a root */
+    *n_bytes = 1; /* the root of the first trie */
     if (!yyjson_is_arr(after) || yyjson_arr_size(after) == 0 ||
         yyjson_arr_size(after) > CONSTRAINT_TRIGGERS_MAX)
         return invalid(err, "triggers must have an array \"after\" of 1 to 16 strings");
@@ -165,8 +177,8 @@ static int add_list(struct triggers *t, uint16_t root, yyjson_val *list) {
     return 0;
 }
 
-/* The tries of the marks around quiet text and of what counts at a start; that of the triggers is
- * complete. */
+/* Adds the tries `quiet` and `open`, once the trie of the triggers that count everywhere is
+ * complete: failure links of `open` lead into it. */
 static int add_starts(struct triggers *t, yyjson_val *quiet, yyjson_val *start) {
     yyjson_val *open = yyjson_obj_get(quiet, "open"), *close = yyjson_obj_get(quiet, "close");
     uint16_t closed = 0;
@@ -205,7 +217,7 @@ int triggers_new(struct triggers **out, const char *text, size_t len, struct err
     yyjson_val *root = yyjson_doc_get_root(doc);
 
     TRY(check(root, err, &n_bytes));
-    assert(n_bytes < UINT16_MAX); /* as the limits of check() have it */
+    assert(n_bytes < UINT16_MAX); /* check() limits the number and length of triggers */
     t = calloc(1, sizeof(*t));
     if (!t || !(t->node = calloc(n_bytes + 1, sizeof(*t->node))))
         return -ENOMEM;
