@@ -53,7 +53,8 @@
 #define DENSE_MAX 256
 #define MAX_STACK 768
 
-/* A rule is nullable when its body is, which may depend on other rules: until nothing changes. */
+/* Finds the rules that match the empty text. A rule does so when its body does, which may depend on
+ * other rules, so it goes through all rules until nothing changes. */
 static int find_nullable(struct build *b) {
     bool changed = true;
     int r = 0;
@@ -73,7 +74,7 @@ static int find_nullable(struct build *b) {
 static int make_rules(struct maker *m) {
     struct build *b = m->b;
 
-    /* Making one may add others. */
+    /* Making a rule may add further rules: n_rules grows meanwhile. */
     for (uint32_t i = 0; i < b->n_rules; i++) {
         TRY(maker_grow(m, &m->g->rule, i, &m->cap_rules, sizeof(*m->g->rule)));
         m->g->n_rules = i + 1;
@@ -129,7 +130,7 @@ static int make_tables(struct build *b, struct grammar *g) {
     return build_work(b, n * 64);
 }
 
-/* The tries of names live in the build: the grammar gets copies. */
+/* Copies the tries of names, which live in the build's arena, into the grammar. */
 static int keep_names(struct build *b, struct grammar *g) {
     uint32_t n = 0;
 

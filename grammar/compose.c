@@ -112,7 +112,7 @@ struct grammar_builder *grammar_builder_free(struct grammar_builder *b) {
     return NULL;
 }
 
-/* Gives @e a number. NULL: the build has failed. */
+/* Adds @e to the parts of the builder and returns its number, GRAMMAR_NO_PART for NULL. */
 static grammar_part add_part(struct grammar_builder *b, struct expr *e) {
     if (b->part.n >= PARTS_MAX)
         build_too_complex(&b->b, "more than %d parts", PARTS_MAX);
@@ -148,7 +148,8 @@ grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t
     return add_part(b, expr_seq_of(&b->b, &v));
 }
 
-/* A source is a rule of its own, however often its part is used. */
+/* Makes the source a rule of its own, so that its states exist once however often the part is
+ * used. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src) {
     return add_part(b, expr_rule(&b->b, read_source(&b->b, src)));
 }
@@ -187,7 +188,7 @@ grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, gramma
 grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size_t len) {
     if (b->b.failed)
         return GRAMMAR_NO_PART;
-    b->b.is_schema = true; /* many such texts may be in the calls of tools */
+    b->b.is_schema = true; /* classes are made when needed: tools may have many such texts */
     return add_part(b, text_without(&b->b, stop, len));
 }
 

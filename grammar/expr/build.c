@@ -1,4 +1,4 @@
-/* The state of one compilation: its memory, its work, its errors, its rules. */
+/* build - the state of one compilation: its memory, its work, its first error and its rules. */
 
 #include "grammar/expr/expr.h"
 
@@ -64,7 +64,9 @@ int build_fail(struct build *b, const char *code, const char *fmt, ...) {
     return b->failed = err_set_code(b->err, 400, code, b->param, "%s", text);
 }
 
-/* Makers of expressions answer NULL for all three reasons. */
+/* Makers of expressions return NULL for three reasons: too much work, a full arena, and a lack of
+ * memory in the machine. Their callers end up here and leave it to this function to tell which one
+ * it was. */
 int build_no_memory(struct build *b) {
     if (b->work > b->limits.max_work)
         return build_work(b, 0);
@@ -98,7 +100,7 @@ int build_grow(struct build *b, void *v, uint32_t n, uint32_t *cap, uint32_t fir
 
 int build_pause(struct build *b) {
     if (job_pause() < 0)
-        b->limits.max_work = 0; /* ends it, wherever it is */
+        b->limits.max_work = 0; /* the job was abandoned: the next build_work() anywhere fails */
     if (b->work > b->limits.max_work)
         return build_too_complex(b, "the grammar takes too much work to compile");
     b->pause_at = MIN(b->work + PAUSE_WORK, b->limits.max_work + 1);

@@ -1,4 +1,5 @@
-/* Makers of expressions. They simplify what is trivial: nothing in a sequence makes it nothing. */
+/* expr - makers of expressions. They simplify trivial cases: a sequence with a part that matches
+ * nothing (EXPR_NEVER) is EXPR_NEVER, and empty parts are left out. */
 
 #include "grammar/expr/expr.h"
 #include "grammar/expr/lang_types.h"
@@ -79,8 +80,8 @@ struct expr *expr_any_char(struct build *b, enum char_mode mode) {
     return all && cp_set_invert(b, all) == 0 ? expr_chars(b, all, mode) : NULL;
 }
 
-/* Makes a sequence or alternatives without members of kind @none. A member of kind @all (-1: no
- * kind) stands for the whole. */
+/* Makes a sequence or alternatives of @child[0, @n). Children of kind @none are left out; a child
+ * of kind @all (-1: there is no such kind) is the result alone. */
 static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
                          struct expr *const *child, uint32_t n) {
     uint32_t n_kept = 0;
@@ -312,7 +313,7 @@ bool expr_same(const struct expr *x, const struct expr *y) {
     case EXPR_ONCE:
     case EXPR_MEMBERS:
     case EXPR_WITHIN:
-        return true; /* characters have equal numbers */
+        return true; /* the fields compared above are all that these kinds have */
     }
     return false;
 }

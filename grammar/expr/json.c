@@ -5,15 +5,15 @@
 #include <assert.h>
 #include <string.h>
 
-/* Digits are bounded: models otherwise write 1.0000... until their budget ends, and 1e999 is not a
- * number to most readers. */
+/* The number of digits is bounded: models otherwise write 1.0000... until their budget ends, and
+ * most JSON readers take 1e999 for no number. */
 #define NUMBER_INT "-?(0|[1-9][0-9]{0,19})"
 #define NUMBER NUMBER_INT "(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?"
 
 static const char SIMPLE_ESCAPES[] = "\"\\/bfnrt";
 
-/* UTF-8 without quote, backslash and controls, or an escape; \u of a high surrogate only before a
- * low one. */
+/* Makes one character of a JSON string in any spelling: UTF-8 without quote, backslash and
+ * controls, or an escape, where \u of a high surrogate must come before one of a low surrogate. */
 static struct expr *any_spelling(struct build *b) {
     struct cp_set *plain = build_alloc(b, 1, sizeof(*plain));
 
@@ -160,7 +160,8 @@ struct expr *json_comma(struct build *b) {
     return *e;
 }
 
-/* One rule for all of a kind: they have more states than a schema around them. */
+/* Returns a call of the rule of @regex, which the first call makes: numbers have more states than
+ * most schemas around them, so all numbers of a kind share one rule. */
 static struct expr *shared_rule(struct build *b, uint32_t *rule, const char *regex) {
     assert(*rule == NO_RULE || *rule < b->n_rules);
     if (*rule != NO_RULE)
@@ -187,7 +188,7 @@ struct expr *json_word(struct build *b, const char *word) {
     return expr_str(b, word);
 }
 
-/* open (item (comma item)*)? close */
+/* Makes an array or object: open (item (comma item)*)? close. */
 static struct expr *collection(struct build *b, const char *open, struct expr *item,
                                const char *close) {
     struct expr *more = expr_repeat(b, expr_seq2(b, json_comma(b), item), 0, NO_MAX);
