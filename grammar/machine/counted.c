@@ -1,5 +1,6 @@
-/* counted - a loop whose register counts its characters, between min and max of its call. Without a
- * maximum it stops counting at min, so that configurations become equal. */
+/* counted - the register of a loop that counts its characters, between min and max of its call.
+ * Without a maximum it stops counting at min, so that configurations that differ only by a count
+ * that no longer matters become equal. */
 
 #include "grammar/machine/machine.h"
 

@@ -47,7 +47,8 @@ static uint32_t open_item(struct machine *m, uint32_t list) {
     return m->reads ? machine_push(m, list, MEMBERS_NODE, m->n_text) : list;
 }
 
-/* Returns the list with the item of such a frame, which ends here. */
+/* Returns the list with one more item, which ends here; @open is the count of its frame, made by
+ * open_item(). In a look-ahead the item is UNKNOWN. */
 static uint32_t add_item(struct machine *m, uint32_t open) {
     struct frame at = m->frame[open];
 
@@ -142,7 +143,7 @@ static uint64_t times(uint64_t x, uint64_t y) {
     return MIN(x * y, TEXTS_MAX);
 }
 
-/* Characters of @border's loop, at least. */
+/* Returns a lower bound of the number of different characters that the loop of @border reads. */
 static uint64_t n_characters(const struct grammar *g, const struct state *border) {
     uint64_t n = 0;
 

@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-/* Texts by way of call @c: those of the callee, or those behind it. 0: not known yet. */
+/* Returns a lower bound of the number of texts that begin with call @c: as many as the callee has,
+ * or as many as there are behind it. 0: not known yet. */
 static uint32_t by_call(const struct grammar *g, const struct call *c) {
     const struct call_desc *d = &g->desc[c->desc];
     uint32_t start = g->n_texts[g->rule[d->rule].start], to = g->n_texts[c->to];
@@ -39,7 +40,7 @@ static uint32_t n_texts_at(const struct grammar *g, const struct state *s, const
     return (uint32_t)MIN(best, TEXTS_MAX);
 }
 
-/* Finds the bound of every state. A state that is unknown in the end lies on a circle, or leads to
+/* Finds the bound of every state. A state that is unknown in the end lies on a cycle, or leads to
  * one, and has unlimited texts. */
 static int find_n_texts(struct build *b, struct grammar *g, const bool *is_item) {
     bool changed = true;
@@ -70,7 +71,8 @@ static int find_n_texts(struct build *b, struct grammar *g, const bool *is_item)
     return r;
 }
 
-/* Calls @each with every rule of such items, and the members that it is called for. */
+/* Calls @each with every rule of items that must differ, and with the members of the array's
+ * rule. */
 static void each_item(struct grammar *g,
                       void (*each)(struct grammar *g, uint32_t rule, struct members *k, void *arg),
                       void *arg) {
@@ -91,7 +93,7 @@ static void mark_item(struct grammar *g, uint32_t rule, struct members *k, void 
     ((bool *)arg)[rule] = true;
 }
 
-/* Limits the number of items to the number of texts. */
+/* Limits the number of items that must differ to the number of texts that an item can have. */
 static void limit_items(struct grammar *g, uint32_t rule, struct members *k, void *arg) {
     k->distinct = MIN(k->distinct, g->n_texts[g->rule[rule].start]);
 }

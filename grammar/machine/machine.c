@@ -139,10 +139,10 @@ uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_
     return i;
 }
 
-/* The last ones came last into their buckets: taken off in reverse they are each the first
- * there. */
+/* Removes the frames from number @n on, the last one first: in its bucket the frame with the
+ * largest number comes first, so each one is at the head of its bucket when its turn comes. */
 void machine_forget_frames(struct machine *m, uint32_t n) {
-    assert(n > 0); /* the one below everything stays */
+    assert(n > 0); /* frame 0, below everything, stays */
     while (m->n_frames > n) {
         const struct frame *f = &m->frame[--m->n_frames];
         uint32_t h = bucket_of(m, f->parent, f->call, f->count);
@@ -183,7 +183,7 @@ static bool is_seen(struct machine *m, const struct set *out, const struct confi
                     uint16_t **place) {
     uint32_t n = out->end - out->begin;
 
-    /* A set of SEEN_FROM begins anew: what the table has of another one is gone by then. */
+    /* Fills the table anew when this set becomes large, or when the table is of another set. */
     if (n == SEEN_FROM || m->seen.begin != out->begin || m->seen.n != n) {
         memset(m->seen.slot, 0, sizeof(m->seen.slot));
         m->seen.begin = out->begin;
@@ -219,7 +219,8 @@ static void add_config(struct machine *m, struct set *out, struct config add) {
         *place = (uint16_t)(m->seen.n = n + 1);
 }
 
-/* The start of the rule that call @i of @from's state calls; false: it may not be called there. */
+/* Sets *@start to the configuration at the start of the rule that call @i of @from's state enters.
+ * Returns false if the register or the limit of the stack forbids the call. */
 static bool start_call(struct machine *m, const struct config *from, uint32_t i,
                        struct config *start) {
     const struct grammar *g = m->g;
@@ -230,8 +231,8 @@ static bool start_call(struct machine *m, const struct config *from, uint32_t i,
     if (k && k->enter && !k->enter(m, from, d, &kept, &inside))
         return false;
 
-    /* A plain call that is the last thing of its rule needs no frame: the callee returns for
-     * both. */
+    /* A plain call that comes last in its rule needs no frame: where the callee returns, the caller
+     * would return at once, so the callee returns to the caller's caller. */
     if (d->kind != CALL_PLAIN || !(g->state[to].flags & STATE_RETURN)) {
         below = machine_push(m, from->frame, i, kept);
         if (below == 0)
@@ -254,10 +255,10 @@ static void enter_calls(struct machine *m, struct set *out, const struct config 
             enter(m, out, start.state, start.reg, start.frame, start.match);
 }
 
-/* Adds a configuration and what it leads to without reading: the starts of the rules that it
- * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
- * raise it, and no rule calls itself without reading. A call that comes last is a round of the
- * loop, the others are calls of enter(), ENTER_DEPTH of them at most. */
+/* Adds a configuration and all that it leads to without reading: the starts of the rules that it
+ * calls, and where its own rule returns to. This terminates: returns come first and lower the
+ * stack, calls raise it, and no rule calls itself without reading. The last call of a state is a
+ * round of the loop; the others are nested calls of enter(), at most ENTER_DEPTH of them. */
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
                   uint32_t match) {
     const struct grammar *g = m->g;
@@ -332,7 +333,8 @@ void machine_start(struct machine *m, struct set *out) {
     out->can_end = out->can_end || m->g->nullable;
 }
 
-/* Adds to @out what @c becomes behind @symbol, which leads to @to. */
+/* Adds to @out the configurations that @from becomes by the edge with @symbol, which leads to
+ * @to. */
 static void follow_edge(struct machine *m, const struct config *from, unsigned symbol, uint32_t to,
                         struct set *out) {
     struct config c = *from;
@@ -408,8 +410,9 @@ uint64_t machine_stacks(const struct machine *m, const struct set *s) {
     return n;
 }
 
-/* Parents come before their children: one pass from the last frame marks, one from the first
- * renumbers. The buckets, twice as many as frames, hold marks and new numbers meanwhile. */
+/* Marks and compacts. Parents have smaller numbers than their children: one pass from the last
+ * frame marks, one from the first renumbers. The array of buckets, which is longer than that of the
+ * frames and is rebuilt afterwards, holds the marks and then the new numbers. */
 void machine_collect(struct machine *m) {
     uint32_t *number = m->bucket, n = 1;
 

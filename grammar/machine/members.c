@@ -4,8 +4,8 @@
  * Members are numbered in the order of their keys. Keys are read in the rule of the object itself,
  * where determinism makes them one trie: while a key is read there is one configuration, whatever
  * the number of keys. The members below a state of that trie have numbers without gaps, the state's
- * span; a state is entered while a member of its span has not been there, so that no text runs into
- * a key that is taken.
+ * span. A state may be entered only while some member of its span has not been written, so that no
+ * text begins a key that cannot be completed.
  *
  * Up to 32 members are the bits of a register. More are a list of words, the highest first: nodes
  * are frames (parent: the next word; count: its bits) that nothing returns to. Frames are interned,

@@ -1,6 +1,5 @@
-/* names - a key that must be none of some names. Its register is the node that the key has reached
- * in the tree of these names, NAMES_NONE once it is the beginning of none, and 0 while it is
- * empty. */
+/* names - the register of a key that must be none of some names: the node that the key has reached
+ * in the tree of these names, NAMES_NONE once no name begins with it, and 0 while it is empty. */
 
 #include "grammar/machine/machine.h"
 

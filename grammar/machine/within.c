@@ -1,6 +1,6 @@
-/* within - a pattern or format beside a large maxLength. Its register counts the characters so far.
- * An edge may be taken as long as these and the fewest that are needed behind it (grammar.need) are
- * not too many, so a text that can be begun can be ended. */
+/* within - the register of a pattern or format beside a large maxLength: the characters so far. An
+ * edge may be taken as long as these and the fewest that are needed behind it (grammar.need) are
+ * within the maximum, so a text that can be begun can be ended. */
 
 #include "grammar/machine/machine.h"
 

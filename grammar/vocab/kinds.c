@@ -1,15 +1,17 @@
 /*
- * kinds - why a token class need not look at every token.
+ * kinds - kinds of text, by which a walk can take a whole subtree of the trie without reading it.
  *
- * From the middle of a string, an identifier or a number, most of the vocabulary can be read, and
- * that can be seen without reading it: all that is below a node of the trie is letters, say, at
- * most nine of them, and the state reads any nine letters. So there is a fixed list of kinds of
- * text. Each node of a trie knows the first kind that all texts below it belong to, and how long
- * they are; each state knows how far it reads any text of a kind (free_chars.c).
+ * From the middle of a string, an identifier or a number, most of the vocabulary can be read. Often
+ * that shows without looking at each token: say that all texts below a node of the trie are at most
+ * nine letters, and the state reads any nine letters. So there is a fixed list of kinds of text.
+ * Each node of a trie knows the first kind in this list to which all texts below it belong, and the
+ * length of the longest one; each state knows how many characters it reads of any text of a kind
+ * (free_chars.c).
  *
- * Most kinds are sets of ASCII bytes. The last two are UTF-8, without ASCII and with it, where the
- * bytes before decide what may come: rows of a table. Characters that patterns and formats
- * often leave out (those that `.` does not match, private use) are not in them.
+ * Most kinds are sets of ASCII bytes. The last two are UTF-8, without ASCII and with it. There the
+ * bytes before decide which byte may come, so these kinds are the rows of a table, the states of an
+ * automaton. Characters that patterns and formats often leave out (those that `.` does not match,
+ * private use) are in no kind.
  */
 
 #include "grammar/vocab/kinds.h"
@@ -28,7 +30,7 @@ enum {
     DOT = 64,
     MARK = 128, /* punctuation that URLs have */
     ODD = 256,  /* other punctuation */
-    NONE = 512, /* no kind has these: " \\ and controls, and what is no ASCII */
+    NONE = 512, /* bytes that are in no ASCII kind: " \\, controls, and all above 0x7f */
     LETTER = LOWER | UPPER,
     WORD = LETTER | DIGIT | UNDERSCORE,
     URL = WORD | DASH | DOT | MARK,
@@ -67,7 +69,7 @@ static const struct row_range ROW[ROW_HIGH][13] = {
      {0xf0, 0xf0, 3}},
     {{0x80, 0xbf, 0}},
     {{0x80, 0xbf, 1}},
-    {{0x90, 0x9e, 2}, {0xa0, 0xae, 2}}, /* behind f0: the last two of each plane are none */
+    {{0x90, 0x9e, 2}, {0xa0, 0xae, 2}}, /* behind f0: without the ends of planes (noncharacters) */
     {{0xa0, 0xbf, 0}},                  /* behind c2: no controls */
     {{0xa0, 0xbf, 1}},                  /* behind e0 */
     {{0x80, 0x80, 7}, {0x81, 0xbf, 1}}, /* behind e2 */
@@ -164,7 +166,8 @@ static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
     return rows >> ROW_HIGH & 1 ? KIND_HIGH : rows & 1 ? KIND_TEXT : KIND_NONE;
 }
 
-/* Children come behind their parents: one pass upwards. */
+/* Sets the kind of each node. Children have larger numbers than their parents, so one pass from the
+ * last node suffices. */
 int trie_find_kinds(struct trie *t) {
     CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* bytes below each node */
     CLEANUP(freep)

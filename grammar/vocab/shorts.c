@@ -1,8 +1,10 @@
 /*
- * shorts - the short texts of a vocabulary by their characters. Near a limit of characters a state
- * reads all texts of so many, none of more than a few others, and only those between have to be
- * looked at: they lie together here, one behind the other, each without what it has in common with
- * the one before.
+ * shorts - lists the short texts of a vocabulary by their number of characters.
+ *
+ * Near a limit of characters a state may read all texts of up to n characters and none of more than
+ * m, and only those between have to be looked at (classify_like.c). So texts with the same number
+ * of characters lie one behind the other, in the order of their bytes, each without the prefix that
+ * it shares with the one before.
  */
 
 #include "grammar/vocab/vocab.h"
@@ -20,8 +22,8 @@ static uint32_t n_in_common(const uint8_t *x, size_t n_x, const uint8_t *y, size
     return n;
 }
 
-/* One pass over the texts: counts them and their bytes, or with @at, where those of each number of
- * characters begin, writes them. */
+/* Goes over the texts once and counts them and their bytes, by their number of characters. With
+ * @write it also writes them; @n and @n_bytes then are the places where each number begins. */
 static void list_shorts(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short,
                         uint32_t *n, uint32_t *n_bytes, bool write) {
     const struct trie *t = vocab_trie(v);

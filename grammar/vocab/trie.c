@@ -1,9 +1,9 @@
 /*
- * trie - built from the sorted strings in one recursion over their common prefixes.
+ * trie - builds a prefix tree from sorted strings, in one recursion over their common prefixes.
  *
- * The children of a node are written as one block before any of their own children, so that a walk
- * that is refused at most children looks at neighbours in memory, and one that is refused nowhere
- * still moves forward.
+ * The children of a node are written as one block before any of their own children. So a walk that
+ * is refused at most children looks at neighbours in memory, and a walk that is never refused still
+ * moves forward.
  */
 
 #include "grammar/vocab/trie.h"
@@ -24,7 +24,7 @@ static int by_bytes(const void *x, const void *y) {
     return (a->item > b->item) - (a->item < b->item);
 }
 
-/* Nodes are the distinct prefixes. */
+/* Returns the number of nodes, which is that of the different prefixes of the strings. */
 static size_t count_nodes(const struct trie_string *v, uint32_t n) {
     size_t nodes = 1;
 

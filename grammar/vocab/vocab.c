@@ -272,7 +272,7 @@ bool vocab_is_end(const struct grammar_vocab *v, int32_t token) {
     return false;
 }
 
-/* The longest special token that @s starts with, -1: none. */
+/* Returns the longest special token with which @s begins, or -1. */
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n) {
     const struct trie *t = &v->special;
     uint32_t node = 0;
