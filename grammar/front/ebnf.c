@@ -62,7 +62,7 @@ static bool at_rule(struct reader *r) {
     return yes;
 }
 
-/* The name at the current place, made when it is new. */
+/* Reads the name at the current place. Sets *@out to its entry, which is made when it is new. */
 static int read_name(struct reader *r, uint32_t *out) {
     size_t len = name_length(r);
     int e = rulebook_take(&r->book, r->in.b, r->in.p, len, out);
@@ -118,7 +118,7 @@ static struct expr *read_class(struct reader *r) {
     return expr_chars(b, set, CHARS_TEXT);
 }
 
-/* `<marker>` or `<[id]>`. */
+/* Reads a special token, `<marker>` or `<[id]>`. */
 static struct expr *read_token(struct reader *r) {
     const struct grammar_vocab *v = r->in.b->vocab;
     const char *from = r->in.p;

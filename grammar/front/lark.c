@@ -37,7 +37,7 @@ static const struct source_escapes escapes = {"abnrtfv\\\"'/", "\a\b\n\r\t\f\v\\
 
 static struct expr *read_alternatives(struct reader *r, uint32_t self);
 
-/* Blanks and comments; @lines: line breaks, too. */
+/* Skips blanks and comments, and with @lines line breaks, too. */
 static void skip_space(struct reader *r, bool lines) {
     for (;; r->in.p++) {
         char c = source_peek(&r->in, 0);
@@ -126,14 +126,15 @@ static struct expr *char_of(struct reader *r, uint32_t lo, uint32_t hi, bool any
     return expr_chars(r->in.b, set, r->mode);
 }
 
-/* Behind the first '"': the code points, and the one when there is just one. */
+/* Reads a string behind its first '"'. Sets *@only to its code point if there is just one, for a
+ * range, else to UINT32_MAX. */
 static struct expr *read_string(struct reader *r, uint32_t *only) {
     const char *from = r->in.p;
     struct expr_vec v = {0};
     uint32_t cp = 0;
     bool any_case;
 
-    while (source_peek(&r->in, 0) != '"') { /* the flag behind the string decides how to read it */
+    while (source_peek(&r->in, 0) != '"') { /* finds the end first, since the flag stands there */
         if (r->in.p == r->in.end || *r->in.p == '\n')
             return failed(source_invalid(&r->in, "the closing '\"' is missing"));
         r->in.p += 1 + (*r->in.p == '\\' && r->in.p + 1 < r->in.end);
@@ -145,8 +146,8 @@ static struct expr *read_string(struct reader *r, uint32_t *only) {
             expr_vec_add(r->in.b, &v, char_of(r, cp, cp, any_case)) < 0)
             return NULL;
     }
-    /* A backslash takes the character behind it here and above, and neither digits of an escape
-     * sequence nor bytes of UTF-8 are quotes. */
+    /* The two loops agree on the end: both take a backslash with the character behind it, and
+     * neither the digits of an escape sequence nor bytes of UTF-8 are quotes. */
     assert(r->in.p == to);
     r->in.p = to + 1 + any_case;
     *only = v.n == 1 ? cp : UINT32_MAX;
@@ -255,12 +256,12 @@ static struct expr *read_group(struct reader *r, char close) {
     return close == ']' ? expr_optional(r->in.b, x) : x;
 }
 
-/* Behind %json: a schema, whose values are a terminal. */
+/* Reads the schema behind %json; its values are a terminal. */
 static struct expr *read_schema(struct reader *r) {
     char *from = (char *)(uintptr_t)r->in.p;
     yyjson_doc *doc;
 
-    if (build_work(r->in.b, (uint64_t)(r->in.end - from) / 16) < 0) /* the rest is copied */
+    if (build_work(r->in.b, (uint64_t)(r->in.end - from) / 16) < 0) /* json_parse() copies it all */
         return NULL;
     int e = json_parse(&doc, from, (size_t)(r->in.end - from),
                        YYJSON_READ_STOP_WHEN_DONE | YYJSON_READ_NUMBER_AS_RAW);
@@ -277,7 +278,7 @@ static struct expr *read_schema(struct reader *r) {
     return schema_read(r->in.b, from, len);
 }
 
-/* In a rule, ignored text may follow a terminal. */
+/* Reads one item of a sequence. In a rule, ignored text may follow a terminal. */
 static struct expr *read_item(struct reader *r) {
     bool terminal = true;
     struct expr *x;
@@ -321,7 +322,7 @@ static struct expr *read_sequence(struct reader *r) {
             ;
         expr_vec_add(r->in.b, &v, x);
     }
-    if (!r->in.b->failed && !r->over && source_skip(&r->in, "->")) { /* the name of a tree */
+    if (!r->in.b->failed && !r->over && source_skip(&r->in, "->")) { /* names a tree: no effect */
         bool terminal;
 
         skip_space(r, false);
@@ -345,7 +346,8 @@ static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
     return NULL;
 }
 
-/* @self: the rule that they are, or NO_RULE. */
+/* Reads alternatives. @self: the rule whose body they are, or NO_RULE; alternatives that begin with
+ * a call of it become a repetition. */
 static struct expr *read_alternatives(struct reader *r, uint32_t self) {
     struct build *b = r->in.b;
     struct expr_vec v = {0}, tails = {0};
@@ -380,7 +382,7 @@ static int read_definition(struct reader *r) {
     r->in.p += n;
     if (source_peek(&r->in, 0) == '{' || source_peek(&r->in, 0) == '[')
         return source_unsupported(&r->in, "templates and attributes of rules are");
-    if (source_skip(&r->in, ".")) { /* a priority */
+    if (source_skip(&r->in, ".")) { /* a priority: it chooses between trees only */
         r->in.p += source_peek(&r->in, 0) == '-';
         if (read_number(r, &rule) < 0)
             return -EINVAL;
@@ -418,7 +420,7 @@ static int import_one(struct reader *r, const char *as, size_t as_len) {
     return r->in.b->failed;
 }
 
-/* common.NAME [-> NAME], or common (NAME, ...). */
+/* Reads what follows %import: common.NAME [-> NAME], or common (NAME, ...). */
 static int read_import(struct reader *r) {
     bool terminal;
 

@@ -1,4 +1,4 @@
-/* The terminals of Lark's own library, `common`, as regular expressions. */
+/* lark_common - the terminals of Lark's own library, `common`, as regular expressions. */
 
 #include "grammar/front/lark.h"
 

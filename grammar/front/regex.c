@@ -1,9 +1,12 @@
 /*
  * regex - regular expressions in the ECMA-262 dialect that JSON Schema's `pattern` uses, read by
  * recursive descent into an expression. Only what is regular is accepted: back references and
- * look-behind are refused, lazy quantifiers mean the same language as greedy ones. Look-ahead may
- * stand between the parts of the alternatives at the top: there it is the product of two automata.
- * So may anchors at their ends, and in a search without look-ahead anywhere (regex_anchor.c).
+ * look-behind are refused, lazy quantifiers mean the same language as greedy ones.
+ *
+ * Look-ahead may stand between the parts of an alternative at the top level: `x(?=y)z` is x, then
+ * those texts of z that also begin with a text of y, the intersection of two automata (lang.h).
+ * Anchors may stand at the ends of such an alternative, and in a search without look-ahead anywhere
+ * (regex_anchor.c).
  */
 
 #include "grammar/automaton/lang.h"
@@ -17,7 +20,7 @@
 #include "base/try.h"
 #include "text/categories.h"
 
-#define AHEADS_MAX 64 /* in one compilation: they nest; a refusal names it */
+#define AHEADS_MAX 64 /* look-aheads of one compilation, since they nest; a refusal names it */
 #define FACTOR_DEPTH 16
 
 struct reader {
@@ -27,7 +30,7 @@ struct reader {
     unsigned options; /* enum regex_options */
     uint32_t depth;
     bool search;        /* searches a whole text, so look-ahead sees the end */
-    const char *anchor; /* the first one inside; NULL: none */
+    const char *anchor; /* place of the first anchor inside an alternative; NULL: none */
 };
 
 static struct expr *read_alternatives(struct reader *r);
@@ -54,7 +57,7 @@ static bool skip(struct reader *r, const char *s) {
     return true;
 }
 
-/* Exactly @n digits at @p. */
+/* Reads exactly @n hexadecimal digits at @p. */
 static int read_hex(struct reader *r, int n, uint32_t *out) {
     uint32_t v = 0;
 
@@ -168,7 +171,8 @@ static int read_cp(struct reader *r, uint32_t *cp) {
     return 0;
 }
 
-/* After a backslash: a class into @set (*is_class) or one code point. */
+/* Reads what follows a backslash: a class, which is added to @set (*is_class), or one code point.
+ * */
 static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
     static const char CONTROL[] = "t\tn\nr\rv\vf\f";
 
@@ -212,7 +216,7 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
     return read_cp(r, cp);
 }
 
-/* One end of a range in [...]. */
+/* Reads one end of a range in [...]. */
 static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
     *is_class = false;
     if (!skip(r, "\\"))
@@ -421,7 +425,8 @@ static struct expr *read_sequence(struct reader *r) {
     return expr_seq_of(r->b, &v);
 }
 
-/* The parts of a sequence. */
+/* Sets *@out to the parts of the sequence *@e, or to @e itself if it is no sequence. Returns their
+ * number. */
 static uint32_t parts_of(struct expr **e, struct expr *const **out) {
     *out = (*e)->kind == EXPR_SEQ ? (*e)->child : e;
     return (*e)->kind == EXPR_SEQ ? (*e)->n : 1;
@@ -437,8 +442,9 @@ static uint32_t common(struct expr *x, struct expr *y, uint32_t n) {
     return i;
 }
 
-/* One of @v, whose items become NULL. Those that begin with the same characters share these: a
- * search then follows a trie of words, and not each word. */
+/* Makes the alternatives @v[0, @n), whose items it sets to NULL. Alternatives that begin with the
+ * same characters share these: the automaton of a search then follows one trie of words instead of
+ * each word on its own. */
 static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, uint32_t depth) {
     struct expr_vec out = {0};
 
@@ -496,7 +502,8 @@ static struct expr *anything(struct reader *r) {
     return expr_repeat(r->b, c, 0, NO_MAX);
 }
 
-/* Makes the loop over anything behind all that a search looks for. */
+/* Makes the loop over any text behind what a search looks for. Since such a loop accepts all that
+ * may follow a match, its state makes all others superfluous (`open`, nfa.h). */
 static struct expr *anything_behind(struct reader *r) {
     struct expr *e = anything(r);
 
@@ -524,7 +531,7 @@ static const char *group_end(const char *p, const char *end) {
     return NULL;
 }
 
-/* One alternative at the top from here on; *@open: anything may come behind it. */
+/* Reads one alternative of the top level from here to its end. *@open: any text may follow it. */
 static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
     struct build *b = r->b;
     struct expr *x = read_sequence(r), *y;
@@ -567,7 +574,7 @@ static struct expr *read_rest(struct reader *r, bool whole, bool *open) {
  * before them, and those without `$` share one over the text behind: a loop for each would need a
  * state for each set of alternatives that has matched so far. */
 static struct expr *read_top(struct reader *r, enum regex_kind kind) {
-    struct expr_vec v[2][2] = {0}; /* by whether they may begin, and end, anywhere */
+    struct expr_vec v[2][2] = {0}; /* alternatives: [may begin anywhere][may end anywhere] */
     struct build *b = r->b;
 
     do {
@@ -603,12 +610,13 @@ struct expr *regex_read_with(struct build *b, const char *s, size_t len, enum ch
                        .depth = 1,
                        .search = kind == REGEX_SEARCH};
 
-    /* A group around everything: its alternatives are those at the top. */
+    /* Strips a group around the whole pattern, so that its alternatives are those at the top. */
     if (r.search && len > 2 && s[0] == '(' && s[1] != '?' && group_end(s, s + len) == s + len - 1) {
         r.p++;
         r.end--;
     }
-    /* Look-ahead sees characters, not their spellings. */
+    /* A look-ahead and the text that it looks at meet as automata over bytes, so each character
+     * must have one spelling. */
     if (memmem(s, len, "(?=", 3) || memmem(s, len, "(?!", 3))
         r.options |= REGEX_CANONICAL;
     struct expr *e = read_top(&r, kind);

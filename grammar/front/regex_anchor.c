@@ -1,11 +1,20 @@
 /*
- * anchors - `^` and `$` inside a regular expression, taken out of it.
+ * regex_anchor - takes `^` and `$` inside a regular expression out of it.
  *
- * Whether an anchor holds depends on what stands before and behind it in the whole text. So a part
- * is asked for what it matches when its beginning is that of the text, or not, and its end that of
- * the text, or not; of a part without anchors that is the same. In x y, y begins where the text
- * does only if x matches the empty text there. A part matches no less where it stands at an end
- * than where it does not, which is why the alternatives below may overlap and are complete.
+ * Whether an anchor holds depends on what stands before and behind it in the whole text. So
+ * resolve() makes four versions of a part: with its beginning at the beginning of the text or not
+ * (@begin), and its end at the end of the text or not (@end). `^` is the empty text in one and
+ * matches nothing in the other; a part without anchors is the same in all four.
+ *
+ * Example: (a|^)b at the beginning of the text. The sequence x y with x = (a|^) and y = b has these
+ * alternatives (resolve_seq()):
+ *
+ *     x, then y which does not begin the text     (a|never) b = ab
+ *     x is empty, so y begins the text            b
+ *
+ * and correspondingly where y is empty and x ends the text. A part matches no less where it stands
+ * at an end of the text than where it does not. So the alternatives may overlap, and together they
+ * are complete.
  */
 
 #include "grammar/expr/expr.h"
@@ -14,7 +23,7 @@
 
 struct context {
     struct build *b;
-    bool counted; /* an anchor is in what is counted */
+    bool counted; /* an anchor is inside a repetition with counts, which is not supported */
 };
 
 static bool has_anchor(const struct expr *e) {
@@ -78,7 +87,8 @@ static struct expr *resolve_seq(struct context *c, struct expr *const *child, ui
     return expr_alt_of(b, &v);
 }
 
-/* x+ is x, or one at the beginning, some between and one at the end. */
+/* Resolves the anchors of x+ or x*. x+ is one x that both begins and ends here, or a first one, any
+ * number between, and a last one. */
 static struct expr *resolve_repeat(struct context *c, const struct expr *e, bool begin, bool end) {
     struct build *b = c->b;
     struct expr *x = e->child[0];

@@ -11,7 +11,7 @@ static uint32_t hash_of(const char *s, size_t len) {
     return h ^ h >> 15;
 }
 
-/* Returns the number of the entry of this name, or HASH_INDEX_NONE if the name is unknown. */
+/* Returns the index of the entry with this name, or HASH_INDEX_NONE if the name is unknown. */
 static uint32_t find(const struct rulebook *book, const char *s, size_t len) {
     HASH_INDEX_EACH(book->names, hash_of(s, len), i) {
         if (book->entry[i].len == len && memcmp(book->entry[i].s, s, len) == 0)

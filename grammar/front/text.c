@@ -1,7 +1,11 @@
 /*
- * text - any text up to a stop string, by the automaton that searches for it (Knuth, Morris, Pratt)
- * over code points. Rule i is what may follow when the last i code points are the longest start of
- * the stop string; each ends in a call of the next, which needs no stack.
+ * text - makes an expression for any text that does not contain a stop string.
+ *
+ * It is the automaton of Knuth, Morris and Pratt that searches for the stop string, over code
+ * points, without the state in which it has been found. There is a rule for each state: rule i
+ * describes what may follow when the last i code points are the longest beginning of the stop
+ * string with which the text ends. Each alternative of a rule is a set of code points and then a
+ * call of the rule of the next state; since the call comes last, it needs no stack.
  */
 
 #include "grammar/expr/expr.h"
@@ -12,7 +16,7 @@
 
 struct searcher {
     uint32_t cp[STOP_MAX];
-    uint32_t fail[STOP_MAX]; /* length of the longest border of the first i + 1 */
+    uint32_t fail[STOP_MAX]; /* longest proper prefix of cp[0 .. i] that is a suffix of it, too */
     uint32_t n;
 };
 
