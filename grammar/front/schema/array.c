@@ -1,5 +1,15 @@
 /*
- * Arrays: items by position, an item that satisfies `contains`, items that must differ.
+ * array - translates arrays: items by position, items that satisfy `contains`, items that must
+ * differ.
+ *
+ * `contains`. Some item must fit a further schema. With one such schema and without items by
+ * position the array is: any items, one that fits, any items (array_containing()). In general the
+ * expression is built from the left and remembers which of the schemas are still to be met, a bit
+ * set `left`: the next item may fit any subset of them, and the rest of the array has the others
+ * left (items_from(), item_of()). Rests are shared by their `left`, so there are 2^n of them.
+ *
+ * `uniqueItems`. A few listed values become all orders of different ones (differing()), or members
+ * in any order (members.c); other items are compared while the text is read (machine/distinct.c).
  */
 
 #include "grammar/front/schema/schema.h"
@@ -14,7 +24,8 @@ static struct place prefix_of(struct schema *s, struct place part) {
     return yyjson_is_arr(items.v) ? items : schema_at(s, part, "prefixItems");
 }
 
-/* Schemas of item @i: by position, or `items`; and those of f->contains in @with, bits. */
+/* Returns an expression for item @i, which satisfies the schemas by position or `items`, and of
+ * f->contains those whose bit is in @with. */
 static struct expr *item_value(struct schema *s, const struct facets *f, uint32_t i,
                                uint32_t with) {
     const struct parts *parts = f->parts;
@@ -66,8 +77,9 @@ static struct expr *array_items(struct schema *s, const struct facets *f, uint32
     return tail;
 }
 
-/* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of
- * that one. */
+/* Makes arrays of any items, one item that satisfies `contains`, and any items. With minItems or
+ * maxItems there is an alternative for each place of that item, since the numbers of items before
+ * and behind it then follow. */
 static struct expr *array_containing(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
     struct expr *comma = json_comma(b);
@@ -99,15 +111,15 @@ static struct expr *array_containing(struct schema *s, const struct facets *f) {
 struct containing {
     struct schema *s;
     const struct facets *f;
-    uint32_t n_prefix; /* items by position, before those of which any number may be */
-    struct expr *any, *item[1 << CONTAINS_MAX]; /* by the set that it is what they ask for */
+    uint32_t n_prefix; /* number of items by position; any number of further ones may follow */
+    struct expr *any, *item[1 << CONTAINS_MAX]; /* item[set] fits the schemas of `set` */
     struct expr
         *made[1 << CONTAINS_MAX]; /* the rest of the array, by the set of schemas still to be met */
 };
 
 static struct expr *items_behind(struct containing *c, uint32_t left);
 
-/* One item that some of @left ask for, and those behind it. */
+/* Returns one item that fits at least one schema of @left, and the items behind it. */
 static struct expr *item_of(struct containing *c, uint32_t left) {
     struct build *b = c->s->b;
     struct expr_vec v = {0};
@@ -121,7 +133,7 @@ static struct expr *item_of(struct containing *c, uint32_t left) {
     return expr_alt_of(b, &v);
 }
 
-/* Items behind others, with the commas before them, among which are what @left ask for. */
+/* Returns further items, each with a comma before it, that together meet the schemas of @left. */
 static struct expr *items_behind(struct containing *c, uint32_t left) {
     struct build *b = c->s->b;
     assert(left < 1u << CONTAINS_MAX);
@@ -135,8 +147,8 @@ static struct expr *items_behind(struct containing *c, uint32_t left) {
     return c->made[left] = others;
 }
 
-/* Items from position @i on, with a comma before each but the first of all, among which are what
- * @left ask for. */
+/* Returns the items from position @i on, which together meet the schemas of @left. A comma stands
+ * before each but item 0. */
 static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) {
     const struct facets *f = c->f;
     struct build *b = c->s->b;
@@ -170,8 +182,7 @@ static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) 
 
 #define PLACES_MAX 64 /* items by position beside `contains` */
 
-/* Returns the items by position and the items behind them; for each `contains` one of all these
- * items fits it. */
+/* Makes arrays with items by position, where for each `contains` some item fits it. */
 static struct expr *array_containing_placed(struct schema *s, const struct facets *f,
                                             uint32_t n_prefix) {
     struct containing c = {.s = s, .f = f, .n_prefix = n_prefix};
@@ -238,7 +249,7 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
         if (yyjson_is_ctn(p.v) || v->n == LISTED_MAX)
             return 0;
         seen[v->n] = p.v;
-        /* One text for each. */
+        /* A number has only the spelling of the schema, so that equal values are equal texts. */
         expr_vec_add(s->b, v,
                      yyjson_is_raw(p.v) ? expr_bytes(s->b, json_digits(p.v), json_n_digits(p.v))
                                         : value_expr(s, p.v));
@@ -246,8 +257,9 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
     return s->b->failed ? s->b->failed : 1;
 }
 
-/* @n to @m more of the values that are not in @had, with a comma before each but the first. What
- * follows a set is made once: made[had]. */
+/* Returns @n to @m more of the values that are not in the set @had, with a comma before each but
+ * the first. What may follow depends on the set alone, not on its order, so it is made once for
+ * each set: made[had]. */
 static struct expr *differing(struct build *b, const struct expr_vec *v, uint32_t had, uint32_t n,
                               uint32_t m, struct expr **made) {
     struct expr_vec alt = {0};
@@ -284,7 +296,7 @@ static struct expr *distinct_item(struct schema *s, const struct facets *f) {
         bool bounds = f->lower.set || f->upper.set;
 
         if (f->n_multiples || (bounds && (!f->lower.set || f->lower.x.negative)))
-            return NULL; /* -0 is 0 */
+            return NULL; /* with negative numbers, -0 would be a second spelling of 0 */
         expr_vec_add(b, &v, bounds ? number_range(b, f) : regex_of(b, INTEGER, CHARS_TEXT));
     }
     if ((f->types & T_STRING) && f->min_length <= f->max_length) {
@@ -321,7 +333,7 @@ static struct expr *array_unique(struct schema *s, const struct facets *f, uint3
     if (r == 0 && listed) {
         unsigned flags = b->flags;
 
-        b->flags &= ~(unsigned)GRAMMAR_PYTHON; /* a value is one text here */
+        b->flags &= ~(unsigned)GRAMMAR_PYTHON; /* True beside true would be one value twice */
         r = facets_gather(s, &parts, &item);
         few = r < 0 ? r : few_values(s, &item, &v);
         b->flags = flags;

@@ -1,11 +1,11 @@
 /*
  * facets - the keywords of a schema's parts, merged: the larger minimum, the smaller maximum, the
- * types that all of them allow. Keywords that hold schemas (properties, items) stay in their parts,
- * since what they say about one member or item is looked up when that is lowered.
+ * types that all of them allow. Keywords that hold schemas (properties, items) stay in their parts:
+ * what they say about one member or item is looked up when that member or item is translated.
  *
- * The table lists every keyword of every draft that can make a value invalid. One that is not
- * supported is refused, since leaving it out would let invalid values through; a word that is not
- * in the table is an annotation and cannot.
+ * The table lists every keyword of every draft that can make a value invalid. A keyword that is not
+ * supported is refused, since ignoring it would let invalid values through; a word that is not in
+ * the table is an annotation, which can be ignored.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -72,7 +72,8 @@ static int take_bound(struct schema *s, struct place at, struct bound *b, bool l
     return 0;
 }
 
-/* Draft 4: the bound itself is out where this word is true. */
+/* Returns whether @key stands beside the bound and is true: in draft 4 exclusiveMinimum is a
+ * boolean, which excludes the value of minimum itself. */
 static bool beside_true(const struct facets *f, const char *key) {
     return yyjson_is_true(yyjson_obj_get(f->part.v, key));
 }
@@ -243,7 +244,7 @@ static int take_multiple(struct schema *s, struct facets *f, struct place at) {
     return add_multiple(s, f, at, false);
 }
 
-/* Reads the words of logic.c that deny what stands elsewhere. */
+/* Reads a word of logic.c that negates a keyword elsewhere, to which its value refers. */
 static int take_contrary(struct schema *s, struct facets *f, struct place at) {
     const char *word = at.path->key + strlen(OWN "not");
 
@@ -314,10 +315,12 @@ static int take_unevaluated(struct schema *s, struct facets *f, struct place at)
     return 0;
 }
 
-/* unevaluatedProperties sees what its own schema and those inside it say of properties, and not
- * what the schemas around it say. Here all parts are one list; so it must be the outermost, or
- * alone in speaking of properties. What a `not` says of properties it does not see; the contrary
- * of a contrary is a part like any other, so a `not` must be seen to stand alone. */
+/* Refuses unevaluatedProperties: false where the list of parts does not show what it applies to. It
+ * concerns the properties that neither its own schema nor one inside it describes; descriptions in
+ * the schemas around it do not count. The parts are one list, in which that is lost, so its part
+ * must be the outermost one, or the only one that describes properties. Nor do descriptions inside
+ * a `not` count. Since the negation of a negation becomes a part like any other (logic.c), at most
+ * one `not` is allowed, which then shows as a part with that word. */
 static int check_closed(struct schema *s, const struct parts *parts, uint32_t part,
                         struct place at) {
     bool others = false, alone = s->n_nots == 0;
@@ -338,11 +341,11 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
     return 0;
 }
 
-/* Draft 3 and 4 write `required: true` in a property; it means nothing since. */
 static int expect_object(struct schema *s, struct facets *f, struct place at) {
     return yyjson_is_obj(at.v) ? 0 : schema_invalid(s, at.path, "this must be an object");
 }
 
+/* Checks `required`. Draft 3 writes `required: true` in a property, which later drafts ignore. */
 static int check_required(struct schema *s, struct facets *f, struct place at) {
     yyjson_val *v;
     size_t i, n;
@@ -366,8 +369,8 @@ static int refuse(struct schema *s, struct facets *f, struct place at) {
     return schema_unsupported(s, at.path, "this keyword is not supported");
 }
 
-/* Below the root it changes what references inside it mean: only a schema without any is read. One
- * that is a name ("#node") does not. */
+/* Checks `$id` or `id`. Below the root such a word changes what references inside its schema mean,
+ * so only a schema without references is read. A mere name ("#node") changes nothing. */
 static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
     if (at.path->up == s->root_path || (json_len(at.v) > 0 && json_text(at.v)[0] == '#') ||
         !s->has_refs || !schema_has_refs(s, f->part.v))
@@ -376,7 +379,7 @@ static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
 }
 
 static int pass(struct schema *s, struct facets *f, struct place at) {
-    return 0; /* handled elsewhere */
+    return 0; /* the translation of objects, arrays or choices reads this keyword itself */
 }
 
 /* Lists the keywords of all drafts that constrain values. A keyword that is not listed is an
@@ -506,7 +509,8 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
             TRY(build_work(s->b, 8));
             if (!word || (s->old_refs && yyjson_obj_get(parts->v[i].v, "$ref")))
                 continue;
-            /* Without `type`, keywords imply a type, except those that allow everything. */
+            /* Without `type`, a keyword for one type restricts the value to that type, which is
+             * narrower than the standard; an empty object or array says nothing. */
             if (word->name[0] == OWN[0] || !is_empty(value))
                 f->implied |= word->implies;
             struct place at = {value,

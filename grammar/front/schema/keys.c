@@ -1,10 +1,26 @@
 /*
- * keys - the members of an object that it does not declare, by their names.
+ * keys - the members of an object that are not declared in `properties`, by their names.
  *
- * Which schemas hold for such a member depends on its name: those of the patterns that match it,
- * and additionalProperties of each part where none does. All patterns, propertyNames and the
- * declared names are read side by side (lang.h); texts with the same answers form a class, and each
- * class has one list of schemas.
+ * Which schemas hold for such a member depends on its name: those of the patternProperties that
+ * match it, and additionalProperties of each part in which none matches. So the possible names are
+ * divided into classes. Example:
+ *
+ *     "patternProperties": {"^a": A, "z$": Z}, "additionalProperties": X
+ *
+ *     class of names           schemas of the value
+ *     matches ^a and z$        A and Z
+ *     matches ^a alone         A
+ *     matches z$ alone         Z
+ *     matches neither          X
+ *
+ * The product of the automata of all patterns, of propertyNames and of the declared names (lang.h)
+ * knows for each name which of them match: that set of bits is the class (`mask`). find_masks()
+ * lists the classes that exist, lang_select() makes the language of names of each, and
+ * class_member() its member with the schemas that hold.
+ *
+ * Negations need more: that an object does not fit `patternProperties` means that *some* member has
+ * a name that matches and a value that does not fit. logic.c writes such a condition as an OWN
+ * "some"; its names are rules of kind KEY_SOME here.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -16,7 +32,7 @@
 struct key_rule {
     const struct lang *lang; /* in quotes */
     enum { KEY_MUST, KEY_MUST_NOT, KEY_PATTERN, KEY_SOME } kind;
-    uint32_t part;      /* KEY_PATTERN: that it belongs to; KEY_SOME: the number of the some */
+    uint32_t part;      /* KEY_PATTERN: its part; KEY_SOME: the index in f->some[] */
     struct place value; /* KEY_PATTERN */
     bool negated;       /* KEY_SOME: keys that do not match */
 };
@@ -29,7 +45,7 @@ struct keys {
     bool plain; /* only declared names exclude a key */
 };
 
-/* A language in quotes, which are made once. */
+/* A language `from` and the same texts in quotes, which are made once. */
 struct quoted_lang {
     struct quoted_lang *next;
     const struct lang *from, *lang;
@@ -68,7 +84,7 @@ static const struct lang *pattern_lang(struct schema *s, struct place at) {
     return l ? quoted(s, l) : NULL;
 }
 
-/* Strings that satisfy @names. */
+/* Returns the strings that satisfy the schema @names, in quotes. */
 static const struct lang *names_lang(struct schema *s, struct place names) {
     struct place v[2] = {names, {yyjson_obj_get(s->string_type, "string"), names.path}};
     const struct lang *keys = lang_of(s->b, schema_value(s, v, 2));
@@ -78,7 +94,7 @@ static const struct lang *names_lang(struct schema *s, struct place names) {
     return lang_meet(s->b, in, 2, NULL, 0);
 }
 
-/* Declared names of a part, as a list of literals. */
+/* Returns the language of the declared names of a part, in quotes. */
 static const struct lang *declared_lang(struct schema *s, struct place part) {
     yyjson_val *key, *v;
     size_t i, n;
@@ -179,7 +195,7 @@ static bool key_allowed(const struct keys *k, uint64_t mask) {
     return true;
 }
 
-/* Returns whether a key with these answers is one that some @some asks for. */
+/* Returns whether a key with these answers is one that the condition f->some[@some] is about. */
 static bool key_is_some(const struct keys *k, uint64_t mask, uint32_t some) {
     for (uint32_t i = 0; i < k->n; i++) {
         const struct key_rule *r = &k->rule[i];
@@ -245,8 +261,8 @@ static int class_places(const struct keys *k, uint64_t mask, struct place **v, u
     return r;
 }
 
-/* key: value of one class; @with: a further schema. NULL: no value fits, or the build has
- * failed. */
+/* Returns the member `key: value` of one class, whose value also satisfies @with, if that is given.
+ * NULL: no value fits, or the build has failed. */
 static struct expr *class_member(const struct keys *k, uint64_t mask, struct expr *key,
                                  struct place with) {
     struct build *b = k->s->b;
@@ -269,14 +285,14 @@ static struct expr *class_member(const struct keys *k, uint64_t mask, struct exp
 
 #define CLASSES_MAX 256
 
-/* The classes of keys that are not declared, and the keys of each: they follow from the languages
- * beside each other, which objects of one kind have in common. */
+/* The classes of keys that are not declared, and the keys of each. They depend on the languages
+ * alone, so objects with the same patterns and declared names share them. */
 struct key_classes {
     struct key_classes *next;
     const struct lang **in; /* the last one: the declared names */
     uint32_t n_in, n;
     uint64_t must;
-    uint64_t *mask;    /* by class: what the languages say */
+    uint64_t *mask;    /* by class: which of the languages match */
     struct expr **key; /* NULL: they are not allowed */
 };
 
@@ -289,7 +305,7 @@ static bool same_langs(const struct key_classes *c, const struct lang *const *in
     return same;
 }
 
-/* The answers that keys have, each once. */
+/* Lists in @mask the different answers that undeclared keys can have. */
 static int find_masks(const struct keys *k, const struct lang *product, uint64_t must,
                       uint64_t *mask, uint32_t *n) {
     uint64_t declared = UINT64_C(1) << k->n;
@@ -341,7 +357,8 @@ static int make_classes(const struct keys *k, const struct lang *const *in, uint
     return b->failed;
 }
 
-/* NULL: the build has failed. */
+/* Returns the classes of @k and @declared, and makes them when they are new. NULL: the build has
+ * failed. */
 static const struct key_classes *find_classes(const struct keys *k, const struct lang *declared) {
     struct schema *s = k->s;
     const struct lang *in[LANG_MAX];

@@ -1,14 +1,27 @@
 /*
- * logic - not, if, dependencies and the rest of oneOf as anyOf and allOf of simpler schemas.
+ * logic - rewrites not, if, dependencies and the exclusion of branches in oneOf as anyOf and allOf
+ * of simpler schemas.
  *
- * A negation is pushed inwards until it meets keywords, and each keyword's contrary is a schema
- * again: what is not {"required": ["a"]} is {"type": "object", "properties": {"a": false}}. So the
- * readers of objects, strings and numbers know nothing of negation. A few contraries need words
- * that JSON Schema does not have; these start with U+0001 (OWN).
+ * A negation is pushed inwards until it meets keywords, and the negation of each keyword, its
+ * contrary, is a schema again. So the readers of objects, strings and numbers know nothing of
+ * negation. Examples:
  *
- * Contraries are those of the standard: a keyword for another type than the value's holds, so its
- * contrary names the type. Where a contrary cannot be said it is left out: the result is narrower,
- * never wider. One of which nothing would be left is refused.
+ *     not {"required": ["a"]}         {"type": "object", "properties": {"a": false}}
+ *     not {"minLength": 3}            {"type": "string", "maxLength": 2}
+ *     not {"allOf": [X, Y]}           anyOf of not X and not Y
+ *     not {"minimum": 1, "maxLength": 2}
+ *                                     anyOf of the contraries of the two keywords
+ *     {"if": C, "then": T}            anyOf of (C and T) and not C
+ *
+ * The contrary of a keyword names the type, since the standard lets a keyword hold for values of
+ * other types. A few contraries need words that JSON Schema does not have, as that a string does
+ * not match a pattern; these words start with U+0001 (OWN), which facets.c and keys.c read.
+ *
+ * Where a contrary cannot be expressed, it is left out of the anyOf (`dropped`): the result is
+ * narrower, never wider. A negation of which nothing would be left is refused.
+ *
+ * The new schemas are JSON documents of their own, made once for each schema (derive()). Where they
+ * contain a given schema they refer to it by a number in `$ref` (target(), schema_target()).
  */
 
 #include "grammar/front/schema/schema.h"
@@ -46,7 +59,7 @@ static yyjson_mut_val *number(struct writer *w, int64_t n) {
     return yyjson_mut_rawcpy(w->d, text);
 }
 
-/* The number under which schema_target() finds @p. */
+/* Returns the number under which schema_target() finds @p. */
 static uint32_t target(struct writer *w, struct place p) {
     struct schema *s = w->s;
 
@@ -86,7 +99,7 @@ static yyjson_mut_val *key_of(struct writer *w, yyjson_val *name) {
     return yyjson_mut_strncpy(w->d, json_text(name), json_len(name));
 }
 
-/* {"type": @type, "properties": {@name: @value}}; @required: the name is. */
+/* Returns {"type": "object", "properties": {@name: @value}}. @required: @name is required, too. */
 static yyjson_mut_val *with_member(struct writer *w, yyjson_val *name, yyjson_mut_val *value,
                                    bool required) {
     yyjson_mut_val *o = yyjson_mut_obj(w->d), *members = yyjson_mut_obj(w->d);
@@ -112,7 +125,8 @@ static yyjson_mut_val *add_typed(struct writer *w, const char *type) {
     return o;
 }
 
-/* Adds values of @type of which the word @own of logic.c denies what is at @at. */
+/* Adds an alternative: values of @type for which the keyword at @at does not hold, written with the
+ * word @own. */
 static void add_own(struct writer *w, struct place at, const char *type, const char *own) {
     uint32_t k = target(w, at);
 
@@ -168,7 +182,7 @@ static void not_properties(struct writer *w, struct place at) {
     }
 }
 
-/* Numbers between those of a list: x < a, a < x < b, b < x. */
+/* Adds the numbers that differ from the sorted numbers @v[0, @n): x < a, a < x < b, b < x. */
 static void not_numbers(struct writer *w, yyjson_val **v, size_t n) {
     for (size_t i = 0; i <= n; i++) {
         yyjson_mut_val *o = add_typed(w, "number");
@@ -192,7 +206,7 @@ static int by_value(const void *x, const void *y) {
 
 #define SHAPES_MAX 4 /* objects and arrays of one enum: each takes alternatives for its parts */
 
-/* Objects (or arrays) that differ from each object (or array) in the list. */
+/* Adds the objects, or else arrays, that differ from each object or array in the list. */
 static void not_shapes(struct writer *w, struct place at, bool one, bool objects) {
     size_t n = one ? 1 : yyjson_arr_size(at.v), n_shapes = 0;
     yyjson_mut_val *all = yyjson_mut_arr(w->d);
@@ -270,8 +284,9 @@ static void not_bound(struct writer *w, struct place at, const char *other) {
                                yyjson_val_mut_copy(w->d, at.v));
 }
 
-/* An object with a member whose name @how of @of describes (object.c) and whose value is not
- * @value's. */
+/* Adds objects with a member whose value does not fit @value (any value, if that is absent) and
+ * whose name @of describes. @how: "match", it matches the pattern @of; "unlike", it does not fit
+ * the schema @of; "outside", the object schema @of does not mention it (keys.c). */
 static void add_some(struct writer *w, const char *how, struct place of, struct place value) {
     yyjson_mut_val *some = yyjson_mut_obj(w->d);
 
@@ -391,7 +406,8 @@ static void not_additional_items(struct writer *w, struct place at) {
         not_items(w, at, 1);
 }
 
-/* Strings that are certainly not of this format. An annotation accepts all strings. */
+/* Adds the strings that are certainly not of this format. A format that is an annotation accepts
+ * all strings, so there are none. */
 static void not_format(struct writer *w, struct place at) {
     int known = format_contrary(at.v);
 
@@ -402,7 +418,7 @@ static void not_format(struct writer *w, struct place at) {
     w->dropped = w->dropped || known < 0;
 }
 
-/* The contrary of one keyword. */
+/* Adds the contrary of one keyword, except those in COUNTS. */
 static void not_keyword(struct writer *w, const char *key, struct place at) {
     struct place nothing = {0};
     bool strict;
@@ -591,7 +607,7 @@ static yyjson_mut_val *write_const(struct writer *w) {
     return o;
 }
 
-/* ---- */
+/* ---- derived schemas */
 
 static int keep_doc(struct schema *s, yyjson_mut_doc *d, struct place *out) {
     yyjson_doc *doc = yyjson_mut_doc_imut_copy(d, NULL);

@@ -1,5 +1,7 @@
 /*
- * Members in any order, each at most once (members.c has what that takes while a text is read).
+ * members - makes expressions for members in any order, each at most once, and for items that must
+ * differ. machine/members.c and machine/distinct.c have the registers that this takes while a text
+ * is read.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -15,7 +17,8 @@ static int by_key(const void *x, const void *y) {
     return c ? c : (a->key_len > b->key_len) - (a->key_len < b->key_len);
 }
 
-/* @e, which is read as member @number behind @key_len bytes; NO_MAX: as none of the members. */
+/* Makes a call of @e that is read as member @number, behind a key of @key_len bytes. NO_MAX: it is
+ * none of the numbered members and may come any number of times. */
 static struct expr *once(struct build *b, struct expr *e, uint32_t number, uint32_t key_len) {
     e = e->kind == EXPR_CALL && !b->rule[e->id].nullable ? expr_call(b, e->id) : expr_rule(b, e);
     if (e) {
@@ -37,7 +40,7 @@ static struct expr *member(struct build *b, const struct keyed *k, uint32_t numb
     return k->between ? expr_seq3(b, key, k->between, value) : expr_seq2(b, key, value);
 }
 
-/* One or more of @any, with commas between them. */
+/* Makes one or more of @any, with commas between them. */
 static struct expr *joined(struct build *b, struct expr *any) {
     struct expr_list *list = build_alloc(b, 1, sizeof(*list));
     struct expr *e = expr_empty(b);
@@ -52,7 +55,7 @@ static struct expr *joined(struct build *b, struct expr *any) {
     return list->separator && list->after ? e : NULL;
 }
 
-/* A rule of its own for @body, whose register is that of @k. */
+/* Makes a rule of its own for @body, whose register is a set as @k describes it. */
 static struct expr *make_rule(struct build *b, const struct members *k, struct expr *body) {
     struct members *set = build_alloc(b, 1, sizeof(*set));
     struct expr *call = set ? expr_rule(b, body) : NULL;

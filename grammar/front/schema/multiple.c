@@ -1,14 +1,20 @@
 /*
- * multiple - how numbers are written where `multipleOf`, or its negation, stands beside a range.
+ * multiple - numbers where `multipleOf`, or its negation, stands beside a range.
  *
- * All divisors that a value must have are one number, their least common multiple. A divisor that
- * it must not have is replaced by its least common multiple with that number, and left out when
- * another one implies it. Many alternatives of an allOf turn out to be empty or equal by that
- * alone, without an automaton.
+ * Joining the divisors. All divisors that a value must have are one number, their least common
+ * multiple, `step`. A divisor d that it must not have is replaced by the least common multiple of d
+ * and `step`, and left out if another such number implies it. Many alternatives of an allOf turn
+ * out to be empty or equal by that alone, without an automaton. Fractions are counted in units of
+ * 1 / 10^digits: a multiple of 0.25 is a multiple of 25 hundredths.
  *
- * An automaton state is the remainder of the digits so far by all divisors at once, as long as
- * there are not too many remainders; it is minimized before it meets the range and the number of
- * digits. Otherwise the divisors are met one after the other, after the range and the digits.
+ * The automaton reads digits from the left, and its state is the remainder of the digits so far by
+ * all divisors at once: remainder r and digit c give (10 r + c) mod n. Example, multiples of 4:
+ *
+ *     "3" -> 3,  "31" -> (30 + 1) mod 4 = 3,  "312" -> (30 + 2) mod 4 = 0, a multiple
+ *
+ * It is minimized before it meets the range and the number of digits. Where the remainders would be
+ * too many, or more than the whole numbers of the range, there is one automaton for each divisor,
+ * and the language of the range and the digits meets them one after the other.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -20,9 +26,9 @@
 
 #define MULTIPLE_STATES 50000
 #define MULTIPLE_DIGITS 8
-#define INLINE_MAX 16 /* states: a larger range is a rule */
+#define INLINE_MAX 16 /* states: a larger expression becomes a rule */
 
-/* Few enough digits that a reader who rounds to double sees the same fraction. */
+/* Numbers with so few digits that a JSON reader which rounds to double sees the same fraction. */
 #define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
 
 /* Holds the conditions of f->multiple, in units of 1 / 10^digits. */
@@ -32,11 +38,11 @@ struct condition {
     uint64_t no[LANG_MAX];   /* values are not multiples of any of these multiples of step */
     uint32_t from[LANG_MAX]; /* index in f->multiple of each excluded divisor */
     uint32_t n_no;
-    bool never; /* no value is */
+    bool never; /* no value fulfils the conditions */
     bool large; /* the divisors exceed 64 bits; only from[] and `digits` are known */
 };
 
-/* The rule of numbers with these bounds and multiples: equal ones are one rule. */
+/* A rule that was made for numbers with these bounds and multiples; equal conditions share it. */
 struct number_rule {
     struct number_rule *next;
     unsigned types;
@@ -61,7 +67,7 @@ static int read_multiple(struct schema *s, struct place at, uint64_t *n, uint32_
     for (uint32_t i = 0; i < d.n_frac; i++)
         *n = *n * 10 + (uint64_t)(d.digit_frac[i] - '0');
     *digits = d.n_frac;
-    assert(*n > 0); /* add_multiple() */
+    assert(*n > 0); /* add_multiple() has refused 0 */
     return 0;
 }
 
@@ -101,7 +107,7 @@ static void exclude(struct condition *is, uint64_t no, uint32_t from) {
         is->no[n] = is->no[i];
         is->from[n++] = is->from[i];
     }
-    for (is->n_no = ++n; --n && is->no[n - 1] > no;) { /* in their order */
+    for (is->n_no = ++n; --n && is->no[n - 1] > no;) { /* keeps no[] sorted */
         is->no[n] = is->no[n - 1];
         is->from[n] = is->from[n - 1];
     }
@@ -109,7 +115,8 @@ static void exclude(struct condition *is, uint64_t no, uint32_t from) {
     is->from[n] = from;
 }
 
-/* A fraction has at most as many digits as each of its divisors; whole values have no fraction. */
+/* Finds how many digits may stand after the point, and scales the condition to that. A fraction has
+ * at most as many digits as each of its divisors; whole values have none. */
 static void find_digits(struct condition *is, const struct facets *f, const uint32_t *digits) {
     uint32_t scale = is->digits;
 
@@ -170,9 +177,8 @@ static int read_condition(struct schema *s, const struct facets *f, struct condi
 
 /* ---- remainders */
 
-/* Numbers without an exponent, by their rest modulo n. The remainder of the digits so far, times
- * 10^k where the point has been passed, is the state; more than k digits after the point are zeros
- * or none (at most one). */
+/* The automaton of numbers without an exponent, by their remainder modulo n. The values have k
+ * digits after the point; fewer may be written, and with k 0 a single zero. */
 struct multiple_maker {
     const struct condition *is;
     uint32_t n, k;
@@ -202,8 +208,10 @@ static bool alike(const struct multiple_maker *m, uint32_t x, uint32_t y) {
     return same;
 }
 
-/* Remainders that are as far apart as n divided by what it shares with 10 differ by their own value
- * alone, and so on. What is left apart may still be alike. */
+/* Finds equivalent remainders, so that the automaton is small before it is minimized. Two
+ * remainders that differ by n / gcd(n, 10) lead to the same remainder by every digit, so they are
+ * equivalent if both fulfil the condition or neither does; the same argument is repeated with the
+ * smaller modulus. Remainders that are not found here may still be equivalent. */
 static void find_same(struct multiple_maker *m) {
     uint32_t apart = m->n;
 
@@ -218,15 +226,16 @@ static void find_same(struct multiple_maker *m) {
             if (alike(m, r, r % next))
                 m->same[r] = r % next;
         }
-        for (uint32_t r = next; r < m->n; r++) /* follow chains of replaced remainders */
+        for (uint32_t r = next; r < m->n; r++) /* resolves chains of replaced remainders */
             m->same[r] = m->same[m->same[r]];
         apart = next;
     }
 }
 
-/* States: 0 start, 1 after the sign, 2 after a leading zero, 3 + r whole digits, then for each
- * number of digits after the point (0 to max(k, 1)) again n. Behind the last digit only what holds
- * is there. */
+/* Adds the edges by digits from @first to 9 from remainder @r to the states from @row on. The
+ * states of the automaton are: 0 the start, 1 behind the sign, 2 behind a leading zero, 3 + r in
+ * the whole digits with remainder r, and then n states for each number of digits after the point, 0
+ * to max(k, 1). @last: the digit completes the number, so it must fulfil the condition. */
 static void add_digits(struct multiple_maker *m, uint32_t r, uint32_t row, bool last, char first) {
     for (char c = first; c <= '9'; c++) {
         uint32_t to = behind(m, r, (uint32_t)(c - '0'));
@@ -255,7 +264,7 @@ static void add_states(struct multiple_maker *m) {
 
         *st = (struct lang_state){.edge = m->n_edges};
         if (m->same[r] != r)
-            continue; /* unreachable */
+            continue; /* edges lead to m->same[r] instead */
         if (q == 0)
             m->edge[m->n_edges++] = (struct edge){'-', '-', 1};
         if (q < 2) {
@@ -265,7 +274,7 @@ static void add_states(struct multiple_maker *m) {
             add_whole(m, r, q == 2);
         } else if (row < k) {
             add_digits(m, r, frac + (row + 1) * N, row + 1 == k, '0');
-        } else if (row == 0) { /* k 0: one zero */
+        } else if (row == 0) { /* k is 0: a single zero may follow the point */
             m->edge[m->n_edges++] = (struct edge){'0', '0', frac + N + r};
         }
         for (uint32_t i = row; i < k; i++)
@@ -275,7 +284,7 @@ static void add_states(struct multiple_maker *m) {
     }
 }
 
-/* The number of remainders that tell whether @is holds; 0: too many. */
+/* Returns the number of remainders that decide whether @is holds, or 0 if they are too many. */
 static uint32_t remainders(const struct condition *is) {
     uint64_t n = is->step, rows = MAX(is->digits, 1u) + 1;
     bool fits = !is->large && is->step;
@@ -340,9 +349,9 @@ int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
 
 /* ---- numbers */
 
-/* The numbers of all of @in, and of none of @not_in, one after the other: what a range and few
- * digits leave of a multiple is far smaller than the remainders of several multiples side by side.
- */
+/* Returns the numbers that are in all of @in and in none of @not_in. It makes products of two at a
+ * time: what a range and few digits leave of one multiple is far smaller than a product of several
+ * multiples would be. */
 static const struct lang *meet_numbers(struct build *b, const struct lang *const *in, uint32_t n,
                                        const struct lang *const *not_in, uint32_t n_not) {
     const struct lang *pair[2] = {in[0]};
@@ -356,7 +365,7 @@ static const struct lang *meet_numbers(struct build *b, const struct lang *const
     return pair[0];
 }
 
-/* Numbers in the range of @f with few digits, of the types of @f. */
+/* Returns the numbers in the range of @f with few digits, of the types of @f. */
 static const struct lang *exact_numbers(struct schema *s, const struct facets *f,
                                         const struct condition *is) {
     struct build *b = s->b;
@@ -367,8 +376,8 @@ static const struct lang *exact_numbers(struct schema *s, const struct facets *f
     in[1] = lang_of(b, regex_of(b, DOUBLE_EXACT, CHARS_TEXT));
     if (!(f->types & T_INT))
         not_in[n_not++] = lang_of(b, regex_of(b, "-?[0-9]+(\\.0+)?", CHARS_TEXT));
-    /* More digits than a multiple takes: they may be zeros, which multiple_lang() does not
-     * accept. */
+    /* Leaves out numbers with a zero at the end of a fraction: multiple_lang() does not accept
+     * digits beyond those of the divisor, so such a multiple would count as none. */
     if (is->n_no)
         not_in[n_not++] = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT));
     return meet_numbers(b, in, 2, not_in, n_not);
@@ -381,7 +390,8 @@ static bool is_wide(const struct facets *f, uint32_t n) {
     return !f->lower.set || !f->upper.set || digits > MULTIPLE_DIGITS || POWER[digits] > n;
 }
 
-/* The multiples within a range, and the numbers that are not whole, take a product. */
+/* Makes the numbers of @f by a product of automata: multiples within a range, or numbers that are
+ * not whole. */
 static struct expr *number_product(struct schema *s, const struct facets *f,
                                    const struct condition *is) {
     const struct lang *in[LANG_MAX] = {exact_numbers(s, f, is)}, *not_in[LANG_MAX];

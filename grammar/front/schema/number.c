@@ -1,7 +1,18 @@
 /*
- * Numbers in ranges, digit by digit. Integers are exact up to DECIMAL_DIGITS digits. Other numbers
- * with a bound are written without exponent, and beside one that is out itself with so few digits
- * that a reader that rounds to double stays on the right side of it.
+ * number - numbers in ranges, digit by digit.
+ *
+ * A range is cut into pieces in which every digit is free or fixed. Example, 25 to 310:
+ *
+ *     two digits:    2 [5-9]  |  [3-9] [0-9]
+ *     three digits:  [1-2] [0-9] [0-9]  |  3 (0 [0-9] | 1 0)
+ *
+ * between() does that for numbers of equal length, whole_range() for all lengths. Fractions go on
+ * behind the point as long as the digits equal those of a bound (fraction_from()). Below zero the
+ * same is done with the bounds exchanged.
+ *
+ * Integers are exact up to DECIMAL_DIGITS digits. Other numbers with a bound are written without
+ * exponent. Beside an exclusive bound they have so few digits that a JSON reader which rounds to
+ * double does not arrive at the bound itself.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -16,7 +27,8 @@
 
 /* ---- decimals */
 
-/* Digits of the mantissa into @d around the point that the exponent moves. */
+/* Writes the @n digits of a mantissa to @d. @point: number of digits before the decimal point, as
+ * the exponent moves it. */
 static int place_digits(struct decimal *d, const char *digits, int n, long point) {
     for (int i = 0; i < n || i < point; i++) {
         char c = i < n ? digits[i] : '0';
@@ -110,7 +122,7 @@ static struct expr *digits(struct build *b, char lo, char hi) {
     struct expr *e = expr_chars(b, set, CHARS_TEXT);
 
     if (e)
-        e->atom = false; /* copies, not counters: these are short and deterministic */
+        e->atom = false; /* repetitions become copies and no counted loops: they are short */
     return e;
 }
 
@@ -118,7 +130,8 @@ static struct expr *any_digits(struct build *b, uint32_t min, uint32_t max) {
     return expr_repeat(b, digits(b, '0', '9'), min, max);
 }
 
-/* Returns an expression for the strings of @n digits from @lo to @hi; NULL: without this bound. */
+/* Returns an expression for the strings of @n digits from @lo to @hi. NULL: there is no such
+ * bound. */
 static struct expr *between(struct build *b, const char *lo, const char *hi, uint32_t n) {
     if (n == 0 || (!lo && !hi))
         return any_digits(b, n, n);
@@ -138,7 +151,7 @@ static struct expr *between(struct build *b, const char *lo, const char *hi, uin
     return expr_alt(b, (struct expr *[]){low, middle, high}, 3);
 }
 
-/* Whole numbers from 0 on, as digits without a sign. No digits stand for zero. */
+/* A whole number from 0 on, as digits without a sign. Zero has no digits. */
 struct whole {
     uint32_t n;
     char digit[DECIMAL_DIGITS + 2];
@@ -158,7 +171,7 @@ static void add_one(struct whole *w) {
     w->digit[0] = '1';
 }
 
-/* Not from zero. */
+/* Subtracts one; @w must not be zero. */
 static void take_one(struct whole *w) {
     uint32_t i = w->n;
 
@@ -178,7 +191,8 @@ static int compare_whole(const struct whole *x, const struct whole *y) {
     return memcmp(x->digit, y->digit, x->n);
 }
 
-/* @hi NULL: up to INT_DIGITS digits, or one more than @lo has. */
+/* Returns an expression for the whole numbers from @lo to @hi. NULL: numbers have up to INT_DIGITS
+ * digits, or one more than @lo has if that is longer. */
 static struct expr *whole_range(struct build *b, const struct whole *lo, const struct whole *hi) {
     uint32_t most = hi ? hi->n : MAX((uint32_t)INT_DIGITS, lo->n + 1);
     struct expr_vec v = {0};
@@ -209,7 +223,7 @@ static struct whole whole_of(const struct decimal *d) {
     return w;
 }
 
-/* A bound of magnitudes: digits, and whether the value itself is out. */
+/* A bound of magnitudes, numbers without their sign; strict: the value itself is excluded. */
 struct limit {
     bool set, strict;
     struct decimal x;
@@ -237,9 +251,10 @@ struct fraction {
     const struct limit *lo, *hi;
 };
 
-/* Digits after the point: rounding keeps on its side of a bound what is not equal to it, so those
- * of any number; beside a bound that is out itself, what a double keeps beside the larger one. At
- * least those of the bounds. */
+/* Returns the most digits after the point. Rounding to double never moves a number across a bound,
+ * only onto it. So beside inclusive bounds there are as many digits as any number has; beside an
+ * exclusive bound only as many as a double keeps next to the larger bound's whole digits. In either
+ * case there are at least as many as the bounds have. */
 static uint32_t fraction_max(const struct limit *lo, const struct limit *hi) {
     uint32_t n_int = MAX(lo->x.n_int, hi->x.n_int), n = MAX(lo->x.n_frac, hi->x.n_frac);
 
@@ -248,7 +263,8 @@ static uint32_t fraction_max(const struct limit *lo, const struct limit *hi) {
     return MAX(n_int < DOUBLE_DIGITS ? DOUBLE_DIGITS - n_int : 1, MAX(n, 1u));
 }
 
-/* Digits after the point from position @i on, while they are still equal to those of the bounds. */
+/* Returns the digits after the point from position @i on. @at_lo, @at_hi: all digits before equal
+ * those of that bound. */
 static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_lo, bool at_hi) {
     struct build *b = f->b;
     uint32_t n_lo = f->lo->x.n_frac, n_hi = f->hi->x.n_frac, most = fraction_max(f->lo, f->hi);
@@ -343,13 +359,14 @@ struct expr *number_range(struct build *b, const struct facets *f) {
     bool lo_below = !lo.set || f->lower.x.negative, hi_below = hi.set && f->upper.x.negative;
     struct expr *minus = expr_never(b), *plus = expr_never(b);
 
-    /* Below zero the bounds change places. */
+    /* The magnitudes of negative numbers lie between that of the upper bound and that of the lower
+     * one. */
     if (lo_below)
         minus =
             expr_seq2(b, expr_str(b, "-"), range(b, hi_below ? &hi : &zero, lo.set ? &lo : &none));
     if (!hi_below)
         plus = range(b, lo_below ? &zero : &lo, hi.set ? &hi : &none);
-    /* With an upper bound of zero that is out, -0 is out too. */
+    /* Where the upper bound is an exclusive 0, -0 is excluded, too. */
     if (lo_below && hi.set && !hi_below && hi.strict && hi.x.n_int == 0 && hi.x.n_frac == 0) {
         zero.strict = true;
         minus = expr_seq2(b, expr_str(b, "-"), range(b, &zero, lo.set ? &lo : &none));

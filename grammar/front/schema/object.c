@@ -1,7 +1,13 @@
 /*
- * Translates objects. Properties come in the order in which the schema declares them, then those
- * that only `required` names, then additional ones, whose names differ from all declared ones
- * (keys.c).
+ * object - translates objects.
+ *
+ * Properties come in the order in which the schema declares them, then those that only `required`
+ * names, then additional ones, whose names differ from all declared ones (keys.c).
+ *
+ * Witnesses. A negation may require that some member exists, of which it knows only a rule for the
+ * name and a schema for the value (f->some, logic.c). Any declared member whose name fits the rule
+ * may be that member, its witness, or an additional one. choose_witness() makes an alternative for
+ * each choice: in it the witness is required, and its value also satisfies the schema.
  */
 
 #include "grammar/front/schema/schema.h"
@@ -21,7 +27,8 @@ struct expr *schema_share(struct schema *s, struct expr *e) {
     return build_rule_of(s->b, e, &rule) < 0 ? NULL : expr_call(s->b, rule);
 }
 
-/* The schemas of the patterns of one part that match @name; whether there are any. */
+/* Adds the schemas of those patterns in @all, the patternProperties of one part, that match @name.
+ * Sets *@matched if there are any. */
 static int match_patterns(struct schema *s, struct place all, const char *name, size_t len,
                           struct place **out, uint32_t *n, uint32_t *cap, bool *matched) {
     yyjson_val *key, *v;
@@ -86,7 +93,7 @@ struct name {
 struct name_list {
     struct name *v;
     uint32_t n, cap;
-    struct hash_index index; /* of v[] */
+    struct hash_index index; /* finds the entries of v[] by name */
 };
 
 static void names_deinit(struct name_list *l) {
@@ -168,7 +175,8 @@ static int names_add(struct schema *s, struct names *t, const uint8_t *name, siz
     return build_work(s->b, len * 4);
 }
 
-/* A trie that is like @t, and there already: keys that are none of its names are one call. */
+/* Returns a kept trie equal to @t; makes it if there is none. Calls with one trie are equal calls,
+ * one symbol of the automaton. */
 static const struct names *known_names(struct schema *s, const struct names *t) {
     struct names_list *l = s->names;
 
@@ -198,7 +206,7 @@ static const struct names *known_names(struct schema *s, const struct names *t) 
     return kept;
 }
 
-/* A key that differs from all declared names. */
+/* Returns a key that differs from all declared names. */
 static struct expr *other_key(struct schema *s, const struct name_list *l) {
     struct build *b = s->b;
     struct names t = {.n = 1};
@@ -227,7 +235,7 @@ static struct expr *other_key(struct schema *s, const struct name_list *l) {
 
 /* ---- objects */
 
-/* Marks a member of f->some that no declared name satisfies. */
+/* The witness of a condition that is no declared member. */
 #define NO_NAME UINT32_MAX
 
 struct object {
@@ -235,10 +243,10 @@ struct object {
     const struct facets *f;
     const struct keys *keys;
     struct name_list *names;
-    struct name_rules *rules; /* rules of each name */
-    uint32_t witness[64];
-    struct expr *rest, *some[64];
-    struct keyed *keyed; /* the members of the list, as members_unordered() takes them */
+    struct name_rules *rules;     /* rules of each name */
+    uint32_t witness[64];         /* for each of f->some: index of a name, or NO_NAME */
+    struct expr *rest, *some[64]; /* additional members: any, or a witness of f->some[i] */
+    struct keyed *keyed;          /* the members of the list, as members_unordered() takes them */
 };
 
 /* Returns whether unevaluatedProperties sees a member of this name, because a schema that holds
@@ -261,8 +269,8 @@ static int is_evaluated(struct schema *s, const struct parts *parts, const struc
     return 0;
 }
 
-/* The value of a declared name, which must satisfy the schemas of f->some that apply to the
- * name. */
+/* Returns the value of declared name @i, which also satisfies the conditions of f->some whose
+ * witness it is. *@chosen: there are such conditions, so the member is required. */
 static struct expr *declared_value(struct object *o, uint32_t i, bool *chosen) {
     const struct name *name = &o->names->v[i];
     struct place *v;
@@ -333,7 +341,7 @@ static bool all_optional(const struct expr_list *list) {
     return true;
 }
 
-/* The members of the object, with the witnesses that were chosen. */
+/* Returns the members of the object, with the witnesses that were chosen. */
 static struct expr *object_members(struct object *o) {
     struct build *b = o->s->b;
     struct expr_list *list = build_alloc(b, 1, sizeof(*list));
@@ -364,7 +372,7 @@ static struct expr *object_members(struct object *o) {
     return all_optional(list) ? expr_optional(b, e) : e;
 }
 
-/* One alternative per choice of witnesses. */
+/* Adds one alternative for each choice of witnesses of f->some from @k on. */
 static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     int r = build_work(o->s->b, 64);
 
@@ -384,7 +392,7 @@ static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
     return r;
 }
 
-/* The language of the declared names, in quotes. */
+/* Returns the language of the declared names, in quotes. */
 static const struct lang *declared_names(struct object *o) {
     struct build *b = o->s->b;
     struct expr_vec v = {0};

@@ -1,5 +1,5 @@
-/* References within a schema: JSON pointers in a fragment ("#/$defs/node"), names ("#node") and the
- * schema's own URI before either. */
+/* ref - references within a schema: JSON pointers in a fragment ("#/$defs/node"), names ("#node"),
+ * and either of these behind the schema's own URI. */
 
 #include "grammar/front/schema/schema.h"
 
@@ -8,7 +8,8 @@
 
 #define POINTER_MAX 1024
 
-/* One step of a pointer, unescaped. Its length, -1: malformed. */
+/* Writes one step of a pointer, unescaped, to @out. Returns its length, or -1 if it is malformed.
+ * */
 static long read_step(const char *s, size_t len, char *out, size_t *used) {
     size_t n = 0, i = 0;
 
@@ -30,7 +31,7 @@ static long read_step(const char *s, size_t len, char *out, size_t *used) {
         }
         out[n++] = c;
     }
-    assert(n <= i && i <= len); /* room for as much as there is to read */
+    assert(n <= i && i <= len); /* unescaping only shortens: @out needs no more than @len */
     *used = i;
     return (long)n;
 }
@@ -95,7 +96,8 @@ static int named_target(struct schema *s, struct place ref, const char *name, si
     return build_work(s->b, 4 * (uint64_t)(end - s->root));
 }
 
-/* The part of a reference that is behind the URI of this document. */
+/* Returns the part of the reference @p that is behind the URI of this document, if it begins with
+ * that, or else @p. */
 static const char *without_own_uri(const struct schema *s, const char *p, size_t *len) {
     yyjson_val *id = yyjson_obj_get(s->root, "$id");
 

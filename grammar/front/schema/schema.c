@@ -9,7 +9,8 @@
 #define MEMO_SLOTS 1024
 #define PARTS_MORE 4 /* parts that a branch usually adds */
 
-/* A list of schemas that was met before: its expression, as a rule when it is needed again. */
+/* A list of schemas that was met before, with its expression. When the list is met again the
+ * expression becomes a rule. */
 struct memo {
     struct memo *next;
     struct expr *body; /* NULL: in progress */
@@ -18,8 +19,8 @@ struct memo {
     const struct path *path;
 };
 
-/* Finds or makes a path; equal places of equal keys have equal paths. Without memory a path ends
- * early. */
+/* Returns the path equal to @path, and makes it when it is new. Paths are only for messages, so
+ * where memory is short the path above serves. */
 static const struct path *find_path(struct schema *s, struct path path) {
     uint64_t h = ((uintptr_t)path.up ^ (uintptr_t)path.key << 7) + path.len + (path.index << 17);
     uint32_t hash = (uint32_t)(h * 0x9E3779B97F4A7C15u >> 32);
@@ -51,13 +52,13 @@ const struct path *schema_path_index(struct schema *s, const struct path *up, si
 struct place schema_at(struct schema *s, struct place p, const char *key) {
     yyjson_val *v = yyjson_obj_get(p.v, key);
 
-    /* The search is linear. What is over the limit here is refused at the next step that can say
-     * so. */
+    /* The search is linear in the members. If this work exceeds the limit, the build has failed,
+     * and the next function that can return an error does. */
     build_work(s->b, yyjson_obj_size(p.v) / 4);
     return (struct place){v, v ? schema_path(s, p.path, key, strlen(key)) : NULL};
 }
 
-/* From the root down; the front is cut when there is no room. */
+/* Prints a path from the root down. Of a long path the steps next to the root are left out. */
 static void print_path(const struct path *p, char *out, size_t cap) {
     const struct path *step[24];
     size_t n = 0, len = 0;
@@ -101,7 +102,8 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
 
     if (r < 0 || !from)
         return s->b->failed;
-    /* Counts the nesting of its branches from here. */
+    /* The nesting of its branches counts from 0 here: they are expanded later, by lower_choice().
+     * */
     *from = (struct open){open->up, open->v, 0};
     out->choice[out->n_choices++] = (struct choice){at, one, from};
     return 0;
@@ -109,7 +111,7 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
 
 static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up);
 
-/* Expands words that are shorthand for plainer schemas. */
+/* Expands not, if and dependencies, which logic.c rewrites as plainer schemas. */
 static int expand_logic(struct schema *s, struct parts *out, struct place p,
                         const struct open *open) {
     struct place not = schema_at(s, p, "not"), d;
@@ -218,8 +220,8 @@ static struct expr *lower_facets(struct schema *s, const struct facets *f) {
     return expr_alt_of(s->b, &v);
 }
 
-/* An object or array of an enum beside other keywords for its type: its members and items must
- * satisfy them. */
+/* Returns an expression for an object or array of an enum beside other keywords for its type, which
+ * its members and items must satisfy. */
 static struct expr *lower_constant(struct schema *s, const struct facets *f, struct place value) {
     struct parts parts;
     struct facets both;
@@ -232,7 +234,8 @@ static struct expr *lower_constant(struct schema *s, const struct facets *f, str
     return yyjson_is_obj(value.v) ? lower_object(s, &both) : lower_array(s, &both);
 }
 
-/* The values of the first enum or const that all other keywords admit. */
+/* Returns an expression for those values of the first enum or const that all other keywords
+ * admit. */
 static struct expr *lower_values(struct schema *s, const struct facets *f) {
     struct place at = f->value[0];
     bool one = f->value_is_const[0];
@@ -256,7 +259,8 @@ static struct expr *lower_values(struct schema *s, const struct facets *f) {
 
 static struct expr *lower(struct schema *s, struct parts *parts);
 
-/* oneOf: where branch @i and another may both match, @i gets the contrary of the other. */
+/* Makes the branches of a oneOf exclude each other: where branch i and another one may both match,
+ * the negation of the other is added to branch i. */
 static int exclude_others(struct schema *s, struct parts *branch, const struct facets *facets,
                           uint32_t n, struct choice c) {
     CLEANUP(freep) bool *meet = calloc((size_t)n * n + 1, sizeof(*meet));
@@ -284,7 +288,8 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
     return r < 0 ? r : 0;
 }
 
-/* anyOf or oneOf: one alternative per branch, each with all the other parts. */
+/* Multiplies out the first anyOf or oneOf: makes one alternative for each branch, each of which has
+ * all the other parts, too. */
 static struct expr *lower_choice(struct schema *s, const struct parts *parts) {
     assert(parts->n_choices > 0 && yyjson_arr_size(parts->choice[0].at.v) > 0);
     struct choice c = parts->choice[0];
@@ -322,7 +327,7 @@ static struct expr *lower(struct schema *s, struct parts *parts) {
     if (f.types == 0)
         return expr_never(s->b);
     if (parts->n_choices) {
-        /* A branch may bring further choices: each takes one level. */
+        /* A branch may have further choices, which recurse: each one counts as a level. */
         if (++s->depth > s->b->limits.max_depth)
             return failed(build_too_complex(s->b, "the schema is nested more than %u deep",
                                             s->b->limits.max_depth));
@@ -362,7 +367,8 @@ static const char *rule_name(struct schema *s, const struct path *path) {
     return arena_strndup(&s->b->arena, text, strlen(text));
 }
 
-/* Met again: from now on it is a rule. */
+/* Returns a call of the rule of a list that is met again. Its first use stays as it was, inline. A
+ * list that is still in progress refers to itself; schema_value() then completes the rule. */
 static struct expr *call_memo(struct schema *s, struct memo *m) {
     if (m->rule == NO_RULE) {
         int r = m->body ? build_rule_of(s->b, m->body, &m->rule) : build_rule(s->b, NULL, &m->rule);
@@ -424,7 +430,7 @@ struct expr *schema_value(struct schema *s, const struct place *given, uint32_t 
     m->body = e;
     if (!e || m->rule == NO_RULE)
         return e;
-    s->b->rule[m->rule].body = e; /* parts may have called the rule */
+    s->b->rule[m->rule].body = e; /* the schema refers to itself: call_memo() has made the rule */
     return expr_call(s->b, m->rule);
 }
 

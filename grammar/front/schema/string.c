@@ -1,5 +1,13 @@
-/* Strings: lengths, patterns, formats. Formats are regular expressions over the string's
- * characters. */
+/*
+ * string - translates strings: lengths, patterns, formats. Formats are regular expressions over the
+ * characters of the string.
+ *
+ * One pattern, or one format, is an expression of its own, if its lengths follow from it
+ * (lower_text()). All other combinations are an intersection of automata: each pattern and format,
+ * the negations of others, and the strings of the allowed lengths (facets_lang()). Such a product
+ * has a copy of the pattern's states for each length, so a large maxLength is counted in a register
+ * instead (counted_strings(), CALL_WITHIN).
+ */
 
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
@@ -7,8 +15,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* A length of at least WITHIN_FROM characters is counted in a register if a product with it may
- * have WITHIN_STATES states. */
+/* A maximum of at least WITHIN_FROM characters is counted in a register if a product with it could
+ * have more than WITHIN_STATES states. */
 #define WITHIN_FROM 64
 #define WITHIN_STATES 16384
 #define ROUNDS_TRIED 8   /* rounds compiled to measure how work grows */
@@ -43,8 +51,8 @@
 #define URI                                                                                        \
     "[a-zA-Z][a-zA-Z0-9+.-]*:(//" AUTHORITY "(/" PCHAR "*)*|(//)?/" PATH "?|" PATH ")(\\?(" PCHAR  \
     "|[/?])*)?(#(" PCHAR "|[/?])*)?"
-/* Narrower than the standards have them, where these ask for more than a regular language or for
- * tables. */
+/* Some formats are narrower than their standards, where these need tables or more than a regular
+ * language. */
 #define COUNT "[0-9]{1,4}"
 #define MINUTES COUNT "M(" COUNT "S)?" /* durations: RFC 3339, appendix A */
 #define TIME_OF_DURATION "T(" COUNT "H(" MINUTES ")?|" MINUTES "|" COUNT "S)"
@@ -71,7 +79,8 @@
 #define ANY_DAY "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 #define ANY_URI "[a-zA-Z][a-zA-Z0-9+.-]*:" ANY
 
-/* wide: what any reading of the standard matches, and perhaps more; NULL: not known. */
+/* The formats. wide: a superset of what any reading of the standard accepts, for the negation of
+ * the format; NULL: no such expression is known. */
 static const struct {
     const char *name, *regex, *wide;
 } FORMATS[] = {
@@ -106,8 +115,8 @@ static uint32_t plus(uint32_t a, uint32_t b) {
     return a >= NO_MAX - b ? NO_MAX : a + b;
 }
 
-/* The least and the largest number of characters of a text that fits @e, which a regular expression
- * made. */
+/* Sets *@min and *@max to the least and the largest number of characters of a text of @e, which was
+ * made from a regular expression. */
 static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     uint32_t lo, hi;
 
@@ -116,7 +125,7 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
         return;
     }
     *min = 0;
-    *max = e->kind == EXPR_LANG ? NO_MAX : 0; /* look-ahead: not known */
+    *max = e->kind == EXPR_LANG ? NO_MAX : 0; /* a product of a look-ahead: not known */
     for (uint32_t i = 0; (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) && i < e->n; i++) {
         count_chars(e->child[i], &lo, &hi);
         if (e->kind == EXPR_SEQ) {
@@ -135,8 +144,9 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     assert(*min <= *max);
 }
 
-/* A pattern beside lengths, where no product is needed: they follow from it, or it repeats one
- * character and the counts are merged. */
+/* Applies the lengths of @f to the pattern *@e where that takes no product: either all texts of the
+ * pattern have such lengths, or it repeats one character, and the counts are merged. Returns
+ * whether that was possible. */
 static bool limit_length(struct build *b, const struct facets *f, struct expr **e) {
     uint32_t lo, hi;
 
@@ -150,7 +160,7 @@ static bool limit_length(struct build *b, const struct facets *f, struct expr **
     return true;
 }
 
-/* The rule of a pattern or format and lengths: equal ones are one rule. */
+/* A rule that was made for a pattern or format with lengths; equal ones share it. */
 struct string_rule {
     struct string_rule *next;
     const char *text; /* in the arena */
@@ -199,7 +209,7 @@ static struct expr *add_rule(struct schema *s, const struct facets *f, struct ex
     return call;
 }
 
-/* Work that @n rounds of @round take as an automaton. */
+/* Measures the work of making an automaton of up to @n rounds of @round. */
 static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint64_t *work) {
     uint64_t before = b->work;
 
@@ -209,10 +219,10 @@ static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint6
     return b->failed;
 }
 
-/* Replaces what a pattern repeats many times by the smallest automaton of one round, which is
- * copied then (nfa.c). Worth it where the end of a round is clear, so that twice as many rounds
- * take twice the work. Counted calls would leave several configurations open, each with a stack of
- * its own. */
+/* Replaces what a pattern repeats many times, as (...){2,500}, by the minimal automaton of one
+ * round. nfa.c then copies it for each round; the alternative, a counted call, would leave several
+ * configurations open, each with a stack of its own. Copying pays where the end of a round is
+ * clear, so that twice as many rounds take about twice the work, which is tried with few rounds. */
 static int compact_rounds(struct build *b, struct expr *e) {
     uint32_t n = e->kind == EXPR_REPEAT ? 1 : e->kind == EXPR_SEQ || e->kind == EXPR_ALT ? e->n : 0;
     uint32_t most = e->max == NO_MAX ? e->min : e->max;
@@ -252,7 +262,7 @@ static struct expr *read_pattern(struct schema *s, struct place at, unsigned opt
     b->err = err;
     if (!b->failed || !why.code[0])
         return e;
-    b->failed = 0; /* reported again below, with the place */
+    b->failed = 0; /* the error is reported again below, with its place in the schema */
     if (strcmp(why.code, "grammar_invalid") == 0)
         return failed(schema_invalid(s, at.path, "%s", why.message));
     if (strcmp(why.code, "grammar_unsupported") == 0)
@@ -308,7 +318,7 @@ static const struct lang *values_lang(struct schema *s, yyjson_val *list) {
     yyjson_val *item;
     size_t i, n;
 
-    /* A const is no list. */
+    /* The value of a const is not a list but the value itself. */
     n = yyjson_is_arr(list) ? yyjson_arr_size(list) : 1;
     item = yyjson_is_arr(list) ? yyjson_arr_get_first(list) : list;
     for (i = 0; i < n; i++, item = json_next(item)) {
@@ -348,7 +358,8 @@ const struct lang *text_lang(struct schema *s, const struct text_rule *t) {
     return m->lang;
 }
 
-/* @borders: as lang_meet_strings() has them. */
+/* Returns the strings that satisfy @f, as an intersection. @borders: states between characters are
+ * marked, as lang_meet_strings() does. */
 static const struct lang *facets_meet(struct schema *s, const struct facets *f, bool borders) {
     const struct lang *in[LANG_MAX], *not_in[LANG_MAX];
     uint32_t n = 0, n_not = 0;
@@ -386,8 +397,8 @@ static struct expr *counted_strings(struct schema *s, const struct facets *f) {
                                                                : NULL;
 }
 
-/* One pattern or format: an expression of its own, with counters instead of copies. NULL: the build
- * has failed, or lengths beside it take a product. */
+/* Makes the strings of a single pattern or format as an expression, in which repetitions may be
+ * counters. NULL: the build has failed, or its lengths take a product. */
 static struct expr *lower_text(struct schema *s, const struct facets *f) {
     const struct string_rule *rule = find_rule(s, f);
 
@@ -400,8 +411,8 @@ static struct expr *lower_text(struct schema *s, const struct facets *f) {
     return e && limit_length(s->b, f, &e) ? add_rule(s, f, json_quoted(s->b, e)) : NULL;
 }
 
-/* The strings of @f, without quotes. Lengths beside a pattern that all strings match are counted:
- * `(...)?` without anchors is one. */
+/* Makes the strings of @f, without quotes. A pattern that all strings match, like `(...)?` without
+ * anchors, is ignored, so that only the length is counted. */
 static struct expr *strings_expr(struct schema *s, const struct facets *f) {
     struct build *b = s->b;
 

@@ -2,10 +2,10 @@
  * values - enum and const: which of their values the other keywords admit, and how a value is
  * written.
  *
- * And whether two schemas can share a value, for oneOf: an automaton cannot say "exactly one", but
- * where no value fits two branches, one of them is the same as any of them. The proof looks at
- * values, types, ranges, lengths and at members that one of the two requires; what it does not see
- * is refused.
+ * It also finds whether two schemas can share a value, for oneOf (facets_disjoint()). Where no
+ * value fits two branches, "exactly one" is the same as "any". The proof looks at listed values,
+ * types, ranges, lengths, and members that one of the two requires. Where it finds nothing, the
+ * branches get each other's negation (exclude_others() in schema.c).
  */
 
 #include "grammar/front/schema/schema.h"
@@ -132,7 +132,7 @@ int facets_admit(struct schema *s, const struct facets *f, struct place value) {
     for (uint32_t i = 0; r == 1 && i < f->n_values; i++) {
         size_t n = f->value_is_const[i] ? 1 : yyjson_arr_size(f->value[i].v);
 
-        /* The list that it comes from needs no search. */
+        /* The value comes from list 0, which therefore needs no search. */
         if (i == 0)
             continue;
         r = build_work(s->b, n) < 0 ? -EINVAL : listed(f, i, value.v);
@@ -221,7 +221,8 @@ struct expr *value_expr(struct schema *s, yyjson_val *v) {
     }
 }
 
-/* Every value of @x's first list is refused by @y. */
+/* Returns 1 if @y refuses every value of the first list of @x, 0 if that is not known, or an
+ * error. */
 static int values_disjoint(struct schema *s, const struct facets *x, const struct facets *y) {
     assert(x->n_values > 0);
     struct place at = x->value[0];
@@ -251,7 +252,8 @@ static int values_disjoint(struct schema *s, const struct facets *x, const struc
     return 1;
 }
 
-/* The member @name, which both must have, cannot be the same in both. */
+/* Returns 1 if no value of the member @name, which one of the objects requires, fits both.
+ * Otherwise returns what facets_disjoint() does. */
 static int member_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
                            const char *name, size_t len, uint32_t depth) {
     const struct facets *of[2] = {x, y};
