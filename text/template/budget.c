@@ -22,7 +22,7 @@ int render_fail(struct render *rd, const char *fmt, ...) {
     return err_set(rd->err, 400, "messages", "chat template, line %u: %s", rd->line, reason);
 }
 
-/* Fuel is what ends every loop, whatever it does. */
+/* Charges @steps. Running out of fuel is what ends any loop of a template. */
 int render_charge(struct render *rd, uint64_t steps) {
     if (steps > rd->fuel) {
         rd->fuel = 0;

@@ -1,5 +1,5 @@
-/* Tests: the operands of `is`. An undefined value counts as iterable, since the reference's class
- * has the method, which fails only when it is used. */
+/* builtin_tests - the tests of the language, the operands of `is`. An undefined value counts as
+ * iterable: the class that Jinja has for it has __iter__(). */
 
 #include "base/try.h"
 #include "text/template/render.h"
@@ -37,7 +37,7 @@ static int test_compare(struct render *rd, const struct call *c, struct value *o
     return 0;
 }
 
-/* even, odd, divisibleby: whatever % says about the type. */
+/* Implements even, odd and divisibleby with %, which also refuses operands of other types. */
 static int test_remainder(struct render *rd, const struct call *c, struct value *out) {
     struct value by = c->a[0].type == V_MISSING ? value_int(2) : c->a[0], v;
     bool is;

@@ -1,9 +1,10 @@
 /*
- * Calls: binding of arguments to the parameters of built-ins and macros, and the global functions.
+ * call - binds the arguments of calls to the parameters of built-ins and macros; and the global
+ * functions.
  *
- * A built-in says what it takes in one string of names ("width first blank"); its arguments are
- * sorted into an array in that order, positional or by keyword, and the function only sees the
- * array. Those that take anything ("*") read the arguments as they were written.
+ * A built-in names its parameters in one string ("width first blank"). Its arguments, positional or
+ * by keyword, are sorted into an array in that order, and the function only sees the array. A
+ * built-in that takes anything ("*") reads the arguments as they were written.
  *
  * A macro's body runs in a scope whose parent is the scope where the macro was made, not the
  * caller's. Its result is the text that it wrote.
@@ -16,9 +17,9 @@
 #include "base/try.h"
 #include "text/template/render.h"
 
-#define RANGE_MAX 100000 /* elements, as the reference's sandbox has it */
+#define RANGE_MAX 100000 /* elements, the limit of Jinja's sandbox */
 
-/* The number of parameter @name in the list @params, or -1. */
+/* Returns the number of parameter @name in the list @params, or -1. */
 static int param_number(const char *params, const struct tstr *name) {
     for (int i = 0; *params; i++) {
         size_t len = strcspn(params, " ");
@@ -30,7 +31,7 @@ static int param_number(const char *params, const struct tstr *name) {
     return -1;
 }
 
-/* Names are separated by single blanks. */
+/* Counts the names in @params, which single blanks separate. */
 static uint32_t count_params(const char *params) {
     uint32_t n = *params != 0;
 
@@ -71,8 +72,8 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
     return b->fn(rd, &c, out);
 }
 
-/* Filters and tests are looked up when they are reached: the name may stand in a branch that
- * never is. */
+/* Calls a filter or test. Its name is looked up now and not when the template is parsed, since an
+ * unknown name may stand in a branch that is never taken. */
 static int call_any(struct render *rd, const char *kind, const struct builtin *b,
                     const struct tstr *name, struct value self, const struct args *args,
                     struct value *out) {
@@ -96,7 +97,7 @@ int call_test(struct render *rd, const struct tstr *name, struct value self,
     return 0;
 }
 
-/* The first keyword argument @name, or NULL. */
+/* Returns the first keyword argument @name, or NULL. */
 static const struct named_value *take_kwarg(const struct args *args, const struct tstr *name) {
     for (uint32_t i = 0; i < args->n_kw; i++) {
         if (tstr_equal(args->kw[i].name, name))
@@ -105,7 +106,8 @@ static const struct named_value *take_kwarg(const struct args *args, const struc
     return NULL;
 }
 
-/* Defaults are evaluated in the macro's own scope, so that they see the parameters before them. */
+/* Binds the parameters of a macro in @scope. Defaults are evaluated in that scope, too, so that
+ * they see the parameters before them. */
 static int bind_params(struct render *rd, const struct macro *def, const struct args *args,
                        struct scope *scope) {
     uint32_t i = 0;
@@ -154,7 +156,7 @@ static int check_args(struct render *rd, const struct macro *def, const struct a
     return 0;
 }
 
-/* On failure nothing is put back: the render is over. */
+/* Calls a macro. After a failure it restores nothing, since the rendering ends. */
 static int call_macro(struct render *rd, const struct macro_value *m, const struct args *args,
                       struct value *out) {
     struct scope *outer = rd->scope, *scope = scope_new(rd, m->closure);
@@ -189,7 +191,7 @@ int call_value(struct render *rd, struct value fn, const struct args *args, stru
     }
 }
 
-/* dict() and namespace(): a dict or pairs, then keywords. */
+/* Implements dict() and namespace(), which take a dict or pairs, and keywords. */
 static int fill_dict(struct render *rd, const struct args *args, struct value *out) {
     struct dict *d = dict_new(rd, args->n_kw);
     struct value *items;
@@ -238,7 +240,7 @@ static int global_raise(struct render *rd, const struct call *c, struct value *o
     return render_fail_exact(rd, s);
 }
 
-/* Makes all elements at once; the limit keeps that cheap. */
+/* Implements range(). Makes all elements at once, which RANGE_MAX keeps cheap. */
 static int global_range(struct render *rd, const struct call *c, struct value *out) {
     wide v[3] = {0, 0, 1};
     const struct value *a = c->a;
@@ -270,7 +272,7 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
     return seq_set_bounds(rd, s, v[0], v[1], v[2]);
 }
 
-/* In UTC: the server's time zone is not revealed. */
+/* Implements strftime_now(), in UTC, so that a template cannot reveal the server's time zone. */
 static int global_strftime_now(struct render *rd, const struct call *c, struct value *out) {
     char fmt[256], *text = render_alloc(rd, 2048, 1);
     time_t now = (time_t)rd->now_unix;
@@ -300,7 +302,7 @@ static const struct builtin GLOBALS[] = {
     {"strftime_now", "format", 1, global_strftime_now, 0},
 };
 
-/* Binary search; NULL when there is none. */
+/* Finds a built-in by binary search. Returns NULL when there is none. */
 const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name) {
     size_t lo = 0, hi = n;
 

@@ -1,7 +1,7 @@
 /*
- * Dictionaries keep the order of insertion. Small ones are searched from the front; above a few
- * entries an open-addressing index of entry numbers is kept. Keys come from clients: the hash is
- * seeded per render and every probe costs fuel.
+ * dict - dictionaries, which keep the order of insertion. Small ones are searched from the front;
+ * larger ones have an index of entry numbers, a hash table with open addressing. Keys come from
+ * clients, so the hash is seeded for each rendering and every probe costs fuel.
  */
 
 #include <assert.h>
@@ -33,7 +33,7 @@ static uint64_t hash_bytes(const char *p, size_t len, uint64_t seed) {
     return mix(h ^ w);
 }
 
-/* Numbers that are equal have one hash: 1, 1.0 and True are the same key. */
+/* Hashes a number. Equal numbers must have equal hashes: 1, 1.0 and True are the same key. */
 static uint64_t hash_number(struct value v, uint64_t seed) {
     double f = value_double(v);
     uint64_t bits;
@@ -46,8 +46,8 @@ static uint64_t hash_number(struct value v, uint64_t seed) {
     return mix(seed ^ bits);
 }
 
-/* Equal values have equal hashes within a rendering. Lists and dicts change, so they have none: an
- * error. */
+/* Hashes a key: equal values have equal hashes within a rendering. Lists and dicts can change, so
+ * they cannot be keys, as in Python, and give an error. */
 static int hash_value(struct render *rd, struct value v, uint64_t *out) {
     uint64_t h = rd->hash_seed;
 
@@ -107,7 +107,7 @@ static int same_key(struct render *rd, struct value a, struct value b, bool *out
     return value_equal(rd, a, b, out);
 }
 
-/* 1 with the entry's number, 0, negative. */
+/* Finds the entry of a key. Returns 1 with its number, 0 if there is none, or a negative error. */
 static int locate(struct render *rd, const struct dict *d, struct value key, uint64_t hash,
                   uint32_t *at) {
     bool same;
@@ -148,7 +148,8 @@ static void put_index(struct dict *d, uint32_t i) {
     d->index[slot] = i + 1;
 }
 
-/* Twice as many slots as entries have room: probing stays short. */
+/* Makes the index anew, with twice as many slots as there is room for entries: that keeps probing
+ * short. */
 static int build_index(struct render *rd, struct dict *d) {
     uint32_t n = 32;
 
@@ -185,7 +186,8 @@ static int grow(struct render *rd, struct dict *d) {
     return d->index ? build_index(rd, d) : 0;
 }
 
-/* A string needs no hash while there is no index; other keys are checked by hashing them. */
+/* Adds or replaces an entry. A string needs no hash while there is no index; other keys are hashed
+ * anyway, to check that they can be keys. */
 int dict_set(struct render *rd, struct dict *d, struct value key, struct value v) {
     uint64_t hash = 0;
     uint32_t at;
@@ -229,7 +231,7 @@ int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key
     return dict_get(rd, d, value_str(key), out);
 }
 
-/* Later entries move up: rare, and charged. */
+/* Removes an entry and moves the later ones up. That is rare, and its work is charged. */
 int dict_remove(struct render *rd, struct dict *d, struct value key, struct value *out) {
     uint64_t hash = 0;
     uint32_t at;

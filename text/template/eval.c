@@ -1,7 +1,7 @@
 /*
- * Statements. Scopes follow the language: loops, macros, set and filter blocks open one, `if` does
- * not; an assignment is made in the innermost scope, and every turn of a loop begins with an empty
- * one.
+ * eval - runs statements. Scopes follow the language: loops, macros, set blocks and filter blocks
+ * open one, `if` does not. An assignment binds in the innermost scope, and every turn of a loop
+ * begins with an empty one.
  */
 
 #include "base/try.h"
@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Scopes are small: a search from the front beats any index. */
+/* Finds a name in one scope. Scopes are so small that a search from the front is the fastest. */
 static struct binding *find(struct scope *s, uint32_t sym) {
     for (uint32_t i = 0; i < s->n; i++) {
         if (s->b[i].sym == sym)
@@ -53,7 +53,7 @@ int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) 
     return 0;
 }
 
-/* `{% set ns.x = ... %}`: the one way to change something from inside a loop. */
+/* Runs `{% set ns.x = ... %}`, the only way to change an outer variable from inside a loop. */
 static int assign_attr(struct render *rd, const struct node *target, struct value v) {
     struct value ns;
 
@@ -86,7 +86,8 @@ static int assign(struct render *rd, const struct node *target, struct value v) 
     return 0;
 }
 
-/* Renders @body, in a scope of its own, into a string. Positive: a break or continue inside it. */
+/* Renders @body, in a scope of its own, into a string. Returns a positive value for a break or
+ * continue inside it. */
 int eval_capture(struct render *rd, const struct node *body, struct value *out) {
     struct sink *outer = rd->out, *k = sink_new(rd);
     struct scope *scope = rd->scope, *inner = scope_new(rd, scope);
@@ -117,7 +118,7 @@ static int print(struct render *rd, const struct node *n) {
     return v.type == V_STR ? sink_add_str(rd, rd->out, v.s) : format_str(rd, rd->out, v);
 }
 
-/* Walks the chain instead of recursing, so that thousands of elif are as flat as they look. */
+/* Runs `if`. A chain of elif is a loop and no recursion, so it may have thousands of branches. */
 static int branch(struct render *rd, const struct node *n) {
     const struct node *orelse = NULL;
 
@@ -132,7 +133,7 @@ static int branch(struct render *rd, const struct node *n) {
     return eval_block(rd, orelse);
 }
 
-/* Keeps those of @items for which the loop's condition holds. */
+/* Removes from @items those for which the loop's condition does not hold. */
 static int filter_items(struct render *rd, const struct node *n, struct value **items,
                         uint32_t *count) {
     struct value *kept = render_alloc(rd, *count, sizeof(*kept));
@@ -156,8 +157,8 @@ static int filter_items(struct render *rd, const struct node *n, struct value **
     return 0;
 }
 
-/* The scope of a turn is used again for the next, unless a macro made in it may outlive the turn.
- * `break` ends in 0: it concerns this loop only. */
+/* Runs the turns of a loop. The scope of a turn is used again for the next one, unless a macro that
+ * was made in it may outlive the turn. Returns 0 after a `break`, which concerns this loop only. */
 static int turns(struct render *rd, const struct node *n, struct loop *loop) {
     struct scope *outer = rd->scope, *scope = NULL;
     int r = 0;
@@ -178,7 +179,8 @@ static int turns(struct render *rd, const struct node *n, struct loop *loop) {
     return MIN(r, 0);
 }
 
-/* The elements are taken once, before the first turn; the loop's own length never changes. */
+/* Runs `for`. The elements are taken once, before the first turn, so the length of the loop stays
+ * the same even if the body changes the list. */
 static int run_loop(struct render *rd, const struct node *n) {
     struct value over;
     struct loop *loop = render_alloc(rd, 1, sizeof(*loop));
@@ -215,8 +217,8 @@ static int apply_filter(struct render *rd, const struct node *filter, struct val
     return r;
 }
 
-/* A break inside a set block leaves the loop around it and drops the text: positive answers
- * pass. */
+/* Runs a set statement. In a set block, a break leaves the loop around the block and drops its
+ * text, so positive results are passed on. */
 static int set(struct render *rd, const struct node *n) {
     struct value v;
     int r = n->type == N_SET ? eval_expr(rd, n->set.value, &v) : eval_capture(rd, n->set.body, &v);
@@ -249,7 +251,7 @@ static int scope_block(struct render *rd, const struct node *n) {
     return r;
 }
 
-/* Every scope that the macro can see is kept from being used again. */
+/* Makes a macro. The scopes that it can see must not be used again for later turns. */
 static int make_macro(struct render *rd, const struct macro *def, struct value *out) {
     struct macro_value *m = render_alloc(rd, 1, sizeof(*m));
 
@@ -292,8 +294,8 @@ static int statement(struct render *rd, const struct node *n) {
     }
 }
 
-/* Statements in order up to a failure (negative) or a break or continue (positive). Unless it fails
- * it leaves the innermost scope and the output as it found them. */
+/* Runs statements in order up to a failure (negative) or a break or continue (positive). Unless
+ * that fails, rd->scope and rd->out are the same afterwards. */
 int eval_block(struct render *rd, const struct node *n) {
     const struct scope *scope = rd->scope;
     const struct sink *out = rd->out;

@@ -1,8 +1,8 @@
 /*
- * Expressions, by recursion over the tree: one function per kind of node, found in a table. The
- * recursion is bounded twice, by the height of the tree (checked when it was parsed) and by
- * RENDER_DEPTH_MAX, which also counts macros calling macros. Every node costs a step; what is
- * proportional to text or to the length of a list is charged where the work is done.
+ * eval_expr - evaluates expressions by recursion over the tree, with one function for each kind of
+ * node, found in a table. The recursion is bounded twice, by the height of the tree (checked when
+ * it was parsed) and by RENDER_DEPTH_MAX, which also counts macros calling macros. Every node costs
+ * a step; work that is proportional to text or to the length of a list is charged where it is done.
  *
  * The line of an error is that of the innermost node that does something; it is set again after the
  * operands were evaluated, since a macro among them has lines of its own.
@@ -14,7 +14,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* Scopes from the inside out, then the request's variables, then the global functions. */
+/* Looks up a name: in the scopes from the inside out, then among the request's variables, then
+ * among the global functions. */
 static int lookup(struct render *rd, const struct node *n, struct value *out) {
     uint32_t sym = n->name.sym;
 
@@ -38,7 +39,7 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
     return 0;
 }
 
-/* Literals make a new object each time: templates append to them. */
+/* Makes the list or dict of a literal, a new object each time, since templates append to them. */
 static int make_seq(struct render *rd, const struct node *n, struct value *out) {
     struct seq *s = seq_new(rd, n->type == N_LIST ? SEQ_LIST : SEQ_TUPLE, n->list.n);
 
@@ -69,7 +70,7 @@ static int make_dict(struct render *rd, const struct node *n, struct value *out)
     return 0;
 }
 
-/* `~` takes anything and, unlike +, never escapes. */
+/* Evaluates `~`, which takes operands of all types and, unlike +, never escapes. */
 static int concat(struct render *rd, const struct node *n, struct value *out) {
     const struct tstr *sum = NULL;
 
@@ -91,7 +92,8 @@ static int concat(struct render *rd, const struct node *n, struct value *out) {
     return 0;
 }
 
-/* a < b <= c: each operand is evaluated once, up to the first comparison that fails. */
+/* Evaluates a chain like a < b <= c. Each operand is evaluated once, up to the first comparison
+ * that fails. */
 static int compare(struct render *rd, const struct node *n, struct value *out) {
     struct value a, b;
     bool holds = true;
@@ -106,7 +108,7 @@ static int compare(struct render *rd, const struct node *n, struct value *out) {
     return 0;
 }
 
-/* `and` and `or` give one of their operands, not a bool. */
+/* Evaluates `and` and `or`, whose result is one of their operands and not a bool. */
 static int logic(struct render *rd, const struct node *n, struct value *out) {
     TRY(eval_expr(rd, n->sub.a, out));
     if (value_truth(*out) == (n->type == N_OR))
@@ -114,7 +116,7 @@ static int logic(struct render *rd, const struct node *n, struct value *out) {
     return eval_expr(rd, n->sub.b, out);
 }
 
-/* Without an else the result is undefined, which prints as nothing. */
+/* Evaluates `a if c else b`. Without an else the result is undefined, which prints as nothing. */
 static int condition(struct render *rd, const struct node *n, struct value *out) {
     struct value test;
 
@@ -224,7 +226,8 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
     return 0;
 }
 
-/* Positional arguments, then keywords, both in the order in which they are written. */
+/* Evaluates the arguments of a call: the positional ones, then the keywords, both in the order in
+ * which they are written. */
 static int eval_args(struct render *rd, const struct node_args *a, struct args *args) {
     *args = (struct args){0};
     args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos));
@@ -243,7 +246,8 @@ static int eval_args(struct render *rd, const struct node_args *a, struct args *
     return a->star || a->star_star ? eval_stars(rd, a, args) : 0;
 }
 
-/* `x.f(...)` is by far the most frequent call: no method object is made for it. */
+/* Evaluates a call. `x.f(...)`, by far the most frequent form, calls the method without making an
+ * object for it. */
 static int call(struct render *rd, const struct node *n, struct value *out) {
     const struct node *fn = n->call.obj;
     const struct builtin *method = NULL;
@@ -264,7 +268,7 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
                   : call_value(rd, f, &args, out);
 }
 
-/* A filter of a block has no operand of its own. */
+/* Evaluates a filter. The filter of a block has no operand: it takes the text of the block. */
 static int filter(struct render *rd, const struct node *n, struct value *out) {
     struct value self;
     struct args args;

@@ -1,7 +1,7 @@
 /*
- * Filters on lists, dicts and whatever can be iterated. What the reference computes lazily (map,
- * select, items, ...) is computed at once here, but keeps the nature of a generator: it has no
- * length, no items, is always true, and is used up by the first who iterates it.
+ * filters_seq - filters on lists, dicts and all else that can be iterated. Jinja evaluates map,
+ * select, items and others lazily; here they are computed at once. Their result still behaves as a
+ * generator: it has no length and no items, is always true, and can be iterated once.
  */
 
 #include <assert.h>
@@ -13,7 +13,7 @@ static int items_of(struct render *rd, const struct call *c, struct value **v, u
     return value_items(rd, c->self, v, n) || render_charge(rd, *n) ? -1 : 0;
 }
 
-/* A copy of @n values as a list or generator. */
+/* Makes a list or generator of a copy of @n values. */
 static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32_t n,
                   struct value *out) {
     struct seq *s = seq_new(rd, kind, n);
@@ -28,13 +28,15 @@ static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32
     return 0;
 }
 
-/* For map and the select family, which take whatever is false (None too) for empty. */
+/* Sets the items of @v for map and the select family, which take any false value, None too, for an
+ * empty list. */
 static int items_or_none(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
     *n = 0;
     return value_truth(c->self) ? items_of(rd, c, v, n) : 0;
 }
 
-/* With a true second argument also for what is false: '', None, 0. */
+/* Implements default(): stands in for an undefined value, and with a true second argument for any
+ * false one: '', None, 0. */
 static int filter_default(struct render *rd, const struct call *c, struct value *out) {
     bool use = c->self.type == V_UNDEFINED || (value_truth(c->a[1]) && !value_truth(c->self));
 
@@ -50,7 +52,7 @@ static int filter_length(struct render *rd, const struct call *c, struct value *
     return 0;
 }
 
-/* `a.b.0` of @v; a number names an item. */
+/* Gets an attribute of @v by its path, like `a.b.0`, where a number names an item. */
 static int attribute(struct render *rd, struct value v, struct value path, struct value *out) {
     *out = v;
     if (path.type == V_MISSING || path.type == V_NONE)
@@ -105,7 +107,7 @@ static int filter_last(struct render *rd, const struct call *c, struct value *ou
     return 0;
 }
 
-/* Takes anything, unlike str.join(). */
+/* Implements join(), which takes values of all types, unlike str.join(). */
 static int filter_join(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *parts;
     const struct tstr *sep;
@@ -123,7 +125,7 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
     return text_join(rd, sep, parts, n, false, out);
 }
 
-/* Pairs of a dict; of what is undefined, none. */
+/* Implements items(): the pairs of a dict; an undefined value has none. */
 static int filter_items(struct render *rd, const struct call *c, struct value *out) {
     const struct dict *d = c->self.dict;
     struct seq *s;
@@ -149,7 +151,7 @@ static int filter_list(struct render *rd, const struct call *c, struct value *ou
     return items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ? -1 : 0;
 }
 
-/* A string gives a string. */
+/* Implements reverse(). A string stays a string. */
 static int filter_reverse(struct render *rd, const struct call *c, struct value *out) {
     const struct value bound[3] = {value_none(), value_none(), value_int(-1)};
     struct value *items;
@@ -164,7 +166,7 @@ static int filter_reverse(struct render *rd, const struct call *c, struct value 
     return 0;
 }
 
-/* The key by which values are sorted and compared: without case unless asked otherwise. */
+/* Makes the key by which values are sorted and compared: without case unless asked otherwise. */
 static int fold(struct render *rd, struct value v, bool sensitive, struct value *out) {
     *out = v;
     return v.type == V_STR && !sensitive ? text_case(rd, v.s, CASE_LOWER, out) : 0;
@@ -206,7 +208,8 @@ static int filter_dictsort(struct render *rd, const struct call *c, struct value
     return value_sort(rd, pairs.seq->v, keys, pairs.seq->n, value_truth(c->a[2]));
 }
 
-/* The first of the smallest or largest; of nothing, undefined. */
+/* Implements min and max: the first of the smallest or largest values; undefined if there is
+ * none. */
 static int filter_extreme(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *keys;
     uint32_t n, best = 0;
@@ -226,7 +229,7 @@ static int filter_extreme(struct render *rd, const struct call *c, struct value 
     return 0;
 }
 
-/* map('filter', args...), map(attribute='x', default=y). */
+/* Implements map('filter', args...) and map(attribute='x', default=y). */
 static int filter_map(struct render *rd, const struct call *c, struct value *out) {
     struct args rest = *c->args;
     struct value *items, path = {0}, def = {0}, v;
@@ -263,7 +266,8 @@ static int filter_map(struct render *rd, const struct call *c, struct value *out
 
 enum { KEEP = 1, BY_ATTR = 2 };
 
-/* select, reject, selectattr and rejectattr: the attribute, then a test with its arguments. */
+/* Implements select, reject, selectattr and rejectattr: for the latter two the attribute comes
+ * first, then a test with its arguments. */
 static int filter_choose(struct render *rd, const struct call *c, struct value *out) {
     bool by_attr = c->how & BY_ATTR, keep = c->how & KEEP;
     struct args rest = *c->args;

@@ -1,5 +1,5 @@
-/* Filters on strings and numbers. What is not a string is taken as its str(), as the language
- * does. */
+/* filters_text - filters on strings and numbers. A value that is not a string is taken as its
+ * str(), as the language does. */
 
 #include <math.h>
 #include <yyjson.h>
@@ -10,7 +10,7 @@ static int as_text(struct render *rd, struct value v, const struct tstr **out) {
     return format_to_str(rd, v, out);
 }
 
-/* For the few filters that want a string indeed. */
+/* Refuses values that are not strings, for the few filters that want one. */
 static int the_string(struct render *rd, const struct call *c, const char *name,
                       const struct tstr **out) {
     if (c->self.type == V_UNDEFINED)
@@ -58,8 +58,8 @@ static int filter_safe(struct render *rd, const struct call *c, struct value *ou
     return 0;
 }
 
-/* Lines as str.splitlines() cuts them: the end of the line that begins at @pos, without its
- * mark. */
+/* Returns the end of the line that begins at @pos, without its newline. Lines are those of
+ * str.splitlines(). */
 static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
     size_t w;
 
@@ -78,7 +78,7 @@ static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
     return s->len;
 }
 
-/* The first line is left alone, and empty ones too, unless asked otherwise. */
+/* Implements indent(). The first line and empty lines stay as they are, unless asked otherwise. */
 static int filter_indent(struct render *rd, const struct call *c, struct value *out) {
     static const char blanks[] = "                                                                ";
     const struct tstr *s = NULL, *in;
@@ -118,7 +118,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     return in ? 0 : -1;
 }
 
-/* Converts to an integer; the default, 0, stands for what does not spell a number. */
+/* Implements int(). A text that spells no number gives the default, 0. */
 static int filter_int(struct render *rd, const struct call *c, struct value *out) {
     struct value v = c->self;
     int64_t base;
@@ -144,7 +144,7 @@ static int filter_int(struct render *rd, const struct call *c, struct value *out
     return value_from_wide(rd, (wide)f, out);
 }
 
-/* "from_json": not in the reference environment; three of the counted templates use it. */
+/* Implements from_json, which transformers does not have, but a few published templates use. */
 static int filter_from_json(struct render *rd, const struct call *c, struct value *out) {
     if (c->self.type != V_STR)
         return render_fail(rd, "the JSON object must be str, bytes or bytearray, not %s",
@@ -162,7 +162,7 @@ static int filter_from_json(struct render *rd, const struct call *c, struct valu
 
     if (!pool || !yyjson_alc_pool_init(&alc, pool, n))
         return render_fail(rd, "the template needs too much memory");
-    /* Lives in the arena, as the values that point into it. */
+    /* Allocates the document in the arena, since the values point into it. */
     yyjson_doc *doc = yyjson_read_opts(text, len, 0, &alc, NULL);
 
     if (!doc)

@@ -1,4 +1,4 @@
-/* Python's str() and repr() of values. */
+/* format - Python's str() and repr() of values. */
 
 #include <assert.h>
 #include <float.h>
@@ -25,10 +25,10 @@ static bool next_digits(char *digits) {
 }
 
 /*
- * The fewest digits, as "1.234e5", that read back as @d. A normal number that needs at most 15 is
- * found with 15, whose zeros the caller drops. Below a power of two the numbers lie twice as close
- * as above, so there the decimal that reads back need not be the nearest one, but may be the next
- * above it.
+ * Writes the fewest digits, as "1.234e5", that read back as @d. A normal number that needs at most
+ * 15 digits is found with 15, whose zeros the caller drops. Below a power of two the doubles lie
+ * twice as close as above it. So there the shortest decimal that reads back need not be the nearest
+ * one of its length, but may be the next larger one.
  */
 static int shortest_digits(double d, char digits[32]) {
     int exponent, precision = fabs(d) >= DBL_MIN ? 14 : 0;
@@ -45,7 +45,7 @@ static int shortest_digits(double d, char digits[32]) {
     }
 }
 
-/* In Python's layout: 1.0, 1e-05, 1e+16. */
+/* Writes a float in Python's layout: 1.0, 1e-05, 1e+16. */
 void format_double(double d, char out[40]) {
     char digits[32];
 
@@ -116,7 +116,8 @@ static int add_escape(struct render *rd, struct sink *k, uint32_t cp, bool user)
     return sink_add(rd, k, text, strlen(text), user);
 }
 
-/* Python prefers single quotes, unless that alone would need escapes. */
+/* Writes the repr() of a string. Python prefers single quotes, unless these would need escapes and
+ * double quotes would not. */
 static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
     bool doubled = memchr(s->data, '\'', s->len) && !memchr(s->data, '"', s->len);
     const char *quote = doubled ? "\"" : "'";
@@ -179,7 +180,8 @@ static int repr_namespace(struct render *rd, struct sink *k, const struct dict *
                : 0;
 }
 
-/* all_user: brackets and commas of what a user sent are the user's too. */
+/* Writes the repr() of a list or dict. all_user: brackets and commas of a value that came as a
+ * whole from the user are marked as the user's text, too. */
 static int repr_container(struct render *rd, struct sink *k, struct value v) {
     bool user = v.type == V_SEQ ? v.seq->user : v.dict->user;
 
@@ -235,7 +237,8 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
     }
 }
 
-/* Differs from repr() in strings, and in undefined, which is empty. */
+/* Writes str() of a value. It differs from repr() for strings, and for undefined, which is empty.
+ * */
 int format_str(struct render *rd, struct sink *k, struct value v) {
     if (v.type == V_UNDEFINED)
         return 0;

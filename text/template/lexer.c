@@ -1,7 +1,7 @@
 /*
- * The source is cut into text and tags; tags into tokens. A tag that begins with `{%-` takes the
- * white space before it, one that ends with `-%}` the white space behind it. Beyond that the
- * environment's settings apply, as transformers has them:
+ * lexer - cuts the source into text and tags, and tags into tokens. A tag that begins with `{%-`
+ * takes the white space before it, one that ends with `-%}` the white space behind it. Beyond that
+ * the settings of Jinja's environment apply, as transformers has them:
  *
  *   trim_blocks    one newline directly behind a block tag or a comment goes, unless the tag ends
  *                  with `+%}`
@@ -22,7 +22,7 @@
 #include <string.h>
 #include "text/template.h"
 
-/* pos <= len; line is that of pos, from 1. */
+/* Invariants: pos <= len; `line` is the line of pos, counted from 1. */
 struct lexer {
     const char *src;
     size_t len, pos;
@@ -43,7 +43,7 @@ int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) {
     return err_set(err, 400, "", "chat template, line %u: %s", line, reason);
 }
 
-/* The list is not in the arena: it is thrown away after parsing. */
+/* Appends a token. The list of tokens is not in the arena, since it is freed after parsing. */
 static struct token *push(struct lexer *lx, uint8_t type) {
     struct token_list *l = lx->out;
 
@@ -100,7 +100,7 @@ static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool 
     return pos + 2 + (trim && at(lx, pos + 2, "\n"));
 }
 
-/* Leaves a tag; T_TEXT: one that has no token (comments). */
+/* Leaves a tag and adds the token @type for its end; T_TEXT: a comment, which has no token. */
 static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
     assert(end > lx->pos && end <= lx->len);
     if (type != T_TEXT && !push(lx, type))
@@ -130,7 +130,7 @@ static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
     return 0;
 }
 
-/* Comments do not nest, and end at the first `#}` even inside of quotes. */
+/* Skips a comment. Comments do not nest, and end at the first `#}` even inside quotes. */
 static int lex_comment(struct lexer *lx) {
     const char *p = memmem(lx->src + lx->pos, lx->len - lx->pos, "#}", 2);
 
@@ -145,7 +145,7 @@ static int lex_comment(struct lexer *lx) {
 
 static const char OPERATORS2[][3] = {"//", "**", "==", "!=", ">=", "<="};
 
-/* @open holds the brackets that wait for their partner. */
+/* Reads an operator. @open holds the closing brackets that are still expected. */
 static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     char c = lx->src[lx->pos];
     uint16_t op = 0;
@@ -175,12 +175,12 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     return 0;
 }
 
-/* Bytes above ASCII are taken for letters. */
+/* Returns whether @c can be in a name. Bytes above ASCII are taken for letters. */
 static bool is_name(char c) {
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
 
-/* Decimal, 0x, 0o, 0b, with underscores. */
+/* Reads an integer: decimal, 0x, 0o or 0b, with underscores. */
 static int lex_integer(struct lexer *lx) {
     char kind = lx->src[lx->pos] == '0' && lx->pos + 1 < lx->len
                     ? (char)tolower((unsigned char)lx->src[lx->pos + 1])
@@ -221,7 +221,7 @@ static bool digit_at(const struct lexer *lx, size_t p) {
     return p < lx->len && isdigit((unsigned char)lx->src[p]);
 }
 
-/* A point needs a digit behind it: `1.real` is an attribute. */
+/* Reads a number. A point needs a digit behind it: `1.real` is an attribute. */
 static int lex_number(struct lexer *lx) {
     const struct token *last = &lx->out->t[lx->out->n - 1];
     bool after_dot = last->type == T_OP && last->op == '.'; /* x.0.1: two subscripts */
@@ -270,8 +270,8 @@ static bool hex_escape(const char *p, const char *end, size_t n, uint32_t *cp) {
     return *cp < 0x110000 && (*cp < 0xd800 || *cp > 0xdfff);
 }
 
-/* One escape at @p (behind the backslash), as Python's string literals have them: bytes written
- * to @o. *used: bytes read, 0 when malformed. */
+/* Reads one escape of Python's string literals at @p, behind the backslash, and writes its bytes to
+ * @o. Returns their number. *used: bytes read, 0 when malformed. */
 static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
     static const char names[] = "abfnrtv\\'\"", bytes[] = "\a\b\f\n\r\t\v\\'\"";
     const char *known = memchr(names, *p, sizeof(names) - 1);
@@ -285,7 +285,7 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
     if (*p == '\n')
         return 0;
     if (*p >= '0' && *p <= '7') {
-        for (*used = 0; *used < 3 && p[*used] >= '0' && p[*used] <= '7'; ++*used) /* or a quote */
+        for (*used = 0; *used < 3 && p[*used] >= '0' && p[*used] <= '7'; ++*used) /* octal */
             cp = cp * 8 + (uint32_t)(p[*used] - '0');
         return tstr_encode(cp, o);
     }
@@ -295,12 +295,12 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
         *used = hex_escape(p + 1, end, n, &cp) ? n + 1 : 0;
         return *used ? tstr_encode(cp, o) : 0;
     }
-    o[0] = '\\'; /* unknown ones stay as they are */
+    o[0] = '\\'; /* an unknown escape stays as it is */
     o[1] = *p;
     return 2;
 }
 
-/* The decoded bytes are never more than the written ones. */
+/* Reads a string literal. Its decoded bytes are never more than its bytes in the source. */
 static int lex_string(struct lexer *lx) {
     char quote = lx->src[lx->pos];
     size_t end = lx->pos + 1;
@@ -340,7 +340,7 @@ static int lex_name(struct lexer *lx) {
     return push_string(lx, T_NAME, lx->src + begin, lx->pos - begin);
 }
 
-/* The tokens of a tag up to its end mark. */
+/* Reads the tokens of a tag up to its end mark. */
 static int lex_code(struct lexer *lx, bool block) {
     char open[TEMPLATE_DEPTH];
     size_t n_open = 0;
@@ -369,7 +369,7 @@ static int lex_code(struct lexer *lx, bool block) {
     }
 }
 
-/* Text up to the next tag, and the tag. */
+/* Reads the text up to the next tag, and that tag. */
 static int lex_piece(struct lexer *lx) {
     size_t p = lx->pos;
 
@@ -401,7 +401,7 @@ static int lex_piece(struct lexer *lx) {
     return kind == '#' ? lex_comment(lx) : lex_code(lx, kind == '%');
 }
 
-/* CRLF and CR become LF; one newline at the end goes. */
+/* Copies the source with CRLF and CR as LF, and without one newline at the end. */
 static char *normalise(const char *source, size_t len, struct arena *arena, size_t *n) {
     char *s = arena_alloc(arena, len + 1);
     size_t k = 0;

@@ -1,6 +1,6 @@
 /*
- * Methods of lists and dicts. Methods that change their object work: the values belong to
- * this render, so no other code sees it.
+ * methods - the methods of lists and dicts. Methods that change their object are allowed: the
+ * values belong to this rendering, so no other code sees the change.
  */
 
 #include <assert.h>
@@ -13,7 +13,8 @@ static int dict_get_method(struct render *rd, const struct call *c, struct value
     return MIN(dict_get(rd, c->self.dict, c->a[0], out), 0);
 }
 
-/* A copy, where Python has a view: templates iterate it at once. */
+/* Makes the keys, values or items of a dict. It is a copy where Python has a view: templates
+ * iterate over it at once. */
 static int dict_view(struct render *rd, const struct call *c, struct value *out) {
     const struct dict *d = c->self.dict;
     uint8_t kind = (uint8_t)c->how;
@@ -69,7 +70,8 @@ static int list_append(struct render *rd, const struct call *c, struct value *ou
     return seq_add(rd, c->self.seq, c->a[0]);
 }
 
-/* @items stays valid when the list extends itself: it grows into a new array or behind them. */
+/* Implements list.extend(). @items stays valid when a list extends itself: the list either moves to
+ * a new array or grows behind the old elements. */
 static int list_extend(struct render *rd, const struct call *c, struct value *out) {
     struct value *items;
     uint32_t n;
@@ -102,7 +104,7 @@ static int list_pop(struct render *rd, const struct call *c, struct value *out) 
     return remove_at(rd, s, at, out);
 }
 
-/* Each sorted by name. */
+/* Sorted by name, each for itself. */
 static const struct builtin DICT_METHODS[] = {
     {"get", "key default", 1, dict_get_method, 0},
     {"items", "", 0, dict_view, SEQ_ITEMS},

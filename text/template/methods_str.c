@@ -1,7 +1,7 @@
 /*
- * Methods of strings. Positions and widths count code points, searching works on bytes: UTF-8 finds
- * no match that begins inside of a character. Methods of Python that are not in the table do not
- * exist here: calling one fails with its name.
+ * methods_str - the methods of strings. Positions and widths count code points. Searching works on
+ * bytes: in UTF-8 no match begins inside a character. Calling a method of Python that is not in the
+ * table fails with its name.
  */
 
 #include <assert.h>
@@ -27,7 +27,8 @@ static int add_slice(struct render *rd, struct seq *list, const struct tstr *s, 
     return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part)) ? -1 : 0;
 }
 
-/* At runs of white space; what is left after @max cuts keeps its inner and trailing white space. */
+/* Splits at runs of white space. The rest after @max cuts keeps its inner and trailing white
+ * space. */
 static int split_words(struct render *rd, const struct tstr *s, int64_t max, struct seq *list) {
     size_t i = 0, w;
 
@@ -46,12 +47,12 @@ static int split_words(struct render *rd, const struct tstr *s, int64_t max, str
     }
 }
 
-/* @max < 0: everywhere. */
+/* Splits at the separator, at most @max times; negative: everywhere. */
 static int split_at(struct render *rd, const struct tstr *s, const struct tstr *sep, int64_t max,
                     struct seq *list) {
     size_t begin = 0, at;
 
-    assert(sep->len > 0); /* an empty separator would be found for ever */
+    assert(sep->len > 0); /* the search for an empty separator would not advance */
     while (max-- != 0 && (at = tstr_find(s, sep, begin, s->len)) != SIZE_MAX) {
         TRY(add_slice(rd, list, s, begin, at));
         begin = at + sep->len;
@@ -73,7 +74,7 @@ static int str_split(struct render *rd, const struct call *c, struct value *out)
     return sep ? split_at(rd, s, sep, max, list) : split_words(rd, s, max, list);
 }
 
-/* The bytes of s[start:stop]. */
+/* Finds the bytes of s[start:stop]. */
 static int window(struct render *rd, const struct call *c, size_t *from, size_t *to) {
     const struct tstr *s = c->self.s;
     int64_t n, start, stop;
@@ -149,7 +150,7 @@ static int str_replace(struct render *rd, const struct call *c, struct value *ou
     return text_replace(rd, c->self.s, from, to, count, out);
 }
 
-/* Unlike the filter: all must be strings. */
+/* Implements str.join(): unlike for the filter, all elements must be strings. */
 static int str_join(struct render *rd, const struct call *c, struct value *out) {
     struct value *items;
     uint32_t n;

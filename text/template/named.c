@@ -5,16 +5,18 @@
 #include "base/util.h"
 
 /*
- * Chat templates by the names that llama-server's --chat-template knows: Jinja sources of this
- * program's own, written after the published formats.
+ * named - chat templates by the names that llama-server's --chat-template knows: Jinja sources of
+ * this program's own, written after the published formats.
  */
 
-/* Turns of one shape: a mark before and after the role, one after the content. */
+/* Pieces that most formats have: the loop over the turns around one turn, and the beginning of the
+ * answer. */
 #define EACH "{%- for m in messages -%}"
 #define END "{%- endfor -%}"
 #define PROMPT(text) "{%- if add_generation_prompt -%}{{- '" text "' -}}{%- endif -%}"
 
-/* Formats without a turn of their own for the system's text put it before the first user's. */
+/* Takes the system's text out of the messages, for formats that have no system turn and write it
+ * before the text of the first user turn. */
 #define TAKE_SYSTEM(join)                                                                          \
     "{%- set first = messages[0] if messages else none -%}"                                        \
     "{%- if first and first.role == 'system' -%}"                                                  \

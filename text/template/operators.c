@@ -1,5 +1,5 @@
-/* Operators, subscripts and attributes, with Python's arithmetic and the language's lookup
- * rules. */
+/* operators - operators, subscripts and attributes, with Python's arithmetic and the language's
+ * rules for looking up names. */
 
 #include <assert.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "text/template/render.h"
 
-/* Python's wording: people search for it. */
+/* Fails with Python's own wording, which people search for. */
 static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
     static const char *const names[] = {"+", "-", "*", "/", "//", "%"};
 
@@ -22,7 +22,8 @@ static int64_t wrap_index(int64_t i, int64_t n) {
     return i < 0 ? i + n : i;
 }
 
-/* Text is reserved first, so that a huge factor fails before the first copy. */
+/* Repeats a string. The memory is reserved first, so that a huge factor fails before anything is
+ * copied. */
 static int repeat(struct render *rd, struct value a, struct value times, struct value *out) {
     wide n = MAX(value_wide(times), (wide)0);
 
@@ -57,7 +58,8 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
     return 0;
 }
 
-/* `+` makes a new list, as in Python; it is the user's when a part is. */
+/* Implements `+` of lists, which makes a new list, as in Python. It counts as the user's if one of
+ * the two does. */
 static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b,
                      struct value *out) {
     assert(a->n <= UINT32_MAX - b->n); /* the memory limit of a render is far lower */
@@ -75,7 +77,8 @@ static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b
     return 0;
 }
 
-/* Operands have at most 64 bits, so sums fit into 128; // and % round down, not toward zero. */
+/* Computes with integers. Operands have at most 64 bits, so results fit into 128. // and % round
+ * down, and not toward zero as in C. */
 static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct value *out) {
     wide q;
 
@@ -104,7 +107,7 @@ static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct valu
     return value_from_wide(rd, op == OP_FLOORDIV ? q : a - q * b, out);
 }
 
-/* fmod() has the sign of the dividend, Python's % that of the divisor. */
+/* Computes with floats. fmod() has the sign of the dividend, Python's % that of the divisor. */
 static int float_op(struct render *rd, uint8_t op, double a, double b, struct value *out) {
     double f, m;
 
@@ -135,7 +138,8 @@ static int float_op(struct render *rd, uint8_t op, double a, double b, struct va
     return 0;
 }
 
-/* An undefined operand is named before the types are complained about, as the reference does. */
+/* Computes with two operands. An error names an undefined operand rather than the types, as Jinja
+ * does. */
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out) {
     if (a.type == V_UNDEFINED || (b.type == V_UNDEFINED && a.type != V_STR))
@@ -186,7 +190,7 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
         return value_less(rd, a, b, "<", out);
     case CMP_GT:
         return value_less(rd, b, a, ">", out);
-    default: /* <= and >= are not "not <": NaN is neither */
+    default: /* <= and >= are not the contrary of > and <: with NaN all four are false */
         r = op == CMP_LE ? value_less(rd, b, a, "<=", out) : value_less(rd, a, b, ">=", out);
         flip = true;
         if ((a.type == V_FLOAT && isnan(a.f)) || (b.type == V_FLOAT && isnan(b.f)))
@@ -198,7 +202,8 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
     return r;
 }
 
-/* Remembers what was missing from what, for the error if the value is used. */
+/* Makes an undefined value that remembers which name was missing in which value, for the error if
+ * the value is used. */
 static int undefined_item(struct render *rd, struct value obj, struct value key,
                           struct value *out) {
     const struct tstr *name = NULL;
@@ -211,7 +216,7 @@ static int undefined_item(struct render *rd, struct value obj, struct value key,
     return 0;
 }
 
-/* Strings are indexed by code points. */
+/* Gets a character of a string, which is indexed by code points. */
 static int str_item(struct render *rd, const struct tstr *s, int64_t i, struct value *out) {
     int64_t n = (int64_t)tstr_count(s);
     size_t w;
@@ -242,8 +247,8 @@ static int bind_method(struct render *rd, const struct builtin *fn, struct value
     return 0;
 }
 
-/* x[key]: an item first, then an attribute of that name; what is missing is undefined, not an
- * error. */
+/* Evaluates x[key]: an item first, then an attribute of that name. If neither exists the value is
+ * undefined, which is no error. */
 int operator_item(struct render *rd, struct value obj, struct value key, struct value *out) {
     if (obj.type == V_UNDEFINED)
         return value_fail_undefined(rd, obj);
@@ -274,7 +279,8 @@ int operator_item(struct render *rd, struct value obj, struct value key, struct 
     return undefined_item(rd, obj, key, out);
 }
 
-/* 1: found. Outside of the loop's range (previtem of the first) the value is undefined. */
+/* Gets an attribute of the variable `loop`. Returns 1 if there is such an attribute. Outside the
+ * range of the loop (previtem of the first turn) its value is undefined. */
 static int loop_attr(const struct loop *l, const struct tstr *name, struct value *out) {
     int64_t i = l->i, n = l->n;
 
@@ -293,7 +299,7 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     else if (tstr_is(name, "revindex0"))
         *out = value_int(n - i - 1);
     else if (tstr_is(name, "depth"))
-        *out = value_int(1); /* counts recursive loops only */
+        *out = value_int(1); /* depth counts recursive loops only, which are not supported */
     else if (tstr_is(name, "depth0"))
         *out = value_int(0);
     else if (tstr_is(name, "previtem"))
@@ -305,7 +311,8 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     return 1;
 }
 
-/* x.name: a method first, then an item: `d.items` is the method even if d has a key "items". */
+/* Evaluates x.name: a method first, then an item. `d.items` is the method even if d has a key
+ * "items". */
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out) {
     const struct builtin *m = method_find(obj, name);
     int r = 0;
@@ -326,7 +333,8 @@ int operator_attr(struct render *rd, struct value obj, const struct tstr *name, 
     return 0;
 }
 
-/* The elements of a slice: @count of them, from index @start on. */
+/* The elements of a slice: @count of them from index @start on, each @step behind the one before.
+ * */
 struct slice {
     int64_t start, stop, step, count;
 };
@@ -365,7 +373,7 @@ static int slice_range(struct render *rd, const struct value *bound, int64_t n, 
     return 0;
 }
 
-/* A slice is a new list, or a new range. */
+/* Makes a slice, which is a new list or a new range. */
 static int slice_seq(struct render *rd, const struct seq *from, const struct value *bound,
                      struct value *out) {
     bool is_range = from->kind == SEQ_RANGE;
@@ -388,7 +396,7 @@ static int slice_seq(struct render *rd, const struct seq *from, const struct val
     return seq_set_bounds(rd, s, first + at.start * step, first + at.stop * step, at.step * step);
 }
 
-/* Byte offsets of every code point of @s, and of its end. */
+/* Returns the byte offsets of every code point of @s, and of its end. */
 static size_t *offsets(struct render *rd, const struct tstr *s, size_t n) {
     size_t *at = render_alloc(rd, n + 1, sizeof(*at)), w;
 
@@ -402,7 +410,8 @@ static size_t *offsets(struct render *rd, const struct tstr *s, size_t n) {
     return at;
 }
 
-/* With step 1 the bytes are shared; otherwise one character after the other is copied. */
+/* Makes a slice of a string. With step 1 it shares the bytes; otherwise the characters are copied
+ * one by one. */
 static int slice_str(struct render *rd, const struct tstr *s, const struct value *bound,
                      struct value *out) {
     int64_t n = (int64_t)tstr_count(s);

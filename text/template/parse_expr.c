@@ -1,5 +1,5 @@
 /*
- * Expressions, from the loosest operator to the tightest:
+ * parse_expr - parses expressions. The operators, from the loosest to the tightest:
  *
  *   a if c else b
  *   or, and, not
@@ -29,7 +29,7 @@ static int parse_unary(struct parser *p, bool filters, struct node **out);
 static int parse_primary(struct parser *p, struct node **out);
 static int parse_postfix(struct parser *p, struct node *n, struct node **out);
 
-/* A node over up to two operands. */
+/* Makes a node with up to two operands. */
 static int join(struct parser *p, uint8_t type, uint8_t op, uint32_t line, struct node *a,
                 struct node *b, struct node **out) {
     struct node *n = parser_node(p, type, line);
@@ -56,7 +56,7 @@ static int parse_not(struct parser *p, struct node **out) {
     return join(p, N_NOT, 0, line, a, NULL, out);
 }
 
-/* Operands of @word, a node of @type for each two of them. */
+/* Parses operands that @word separates (`and`, `or`), and makes a node of @type for each two. */
 static int parse_chain(struct parser *p, const char *word, uint8_t type,
                        int (*operand)(struct parser *p, struct node **out), struct node **out) {
     if (operand(p, out))
@@ -79,7 +79,7 @@ static int parse_or(struct parser *p, struct node **out) {
     return parse_chain(p, "or", N_OR, parse_and, out);
 }
 
-/* Groups to the right: a if b else (c if d else e). */
+/* Parses `a if b else c`, which groups to the right: a if b else (c if d else e). */
 static int parse_condition(struct parser *p, struct node **out) {
     TRY(parse_or(p, out));
     while (parser_is_name(p, "if")) {
@@ -102,7 +102,7 @@ static int parse_condition(struct parser *p, struct node **out) {
     return 0;
 }
 
-/* A comma may be the last token of a tuple, in front of one of these. */
+/* Returns whether the current token ends a tuple; a comma may stand before it. */
 static bool at_tuple_end(const struct parser *p, bool brackets) {
     if (p->tok->type == T_BLOCK_END || p->tok->type == T_PRINT_END || p->tok->type == T_END)
         return true;
@@ -113,7 +113,7 @@ static int parse_one(struct parser *p, unsigned how, struct node **out) {
     return how & PARSE_NO_COND ? parse_or(p, out) : parse_condition(p, out);
 }
 
-/* Without brackets there must be at least one member. */
+/* Parses a tuple. Without brackets it must have at least one member. */
 static int parse_tuple(struct parser *p, unsigned how, bool brackets, struct node **out) {
     struct node *tuple = parser_node(p, N_TUPLE, p->tok->line), **end;
     bool comma = false;
@@ -153,7 +153,7 @@ int parse_expr(struct parser *p, unsigned how, struct node **out) {
     return r;
 }
 
-/* The comparison that begins here and how many tokens it is, or -1. */
+/* Returns the comparison that begins at the current token, and the number of its tokens; or -1. */
 static int comparison_here(const struct parser *p, size_t *n_tokens) {
     static const struct {
         uint16_t op;
@@ -191,7 +191,7 @@ static const struct {
     {'%', OP_MOD, 2},
 };
 
-/* The operator of @level here, or -1. */
+/* Returns the operator of @level at the current token, or -1. */
 static int binary_here(const struct parser *p, int level) {
     for (size_t i = 0; i < ARRAY_SIZE(BINARY); i++) {
         if (BINARY[i].level == level && parser_is_op(p, BINARY[i].token))
@@ -202,7 +202,8 @@ static int binary_here(const struct parser *p, int level) {
 
 static int parse_concat(struct parser *p, struct node **out);
 
-/* Level 1: sums of concatenations; 2: products of unary expressions. Both group to the left. */
+/* Parses operators of one level, which group to the left: 1 has sums of concatenations, 2 products
+ * of unary expressions. */
 static int parse_binary(struct parser *p, int level, struct node **out) {
     for (struct node *left = NULL;; left = *out) {
         int op = left ? binary_here(p, level) : 0;
@@ -218,7 +219,7 @@ static int parse_binary(struct parser *p, int level, struct node **out) {
     }
 }
 
-/* Parts of `a ~ b ~ c`. */
+/* Parses `a ~ b ~ c`. */
 static int parse_concat(struct parser *p, struct node **out) {
     TRY(parse_binary(p, 2, out));
     if (!parser_is_op(p, '~'))
@@ -239,7 +240,7 @@ static int parse_concat(struct parser *p, struct node **out) {
     return 0;
 }
 
-/* a < b < c is one node: b is evaluated once. */
+/* Parses comparisons. a < b < c is one node, since b is evaluated once. */
 static int parse_compare(struct parser *p, struct node **out) {
     size_t n_tokens;
     uint32_t line = p->tok->line;
@@ -259,7 +260,7 @@ static int parse_compare(struct parser *p, struct node **out) {
         p->tok += n_tokens;
         if (parse_binary(p, 1, &operand) || parser_raise(p, n, operand))
             return -EINVAL;
-        /* The comparison is kept beside its right operand, so that one needs a node of its own. */
+        /* Stores the comparison together with its right operand, in a node around that operand. */
         struct node *member = parser_node(p, N_COND, operand->line);
 
         if (!member)
@@ -273,7 +274,8 @@ static int parse_compare(struct parser *p, struct node **out) {
     return 0;
 }
 
-/* The operand of a minus takes subscripts and calls but no filter: -x|abs is (-x)|abs. */
+/* Parses unary minus and plus. Their operand may have subscripts and calls but no filter: -x|abs is
+ * (-x)|abs. */
 static int parse_unary(struct parser *p, bool filters, struct node **out) {
     uint32_t line = p->tok->line;
     bool minus = parser_is_op(p, '-');
@@ -293,7 +295,7 @@ static int parse_unary(struct parser *p, bool filters, struct node **out) {
     return filters ? parse_filters(p, *out, false, out) : 0;
 }
 
-/* Members of a list or dict up to @close. */
+/* Parses the members of a list or dict up to @close. */
 static int parse_members(struct parser *p, uint16_t close, struct node *n) {
     struct node **end = &n->list.first;
 
@@ -315,7 +317,7 @@ static int parse_members(struct parser *p, uint16_t close, struct node *n) {
     return 0;
 }
 
-/* ( ) groups or makes a tuple, [ ] a list, { } a dict. */
+/* Parses brackets: ( ) groups or makes a tuple, [ ] makes a list, { } a dict. */
 static int parse_brackets(struct parser *p, struct node **out) {
     uint32_t line = p->tok->line;
 
@@ -366,7 +368,7 @@ static int parse_name(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* Strings that follow each other are one. */
+/* Parses a string. Strings that follow each other are one. */
 static int parse_string(struct parser *p, struct node *n) {
     const struct token *first = p->tok;
     size_t len = 0, k = 0;
@@ -410,7 +412,7 @@ static int parse_primary(struct parser *p, struct node **out) {
     }
 }
 
-/* The inside of `x[...]`: an index or a slice. */
+/* Parses the inside of `x[...]`: an index or a slice. */
 static int parse_subscript(struct parser *p, struct node *n) {
     struct node *bound[3] = {NULL};
     int k = 0;
@@ -447,7 +449,7 @@ static int parse_kwarg(struct parser *p, struct node *n, struct node_kwarg ***en
     return 0;
 }
 
-/* `(a, b=c, *d, **e)`; the bracket is the current token. */
+/* Parses arguments, `(a, b=c, *d, **e)`; the bracket is the current token. */
 static int parse_args(struct parser *p, struct node *n) {
     struct node_args *args = &n->call.args;
     struct node **end = &args->pos;
@@ -524,7 +526,7 @@ static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
     }
 }
 
-/* `name.of.filter`, as one name. */
+/* Parses the name of a filter, `name.of.filter`, as one name. */
 static int parse_dotted(struct parser *p, const struct tstr **out) {
     char name[128];
     size_t n = 0;
@@ -563,7 +565,7 @@ static bool starts_argument(const struct parser *p) {
            parser_is_op(p, '{');
 }
 
-/* `is not name(arguments)`, or one argument without brackets. */
+/* Parses a test: `is name(arguments)` or `is not ...`, with one argument also without brackets. */
 static int parse_test(struct parser *p, struct node *obj, struct node **out) {
     struct node *n = parser_node(p, N_TEST, p->tok++->line);
 
@@ -605,7 +607,8 @@ int parse_filters(struct parser *p, struct node *obj, bool first, struct node **
     }
 }
 
-/* ns.attr only where a namespace may be assigned to: it reads ns. */
+/* Parses the target of an assignment. ns.attr is allowed only where a namespace may be assigned to,
+ * and reads the variable ns. */
 static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     uint32_t line = p->tok->line;
     const struct tstr *name;

@@ -1,7 +1,8 @@
 /*
- * Statements. Each has a function in the table STATEMENTS that is called behind the tag's name and
- * leaves the current token at the end of its last tag. Bodies end at a tag of the caller's choice,
- * which is found before the table is asked; so `endif` in the wrong place is simply an unknown tag.
+ * parser - parses statements. Each has a function in the table STATEMENTS that is called behind the
+ * tag's name and leaves the current token at the end of its last tag. A body ends at a tag that its
+ * statement chooses, which is compared before the table is searched; so an `endif` in the wrong
+ * place is simply an unknown tag.
  *
  * Names become numbers here. Whether a name is ever read as a variable is remembered: only those
  * are looked up among a request's variables, and template_uses() asks for the same.
@@ -26,7 +27,7 @@ int parser_fail(struct parser *p, const char *fmt, ...) {
     return lexer_fail(p->err, p->tok->line, "%s", reason);
 }
 
-/* Says what stands where @wanted should. */
+/* Fails with a message that names the current token, which stands where @wanted should. */
 int parser_unexpected(struct parser *p, const char *wanted) {
     const struct token *t = p->tok;
     int len = (int)MIN(t->len, (size_t)40);
@@ -49,7 +50,8 @@ int parser_unexpected(struct parser *p, const char *wanted) {
     }
 }
 
-/* The parser recurses only where the source nests, so this bounds its stack too. */
+/* Counts one more level of nesting. The parser recurses only where the source nests, so this bounds
+ * its stack, too. */
 int parser_enter(struct parser *p) {
     if (++p->depth > TEMPLATE_DEPTH)
         return parser_fail(p, "expressions or blocks are nested too deep");
@@ -88,7 +90,8 @@ const struct tstr *parser_string(struct parser *p, const char *s, size_t len) {
     return str;
 }
 
-/* FNV-1a. The template is the operator's: no client chooses names to collide. */
+/* Returns the bucket of a name, by FNV-1a. No seed is needed: the template comes from the operator,
+ * so no client can choose names that collide. */
 static struct symbol **bucket(const struct template *t, const char *s, size_t len) {
     uint32_t h = 2166136261u;
 
@@ -186,8 +189,8 @@ static int end_tag(struct parser *p) {
     return 0;
 }
 
-/* The body of a block: what follows the tag up to one of @ends (NULL-terminated), whose name is
- * then the current token. */
+/* Parses the body of a block: what follows the tag up to one of @ends (NULL-terminated), whose name
+ * is then the current token. */
 static int parse_block(struct parser *p, const char *const *ends, struct node **out) {
     return end_tag(p) || parse_body(p, ends, out) ? -EINVAL : 0;
 }
@@ -197,7 +200,7 @@ static int parse_block(struct parser *p, const char *const *ends, struct node **
         __VA_ARGS__, NULL                                                                          \
     }
 
-/* Filters and tests inside may be unknown: the branch may never be taken. */
+/* Parses a branch of `if`. Filters and tests in it may be unknown, since it may never be taken. */
 static int parse_if(struct parser *p, struct node *n) {
     p->conditional++;
     for (;;) {
@@ -218,7 +221,7 @@ static int parse_if(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* `x in a if b`: the iterable ends before an `if`, which is the loop's condition. */
+/* Parses `for x in a if b`. The iterable ends before the `if`, which is the loop's condition. */
 static int parse_for(struct parser *p, struct node *n) {
     n->type = N_FOR;
     TRY(parse_target(p, false, &n->loop.target));
@@ -240,7 +243,7 @@ static int parse_for(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* With `=` a value, without it a block, perhaps filtered. */
+/* Parses `set`: with `=` a value follows, without it a block, perhaps with a filter. */
 static int parse_set(struct parser *p, struct node *n) {
     n->type = N_SET;
     TRY(parse_target(p, true, &n->set.target));
@@ -281,7 +284,8 @@ static int parse_params(struct parser *p, struct macro *m) {
     return 0;
 }
 
-/* The body of a macro; loops around it do not count. */
+/* Parses the body of a macro. Loops around the macro are none of its own, so a break needs one
+ * inside. */
 static int parse_macro_body(struct parser *p, struct macro *m, const char *end) {
     uint32_t loops = p->loops;
 
@@ -313,7 +317,7 @@ static int parse_filter_block(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* Marks the text of a training mask: renders its body. */
+/* Parses `generation`, which marks text for a training mask; rendering just renders its body. */
 static int parse_generation(struct parser *p, struct node *n) {
     n->type = N_SCOPE;
     TRY(parse_block(p, ENDS("endgeneration"), &n->set.body));
@@ -345,7 +349,7 @@ static const struct {
     {"continue", parse_continue},
 };
 
-/* Behind `{%`. */
+/* Parses a statement behind `{%`. */
 static int parse_statement(struct parser *p, struct node **out) {
     struct node *n = parser_node(p, N_TEXT, p->tok->line);
 
@@ -397,7 +401,8 @@ static int parse_text(struct parser *p, struct node **out) {
     return 0;
 }
 
-/* Without @ends: the whole template. The last token is T_END, so nothing reads beyond it. */
+/* Parses text, expressions and statements up to one of @ends; NULL: the whole template. The last
+ * token is T_END, so nothing reads beyond it. */
 static int parse_body(struct parser *p, const char *const *ends, struct node **out) {
     uint32_t begin = p->tok->line;
 

@@ -1,7 +1,8 @@
 /*
- * The public calls: parsing into an immutable template, rendering with memory and fuel of its own.
- * The variables are converted before the rendering begins, so that lists and dicts have an identity
- * and can be changed by the template; their strings stay where the JSON document has them.
+ * render - the public functions: parsing makes an immutable template, and each rendering has memory
+ * and fuel of its own. The variables are converted before the rendering begins, so that lists and
+ * dicts have an identity and can be changed by the template; their strings stay where the JSON
+ * document has them.
  */
 
 #include "base/try.h"
@@ -17,7 +18,8 @@
 #define AST_BYTES_MAX (256u << 20)
 #define RENDER_BYTES_MAX (64u << 20) /* and four times the output's limit */
 
-/* raise_exception(): the template's own words; cut between two characters if they are too long. */
+/* Reports the words of raise_exception(), which are cut between two characters if they are too
+ * long. */
 int render_fail_exact(struct render *rd, const struct tstr *message) {
     size_t len = MIN(message->len, sizeof(rd->err->message) - 1);
 
@@ -27,7 +29,7 @@ int render_fail_exact(struct render *rd, const struct tstr *message) {
     return err_set(rd->err, 400, "messages", "%.*s", (int)len, message->data);
 }
 
-/* Everything that parsing makes lives in the template's arena and dies with it. */
+/* Parses a template. All that parsing makes lives in the template's arena and is freed with it. */
 int template_new(struct template **out, const char *source, size_t len, struct err *err) {
     CLEANUP(template_freep) struct template *t = calloc(1, sizeof(*t));
 
@@ -58,7 +60,7 @@ struct template *template_free(struct template *t) {
 
 static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, struct value *out);
 
-/* Arrays and objects are marked as a whole when they are the user's (see tojson.c). */
+/* Converts an array or object, which is marked as a whole if it is the user's (see tojson.c). */
 static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
                          struct value *out) {
     struct seq *s = job_pause() < 0 ? NULL : seq_new(rd, SEQ_LIST, (uint32_t)yyjson_arr_size(j));
@@ -110,7 +112,7 @@ static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, 
         else
             *out = value_int(yyjson_get_sint(j));
         return 0;
-    case YYJSON_TYPE_RAW: /* a number too large for 64 bits, where the reader keeps those */
+    case YYJSON_TYPE_RAW: /* a number too large for 64 bits, which the JSON reader kept as text */
         *out = value_float(strtod(json_digits(j), NULL));
         return 0;
     case YYJSON_TYPE_STR: {
@@ -133,7 +135,8 @@ int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *
     return convert(rd, j, user, 0, out);
 }
 
-/* A role that is a plain word may be part of a special token ("<|user|>"), so it has no mark. */
+/* Removes the mark of the user's text from roles that are plain words: the template may make a
+ * special token with such a role ("<|user|>"). */
 static int trust_roles(struct render *rd, struct value messages) {
     if (!value_is_seq(messages, SEQ_LIST))
         return 0;
@@ -232,7 +235,7 @@ static int load_globals(struct render *rd, yyjson_val *vars, const struct templa
     return 0;
 }
 
-/* Hands the text and its marks, joined where they touch, to the caller. */
+/* Gives the caller the text and its marks; marks that touch are joined. */
 static int deliver(struct render *rd, const struct sink *k, size_t max, struct rendered *out) {
     struct text_range *user = NULL;
     size_t n = 0;

@@ -1,4 +1,5 @@
-/* Work on strings that filters and methods share. Everything keeps the users' marks. */
+/* text_ops - operations on strings that filters and methods share. All of them keep the marks of
+ * the user's text. */
 
 #include <assert.h>
 #include <ctype.h>
@@ -30,7 +31,7 @@ int builtin_string(struct render *rd, struct value v, const struct tstr *def,
     return render_fail(rd, "a string is wanted, not '%s'", value_type_name(v));
 }
 
-/* The result of an operation on a safe string is safe. */
+/* Makes the result of an operation on @s; it is safe if @s is. */
 static int finish(struct render *rd, struct sink *k, bool safe, struct value *out) {
     const struct tstr *s = sink_take(rd, k);
 
@@ -52,7 +53,8 @@ static uint32_t change_case(uint32_t cp, int to) {
                                        : utf8proc_totitle((utf8proc_int32_t)cp));
 }
 
-/* One code point to one; of those that become several, only the German sharp s. */
+/* Maps upper and lower case, one code point to one. Of those that become several, only the German
+ * sharp s does. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out) {
     struct sink *k = sink_new(rd);
     size_t w;
@@ -74,7 +76,8 @@ int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, stru
     return finish(rd, k, s->safe, out);
 }
 
-/* @count < 0: all. An empty @from stands before every character and at the end. */
+/* Replaces @from by @to, at most @count times; negative: everywhere. An empty @from is found before
+ * every character and at the end. */
 int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,
                  const struct tstr *to, int64_t count, struct value *out) {
     struct sink *k = sink_new(rd);
@@ -89,7 +92,7 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
         if (render_charge(rd, 1) || sink_add_part(rd, k, s, done, at) || sink_add_str(rd, k, to))
             return -1;
         done = at + from->len;
-        if (!from->len) { /* between all characters */
+        if (!from->len) { /* goes on behind the next character */
             if (at >= s->len)
                 break;
             tstr_decode(s->data, s->len, at, &w);
@@ -104,7 +107,8 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
     return finish(rd, k, s->safe, out);
 }
 
-/* @chars is a set of characters. 1, 0 or a failure: a set may be long. */
+/* Returns 1 if @chars, a set of characters, has this one, 0 if not, or a failure, since searching a
+ * long set costs fuel. */
 static int is_one_of(struct render *rd, const struct tstr *chars, const char *p, size_t w) {
     struct tstr c = {.data = p, .len = w};
 
@@ -147,7 +151,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
     return part ? 0 : -1;
 }
 
-/* @strict: as str.join, which takes nothing but strings. */
+/* Joins values. @strict: all must be strings, as for str.join(). */
 int text_join(struct render *rd, const struct tstr *sep, const struct value *v, uint32_t n,
               bool strict, struct value *out) {
     struct sink *k = sink_new(rd);
@@ -168,10 +172,11 @@ static int digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
 }
 
-/* Allows white space around, and single underscores behind a digit or a prefix, as int() does. */
+/* Reads an integer as Python's int() does, with white space around it, and single underscores
+ * behind a digit or a prefix. */
 bool text_to_int(const struct tstr *s, int base, wide *out) {
     size_t i, end;
-    bool minus, any = false, joins = false; /* joins: an underscore may come */
+    bool minus, any = false, joins = false; /* joins: an underscore may come next */
     wide n = 0;
 
     assert(base >= 2 && base <= 36);
@@ -196,7 +201,7 @@ bool text_to_int(const struct tstr *s, int base, wide *out) {
     return any && joins;
 }
 
-/* Decimal only: strtod() also knows hexadecimal. */
+/* Reads a decimal float; strtod() alone would also take hexadecimal ones. */
 bool text_to_double(const struct tstr *s, double *out) {
     char text[128], *stop;
     size_t begin, end;

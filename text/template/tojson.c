@@ -1,7 +1,7 @@
 /*
- * json.dumps(ensure_ascii=False) as the reference environment's tojson filter has it: ", " and ":
- * ", no HTML escaping, keys in their order. What came as a whole from a variable is marked as a
- * whole.
+ * tojson - json.dumps(ensure_ascii=False) as the tojson filter of transformers has it: ", " and
+ * ": ", no HTML escaping, keys in their order. A value that came as a whole from a variable of the
+ * user is marked as a whole, with its brackets and commas.
  */
 
 #include <assert.h>
@@ -31,7 +31,7 @@ static int add_json_escape(struct writer *w, uint32_t cp, bool user) {
     return sink_add(w->rd, w->k, text, strlen(text), user);
 }
 
-/* Runs without escapes are copied with their marks. */
+/* Writes a string. Runs without escapes are copied with their marks. */
 static int write_string(struct writer *w, const struct tstr *s) {
     size_t done = 0, n;
 
@@ -51,7 +51,7 @@ static int write_string(struct writer *w, const struct tstr *s) {
     return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"") ? -1 : 0;
 }
 
-/* Python writes NaN and Infinity, which is not JSON; so do we. */
+/* Writes a float. NaN and Infinity are written as Python does, although they are not JSON. */
 static int write_number(struct writer *w, struct value v) {
     char text[40];
 
@@ -65,7 +65,7 @@ static int write_number(struct writer *w, struct value v) {
     return render_charge(w->rd, FLOAT_STEPS) || sink_add_text(w->rd, w->k, text) ? -1 : 0;
 }
 
-/* Only with an indent. */
+/* Begins a new line, if there is an indent. */
 static int new_line(struct writer *w, uint32_t depth) {
     if (!w->pretty)
         return 0;
@@ -78,7 +78,7 @@ static int new_line(struct writer *w, uint32_t depth) {
 
 static int write_value(struct writer *w, struct value v, uint32_t depth);
 
-/* Tuples are arrays; generators too, other than in json.dumps. */
+/* Writes a list as an array. So are tuples, and generators, which json.dumps() refuses. */
 static int write_array(struct writer *w, struct value v, uint32_t depth) {
     struct value *items;
     uint32_t n;
@@ -98,7 +98,7 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
     return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]") ? -1 : 0;
 }
 
-/* JSON has only strings for keys: numbers, bools and None are spelled. */
+/* Writes a key. JSON has only strings as keys, so numbers, bools and None are spelled. */
 static int write_key(struct writer *w, struct value key) {
     const struct tstr *s;
     struct writer plain = *w;
@@ -173,7 +173,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
     }
 }
 
-/* indent: None, a number of blanks, or a string. */
+/* Reads the argument indent: None, a number of blanks, or a string. */
 static int set_indent(struct writer *w, struct value v) {
     static const char blanks[] = "                                ";
 

@@ -1,5 +1,5 @@
 /*
- * Strings and sinks.
+ * tstr - strings, and sinks to which text is appended.
  *
  * Concatenation is what templates do most, often as `ns.text = ns.text + part` over a whole
  * conversation. A string that came out of a sink remembers it (tail). If it is still the whole of
@@ -36,7 +36,7 @@ const struct tstr *tstr_new(struct render *rd, const char *data, size_t len, boo
     return &p->s;
 }
 
-/* First mark of @s that ends after @pos. */
+/* Returns the first mark of @s that ends after @pos. */
 static uint32_t first_mark(const struct tstr *s, size_t pos) {
     uint32_t lo = 0, hi = s->n_marks;
 
@@ -58,7 +58,7 @@ bool tstr_user_at(const struct tstr *s, size_t pos) {
     return i < s->n_marks && s->marks[i].begin <= pos;
 }
 
-/* Shares the bytes; only the marks of the part are copied. */
+/* Makes a part of a string, which shares the bytes; only the marks of the part are copied. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end) {
     assert(end <= s->len);
     if (begin >= end)
@@ -107,7 +107,7 @@ static bool continues(const struct tstr *s) {
     return k && k->data == s->data && k->len == s->len && k->n_marks == s->n_marks;
 }
 
-/* A safe and a plain string: the plain one is escaped, the sum is safe. */
+/* Concatenates a safe and a plain string: the plain one is escaped, the result is safe. */
 const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b) {
     if (a->safe != b->safe) {
         if (!a->safe)
@@ -181,7 +181,7 @@ bool tstr_is(const struct tstr *s, const char *text) {
     return strlen(text) == s->len && memcmp(s->data, text, s->len) == 0;
 }
 
-/* UTF-8 sorts as its code points do. */
+/* Compares strings. The bytes of UTF-8 sort as its code points do. */
 int tstr_compare(const struct tstr *a, const struct tstr *b) {
     int c = memcmp(a->data, b->data, MIN(a->len, b->len));
 
@@ -258,7 +258,8 @@ struct sink *sink_new(struct render *rd) {
     return render_alloc(rd, 1, sizeof(struct sink));
 }
 
-/* Grows by half, which bounds what growing leaves behind in the arena to twice the result. */
+/* Makes room in a sink. It grows by half, so that the blocks which growing leaves behind in the
+ * arena are at most twice as large as the result. */
 int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
     size_t need, cap;
 
@@ -280,7 +281,7 @@ int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
     return 0;
 }
 
-/* Ranges that touch become one. */
+/* Adds a mark; marks that touch become one. */
 static int add_mark(struct render *rd, struct sink *k, size_t begin, size_t end) {
     assert(begin < end && k->n_marks <= k->cap_marks);
     assert(!k->n_marks || begin >= k->marks[k->n_marks - 1].begin);
@@ -352,7 +353,8 @@ int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user) {
     return sink_add(rd, k, bytes, tstr_encode(cp, bytes), user);
 }
 
-/* The sink may be continued, by the string or directly. */
+/* Makes a string of what the sink holds. More may be appended later, through the string or
+ * directly. */
 const struct tstr *sink_take(struct render *rd, struct sink *k) {
     assert(!k->n_marks || k->marks[k->n_marks - 1].end <= k->len);
     struct tstr *s = render_alloc(rd, 1, sizeof(*s));

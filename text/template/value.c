@@ -49,7 +49,7 @@ const char *value_type_name(struct value v) {
     return v.type == V_SEQ ? seq[v.seq->kind] : names[v.type];
 }
 
-/* A generator is true even when it is empty, as in Python. */
+/* Returns the truth of a value. A generator is true even when it is empty, as in Python. */
 bool value_truth(struct value v) {
     switch (v.type) {
     case V_MISSING:
@@ -123,14 +123,16 @@ static int equal_dicts(struct render *rd, const struct dict *a, const struct dic
     return 0;
 }
 
-/* True == 1 == 1.0. Large integers are compared exactly with each other, as doubles with floats. */
+/* Compares numbers: True == 1 == 1.0. Integers are compared exactly with each other, and as doubles
+ * with floats. */
 static bool equal_numbers(struct value a, struct value b) {
     if (a.type != V_FLOAT && b.type != V_FLOAT)
         return value_wide(a) == value_wide(b);
     return value_double(a) == value_double(b);
 }
 
-/* Never fails for types: what cannot be equal is different. Depth and fuel can run out. */
+/* Compares two values for equality. Values of different types are different, which is no error;
+ * only depth and fuel can run out. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
     *out = false;
     TRY(render_charge(rd, 1));
@@ -163,7 +165,7 @@ int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
     }
 }
 
-/* The first elements that differ decide, then the length. */
+/* Orders two lists: the first elements that differ decide, then the length. */
 static int less_seqs(struct render *rd, const struct seq *a, const struct seq *b, const char *op,
                      bool *out) {
     for (uint32_t i = 0; i < MIN(a->n, b->n); i++) {
@@ -177,7 +179,7 @@ static int less_seqs(struct render *rd, const struct seq *a, const struct seq *b
     return 0;
 }
 
-/* @op is only for the message. */
+/* Orders two values. @op is only for the error message. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out) {
     TRY(render_charge(rd, 1));
     if (a.type == V_UNDEFINED || b.type == V_UNDEFINED)
@@ -201,12 +203,12 @@ int value_less(struct render *rd, struct value a, struct value b, const char *op
         render_leave(rd);
         return r;
     }
-    bool swapped = strcmp(op, ">") == 0 || strcmp(op, "<=") == 0; /* b < a stands for them */
+    bool swapped = strcmp(op, ">") == 0 || strcmp(op, "<=") == 0; /* as the caller did */
     return render_fail(rd, "'%s' not supported between instances of '%s' and '%s'", op,
                        value_type_name(swapped ? b : a), value_type_name(swapped ? a : b));
 }
 
-/* Part of a string, key of a dict, element of anything else. */
+/* Implements `in`: a part of a string, a key of a dict, an element of all else. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out) {
     struct value *items;
     uint32_t n;
@@ -234,7 +236,7 @@ int value_contains(struct render *rd, struct value in, struct value what, bool *
     return 0;
 }
 
-/* One string for each code point. */
+/* Makes one string for each code point. */
 static int chars(struct render *rd, const struct tstr *s, struct value **items, uint32_t *n) {
     size_t count = tstr_count(s), w, k = 0;
     struct value *v = render_alloc(rd, count, sizeof(*v));
@@ -255,7 +257,8 @@ static int chars(struct render *rd, const struct tstr *s, struct value **items, 
     return 0;
 }
 
-/* Treats undefined as empty. None is an error, the most frequent error of templates. */
+/* Finds the elements of a value. An undefined value has none. None gives an error, the most
+ * frequent error of templates. */
 int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n) {
     *items = NULL;
     *n = 0;
@@ -333,7 +336,8 @@ int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide
                : 0;
 }
 
-/* A list that is being iterated may grow: the iteration keeps the old array. */
+/* Appends to a list. The list may be iterated over at the same time, so it grows into a new array
+ * and the old one stays as it is. */
 int seq_add(struct render *rd, struct seq *s, struct value v) {
     assert(s->n <= s->cap);
     if (s->n == s->cap) {
@@ -367,8 +371,8 @@ struct pair {
     struct value v, key;
 };
 
-/* Merge sort: stable, and every comparison may fail or cost. A reversed sort keeps the order of
- * equals. */
+/* Sorts by merging: that is stable, and every comparison may fail and costs fuel. A reversed sort
+ * keeps the order of equal elements, too. */
 static int merge_sort(struct render *rd, struct pair *p, struct pair *tmp, uint32_t n,
                       bool reverse) {
     uint32_t half = n / 2, i = 0, j = half, k = 0;
@@ -382,7 +386,7 @@ static int merge_sort(struct render *rd, struct pair *p, struct pair *tmp, uint3
 
         struct value first = reverse ? p[i].key : p[j].key, other = reverse ? p[j].key : p[i].key;
 
-        /* Missing attributes are equal to each other, though nothing may be compared with them. */
+        /* Missing attributes count as equal to each other; all other comparisons with them fail. */
         if (first.type == V_UNDEFINED && other.type == V_UNDEFINED)
             second = false;
         else if (value_less(rd, first, other, "<", &second))
