@@ -138,9 +138,9 @@ size_t vis_place_bytes(const struct image_encoder *e);
 /* Fills e->grid for the current part, and copies the grid and the pixels to the backend. */
 void vis_place(struct image_encoder *e);
 /* Returns true if queries and keys are rotated by the position of their patch. */
-bool vis_turns(const struct image_encoder *e);
+bool vis_has_rope(const struct image_encoder *e);
 /* Returns true if layer @layer has full attention among all patches. */
-bool vis_whole(const struct image_encoder *e, uint32_t layer);
+bool vis_full_attention(const struct image_encoder *e, uint32_t layer);
 
 /* Compute the stages for units [at, at + n) of the current picture; each stage but ATTEND takes at
  * most VIS_CHUNK units. PROJECT returns the number of computed units, which is smaller when a line
@@ -158,9 +158,10 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n);
  * apart. */
 void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct vis_mat *second,
              const float *in, uint32_t n_rows, float *out, size_t stride);
-/* Computes out = W in, rows of the width n_out, with the same limits. */
-void vis_give(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,
-              float *out, size_t stride);
+/* Computes out = W in, rows of the width n_out, with the same limits, into the memory of the
+ * host. */
+void vis_linear_to_host(struct image_encoder *e, const struct vis_mat *m, const float *in,
+                        uint32_t n_rows, float *out, size_t stride);
 /* Computes ops.linear and applies the product's bounds. Products that add to their output have no
  * bounds. */
 void vis_linear(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,

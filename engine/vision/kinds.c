@@ -38,14 +38,14 @@ static double frequency(enum projector_kind kind, uint32_t dim, uint32_t i, bool
     return mx_pow(kind == PROJECTOR_GEMMA4V ? 100 : 10000, -4.0 * i / dim);
 }
 
-bool vis_turns(const struct image_encoder *e) {
+bool vis_has_rope(const struct image_encoder *e) {
     return e->p.n_layer && e->p.kind != PROJECTOR_GEMMA3 && e->p.kind != PROJECTOR_LFM2;
 }
 
 void vis_frequencies(struct image_encoder *e) {
     uint32_t dim = e->p.n_embd / e->p.n_head;
 
-    for (uint32_t i = 0; i < dim / 4 && vis_turns(e); i++)
+    for (uint32_t i = 0; i < dim / 4 && vis_has_rope(e); i++)
         for (int by_column = 0; by_column < 2; by_column++)
             e->freq[by_column][i] = frequency(e->p.kind, dim, i, by_column);
 }
@@ -126,7 +126,7 @@ static size_t most_taps(size_t n) {
 
 /* Rotations and taps of the @n coordinates of an axis. */
 static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struct vis_axis *axis) {
-    uint32_t quarter = vis_turns(e) ? e->p.n_embd / e->p.n_head / 4 : 0, n_taps = 0;
+    uint32_t quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0, n_taps = 0;
     float *turn = take(&e->grid, (size_t)n * quarter * 2);
     uint32_t *first = take(&e->grid, n + 1ul);
     struct vis_tap *tap = (struct vis_tap *)(e->grid.bytes + e->grid.used);
@@ -157,7 +157,7 @@ static uint32_t row_of(const struct image_encoder *e, uint32_t i) {
 
 /* There are as many rows and columns as patches, and one more, at most. */
 size_t vis_place_bytes(const struct image_encoder *e) {
-    size_t n = e->max_patches, quarter = vis_turns(e) ? e->p.n_embd / e->p.n_head / 4 : 0;
+    size_t n = e->max_patches, quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0;
     size_t sides = n + 1;
 
     return 4 * (3 * n + n + 1 + sides * quarter * 2 + sides + 2 +
@@ -344,7 +344,7 @@ uint32_t vis_project(struct image_encoder *e, uint32_t at, uint32_t n) {
         vis_mlp(e, e->mm_in, e->mm_out, e->in, n, to, stride);
     } else {
         gather_means(e, at, n);
-        vis_give(e, e->mm_out, e->in, n, to, stride);
+        vis_linear_to_host(e, e->mm_out, e->in, n, to, stride);
     }
     return n;
 }

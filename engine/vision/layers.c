@@ -74,7 +74,7 @@ static const struct vis_layer *layer_of(const struct image_encoder *e) {
 
 /* Returns how pairs of a head turn. */
 static enum vis_turn turn_of(const struct image_encoder *e) {
-    return !vis_turns(e)                    ? VIS_STAY
+    return !vis_has_rope(e)                 ? VIS_STAY
            : e->p.kind == PROJECTOR_PIXTRAL ? VIS_NEIGHBOURS
            : e->p.kind == PROJECTOR_GEMMA4V ? VIS_QUARTERS
                                             : VIS_HALVES;
@@ -108,7 +108,7 @@ void vis_qkv(struct image_encoder *e, uint32_t at, uint32_t n) {
     e->ops->heads(e->be, &a);
 }
 
-bool vis_whole(const struct image_encoder *e, uint32_t layer) {
+bool vis_full_attention(const struct image_encoder *e, uint32_t layer) {
     return !e->p.window || !e->p.period || (layer + 1) % e->p.period == 0;
 }
 
@@ -123,7 +123,7 @@ void vis_attend(struct image_encoder *e, uint32_t at, uint32_t n) {
         .n_patches = e->grid.n,
     };
 
-    if (vis_whole(e, e->under_way.layer))
+    if (vis_full_attention(e, e->under_way.layer))
         e->ops->attend_blocks(e->be, &a, at, n);
     else
         e->ops->attend(e->be, &a);
@@ -162,8 +162,8 @@ void vis_ffn(struct image_encoder *e, uint32_t at, uint32_t n) {
     add_branch(e, y->down, &y->ffn_post, e->ffn, at, n);
 }
 
-void vis_give(struct image_encoder *e, const struct vis_mat *m, const float *in, uint32_t n_rows,
-              float *out, size_t stride) {
+void vis_linear_to_host(struct image_encoder *e, const struct vis_mat *m, const float *in,
+                        uint32_t n_rows, float *out, size_t stride) {
     vis_linear(e, m, in, n_rows, e->out, false);
     e->ops->get(e->be, e->out, n_rows, e->p.n_out, out, stride);
 }
@@ -172,7 +172,7 @@ void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct 
              const float *in, uint32_t n_rows, float *out, size_t stride) {
     vis_linear(e, first, in, n_rows, e->ffn, false);
     act(e, PROJECTOR_GELU, e->ffn, NULL, e->hidden, n_rows);
-    vis_give(e, second, e->ffn, n_rows, out, stride);
+    vis_linear_to_host(e, second, e->ffn, n_rows, out, stride);
 }
 
 /* Without windows the order of computation is that of the rows. */

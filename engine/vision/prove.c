@@ -34,7 +34,8 @@ static int first_layer(struct image_encoder *e, const uint8_t *rgb, uint32_t wid
     vis_embed(e, 0, n);
     if (e->p.n_layer) {
         vis_qkv(e, 0, n);
-        vis_attend(e, 0, vis_whole(e, 0) ? e->p.n_head * vis_head_blocks(n) : e->grid.n_windows);
+        vis_attend(e, 0,
+                   vis_full_attention(e, 0) ? e->p.n_head * vis_head_blocks(n) : e->grid.n_windows);
         vis_out(e, 0, n);
         vis_ffn(e, 0, n);
     }

@@ -28,7 +28,8 @@ static uint32_t n_units(const struct image_encoder *e, const struct picture_layo
                         enum vis_stage stage, uint32_t layer) {
     switch (stage) {
     case VIS_ATTEND:
-        return vis_whole(e, layer) ? e->p.n_head * vis_head_blocks(patches(e, l)) : windows(e, l);
+        return vis_full_attention(e, layer) ? e->p.n_head * vis_head_blocks(patches(e, l))
+                                            : windows(e, l);
     case VIS_DEEP:
         return e->layer[layer].deep_norm.w ? blocks(e, l) : 0;
     case VIS_ARRANGE:
@@ -52,8 +53,8 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     case VIS_QKV:
         return 3 * n * n;
     case VIS_ATTEND:
-        return vis_whole(e, layer) ? 2 * all * (n / e->p.n_head) * VIS_HEAD_ROWS
-                                   : 2 * window * window * n;
+        return vis_full_attention(e, layer) ? 2 * all * (n / e->p.n_head) * VIS_HEAD_ROWS
+                                            : 2 * window * window * n;
     case VIS_OUT:
         return n * n;
     case VIS_FFN:
