@@ -14,7 +14,7 @@
  *     0 --x--> 1 --a--> 3        3 and 4 accept and have no edges: equal. Then 1 and 2 both have
  *     0 --y--> 2 --a--> 4        --a--> {3, 4}: equal, too. Left: 0 --x,y--> {1, 2} --a--> {3, 4}
  *
- * The other states (merge_circles()): Hopcroft's partition refinement in the form of Valmari and
+ * The other states (merge_cyclic()): Hopcroft's partition refinement in the form of Valmari and
  * Lehtinen ("Efficient minimization of DFAs with partial transition functions", 2008). It begins
  * with the coarsest partition and splits what cannot stay together. There are two partitions: of
  * the states into blocks, and of the steps, each of which is a state, a symbol and a target, into
@@ -305,7 +305,7 @@ static void order_states(struct equals *s) {
 
 /* Finds the sets of the states that a cycle leads to. Such states lead only to each other, so they
  * are an automaton of their own. */
-static int merge_circles(struct build *b, struct equals *s) {
+static int merge_cyclic(struct build *b, struct equals *s) {
     const struct lang *l = s->l;
     uint32_t n = l->n - s->n_ordered;
     CLEANUP(freep) struct lang_state *state = malloc(MAX(n, 1u) * sizeof(*state));
@@ -417,7 +417,7 @@ int lang_merge(struct build *b, struct lang *l) {
                        .mask = n_slots - 1};
 
     order_states(&s);
-    TRY(s.n_ordered < n ? merge_circles(b, &s) : 0);
+    TRY(s.n_ordered < n ? merge_cyclic(b, &s) : 0);
     merge_ordered(&s);
     keep_sets(&s);
     return 0;

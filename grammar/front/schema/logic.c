@@ -46,7 +46,6 @@ struct writer {
     yyjson_mut_val *alts;
     struct place at; /* the schema that is negated */
     bool dropped;    /* a contrary was left out */
-    bool all;        /* everything is a contrary */
     int error;
 };
 
