@@ -30,7 +30,7 @@ static const struct page *check_node(const struct kv_pager *p, const struct list
     return page;
 }
 
-/* The free pages, each once. */
+/* Checks the list of free pages, in which each is once. */
 static void check_free(const struct kv_pager *p) {
     uint32_t n = 0;
 
@@ -40,9 +40,9 @@ static void check_free(const struct kv_pager *p) {
         broken(8, "a list does not hold all pages of its state", NO_PAGE);
 }
 
-/* The idle pages, each once; and in the order of eviction every page comes after its children.
- * The list is walked backwards: when a page comes up, its parent must be held or have come up
- * before. */
+/* Checks the list of idle pages, in which each is once, and in the order of eviction every page
+ * comes after its children. The list is walked backwards: when a page comes up, its parent must be
+ * held or have come up before. */
 static void check_idle(const struct kv_pager *p) {
     const struct list *idle = &p->evict.idle;
     uint32_t n = 0;
@@ -134,7 +134,8 @@ static void check_chain(const struct kv_pager *p, const struct kv_snapshot *x) {
         broken(6, "a snapshot that does not know the one before it", x->page);
 }
 
-/* 6: a snapshot that a page of the peer has is of the same prefix, not taken and not passing. */
+/* Checks invariant 6: a snapshot that a page of the peer has is of the same prefix, and is neither
+ * taken nor passing. */
 static void check_peer(const struct kv_pager *p, uint32_t i) {
     const struct kv_snapshot *x = &p->snapshot[i];
     kv_page other = p->peer ? p->peer->snapshot[i].page : NO_PAGE;
@@ -148,7 +149,7 @@ static void check_peer(const struct kv_pager *p, uint32_t i) {
         broken(6, "a snapshot of two prefixes", x->page);
 }
 
-/* 6: a snapshot and its page know each other, and the page is published. */
+/* Checks invariant 6: a snapshot and its page refer to each other, and the page is published. */
 static void check_snapshots(const struct kv_pager *p) {
     uint32_t n = 0, n_all;
 

@@ -264,7 +264,8 @@ static struct walk walk_start(const struct kv_pager *p, const struct kv_isolatio
     return (struct walk){isolation, prefix_root_key(&p->prefix, &root), NO_PAGE};
 }
 
-/* The published page of @tokens after @w, to which @w moves; or NULL. */
+/* Returns the published page with @tokens after the one at which @w is, and moves @w to it; NULL if
+ * there is none. */
 static struct page *walk_down(const struct kv_pager *p, struct walk *w, const int32_t *tokens) {
     XXH128_hash_t key = prefix_key(&p->prefix, w->key, tokens);
     struct page *page = prefix_find(&p->prefix, key, w->page, w->isolation, tokens);
@@ -496,7 +497,8 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
     return 0;
 }
 
-/* Owned to shared; or the sequence takes the equal page that exists and its own becomes free. */
+/* Publishes the next page of @s: it becomes shared, or if an equal page is published already, the
+ * sequence takes that one and its own becomes free. */
 static void publish(struct kv_seq *s, const int32_t *tokens) {
     struct kv_pager *p = s->pager;
     uint32_t i = s->n_published;

@@ -46,7 +46,8 @@ struct page *pool_take(struct pool *pool) {
     return page;
 }
 
-/* Last freed, first taken: its bytes are the likeliest to be in a hardware cache. */
+/* Frees a page. It is the first to be taken again, since its bytes are the likeliest to be in a
+ * hardware cache. */
 void pool_put(struct pool *pool, struct page *page) {
     assert(page->refs == 0 && page->pinned == 0);
     assert(list_empty(&page->link));

@@ -1,6 +1,6 @@
 /*
- * restore - enters pages that outlived a pager, on a disk, as cached ones, and removes those that
- * turn out to be damaged.
+ * restore - enters pages that are on a disk from an earlier process as cached pages, and removes
+ * those that turn out to be damaged.
  */
 
 #include "kvpager/private.h"

@@ -1,26 +1,30 @@
 /*
- * snapshot - which snapshots of recurrent states there are, and of which pages.
+ * snapshot - which snapshots of recurrent states exist, and which pages they belong to.
  *
- * When room is needed that one goes which is expected to save least: the tokens between it and the
- * snapshot before it on its chain of pages, which are computed again without it, over the time
- * since it was used, in uses of any. So of a chain that grows the places close together go first,
- * and the end of long instructions that many begin with stays while one turn follows the other.
+ * Eviction. When a slot is needed, the snapshot with the least worth is replaced. A snapshot saves
+ * computing the tokens between it and the snapshot before it on its chain of pages: n_saves. Its
+ * worth is n_saves divided by its age, which is counted in uses of any snapshot since its own last
+ * one (worth()). Example, a conversation with snapshots behind tokens 2000, 2100 and 2200:
  *
- * Peers. What pages of the device and pages of host memory have snapshots of is one row of slots:
- * slot i is free where neither pager has given it to a page or has it taken. So a prefix that goes
- * from one to the other takes its snapshots along without a byte being copied. Each pager knows
- * the chains of its own pages only; a slot is worth what it is in the pager where it is worth
- * more, and goes in both. Rejected: slots of host memory of their own, which would have each state
- * twice there.
+ *     after 2000, the instructions     n_saves 2000     stays, while other sessions begin with it
+ *     after 2100, a turn               n_saves 100      goes first; then the next one has 200
+ *     after 2200, the latest turn      n_saves 100      younger, so it stays longer
+ *
+ * Peers. The pager of the device and that of host memory have one array of slots, which is in host
+ * memory: slot i is free if neither pager has given it to a page or to a caller. So a prefix that
+ * moves from one pager to the other takes its snapshots along, without a byte being copied. Each
+ * pager knows the chains of its own pages only; the worth of a slot is the larger of the two, and a
+ * replaced slot is dropped in both. Slots for each pager were rejected: they would hold each state
+ * twice.
  */
 
 #include <assert.h>
 #include <errno.h>
 #include "kvpager/private.h"
 
-/* Half-life of the expected benefit of a snapshot, in uses of other snapshots. Evicting the
- * least recently used one instead, 56 % of the prompts of tests/sim/traces/hybrid.trace were
- * cached in place of 85 %, with room for 16 snapshots. */
+/* Half-life of the expected benefit of a snapshot, in uses of other snapshots. With room for 16
+ * snapshots, 85 % of the prompts of tests/sim/traces/hybrid.trace are cached, and 56 % if the least
+ * recently used snapshot is evicted instead. */
 #define OLD 10.0
 
 static void set_free(struct kv_pager *p, struct kv_snapshot *x) {
@@ -49,7 +53,8 @@ static void use(struct kv_pager *p, uint32_t snapshot) {
         p->peer->n_snapshot_uses = p->n_snapshot_uses;
 }
 
-/* No page of @p has it afterwards; what begins behind it has more to compute. */
+/* Takes the snapshot from its page in @p. The next snapshots on the chain then save its tokens,
+ * too. */
 static void drop(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
@@ -95,7 +100,7 @@ static double worth(const struct kv_pager *p, uint32_t i) {
     return n_saves / (OLD + (double)(p->n_snapshot_uses - used));
 }
 
-/* The one to go; KV_NO_SNAPSHOT: all are taken. */
+/* Returns the snapshot with the least worth; KV_NO_SNAPSHOT: all are taken. */
 static uint32_t least(const struct kv_pager *p) {
     uint32_t found = KV_NO_SNAPSHOT;
 
@@ -181,7 +186,7 @@ static void enter(struct kv_pager *p, struct kv_snapshot *x) {
     }
 }
 
-/* Slot @snapshot is that of page @page, the one before token @n_tokens, which has none. */
+/* Gives slot @snapshot to page @page, which ends before token @n_tokens and has no snapshot. */
 static void bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n_tokens) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 

@@ -2,7 +2,8 @@
  * store - the file:
  *
  *   0       struct file_head, then zeros up to BLOCK
- *   BLOCK   group 0: the slot of a state, then those of as many pages as are together no smaller
+ *   BLOCK   group 0: the slot of a state, then the slots of the fewest pages that are together at
+ *                    least as large
  *           group 1, ...
  *
  * A slot is a block with struct slot_head, which has a page's tokens and pictures, then the bytes
@@ -153,7 +154,8 @@ static void make_file_head(const struct store *s, struct file_head *h) {
     h->sum = XXH3_64bits(h, offsetof(struct file_head, sum));
 }
 
-/* Brings the file to its size; empties one that is not of this identity. As store_open(). */
+/* Gives the file its size, and empties it if it has another identity. Returns what store_open()
+ * does. */
 static int claim_file(const struct store *s) {
     struct file_head is, should;
     struct stat st;
@@ -243,7 +245,7 @@ static bool knows_media(const struct slot_head *h) {
     return ok;
 }
 
-/* 0, STORE_FREE, STORE_BAD or -errno. */
+/* Reads the head of a slot. Returns 0, STORE_FREE, STORE_BAD or -errno. */
 static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
     assert(i < s->n_slots + s->n_states);
     TRY(read_all(s->fd, h, sizeof(*h), place_of(s, i)));
@@ -268,14 +270,15 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
     return 0;
 }
 
-/* ---- their bytes ---- */
+/* ---- bytes of pages and states ---- */
 
-/* Bytes on their way. Invariant: either `to` or `from` is set; done <= the bytes of the slot. */
+/* A slot that is being read or written. Invariants: either `to` or `from` is set; done <= the bytes
+ * of the slot. */
 struct store_io {
     const struct store *store;
     uint32_t slot;
     uint64_t done; /* bytes that are read or written, and hashed */
-    void *to;      /* one of the two */
+    void *to;      /* reading: memory for the bytes; writing: `from` has them */
     const void *from;
     XXH3_state_t *hash;
     struct slot_head head; /* to be written behind the bytes, or as read */
@@ -352,7 +355,7 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
     return 0;
 }
 
-/* Behind the last piece. */
+/* Ends reading or writing after the last piece: checks the sum of the bytes, or writes the head. */
 static int end_io(struct store_io *io) {
     XXH128_hash_t sum = XXH3_128bits_digest(io->hash);
 

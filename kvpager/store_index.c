@@ -1,5 +1,5 @@
-/* store_index - the content of a file when a worker begins: the heads of all slots are read, and
- * connected pages are entered into the slots' pager, parents first. */
+/* store_index - reads what a file holds when a worker begins: the heads of all slots are read, and
+ * pages whose parents are there are entered into the slots' pager, parents first. */
 
 #include "kvpager/store.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include "kvpager/private.h"
 
-/* A head of the file that is whole. */
+/* A slot of the file whose head is valid. */
 struct found {
     struct store_head head;
     uint32_t slot, parent; /* parent: index among the pages, or n */
@@ -52,7 +52,8 @@ static int deepest_first(const void *a, const void *b, void *all) {
     return x->head.depth > y->head.depth ? -1 : x->head.depth < y->head.depth;
 }
 
-/* Parents before children, as these are never more recent. */
+/* Orders pages by their last use, the latest first. Parents come before their children, since no
+ * child is more recent than its parent. */
 static int latest_first(const void *a, const void *b, void *all) {
     const struct found *x = (const struct found *)all + *(const uint32_t *)a;
     const struct found *y = (const struct found *)all + *(const uint32_t *)b;
@@ -62,7 +63,8 @@ static int latest_first(const void *a, const void *b, void *all) {
     return x->head.depth < y->head.depth ? -1 : x->head.depth > y->head.depth;
 }
 
-/* The page that @f, a page or a state, names as its parent, if that has @depth before it. */
+/* Returns the page that @f, a page or a state, names as its parent, if that has @depth pages before
+ * it; x->n if there is none. */
 static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t depth) {
     struct found key = {.head.id = f->head.parent};
     const struct found *p = bsearch(&key, x->page, x->n, sizeof(key), by_id);
@@ -91,7 +93,7 @@ static bool number_media(const struct index *x, int32_t *tokens, const struct kv
     return true;
 }
 
-/* The heads of slots [from, to): how many are entered in @out. */
+/* Reads the heads of slots [@from, @to) and stores the valid ones in @out. Returns their number. */
 static uint32_t read_heads(const struct index *x, struct found *out, uint32_t from, uint32_t to,
                            uint64_t *stamp, uint64_t *n_bad) {
     struct kv_medium media[STORE_MEDIA];

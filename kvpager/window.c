@@ -1,23 +1,30 @@
 /*
  * window - pages of the layers whose attention has a window.
  *
- * Those layers read only the last opts.window keys, so what they keep lies in pages of their own,
- * of which a sequence needs a few, however long it is. A window page belongs to a page and holds
- * the same positions: the page knows the tokens, the key and the parent of both. It goes when its
- * room is needed, and the page stays.
+ * Those layers read only the last opts.window keys. So their keys lie in pages of their own, window
+ * pages, of which a sequence needs a few, however long it is. A window page belongs to a page and
+ * holds the same positions: the page knows the tokens, the key and the parent of both. The window
+ * page can be evicted alone, and the page stays. Example, pages of 4 tokens, a window of 6, and a
+ * sequence of 16 tokens whose pages are all published:
+ *
+ *     page             0        1        2        3
+ *     window page      evicted  passed   held     held      the row at position 16 reads 11 to 16
  *
  * A row at position p reads the window pages from windows_first(p) on. No row at a committed
- * position is computed again, so a sequence holds the window pages of its pages from the first on
- * that a row behind its published pages reads, drafts and room grown ahead included, and lets go of
- * the others when it commits: what it holds is what another needs to begin behind its published
- * pages. A prefix is found up to where the window pages are all there that the next row
- * reads: a position further ahead is of no use without them (kv_pager_match()). What lies between
- * is computed again, and the window pages that this brings go to the pages that have none.
+ * position is computed again. So a sequence holds the window pages that rows behind its published
+ * pages read, those of drafts and of room grown ahead included, and releases the earlier ones when
+ * it commits (windows_pass()). What it holds is what another sequence needs to begin behind its
+ * published pages.
  *
- * Which go first: those that a sequence went past, the oldest before the others. Longer stay those
- * that a next turn is likely to begin with: where a sequence ended, where one began, those
- * before the place up to which a prefix was there without them, since that was asked for twice, and
- * those before the place that the caller has named (kv_seq_want()).
+ * A prefix is found up to the last position for which all window pages are there that the next row
+ * reads: beyond, the keys of the other layers are of no use (kv_pager_match()). The tokens from
+ * there on are computed again, and pages that had lost their window page get one again.
+ *
+ * Eviction. Window pages that a sequence has passed go first (`passed`), the oldest of them before
+ * the others. Those that a next turn is likely to begin with stay longer (`ended`): those before
+ * the position where a sequence ended or began, before the end of a prefix that was found without
+ * them, since that was asked for twice, and before the position that the caller has named
+ * (kv_seq_want()).
  */
 
 #include <assert.h>
@@ -25,7 +32,7 @@
 #include "kvpager/private.h"
 
 #define WANTED_BEFORE                                                                              \
-    2u /* pages: what begins at the end of a prompt often begins a little before */
+    2u /* pages: a turn that begins at the end of a prompt often begins a little before it */
 
 int windows_init(struct kv_pager *p) {
     struct windows *w = &p->windows;
@@ -64,7 +71,7 @@ bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run) {
     return p->opts.n_windows == 0 || n - windows_first(p, n * p->opts.page_tokens) <= run;
 }
 
-/* Idle or, having been taken for a page that is not published, held to free. */
+/* Frees a window page that was idle, or that was held for a page which is not published. */
 static void set_free(struct kv_pager *p, struct window_page *w) {
     assert(w->refs == 0 && list_empty(&w->link));
     p->pool.page[w->page].window = NO_PAGE;
