@@ -1,3 +1,27 @@
+/*
+ * schema - from a JSON Schema to expressions: lists of schemas, choices, and lists met before.
+ *
+ * schema_value() makes the expression for the values that satisfy all schemas of a list. Example:
+ *
+ *     {"type": "object", "allOf": [A], "anyOf": [{"required": ["x"]}, {"required": ["y"]}]}
+ *
+ *  1. parts_expand() lists what applies: this schema and A, and all to which they lead by $ref and
+ *     allOf. Negations, conditions and dependencies are rewritten (logic.c) and expanded, too. An
+ *     anyOf or oneOf is noted as a choice.
+ *  2. lower() multiplies the choices out: lower_choice() makes one list for each branch of the
+ *     first one, here with {"required": ["x"]} and with {"required": ["y"]} as a third part, and
+ *     calls lower() for each. The branches of a oneOf that may both match exclude each other
+ *     (exclude_others()).
+ *  3. Without a choice left, facets_gather() merges the keywords of all parts, and each type that
+ *     they allow is translated: lower_object(), lower_array(), ... These call schema_value() again
+ *     for a member or item, with the list of all schemas that the parts have for it.
+ *
+ * Lists that were met before are found in a hash table (find_memo()). A list that is met while it
+ * is in progress refers to itself, which makes the grammar recursive: it becomes a rule, and the
+ * reference a call (call_memo()). A list that is met again later becomes a rule, too, so equal
+ * parts of a schema are the same states.
+ */
+
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
