@@ -6,11 +6,11 @@
  * (@begin), and its end at the end of the text or not (@end). `^` is the empty text in one and
  * matches nothing in the other; a part without anchors is the same in all four.
  *
- * Example: (a|^)b at the beginning of the text. The sequence x y with x = (a|^) and y = b has these
+ * Example: a?^b at the beginning of the text. The sequence x y with x = a? and y = ^b has these
  * alternatives (resolve_seq()):
  *
- *     x, then y which does not begin the text     (a|never) b = ab
- *     x is empty, so y begins the text            b
+ *     x, then y, which does not begin the text     nothing, since ^ matches nothing there
+ *     x is empty, so y begins the text             b
  *
  * and correspondingly where y is empty and x ends the text. A part matches no less where it stands
  * at an end of the text than where it does not. So the alternatives may overlap, and together they
