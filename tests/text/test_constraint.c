@@ -108,7 +108,10 @@ Test(constraint, nesting_is_limited) {
     n += (size_t)snprintf(text + n, sizeof(text) - n, "{\"literal\":\"a\"}");
     for (int i = 0; i < 100; i++)
         n += (size_t)snprintf(text + n, sizeof(text) - n, "}");
-    cr_assert_str_eq(refused(text).code, "grammar_too_complex");
+    struct err e = refused(text);
+
+    cr_assert_str_eq(e.code, "grammar_too_complex");
+    cr_expect_str_eq(e.message, "the grammar's parts are nested more than 32 deep");
 }
 
 /* Returns what constraint_new() says of these triggers, behind which a literal comes. */
@@ -402,6 +405,7 @@ Test(constraint, what_may_begin_in_too_many_ways_is_refused) {
     cr_assert_eq(constraint_new(&c, test_vocab(), b.data, b.len, "", 0, NULL, &err), -EINVAL);
     cr_expect_eq(err.status, 400);
     cr_expect_str_eq(err.code, "grammar_too_complex");
+    cr_expect(strstr(err.message, "too ambiguous"), "%s", err.message);
 }
 
 Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "base/buf.h"
 #include "tests/text/grammar_support.h"
 
 struct refusal {
@@ -69,6 +70,34 @@ Test(grammar_refusals, of_schemas) {
          "{\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{\"const\":2}},{\"contains\":{"
          "\"const\":3}},{\"contains\":{\"const\":4}},{\"contains\":{\"const\":5}}]}",
          UNSUPPORTED, "at most four contains are supported for one array"},
+        {GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a\":5}}", INVALID,
+         "#/properties/a: a schema must be an object or a boolean"},
+        {GRAMMAR_JSON_SCHEMA, "{\"not\":5}", INVALID,
+         "#/not: a schema must be an object or a boolean"},
+        {GRAMMAR_JSON_SCHEMA, "{\"maxItems\":-1}", INVALID,
+         "#/maxItems: this must be a whole number of at least 0"},
+        {GRAMMAR_JSON_SCHEMA, "{\"minLength\":1.5}", INVALID,
+         "#/minLength: this must be a whole number of at least 0"},
+        {GRAMMAR_JSON_SCHEMA, "{\"minLength\":1000000000}", COMPLEX,
+         "a count of 10 digits is too large"},
+        {GRAMMAR_JSON_SCHEMA, "{\"multipleOf\":123456789}", COMPLEX,
+         "a multipleOf has more than 8 digits"},
+        {GRAMMAR_JSON_SCHEMA, "{\"not\":{\"contains\":{},\"minContains\":2}}", UNSUPPORTED,
+         "#/not: the negation of this keyword is not supported"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"not\":{\"required\":[\"a\"]},\"allOf\":[{\"not\":{\"required\":[\"b\"]}}],"
+         "\"unevaluatedProperties\":false}",
+         UNSUPPORTED,
+         "#/unevaluatedProperties: false is supported together with at most one \"not\""},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"properties\":{\"a\":{}},\"allOf\":[{\"unevaluatedProperties\":false}]}", UNSUPPORTED,
+         "#/allOf/0/unevaluatedProperties: false is supported only where no schema around it "
+         "describes the same object"},
+        {GRAMMAR_JSON_SCHEMA, "{\"contains\":{\"const\":1},\"minItems\":65}", UNSUPPORTED,
+         "#/contains: is not supported together with a large minItems or maxItems"},
+        {GRAMMAR_JSON_SCHEMA,
+         "{\"items\":{\"type\":\"string\"},\"uniqueItems\":true,\"minItems\":2}", UNSUPPORTED,
+         "#/uniqueItems: is not supported for these items together with minItems of 2 or more"},
     };
 
     refuse_all(table, ARRAY_SIZE(table));
@@ -89,4 +118,59 @@ Test(grammar_refusals, of_large_schemas) {
     sprintf(source, "{\"enum\":[%s],\"maximum\":5}", digits);
     test_refused(GRAMMAR_JSON_SCHEMA, source, UNSUPPORTED,
                  "#/enum/0: numbers with this many digits are not supported");
+}
+
+/* Checks that @before, @n times @each (in which %d is the number) with commas between, and @after
+ * are refused. */
+static void refuse_many(const char *before, const char *each, int n, const char *after,
+                        const char *code, const char *text) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    buf_add_str(&b, before);
+    for (int i = 0; i < n; i++) {
+        const char *at = strstr(each, "%d");
+
+        buf_printf(&b, "%s%.*s%d%s", i ? "," : "", (int)(at - each), each, i, at + 2);
+    }
+    buf_add_str(&b, after);
+    test_refused(GRAMMAR_JSON_SCHEMA, b.data, code, text);
+}
+
+Test(grammar_refusals, of_schemas_with_many_parts) {
+    refuse_many("{\"allOf\":[", "{\"type\":\"string\",\"pattern\":\"^a%d\"}", 59, "]}", COMPLEX,
+                "more than 58 patterns for one value");
+    refuse_many("{\"allOf\":[", "{\"type\":\"number\",\"multipleOf\":1%d}", 57, "]}", COMPLEX,
+                "more than 56 multiples for one value");
+    refuse_many("{\"patternProperties\":{", "\"^a%d\":{\"type\":\"string\"}", 60, "}}", COMPLEX,
+                "more than 59 patterns for the names of one object");
+    refuse_many("{\"patternProperties\":{", "\"x%d\":{\"type\":\"string\"}", 9, "}}", COMPLEX,
+                "the patterns for the names of one object overlap in too many ways");
+    refuse_many("{\"allOf\":[",
+                "{\"not\":{\"patternProperties\":{\"^a%d\":{\"type\":\"string\"}}}}", 65, "]}",
+                COMPLEX, "an object must satisfy too many conditions at once");
+}
+
+/* Writes @n times @open, then @inner, then @n times @close. */
+static void refuse_nested(enum grammar_kind kind, const char *before, const char *open,
+                          const char *inner, const char *close, const char *text) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+
+    buf_add_str(&b, before);
+    for (int i = 0; i < 65; i++)
+        buf_add_str(&b, open);
+    buf_add_str(&b, inner);
+    for (int i = 0; i < 65; i++)
+        buf_add_str(&b, close);
+    test_refused(kind, b.data, COMPLEX, text);
+}
+
+Test(grammar_refusals, of_nested_groups) {
+    refuse_nested(GRAMMAR_REGEX, "", "(", "a", ")",
+                  "regular expression: groups are nested more than 64 deep");
+    refuse_nested(GRAMMAR_EBNF, "root ::= ", "(", "\"a\"", ")",
+                  "grammar, line 1: groups are nested more than 64 deep");
+    refuse_nested(GRAMMAR_LARK, "start: ", "(", "\"a\"", ")",
+                  "grammar, line 1: groups are nested more than 64 deep");
+    refuse_nested(GRAMMAR_JSON_SCHEMA, "", "{\"allOf\":[", "{\"type\":\"string\"}", "]}",
+                  "the schema's references are nested more than 64 deep");
 }
