@@ -73,6 +73,7 @@ Test(template_refusals, of_filters) {
         {"{{ l|select('odd')|list }}{{ l|reject('odd')|list }}", NULL, "[3, 1][2]"},
         {"{{ 1|indent }}", "indent wants a string, not 'int'", NULL},
         {"{{ '{'|from_json }}", "from_json: the text is not JSON", NULL},
+        {"{{ 1|from_json }}", "the JSON object must be str, bytes or bytearray, not int", NULL},
         {"{{ '{\"a\": 1}'|from_json }}", NULL, "{'a': 1}"},
         {"{{ '{} {}'.format(1) }}", "Replacement index 1 out of range", NULL},
         {"{{ '{a}'.format(b=1) }}", "format() lacks the argument 'a'", NULL},
@@ -188,6 +189,9 @@ Test(template_refusals, of_syntax) {
         {"{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% endfor %}"
          "{% for x in l %}{% break %}{% endfor %}",
          NULL, "32"},
+        {"{% for loop in l %}{% endfor %}", "cannot assign to 'loop' as the target of a loop",
+         NULL},
+        {"{% for x in l recursive %}{% endfor %}", "recursive loops are not supported", NULL},
         {"{% block x %}{% endblock %}", "unknown tag 'block'", NULL},
         {"{% 1 %}", "the name of a tag", NULL},
     };
