@@ -104,7 +104,7 @@ static int parse_condition(struct parser *p, struct node **out) {
 
 /* Returns whether the current token ends a tuple; a comma may stand before it. */
 static bool at_tuple_end(const struct parser *p, bool brackets) {
-    if (p->tok->type == T_BLOCK_END || p->tok->type == T_PRINT_END || p->tok->type == T_END)
+    if (p->tok->type == T_BLOCK_END || p->tok->type == T_PRINT_END)
         return true;
     return parser_is_op(p, ')') || (!brackets && parser_is_name(p, "in"));
 }
@@ -390,7 +390,7 @@ static int parse_string(struct parser *p, struct node *n) {
 static int parse_primary(struct parser *p, struct node **out) {
     struct node *n;
 
-    if (p->tok->type == T_OP || p->tok->type < T_NAME || p->tok->type == T_END)
+    if (p->tok->type == T_OP || p->tok->type < T_NAME)
         return parse_brackets(p, out);
     n = parser_node(p, N_CONST, p->tok->line);
     if (!n)

@@ -32,9 +32,8 @@ int parser_unexpected(struct parser *p, const char *wanted) {
     const struct token *t = p->tok;
     int len = (int)MIN(t->len, (size_t)40);
 
+    assert(t->type != T_END); /* the lexer refuses a tag without an end */
     switch (t->type) {
-    case T_END:
-        return parser_fail(p, "expected %s, got the end of the template", wanted);
     case T_BLOCK_END:
     case T_PRINT_END:
         return parser_fail(p, "expected %s, got the end of the tag", wanted);
