@@ -205,7 +205,7 @@ bool kv_pager_next_change(struct kv_pager *p, bool ends, struct kv_change *out) 
     return true;
 }
 
-/* Cached to free: the least recently used leaf. */
+/* Frees the least recently used cached page that has no child. */
 static bool evict_one(struct kv_pager *p) {
     struct page *page = evict_pop(&p->evict);
 

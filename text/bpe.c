@@ -1,4 +1,5 @@
-/* The pairs of a BPE vocabulary: one per line of the file's list of merges, in order of urgency. */
+/* bpe - reads the pairs of a BPE vocabulary: the file has a list of merges, the most urgent first.
+ * */
 
 #include "text/tokenizer_private.h"
 

@@ -1,11 +1,16 @@
 /*
- * Merging: while two neighbours of a word form a pair of the table, the pair of the lowest rank
- * (the leftmost of equal ones) becomes one symbol.
+ * merges - byte pair encoding: while two neighbours of a word form a pair of the table, the pair
+ * with the lowest rank (the leftmost of equal ones) becomes one symbol.
  *
- * Short words, nearly all, search their few ranks again after every merge. Long ones, which only
- * hostile or strange text has, use a heap of (rank, position): n log n. An entry is stale when
- * the symbol at its position has another rank by now; entries are never searched for. One number
- * holds both parts, so that comparing entries also breaks ties to the left.
+ *     l o w e r     ranks: lo 2, er 1          er is merged first
+ *     l o w er      ranks: lo 2, wer 4         then lo
+ *     lo w er       ranks: low 3, wer 4        then low; if lower is no token, the word is low er
+ *
+ * Nearly all words are short: all their ranks are searched again after every merge. Long words,
+ * which only hostile or strange text has, use a heap of (rank, position), which takes n log n
+ * steps. An entry is stale when the symbol at its position has another rank by now, and is skipped
+ * when it comes up; entries are never searched for. One number holds both parts of an entry, so
+ * that comparing entries also breaks ties to the left.
  */
 
 #include "text/tokenizer_private.h"
@@ -177,8 +182,8 @@ static uint64_t pop(struct merger *m) {
     return v;
 }
 
-/* Memory of a long word: every symbol has a pair at first, and a merge takes one entry and adds
- * two. */
+/* Makes room for a long word: every symbol has a pair at first, and a merge takes one entry and
+ * adds two. */
 static int reserve_long(struct merger *m, size_t n) {
     if (n <= m->long_cap)
         return 0;

@@ -1,8 +1,9 @@
 /*
- * NFC. A code point that is a starter and never combines with what stands before it is a boundary:
- * text before and after it is normalised independently (Unicode Standard Annex 15, section 9). So
- * only the short stretches around marks, decomposable letters and conjoining jamo are looked at,
- * from the boundary before them to the boundary after them; the rest is copied.
+ * nfc - normalises text to NFC. A code point that is a starter and never combines with the one
+ * before it is a boundary: text before and after it is normalised independently (Unicode Standard
+ * Annex 15, section 9). So only the short stretches around marks, decomposable letters and
+ * conjoining jamo are looked at, from the boundary before them to the boundary after them; the rest
+ * is copied.
  *
  * utf8proc's own decomposition sorts marks by bubbling, which takes hours for a megabyte of them;
  * here marks are sorted by counting. Its composition is linear and is used.
@@ -59,7 +60,7 @@ static unsigned combining(int32_t cp) {
     return (uint8_t)utf8proc_get_property(cp)->combining_class;
 }
 
-/* Sorts @n marks by combining class, stable. */
+/* Sorts @n marks by combining class, stably. */
 static void sort_marks(int32_t *cp, int32_t *tmp, size_t n) {
     size_t at[257] = {0};
 
@@ -126,8 +127,8 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
     return 0;
 }
 
-/* The next unstable code point at or after @at; *start: the boundary before it (both @len:
- * none). */
+/* Returns the position of the next unstable code point at or after @at, and sets *@start to the
+ * boundary before it. Both are @len if there is none. */
 static size_t find_unstable(const char *text, size_t at, size_t len, size_t *start) {
     size_t last = at;
 
@@ -157,7 +158,7 @@ static size_t find_unstable(const char *text, size_t at, size_t len, size_t *sta
     return len;
 }
 
-/* The first stable code point at or after @at. */
+/* Returns the position of the first stable code point at or after @at. */
 static size_t find_stable(const char *text, size_t at, size_t len) {
     while (at < len) {
         uint32_t cp;

@@ -1,6 +1,7 @@
 /*
- * The stages of DeepSeek's models: several expressions one after the other, the later ones on the
- * pieces of the earlier ones.
+ * pretok_deepseek - the pre-tokenizers of DeepSeek's models: several expressions one after the
+ * other, each of which cuts the pieces that the one before left. Each function scans the expression
+ * above it.
  */
 
 #include "base/util.h"

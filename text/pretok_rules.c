@@ -1,14 +1,15 @@
 /*
- * The stages that most models use, written as scanners. Every alternative is tried in the
- * expression's order, and what an alternative takes follows from greedy matching, as explained
- * where it is not plain. A byte that is not UTF-8 is a character of its own, a symbol as U+FFFD is.
+ * pretok_rules - the pre-tokenizers that most models use, as scanners. Each function scans the
+ * regular expression above it: it tries the alternatives in their order, and takes what greedy
+ * matching would take, as explained where that is not plain. A byte that is not UTF-8 is a
+ * character of its own, a symbol like U+FFFD.
  */
 
 #include "base/util.h"
 #include "text/pretok.h"
 
-/* 's 't 're 've 'm 'll 'd at the apostrophe @s: its length or 0. Ignoring case, the long s (U+017F)
- * is an s too, as in every regex engine that knows Unicode. */
+/* Returns the length of 's 't 're 've 'm 'll or 'd at the apostrophe @s, or 0. Ignoring case, the
+ * long s (U+017F) is an s, too, as in every regex engine that knows Unicode. */
 static size_t contraction(const char *s, size_t len, bool ignore_case) {
     unsigned fold = ignore_case ? 0x20 : 0;
     unsigned a = len > 1 ? (uint8_t)s[1] | fold : 0, b = len > 2 ? (uint8_t)s[2] | fold : 0;
@@ -22,9 +23,10 @@ static size_t contraction(const char *s, size_t len, bool ignore_case) {
     return 0;
 }
 
-/* The first takes the run up to its last line break. The second takes the run if the text ends
- * there, else gives back one character so that a space follows; the third is left with a single
- * one. */
+/* Scans \s*[\r\n]+|\s+(?!\S)|\s+, with @breaks; the first alternative is left out without. The
+ * first takes the run of white space up to its last line break. The second takes the run if the
+ * text ends there, else all but its last character, so that white space follows. The third takes a
+ * single character that is left. */
 size_t pretok_white_space(const char *s, size_t len, bool breaks) {
     size_t at = 0, last = 0, broken = 0;
 
@@ -105,7 +107,7 @@ size_t pretok_modern(const struct pretok *p, const char *s, size_t len) {
     return pretok_white_space(s, len, true);
 }
 
-/* Script=Han of Unicode 15. */
+/* Returns whether @cp is in Script=Han of Unicode 15. */
 bool pretok_is_han(uint32_t cp) {
     static const uint32_t range[][2] = {
         {0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},
@@ -137,7 +139,7 @@ static size_t han_run(const char *s, size_t len) {
     return at;
 }
 
-/* The class of the character at @s as far as words go: 0 for what ends one. */
+/* Returns the class of the character at @s if it can be in a word, or 0. */
 static unsigned word_class(const struct pretok *p, const char *s, const char *end, unsigned *n) {
     uint32_t cp;
     unsigned c = unicode_class_at(s, end, n) & (UC_LETTER | UC_MARK | UC_UPPER | UC_LOWER);
@@ -149,10 +151,11 @@ static unsigned word_class(const struct pretok *p, const char *s, const char *en
 }
 
 /*
- * U*L+ at @s, else U+, where U is every letter and mark but lower case, L every one but upper case;
- * what is neither case is both. *lower: it was the first. U* takes the run of U. If a lower case
- * letter follows, L+ goes on from there. If not, U* gives back characters until one is L: the last
- * one that is both, and L+ ends behind it. If there is none, the run of U is U+.
+ * Scans U*L+ at @s, or else U+. U is every letter and mark but lower case, L every one but upper
+ * case; a character without case is both. *@lower: the first alternative fitted. U* takes the run
+ * of U. If a lower case letter follows, L+ goes on from there. If not, U* gives back characters
+ * until one is L: the last one that is both, and L+ ends behind it. If there is none, the run of U
+ * is U+.
  */
 static size_t cased_word(const struct pretok *p, const char *s, size_t len, bool *lower) {
     const char *end = s + len;
@@ -174,8 +177,9 @@ static size_t cased_word(const struct pretok *p, const char *s, size_t len, bool
     return both ? both : at;
 }
 
-/* [^\r\n\p{L}\p{N}]?U*L+ | [^\r\n\p{L}\p{N}]?U+L* at @s, 0: none. A mark may be the character in
- * front or part of the word: the first alternative is tried with both before the second. */
+/* Scans [^\r\n\p{L}\p{N}]?U*L+ | [^\r\n\p{L}\p{N}]?U+L* at @s; 0: neither fits. A mark may be the
+ * character in front or part of the word: the first alternative is tried with both before the
+ * second. */
 static size_t word_with_front(const struct pretok *p, const char *s, size_t len) {
     unsigned n, c = unicode_class_at(s, s + len, &n);
     bool lower;

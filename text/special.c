@@ -1,6 +1,6 @@
 /*
- * Special tokens: the ids that the file names, the set that ends a generation, and the markers that
- * are looked for in raw text.
+ * special - special tokens: the ids that the file names, the set of those that end a generation,
+ * and the markers that are looked for in raw text.
  *
  * Files name only one end of sequence, while models end their turns with other tokens, too. As in
  * other servers, every token with the text of a known end therefore counts as an end.
@@ -47,10 +47,10 @@ static const char *const end_texts[] = {
 
 static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
 
-/* One a text, one a key, and one that is set later. */
+/* At most one id for each text, one for each key, and one that is set later. */
 #define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + 1)
 
-/* *out: the id at tokenizer.ggml.NAME_token_id, -1 when the key is absent. */
+/* Sets *@out to the id at tokenizer.ggml.NAME_token_id, or to -1 when the key is absent. */
 static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
                    struct err *err) {
     char key[64];
@@ -102,14 +102,15 @@ static bool has(const struct vocab *v, const char *text) {
     return find_text(v, text) != TOKEN_NONE;
 }
 
-/* gpt-oss and Solar end a message, not their turn, with <|end|>. */
+/* Returns whether @text ends a message and not the turn, as <|end|> does for gpt-oss and Solar. */
 static bool ends_message_only(const struct vocab *v, const char *text) {
     return strcmp(text, "<|end|>") == 0 &&
            ((has(v, "<|return|>") && has(v, "<|call|>")) ||
             (has(v, "<|flush|>") && (has(v, "<|call|>") || has(v, "<|calls|>"))));
 }
 
-/* Muse Glimmer's turns consist of messages that end with <|eom|>, whatever the file calls it. */
+/* Returns whether @id is <|eom|> of Muse Glimmer, whose turns consist of messages that end with it.
+ * The file may call it an end of sequence. */
 static bool is_end_of_message(const struct vocab *v, int32_t id) {
     return id >= 0 && (uint32_t)id == find_text(v, "<|eom|>") && has(v, "<|start|>");
 }
@@ -151,7 +152,8 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     return 0;
 }
 
-/* @id, unless it is there: of a key, else of a text. */
+/* Sets *@id to the id that the file has at @key, or else to the token with the text @text. Leaves
+ * it alone if there is neither. */
 static int find_id(const struct gguf *g, const struct vocab *v, const char *key, const char *text,
                    int32_t *id, struct err *err) {
     int32_t given;
@@ -203,8 +205,8 @@ int markers_init(struct markers *m, const struct vocab *v) {
     return 0;
 }
 
-/* The first of [lo, hi), whose texts agree in @depth bytes and are longer, with a byte >= @b
- * there. */
+/* Returns the first of the markers [lo, hi) whose next byte is at least @b; their texts agree in
+ * @depth bytes and are longer. */
 static uint32_t lower(const struct markers *m, const struct vocab *v, uint32_t lo, uint32_t hi,
                       size_t depth, unsigned b) {
     while (lo < hi) {

@@ -1,8 +1,9 @@
 /*
- * SentencePiece as pairs. Its rule is: of all neighbours whose concatenation is a token, merge
- * those with the best score. Whether two neighbours make a token depends on their texts alone, so
- * every way to cut every token into two symbols is a pair, and its rank is the score turned around.
- * A symbol is a token, or a character without a token of its own, which gets a number behind them.
+ * spm - SentencePiece's BPE as a table of pairs, so that merges.c serves for it. Its rule is: of
+ * all neighbours whose concatenation is a token, merge those with the best score. Whether two
+ * neighbours make a token depends on their texts alone. So every way to cut a token into two
+ * symbols is a pair, and its rank is lower the higher the score of the token. A symbol is a token,
+ * or a character without a token of its own, which gets a number behind those of the tokens.
  */
 
 #include "text/tokenizer_private.h"
@@ -12,7 +13,8 @@
 #include <string.h>
 #include "base/try.h"
 
-/* Higher scores first; equal scores have equal ranks. Never RANK_NONE, since @score is no NaN. */
+/* Returns the rank of a score: lower for higher scores, equal for equal ones. It is never
+ * RANK_NONE, since @score is no NaN. */
 static uint32_t rank_of(float score) {
     uint32_t bits;
 
@@ -22,7 +24,7 @@ static uint32_t rank_of(float score) {
     return bits & 0x80000000u ? bits : 0x7FFFFFFFu - bits;
 }
 
-/* Numbers for the characters of tokens that are no tokens. */
+/* Gives numbers to the characters of tokens that are no tokens themselves. */
 static int add_chars(struct vocab *v) {
     for (uint32_t id = 0; id < v->n; id++) {
         uint32_t len = v->text_at[id + 1] - v->text_at[id];
@@ -71,7 +73,7 @@ static int add_cuts(struct tokenizer *t, uint32_t id, uint32_t rank) {
     return 0;
 }
 
-/* Files that do not say have SentencePiece's own numbers. */
+/* Sets the special tokens that the file does not name to SentencePiece's own numbers. */
 static void default_ids(struct special_ids *s, const struct vocab *v) {
     if (s->unk < 0 && v->type[0] == TOKEN_UNKNOWN)
         s->unk = 0;

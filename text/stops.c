@@ -1,8 +1,8 @@
 /*
- * An Aho-Corasick automaton. Its states are the prefixes of the stop strings; `fail` leads to the
- * longest proper suffix of a state that is a state too, `out` to the longest stop string that a
- * state ends with. The transitions of a state are a list of at most STOPS_MAX; feeding is linear
- * because the depth falls whenever a fail link is followed.
+ * stops - an Aho-Corasick automaton. Its states are the prefixes of the stop strings; `fail` leads
+ * to the longest proper suffix of a state that is a state too, `out` to the longest stop string
+ * that a state ends with. The transitions of a state are a list of at most STOPS_MAX; feeding is
+ * linear because the depth falls whenever a fail link is followed.
  *
  * The depth of the state is also what must be held back: the longest end of the stream that begins
  * some stop string.

@@ -31,7 +31,7 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
                    "%s is not supported; supported are gpt2, llama, gemma4, bert and t5", key);
 }
 
-/* <0x00> to <0xFF>. */
+/* Finds the tokens <0x00> to <0xFF>, which spell single bytes. */
 static void find_fallback(struct tokenizer *t) {
     for (unsigned b = 0; b < 256; b++) {
         char text[8];
@@ -67,8 +67,8 @@ static void find_longest(struct tokenizer *t) {
         t->longest = 0;
 }
 
-/* The bytes that stand before a space mark in some token: elsewhere words end before space
- * marks. */
+/* Finds the bytes that stand before a space mark in some token. Behind all other bytes a word ends
+ * before a space mark. */
 static void find_glued(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
 
@@ -90,7 +90,8 @@ static void find_glued(struct tokenizer *t) {
     }
 }
 
-/* Phi-3's tokenizer has it so; files do not carry the rule. */
+/* Returns whether the model is Phi-3, whose special tokens absorb white space behind them; files do
+ * not carry the rule. */
 static bool is_phi3(const struct gguf *g) {
     struct gguf_str arch;
 
@@ -152,7 +153,8 @@ struct marker_scan {
     size_t n_user;
 };
 
-/* The first marker at or after @at: its position (len: none), *n and *id. */
+/* Returns the position of the first marker at or after @at, with its length *@n and *@id; the
+ * length of the text if there is none. */
 static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t *id) {
     const struct markers *m = &s->t->markers;
 

@@ -2,15 +2,15 @@
  * unigram - SentencePiece's Unigram model, the tokenizer of XLM-RoBERTa and T5 (in files "t5").
  * Text is normalised by the map that the file carries, and of all ways to cut it into tokens the
  * one with the greatest sum of scores is taken (Viterbi). A character that no token fits is an
- * unknown one, with a score below all others; unknown ones behind each other are one.
+ * unknown one, with a score below all others; neighbouring unknown characters become one token.
  *
  * The map (precompiled_charsmap) is a double-array trie of byte strings, each with the offset of
  * its replacement in a pool of strings behind the trie. The longest one that fits is replaced. It
  * comes from the file, so every index is checked where it is used.
  *
- * Sums are as SentencePiece makes them, a float for each position, so that equal sums come out
- * alike; of equal ones the longest last token wins. Tokens are looked up byte by byte in an array
- * that is sorted by their texts: those with a common beginning stand together.
+ * Sums are computed as SentencePiece does, with a float for each position, so that sums which are
+ * equal there are equal here; of equal ones the longest last token wins. Tokens are looked up byte
+ * by byte in an array that is sorted by their texts: those with a common beginning stand together.
  */
 
 #include "text/tokenizer_private.h"
@@ -25,7 +25,8 @@
 #define PAUSE_CHARS 256u
 #define REPLACEMENT "\xEF\xBF\xBD"
 
-/* The way to position i of a text that ends with token `id`; from: UINT32_MAX, there is none. */
+/* The best way to position i of a text; it ends with token `id`, which begins at position `from`
+ * (UINT32_MAX: there is no way). */
 struct step {
     float score;
     uint32_t id, from;
@@ -33,7 +34,7 @@ struct step {
 
 /* ---- the file ---- */
 
-/* 0, -ENOMEM or -EINVAL with @err. */
+/* Reads the map from the file. Returns 0, -ENOMEM or -EINVAL with @err. */
 static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.precompiled_charsmap";
     const struct gguf_array *a = gguf_array(g, key);
@@ -124,7 +125,8 @@ static uint32_t children(uint32_t unit) {
     return unit >> 10 << ((unit & 1u << 9) >> 6);
 }
 
-/* The longest string of the map that @s begins with: its length, 0 for none, and *@value. */
+/* Finds the longest string of the map with which @s begins. Returns its length, 0 for none, and its
+ * *@value. */
 static size_t find_in_map(const struct unigram *u, const char *s, size_t len, uint32_t *value) {
     size_t longest = 0;
 
@@ -261,11 +263,11 @@ static void step_from(const struct tokenizer *t, const char *s, uint32_t len, ui
               at);
 }
 
-/* Tokens of the best way, unknown ones behind each other as one. */
+/* Adds the tokens of the best way; neighbouring unknown ones become one. */
 static int add_way(struct words *w, struct step *best, uint32_t len) {
     uint32_t unknown = w->t->special.unk < 0 ? TOKEN_NONE : (uint32_t)w->t->special.unk, next = 0;
 
-    for (uint32_t at = len, from; at > 0; at = from) { /* turned around: where each one leads */
+    for (uint32_t at = len, from; at > 0; at = from) { /* turns the links forward */
         from = best[at].from;
         assert(from < at);
         best[at].from = next;

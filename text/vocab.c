@@ -38,7 +38,7 @@ static void make_key(struct hash_key *key) {
         key->k[0] = hash_mix((uint64_t)now.tv_nsec ^ 0x9E3779B97F4A7C15u, (uintptr_t)key);
         key->k[1] = hash_mix(key->k[0] ^ (uint64_t)now.tv_sec, 0xD1B54A32D192ED03u);
     }
-    key->k[0] |= 1; /* an odd factor: no product is zero for all */
+    key->k[0] |= 1; /* an odd factor has an inverse, so products do not all become zero */
     key->k[1] |= 1;
 }
 

@@ -1,11 +1,11 @@
 /*
- * WordPiece, the tokenizer of BERT: text is cleaned and lower-cased, cut at white space and around
- * punctuation and CJK characters, and each word is taken apart from the left, the longest token
- * first. A word that cannot be is one unknown token. Texts of GGUF files mark the tokens that begin
- * a word by U+2581, the others stand as they are.
+ * wordpiece - WordPiece, the tokenizer of BERT. Text is cleaned and lower-cased, and cut at white
+ * space and around punctuation and CJK characters. Each word is taken apart from the left, the
+ * longest token first; a word for which that fails is one unknown token. In GGUF files U+2581 marks
+ * the tokens that begin a word.
  *
- * Files do not say whether a model keeps upper case and accents; but for two keys that few have,
- * all is lower-cased and stripped, as the models that are in use want it.
+ * Most files do not say whether a model keeps upper case and accents. Unless one of two rare keys
+ * says so, all text is lower-cased and stripped of accents, as the models in use want it.
  */
 
 #include "text/tokenizer_private.h"
@@ -35,14 +35,15 @@ static bool is_cjk(uint32_t c) {
            (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-/* A word of its own; in ASCII also symbols are. */
+/* Returns whether a character is a word of its own; in ASCII symbols are, too. */
 static bool stands_alone(uint32_t c) {
     unsigned class = c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c);
 
     return class & UC_PUNCT || (c < 0x80 && class & UC_SYMBOL) || is_cjk(c);
 }
 
-/* Removed: control and format characters, what is not assigned or not UTF-8. */
+/* Returns whether a character is removed: control and format characters, unassigned ones, and bytes
+ * that are not UTF-8. */
 static bool is_dropped(uint32_t c) {
     if (c < 0x80)
         return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
@@ -58,8 +59,8 @@ static bool is_dropped(uint32_t c) {
     }
 }
 
-/* The word in w->normal, which begins with a space mark and has w->n_chars characters; then
- * there is none. */
+/* Encodes the word in w->normal, which begins with a space mark and has w->n_chars characters, and
+ * empties it. */
 static int end_word(struct words *w) {
     const struct vocab *v = &w->t->vocab;
     const char *s = w->normal.data;
@@ -102,7 +103,7 @@ static int add_char(struct words *w, uint32_t c) {
     return buf_add(&w->normal, utf8, unicode_encode(c, utf8));
 }
 
-/* One character of the normalised text. */
+/* Takes one character of the normalised text. */
 static int take_char(struct words *w, uint32_t c) {
     if (w->t->lower)
         c = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c)
@@ -114,7 +115,7 @@ static int take_char(struct words *w, uint32_t c) {
     return end_word(w);
 }
 
-/* Apart from its accents, which are dropped. */
+/* Takes a character without its accents. */
 static int take_stripped(struct words *w, uint32_t c) {
     utf8proc_int32_t part[DECOMPOSED_MAX];
     int boundary = 0, r;

@@ -1,7 +1,8 @@
 /*
- * From text to ids, one word at a time. A word is what the pre-tokenizer cuts. SentencePiece has
- * none; but where no token of the vocabulary reaches from a certain byte to a following space,
- * nothing merges across that border, and cutting there keeps the work inside short words.
+ * words - from text to ids, one word at a time. A word is a piece that the pre-tokenizer cuts.
+ * SentencePiece has no pre-tokenizer. But where no token of the vocabulary reaches from a certain
+ * byte to a following space, nothing merges across that border, and cutting there keeps the work
+ * inside short words.
  *
  * Texts repeat their words, so the results of short ones are kept for the rest of the text: a table
  * addressed by the hash of the word, where a newer word replaces an older one.
@@ -94,7 +95,8 @@ static int split_chars(struct words *w, const char *s, size_t len) {
     return r;
 }
 
-/* llama 3: a word that is a token stays whole, whatever the merges would do. */
+/* Returns the token that is the whole word, or TOKEN_NONE. For llama 3 such a word stays whole,
+ * whatever the merges would do. */
 static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len) {
     char text[TOKEN_TEXT_MAX + 4];
     size_t n = 0;
@@ -143,7 +145,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
     return r;
 }
 
-/* Between words: 0, or -ECANCELED in an abandoned job. */
+/* Called between words. Returns 0, or -ECANCELED in an abandoned job. */
 static int pause_sometimes(struct words *w) {
     return ++w->n_words % PAUSE_WORDS ? 0 : job_pause();
 }
@@ -216,8 +218,8 @@ static int escape(struct words *w, const char *s, size_t len, bool prefix) {
     return r;
 }
 
-/* The length of the first word of escaped text. Of KIND_CHARS (gemma 4) a word is at most a line,
- * or line breaks. */
+/* Returns the length of the first word of escaped text. For KIND_CHARS (gemma 4) a word is at most
+ * a line, or a run of line breaks. */
 static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
     bool lines = t->kind == KIND_CHARS, broken = *s == '\n', body = false;
     size_t i = 0;

@@ -89,7 +89,7 @@ static uint32_t item_at(const struct machine *m, uint32_t frame, uint32_t match)
     return node;
 }
 
-/* The next item of the list @node, or 0, that begins with the @n bytes at @begin. */
+/* Returns the next item of the list @node that begins with the @n bytes at @begin, or 0. */
 static uint32_t like(const struct machine *m, uint32_t node, uint32_t begin, uint32_t n) {
     for (; node; node = m->frame[node].parent) {
         if (m->frame[node].count != UNKNOWN && length_of(m, node) >= n &&

@@ -180,7 +180,7 @@ static int str_find(struct render *rd, const struct call *c, struct value *out) 
     return 0;
 }
 
-/* Python's isdigit() also accepts the superscripts. */
+/* Implements isdigit(); Python's also accepts the superscripts. */
 static int str_is_digit(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s;
     bool all = s->len > 0;
