@@ -39,15 +39,16 @@ static bool is_of_peer(const struct kv_pager *p, uint32_t snapshot) {
 }
 
 /* Returns true if the snapshot is being written or read, so that it must not be replaced. */
-static bool stays(const struct kv_snapshot *x) {
+static bool is_in_use(const struct kv_snapshot *x) {
     return x->taken || x->n_held > 0;
 }
 
 static bool is_taken(const struct kv_pager *p, uint32_t snapshot) {
-    return stays(&p->snapshot[snapshot]) || (p->peer && stays(&p->peer->snapshot[snapshot]));
+    return is_in_use(&p->snapshot[snapshot]) ||
+           (p->peer && is_in_use(&p->peer->snapshot[snapshot]));
 }
 
-static void use(struct kv_pager *p, uint32_t snapshot) {
+static void note_use(struct kv_pager *p, uint32_t snapshot) {
     p->snapshot[snapshot].used = ++p->n_snapshot_uses;
     if (p->peer)
         p->peer->n_snapshot_uses = p->n_snapshot_uses;
@@ -58,7 +59,7 @@ static void use(struct kv_pager *p, uint32_t snapshot) {
 static void drop(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
-    assert(x->page != NO_PAGE && !stays(x));
+    assert(x->page != NO_PAGE && !is_in_use(x));
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
         struct kv_snapshot *behind = &p->snapshot[i];
 
@@ -190,7 +191,7 @@ static void enter(struct kv_pager *p, struct kv_snapshot *x) {
 static void bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n_tokens) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
-    assert(x->page == NO_PAGE && !stays(x) && !(p->peer && p->peer->snapshot[snapshot].taken));
+    assert(x->page == NO_PAGE && !is_in_use(x) && !(p->peer && p->peer->snapshot[snapshot].taken));
     x->id = ++p->n_snapshot_ids;
     x->page = page;
     x->n_tokens = n_tokens;
@@ -222,7 +223,7 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
             p->snapshot[snapshot].passing = s;
         }
     }
-    use(p, page->snapshot);
+    note_use(p, page->snapshot);
 }
 
 int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page page) {
@@ -237,7 +238,7 @@ int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page pag
     for (kv_page i = page; i != NO_PAGE; i = p->pool.page[i].parent)
         n_tokens += p->opts.page_tokens;
     bind(p, snapshot, page, n_tokens);
-    use(p, snapshot);
+    note_use(p, snapshot);
     return 0;
 }
 
@@ -270,7 +271,7 @@ void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
     kv_snapshot_give(s->pager, snapshot);
     if (kv_seq_snapshot_at(s, i) == KV_NO_SNAPSHOT)
         bind_at(s, snapshot, i);
-    use(s->pager, kv_seq_snapshot_at(s, i));
+    note_use(s->pager, kv_seq_snapshot_at(s, i));
 }
 
 uint32_t kv_seq_snapshot(struct kv_seq *s) {
@@ -284,7 +285,7 @@ uint32_t kv_seq_snapshot(struct kv_seq *s) {
         return snapshot;
     if (p->snapshot[snapshot].passing)
         snapshot_leave(p->snapshot[snapshot].passing);
-    use(p, snapshot);
+    note_use(p, snapshot);
     p->stats.n_snapshots_used++;
     return snapshot;
 }
