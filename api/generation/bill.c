@@ -5,8 +5,9 @@
 #include "api/limits/usage_limit.h"
 #include "base/try.h"
 
-/* Usage belongs to the daemon that has the client's connection: one that computes for another
- * daemon's clients, as the newer one during an upgrade, counts nothing. */
+/* Usage is counted by the daemon that holds the client's connection. During an upgrade the new
+ * daemon also computes requests of the old daemon's clients; it counts these in its metrics
+ * only. */
 
 /* Counts @sum for the metrics of model and tenant. */
 static void count_metrics(struct model *m, const struct tenant *t, const struct usage_sum *sum) {

@@ -7,7 +7,7 @@ void content_deinit(struct content *c) {
     buf_deinit(&c->text);
 }
 
-/* Moves the text to the parts. */
+/* Ends the collected text, which becomes a part of type text. */
 static int flush(struct content *c, yyjson_mut_doc *doc) {
     if (!c->text.len)
         return 0;

@@ -13,7 +13,8 @@ yyjson_val *custom_tool(yyjson_val *tool) {
                : NULL;
 }
 
-/* A chat has the grammar in a member of its own, the Responses API beside the type. */
+/* Returns the object that holds a custom tool's grammar, or NULL. In a chat it is a member of the
+ * format; in the Responses API it is the format itself. */
 static yyjson_val *grammar_of(yyjson_val *custom) {
     yyjson_val *format = yyjson_obj_get(custom, "format");
     yyjson_val *inner = yyjson_obj_get(format, "grammar");
@@ -58,7 +59,8 @@ const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
                                                                         : NULL;
 }
 
-/* The description mentions the grammar, so that the model writes by it. */
+/* Writes the description that the model sees. It contains the grammar, so that the model follows
+ * it. */
 static int describe(yyjson_val *custom, struct buf *out) {
     yyjson_val *about = yyjson_obj_get(custom, "description"), *text = NULL;
     const char *syntax = custom_syntax(custom, &text);
@@ -104,16 +106,18 @@ bool custom_is(const struct gen_request *r, const char *name) {
     return false;
 }
 
-/* ---- its text, as it comes ---- */
+/* ---- text of a call while it arrives ---- */
 
 /*
  *      START ─{"input":"─> TEXT ─"─> END      TEXT ─\─> ESCAPE ─> TEXT, or ─u─> HEX (4) ─> TEXT
  *
- * Anything else before the text: OTHER, and the text is empty until the call is complete.
+ * Arguments that begin in another way lead to OTHER: the text stays empty until the call is
+ * complete.
  */
 enum { TEXT_START, TEXT_TEXT, TEXT_ESCAPE, TEXT_HEX, TEXT_END = TEXT_HEX + 4, TEXT_OTHER };
 
-/* Bytes up to the text's first one; 0: not all there yet, SIZE_MAX: it begins otherwise. */
+/* Returns the length of the opening {"input":" with its white space; 0 while it is incomplete,
+ * SIZE_MAX if the arguments begin in another way. */
 static size_t opening(const char *s, size_t len) {
     static const char want[] = "{\"input\":\"";
     size_t i = 0;
@@ -152,7 +156,8 @@ static int add_code(struct custom_text *t, uint32_t c) {
     return buf_add(&t->text, u, n);
 }
 
-/* One UTF-16 unit of an escape. The parser of calls lets no half pairs through. */
+/* Adds the UTF-16 unit of an escape; a high surrogate is kept until the low one arrives. The parser
+ * of tool calls lets no unpaired surrogate through. */
 static int add_unit(struct custom_text *t, uint32_t u) {
     if (u >= 0xD800 && u < 0xDC00) {
         t->high = u;
@@ -218,8 +223,8 @@ bool custom_is_other(const struct custom_text *t) {
     return t->state == TEXT_OTHER;
 }
 
-/* Extracts the text for a custom tool: from {"input": text}, which the model was asked for, else
- * the arguments as they came. */
+/* Extracts the text for a custom tool from {"input": text}, the form that the model was asked for.
+ * Arguments in another form are passed on unchanged. */
 int custom_whole(const char *args, size_t len, struct buf *out) {
     struct custom_text t = {.text = {.max = UINT32_MAX}};
     int r = custom_read(&t, args, len);

@@ -6,10 +6,11 @@
 #include "base/util.h"
 
 #define TEXT_MAX (256u << 20)
-#define UNIT 4096 /* tokens */
+#define UNIT 4096 /* tokens between two calls of job_pause() */
 
-/* The text is what the tokenizer makes of all tokens; a space that it drops is missing in the first
- * of them. */
+/* Decodes all tokens together and finds where each ends in the text. The text can be shorter than
+ * the tokens' pieces together, because decoding drops a leading space; the first piece is the
+ * shorter one. */
 static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, uint32_t skip) {
     size_t sum = 0, len;
     assert(skip <= e->n);

@@ -36,5 +36,6 @@ int expected_take(struct prompt_job *job) {
         r = kept ? 0 : -ENOMEM;
     }
     tokens_deinit(&t);
+    /* A prediction only makes the answer faster, so one that is too long is ignored. */
     return r == -EMSGSIZE ? 0 : r;
 }

@@ -16,7 +16,7 @@ READER(field_effort) {
     return 0;
 }
 
-/* Negative: no limit. */
+/* Reads a limit on reasoning tokens; a negative one means no limit. */
 READER(field_budget) {
     int64_t n = 0;
 
@@ -33,7 +33,8 @@ READER(field_switch) {
     return 0;
 }
 
-/* {"type": "enabled" or "disabled", "budget_tokens": n}, as several services have it. */
+/* Reads {"type": "enabled" or "disabled", "budget_tokens": n}, the form of several other
+ * services. */
 READER(field_thinking) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *budget = yyjson_obj_get(v, "budget_tokens");
     bool on = yyjson_equals_str(type, "enabled"), off = yyjson_equals_str(type, "disabled");
@@ -47,7 +48,7 @@ READER(field_thinking) {
     return budget && !yyjson_is_null(budget) ? field_budget(r, m, &number, budget, err) : 0;
 }
 
-/* OpenRouter's. */
+/* Reads the object `reasoning` of OpenRouter's API. */
 READER(field_reasoning) {
     static const struct field inner[] = {
         {"reasoning.effort", CHAT, field_effort, 0, 0, 0, "a string, such as \"low\""},

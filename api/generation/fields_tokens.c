@@ -6,7 +6,8 @@
 #include "api/generation/model.h"
 #include "base/try.h"
 
-/* Fields that say which tokens may come, as lists for the worker (struct submit). */
+/* Readers of fields that restrict which tokens the model may write. The worker gets them as lists
+ * of token ids (struct submit). */
 
 #define WORD_MAX 256u   /* bytes */
 #define BREAKER_MAX 64u /* bytes */
@@ -30,8 +31,8 @@ static int add_word(struct buf *list, const struct tokens *t) {
     return buf_add(list, t->id, t->n * sizeof(*t->id));
 }
 
-/* The ids of @word, and those that it has behind a space where they begin with another token and
- * are as many: what vLLM takes a word for. */
+/* Adds the token ids of @word. Adds also those of the word behind a space if they are as many and
+ * begin with another token, because vLLM reads a word in this way. */
 static int add_forms(struct buf *list, const struct model *m, const char *word, size_t len) {
     CLEANUP(tokens_deinit) struct tokens plain = {.max = 4 * WORD_MAX};
     CLEANUP(tokens_deinit) struct tokens spaced = {.max = 4 * WORD_MAX};
@@ -89,7 +90,7 @@ static bool has_breaker(const char *piece, size_t len, const struct str *text, u
     return false;
 }
 
-/* A breaker of several tokens is known by its last one. */
+/* Adds the last token of a breaker: a breaker of several tokens is recognised by its last one. */
 static int add_last(struct buf *ids, const struct model *m, const struct str *text) {
     CLEANUP(tokens_deinit) struct tokens t = {.max = 4 * BREAKER_MAX};
 

@@ -27,6 +27,7 @@ static const struct {
     {{"[PREFIX]", "[SUFFIX]", NULL}, true}, /* Codestral */
 };
 
+/* Tokens that end the text between, besides the model's usual ends. */
 static const char *const ends[] = {"<|fim_pad|>",  "<fim_pad>",          "<|repo_name|>",
                                    "<|file_sep|>", "<|file_separator|>", "<file_sep>",
                                    "<EOT>",        "\xe2\x96\x81<EOT>"};
@@ -58,7 +59,7 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
     }
 }
 
-/* Adds a user's text, which is tokenised without special tokens. */
+/* Adds a marker and a user's text, which is tokenised without special tokens. */
 static int add(const struct tokenizer *t, int32_t marker, const char *text, size_t len,
                struct tokens *out) {
     int r = tokens_add(out, marker);

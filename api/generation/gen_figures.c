@@ -5,9 +5,10 @@
 
 /* Figures of a generation that are reported beside its text. */
 
-#define STORY_MAX 256u /* decisions about a request that are looked at */
+#define STORY_MAX 256u /* decisions of the scheduler about a request that are read */
 
-/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
+/* Returns the finish reason. Complete tool calls are a reason of their own, but not in an output
+ * that was cut off. */
 const char *gen_finish_name(const struct gen *g) {
     if (g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output))
         return "tool_calls";

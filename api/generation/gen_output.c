@@ -11,10 +11,11 @@
 #define LOOP_CHECKS 16
 
 /*
- * The output of a generation, made of its tokens alone and never of the batches they came in: each
- * token by its position once, its text, what of that may be sent, and what of it is reasoning and
- * calls. So reasoning ends at the same token however they arrived, and a generation that goes on
- * after the death of a worker says what it would have said.
+ * The output of a generation: its tokens, their text, how much of the text may be sent, and which
+ * parts of it are reasoning and tool calls. All of it depends on the tokens alone and not on the
+ * batches in which they arrive: each token is taken once, by its position. So reasoning always ends
+ * at the same token, and a generation that continues after the death of a worker gives the output
+ * that it would have given without it.
  */
 
 bool gen_is_end(const struct gen *g, int32_t id) {
@@ -30,12 +31,12 @@ bool gen_is_text(const struct gen *g, uint32_t i) {
     return !(g->stopped && begin >= g->ready) && !gen_is_end(g, g->tokens[g->n_prompt + i]);
 }
 
-/* Fed is what has become ready, cut where tokens end, so that tokens are counted where they
- * belong. */
+/* Feeds the output parser the text that has become ready, one token at a time, so that each token
+ * is counted where it belongs: as reasoning or not. */
 int gen_take_apart(struct gen *g) {
     int r = 0;
 
-    /* Each turn goes on to the end of a token, or to g->ready. */
+    /* Each iteration feeds the text up to the end of a token, or to g->ready. */
     while (g->output && r == 0 && g->n_parsed < g->ready) {
         uint32_t i = g->n_counted;
         size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
@@ -52,7 +53,7 @@ int gen_take_apart(struct gen *g) {
     return r;
 }
 
-/* Room for @n output tokens in every array that is kept. */
+/* Makes room for @n output tokens in every array that this generation keeps. */
 static int reserve(struct gen *g, uint32_t n) {
     uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
 
@@ -72,8 +73,8 @@ static int reserve(struct gen *g, uint32_t n) {
     return 0;
 }
 
-/* The bytes of a token. Of control tokens only those have any that the client asked for, or that
- * are part of a marker. */
+/* Returns the text of a token. A control token has none, unless the client asked for special tokens
+ * or the token is part of a marker that the output parser looks for. */
 static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
     const struct tokenizer *t = g->model->info->tokenizer;
 
@@ -89,7 +90,7 @@ static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
     return piece;
 }
 
-/* Adds the token's bytes to the text. */
+/* Adds the token's text and looks for a stop string in it. */
 static int add_text(struct gen *g, int32_t id) {
     struct stops_match match;
     size_t len;
@@ -191,9 +192,10 @@ int gen_end_reasoning(struct gen *g) {
 
 /* ---- loops ---- */
 
-/* Returns true if the last tokens are one block, LOOP_BLOCKS times or more. Asked at places that
- * depend on the number of tokens alone, LOOP_CHECKS times in as many tokens as are compared, so
- * that it costs 2 * LOOP_CHECKS comparisons a token at most. */
+/* Returns true if the last loop_tokens tokens are one block repeated LOOP_BLOCKS times or more. The
+ * check is made LOOP_CHECKS times in as many tokens as it compares, which costs at most 2 *
+ * LOOP_CHECKS comparisons a token. The places depend on the number of tokens alone, never on
+ * batches. */
 static bool repeats(const struct gen *g) {
     uint32_t n = g->loop_tokens, n_seen = g->n_out - g->loop_from;
 
@@ -202,7 +204,7 @@ static bool repeats(const struct gen *g) {
     return repeats_period(g->tokens + g->n_prompt + g->n_out - n, n) <= n / LOOP_BLOCKS;
 }
 
-/* ---- what the worker made ---- */
+/* ---- tokens from the worker ---- */
 
 int gen_take_tokens(struct gen *g, const struct event *e) {
     uint32_t n = e->n_tokens, most = g->m.max_new;

@@ -1,8 +1,9 @@
 /*
- * guest - a request of the daemon before this one (daemon/models/guests.h), which keeps the
- * client's connection. Here it is a generation like any other, without an exchange: admitted in its
- * tenant's turn, charged, submitted again after a worker's death. Its text is not looked at: the
- * other front has the parser, the stop strings and the text that the client got.
+ * guest - a request that the previous daemon hands over during an upgrade (daemon/models/guests.h)
+ * while it keeps the client's connection. Here the request is a generation without an exchange; it
+ * is admitted in its tenant's turn, charged, and submitted again after a worker's death like any
+ * other. Its text is not parsed here: the other front has the parser, the stop strings and the text
+ * that the client got.
  */
 
 #include <assert.h>
@@ -15,7 +16,7 @@
 #include "base/try.h"
 
 /* Invariants: n_told <= gen->n_out; the next event to the other front continues where the last
- * event ended; it is freed with the event that ends it. */
+ * event ended; the guest is freed after it has sent the event that ends the generation. */
 struct api_guest {
     struct waiter waiter;
     struct gen *gen;
@@ -46,7 +47,7 @@ static struct str str_of(const char *s) {
     return (struct str){s, (uint32_t)strlen(s)};
 }
 
-/* Returns the part of its generation that the other front has not been sent. */
+/* Returns an event with the part of the generation that the other front has not got yet. */
 static struct event news_of(const struct api_guest *g) {
     const struct gen *n = g->gen;
 
@@ -94,7 +95,7 @@ static void add_end(struct event *e, const struct gen *n) {
     e->param = str_of(n->err.param);
 }
 
-/* gen.changed. */
+/* The callback gen.changed: sends the news to the other front. */
 static void on_changed(struct gen *n) {
     struct api_guest *g = n->owner;
     struct event e = news_of(g);
@@ -117,7 +118,7 @@ static void on_expired(struct waiter *w) {
     gen_fail(CONTAINER_OF(w, struct api_guest, waiter)->gen, 504, "request_timeout", GEN_TOO_LATE);
 }
 
-/* gen.need_picture. */
+/* The callback gen.need_picture: asks the other front, which has the file. */
 static void on_need_picture(struct gen *n, uint32_t index) {
     struct api_guest *g = n->owner;
 
@@ -128,7 +129,7 @@ bool api_guest_picture(struct api_guest *g, const struct msg_picture *m) {
     return picture_sender_gather(&g->gen->env->sender, g->gen->model, g->gen->m.id, m);
 }
 
-/* Makes the generation of @s, whose pointers it keeps. */
+/* Makes the generation of @s. It keeps the pointers of @s, which point into g->payload. */
 static int make_gen(struct api_guest *g, struct model *m, const struct submit *s) {
     const struct gen_request none = {0};
     struct tokens prompt = {.id = (int32_t *)s->tokens, .n = s->n_prompt};

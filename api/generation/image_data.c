@@ -68,7 +68,7 @@ static bool decode(const char *s, size_t len, uint8_t *out, size_t *n) {
     return n_digits % 4 != 1 && at > 0;
 }
 
-/* Moves behind the head of a data URI. */
+/* Advances *@s past the head of a data URI. */
 static int skip_head(const char **s, size_t *len, const char *place, struct err *err) {
     const char *comma = memchr(*s, ',', MIN(*len, TYPE_MAX));
     size_t head = comma ? (size_t)(comma - *s) : 0, tail = sizeof(BASE64) - 1;

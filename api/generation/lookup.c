@@ -23,7 +23,8 @@ static void free_lookup(struct lookup *l) {
     free(l);
 }
 
-/* prompt_job.write: the answer may have a million tokens. */
+/* The callback prompt_job.write: writes the answer on the job's thread, because it may have a
+ * million tokens. */
 static void write_answer(struct prompt_job *job) {
     struct lookup *l = CONTAINER_OF(job, struct lookup, job);
     struct json j;

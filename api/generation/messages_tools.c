@@ -6,7 +6,8 @@
 #include "api/http/json.h"
 #include "base/try.h"
 
-/* The tools of a chat, checked and copied: those that are offered, and those that are shown. */
+/* Checks and copies the tools of a chat: all that the model may call, and those of them that it
+ * sees from the start. */
 
 static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
                       yyjson_mut_val *list, struct err *err) {
@@ -39,7 +40,7 @@ const char *messages_wrong_member(yyjson_val *f, const char **must) {
     return NULL;
 }
 
-/* A function's members, of tools[@i]. */
+/* Checks the members of a function, that of tools[@i]. */
 static int check_function(yyjson_val *f, size_t i, struct err *err) {
     const char *must, *wrong = messages_wrong_member(f, &must);
     yyjson_val *name = yyjson_obj_get(f, "name");
@@ -55,7 +56,8 @@ static int check_function(yyjson_val *f, size_t i, struct err *err) {
     return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
 }
 
-/* Functions, and custom tools as such. A tool of another type is for another service. */
+/* Copies functions, and custom tools as functions. A tool of another type is meant for another
+ * service and is left out. */
 static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
                           struct err *err) {
     yyjson_val *tool;
@@ -84,7 +86,7 @@ static bool is_deferred(yyjson_mut_val *tool) {
     return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
 }
 
-/* Keeps the functions of @list that are not deferred, if any is. */
+/* Sets r->shown to the functions of @list that are not deferred, unless none is deferred. */
 static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
     size_t n = yyjson_mut_arr_size(list), n_kept = 0;
 
@@ -92,7 +94,7 @@ static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val 
         if (is_deferred(yyjson_mut_arr_get_first(list))) {
             yyjson_mut_arr_remove_first(list);
         } else {
-            yyjson_mut_arr_rotate(list, 1); /* false where it is alone, as there is none to pass */
+            yyjson_mut_arr_rotate(list, 1); /* fails for a list of one, which needs no rotation */
             n_kept++;
         }
     assert(yyjson_mut_arr_size(list) == n_kept);
@@ -131,7 +133,7 @@ static void simplify_all(yyjson_mut_doc *doc, yyjson_mut_val *schemas) {
     yyjson_mut_obj_foreach(schemas, i, n, key, one) simplify(doc, one);
 }
 
-/* Returns true if @type is one of JSON Schema's, but null. */
+/* Returns true if @type is a type of JSON Schema other than null. */
 static bool is_type(yyjson_mut_val *type) {
     static const char *const types[] = {"string",  "number", "integer",
                                         "boolean", "array",  "object"};
@@ -142,9 +144,9 @@ static bool is_type(yyjson_mut_val *type) {
     return false;
 }
 
-/* Sets the type of @schema to its first that is_type(), or removes it: macros that translate types
- * call themselves for each letter of a type that they do not know. They also read which other
- * members an object has. */
+/* Sets the type of @schema to the first one that is_type() accepts, or removes it. Templates'
+ * macros that translate types call themselves without end for a type that they do not know. Such
+ * macros also read additionalProperties of an object, which therefore gets an empty one. */
 static void simplify_type(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
     yyjson_mut_val *types = yyjson_mut_obj_get(schema, "type"), *one, *first = NULL;
     size_t i, n;
@@ -164,9 +166,9 @@ static void simplify_type(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
         yyjson_mut_obj_add_obj(doc, schema, "additionalProperties");
 }
 
-/* Rewrites what templates that walk through @schema stumble over: keywords that are null, schemas
- * that are no object, lists of types, other types than JSON Schema's and descriptions that are no
- * text. The depth is that of a body. */
+/* Rewrites what templates that walk through @schema fail on: keywords that are null, schemas that
+ * are no object, lists of types, types that JSON Schema does not have, and descriptions that are no
+ * text. The recursion is as deep as the body, which is bounded. */
 static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
     static const char *const inner[] = {"items", "additionalProperties"};
     static const char *const many[] = {"properties", "anyOf", "oneOf",

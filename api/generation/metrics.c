@@ -29,7 +29,7 @@ void metrics_init(struct metrics *m) {
     METRICS_HISTOGRAMS(SET_BOUNDS)
 }
 
-/* @times observations of @v. */
+/* Counts @times observations of @v. */
 static void observe(struct histogram *h, double v, uint32_t times) {
     uint32_t i = 0;
 
@@ -42,7 +42,7 @@ static void observe(struct histogram *h, double v, uint32_t times) {
     h->sum += v * times;
 }
 
-/* From @from to @to, both in ns, when both are known. */
+/* Observes the time from @from to @to, both in ns, if both are known (not 0). */
 static void observe_span(struct histogram *h, int64_t from, int64_t to) {
     if (from && to)
         observe(h, (double)MAX(to - from, 0) / 1e9, 1);

@@ -81,7 +81,7 @@ const char *model_state_name(const struct model *m) {
 
 int model_unavailable(const struct model *m, const char *param, struct err *err) {
     size_t n = strlen(m->failure);
-    bool ends = n && m->failure[n - 1] == '?'; /* "was it copied whole?" */
+    bool ends = n && m->failure[n - 1] == '?'; /* a reason may end with a question */
 
     return err_set_code(err, 503, "model_unavailable", param, "The model cannot be loaded: %s%s",
                         m->failure, ends ? "" : ".");

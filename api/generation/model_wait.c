@@ -15,8 +15,8 @@
 #define TICK_MS 1000
 #define RETRY_MS 5000 /* sent to clients as Retry-After while the time of loading is unknown */
 #define RETRY_MAX_MS 60000
-/* Times that one job's model is looked up. One or two do, but for models that come and go
- * meanwhile. */
+/* Limit of the times that one job's model is looked up. One or two are enough unless models come
+ * and go meanwhile. */
 #define MAX_LOOKUPS 8
 
 /* ---- on any thread ---- */
@@ -25,7 +25,7 @@ static bool is_usable(const struct model *m, bool computes) {
     return !model_on_demand(m) || (computes ? m->state == API_MODEL_READY : m->opened);
 }
 
-/* The model that requests for @name get, as api/openai/models.h has it; NULL: none. */
+/* Returns the model that a request for @name gets (generation/models.h); NULL if there is none. */
 static struct model *find(const struct gen_env *env, const char *name, size_t len) {
     struct model *m = name ? models_find(env, name, len) : model_first(env);
 
@@ -80,7 +80,7 @@ static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
     return (uint32_t)MIN(MAX(ms, RETRY_MS), RETRY_MAX_MS);
 }
 
-/* A 503 about the model that the job waited for, or would have to wait for. */
+/* Sets a 503 about the model that the job waited for, or would have to wait for. */
 static int still_loading(struct prompt_job *job, int64_t waited_ns) {
     job->retry_ms = retry_ms(job->model, waited_ns);
     return err_set_code(&job->err, 503, "model_loading", "model",
@@ -96,7 +96,7 @@ static int cannot_load(struct prompt_job *job) {
     return model_unavailable(m, "model", &job->err);
 }
 
-/* A 503 about a model that another look-up found, and the present one does not. */
+/* Sets a 503 about a model that an earlier look-up found and this one does not. */
 static int comes_and_goes(struct prompt_job *job) {
     job->retry_ms = RETRY_MS;
     return err_set_code(&job->err, 503, "model_loading", "model",
@@ -125,12 +125,13 @@ static void end_wait(struct prompt_job *job, int result) {
     job->go_on(job);
 }
 
-/* api_rescan.over: the name is looked up again. */
+/* The callback api_rescan.over: looks the name up again. */
 static void on_rescanned(struct api_rescan *r) {
     end_wait(CONTAINER_OF(r, struct prompt_job, rescan), -EBUSY);
 }
 
-/* -EBUSY: it waits until the models were looked for again; else the error. */
+/* Makes the job wait until the folders of models have been read again. Returns -EBUSY, or a 404 if
+ * there are no folders to read. */
 static int unknown(struct prompt_job *job) {
     job->rescan.over = on_rescanned;
     if (!rescan_begin(job->env, &job->rescan))
@@ -178,7 +179,7 @@ int model_wait_begin(struct prompt_job *job) {
     return -EBUSY;
 }
 
-/* The first in @l that waits no longer than until now; NULL: none. */
+/* Returns the first job in @l whose wait for @m is over, or NULL. */
 static struct prompt_job *first_over(const struct model *m, struct list *l) {
     LIST_FOREACH(node, l) {
         struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
@@ -192,8 +193,8 @@ static struct prompt_job *first_over(const struct model *m, struct list *l) {
 void model_wait_over(struct model *m) {
     struct prompt_job *job;
 
-    /* At most max_queued turns. Each may free others, but none comes to wait: the model is there,
-     * or has just failed. */
+    /* At most max_queued iterations. Each may free other jobs, but no job begins to wait: the model
+     * is there, or has just failed. */
     while ((job = first_over(m, &m->waiting)))
         end_wait(job, m->state == API_MODEL_FAILED ? cannot_load(job) : 0);
 }
@@ -208,7 +209,7 @@ void model_wait_move(struct model *old, struct model *next) {
     }
 }
 
-/* A job that has waited for too long; NULL: none. */
+/* Returns a job that has waited for too long, or NULL. */
 static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
     LIST_FOREACH(node, &m->waiting) {
         struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
@@ -219,7 +220,7 @@ static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
     return NULL;
 }
 
-/* Each stream hears how far the loading is. */
+/* Tells each waiting stream how far the loading is. */
 static void tell(struct model *m) {
     LIST_FOREACH(node, &m->waiting) {
         struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
@@ -237,7 +238,7 @@ static void on_tick(uv_timer_t *t) {
         struct model *m = LIST_ENTRY(node, struct model, link);
         struct prompt_job *job;
 
-        /* At most max_queued turns: what comes to wait meanwhile is not late. */
+        /* At most max_queued iterations: a job that begins to wait meanwhile is not late. */
         while ((job = late(m, clock_now(env->clock), limit_ns)))
             end_wait(job, still_loading(job, limit_ns));
         tell(m);

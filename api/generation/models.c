@@ -53,7 +53,7 @@ int models_hidden(const char *name, struct err *err) {
                         "The model `%.200s` does not exist or this API key may not use it.", name);
 }
 
-/* Any name will do: there is one model, and any-model-name is on. */
+/* Returns true if any name is accepted: there is one model, and any-model-name is on. */
 static bool takes_any_name(const struct gen_env *env) {
     return env->opts.any_model_name && env->models.list.next == env->models.list.prev;
 }

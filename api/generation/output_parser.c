@@ -47,8 +47,8 @@ static int add_run(struct output_parser *s, enum output_kind kind, uint32_t call
     return 0;
 }
 
-/* Appends to the text of @kind, in the last run where that is of it. Arguments come behind the
- * beginning of their call, which made the run. */
+/* Appends to the text of @kind, in the last run if that is of this kind. Arguments need no new run:
+ * begin_call() has made it. */
 static int add_text(struct output_parser *s, enum output_kind kind,
                     const struct toolcall_event *e) {
     const struct output_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
@@ -128,7 +128,8 @@ bool output_parser_has_call(const struct output_parser *s) {
     return false;
 }
 
-/* Bytes of run @i that may be sent: a character is never cut while the rest of it may come. */
+/* Returns how many bytes of run @i may be sent: a character is not cut while the rest of it may
+ * follow. */
 static size_t ready(const struct output_parser *s, uint32_t i) {
     const struct output_run *r = &s->runs[i];
     size_t n = r->end - r->begin;

@@ -15,9 +15,10 @@ static int unsupported(const char *param, const char *why, struct err *err) {
     return err_set_code(err, 400, "unsupported_parameter", param, "%s: %s.", param, why);
 }
 
-/* ---- what the text must be ---- */
+/* ---- the form of the text ---- */
 
-/* @kind: the key of a node (grammar/constraint.h). Two of them would contradict each other. */
+/* Sets the form of the output. @kind is the key of a node (grammar/constraint.h). A second form is
+ * refused, because it would contradict the first. */
 static int set_form(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                     struct err *err) {
     assert(!r->form.kind == !r->form.param);
@@ -36,13 +37,13 @@ static int set_schema(struct gen_request *r, const char *param, yyjson_val *v, s
     return set_form(r, "json_schema", param, v, err);
 }
 
-/* A schema that may also be its own text. */
+/* Sets a schema that is given as JSON or as a string of JSON. */
 static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_val *v,
                               struct err *err) {
     if (!yyjson_is_str(v))
         return set_schema(r, param, v, err);
     if (r->form.doc)
-        return set_form(r, "json_schema", param, v, err); /* says which two there are */
+        return set_form(r, "json_schema", param, v, err); /* refuses it */
     yyjson_doc *doc;
 
     if (json_parse(&doc, json_text(v), json_len(v), 0) == -ENOMEM)
@@ -64,7 +65,7 @@ static int set_string(struct gen_request *r, const char *kind, const char *param
     return set_form(r, kind, param, v, err);
 }
 
-/* GBNF, or Lark: which of the two can be seen, as vLLM does. */
+/* Sets a grammar. Its syntax is GBNF if it has a "::=", else Lark, as in vLLM. */
 static int set_grammar(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     bool gbnf = json_cstr(v) && strstr(json_cstr(v), "::=");
 
@@ -114,7 +115,7 @@ int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err
         return invalid("response_format.json_schema.name", "a string", err);
     if (strict && !yyjson_is_bool(strict))
         return invalid("response_format.json_schema.strict", "a boolean", err);
-    if (!schema && name) /* only its name is required: any JSON will do */
+    if (!schema && name) /* a name alone asks for any JSON */
         return set_form(r, "json_object", "response_format", type, err);
     return set_schema(r, "response_format.json_schema.schema", schema, err);
 }
@@ -164,8 +165,8 @@ int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, 
 
 /* ---- tools ---- */
 
-/* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL:
- * another form. */
+/* Returns the name of {"type": "function", "function": {"name": ..}}, of the same with "custom", or
+ * of the flat form {"type": "function", "name": ..}; NULL for any other form. */
 static yyjson_val *function_name(yyjson_val *v) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_cstr(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");

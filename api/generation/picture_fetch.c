@@ -16,11 +16,11 @@
 #include "vision/picture.h"
 
 /*
- * A request's address must not reach what only this machine can. So libcurl's own parser reads it,
- * and the parsed form, not the text, is compared and used: two parsers could understand it
- * differently. The IP address is checked where the socket for it is made, so a name that resolves
- * otherwise a moment later gains nothing; where one address of a name is refused, all later ones
- * are. Redirects are not followed, and proxies of the environment not used.
+ * A request's address must not reach hosts that only this machine can reach. So libcurl's own
+ * parser reads it, and the parsed form, not the text, is compared and used: two parsers could
+ * understand it differently. The IP address is checked where its socket is made, so a name that
+ * resolves differently a moment later gains nothing; if one address of a name is refused, all later
+ * ones are. Redirects are not followed, and proxies of the environment are not used.
  */
 
 static const struct {
@@ -38,7 +38,8 @@ static bool is_public_v4(uint32_t a) {
     return true;
 }
 
-/* 2000::/3 is what is given out; in it Teredo, the documentation's networks and 6to4 are not. */
+/* Returns true for an address in 2000::/3, from which public addresses are given out, except
+ * Teredo's, the documentation's networks and 6to4. */
 static bool is_public_v6(const uint8_t a[16]) {
     uint32_t first = (uint32_t)a[0] << 24 | (uint32_t)a[1] << 16 | (uint32_t)a[2] << 8 | a[3];
 
@@ -71,7 +72,7 @@ struct transfer {
     bool refused, too_large, no_memory;
 };
 
-/* Returns whether the list has @host, with @port. */
+/* Returns true if the list has @host with @port; an entry without a port allows 443. */
 static bool is_allowed(const struct picture_fetch_opts *o, const char *host, const char *port) {
     char both[300];
     int n = snprintf(both, sizeof(both), "%s:%s", host, port);
@@ -91,7 +92,7 @@ static bool has(CURLU *u, CURLUPart part) {
     return is;
 }
 
-/* Parses and checks the address. 0 with *out, -ENOMEM, or a 400. */
+/* Parses and checks the address. Returns 0 with *out, -ENOMEM, or a 400. */
 static int parse(const struct picture_fetch_opts *o, const char *url, const char *place,
                  CURLU **out, struct err *err) {
     char *scheme = NULL, *host = NULL, *port = NULL;
@@ -134,7 +135,7 @@ int picture_fetch_check(const struct picture_fetch_opts *o, const char *url, con
     return r;
 }
 
-/* curl's: makes the socket for an address that may be connected to. */
+/* libcurl's callback: makes the socket for an address if a connection to it is allowed. */
 static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *a) {
     struct transfer *t = ctx;
 
@@ -160,7 +161,7 @@ static bool set_options(CURL *c, CURLU *u, struct transfer *t) {
     const char *trusted = getenv("SSL_CERT_FILE");
     bool ok = curl_easy_setopt(c, CURLOPT_CURLU, u) == CURLE_OK;
 
-    ok &= curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK; /* parse() chose */
+    ok &= curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK; /* parse() checks */
     ok &= curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK;
     ok &= curl_easy_setopt(c, CURLOPT_PROXY, "") == CURLE_OK;
     ok &= curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
@@ -176,8 +177,8 @@ static bool set_options(CURL *c, CURLU *u, struct transfer *t) {
     return ok && (!trusted || curl_easy_setopt(c, CURLOPT_CAINFO, trusted) == CURLE_OK);
 }
 
-/* Returns 0 for a whole answer with status 200, else an error in a client's words, which tell
- * nothing of what the host said. */
+/* Returns 0 for a whole answer with status 200, else an error that tells the client nothing of the
+ * host's answer. */
 static int judge(const struct transfer *t, CURLcode r, long status, const char *place,
                  struct err *err) {
     if (t->no_memory || r == CURLE_OUT_OF_MEMORY)

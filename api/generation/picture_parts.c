@@ -14,13 +14,13 @@
 #include "base/try.h"
 
 /*
- * Messages are rendered several times where a template refuses them, and copied and reordered
- * before that. So a part with a picture becomes a small one, {"type": "image_url", "image_url": N},
- * with the picture's place in request.pictures. No client can write such a part: all parts with
- * pictures that it sends are replaced.
+ * Messages are rendered several times if a template refuses them, and copied and reordered before
+ * that. So a part with a picture becomes a small one, {"type": "image_url", "image_url": N}, in
+ * which N is the picture's index in request.pictures. No client can write such a part: all parts
+ * with pictures that it sends are replaced.
  */
 
-#define LOW 4u /* "detail": "low" has this part of the rows */
+#define LOW 4u /* "detail": "low" divides the rows of a picture by this */
 
 bool picture_part_is(yyjson_val *part) {
     yyjson_val *type = yyjson_obj_get(part, "type");
@@ -65,10 +65,10 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
 struct finding {
     struct prompt_job *job;
     yyjson_mut_doc *doc;
-    size_t message, part; /* under way */
+    size_t message, part; /* indexes of the part that is being copied */
 };
 
-/* Returns the place of the part in the words of its dialect, which may have given it. */
+/* Returns the place of the part in the body; a dialect that has translated the body gives it. */
 static const char *place_of(const struct finding *f, yyjson_val *part, char out[96]) {
     const char *given = json_cstr(yyjson_obj_get(part, PICTURE_PLACE));
 
@@ -119,7 +119,7 @@ static bool has_picture(yyjson_val *m) {
     size_t i, n;
 
     if (yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"))
-        return false; /* a note stands for what a model is said to have shown */
+        return false; /* a note replaces pictures that the assistant is said to have shown */
     yyjson_arr_foreach(content, i, n, part) {
         if (picture_part_is(part))
             return true;
@@ -158,7 +158,8 @@ static bool any_picture(yyjson_val *messages) {
     return false;
 }
 
-/* Once. Returns 0, -ENOMEM, or an error. */
+/* Moves the pictures of the messages to request.pictures; does nothing when it is called again.
+ * Returns 0, -ENOMEM, or an error. */
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct finding f = {.job = job};
@@ -211,8 +212,8 @@ static struct picture_way way_of(const struct prompt_job *job, bool low) {
     return w;
 }
 
-/* Checks the addresses of pictures. 0: there are none; -EINPROGRESS: they can be fetched; or an
- * error. */
+/* Checks the addresses of pictures. Returns 0 if there are none, -EINPROGRESS if they can be
+ * fetched, or an error. */
 static int check_addresses(struct prompt_job *job) {
     const struct picture_fetch_opts *o = &job->env->opts.picture_fetch;
     struct gen_request *r = &job->request;
@@ -223,7 +224,7 @@ static int check_addresses(struct prompt_job *job) {
 
         if (!p->address)
             continue;
-        if (!picture_fetch_is_on(o)) /* says so */
+        if (!picture_fetch_is_on(o)) /* returns the refusal */
             return image_data_read(p->address, strlen(p->address), p->place, NULL, NULL, &job->err);
         TRY(picture_fetch_check(o, p->address, p->place, &job->err));
         result = -EINPROGRESS;
@@ -260,9 +261,10 @@ static int too_long(struct prompt_job *job) {
     return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
 }
 
-/* On the loop (job->quick) only files that are known: to decode takes long. A chat shows all of its
- * pictures in one prompt, so those behind the first ones that are too long are not decoded. 0,
- * -EAGAIN, -ENOMEM, -ECANCELED or an error. */
+/* Looks up every picture and decodes those that are new. On the loop (job->quick) none is decoded,
+ * because that takes long. A chat shows all of its pictures in one prompt, so once their rows are
+ * too many the remaining ones are not decoded. Returns 0, -EAGAIN (a picture must be decoded),
+ * -ENOMEM, -ECANCELED or an error. */
 static int look(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct picture_table *all = &job->env->pictures;
@@ -320,7 +322,7 @@ static uint32_t count_marks(const struct tokens *t, int32_t mark) {
     return n;
 }
 
-/* Puts the rows of pictures from @first on in the place of the @n marks of @p. */
+/* Replaces the @n marks of @p by the rows of pictures @first and following. */
 static int expand(struct prompt_job *job, struct prompt *p, uint32_t first, uint32_t n) {
     const struct sight *s = &job->model->sight;
     struct tokens out = {.max = p->tokens.max};

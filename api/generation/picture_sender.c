@@ -6,13 +6,15 @@
 #include "api/generation/model.h"
 #include "api/generation/picture_table.h"
 
-#define AGAIN_MS 2 /* until the channel is tried again */
+#define AGAIN_MS 2 /* until a full channel is tried again */
 
 /*
- * A picture on its way to a worker. It has a reference of its own, since the request may end
- * meanwhile. Invariants: in picture_sender.needs but while it is `lost`; lost implies works: its
- * worker has gone, and it ends when the pool gives it back; pixels, result and err are the pool's
- * while it works, and the other front's while it gathers.
+ * A picture on its way to a worker. It holds a reference of its own, since the request may end
+ * meanwhile.
+ *
+ * Invariants: it is in picture_sender.needs unless it is `lost`; lost implies works: the worker has
+ * gone, and on_made() frees it; pixels, result and err belong to the pool while `works`, and to the
+ * other front while `gathers`.
  */
 struct need {
     struct job job;
@@ -39,7 +41,7 @@ static struct str str_of(const char *s) {
     return (struct str){s, (uint32_t)strlen(s)};
 }
 
-/* Sends why there are no pixels. */
+/* Sends the reason why there are no pixels. */
 static int send_error(const struct need *n) {
     struct msg_picture m = {.id = n->id, .index = n->index, .status = 503};
     bool told = n->result != -ENOMEM && n->err.status >= 400;
@@ -70,8 +72,8 @@ static int send_pixels(struct need *n) {
 
 static void on_timer(uv_timer_t *t);
 
-/* Sends what can be sent, the oldest first. After an error that is not -EAGAIN the worker is about
- * to go, and asks again when there is one. */
+/* Sends as much as the channel takes, the oldest pictures first. After an error other than -EAGAIN
+ * the worker is about to go; its successor asks for the picture again. */
 static void pump(struct picture_sender *s) {
     bool full = false;
 
@@ -93,7 +95,7 @@ static void on_timer(uv_timer_t *t) {
     pump(CONTAINER_OF(t, struct picture_sender, timer));
 }
 
-/* On the pool. */
+/* Decodes the picture, on the pool. */
 static void make_pixels(struct job *j) {
     struct need *n = CONTAINER_OF(j, struct need, job);
 
@@ -121,7 +123,7 @@ static struct need *find(const struct picture_sender *s, const struct model *m, 
     return NULL;
 }
 
-/* The pixels are there, or come from the pool or from the front that has the client. */
+/* Gets the pixels: they are there, or come from the pool, or from the front that has the client. */
 static void begin(struct need *n, const struct picture_ask *ask) {
     n->gathers = !n->seen;
     n->pixels = n->seen ? picture_take_pixels(n->seen) : malloc(n->n_bytes);
@@ -153,7 +155,7 @@ int picture_sender_ask(struct picture_sender *s, const struct picture_ask *ask) 
     return 0;
 }
 
-/* Takes the next part of what another front sends. Returns false where it does not fit. */
+/* Takes the next part of a picture that another front sends. Returns false if it does not fit. */
 static bool gather(struct need *n, const struct msg_picture *part) {
     if (part->total == 0) {
         n->result = -EINVAL;

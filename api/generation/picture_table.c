@@ -8,8 +8,8 @@
 #include "base/try.h"
 
 /*
- * One mutex for the tables; nothing is decoded, resized or hashed under it. Two requests that bring
- * the same new file at the same time both decode it: the second result is dropped.
+ * One mutex protects the tables; nothing is decoded, resized or hashed under it. Two requests that
+ * bring the same new file at the same time both decode it: the second result is dropped.
  */
 
 const char *const picture_refusal_name[] = {"address", "too_large", "bad_file", "other"};
@@ -51,7 +51,7 @@ static void drop_file(struct picture_seen *s) {
     s->n_file = 0;
 }
 
-/* Forgets one that no request has. */
+/* Frees an entry to which no request refers. */
 static void forget(struct picture_seen *s) {
     assert(s->n_refs == 0 && !s->file);
     drop_pixels(s);
@@ -79,8 +79,8 @@ static void use(struct picture_seen *s) {
     }
 }
 
-/* Gives @s the file, unless it has one. Returns 0; -ENOSPC: requests have as many bytes as they
- * may. */
+/* Gives @s the file, unless it has one. Returns 0, or -ENOSPC if the files of all requests would be
+ * larger than PICTURE_TABLE_FILES_MAX. */
 static int give_file(struct picture_seen *s, uint8_t **file, size_t n) {
     struct picture_table *p = s->of;
 
@@ -95,7 +95,7 @@ static int give_file(struct picture_seen *s, uint8_t **file, size_t n) {
     return 0;
 }
 
-/* Gives @s the pixels, which push out the oldest. */
+/* Gives @s the pixels and drops the oldest pixels beyond PICTURE_TABLE_PIXELS_MAX. */
 static void give_pixels(struct picture_seen *s, uint8_t **pixels) {
     struct picture_table *p = s->of;
 
@@ -187,7 +187,7 @@ static struct picture_seen *new_seen(struct picture_table *p, const struct pictu
     return s;
 }
 
-/* Decodes a file that is not known and remembers it, with a reference. */
+/* Decodes a file that is not known, and adds it to the table with a reference. */
 static int learn(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
                  const uint8_t key[32], uint8_t **file, size_t n, struct picture_seen **out,
                  struct err *err) {
@@ -222,7 +222,7 @@ static int learn(struct picture_table *p, const struct picture_way *w, uint64_t 
     return r;
 }
 
-/* Finds a known file. 0 with a reference; 1: it is not known; -ENOSPC. */
+/* Finds a known file. Returns 0 with a reference, 1 if the file is not known, or -ENOSPC. */
 static int recognise(struct picture_table *p, const uint8_t key[32], uint8_t **file, size_t n,
                      struct picture_seen **out) {
     int r = 1;

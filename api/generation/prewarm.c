@@ -31,9 +31,9 @@
  * seen in what it has sent; before that, it is assumed where the protocol asks for it.
  */
 
-#define BODY_MAX ((size_t)1 << 20) /* bytes of a request's body that is kept until its turn ends */
-#define BODIES_MAX ((size_t)32 << 20) /* in all */
-#define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
+#define BODY_MAX ((size_t)1 << 20) /* limit of a request's body that is kept until its turn ends */
+#define BODIES_MAX ((size_t)32 << 20) /* limit of all kept bodies */
+#define RUNNING_MAX 16u               /* with more requests the worker will not be idle soon */
 #define AT_ONCE 2u                    /* threads of the pool that prewarming may use at once */
 
 /* Parts that were moved out of an answer. From prewarm_start() to on_ended() the job counts in
@@ -44,12 +44,12 @@ struct prewarm_job {
     struct prompt_job job; /* the answer's job, from which the conversation is rendered */
     struct submit m;       /* the turn's message to the worker, without tokens */
     struct output_parser *output;
-    struct buf text; /* text of the output; without `split` all of it is content */
+    struct buf text; /* text of the output; without `output` all of it is content */
     size_t text_len;
-    int32_t *held; /* [n_held] tokens whose pages there are */
+    int32_t *held; /* [n_held] tokens whose pages are in the cache */
     uint32_t n_held;
     bool blocks, parts;   /* form in which the client repeats texts and calls: enum repeats */
-    bool thoughts;        /* reasoning comes back */
+    bool thoughts;        /* the client sends reasoning back */
     struct tokens tokens; /* the result */
 };
 
@@ -64,7 +64,7 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
            env->prewarm.kept_bytes + job->body_len <= BODIES_MAX;
 }
 
-/* Requests of clients need the pool or the worker, or there is no worker. */
+/* Returns true if requests of clients need the pool or the worker, or there is no worker. */
 static bool is_busy(const struct model *m) {
     const struct gen_env *env = m->env;
 
@@ -73,8 +73,8 @@ static bool is_busy(const struct model *m) {
            env->draining || m->info->page_tokens == 0;
 }
 
-/* Returns true if some message of the conversation came with its reasoning; @unknown: if it has no
- * answer. */
+/* Returns true if a message of the conversation came with its reasoning. Returns @unknown if there
+ * is no answer yet that could have had any. */
 static bool sends_thoughts(yyjson_val *messages, bool unknown) {
     static const char *const names[] = {"reasoning_content", "reasoning"};
     bool any = false;
@@ -156,7 +156,7 @@ static void put_calls(struct json *j, const struct prewarm_job *t) {
     json_close(j, ']');
 }
 
-/* Texts between other things are a part each. */
+/* Writes the content; each text between calls or reasoning is a part of its own. */
 static void put_parts(struct json *j, const struct output_parser *s) {
     json_open(j, '[');
     for (uint32_t i = 0; i < s->n_runs; i++) {
@@ -196,7 +196,7 @@ static void put_answer(struct json *j, const struct prewarm_job *t) {
     json_close(j, '}');
 }
 
-/* A message that may come next: the result of the first call, or a question. */
+/* Writes a message that may come next: the result of the first call, or a question. */
 static void put_next(struct json *j, const struct prewarm_job *t, const char *text) {
     const struct output_call *c = t->output && t->output->n_calls ? t->output->calls : NULL;
 
@@ -208,7 +208,7 @@ static void put_next(struct json *j, const struct prewarm_job *t, const char *te
     json_print(j, "content:%s}", text);
 }
 
-/* The conversation, the answer, and a message that says @text. */
+/* Builds the conversation with the answer and a further message that has @text. */
 static int conversation(const struct prewarm_job *t, const char *text, yyjson_doc **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
@@ -278,7 +278,7 @@ static void submit(struct prewarm_job *t) {
     uint32_t held = (uint32_t)common(t->tokens.id, n, t->held, t->n_held);
     uint32_t n_pictures = p->n_pictures;
 
-    for (; n_pictures > 0; n_pictures--) { /* the end is not in the midst of a picture */
+    for (; n_pictures > 0; n_pictures--) { /* ends before a picture, never inside one */
         const struct submit_picture *last = &p->pictures[n_pictures - 1];
 
         if (last->at + last->n_rows <= MIN(n, n / page * page + 1))

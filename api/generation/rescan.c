@@ -5,14 +5,14 @@
 #include "api/http/respond.h"
 #include "api/generation/env.h"
 
-/* An exchange that waits. */
+/* An exchange that waits until the folders of models have been read. */
 struct parked {
     struct api_rescan wait;
     struct exchange *x;
     void (*serve)(struct exchange *x, struct http *h);
 };
 
-/* Ends the wait. */
+/* Ends the wait: frees @p and returns its exchange. */
 static struct exchange *detach(struct parked *p) {
     struct exchange *x = p->x;
 

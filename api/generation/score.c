@@ -18,8 +18,8 @@ void writer_sort(struct writer *w) {
     for (uint32_t i = 0; i < w->n_choices; i++)
         w->choices[i].mean_logprob = mean_of(&w->choices[i]);
     for (uint32_t first = 0; first + n <= w->n_choices; first += n)
-        for (uint32_t i = first + 1; i < first + n;
-             i++) { /* few: by insertion, equals as they were */
+        /* sorts by insertion: choices are few, and equal ones keep their order */
+        for (uint32_t i = first + 1; i < first + n; i++) {
             struct choice c = w->choices[i];
             uint32_t k = i;
 

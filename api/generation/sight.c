@@ -5,7 +5,8 @@
 #include "text/tokenizer.h"
 #include "vision/projector.h"
 
-/* Tokens before the rows, in their place and behind them. */
+/* Tokens around a picture in each family's prompts: before its rows, in place of them, and behind
+ * them. */
 static const struct {
     const char *open, *pad, *close;
 } families[PROJECTOR_KINDS] = {

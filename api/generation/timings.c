@@ -9,7 +9,7 @@ static double ms_between(int64_t from, int64_t to) {
     return from && to > from ? (double)(to - from) / 1e6 : 0;
 }
 
-/* With all digits that count: rates are compared with their times. */
+/* Writes all significant digits, because clients compare rates with times. */
 static void put_figure(struct json *j, const char *key, double v) {
     char text[32];
 

@@ -5,10 +5,10 @@
 #include "api/generation/prompt.h"
 #include "base/try.h"
 
-#define VARIANTS_TEXT (32u << 20) /* bytes of the prompts that are made of one chat */
+#define VARIANTS_TEXT (32u << 20) /* limit of the prompts made of one chat, in bytes together */
 
-/* Copies the ranges of the rendered text to @out, as they are where @more bytes have been put in at
- * byte @at, which only the range around it grows by. */
+/* Copies the ranges of the rendered text to @out as they are after @more bytes were inserted at
+ * byte @at: ranges behind it move, and a range around it grows. */
 static void shift_ranges(const struct rendered *from, size_t at, size_t more,
                          struct text_range *out) {
     for (size_t k = 0; k < from->n_user; k++) {
@@ -33,7 +33,7 @@ static int make_variant(struct prompt_job *job, uint32_t i, size_t at) {
     memcpy(text, from->text.data, at);
     memcpy(text + at, v->data, v->len);
     memcpy(text + at + v->len, from->text.data + at + n_marker, rest);
-    shift_ranges(from, at, v->len - n_marker, user); /* modulo SIZE_MAX: it may shrink */
+    shift_ranges(from, at, v->len - n_marker, user); /* wraps around where the text shrinks */
     job->prompts[i] =
         (struct prompt){.text = text, .len = len, .user = user, .n_user = from->n_user};
     return 0;

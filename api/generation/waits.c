@@ -6,7 +6,7 @@
 #include "api/generation/model.h"
 #include "proto/flight.h"
 
-#define STORY_MAX 256u /* decisions about a request that are looked at */
+#define STORY_MAX 256u /* decisions of the scheduler about a request that are read */
 
 /* Returns the number of generations of the tenant of @g that came to its queue before it. */
 static uint32_t n_before(const struct gen *g) {
@@ -20,13 +20,13 @@ static uint32_t n_before(const struct gen *g) {
     return n;
 }
 
-/* Sets what follows from the @n decisions @r about @g: the last of them, and, by the pace since it
- * was admitted, how long the rest of its prompt takes. */
+/* Sets what the @n decisions @r about @g tell: the last of them, and how long the rest of the
+ * prompt takes at the pace since the request was admitted. */
 static void read_story(const struct gen *g, const struct flight_record *r, uint32_t n,
                        struct gen_wait *out) {
     const struct flight_record *admitted = NULL;
 
-    while (n > 0 && r[n - 1].why == WHY_ENDED) /* the front will hear of it */
+    while (n > 0 && r[n - 1].why == WHY_ENDED) /* the front gets an event about the end */
         n--;
     if (n == 0)
         return;

@@ -8,7 +8,7 @@
 #include "api/generation/model.h"
 #include "base/try.h"
 
-#define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
+#define PROMPT_TOP_MAX (1u << 20) /* limit of log probabilities at all positions of a prompt */
 
 /* Computes the room that a prompt of @n tokens leaves for the output, or returns
  * context_length_exceeded. */
@@ -82,7 +82,7 @@ static void fill_submit(struct writer *w, struct gen *g, uint64_t group, uint64_
 static int set_output(struct writer *w, struct gen *g) {
     struct toolcall_opts opts = w->job.parse;
 
-    opts.seed = rng_next(&w->job.env->rng); /* ids of calls must not come again in a conversation */
+    opts.seed = rng_next(&w->job.env->rng); /* ids of calls must be unique in a conversation */
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     TRY(gen_parse_output(g, &opts));
@@ -91,14 +91,14 @@ static int set_output(struct writer *w, struct gen *g) {
     return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
 }
 
-/* The choice @c echoes the prompt @p. */
+/* Makes the choice @c echo the prompt @p. */
 static void set_echo(struct choice *c, struct prompt *p) {
     c->echo = echo_use(p->echo);
     c->n_chars = p->echo ? p->echo->n_chars : 0;
 }
 
-/* Adds choice @i of prompt @p to the answer, of at most @max_new tokens. @last: it takes the tokens
- * of the prompt over. */
+/* Adds choice @i of prompt @p to the answer, of at most @max_new tokens. The @last choice takes
+ * over the tokens of the prompt instead of copying them. */
 static int add_choice(struct writer *w, struct prompt *p, uint32_t i, bool last, uint32_t max_new,
                       uint64_t group, uint64_t seed) {
     struct choice *c = &w->choices[w->n_choices];
