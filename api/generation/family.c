@@ -6,7 +6,7 @@
 /*
  * Templates differ in the form of past calls: most write the arguments with tojson or member by
  * member and want an object; a few paste them into text and want the JSON that the model wrote.
- * Which it is shows when a small conversation is rendered both ways: an object that is pasted is an
+ * family_init() renders a small conversation both ways to find out: an object that is pasted is an
  * error, or appears as Python would print it, in single quotes.
  */
 
@@ -32,7 +32,8 @@ static bool renders(const struct template *t, const char *vars, const char *need
     return found;
 }
 
-/* A later system message, such as agents send, vanishes. */
+/* Returns true if the template leaves out a system message that is not the first message. Agents
+ * send such messages. */
 static bool drops_system(const struct template *t) {
     static const char vars[] =
         "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
@@ -57,7 +58,8 @@ static bool has_word(const struct api_model *m, const char *word) {
     return false;
 }
 
-/* Most templates read reasoning_content, as clients write it. */
+/* Returns the member of a past message from which the template reads reasoning; NULL if it reads
+ * reasoning_content, as most do and as clients write it, or if none is known. */
 static const char *name_of_thoughts(const struct api_model *m) {
     static const char *const rows[][2] = {
         {"message.thinking", "thinking"},   {"message['thinking']", "thinking"},
@@ -73,7 +75,7 @@ static const char *name_of_thoughts(const struct api_model *m) {
     return NULL;
 }
 
-static bool output_spec_text(const struct template *t) {
+static bool takes_text_args(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
     if (ok && !printed)
@@ -81,7 +83,7 @@ static bool output_spec_text(const struct template *t) {
     return renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "{\"needle\": 1}", &ok);
 }
 
-/* The template shows nothing of a past call, in whatever form its arguments come. */
+/* Returns true if the template shows nothing of a past call, whichever form its arguments have. */
 static bool drops_calls(const struct family *f, const struct template *t) {
     bool ok, text_ok;
 
@@ -103,7 +105,7 @@ void family_init(struct family *f, const struct api_model *m) {
         f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
     }
     f->takes_tools = template_uses(m->template, "tools") || family_takes_text(m->template);
-    f->text_args = f->takes_tools && output_spec_text(m->template);
+    f->text_args = f->takes_tools && takes_text_args(m->template);
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(m);
     f->drops_system = drops_system(m->template);

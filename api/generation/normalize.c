@@ -9,7 +9,7 @@
 #include "base/jobs.h"
 #include "base/try.h"
 
-struct bent {
+struct rewrite {
     yyjson_mut_doc *doc;
     yyjson_mut_val *list;
     yyjson_mut_val *last; /* last message of the list, or NULL */
@@ -29,7 +29,7 @@ static bool has_calls(yyjson_val *m) {
     return yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
 }
 
-static int append(struct bent *b, const char *role, yyjson_mut_val *m) {
+static int append(struct rewrite *b, const char *role, yyjson_mut_val *m) {
     if (!m || !yyjson_mut_arr_append(b->list, m))
         return -ENOMEM;
     b->last = m;
@@ -38,8 +38,8 @@ static int append(struct bent *b, const char *role, yyjson_mut_val *m) {
     return 0;
 }
 
-/* A content as parts: an array of its own, or of one text. */
-static yyjson_mut_val *parts_of(struct bent *b, yyjson_mut_val *content) {
+/* Returns a content as an array of parts; a text becomes an array of one part. */
+static yyjson_mut_val *parts_of(struct rewrite *b, yyjson_mut_val *content) {
     yyjson_mut_val *list, *part;
 
     if (yyjson_mut_is_arr(content))
@@ -52,7 +52,8 @@ static yyjson_mut_val *parts_of(struct bent *b, yyjson_mut_val *content) {
                : NULL;
 }
 
-static yyjson_mut_val *join_texts(struct bent *b, yyjson_mut_val *first, yyjson_mut_val *second) {
+static yyjson_mut_val *join_texts(struct rewrite *b, yyjson_mut_val *first,
+                                  yyjson_mut_val *second) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
     assert(yyjson_mut_is_str(first) && yyjson_mut_is_str(second));
@@ -63,7 +64,8 @@ static yyjson_mut_val *join_texts(struct bent *b, yyjson_mut_val *first, yyjson_
     return yyjson_mut_strncpy(b->doc, text.data ? text.data : "", text.len);
 }
 
-static yyjson_mut_val *join_parts(struct bent *b, yyjson_mut_val *first, yyjson_mut_val *second) {
+static yyjson_mut_val *join_parts(struct rewrite *b, yyjson_mut_val *first,
+                                  yyjson_mut_val *second) {
     yyjson_mut_val *list = parts_of(b, first), *rest = parts_of(b, second), *part;
 
     while (list && rest && (part = yyjson_mut_arr_remove_first(rest)))
@@ -73,7 +75,7 @@ static yyjson_mut_val *join_parts(struct bent *b, yyjson_mut_val *first, yyjson_
 }
 
 /* Adds the content of @m to that of the last message; both have one. */
-static int join(struct bent *b, yyjson_val *m) {
+static int join(struct rewrite *b, yyjson_val *m) {
     assert(b->last);
     yyjson_mut_val *first = yyjson_mut_obj_remove_key(b->last, "content");
     yyjson_mut_val *second = yyjson_val_mut_copy(b->doc, yyjson_obj_get(m, "content")), *both;
@@ -91,13 +93,13 @@ static bool has_content(yyjson_val *m) {
     return yyjson_is_str(v) || yyjson_is_arr(v);
 }
 
-static bool last_has_content(const struct bent *b) {
+static bool last_has_content(const struct rewrite *b) {
     yyjson_mut_val *v = yyjson_mut_obj_get(b->last, "content");
 
     return yyjson_mut_is_str(v) || yyjson_mut_is_arr(v);
 }
 
-static int say(struct bent *b, const char *role, const char *text) {
+static int say(struct rewrite *b, const char *role, const char *text) {
     yyjson_mut_val *m = yyjson_mut_obj(b->doc);
 
     if (!yyjson_mut_obj_add_str(b->doc, m, "role", role) ||
@@ -106,9 +108,9 @@ static int say(struct bent *b, const char *role, const char *text) {
     return append(b, role, m);
 }
 
-/* Adds the turn that strict templates miss before one of @role: the answer to results that the user
- * did not wait for, and the question to a greeting. */
-static int add_missing(struct bent *b, const char *role) {
+/* Adds the turn that strict templates expect before one of @role: an answer to tool results after
+ * which the user spoke at once, or a question before an assistant that speaks first. */
+static int add_missing(struct rewrite *b, const char *role) {
     bool begins = !b->role || strcmp(b->role, "system") == 0;
 
     if (!(b->how & NORMALIZE_MISSING))
@@ -122,7 +124,7 @@ static int add_missing(struct bent *b, const char *role) {
 
 /* Adds a message of @role, which differs from the role of @m where a system message becomes the
  * user's. */
-static int add(struct bent *b, yyjson_val *m, const char *role) {
+static int add(struct rewrite *b, yyjson_val *m, const char *role) {
     TRY(add_missing(b, role));
     bool again = (b->how & NORMALIZE_TURNS) && b->role && strcmp(b->role, role) == 0 &&
                  has_content(m) && last_has_content(b);
@@ -137,7 +139,7 @@ static int add(struct bent *b, yyjson_val *m, const char *role) {
     return append(b, role, copy);
 }
 
-/* Calls of a message that are split: each looks for its result among all. */
+/* Limit of the calls of a message that are split, because each searches all results. */
 #define SPLIT_MAX 256
 
 /* Returns the result of call @id among the @n messages from @m on, or NULL. */
@@ -168,7 +170,7 @@ static size_t count_results(yyjson_val *m, size_t n) {
 
 /* Returns call @i of message @m as a message of its own; the other content of @m comes with the
  * first. */
-static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call, size_t i) {
+static yyjson_mut_val *one_call(struct rewrite *b, yyjson_val *m, yyjson_val *call, size_t i) {
     yyjson_mut_val *one = i ? yyjson_mut_obj(b->doc) : yyjson_val_mut_copy(b->doc, m);
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
 
@@ -182,10 +184,11 @@ static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call,
                : NULL;
 }
 
-/* An assistant's message with several calls, and behind it @n others. *n_done: how many of these
- * were results and have been taken; none when they are not exactly those of the calls, or more than
- * SPLIT_MAX. */
-static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) {
+/* Splits an assistant's message with several calls, which @n others follow, into one message for
+ * each call, followed by its result. Sets *n_done to the number of results taken. Copies the
+ * message whole, and sets *n_done to 0, if the results are not exactly those of the calls or are
+ * more than SPLIT_MAX. */
+static int split_calls(struct rewrite *b, yyjson_val *m, size_t n, size_t *n_done) {
     yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *id;
     yyjson_val *next = n ? json_next(m) : NULL;
     size_t i, max, found = count_results(next, n);
@@ -212,11 +215,11 @@ static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) 
 }
 
 /* Returns true if system message @i becomes the user's. */
-static bool is_users(const struct bent *b, size_t i) {
+static bool is_users(const struct rewrite *b, size_t i) {
     return b->how & (i ? NORMALIZE_SYSTEM : NORMALIZE_NO_SYSTEM);
 }
 
-static int bend(struct bent *b, yyjson_val *messages) {
+static int rewrite_all(struct rewrite *b, yyjson_val *messages) {
     yyjson_val *m = yyjson_arr_get_first(messages);
     size_t n = yyjson_arr_size(messages), done;
 
@@ -243,8 +246,9 @@ static int bend(struct bent *b, yyjson_val *messages) {
 
 /* ---- calls ---- */
 
-/* Sets the arguments of @f to an object. A text that is none becomes a member of one. */
-static int repair_args(struct bent *b, yyjson_mut_val *f) {
+/* Sets the arguments of @f to an object unless they are one, or the JSON text of one. Arguments
+ * that are neither become a member of the object. */
+static int repair_args(struct rewrite *b, yyjson_mut_val *f) {
     yyjson_mut_val *given = yyjson_mut_obj_get(f, "arguments"), *args = yyjson_mut_obj(b->doc);
     CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
 
@@ -274,7 +278,7 @@ static bool is_short_id(const char *id, size_t len) {
 
 /* Sets the id of @m under @key to one that follows from the @given one, or, where none is given,
  * from the place: call @i of message @at. */
-static int repair_id(struct bent *b, yyjson_mut_val *m, const char *key, yyjson_mut_val *given,
+static int repair_id(struct rewrite *b, yyjson_mut_val *m, const char *key, yyjson_mut_val *given,
                      size_t at, size_t i) {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     const char *text = json_mut_text(given);
@@ -290,8 +294,9 @@ static int repair_id(struct bent *b, yyjson_mut_val *m, const char *key, yyjson_
     return yyjson_mut_obj_add_strcpy(b->doc, m, key, id) ? 0 : -ENOMEM;
 }
 
-/* A result without an id is that of the next call of the last message with calls. */
-static int repair_calls(struct bent *b) {
+/* Repairs arguments and ids of calls, and ids of results. A result without an id belongs to the
+ * next call of the last message with calls. */
+static int repair_calls(struct rewrite *b) {
     yyjson_mut_arr_iter calls = {0};
     yyjson_mut_val *m, *call, *id;
     size_t i, n, k, n_calls;
@@ -342,8 +347,8 @@ bool normalize_has_calls(yyjson_val *messages) {
 }
 
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
-    struct bent b = {.doc = yyjson_mut_doc_new(NULL), .how = how};
-    int r = (b.list = yyjson_mut_arr(b.doc)) ? bend(&b, messages) : -ENOMEM;
+    struct rewrite b = {.doc = yyjson_mut_doc_new(NULL), .how = how};
+    int r = (b.list = yyjson_mut_arr(b.doc)) ? rewrite_all(&b, messages) : -ENOMEM;
 
     if (r == 0 && (how & NORMALIZE_CALLS))
         r = repair_calls(&b);
