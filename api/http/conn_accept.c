@@ -4,14 +4,16 @@
 #include "api/http/tls.h"
 
 /*
- * The beginning of a connection: who its peer is, and a place among those of its payer. Where all
- * are taken it gets that of a payer who has more of them, if it may; otherwise it gets an error.
+ * The beginning of a connection: it learns who its peer is and takes one of the places for
+ * connections. If all are taken, it displaces a connection of a payer that holds more of them; if
+ * there is no such payer, it is answered with an error.
  */
 
-#define TCP_PROBE_S 60 /* a silent peer is probed: it may be gone */
+#define TCP_PROBE_S 60 /* the kernel probes a peer that is silent for so long */
 #define PLACES_SEEN 64 /* connections of a payer, oldest first, that are searched for an idle one */
 
-/* One connection too many: an answer, as far as the socket takes it at once. */
+/* Answers one connection too many with a 503. It has no place, so only the bytes that the socket
+ * takes soon are sent. */
 static void refuse(struct conn *c) {
     static const char body[] = "{\"error\":{\"message\":\"Too many connections, try again "
                                "later.\",\"type\":\"overloaded_error\",\"param\":null,"
@@ -32,7 +34,7 @@ static void refuse(struct conn *c) {
         conn_arm(c, LINGER_MS);
 }
 
-/* Finds out who the peer is. False: it is not served, or its payer cannot be made. */
+/* Finds out who the peer is. Returns false if it is not served, or its payer cannot be made. */
 static bool identify_peer(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
     uv_os_fd_t fd;
@@ -65,7 +67,8 @@ static struct conn *choose_victim(const struct quota_account *a) {
     return best;
 }
 
-/* Takes a place, if need be that of another connection. False: none can be had. */
+/* Takes a place, if need be that of another connection. Returns false if there is none to be
+ * had. */
 static bool take_place(struct conn *c) {
     struct quota *q = &c->server->payers.quota[c->local ? PAYER_UNIX : PAYER_TCP];
 

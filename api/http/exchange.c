@@ -7,7 +7,7 @@
 #include "api/http/server.h"
 #include "api/http/who.h"
 
-/* A client's own id is kept when it can stand in a header and a log line. */
+/* Returns true if a client's own request id can stand in a header and a log line. */
 static bool is_clean_id(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:");
 
@@ -24,7 +24,7 @@ static void note_who(struct exchange *x) {
     snprintf(x->agent, sizeof(x->agent), "%s", agent ? agent : "");
     if (!h->head_done)
         return;
-    const char *target = http_target(h); /* a query may hold a key */
+    const char *target = http_target(h); /* without its query, which may hold a key */
     snprintf(x->path, sizeof(x->path), "%.*s", (int)strcspn(target, "?#"), target);
 }
 

@@ -8,25 +8,26 @@
 #include <strings.h>
 
 /*
- * llhttp in its strict mode refuses what smuggling is made of: Content-Length beside
- * Transfer-Encoding, two lengths, lengths with signs, folded lines, bare line feeds, NUL. What it
- * has no opinion on is here: how much, how many, and that trailers are not headers. After any error
- * the connection is closed, so that nothing behind it is ever taken for a request.
+ * llhttp in its strict mode refuses what request smuggling is made of: Content-Length beside
+ * Transfer-Encoding, two lengths, lengths with signs, folded lines, bare line feeds, NUL. This file
+ * adds the rules that llhttp does not have: limits of sizes and numbers, and that trailers are not
+ * headers. After any error the connection is closed, so that no bytes behind the error are ever
+ * taken for a request.
  */
 
-#define GROWS_TO (256u << 10) /* bytes of a body */
+#define GROWS_TO (256u << 10) /* a body's buffer grows in steps up to so many bytes */
 
 static struct http *of(llhttp_t *p) {
     return p->data;
 }
 
-/* For callbacks: the parser stops, explain() gives this error. */
+/* Stops the parser from inside a callback; explain() then returns this error. */
 static int refuse(struct http *h, int status, const char *code, const char *message) {
     err_set_code(&h->err, status, code, NULL, "%s", message);
     return HPE_USER;
 }
 
-/* "The request WHAT than @most UNIT." */
+/* Sets the error "The request WHAT than @most UNIT." */
 static int refuse_more(struct err *err, int status, const char *code, const char *what, size_t most,
                        const char *unit) {
     return err_set_code(err, status, code, NULL, "The request %s than %zu %s.", what, most, unit);
@@ -81,7 +82,8 @@ static int on_url_complete(llhttp_t *p) {
     return add(h, authority, strlen(authority) + 1);
 }
 
-/* Fields after the body are counted and dropped: they must not change what was already decided. */
+/* Adds to a field's name, in lower case. Fields after the body are counted and dropped: they must
+ * not change what was already decided. */
 static int on_field(llhttp_t *p, const char *at, size_t len) {
     struct http *h = of(p);
 
@@ -114,7 +116,8 @@ static int on_value_complete(llhttp_t *p) {
     return of(p)->head_done ? 0 : add(of(p), "", 1);
 }
 
-/* llhttp looks at the last coding only. */
+/* Returns true if there is another transfer coding beside chunked; llhttp checks only the last
+ * one. */
 static bool has_other_coding(const struct http *h) {
     uint32_t n;
     const char *v = http_header(h, "transfer-encoding", &n);
@@ -123,7 +126,8 @@ static bool has_other_coding(const struct http *h) {
            (n > 1 || strncasecmp(v, "chunked", 7) != 0 || v[7 + strspn(v + 7, " \t")]);
 }
 
-/* One coding alone is undone; of what stays the owner is told by the header. */
+/* Notes the content coding if it is a single one that can be decoded. check_body() (api/routes.c)
+ * refuses all others by the header. */
 static void find_coding(struct http *h) {
     uint32_t n;
     const char *v = http_header(h, "content-encoding", &n);
@@ -138,13 +142,13 @@ static int on_headers_complete(llhttp_t *p) {
                       "The only supported Transfer-Encoding is chunked.");
     of(p)->head_done = true;
     find_coding(of(p));
-    p->upgrade = 0; /* no protocol is upgraded to: the request is answered as it stands */
+    p->upgrade = 0; /* llhttp goes on with HTTP: a WebSocket begins behind the answer */
     return HPE_PAUSED;
 }
 
-/* A body that is large gets all its room at once: to grow it in steps would copy some MB in one of
- * them, 7 ms for 8 MB. What is not written to is no memory yet. Where there is not so much
- * address space it grows. */
+/* Reserves room for the whole of a large body at once: to grow in steps would copy some MB in one
+ * of them, 7 ms for 8 MB. Pages that are not written to take no memory. If the reservation fails,
+ * the body grows in steps after all. */
 static void make_room(struct http *h, size_t len) {
     size_t all = h->limits->body;
 
@@ -193,7 +197,7 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
     return buf_add(&h->body, at, len) < 0 ? refuse_memory(h) : 0;
 }
 
-/* Stops in front of what follows, which may be the next request. */
+/* Stops the parser before the bytes that follow, which may be the next request. */
 static int on_message_complete(llhttp_t *p) {
     struct http *h = of(p);
     bool whole = !h->unpack || unpack_is_whole(h->unpack);

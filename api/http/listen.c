@@ -15,12 +15,12 @@
 #include "base/log.h"
 #include "base/try.h"
 
-/* The listening half of server.h: sockets, and the life of the whole. */
+/* The part of server.h about listening sockets, and about the beginning and end of a server. */
 
-/* equals weftd.socket's: listen() on an inherited socket sets the backlog anew */
+/* as in weftd.socket: listen() on an inherited socket sets the backlog anew */
 #define BACKLOG 4096
 #define ACCEPT_TELL_NS INT64_C(10000000000)
-#define ACCEPT_AGAIN_MS 20 /* after a connection for which there was no memory */
+#define ACCEPT_AGAIN_MS 20 /* pause after a connection for which there was no memory */
 #define RSA_QUICK 2048     /* bits of a key with which a handshake takes less than 1 ms */
 
 struct listener {
@@ -33,9 +33,9 @@ struct listener {
         uv_pipe_t pipe;
     } h;
     bool local, tls;
-    bool waits; /* a connection, to be accepted in the next iteration */
-    bool lacks; /* memory for the connection that waits: http_server.again */
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed; "": none */
+    bool waits; /* a connection is to be accepted in the next iteration */
+    bool lacks; /* there was no memory for a connection; http_server.again tries again */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* file to be removed; "": none */
 };
 
 /* ---- listeners ---- */
@@ -56,7 +56,7 @@ static void close_listener(struct listener *l) {
     uv_close(&l->h.handle, on_listener_closed);
 }
 
-/* A listener that is not bound yet. NULL: out of memory. */
+/* Returns a listener that is not bound yet, or NULL if there is no memory. */
 static struct listener *add_listener(struct http_server *s, bool local, bool tls) {
     struct listener *l = calloc(1, sizeof(*l));
 
@@ -76,7 +76,8 @@ static struct listener *add_listener(struct http_server *s, bool local, bool tls
 
 static void on_connection(uv_stream_t *stream, int status);
 
-/* Clients cause these as often as they like: one line in a while, with their number. */
+/* Logs a failure to accept. Clients can cause failures as often as they like, so there is at most
+ * one line in ACCEPT_TELL_NS, which has their number. */
 static void tell_failure(struct http_server *s, int status) {
     int64_t now = clock_now(s->opts.clock);
 
@@ -88,8 +89,8 @@ static void tell_failure(struct http_server *s, int status) {
               (unsigned long long)s->n_accept_failures);
 }
 
-/* A new iteration: what waits is accepted. The handle stays active until on_check(), since libuv
- * computes how long it sleeps after this. */
+/* Accepts the connections that wait, in a new iteration. The handle stays active until on_check(),
+ * because libuv decides after this callback how long it sleeps. */
 static void on_rest(uv_idle_t *rest) {
     struct http_server *s = rest->data;
 
@@ -135,7 +136,8 @@ static void on_check(uv_check_t *check) {
     }
 }
 
-/* libuv polls a listener again when its connection was accepted, and not before. */
+/* Tries again to accept connections for which there was no memory. libuv does not poll their
+ * listeners until they are accepted. */
 static void on_again(uv_timer_t *again) {
     struct http_server *s = again->data;
 
@@ -149,7 +151,8 @@ static void on_again(uv_timer_t *again) {
     }
 }
 
-/* Begins to count iterations, with the first listener. They keep no loop alive. */
+/* Starts the handles that are called in each iteration, with the first listener. They keep no loop
+ * alive. */
 static void start_ticks(struct http_server *s) {
     if (s->ticks)
         return;
@@ -200,14 +203,14 @@ static void on_connection(uv_stream_t *stream, int status) {
         return;
     } else if (l->server->n_accepts++ < TURN_ACCEPTS) {
         accept_one(l);
-    } else { /* libuv waits with the others until it is accepted */
+    } else { /* libuv does not poll this listener until then */
         l->waits = true;
         l->server->n_deferred++;
         http_server_wake(l->server);
     }
 }
 
-/* Says what to do about @r, for which @what cannot be listened on. */
+/* Returns advice about the error @r, because of which @what cannot be listened on. */
 static const char *advice(const struct listener *l, int r, const char *what) {
     bool any = strncmp(what, "[::]", 4) == 0 || strncmp(what, "0.0.0.0", 7) == 0;
 
@@ -231,7 +234,7 @@ static const char *advice(const struct listener *l, int r, const char *what) {
     return "";
 }
 
-/* @r: of binding. */
+/* Listens. @r is the result of binding the socket. */
 static int start_listener(struct listener *l, int r, const char *what, struct err *err) {
     const char *name = l->server->opts.name;
 
@@ -240,7 +243,7 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
         r = uv_listen(&l->h.stream, BACKLOG, on_connection);
     if (r == 0)
         return 0;
-    *l->path = 0; /* not ours */
+    *l->path = 0; /* the file belongs to another process */
     close_listener(l);
     err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r), advice(l, r, what));
     return r;
@@ -295,7 +298,7 @@ int http_server_listen_tcp(struct http_server *s, const char *host, int port, bo
     return r;
 }
 
-/* A socket file on which no process listens any more is in the way; one in use is not touched. */
+/* Removes a socket file on which no process listens any more. A file in use is not touched. */
 static void remove_stale(const char *path) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     struct stat st;
@@ -310,8 +313,9 @@ static void remove_stale(const char *path) {
         close(fd);
 }
 
-/* The file has its mode from the first moment on: it is never open to more than it should be. libuv
- * does not bind: it would remove the file with the handle, also when another process listens. */
+/* Binds a socket whose file has its mode from the first moment on, so that it is never open to more
+ * users than it should be. libuv must not bind it: it would remove the file with the handle, even
+ * when another process listens there. */
 static int bind_unix(struct listener *l, const char *path) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     mode_t mode = l->server->opts.socket_mode;

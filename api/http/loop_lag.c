@@ -9,7 +9,7 @@
  * every kind took: timers, sockets, finished jobs of the pool, closed handles.
  */
 
-#define HALF_NS 30000000000u /* the longest is kept for one to two of these */
+#define HALF_NS 30000000000u /* the longest iteration is known for one to two such times */
 
 static uint64_t thread_cpu_ns(void) {
     struct timespec t;
@@ -18,7 +18,7 @@ static uint64_t thread_cpu_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* ---- what it does ---- */
+/* ---- the callback that takes longest ---- */
 
 /* There is one loop in a thread. */
 static _Thread_local struct {
@@ -38,9 +38,10 @@ void loop_lag_mark(const char *what) {
     marks.since_ns = now;
 }
 
-/* ---- how long ---- */
+/* ---- the length of iterations ---- */
 
-/* Two halves: a scrape within a minute of a long iteration sees it, one after two does not. */
+/* Notes the longest iteration of the current half minute and of the one before. A scrape within
+ * half a minute of a long iteration sees it, and none after a minute does. */
 static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
     assert(now >= l->slot_ns);
     if (now - l->slot_ns >= HALF_NS) {

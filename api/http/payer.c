@@ -10,11 +10,13 @@
 
 /*
  * An address is kept while connections belong to it or something is charged to it: a body may
- * outlive its connection by a job's time. What outlived its connections is freed when the bucket is
- * next looked at. So there are never more addresses than connections and jobs.
+ * outlive its connection by the time of a job. An address that has outlived its connections is
+ * freed when its bucket is next searched. So there are never more addresses than connections and
+ * jobs.
  */
 
-/* An account for each resource, below those of @group, or below the roots. */
+/* Initialises an account for each resource, below those of @group, or below the roots if @group is
+ * NULL. */
 static void init_below(struct payer *p, struct payers *ps, struct payer *group, double weight) {
     for (int i = 0; i < PAYER_RESOURCES; i++)
         quota_account_init(&p->account[i], group ? &group->account[i] : &ps->quota[i].root, weight);
@@ -44,11 +46,11 @@ static bool is_unused(const struct payer *p) {
     return p->n_refs == 0 && used == 0;
 }
 
-/* Frees an address that nothing belongs to any more. */
+/* Frees an address if nothing belongs to it any more. */
 static void forget(struct payer *p) {
     if (!is_unused(p))
         return;
-    assert(list_empty(&p->turns.ready)); /* a turn is a connection's */
+    assert(list_empty(&p->turns.ready)); /* only connections wait for turns */
     list_remove(&p->link);
     free(p);
 }
@@ -77,7 +79,9 @@ void payer_set_weight(struct payer *p, double weight) {
     p->turns.weight = weight;
 }
 
-/* Reads the bytes that tell the peer of @fd from other peers; zeros where they are unknown. */
+/* Reads the bytes that tell the peer of @fd from other peers; zeros if they are unknown. An IPv6
+ * client can choose its address within its network, so only the network (/64) counts; of a Unix
+ * socket the user counts. */
 static void read_address(int fd, uint8_t out[20]) {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof(sa);

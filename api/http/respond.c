@@ -20,8 +20,8 @@
 
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192
-#define BLANKS_FROM 12u         /* keep-alive times: one minute, by default */
-#define LARGE_PIECE (64u << 10) /* bytes of a piece that is made room for at once */
+#define BLANKS_FROM 12u         /* keep-alive times before the first blank: one minute */
+#define LARGE_PIECE (64u << 10) /* room for a piece larger than this is reserved at once */
 
 static const struct {
     int status;
@@ -54,7 +54,7 @@ static const struct {
     {529, "Overloaded", "overloaded_error", "unavailable"},
 };
 
-/* Index of @status; an unknown one is a 500. */
+/* Returns the index of @status; an unknown one counts as 500. */
 static size_t find(int status) {
     for (size_t i = 0; i < ARRAY_SIZE(statuses); i++)
         if (statuses[i].status == status)
@@ -70,7 +70,7 @@ const char *respond_error_code(const struct err *err) {
     return *err->code ? err->code : statuses[find(err->status)].code;
 }
 
-/* The Date header's value, formatted once a second. */
+/* Returns the Date header's value, which is formatted once a second. */
 static const char *date_of(struct http_server *s) {
     time_t now = time(NULL);
     struct tm tm;
@@ -94,7 +94,8 @@ static void put(char *head, size_t *n, const char *fmt, ...) {
     *n = MIN(*n + (size_t)MAX(len, 0), HEAD_MAX - 1);
 }
 
-/* @len: of the body, or -1 for a stream; @err: what is answered, or NULL. */
+/* Sends the head. @len is the length of the body, or -1 for a stream; @err is the error that is
+ * answered, or NULL. */
 static void send_head(struct exchange *x, int status, const char *type, ssize_t len,
                       const struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
@@ -137,7 +138,7 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
         conn_break(x->conn);
 }
 
-/* A message of a WebSocket; without a text it is a ping, to which clients' libraries answer. */
+/* Sends a message of a WebSocket. Without a text it is a ping, which clients' libraries answer. */
 static int send_frame(struct conn *c, const void *data, size_t len) {
     uint8_t head[WEBSOCKET_HEAD];
     size_t n = websocket_head(head, len > 0 ? WEBSOCKET_TEXT : WEBSOCKET_PING, len);
@@ -148,7 +149,7 @@ static int send_frame(struct conn *c, const void *data, size_t len) {
     return conn_send(c, data, len);
 }
 
-/* One piece of the body; the chunk's size and data go into the same write. */
+/* Sends one piece of the body; the chunk's size and data go into the same write. */
 static int send_piece(struct exchange *x, const char *before, const void *data, size_t len,
                       const char *after) {
     size_t n_before = strlen(before), n_after = strlen(after);
@@ -171,7 +172,8 @@ static int send_piece(struct exchange *x, const char *before, const void *data, 
     return 0;
 }
 
-/* The last chunk. HTTP/1.0 clients see the end of the connection instead. */
+/* Sends the last chunk and ends the exchange. HTTP/1.0 clients see the end of the connection
+ * instead. */
 static void end_stream(struct exchange *x) {
     assert(x->stream || x->blank);
     if (x->conn && x->chunked)
@@ -179,7 +181,7 @@ static void end_stream(struct exchange *x) {
     exchange_end(x);
 }
 
-/* The body behind the white space. */
+/* Sends the body behind the white space of respond_blank(). */
 static void finish_blank(struct exchange *x, int status, const void *data, size_t len) {
     if (x->status == 200)
         x->status = status; /* for the log: the head said 200 */
@@ -188,7 +190,8 @@ static void finish_blank(struct exchange *x, int status, const void *data, size_
     end_stream(x);
 }
 
-/* Head and body of an answer that is whole; ends the exchange. @err: its error, or NULL. */
+/* Sends head and body of a whole answer and ends the exchange. @err is the error that is answered,
+ * or NULL. */
 static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
                    const struct err *err) {
     assert(!x->stream);
@@ -227,7 +230,7 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
     exchange_end(x);
 }
 
-/* For the log line, which comes after the answer. */
+/* Notes the code of the error for the log line, which is written after the answer. */
 static void note_code(struct exchange *x, const struct err *err) {
     const char *code = respond_error_code(err);
 

@@ -29,13 +29,13 @@ static bool matches(const struct route *r, const char *path, const char **arg, s
     return true;
 }
 
-/* For the Allow header. */
+/* Returns the methods of @r for the Allow header. */
 static const char *methods_of(const struct route *r) {
     return r->method == HTTP_GET ? "GET, HEAD" : r->method == HTTP_DELETE ? "DELETE" : "POST";
 }
 
-/* Looks in @table (NULL: empty). 1: found, x->route is set; 0: *allow has the methods of @path, ""
- * for none. */
+/* Looks for @path in @table (NULL: empty). Returns 1 and sets x->route; or 0, and *allow has the
+ * methods of @path, "" for none; or -ENOMEM. */
 static int look_up(const struct route *table, struct exchange *x, const char *path, uint8_t method,
                    char allow[40]) {
     const char *arg;
@@ -112,9 +112,9 @@ static const char *nearest(const struct route *table, const char *path, size_t *
     return best;
 }
 
-/* Sets a 404, and what is wrong with the client's base URL where the path tells. Sets a 400 if /v1
- * is in the path twice: Claude Code takes a 404 for an unknown model and does not show its text.
- * Returns -EINVAL. */
+/* Sets a 404, which also tells what is wrong with the client's base URL if the path shows it. Sets
+ * a 400 if /v1 is in the path twice: Claude Code takes a 404 for an unknown model and does not show
+ * its text. Returns -EINVAL. */
 static int refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     const char *why = ".", *near = NULL;

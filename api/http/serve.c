@@ -18,7 +18,7 @@
 
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
 
-/* Gives @c an exchange. False: out of memory, the connection is closed. */
+/* Gives @c an exchange. Returns false if there is no memory; the connection is then closed. */
 static bool begin(struct conn *c) {
     assert(!c->exchange);
     c->exchange = exchange_new(c);
@@ -30,8 +30,8 @@ static bool begin(struct conn *c) {
     return true;
 }
 
-/* Everything that the head decides, in the order that the file explains. Returns 0, or -errno and
- * what to refuse it with in @err; status 0: it is said by the errno. */
+/* Makes all checks of the head, in the order explained above. Returns 0, or -errno with the refusal
+ * in @err; if its status is 0, only the errno tells what is wrong. */
 static int check(struct exchange *x, const struct http *h, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     int r;
@@ -48,7 +48,8 @@ static int check(struct exchange *x, const struct http *h, struct err *err) {
     return o->check_route ? o->check_route(x, h, err) : 0;
 }
 
-/* A refusal is answered now where its body would be long or is being held back for our word. */
+/* Handles a head. A refusal is answered at once if its body is long, or if the client sends the
+ * body only after a 100 Continue. */
 static void on_head(struct conn *c) {
     struct http *h = &c->http;
     const char *expect = http_header(h, "expect", NULL);
@@ -70,7 +71,7 @@ static void on_head(struct conn *c) {
     }
 }
 
-/* Answers a request for a WebSocket: what comes after the answer are messages. */
+/* Answers a request for a WebSocket. The bytes behind the answer are messages. */
 static void upgrade(struct exchange *x, struct http *h) {
     const char *key = http_header(h, "sec-websocket-key", NULL);
     const char *version = http_header(h, "sec-websocket-version", NULL);
@@ -116,7 +117,7 @@ static void on_message(struct conn *c) {
     }
 }
 
-/* Too late, too large or malformed: the exchange may have begun or not. */
+/* Refuses a request that is too late, too large or malformed; it may have an exchange or not. */
 static void on_refused(struct conn *c, const struct err *err) {
     if (c->exchange || begin(c))
         respond_error(c->exchange, err);

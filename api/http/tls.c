@@ -48,7 +48,8 @@ static int no_passphrase(char *out, int size, int rwflag, void *ctx) {
     return -1;
 }
 
-/* Reads the file @path into @out, which is not moved as it grows: it may be a key. */
+/* Reads the file @path into @out, whose room is reserved at once: a buffer that moves as it grows
+ * would leave copies of a key in freed memory. */
 static int read_pem(const char *param, const char *path, struct buf *out, mode_t *mode,
                     struct err *err) {
     int r = buf_reserve(out, out->max);
@@ -108,7 +109,7 @@ static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
     return ok ? 0 : refuse(err, "tls-key", path);
 }
 
-/* HTTP/1.1 for clients that name protocols. */
+/* Selects HTTP/1.1 for clients that name protocols (ALPN). */
 static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len,
                            const unsigned char *in, unsigned in_len, void *ctx) {
     static const unsigned char http11[] = "\x08http/1.1";
@@ -250,7 +251,7 @@ void tls_feed(struct tls *t, const char *data, size_t len) {
     t->n_in = len;
 }
 
-/* Why the last call on @t, which returned @r, came to nothing. */
+/* Returns the reason why the last call on @t, which returned @r, gave no bytes. */
 static int reason(struct tls *t, int r) {
     unsigned long e = ERR_peek_error();
 
@@ -341,7 +342,6 @@ struct tls *tls_free(struct tls *t) {
     return NULL;
 }
 
-/* Feeds bytes of the peer. */
 void tls_feed(struct tls *t, const char *data, size_t len) {
     t->in = data;
     t->n_in = len;

@@ -23,12 +23,12 @@ void turn_want(struct turn *t, struct turn_flow *f) {
         first = list_empty(&f->ready);
         list_push_back(&f->ready, link);
         link = &f->link;
-        if (first && f->parent) /* absence earns nothing */
+        if (first && f->parent) /* a flow that was absent has earned nothing */
             f->virtual_ns = MAX(f->virtual_ns, f->parent->now_ns);
     }
 }
 
-/* @link leaves the list of @f; flows that are left without any leave theirs. */
+/* Removes @link from the list of @f, and each flow whose list becomes empty from its parent's. */
 static void leave(struct list *link, struct turn_flow *f) {
     assert(!list_empty(&f->ready));
     list_remove(link);

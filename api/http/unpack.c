@@ -89,8 +89,8 @@ struct unpack *unpack_free(struct unpack *u) {
     return NULL;
 }
 
-/* Unpacks the next piece of [*data, *data + *len), from which it takes what it has read, to @out.
- * Returns its length or an error. */
+/* Unpacks the next piece of [*data, *data + *len) to @out, and advances *data past the bytes that
+ * were read. Returns the piece's length or an error. */
 static ssize_t step(struct unpack *u, const char **data, size_t *len, char out[PIECE]) {
 #ifdef HAVE_ZLIB
     if (u->coding == UNPACK_GZIP) {
@@ -135,8 +135,8 @@ int unpack_feed(struct unpack *u, const void *data, size_t len, struct buf *out)
     ssize_t n = 0;
 
     u->n_in += len;
-    /* Each turn takes or makes a byte, or is the last. A full piece may have more behind it, unless
-     * the body ends with it. */
+    /* Each iteration reads or writes a byte, or is the last. After a full piece the decoder may
+     * have more to write, unless the body ends with it. */
     for (size_t left = len; len > 0 || (n == PIECE && !u->whole); left = len) {
         if ((n = step(u, &at, &len, piece)) < 0)
             return (int)n;

@@ -21,7 +21,7 @@
 struct websocket *websocket_new(void) {
     struct websocket *w = calloc(1, sizeof(*w));
 
-    if (w) /* some pongs, and a close */
+    if (w) /* room for some pongs and a close */
         buf_init(&w->reply, 16u * (WEBSOCKET_CONTROL + WEBSOCKET_HEAD));
     return w;
 }
@@ -67,8 +67,8 @@ static void sha1_block(uint32_t h[5], const uint8_t *block) {
         h[i] += v[i];
 }
 
-/* The SHA-1 of at most 119 bytes. No secret hangs on it: it only shows that the server has read the
- * key. */
+/* Computes the SHA-1 of at most 119 bytes. It protects nothing: the handshake uses it to show that
+ * the server has read the key. */
 static void sha1(const char *text, size_t len, uint8_t out[SHA1_SIZE]) {
     uint32_t h[5] = {0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0};
     uint8_t blocks[128] = {0};
@@ -267,7 +267,7 @@ static int end_frame(struct websocket *w, const struct buf *body) {
                                                             : fail(w, WEBSOCKET_BAD_TEXT);
 }
 
-/* Takes what is there of a header; WEBSOCKET_MORE while it is incomplete. */
+/* Takes the part of a header that has arrived. Returns WEBSOCKET_MORE while it is incomplete. */
 static int take_head(struct websocket *w, const char *data, size_t len, const struct buf *body,
                      size_t *used) {
     while (w->n_head < head_length(w)) {
