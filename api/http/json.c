@@ -18,13 +18,14 @@ void json_begin(struct json *j, struct buf *out) {
     *j = (struct json){.out = out};
 }
 
-/* The first error is kept and nothing more is added: callers look once, at the end. */
+/* Adds text. After the first error, which is kept, nothing more is added: callers check once, at
+ * the end. */
 static void put(struct json *j, const char *s, size_t len) {
     if (j->error == 0)
         j->error = buf_add(j->out, s, len);
 }
 
-/* Before every key and every value that follows another. */
+/* Writes the comma before a key or a value that follows another. */
 static void separate(struct json *j) {
     if (j->comma)
         put(j, ",", 1);
@@ -55,8 +56,9 @@ void json_colon(struct json *j) {
     j->comma = false;
 }
 
-/* Length of the valid UTF-8 sequence at @s, or 0; then *bad is how many bytes one U+FFFD replaces
- * (the longest beginning of a valid sequence, as the Unicode standard recommends). */
+/* Returns the length of the valid UTF-8 sequence at @s, or 0; then *bad is the number of bytes that
+ * one U+FFFD replaces (the longest beginning of a valid sequence, as the Unicode standard
+ * recommends). */
 static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
     unsigned char c = s[0], lo = 0x80, hi = 0xBF;
     size_t n = c >= 0xC2 && c <= 0xDF   ? 2
@@ -78,7 +80,8 @@ static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
     return n;
 }
 
-/* A control character, quote or backslash; DEL too, which some terminals act on. */
+/* Writes a control character, quote or backslash as an escape; DEL too, which some terminals act
+ * on. */
 static void put_escaped(struct json *j, unsigned char c) {
     static const char hex[] = "0123456789abcdef";
     static const char *const special = "\"\\\b\f\n\r\t", *const letter = "\"\\bfnrt";
@@ -130,7 +133,7 @@ void json_cstring(struct json *j, const char *s) {
         json_null(j);
 }
 
-/* A value that needs no escapes. */
+/* Writes a value that needs no escapes. */
 static void put_text(struct json *j, const char *s) {
     separate(j);
     put(j, s, strlen(s));
@@ -278,8 +281,8 @@ void json_print(struct json *j, const char *shape, ...) {
     va_end(args);
 }
 
-/* Depth and number of values, before anything is allocated. What is not JSON is the parser's to
- * refuse. */
+/* Checks the depth and the number of values before anything is allocated. Text that is not JSON is
+ * left to the parser to refuse. */
 static int survey(const char *s, size_t len, struct err *err) {
     size_t depth = 0, n = 0;
 
@@ -322,10 +325,10 @@ static unsigned unit_at(const char *s, size_t len) {
     return unit;
 }
 
-/* Replaces escapes of halves of surrogate pairs that stand alone. Clients in JavaScript send them
- * when they have cut a text inside an emoji, and once that is in a conversation each of its
- * requests has it. Returns true if there were any. */
-static bool mend_halves(char *s, size_t len) {
+/* Replaces escapes of unpaired surrogates by that of U+FFFD. Clients in JavaScript send them when
+ * they have cut a text inside an emoji, and once such a text is in a conversation, each later
+ * request repeats it. Returns true if there were any. */
+static bool replace_unpaired(char *s, size_t len) {
     bool any = false;
 
     for (size_t i = 0; i + 1 < len; i++) {
@@ -356,7 +359,7 @@ int json_read(yyjson_doc **out, char *data, size_t len, struct err *err) {
     if (survey(data, len, err) < 0)
         return -EINVAL;
     yyjson_doc *doc = yyjson_read_opts(data, len, 0, NULL, &e);
-    if (!doc && e.code == YYJSON_READ_ERROR_INVALID_STRING && mend_halves(data, len))
+    if (!doc && e.code == YYJSON_READ_ERROR_INVALID_STRING && replace_unpaired(data, len))
         doc = yyjson_read_opts(data, len, 0, NULL, &e);
     if (!doc && e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
         return -ENOMEM;
