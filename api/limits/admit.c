@@ -6,7 +6,7 @@
 #include "base/rng.h"
 
 /*
- * The worker shares its time among the generations that it has; here it is decided which it gets.
+ * The worker shares its time among the generations that it has; this file decides which it gets.
  * A free place goes to the tenant with the fewest running generations by weight, inside a tenant
  * first come, first served. A tenant below its share of the places is admitted even when all are
  * taken (a quarter more exist for that), so that a flood by others does not make it wait for one
@@ -18,8 +18,8 @@
  * are parsed.
  *
  * One timer serves what no event wakes: submits that the channel could not take, deadlines of
- * waiters, and waiters that lost their places. It runs only while there is one: an idle daemon
- * does not tick.
+ * waiters, and waiters that lost their places. It runs only while one of these waits: an idle
+ * daemon does not tick.
  *
  * Invariants: n_queued is the sum of waiter.n over all tenants' queues, and tenant.n_queued that
  * of its own; a tenant is in `busy` exactly while it has running or queued generations; a waiter
@@ -51,7 +51,8 @@ void admit_close(struct admit *m) {
 
 /* ---- shares ---- */
 
-/* After its numbers have changed: @t is in `busy` while it has any. */
+/* Keeps @t in `busy` exactly while it has running or queued generations; called after these numbers
+ * have changed. */
 static void note_busy(struct admit *m, struct tenant *t) {
     bool is = t->stats.n_running + t->stats.n_queued > 0;
 
@@ -72,7 +73,8 @@ static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, 
     return (t->stats.n_running + n) * sum <= total * tenant_weight(t);
 }
 
-/* A request larger than a limit runs alone rather than never. */
+/* Returns true if @w can be admitted now. A request larger than a limit runs alone rather than
+ * never. */
 static bool fits(const struct admit *m, const struct waiter *w) {
     const struct tenant *t = w->tenant;
     const struct api_tenant *c = &t->conf;
@@ -96,8 +98,8 @@ static struct waiter *last_of(const struct tenant *t) {
     return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.prev, struct waiter, link);
 }
 
-/* The next waiter to admit: of the tenants whose first waiter fits, that of the one with the fewest
- * running generations by weight. NULL: none. */
+/* Returns the next waiter to admit, or NULL: of the tenants whose first waiter fits, that of the
+ * one with the fewest running generations by weight. */
 static struct waiter *next_waiter(const struct admit *m) {
     struct waiter *best = NULL;
     double least = 0;
@@ -122,7 +124,8 @@ static void unqueue(struct admit *m, struct waiter *w) {
     m->n_queued -= w->n;
 }
 
-/* The charges of its generations count it for the tenant; that is over when they start. */
+/* Admits @w. The tenant's numbers change in w->admitted(), where the charges of the generations
+ * begin to run. */
 static void admit(struct admit *m, struct waiter *w) {
     struct tenant *t = w->tenant;
 
@@ -136,7 +139,7 @@ static void admit(struct admit *m, struct waiter *w) {
 static void admit_waiting(struct admit *m) {
     struct waiter *w;
 
-    /* Each turn takes a waiter from the queue. An answer may begin the next request of a
+    /* Each iteration takes a waiter from the queue. An answer may begin the next request of a
      * connection, but only of those that it has read ahead (conn.c). */
     while (!m->closed && (w = next_waiter(m))) {
         unqueue(m, w);
@@ -152,9 +155,9 @@ double admit_place_ms(const struct admit *m, const struct tenant *t) {
     return each_ms * MAX(m->n_running, 1u) / MAX(t->stats.n_running, 1u);
 }
 
-/* When one more of @t could be admitted, behind its queue and the requests refused before it: else
- * all of them would come back for the first place. Spread a little so that clients do not return
- * together. */
+/* Estimates when one more request of @t could be admitted: behind its queue and behind the requests
+ * that were refused before, because these would otherwise all come back for the first place. A
+ * random part keeps clients from returning together. */
 static uint32_t retry_ms(struct admit *m, struct tenant *t) {
     double each_ms = admit_place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
     int64_t now = clock_now(m->opts.clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
@@ -172,7 +175,8 @@ static int refuse(struct admit *m, struct tenant *t, uint32_t *retry, struct err
                         *retry / 1000.0);
 }
 
-/* The tenant with the longest queue by weight, if it is longer than @t's with @n more. */
+/* Returns the tenant with the longest queue by weight, if it is longer than that of @t with @n
+ * more; else NULL. */
 static struct tenant *longest_queue(const struct admit *m, const struct tenant *t, uint32_t n) {
     double most = (t->stats.n_queued + n) / tenant_weight(t);
     struct tenant *found = NULL;
@@ -189,11 +193,11 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
     return found;
 }
 
-/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are
- * notified by the timer: an answer may start the client's next request, which must not enter
- * here. */
+/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. The timer
+ * notifies them: an answer may start the client's next request, which must not enter here. Returns
+ * false if there is no such tenant. */
 static bool drop_waiters(struct admit *m, const struct waiter *w) {
-    /* At most max_queued turns: each drops a waiter. */
+    /* At most max_queued iterations: each drops a waiter. */
     while (m->n_queued + w->n > m->opts.max_queued) {
         struct tenant *t = longest_queue(m, w->tenant, w->n);
 
@@ -298,7 +302,8 @@ void admit_took(struct admit *m, int64_t ns) {
     m->mean_ms += 0.1 * ((double)ns / 1e6 - m->mean_ms);
 }
 
-/* The first waiter whose deadline has passed; *more: others have one. */
+/* Returns the first waiter whose deadline has passed, or NULL. Sets *more if a waiter before it has
+ * a deadline. */
 static struct waiter *late(const struct admit *m, int64_t now, bool *more) {
     *more = false;
     for (const struct list *l = m->busy.next; l != &m->busy; l = l->next) {
@@ -321,8 +326,8 @@ static bool expire(struct admit *m) {
     struct waiter *w;
     bool more;
 
-    /* Each turn ends a waiter whose deadline was before @now: those that come meanwhile have later
-     * ones. The lists may have changed altogether. */
+    /* Each iteration ends a waiter whose deadline was before @now: waiters that come meanwhile have
+     * later ones. The search begins anew, because a callback may change all lists. */
     while ((w = late(m, now, &more))) {
         assert(w->expired);
         admit_cancel(m, w);
@@ -332,7 +337,7 @@ static bool expire(struct admit *m) {
 }
 
 static void tell_dropped(struct admit *m) {
-    /* At most max_queued turns: the list holds those that were in the queue. */
+    /* At most max_queued iterations: all in the list were in the queue. */
     while (!list_empty(&m->dropped)) {
         struct waiter *w = LIST_ENTRY(list_pop_front(&m->dropped), struct waiter, link);
         struct err err;

@@ -40,7 +40,7 @@ void auth_deinit(struct auth *a) {
     memset(a, 0, sizeof(*a));
 }
 
-/* Number of the tenant called @name; a new one for a name not seen before. */
+/* Sets *out to the number of the tenant called @name; a name not seen before gets a new number. */
 static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
     assert(strlen(name) < sizeof(*a->names));
     for (uint32_t i = 0; i < a->n_tenants; i++) {
@@ -77,11 +77,12 @@ static bool is_date(const char *s) {
     tm.tm_mon = atoi(s + 5) - 1;
     tm.tm_mday = atoi(s + 8);
     int month = tm.tm_mon, day = tm.tm_mday;
-    timegm(&tm); /* changes a day that there is not */
+    timegm(&tm); /* changes a date that does not exist */
     return tm.tm_mon == month && tm.tm_mday == day;
 }
 
-/* Takes `expires=DATE` off the end of the key @text. False: there is another word. */
+/* Takes `expires=DATE` off the end of the key @text. Returns false if another word follows the
+ * key. */
 static bool take_expiry(char *text, char out[11]) {
     char *space = text + strcspn(text, " \t");
 
@@ -111,7 +112,7 @@ static bool set_sum(const char *key, char out[AUTH_SUM]) {
     return true;
 }
 
-/* One line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps when it expires. */
+/* Reads one line of the file: nothing, `KEY` or `NAME:KEY`, and perhaps when it expires. */
 static int add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
     char name[64];
 
@@ -201,7 +202,7 @@ int auth_reload(struct auth *a, struct err *err) {
     return 0;
 }
 
-/* Returns whether the sums are equal, in a time that does not depend on their content. */
+/* Returns true if the sums are equal, in a time that does not depend on their content. */
 static bool same_key(const struct auth_key *k, const char sum[AUTH_SUM]) {
     volatile uint32_t diff = 0;
 
@@ -261,7 +262,7 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
     return 0;
 }
 
-/* Length of the host in "host", "host:port" or "[v6]:port". 0: malformed. */
+/* Returns the length of the host in "host", "host:port" or "[v6]:port"; 0 if it is malformed. */
 static size_t host_length(const char *s) {
     size_t n = *s == '[' ? strcspn(s, "]") + 1 : strcspn(s, ":");
     size_t len = strlen(s);
@@ -281,8 +282,9 @@ static bool is_loopback(int family, const unsigned char *address) {
     return family == AF_INET ? address[0] == 127 : memcmp(address, v6, 16) == 0;
 }
 
-/* Loopback and configured names. For a Host header every literal address too (rebinding needs a
- * name), for an Origin only loopback ones: a page can come from an address as well. */
+/* Returns true for loopback and configured names. @literals: also for every literal address, as in
+ * a Host header, because DNS rebinding needs a name. In an Origin only loopback addresses are
+ * known: a hostile page can come from an address as well. */
 static bool is_known_host(const char *const *hosts, const char *host, bool literals) {
     unsigned char address[16];
     char text[64];
@@ -315,7 +317,7 @@ bool auth_knows_origin(const char *const *hosts, const char *const *origins, con
     return name && is_known_host(hosts, name + 3, false);
 }
 
-/* Our own page, at whatever address it was opened: the origin is the host that is asked, which is
+/* Returns true if @origin is the host that is asked, as for this server's own page. The host is
  * known by then. */
 static bool is_own_origin(const char *origin, const char *host) {
     const char *name = strstr(origin, "://");

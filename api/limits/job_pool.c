@@ -6,13 +6,13 @@
 #include "base/cpus.h"
 
 /*
- * One tenant may keep all places but one, so there are two at least. The loop comes first: its
- * threads have the priority of a worker that computes on the same cores.
+ * At least two jobs run at once, because one tenant may keep all places but one. The loop comes
+ * first: the pool's threads have the priority of a worker that computes on the same cores.
  */
 #define RUNNING_MIN 2
 #define RUNNING_MAX 5
 #define THREADS 16 /* jobs that may have begun: each may hold some 100 MB for a moment */
-#define NICE 5     /* the worker's, without a device */
+#define NICE 5     /* that of a worker without a device */
 
 static void on_ended(uv_async_t *a) {
     struct job_pool *p = CONTAINER_OF(a, struct job_pool, ended);

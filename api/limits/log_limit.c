@@ -11,8 +11,8 @@
 #include "api/http/siphash.h"
 
 /*
- * Addresses have rows by their hash, which is keyed, and not entries of their own: a client that
- * connects anew for each request keeps its row, and clients without number take no memory.
+ * Addresses have no entries of their own but share rows by a keyed hash: a client that connects
+ * anew for each request keeps its row, and clients without number take no memory.
  */
 
 int log_limit_init(struct log_limit *l, double per_second) {

@@ -7,8 +7,8 @@
 #include "api/http/siphash.h"
 
 /*
- * The scheduler learns per session: how long its answers are, what it has had. The API has no
- * field for that number, but agents name their sessions, each in its own way, and the tables below
+ * The scheduler learns per session: how long its answers are, what it has had. The APIs have
+ * no field for a session, but agents name their sessions, each in its own way, and the tables below
  * say where and what counts first: a header before the body, since proxies add headers for exactly
  * this purpose; a name of one agent before a name of the session that it is part of; the session
  * before the user, who may have many.
@@ -92,7 +92,7 @@ struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
                            : (struct session_key){0};
 }
 
-/* The texts of a message, whether it is one or has parts. */
+/* Adds the texts of a content, which is one text or has parts. */
 static uint64_t add_content(const uint64_t secret[2], uint64_t h, yyjson_val *content) {
     size_t i, n;
     yyjson_val *part;

@@ -11,17 +11,18 @@
 
 /*
  * Tenants are made once and kept: a live generation points to its own, and its number is part of
- * what the worker and the names of sessions are keyed by. A reload changes limits in place; the
- * buckets keep their level, so a reload gives no tenant a fresh minute. How many there can be is
- * bounded by the keys and the rows of the file.
+ * keys in the worker and of the numbers of sessions. A reload changes limits in place; the buckets
+ * keep their level, so a reload gives no tenant a fresh minute. How many there can be is bounded by
+ * the keys and the rows of the file.
  *
- * What is reserved is prompt and max_tokens. Where a client gives no max_tokens the end of the
- * context would be far too much: twice the tenant's mean answer is taken, and what is used beyond
- * it makes the level negative. Debt is paid by waiting, so the limit holds in the mean either way.
+ * A request reserves its prompt and max_tokens. If a client gives no max_tokens, the end of the
+ * context would be far too much: twice the tenant's mean answer is reserved, and what is used
+ * beyond it makes the level negative. Debt is paid by waiting, so the limit holds in the mean
+ * either way.
  */
 
-#define MEAN_START 256.0
-#define MEAN_MEMORY 0.9
+#define MEAN_START 256.0 /* tokens of an answer, before one has ended */
+#define MEAN_MEMORY 0.9  /* weight of the old mean beside a new answer */
 #define RETRY_MIN_MS 100
 #define RETRY_MAX_MS 60000
 
@@ -138,8 +139,8 @@ struct tenant *tenants_named(struct tenants *ts, const char *name) {
 
 /* ---- identity ---- */
 
-/* The tenant that API key @name belongs to: the one whose row lists it, else that of the same name,
- * which is made if it is new. NULL: out of memory. */
+/* Returns the tenant that API key @name belongs to: the one whose row lists it, else that of the
+ * same name, which is made if it is new. NULL: out of memory. */
 static struct tenant *of_key(struct tenants *ts, const char *name) {
     for (uint32_t i = 0; i < ts->n; i++)
         for (uint32_t k = 0; k < ts->list[i]->conf.n_keys; k++)
@@ -148,7 +149,7 @@ static struct tenant *of_key(struct tenants *ts, const char *name) {
     return tenants_named(ts, name);
 }
 
-/* The user at the other end of a UNIX socket, or NULL: none that is listed. */
+/* Returns the tenant that lists the user at the other end of a UNIX socket, or NULL. */
 static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x) {
     uid_t uid;
 
@@ -197,8 +198,8 @@ void tenant_isolation_name(const struct tenant *t, char out[AUTH_ISOLATION_NAME]
              *t->conf.share ? t->conf.share : t->conf.name);
 }
 
-/* A class counts as so much weight, in the front and in the worker: none waits for ever behind
- * another. */
+/* Classes are factors of the weight, in the front and in the worker, so that none waits for ever
+ * behind another. */
 double tenant_weight(const struct tenant *t) {
     static const double factor[TENANT_CLASSES] = {1, 8, 0.125};
 
@@ -216,7 +217,7 @@ static void refill_both(struct tenant *t, int64_t now) {
     bucket_refill(&t->tokens, tokens, tokens / 60, now);
 }
 
-/* Time until bucket @b holds @level. */
+/* Returns the time until bucket @b holds @level. */
 static double wait_ms(const struct bucket *b, double level, double per_minute) {
     return MAX(level - b->level, 0) / per_minute * 60e3;
 }

@@ -7,16 +7,16 @@
 #include "api/limits/usage_file.h"
 
 /*
- * While the thread writes, `writing` is its own and is not changed. Where writing fails, the rows
- * go back to `unsaved`, and are written next time. Without memory for a row its counts are lost,
- * which is less harm than ending requests that have been answered.
+ * While the thread writes, `writing` belongs to it, and the loop does not change it. If writing
+ * fails, the rows go back to `unsaved` and are written next time. Without memory for a row its
+ * counts are lost, which is less harm than ending requests that have been answered.
  */
 
 int64_t usage_now(const struct usage *u) {
     return u->opts.unix_s ? u->opts.unix_s(u->opts.ctx) : time(NULL);
 }
 
-/* Tells of a trouble that is new. */
+/* Reports an error or a damaged file, unless the last attempt failed, too. */
 static void tell(struct usage *u, int r) {
     bool is = r < 0 || u->damaged;
 
@@ -53,7 +53,7 @@ static void on_thread(uv_work_t *work) {
 
 static void start_tick(struct usage *u);
 
-/* Takes over what the file has, or the rows that were not written. */
+/* Takes over what the file has; after the error @r, keeps the rows that were not written. */
 static void take(struct usage *u, int r) {
     if (r == 0) {
         usage_table_deinit(&u->all);

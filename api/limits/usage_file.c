@@ -81,7 +81,7 @@ static int write_file(const char *name, const struct buf *text) {
     return fsync(fd) < 0 ? -errno : 0;
 }
 
-/* Makes the file durable under its final name, or leaves the old one as it was. */
+/* Replaces the file durably by @text, or leaves it as it was. */
 static int replace(const char *path, const struct buf *text) {
     char name[PATH_MAX];
 

@@ -171,8 +171,9 @@ static struct used used_months(const struct usage_table *t, uint32_t today) {
     return u;
 }
 
-/* Returns in how many later months something was used. The calendar does not count: a clock that is
- * years ahead adds one month, and would otherwise make all rows old. */
+/* Returns the age of @row: the number of later months in which something was used. The calendar
+ * does not count: a clock that is years ahead adds one month, and would otherwise make all rows
+ * old. */
 static uint32_t age_of(const struct used *u, const struct usage_row *row) {
     uint32_t age = 0;
 
@@ -181,8 +182,8 @@ static uint32_t age_of(const struct used *u, const struct usage_row *row) {
     return age;
 }
 
-/* Changes @row to the one that it is summed up in. Each level from 0 to FOLDS - 1 sums up more than
- * the one before. False: the row is too old to be kept. */
+/* Changes @row to the row that sums it up. Each level from 0 to FOLDS - 1 sums up more than the one
+ * before. Returns false if the row is too old to be kept. */
 static bool fold_row(struct usage_row *row, const struct used *u, uint32_t level) {
     uint32_t age = age_of(u, row), today = u->today;
     bool sums_days = level == 0 ? age > 1 : level == 1 ? age > 0 : row->date < today;
