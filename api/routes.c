@@ -104,7 +104,8 @@ int routes_check_head(struct exchange *x, const struct http *h, struct err *err)
     return 0;
 }
 
-/* Only JSON: a browser may send other types without asking first. */
+/* Checks what the head says of the body. It must be JSON: of other types a browser may send some
+ * without asking first. */
 static int check_body(struct exchange *x, const struct http *h, struct err *err) {
     const char *type = http_header(h, "content-type", NULL);
     const char *encoding = http_header(h, "content-encoding", NULL);
@@ -134,7 +135,8 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
     return 0;
 }
 
-/* New work while there is no model, or none any more. A worker being replaced is waited for. */
+/* Refuses new work while there is no model yet, or none any more. A worker being replaced is waited
+ * for. */
 static int check_service(struct exchange *x, struct err *err) {
     enum api_health s = service_health(env_of(x));
 
@@ -148,7 +150,7 @@ static int check_service(struct exchange *x, struct err *err) {
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,
                             "The model is being loaded. Try again later.");
-    if (!x->conn->answered) /* connected before the drain began, it may not know of it */
+    if (!x->conn->answered) /* a connection older than the drain may not know of it */
         return 0;
     return err_set_code(err, 503, "draining", NULL,
                         "The server is shutting down. Send the request to another instance.");
@@ -174,7 +176,7 @@ int routes_check(struct exchange *x, const struct http *h, struct err *err) {
 
 /* ---- headers of answers ---- */
 
-/* Seconds are what most clients read; the SDKs prefer milliseconds. */
+/* Writes when to try again: most clients read seconds, the SDKs prefer milliseconds. */
 static int put_retry(const struct exchange *x, int status, char *out, size_t size) {
     uint32_t ms = x->retry_ms ? x->retry_ms : 1000;
 

@@ -116,7 +116,7 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&env->tenants, tenant));
 }
 
-/* usage_opts.trouble. */
+/* The callback usage_opts.trouble: logs what is wrong with the file. */
 static void on_usage_trouble(void *ctx, int r) {
     const struct api *a = ctx;
 

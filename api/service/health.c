@@ -26,7 +26,8 @@ static void put_models(struct json *j, const struct gen_env *env) {
     json_close(j, '}');
 }
 
-/* 200 only while new requests are served: a balancer then routes elsewhere before it is refused. */
+/* Answers 200 only while new requests are served, so that a balancer routes elsewhere before a
+ * request is refused. */
 static void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "failed", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 1u << 20};
@@ -50,7 +51,8 @@ static void version_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
-/* The page for a browser, a liveness probe for others: Ollama's client asks before each command. */
+/* Answers a browser with the page, and other clients with a text, by which Ollama's client finds
+ * before each command that the server lives. */
 static void root_serve(struct exchange *x, struct http *h) {
     static const char text[] =
         "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
@@ -61,9 +63,9 @@ static void root_serve(struct exchange *x, struct http *h) {
         respond(x, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
 }
 
-/* ---- how busy it is, as routers ask ---- */
+/* ---- the load, in the forms that routers ask for ---- */
 
-/* vLLM's. */
+/* Answers /load as vLLM does. */
 static void load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     char text[48];
@@ -73,7 +75,7 @@ static void load_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, (size_t)n);
 }
 
-/* SGLang's. */
+/* Answers /v1/loads as SGLang does. */
 static void loads_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     const struct model *model = model_first(env_of(x));
@@ -95,7 +97,7 @@ static void loads_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* The older form of the same. */
+/* Answers /get_load, the older form of /v1/loads. */
 static void load_of_ranks_serve(struct exchange *x, struct http *h) {
     const struct model *model = model_first(env_of(x));
     struct api_stats s;
@@ -110,7 +112,8 @@ static void load_of_ranks_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, (size_t)n);
 }
 
-/* Answers SGLang's gateway, which asks each worker that it is given: about the first model. */
+/* Answers SGLang's gateway, which asks each worker that it is given. The answer is about the first
+ * model. */
 static void server_info_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
     const struct api_model *m = model_first(env_of(x))->info;

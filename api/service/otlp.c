@@ -44,8 +44,8 @@ struct endpoint {
 };
 
 /*
- * Invariants, under the lock: n <= QUEUE; the queue is ring[first], ..., ring[first + n - 1]
- * modulo QUEUE; `news` is set where `why` is another than the loop knows. `stop_ns` is set once.
+ * Invariants, under the lock: n <= QUEUE; the queue is ring[first], ..., ring[first + n - 1] modulo
+ * QUEUE; `news` is set while `why` differs from what the loop has read. `stop_ns` is set once.
  */
 struct otlp {
     struct endpoint to;
@@ -60,10 +60,10 @@ struct otlp {
     pthread_cond_t changed;
     struct trace_span *ring, *batch; /* [QUEUE]; [BATCH], the thread's */
     uint32_t first, n;
-    _Atomic int64_t stop_ns; /* 0: go on */
+    _Atomic int64_t stop_ns; /* time when the thread was told to stop; 0: it was not */
     uint64_t n_added;        /* the loop's */
     _Atomic uint64_t n_exported, n_dropped;
-    char why[OTLP_WHY]; /* the last batch was not taken; "": it was */
+    char why[OTLP_WHY]; /* reason why the last batch was refused; "": it was taken */
     _Atomic bool news;
 };
 
@@ -149,7 +149,8 @@ static void explain(const struct otlp *o, CURLcode r, char why[OTLP_WHY]) {
                      : "no answer");
 }
 
-/* Posts @body: the status of the answer, or 0. @why is set where it is not 2xx. */
+/* Posts @body. Returns the status of the answer, or 0 if there is none. Sets @why, which tells what
+ * is wrong unless the status is 2xx. */
 static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
     curl_off_t seconds = 0;
     long status = 0;
@@ -185,7 +186,7 @@ static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char 
 
 /* ---- the thread ---- */
 
-/* Waits on `changed`, under the lock, for @ms at most. */
+/* Waits on `changed`, under the lock, until there is a whole batch, for @ms at most. */
 static void sleep_for(struct otlp *o, int64_t ms) {
     int64_t until = now_ns() + ms * 1000000;
     struct timespec t = {until / 1000000000, until % 1000000000};
@@ -194,7 +195,7 @@ static void sleep_for(struct otlp *o, int64_t ms) {
         pthread_cond_timedwait(&o->changed, &o->lock, &t);
 }
 
-/* The next batch; 0: it is to stop, and nothing is left. */
+/* Takes the next batch. Returns its length; 0: the thread is to stop, and nothing is left. */
 static uint32_t take_batch(struct otlp *o) {
     uint32_t n;
 
@@ -212,7 +213,7 @@ static uint32_t take_batch(struct otlp *o) {
     return n;
 }
 
-/* False: it is to stop. */
+/* Pauses for @ms. Returns false if the thread is to stop. */
 static bool pause_for(struct otlp *o, int64_t ms) {
     int64_t until = now_ns() + ms * 1000000;
 
@@ -251,7 +252,7 @@ static bool deliver(struct otlp *o, const struct buf *body) {
     }
 }
 
-/* The thread. */
+/* Posts batches until the thread is to stop. */
 static void *run(void *arg) {
     struct otlp *o = arg;
     uint32_t n;
@@ -306,7 +307,7 @@ static int start(struct otlp *o) {
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&o->changed, &attr);
     pthread_condattr_destroy(&attr);
-    sigfillset(&all); /* signals are the loop's */
+    sigfillset(&all); /* the loop's thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int r = thread_start(&o->thread, NULL, run, o);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -392,8 +393,8 @@ void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting
     *n_waiting = o->n_added - *n_exported - *n_dropped;
 }
 
-/* A lookup of a name may hang for longer than a stop may take: the process ends, and the thread
- * with it. */
+/* Waits for the thread for some seconds only, because a lookup of a name may hang for longer. The
+ * memory then stays, and the thread ends with the process. */
 struct otlp *otlp_free(struct otlp *o) {
     struct timespec until;
 

@@ -32,7 +32,7 @@ void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     snprintf(q->id, sizeof(q->id), "%s", x->id);
 }
 
-/* The slowest first. */
+/* Compares requests; the slowest comes first. */
 static int by_time(const void *a, const void *b) {
     const struct recent_request *const *x = a, *const *y = b;
 

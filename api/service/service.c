@@ -116,12 +116,13 @@ void service_on_ended(const struct exchange *x) {
     log_request(s->env, x, level, now);
 }
 
-/* loop_lag.on_iteration. */
+/* The callback loop_lag.on_iteration. */
 static void on_iteration(void *ctx, uint64_t busy_ns, uint64_t cpu_ns) {
     metrics_loop(&((struct service *)ctx)->metrics, busy_ns, cpu_ns);
 }
 
-/* An iteration of the loop that was too long for what else waited: at most one line a second. */
+/* Logs an iteration that let everything else on the loop wait for too long; at most one line a
+ * second. */
 static void on_long(void *ctx, const struct loop_lag_long *it) {
     struct service *s = ctx;
     int64_t now = clock_now(s->env->clock);

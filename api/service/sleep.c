@@ -13,7 +13,8 @@
  * and `tags` are ignored: weft frees all memory of a model, or none.
  */
 
-/* Finds the model that the query names, in *@out; NULL: it names none. 0, or 404 in @err. */
+/* Sets *@out to the model that the query names, or to NULL if it names none. Returns 0, or a 404 in
+ * @err. */
 static int named_model(const struct exchange *x, const struct http *h, struct model **out,
                        struct err *err) {
     char name[1024];

@@ -17,7 +17,7 @@
 
 /* ---- reading ---- */
 
-/* 2 * @n lower-case hexadecimal digits, not all 0. */
+/* Reads 2 * @n lower-case hexadecimal digits. Returns false if they are none, or all 0. */
 static bool read_id(const char *text, uint8_t *out, size_t n) {
     uint8_t any = 0;
 
@@ -37,7 +37,7 @@ static bool read_id(const char *text, uint8_t *out, size_t n) {
     return any;
 }
 
-/* "VV-TRACE-SPAN-FLAGS"; later versions may say more behind that. */
+/* Reads "VV-TRACE-SPAN-FLAGS"; later versions may have more behind that. */
 void trace_read_head(struct trace_parent *p, const struct http *h) {
     const char *s = http_header(h, "traceparent", NULL);
     struct trace_parent r = {0};
@@ -93,7 +93,7 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
     json_put_string(j, key, text);
 }
 
-/* An attribute, up to its value. 64-bit numbers are strings in JSON of protobuf. */
+/* Writes an attribute up to its value. In protobuf's JSON numbers of 64 bits are strings. */
 static void open_attribute(struct json *j, const char *key) {
     json_print(j, "{key:%s, value:{", key);
 }
@@ -132,7 +132,7 @@ static void put_time(struct json *j, const char *key, int64_t ns) {
     json_put_string(j, key, text);
 }
 
-/* gen_ai.operation.name of a route. */
+/* Returns the gen_ai.operation.name of a route. */
 static const char *operation_of(const char *path) {
     static const struct {
         const char *part, *name;
@@ -146,7 +146,7 @@ static const char *operation_of(const char *path) {
     return known[i].name;
 }
 
-/* The code of the error; else the status where that is one. */
+/* Returns the code of the error, or the status if that is an error, or "". */
 static const char *error_of(const struct trace_span *s, char out[12]) {
     snprintf(out, 12, "%d", s->status);
     return *s->error ? s->error : s->status >= 400 ? out : "";
@@ -198,8 +198,8 @@ static void open_span(struct json *j, const uint8_t *trace, const uint8_t *id,
     put_time(j, "endTimeUnixNano", until_ns);
 }
 
-/* A request and its phases; one that was not reached is left out, and the one before lasts until
- * the end. */
+/* Writes the spans of a request and of its phases. A phase that was not reached is left out, and
+ * the one before it lasts until the end. */
 static int put_span(struct json *j, const struct trace_origin *from, const struct trace_span *s) {
     static const char *const phase[] = {"queue", "prefill", "decode"};
     int64_t at[] = {0, s->queue_ns, s->queue_ns ? s->ttft_ns : 0, s->total_ns};

@@ -24,7 +24,7 @@ static void put_date(struct json *j, uint32_t date) {
     json_put_string(j, "date", text);
 }
 
-/* Writes a row, with the names of tenant and key where it is not the key that asks. */
+/* Writes a row. @names: with its tenant and key, where not only the key that asks is shown. */
 static void put_row(struct json *j, const struct usage_row *row, bool names) {
     json_open(j, '{');
     put_date(j, row->date);
