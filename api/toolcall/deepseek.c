@@ -2,8 +2,8 @@
  * DeepSeek. The markers are special tokens with wide bars and low blocks in them.
  *    R1, V3  <calls begin><call begin>function<sep>NAME\n```json\n{..}\n```<call end>..<calls end>
  *    V3.1    <calls begin><call begin>NAME<sep>{..}<call end>..<calls end>
- * differ by what follows the separator, and read by one table. V3.2 and V4 write tags
- * (DSML) that say of each value whether it is a string.
+ * One table reads both, which differ in what follows the separator. V3.2 and V4 write tags (DSML)
+ * that say of each value whether it is a string.
  */
 
 #include "api/toolcall/parser.h"

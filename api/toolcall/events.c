@@ -1,6 +1,6 @@
 /*
- * Events of a parser: text without the white space around markers, and calls. White space
- * at the end of a piece of text is held until it is clear whether text or a marker follows.
+ * Reports the events of a parser: text without the white space around markers, and calls. White
+ * space at the end of a piece of text is held until it is clear whether text or a marker follows.
  */
 
 #include <assert.h>
@@ -75,7 +75,8 @@ void events_text(struct toolcall_parser *p, bool reasoning, const char *data, si
 
 /* ---- calls ---- */
 
-/* splitmix64: a good function of (seed, index, i), nothing more is needed of an id. */
+/* Mixes the bits of @x as splitmix64 does. An id needs no more than a good function of (seed,
+ * index, i). */
 static uint64_t mix(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
@@ -127,7 +128,7 @@ static void tell_args(struct toolcall_parser *p, const char *data, size_t len) {
                     .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
 }
 
-/* From now on it is a call. */
+/* Reports the call. From now on it cannot turn out to be text. */
 static void commit(struct toolcall_parser *p) {
     assert(p->call.open && p->call.has_name && p->n_calls < TOOLCALL_CALLS_MAX);
     p->call.committed = true;
@@ -200,7 +201,8 @@ void events_end(struct toolcall_parser *p) {
     buf_clear(&p->raw);
 }
 
-/* Ends the open call: it was no call, or, once it was sent, not a whole one. */
+/* Breaks the open call off. If it was not reported yet, its bytes are text; else it ends as an
+ * incomplete call. */
 void events_break(struct toolcall_parser *p) {
     if (!p->call.open)
         return;

@@ -79,7 +79,7 @@ void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjso
     }
 }
 
-/* One of two, where there are two. */
+/* Adds @piece, or a choice of @piece and @also if there is an @also. */
 static void put_either(struct force *f, yyjson_mut_val *list, const char *piece, const char *also) {
     yyjson_mut_val *either, *one;
 
@@ -98,8 +98,8 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
 
 /* ---- arguments as JSON ---- */
 
-/* References below @v: *any, and *far when one leads elsewhere than into the definitions, which are
- * copied along with a part of a schema. */
+/* Looks for references below @v. Sets *any if there is one, and *far if one leads elsewhere than
+ * into the definitions, which are copied along with a part of a schema. */
 static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
     yyjson_val *key, *item;
     size_t i, n;
@@ -140,7 +140,7 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
     return 0;
 }
 
-/* Makes the node of all arguments. A schema that does not say so is made that of an object. */
+/* Makes the node of all arguments. A schema without a type is made that of an object. */
 static int json_args(struct force *f, yyjson_mut_val **out) {
     yyjson_val *schema = f->tool->parameters;
 
@@ -242,14 +242,15 @@ static int put_args(struct force *f, yyjson_mut_val *list) {
 
 /* ---- calls ---- */
 
-/* Names that every format can carry as they are. */
+/* Returns true for a name that every format can carry as it is. */
 static bool is_plain(const char *name) {
     size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/");
 
     return n && !name[n] && n <= TOOLCALL_NAME_MAX;
 }
 
-/* "tools[2].function.parameters" is where its schema is: its name is beside it. */
+/* Refuses the name of the tool. The tool's param is that of its schema
+ * ("tools[2].function.parameters"); the name is a member beside the schema. */
 static int refuse_name(struct force *f) {
     const char *param = f->tool->param, *dot = strrchr(param, '.');
     char name[64];
@@ -262,7 +263,7 @@ static int refuse_name(struct force *f) {
         name, f->tool->name, TOOLCALL_NAME_MAX);
 }
 
-/* NAME name_end ARGUMENTS, for each tool. */
+/* Adds a choice of NAME name_end ARGUMENTS for each tool. */
 static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     yyjson_mut_val *either = ir_list(f->n, "either");
     int r = 0;
@@ -318,7 +319,7 @@ static const char *rest_of(const struct toolcall_format *f, const char *piece) {
     return at ? at + strlen(trigger) : piece;
 }
 
-/* One call, @begin before its name. */
+/* Adds one call, with @begin before its name. */
 static int put_call(struct force *f, const struct toolcall_force *o, const char *begin,
                     yyjson_mut_val *list) {
     put_either(f, list, begin,

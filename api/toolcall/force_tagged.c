@@ -1,7 +1,8 @@
 /*
- * Arguments between tags: a parameter for each property, in the order of the schema. What the
- * parser takes for a string by its schema is written bare, up to the closing tag; anything else as
- * JSON. A string or null may be bare too: the text decides, and every text is one of the two.
+ * Arguments between tags: a parameter for each property, in the order of the schema. A value that
+ * the parser takes for a string, by its schema, is written bare, up to the closing tag; any other
+ * value as JSON. A value that may be a string or null may be bare, too: the parser decides by its
+ * text, and every text is one of the two.
  */
 
 #include <stdio.h>
@@ -15,14 +16,14 @@
 #define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
 #define LOOSE_MAX 64
 
-/* The tag that closes a value, without the white space before it. */
+/* Sets f->stop to the tag that closes a value, without the white space before it. */
 void force_set_stop(struct force *f) {
     const char *at = f->shape->value_end + strspn(f->shape->value_end, "\n");
 
     snprintf(f->stop, sizeof(f->stop), "%.*s", (int)strcspn(at, "\n{"), at);
 }
 
-/* {type} of a value that is no string. */
+/* Makes the node for {type} of a value that is no string. */
 static yyjson_mut_val *type_of(struct force *f, unsigned types) {
     static const struct {
         unsigned type;
@@ -39,7 +40,8 @@ static yyjson_mut_val *type_of(struct force *f, unsigned types) {
     return ir_of(f->n, "choice", list);
 }
 
-/* key_end VALUE value_end, of a value that is written bare, or as JSON. */
+/* Make the node of key_end VALUE value_end: bare() for a value that is written bare, as_json() for
+ * one that is written as JSON. */
 static yyjson_mut_val *bare(struct force *f, yyjson_mut_val *value) {
     yyjson_mut_val *list = ir_list(f->n, "sequence");
 
@@ -61,7 +63,7 @@ static yyjson_mut_val *as_json(struct force *f, yyjson_mut_val *value, unsigned 
     return list;
 }
 
-/* Everything after the key. */
+/* Makes the node of everything after the key. */
 static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
     unsigned types = value_schema_types(root, schema);
     bool nullable = types == (VALUE_STRING | VALUE_NULL);
@@ -76,7 +78,7 @@ static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyj
     *out = as_json(f, value, types);
     if (!nullable || value_has_text_rules(root, schema))
         return 0;
-    /* Bare, but for what looks like JSON. */
+    /* A bare value must not begin like JSON. */
     yyjson_mut_val *either = ir_list(f->n, "either"), *text = ir_list(f->n, "sequence");
 
     ir_add(f->n, text, ir_text(f->n, "regex", "[^<\"\\[{ \\n\\t\\r]"));
@@ -96,7 +98,7 @@ static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mu
     return list;
 }
 
-/* Any parameters. */
+/* Makes the node of parameters of any names and values. */
 static yyjson_mut_val *loose(struct force *f) {
     yyjson_mut_val *value = bare(f, ir_text(f->n, "free_text", f->stop));
 

@@ -20,8 +20,8 @@ static const struct toolcall_format *const formats[] = {
     &format_lfm,          &format_generic,
 };
 
-/* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two
- * build their tags, and show only parts of them. */
+/* Markers of reasoning. Most are detected by the closing one, since some templates only remove
+ * reasoning. The templates of two build their tags and contain only parts of them. */
 static const struct toolcall_reasoning reasonings[] = {
     {"seed", "<seed:think>", "</seed:think>", {"</seed:think>"}, NULL},
     {"hunyuan", "<think:opensource>", "</think:opensource>", {"</think{}>", ":opensource"}, NULL},
@@ -89,7 +89,7 @@ bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *pr
     return n && len >= n && memcmp(prompt + len - n, r->open, n) == 0;
 }
 
-/* Literals of the state @s that contain @text. */
+/* Returns true if a literal of the state @s contains @text. */
 static bool state_has(const struct tc_state *s, const char *text, size_t len) {
     for (size_t i = 0; i < s->n_edges; i++)
         if (contains(s->edges[i].text, strlen(s->edges[i].text), text, len))

@@ -8,7 +8,7 @@ static yyjson_mut_val *keep(struct nodes *n, void *v) {
     return v;
 }
 
-/* @more values are to be made. False: they must not be. */
+/* Counts @more values that are to be made. Returns false if they are too many. */
 static bool spend(struct nodes *n, size_t more) {
     if (more > NODES_MAX - n->n_made)
         n->failed = n->too_large = true;
@@ -105,7 +105,7 @@ yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what) {
 }
 
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v) {
-    /* The values below one lie between it and its neighbour. */
+    /* yyjson stores the values below a value between it and its neighbour. */
     size_t size = yyjson_is_ctn(v) ? (size_t)(json_next(v) - v) : 1;
 
     return spend(n, size) ? keep(n, yyjson_val_mut_copy(n->doc, v)) : NULL;

@@ -1,7 +1,7 @@
 /*
  * Hermes: <tool_call>{"name": .., "arguments": {..}}</tool_call>, one pair of tags for each call.
- * Hermes 2 and 3, Qwen 2.5 and 3, Granite 4, Reka and many fine-tunes. Also what we ask of models
- * whose template knows no tools (`generic`).
+ * Hermes 2 and 3, Qwen 2.5 and 3, Granite 4, Reka and many fine-tunes write it. Models whose
+ * template knows no tools are asked for it, too (`generic`).
  */
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /*
  * LFM2: a list of calls in Python's syntax, <|tool_call_start|>[f(a=1, b="x"),
- * g()]<|tool_call_end|>. The template never shows it; it is known by how it lists the tools.
+ * g()]<|tool_call_end|>. The template does not contain this marker, so the format is detected by
+ * how the template lists the tools.
  */
 
 #include "api/toolcall/parser.h"

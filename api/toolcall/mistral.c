@@ -1,7 +1,8 @@
 /*
  * Mistral: [TOOL_CALLS][{"name": .., "arguments": {..}, "id": ".."}, ..] (Nemo and older), or
  * [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{..} for each call (Small 3.2; without the id Devstral,
- * Ministral). All are read by all. Ids have nine letters and digits: the templates insist on it.
+ * Ministral). One table reads all of these forms. Ids have nine letters and digits: the templates
+ * insist on it.
  */
 
 #include "api/toolcall/parser.h"

@@ -63,9 +63,9 @@ const char *parser_at(const struct toolcall_parser *p, size_t *len) {
     return p->win.data + p->pos;
 }
 
-/* Takes @n bytes of the window. Those of a call that have not been reported yet, as arguments, are
- * kept: it may turn out to be none. Past the limit exactly the bytes that fit are taken, so that
- * where a feed ended does not show. */
+/* Takes @n bytes of the window. Bytes of a call that have not been reported as arguments are kept,
+ * because they may turn out to be text. At the limit exactly the bytes that fit are taken, so the
+ * result does not depend on where a feed ended. Returns false if not all fit. */
 bool parser_take(struct toolcall_parser *p, size_t n) {
     bool kept = p->call.open;
     size_t fits = kept ? MIN(n, p->raw.max - p->raw.len) : n;
@@ -109,7 +109,7 @@ static void fail(struct toolcall_parser *p) {
     parser_go(p, back, 0);
 }
 
-/* The invariants of struct toolcall_parser. */
+/* Asserts the invariants of struct toolcall_parser. */
 static void check(const struct toolcall_parser *p) {
     const struct tc_call *c = &p->call;
 
@@ -122,7 +122,7 @@ static void check(const struct toolcall_parser *p) {
     assert(!c->open || states_of(p)[p->state].kind != TC_TEXT || p->error);
 }
 
-/* Everything in the window that can be decided. */
+/* Parses everything in the window that can be decided. */
 static void run(struct toolcall_parser *p) {
     unsigned idle = 0;
 
@@ -142,7 +142,7 @@ static void run(struct toolcall_parser *p) {
             return;
         }
         idle = p->pos == before ? idle + 1 : 0;
-        assert(idle < 32); /* a table that runs in a circle */
+        assert(idle < 32); /* the table must not loop */
     }
 }
 

@@ -48,7 +48,7 @@ static int put_hex(struct buf *out, unsigned v) {
     return put(out, text, 6);
 }
 
-/* One byte of a string, escaped where JSON wants it. */
+/* Writes one byte of a string, escaped where JSON requires it. */
 static int put_byte(struct buf *out, char c) {
     static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
     const char *at = c ? strchr(special, c) : NULL;
@@ -78,7 +78,7 @@ static bool in_object(const struct scan *s) {
     return s->depth && s->objects >> (s->depth - 1) & 1;
 }
 
-/* A value or a key is complete. */
+/* Ends a value or a key. */
 static int finish_value(struct scan *s) {
     if (s->is_key) {
         s->is_key = false;
@@ -89,7 +89,8 @@ static int finish_value(struct scan *s) {
     return s->depth ? SCAN_MORE : SCAN_DONE;
 }
 
-/* The comma before a value is written with the value, so that one before a bracket is not. */
+/* Writes the comma that is due. A comma is written only with the value behind it, so that one
+ * before a closing bracket is left out. */
 static int put_comma(struct scan *s, struct buf *out) {
     int r = 0;
 
@@ -179,7 +180,7 @@ static int begin_value(struct scan *s, char c, struct buf *out) {
 
 /* ---- strings ---- */
 
-/* Half a surrogate pair that is followed by something else. */
+/* Writes U+FFFD for a high surrogate that no low one follows. */
 static int put_lone(struct scan *s, struct buf *out) {
     assert(!s->high || (s->high >= 0xD800 && s->high < 0xDC00));
     int r = s->high ? put_hex(out, 0xFFFD) : 0;
@@ -318,7 +319,8 @@ static int end_word(struct scan *s, struct buf *out) {
     return SCAN_BAD;
 }
 
-/* The state after digit or sign @c of a number, or 0 when it does not go on with it. */
+/* Returns the state of a number after the character @c, or 0 if the number does not continue with
+ * it. */
 static uint8_t next_number(uint8_t state, char c) {
     bool digit = c >= '0' && c <= '9';
 
@@ -346,7 +348,7 @@ static bool number_may_end(uint8_t state) {
     return state == NUM_ZERO || state == NUM_INT || state == NUM_FRACTION || state == NUM_EXPONENT;
 }
 
-/* A byte of a word or number. *kept: it was not taken. */
+/* Handles a byte of a word or number. Sets *kept if the byte is behind its end. */
 static int scalar_byte(struct scan *s, char c, struct buf *out, bool *kept) {
     if (s->state == IN_WORD) {
         if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
@@ -375,7 +377,7 @@ static int next_byte(struct scan *s, char c, struct buf *out) {
     if (c != ',')
         return SCAN_BAD;
     s->comma = true;
-    /* In an object a bracket may follow, and a list takes one too: WANT_FIRST. */
+    /* Both states also accept a closing bracket: models write commas before brackets. */
     s->state = in_object(s) ? WANT_KEY : WANT_FIRST;
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
  * One step of each kind of state. A step decides on the bytes at the window's start and takes them,
- * or says TC_MORE. Bytes are always taken up to exactly where a decision falls.
+ * or returns TC_MORE. Bytes are always taken exactly up to the place of a decision.
  */
 
 #include <assert.h>
@@ -22,7 +22,8 @@ static enum match match_text(const struct toolcall_parser *p, const char *text, 
     return len >= n ? FULL : p->final ? NONE : PARTIAL;
 }
 
-/* After a closing literal: white space, then one of @follow. Text that ends there is fine. */
+/* Matches the text behind a closing literal: white space, then one of @follow, or the end of the
+ * text. */
 static enum match match_follow(const struct toolcall_parser *p, const char *const *follow,
                                const char *at, size_t len) {
     size_t n = 0;
@@ -41,7 +42,8 @@ static bool may_open(const struct toolcall_parser *p) {
     return p->calls && p->n_calls < p->opts.max_calls;
 }
 
-/* The first edge in the table's order that matches at @at, or may when there is more. */
+/* Finds the first edge in the table's order that matches at @at, or that may match when there is
+ * more text. */
 static enum match match_edges(const struct toolcall_parser *p, const struct tc_state *s,
                               const char *at, size_t len, bool seen, unsigned need,
                               const struct tc_edge **out) {
@@ -79,7 +81,7 @@ static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const 
 
 /* ---- text ---- */
 
-/* The markers that count in text: the format's, and those of reasoning. */
+/* Matches the markers that count in text: those of the format and those of reasoning. */
 static enum match match_marker(const struct toolcall_parser *p, const struct tc_state *s,
                                const char *at, size_t len, const struct tc_edge **out) {
     const struct tc_edge *own = p->state == TC_CONTENT  ? &p->reason_open
@@ -103,7 +105,8 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
     enum match m = NONE;
 
     assert(!p->call.open);
-    /* A marker after text is looked at once more when that is out and `seen` is right. */
+    /* A marker behind text is matched again in the next step, when the text has been reported and
+     * `seen` is set. */
     for (i = 0; i < len; i++) {
         m = match_marker(p, s, at + i, len - i, &e);
         if (m != NONE)
@@ -119,7 +122,7 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
 
 /* ---- between the parts of a call ---- */
 
-/* Takes white space. TC_MOVED: there was some. */
+/* Takes white space. Returns TC_MOVED if there was some, TC_MORE if there was none. */
 static int skip_space(struct toolcall_parser *p) {
     size_t len, n = 0;
     const char *at = parser_at(p, &len);
@@ -149,7 +152,8 @@ static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
     return TC_MOVED;
 }
 
-/* Bytes up to one of the state's literals; *edge is set when it is there. */
+/* Returns the number of bytes before one of the state's literals. Sets *edge if that is
+ * complete. */
 static size_t find_edge(struct toolcall_parser *p, const struct tc_state *s, size_t max,
                         const struct tc_edge **edge) {
     size_t len, i;
@@ -196,7 +200,7 @@ static bool settle(struct toolcall_parser *p, const struct tc_state *s, char *te
     return true;
 }
 
-/* A name, an id or a key. */
+/* Collects a name, an id or a key. */
 static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
     char *text = s->kind == TC_NAME ? p->call.name : s->kind == TC_ID ? p->call.id : p->key;
     size_t max = s->kind == TC_NAME ? TOOLCALL_NAME_MAX
@@ -235,8 +239,8 @@ static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
 
 /*
  * A value that is JSON, or a Python literal, may have the closing tag in one of its strings: such a
- * tag counts only when the string never ends. The string is broken by a control character, by the
- * end of the text, and by being longer than anyone writes.
+ * tag counts only if the string never ends. A string never ends if it has a control character,
+ * reaches the end of the text, or has more than TC_QUOTED_MAX bytes.
  */
 static void quotes_feed(struct tc_quotes *q, char c) {
     if (q->state == QUOTES_BEGIN && !is_space(c)) {
@@ -322,7 +326,7 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     return TC_MOVED;
 }
 
-/* One value as the scanner reads it. */
+/* Reads a value with the scanner. */
 static int scan_step(struct toolcall_parser *p, const struct tc_state *s) {
     size_t len, used;
     const char *at = parser_at(p, &len);

@@ -1,7 +1,7 @@
 /*
- * Values that are not written as JSON: what they are is found in the tool's schema, or, where that
- * says nothing, in their text. A string goes out as it comes; anything else is held until its end,
- * since models also write Python's True or ['a'], or plain text where a number is wanted.
+ * Values that are not written as JSON: their types come from the tool's schema, or, if that does
+ * not tell, from their text. A string is passed on as it comes; any other value is held until its
+ * end, since models also write Python's True or ['a'], or plain text where a number is wanted.
  */
 
 #include <assert.h>
@@ -13,7 +13,8 @@
 #define SCHEMA_DEPTH 8
 #define SCHEMA_STEPS 2000 /* unions of references to unions grow fast */
 
-/* The tool of that name: {"function": {"name"..}}, or flat. */
+/* Returns the tool called @name: the function in {"function": {"name"..}}, or the flat form
+ * itself. */
 static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
     size_t i, n;
     yyjson_val *tool;

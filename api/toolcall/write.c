@@ -1,7 +1,7 @@
 /*
- * Past calls as the models of a format write them, for templates that leave them out: Liquid's and
- * Granite 3's show an assistant's content alone, so without this a model would see the result of a
- * call that it never made.
+ * Writes past calls as the models of a format write them, for templates that leave them out:
+ * Liquid's and Granite 3's show an assistant's content alone, so without this a model would see the
+ * result of a call that it never made.
  */
 
 #include <assert.h>
@@ -11,7 +11,7 @@
 #include "api/toolcall/scan.h"
 #include "api/toolcall/toolcall.h"
 
-#define NESTING_MAX 32 /* deeper values stand as compact JSON, whose writer does not recurse */
+#define NESTING_MAX 32 /* deeper values are written as compact JSON, without recursion */
 
 struct writer {
     struct buf *out;
@@ -42,7 +42,7 @@ static void add_mark(struct writer *w, size_t begin) {
     m->v[m->n++] = (struct text_range){begin, w->out->len};
 }
 
-/* A literal of the format: its markers are the model's own. */
+/* Writes a literal of the format and records its range: its markers are the model's own. */
 static void put_piece(struct writer *w, const char *piece, size_t index) {
     size_t begin = w->out->len;
 
@@ -112,7 +112,8 @@ static void put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
     }
 }
 
-/* Arguments that are no object are what a client made of them: only JSON has a place for that. */
+/* Writes the arguments. Those that are no object were made by a client, and only JSON can express
+ * them. */
 static void put_args(struct writer *w, yyjson_mut_val *args) {
     yyjson_mut_val *key, *item;
     size_t i, n;
