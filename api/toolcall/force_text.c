@@ -1,8 +1,8 @@
 /*
  * A string that is written bare: up to a marker that begins with '<', without quotes or escapes.
  *
- * Whatever is generated must not contain the marker, or the parser would end the string there. Free
- * text has that in its grammar; where the schema asks for more, '<' itself is kept out:
+ * The generated text must not contain the marker, or the parser would end the string there. The
+ * node for free text takes care of that; where the schema asks for more, '<' itself is kept out:
  *
  *      enum, const     these texts
  *      minLength       as many characters (a '<' only before one that cannot go on with the
@@ -10,7 +10,7 @@
  *      maxLength       characters other than '<'
  *      pattern         the pattern with '<' taken out of its classes (narrow)
  *
- * `format` is an annotation here. What cannot be written so is refused.
+ * `format` is an annotation here. A schema that cannot be written so is refused.
  */
 
 #include <assert.h>
@@ -27,8 +27,8 @@
 #define UNION_STEPS 2000
 #define LENGTH_MAX 100000
 
-static bool is_note(yyjson_val *key) {
-    static const char *const notes[] = {"type",
+static bool is_annotation(yyjson_val *key) {
+    static const char *const names[] = {"type",
                                         "description",
                                         "title",
                                         "default",
@@ -46,8 +46,8 @@ static bool is_note(yyjson_val *key) {
                                         "example",
                                         "additionalProperties"};
 
-    for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
-        if (yyjson_equals_str(key, notes[i]))
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (yyjson_equals_str(key, names[i]))
             return true;
     return false;
 }
@@ -59,13 +59,13 @@ int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
 
     yyjson_obj_foreach(schema, i, n, key, v) {
         if (!yyjson_equals_str(key, keyword) &&
-            (!is_note(key) || (!constants && yyjson_equals_str(key, "type"))))
+            (!is_annotation(key) || (!constants && yyjson_equals_str(key, "type"))))
             return force_refuse(f, "\"%.40s\" beside \"%s\"", or_empty(json_cstr(key)), keyword);
     }
     return 0;
 }
 
-/* Behind a reference its neighbours are not seen: they may only be notes. */
+/* Follows references. Keywords beside a $ref are not examined, so they may only be annotations. */
 int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_val **out) {
     yyjson_val *s = schema;
 
@@ -87,7 +87,7 @@ static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *ste
     yyjson_obj_foreach(s, i, n, key, v) {
         bool is_union = yyjson_equals_str(key, "anyOf") || yyjson_equals_str(key, "oneOf");
 
-        if (!is_union && !is_note(key))
+        if (!is_union && !is_annotation(key))
             return true;
         yyjson_arr_foreach(is_union ? v : NULL, k, m, item) {
             if (text_rules(root, item, depth + 1, steps))
@@ -103,9 +103,10 @@ bool value_has_text_rules(yyjson_val *root, yyjson_val *schema) {
     return text_rules(root, schema, 0, &steps);
 }
 
-/* ---- patterns without '<' */
+/* ---- patterns without '<' ---- */
 
-/* One character of a class, or (set) an escape that is several. False: it is not looked into. */
+/* Reads one character of a class, or an escape that stands for several (*set). Returns false for an
+ * escape that is not understood here. */
 static bool class_char(const char **at, unsigned *c, bool *set) {
     const unsigned char *p = (const unsigned char *)*at;
 
@@ -121,7 +122,7 @@ static bool class_char(const char **at, unsigned *c, bool *set) {
     return p[1] && !strchr("SDWxucbfvk0pP", p[1]);
 }
 
-/* [..] with '<' taken out. */
+/* Copies a class, [..], with '<' taken out. Returns false if that is not possible. */
 static bool narrow_class(const char **at, struct buf *out) {
     const char *p = *at + 1;
     bool negated = *p == '^';
@@ -150,7 +151,7 @@ static bool narrow_class(const char **at, struct buf *out) {
             return false;
         if (lo < '<')
             buf_printf(out, "\\x%02X-;", lo);
-        if (hi > '<') { /* a range whose end has more bytes keeps its end */
+        if (hi > '<') { /* the end of the range may have several bytes */
             const char *dash = strchr(from + 1, '-');
 
             buf_printf(out, "=-%.*s", (int)(p - dash - 1), dash + 1);
@@ -174,7 +175,8 @@ static bool narrow_escape(const char **at, struct buf *out) {
     return true;
 }
 
-/* @pattern as a regular expression of the whole text, without '<'. False: that cannot be said. */
+/* Writes @pattern as a regular expression of a whole text without '<'. Returns false if that is not
+ * possible. */
 static bool narrow(const char *pattern, struct buf *out) {
     size_t len = strlen(pattern);
     bool begins = *pattern == '^', ends = len && pattern[len - 1] == '$';
@@ -205,7 +207,7 @@ static bool narrow(const char *pattern, struct buf *out) {
     return p == end && depth == 0;
 }
 
-/* ---- strings */
+/* ---- strings ---- */
 
 static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
@@ -250,7 +252,7 @@ static int counted_text(struct force *f, yyjson_val *s, const char *stop, yyjson
     return 0;
 }
 
-/* One of the @n strings from @v on. */
+/* Makes the node of a choice of the @n strings from @v on. */
 static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *stop,
                          yyjson_mut_val **out) {
     yyjson_mut_val *texts = yyjson_mut_arr(f->n->doc);
@@ -287,7 +289,7 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
         unsigned types = value_schema_types(root, item);
 
         if (types && !(types & VALUE_STRING))
-            continue; /* no string fits it */
+            continue; /* this schema accepts no string */
         TRY(text_at(f, root, item, stop, depth + 1, &text));
         if (one && !yyjson_obj_get(is, "const") && !yyjson_obj_get(is, "enum"))
             return force_refuse(f, "oneOf of strings that are not constants");
