@@ -6,7 +6,7 @@
 #include "api/openai/openai.h"
 #include "base/try.h"
 
-/* Two names for the same: clients read one or the other. */
+/* Writes reasoning under two names, because clients read one or the other. */
 static void put_reasoning(struct json *j, const char *text, size_t len) {
     json_key(j, "reasoning_content");
     json_string(j, text, len);
@@ -14,7 +14,7 @@ static void put_reasoning(struct json *j, const char *text, size_t len) {
     json_string(j, text, len);
 }
 
-/* The members of a call before its arguments; "function" or "custom" is left open. */
+/* Writes the members of a call before its arguments, and leaves "function" or "custom" open. */
 static void open_function(struct json *j, const struct output_call *c, bool custom) {
     json_print(j, "id:%s, type:%s", c->id, custom ? "custom" : "function");
     json_key(j, custom ? "custom" : "function");
@@ -131,7 +131,7 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
     json_close(j, ']');
 }
 
-/* The first call in the form of `functions`. */
+/* Writes the first call in the form of `functions`, which knows only one. */
 static void put_function(struct json *j, const struct output_parser *s) {
     const struct output_call *c = &s->calls[0];
     const char *all = s->text[OUTPUT_CALL].data;
@@ -183,7 +183,7 @@ void choices_put_message(struct json *j, const struct writer *w, const struct pi
     json_close(j, '}');
 }
 
-/* {"token":..,"logprob":..,"bytes":[..]}, left open for more. */
+/* Writes {"token":..,"logprob":..,"bytes":[..]} and leaves it open for more members. */
 static void open_token(struct json *j, const struct writer *w, int32_t id, float logprob,
                        bool has_id) {
     size_t len;
@@ -250,7 +250,7 @@ static int refuse_continue(const char *why, struct err *err) {
                         "continue_final_message %s.", why);
 }
 
-/* Adds the text of @message, an assistant's, to @out. */
+/* Adds the text of @message, which must be the assistant's, to @out. */
 static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
     static const char what[] = "needs a last message of the assistant that is text alone";
     yyjson_mut_val *content = yyjson_mut_obj_get(message, "content"), *part;
@@ -274,7 +274,7 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
     return 0;
 }
 
-/* Takes the last message out of *@body, whose text becomes @prefill. */
+/* Removes the last message from *@body; its text becomes @prefill. */
 static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
     CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);

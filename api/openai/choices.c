@@ -77,7 +77,8 @@ static void put_usage(struct json *j, const struct writer *w) {
 
 /* ---- log probabilities of the prompt ---- */
 
-/* "ID": {"logprob", "rank", "decoded_token"}; @rank 0: not among the best that were asked for. */
+/* Writes "ID": {"logprob", "rank", "decoded_token"}. @rank is 0 if the token is not among the best
+ * that were asked for. */
 static void put_entry(struct json *j, const struct writer *w, int32_t id, float logprob,
                       uint32_t rank) {
     size_t len;
@@ -96,7 +97,7 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
     json_close(j, '}');
 }
 
-/* Prompt token @i and the best ones at its place. */
+/* Writes prompt token @i and the likeliest tokens in its place. */
 static void put_position(struct json *j, const struct writer *w, const struct gen *g, uint32_t i) {
     assert(i > 0 && i < g->n_prompt && g->prompt_lp);
     const struct event_top *t = &g->prompt_top[(size_t)(i - 1) * g->m.n_prompt_top];
@@ -112,7 +113,7 @@ static void put_position(struct json *j, const struct writer *w, const struct ge
     json_close(j, '}');
 }
 
-/* vLLM's list: what the model thought of each token of the prompt. */
+/* Writes vLLM's list of the log probabilities of the prompt's tokens. */
 static void put_prompt(struct json *j, const struct writer *w, const struct gen *g) {
     json_open(j, '[');
     for (uint32_t i = 0; i < g->n_prompt; i++) {
@@ -128,7 +129,7 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
 
 /* ---- choices ---- */
 
-/* The members before the list of choices. */
+/* Writes the members before the list of choices. */
 static void open_chunk(struct json *j, const struct writer *w, const char *object) {
     json_print(j, "{id:%s, object:%s, created:%ld, model:%s", w->id, object, w->created,
                w->job.model->info->id);
@@ -151,7 +152,8 @@ static void put_prompt_ids(struct json *j, const struct writer *w) {
         put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
 }
 
-/* Our extensions: the tokens themselves and the digests of their logits. */
+/* Writes members that OpenAI's API does not have: ids of tokens, log probabilities of the prompt,
+ * and digests of logits. */
 static void put_extras(struct json *j, const struct writer *w, const struct piece *p) {
     const struct choices_form *form = form_of(w);
     const struct gen *g = p->choice->gen;

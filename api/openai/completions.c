@@ -5,7 +5,7 @@
 #include "api/openai/openai.h"
 #include "api/generation/env.h"
 
-#define DEFAULT_TOKENS 16 /* OpenAI's */
+#define DEFAULT_TOKENS 16 /* OpenAI's default */
 
 void choices_put_text(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
@@ -25,8 +25,8 @@ void choices_put_text(struct json *j, const struct writer *w, const struct piece
         json_string(j, b.data ? b.data : "", b.len);
 }
 
-/* The lists of logprobs, over the tokens of the prompt when it is echoed and those of the piece.
- * Every list has an entry for each token of the echo, and of the output for each that became
+/* A part of the lists of logprobs: tokens of the prompt when it is echoed, and tokens of the piece.
+ * Every list has an entry for each token of the echo, and for each output token that became
  * text. */
 struct span {
     const struct gen *g;
@@ -34,7 +34,7 @@ struct span {
     uint32_t echo_from, echo_to, from, to;
 };
 
-/* The texts of the tokens; of the output those that became text. */
+/* Writes the texts of the tokens. */
 static void put_tokens(struct json *j, const struct writer *w, const struct span *s) {
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++)
@@ -67,8 +67,8 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
     json_double(j, (double)logprob);
 }
 
-/* The @n likely tokens @t of one place by their text, and the one that stands there, @id. Equal
- * texts come as often as they are. */
+/* Writes the @n likely tokens @t of one place by their text, and the token that stands there, @id,
+ * if it is not among them. Tokens of the same text have an entry each. */
 static void put_top(struct json *j, const struct writer *w, const struct event_top *t, uint32_t n,
                     int32_t id, float logprob) {
     bool seen = false;
@@ -109,7 +109,7 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
     json_close(j, ']');
 }
 
-/* Characters before each token, from the beginning of the text. */
+/* Writes how many characters of the text precede each token. */
 static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
     const struct gen *g = s->g;
     uint64_t before =

@@ -15,12 +15,12 @@
 
 /*
  * Typed questions about a text, answered by probabilities: OpenAI's /v1/decisions and System One's
- * /v1/systemone, which differ in the names of their members alone.
+ * /v1/systemone, which differ only in the names of their members.
  *
  * Each question is one prompt: a message of the user with the text, then the question, its options
- * with a label each, and the request to answer by a label. One token is made, and what the model
- * thinks of the labels in its place is the answer, so nothing has to be parsed. The text comes
- * first: of all questions only the first computes it, the others find it in the prefix cache.
+ * with a label each, and the request to answer by a label. One token is generated. The answer is
+ * how likely each label is in its place, so nothing has to be parsed. The text comes first: only
+ * the first question computes it, the others find it in the prefix cache.
  *
  * Probabilities are those of the labels among the likeliest SUBMIT_TOP_MAX tokens, with a space
  * before them or not, divided by their sum. Confidence is 0 when all options are as likely as each
@@ -46,10 +46,10 @@ struct question {
     uint32_t n;
 };
 
-/* The state of a job. Invariant: what questions point to is in `body`. */
+/* The state of a job. Invariant: the values of the questions are in `body`. */
 struct decisions {
     yyjson_doc *body;
-    bool system_one; /* spoken as System One */
+    bool system_one; /* the request has System One's form */
     struct question *question;
     uint32_t n;
 };
@@ -95,7 +95,7 @@ static bool is_given(yyjson_val *v) {
     return v && !yyjson_is_null(v);
 }
 
-/* The label of option @i, "A", "0" or "yes". */
+/* Writes the label of option @i: "A", "0" or "yes". */
 static void label_of(const struct question *q, uint32_t i, char out[4]) {
     if (q->kind == YES_NO)
         snprintf(out, 4, "%s", i ? "no" : "yes");
@@ -103,7 +103,7 @@ static void label_of(const struct question *q, uint32_t i, char out[4]) {
         snprintf(out, 4, "%c", (char)((q->kind == CHOICE ? 'A' : '0') + (int)i));
 }
 
-/* OpenAI's lists: [{"value" or "label", "description"}]. */
+/* Reads OpenAI's lists: [{"value" or "label", "description"}]. */
 static int read_list(struct question *q, yyjson_val *list, const char *key, const char *place,
                      struct err *err) {
     uint32_t most = q->kind == CHOICE ? OPTIONS_MAX : LEVELS_MAX;
@@ -130,7 +130,7 @@ static int read_list(struct question *q, yyjson_val *list, const char *key, cons
     return 0;
 }
 
-/* System One's criteria of a choice: names with descriptions. */
+/* Reads System One's criteria of a choice: names with descriptions. */
 static int read_map(struct question *q, yyjson_val *map, const char *place, struct err *err) {
     yyjson_val *key, *value;
     size_t i, n;
@@ -141,7 +141,7 @@ static int read_map(struct question *q, yyjson_val *map, const char *place, stru
     return 0;
 }
 
-/* System One's criteria of a score: names of levels, the lowest first. */
+/* Reads System One's criteria of a score: names of levels, the lowest first. */
 static int read_levels(struct question *q, yyjson_val *list, const char *place, struct err *err) {
     yyjson_val *one;
     size_t i, n;
@@ -258,7 +258,7 @@ static int write_question(struct buf *out, const struct question *q) {
                             last);
 }
 
-/* The questions' texts, for the places of MARKER in the prompt. */
+/* Sets the questions' texts, each of which takes the place of MARKER in one prompt. */
 static int put_variants(struct prompt_job *job) {
     const struct decisions *d = of(job);
     struct gen_request *r = &job->request;
@@ -280,7 +280,7 @@ static int put_variants(struct prompt_job *job) {
     return 0;
 }
 
-/* OpenAI's input: a string, or messages of the user. */
+/* Adds OpenAI's input: a string, or messages of the user. */
 static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
     static const char must[] = "must be a string or an array of messages of the user with text";
     yyjson_val *message, *part;
@@ -327,7 +327,7 @@ static int add_content(const struct decisions *d, yyjson_val *root, struct buf *
 
 /* ---- the chat ---- */
 
-/* Thinking is off: the first token has to be the label. */
+/* Turns reasoning off, because the first token has to be the label. */
 static int put_thinking(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *given) {
     yyjson_mut_val *kwargs =
         yyjson_is_obj(given) ? yyjson_val_mut_copy(doc, given) : yyjson_mut_obj(doc);
@@ -390,7 +390,8 @@ static int translate_system_one(struct prompt_job *job, yyjson_doc *body, struct
     return translate(job, body, true, err);
 }
 
-/* An error about the chat's messages is one about the text. */
+/* Renames an error about the chat's messages, which the client has not sent: it is about the
+ * text. */
 static void rename_as(struct err *err, const char *name) {
     if (strncmp(err->param, "messages", strlen("messages")) == 0)
         snprintf(err->param, sizeof(err->param), "%s", name);
@@ -473,7 +474,7 @@ static void put_value(struct json *j, const char *key, yyjson_val *v) {
         json_string(j, json_text(v), json_len(v));
 }
 
-/* The key of option @k in System One's maps. */
+/* Writes the key of option @k in System One's maps. */
 static void put_key(struct json *j, const struct question *q, uint32_t k) {
     char number[4];
 

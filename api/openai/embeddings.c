@@ -26,7 +26,8 @@ static int put_base64(struct buf *b, const void *data, size_t len) {
     return 0;
 }
 
-/* base64: of 32-bit floats, little-endian, as on every machine that this runs on. */
+/* Writes the vector of an input. @base64: as 32-bit floats in base64, little-endian like all
+ * machines that this runs on. */
 static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool base64) {
     struct json j;
 
@@ -46,7 +47,8 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
     return j.error;
 }
 
-/* Numbers are written with the answer, on the pool: there may be millions of them. */
+/* Takes the numbers unwritten. They are written with the answer, on the pool, because there may be
+ * millions of them. */
 static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
     uint32_t n_embd = v->job.model->info->n_embd;
     int r = vectors_finish(v, g);
@@ -95,7 +97,7 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     return buf_add(b, "]", 1);
 }
 
-/* @head: what stands before the arrays of each input, with its number. */
+/* Writes the inputs as objects; @head is the beginning of each, before its number. */
 static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
     int r;
 
@@ -123,7 +125,7 @@ static int put_written(struct vectors *v, struct buf *b) {
     return 0;
 }
 
-/* The vectors, each freed when it is copied, and the usage. */
+/* Writes the vectors, each of which is freed when it has been copied, and the usage. */
 static int answer(struct vectors *v, struct buf *b) {
     struct json j;
 
@@ -147,7 +149,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     return 0;
 }
 
-/* llama-server's /embedding: arrays in an array, also of one vector. */
+/* Writes the answer of llama-server's /embedding: arrays in an array, also for one vector. */
 static int answer_arrays(struct vectors *v, struct buf *b) {
     int r = buf_add(b, "[", 1);
 

@@ -15,7 +15,7 @@ static int put(yyjson_mut_doc *doc, yyjson_mut_val *object, const char *key, yyj
     return v && yyjson_mut_obj_add_val(doc, object, key, v) ? 0 : -ENOMEM;
 }
 
-/* {"type": "function", "function": @v} */
+/* Returns {"type": "function", "function": @v}. */
 static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_mut_val *v) {
     yyjson_mut_val *tool = yyjson_mut_obj(doc);
 

@@ -11,7 +11,7 @@
 
 #define LIST_MAX (4u << 20) /* bytes of a list */
 
-/* llama-server's router says so what it has loaded. */
+/* Writes the state of the model in the form of llama-server's router. */
 static void put_status(struct json *j, const struct model *m) {
     json_print(j, "status:{value:%s", model_state_name(m));
     if (m->state == API_MODEL_FAILED)
@@ -19,7 +19,7 @@ static void put_status(struct json *j, const struct model *m) {
     json_close(j, '}');
 }
 
-/* Writes the values that hold for requests that leave them out, and the layer that set them. */
+/* Writes the sampling parameters of requests that leave them out, and the layer that set them. */
 static void put_sampling(struct json *j, const struct api_model *m) {
     const struct sampling *s = m->sampling;
 

@@ -17,7 +17,8 @@ bool openai_is_llama_server(const struct exchange *x) {
            strncmp(x->route->path, "/api/", 5) != 0;
 }
 
-/* Clients of llama-server know a prompt that does not fit by the type. */
+/* Returns the type of the error. Clients of llama-server recognise a prompt that does not fit by
+ * the type. */
 static const char *type_of(const struct exchange *x, const struct err *err) {
     return openai_is_llama_server(x) && strcmp(err->code, "context_length_exceeded") == 0
                ? "exceed_context_size_error"

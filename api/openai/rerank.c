@@ -74,7 +74,7 @@ static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
     json_close(j, '}');
 }
 
-/* The best first; of equal ones the first first. */
+/* Writes the results, the best first; documents of equal score stay in order. */
 static int answer_rerank(struct vectors *v, struct buf *b) {
     uint32_t n = v->n_inputs, top = v->job.request.top_n;
     bool tei = v->job.request.reranks_texts;

@@ -10,11 +10,11 @@
 #include "text/stops.h"
 
 /*
- * Text to tokens and back, for debugging and for routers that hash prompts: what the generating
- * endpoints would do, without generating.
+ * Text to tokens and back, for debugging and for routers that hash prompts: the first part of the
+ * work of the generating endpoints.
  */
 
-#define UNIT 4096 /* tokens */
+#define UNIT 4096 /* tokens between two calls of job_pause() */
 
 /* Returns true if the answer continues with token @i: the client is still there. */
 static bool goes_on(struct json *j, size_t i) {
@@ -30,7 +30,7 @@ static void put_ids(struct json *j, const struct tokens *t) {
     json_close(j, ']');
 }
 
-/* llama-server's form: a piece that is no UTF-8 is an array of its bytes. */
+/* Writes tokens in llama-server's form: a piece that is no UTF-8 is an array of its bytes. */
 static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const struct tokens *t) {
     json_open(j, '[');
     for (size_t i = 0; i < t->n && goes_on(j, i); i++) {
@@ -51,7 +51,7 @@ static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const 
     json_close(j, ']');
 }
 
-/* vLLM's answer of /tokenize. */
+/* Writes vLLM's answer of /tokenize. */
 static void write_tokens(struct json *j, const struct prompt_job *job) {
     const struct tokens *t = &job->prompts[0].tokens;
     const struct api_model *m = job->model->info;
@@ -116,7 +116,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
     json_close(j, ']');
 }
 
-/* The prompts as the model would see them; routers read token_ids. */
+/* Writes the prompts as the model would see them; routers read token_ids. */
 static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_print(j, "{object:'render', model:%s, token_ids:", job->model->info->id);
     put_ids(j, &job->prompts[0].tokens);

@@ -39,7 +39,8 @@ static void free_vectors(struct vectors *e) {
     free(e);
 }
 
-/* Takes it from its exchange; work that still runs keeps it until on_prepared() or on_written(). */
+/* Detaches @e from its exchange and frees it; while work still runs, on_prepared() or on_written()
+ * frees it later. */
 static struct exchange *detach(struct vectors *e) {
     struct exchange *x = e->exchange;
 
@@ -133,7 +134,7 @@ int vectors_finish(const struct vectors *v, struct gen *g) {
     double sum = 0;
 
     assert(g->vector && g->n_vector > 0);
-    if (request->dimensions) /* trained so that the first ones are a vector too */
+    if (request->dimensions) /* the model is trained so that the first numbers are a vector, too */
         g->n_vector = MIN(g->n_vector, request->dimensions);
     for (uint32_t i = 0; i < g->n_vector; i++)
         sum += (double)g->vector[i] * (double)g->vector[i];
@@ -167,7 +168,7 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
     fail(e, err);
 }
 
-/* The next input becomes the lane's generation, which is yet to be admitted. */
+/* Makes the next input the lane's generation, which is yet to be admitted. */
 static int load(struct vectors *e, struct vectors_lane *l) {
     assert(e->n_next < e->n_inputs && !l->gen);
     struct tokens *t = &e->job.prompts[e->n_next].tokens;
@@ -194,7 +195,7 @@ static int load(struct vectors *e, struct vectors_lane *l) {
     return 0;
 }
 
-/* The lane's vector has come. */
+/* Takes the vector from the lane's generation, and frees the generation. */
 static int unload(struct vectors *e, struct vectors_lane *l, struct err *err) {
     struct gen *g = l->gen;
 
@@ -273,7 +274,7 @@ static int measure(struct vectors *e, struct err *err) {
     return hold(e, n_bytes, err);
 }
 
-/* The inputs are tokens: charges them and gives the first to the lanes. */
+/* Begins when the inputs are tokens: charges them and gives the first to the lanes. */
 static int begin(struct vectors *e, struct err *err) {
     assert(e->exchange && !e->text && e->n_inputs == 0);
     if (e->job.n_prompts == 0)
@@ -296,7 +297,7 @@ static int begin(struct vectors *e, struct err *err) {
 
         TRY(load(e, l));
         if (i > 0 && !admit_is_free(&e->job.env->admit, &l->waiter)) {
-            l->gen = gen_free(l->gen); /* fewer lanes do it too */
+            l->gen = gen_free(l->gen); /* fewer lanes do, too */
             e->n_next--;
             break;
         }
