@@ -10,10 +10,10 @@
 #include "base/try.h"
 
 /*
- * The writer of such a response is that of a stream, with an exchange that has no connection: its
- * events go to a log (event_log.h) and nothing holds it back. The client's connection goes on with
- * an exchange of its own, which is answered with the response as it stands or, for a stream, reads
- * the log like any other reader.
+ * The writer of a response in the background is that of a stream, with an exchange that has no
+ * connection: its events go to a log (event_log.h), and no slow reader holds it back. The client's
+ * connection continues with an exchange of its own, which is answered with the response as it
+ * stands or, for a stream, reads the log like any other reader.
  *
  * Logs of responses under way are bounded in all by the bytes of the store. A log for which there
  * is no room is lost: its readers are told so, and the response itself goes on.
@@ -23,12 +23,12 @@
 
 /* ---- readers ---- */
 
-/* Invariant: while it lives it is the state of @exchange and watches @log. */
+/* A reader of a log. Invariant: while it lives, it is the state of @exchange and watches @log. */
 struct reader {
     struct event_watch watch;
     struct exchange *exchange;
     struct event_log *log;
-    uint32_t next; /* event */
+    uint32_t next; /* number of the next event */
 };
 
 static struct exchange *detach(struct reader *r) {
@@ -51,7 +51,7 @@ static void end_lost(struct reader *r) {
     respond_stream_error(detach(r), &err);
 }
 
-/* Sends what there is as far as the connection takes it. */
+/* Sends as many events as the connection takes. */
 static void pump(struct reader *r) {
     const struct event_log *l = r->log;
     struct conn *conn = r->exchange->conn;
@@ -116,7 +116,7 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
 
 /* ---- the response ---- */
 
-/* Answers @x, which is not the writer's any more, with the response as it stands. */
+/* Answers @x, which has the client's connection now, with the response as it stands. */
 static void answer(struct exchange *x, const struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j;
@@ -143,7 +143,7 @@ int background_begin(struct writer *w, struct err *err) {
         return -ENOMEM;
     }
     rs->log = log;
-    x->timeout_ms = 0; /* the client's, which does not wait */
+    x->timeout_ms = 0; /* it is the client's, which does not wait */
     w->waited = false;
     w->job.request.stream = true;
     responses_stream_queued(w);
@@ -154,7 +154,7 @@ int background_begin(struct writer *w, struct err *err) {
     return 0;
 }
 
-/* Sets what the log counts for among those under way. */
+/* Updates the size of the log in the store's sum over responses under way. */
 static void count(struct responses *rs) {
     struct store *s = rs->env->store;
     size_t n = rs->log->closed ? 0 : event_log_bytes(rs->log);
@@ -180,7 +180,7 @@ void background_close(struct responses *rs) {
         rs->kept.log = event_log_ref(rs->log);
 }
 
-/* Returns one that is under way, or NULL. */
+/* Returns a response in the background that is under way, or NULL. */
 static struct responses *first_of(struct gen_env *env) {
     LIST_FOREACH(node, &env->store->live) {
         struct responses *rs = LIST_ENTRY(node, struct responses, link);

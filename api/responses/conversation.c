@@ -16,11 +16,11 @@
 /*
  * A conversation is a stored object without items of its own: head and echo are its JSON, and what
  * it continues are its items: those of the responses that named it, and objects without an id that
- * hold items which clients have added. Nothing of it is ever changed: to add is to replace the
- * conversation by one that continues more, so that requests which read it need no lock.
+ * hold items which clients have added. A conversation never changes: to add to it is to replace it
+ * by one that continues more, so that requests which read it need no lock.
  *
- * Bodies are read on the pool, as are conversations that are copied without an item. What comes of
- * it is put into place on the loop, if the conversation is still the one that was read.
+ * Bodies are read on the pool, and conversations that are copied without an item are copied there.
+ * The result is put into place on the loop, if the conversation is still the one that was read.
  */
 
 #define ID_HEX 24u
@@ -38,7 +38,7 @@ struct change {
     struct buf body;
     struct quota_charge charge; /* charge for the body */
     struct responses *rs;       /* reads items, and has them */
-    struct buf metadata;        /* the member; empty: as it was */
+    struct buf metadata;        /* the member as text; "": unchanged */
     struct err err;
     int result;
 };
@@ -50,7 +50,7 @@ static void new_id(struct gen_env *env, const char *prefix, char out[48]) {
              (unsigned long long)rng_next(&env->rng) >> 32);
 }
 
-/* The conversation that the path names, up to its first slash; NULL: there is none. */
+/* Returns the conversation that the path names, up to its first slash; NULL if there is none. */
 static struct stored *named(struct exchange *x) {
     size_t n = strcspn(x->arg, "/");
 
@@ -67,7 +67,8 @@ static void not_found(struct exchange *x) {
     respond_error(x, &err);
 }
 
-/* The item that the path names behind its conversation; NULL: it names none, or in a wrong way. */
+/* Returns the id of the item that the path names behind its conversation; NULL if it names none, or
+ * in a wrong way. */
 static const char *item_of(const struct exchange *x) {
     const char *rest = strchr(x->arg, '/');
 
@@ -83,7 +84,7 @@ static int refuse_locked(struct err *err) {
                         "is done.");
 }
 
-/* A response that is under way holds the conversation @id. */
+/* Returns true if a response that is under way holds the conversation @id. */
 static bool is_locked(const struct gen_env *env, uint32_t tenant, const char *id) {
     LIST_FOREACH(node, &env->store->live) {
         const struct responses *rs = LIST_ENTRY(node, struct responses, link);
@@ -131,8 +132,8 @@ void conversation_add(struct stored *c, const char *id) {
     stored_unref(r);
 }
 
-/* Stores the items that were read, behind @parent, for what continues them: they cannot be found by
- * themselves. *@out is the caller's. */
+/* Stores the items that were read as an object that continues @parent. It is removed from the index
+ * at once, since only a conversation continues it. *@out is the caller's. */
 static int add_items(struct change *c, struct stored *parent, struct stored **out) {
     struct store *s = c->rs->env->store;
     char id[48];
@@ -170,8 +171,8 @@ static int create(struct change *c, struct stored *items, struct stored **out) {
     return r;
 }
 
-/* Puts what was read into place. *@items: the new ones; *@out: the conversation. Both are the
- * caller's. */
+/* Puts the change into place. *@items is set to the new items, *@out to the conversation; both are
+ * the caller's. */
 static int put(struct change *c, struct stored **items, struct stored **out) {
     struct stored *old = c->conversation, *parent = old ? old->parent : NULL;
     int r = 0;
@@ -266,7 +267,7 @@ static void on_fail(struct exchange *x, const struct err *err) {
 
 static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
 
-/* A stored_write: the conversation itself. */
+/* Writes the conversation itself; a stored_write. */
 static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
     return buf_printf(out, "%s,%s}", s->parts.head.data, s->parts.echo.data);
 }
@@ -300,7 +301,8 @@ static void on_done(struct job *j) {
     finish(CONTAINER_OF(j, struct change, job));
 }
 
-/* Begins a change of @conversation, which is taken over. @item: that is removed, or NULL. */
+/* Begins a change of @conversation, which is taken over. @item is the id of the item to remove, or
+ * NULL. */
 static void begin(struct exchange *x, enum kind kind, struct stored *conversation,
                   const char *item) {
     struct change *c = calloc(1, sizeof(*c));
@@ -319,7 +321,7 @@ static void begin(struct exchange *x, enum kind kind, struct stored *conversatio
     c->rs->store = true;
     c->rs->parent = conversation && conversation->parent ? stored_ref(conversation->parent) : NULL;
     c->job = (struct job){.run = on_thread, .done = on_done};
-    c->result = -ECANCELED; /* unless it runs */
+    c->result = -ECANCELED; /* unless the job runs */
     x->ops = &ops;
     x->state = c;
     conn_take_body(x->conn, &c->body, &c->charge);

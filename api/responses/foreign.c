@@ -27,7 +27,8 @@ static const struct {
     {"program", "program", {"code"}, false},
 };
 
-/* The id under which the result of @item finds its call; a call without one gets it here. */
+/* Returns the id of the call @item, by which its result finds it; a call without an id gets one
+ * here. */
 static const char *id_of(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     char made[40];
@@ -50,7 +51,7 @@ static int add_finished(struct responses_build *b, yyjson_val *item, const char 
     return responses_add_result(b, id, name, &text);
 }
 
-/* Returns 1 where @item is no call of such a tool. */
+/* Reads a call of a tool in `calls`. Returns 1 if @item is none. */
 static int read_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *type = yyjson_obj_get(item, "type"), *v;
     yyjson_mut_val *args = yyjson_mut_obj(b->doc);
@@ -87,7 +88,7 @@ static int read_mcp_call(struct responses_build *b, yyjson_val *item) {
 
 /* ---- other items ---- */
 
-/* Reads a summary of the conversation so far. That of another service is closed. */
+/* Reads a summary of the conversation so far. A summary of another service is encrypted. */
 static int read_compaction(struct responses_build *b, yyjson_val *item) {
     yyjson_val *sealed = yyjson_obj_get(item, "encrypted_content");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};

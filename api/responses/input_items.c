@@ -8,15 +8,15 @@
 #include "api/responses/responses.h"
 
 /*
- * /v1/responses/ID/input_items: what the model was given, the conversation that the response
- * continues and its own input. A conversation may be as large as the store; a page is made of the
- * texts of its items alone, which are copied as they are, and it ends early when it gets large: its
+ * /v1/responses/ID/input_items: the input of the model, that is the conversation that the response
+ * continues and its own input. A conversation may be as large as the store; a page is made only of
+ * the texts of its items, which are copied as they are, and it ends early when it gets large: its
  * client asks for the next one as after any other.
  */
 
 #define LIST_DEFAULT 20u
 #define LIST_MAX 100u
-#define PAGE_BYTES (1u << 20) /* a page of more than one item ends here */
+#define PAGE_BYTES (1u << 20) /* a page of more than one item ends at this size */
 
 /* A list of items in its place in the conversation. */
 struct segment {
@@ -25,17 +25,18 @@ struct segment {
     const char *text;
 };
 
-/* Items of the conversation, in order. */
+/* All items of a conversation, in order. */
 struct conversation {
     struct segment *segment;
     size_t n_segments, n;
 };
 
-struct place { /* id of an item */
+struct place { /* position of an item */
     size_t segment, item;
 };
 
-/* @out->segment is the caller's to free. The last response's output is not part of it. */
+/* Collects the items of @s and of all that it continues, without the output of @s. @out->segment is
+ * the caller's to free. */
 static int collect(const struct stored *s, struct conversation *out) {
     size_t n = 0;
 
@@ -57,7 +58,7 @@ static int collect(const struct stored *s, struct conversation *out) {
     return 0;
 }
 
-/* Items without an id get one made of the response's. */
+/* Makes the id of an item that has none, from that of its response. */
 static void name_item(const struct segment *s, size_t i, char out[80]) {
     const struct item_entry *e = item_list_get(s->list, i);
 
@@ -74,8 +75,8 @@ static bool is_called(const struct segment *s, size_t i, const char *id) {
     return strcmp(name, id) == 0;
 }
 
-/* Returns how many items, from the beginning, precede those behind the last one with the id @id;
- * @n: there is no such item. */
+/* Returns the position behind the item @id, in the order of the listing; 0 if there is no such
+ * item. If several have this id, the last of the listing counts. */
 static size_t find_after(const struct conversation *c, const char *id, bool descending) {
     const char *digits = strrchr(id, 'n');
     size_t made = digits ? strtoul(digits + 1, NULL, 10) : SIZE_MAX, before = 0, found = SIZE_MAX;
@@ -99,7 +100,7 @@ static size_t find_after(const struct conversation *c, const char *id, bool desc
     return descending ? c->n - found : found + 1;
 }
 
-/* The item that stands at @at, counted from the side that is listed first. */
+/* Returns the item at @at, counted from the side that is listed first. */
 static struct place place_of(const struct conversation *c, size_t at, bool descending) {
     struct place p = {0};
 
@@ -111,12 +112,12 @@ static struct place place_of(const struct conversation *c, size_t at, bool desce
     return p;
 }
 
-/* An item with its id, and as a message if it does not say what it is. */
+/* Writes an item with its id, and with the type "message" if it has none. */
 static int put_item(struct buf *out, const struct conversation *c, struct place p) {
     const struct segment *s = &c->segment[p.segment];
     const struct item_entry *e = item_list_get(s->list, p.item);
     char name[80];
-    int r = buf_add(out, s->text + e->at, e->len - 1); /* head without its brace */
+    int r = buf_add(out, s->text + e->at, e->len - 1); /* without its closing brace */
 
     if (r == 0 && e->id == ITEM_NO_ID) {
         name_item(s, p.item, name);
@@ -127,7 +128,7 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
     return r < 0 ? r : buf_add_char(out, '}');
 }
 
-/* The id of the item at @p; NULL: the page is empty. */
+/* Writes the id of the item at @p; null if @p is NULL, because the page is empty. */
 static void put_id(struct json *j, const char *key, const struct conversation *c,
                    const struct place *p) {
     const struct segment *s = p ? &c->segment[p->segment] : NULL;
@@ -139,7 +140,7 @@ static void put_id(struct json *j, const char *key, const struct conversation *c
     json_put_string(j, key, own ? own : s ? name : NULL);
 }
 
-/* The page of at most @limit items behind the first @from. */
+/* Writes the page of at most @limit items behind the first @from. */
 static int put_page(struct buf *out, const struct conversation *c, size_t from, size_t limit,
                     bool descending) {
     struct place first, last;
@@ -168,7 +169,7 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     return j.error;
 }
 
-/* A stored_write. */
+/* Writes a page of items; a stored_write. */
 static int put_items(const struct stored *s, const struct items_query *q, struct buf *out) {
     struct conversation c = {0};
     int r = collect(s, &c);

@@ -11,9 +11,9 @@
 
 /*
  * The parser holds text back while it may begin a marker, so the content that a token releases may
- * be that of several tokens. They are found from its end: a token that stands there as a whole is
- * one of them, and the first that does not has the rest of it. Tokens of markers and of reasoning
- * release nothing and get no entry.
+ * be that of several tokens. They are found from the end of the content backwards: a token whose
+ * whole text stands there is one of them, and the first token of which that is not true has the
+ * rest. Tokens of markers and of reasoning release nothing and get no entry.
  */
 
 void logprobs_init(struct logprobs *l) {
@@ -60,7 +60,7 @@ static uint32_t first_of(const struct logprobs *l, const struct gen *g, uint32_t
     return MIN(l->next, i + 1);
 }
 
-/* Token @i has released the content up to @end. */
+/* Adds entries for the content up to @end, which token @i has released. */
 static int release(struct logprobs *l, const struct writer *w, const struct gen *g, uint32_t i,
                    size_t end) {
     uint32_t first = first_of(l, g, i, end);

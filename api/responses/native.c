@@ -23,7 +23,8 @@ static void put_strings(struct json *j, yyjson_val *list) {
     json_close(j, ']');
 }
 
-/* A whole number; the model may have written any, also one that no integer holds. */
+/* Writes a whole number, or null: the model may have written any number, even one that no integer
+ * holds. */
 static void put_number(struct json *j, const char *key, yyjson_val *v) {
     double n = yyjson_get_num(v);
 
@@ -70,7 +71,7 @@ static void put_patch(struct json *j, yyjson_val *args) {
     json_close(j, '}');
 }
 
-/* A search has the arguments that its client defined. */
+/* Writes the arguments of a search, which its client has defined. */
 static void put_search(struct json *j, yyjson_val *args) {
     CLEANUP(freep) char *text = yyjson_is_obj(args) ? yyjson_val_write(args, 0, NULL) : NULL;
 
@@ -143,7 +144,8 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
         json_raw(j, n->extra, strlen(n->extra));
 }
 
-/* Leaves out members that the model did not write, so that its call comes back unchanged. */
+/* Returns the arguments of a past call without the members that were added for the client, so that
+ * the call comes back to the model unchanged. */
 yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
                                       yyjson_val *item) {
     yyjson_val *member = yyjson_obj_get(item, n->member), *key, *value;

@@ -8,8 +8,8 @@
 #include "api/generation/env.h"
 #include "api/responses/responses.h"
 
-/* Invariant: while @exchange is set it is its state, and both are of the loop; @body and @result
- * are the job's until on_written(). */
+/* An answer made of a stored object. Invariant: while @exchange is set, this is its state, and both
+ * belong to the loop; @body and @result belong to the job until on_written(). */
 struct reply {
     struct exchange *exchange; /* NULL: the client has left */
     struct job job;
@@ -27,7 +27,8 @@ static void reply_free(struct reply *r) {
     free(r);
 }
 
-/* The job goes on to its next pause and is freed by on_written(). */
+/* Detaches the reply from its exchange. The job runs on to its next pause, and on_written() frees
+ * the reply. */
 static struct exchange *detach(struct exchange *x) {
     struct reply *r = x->state;
 
@@ -93,7 +94,7 @@ void stored_reply(struct exchange *x, struct stored *s, const struct items_query
     r->stored = s;
     r->query = q ? *q : (struct items_query){0};
     r->write = write;
-    r->result = -ECANCELED; /* unless it runs */
+    r->result = -ECANCELED; /* unless the job runs */
     buf_init(&r->body, API_SEND_MAX);
     r->job = (struct job){.run = on_thread, .done = on_written};
     if (work <= REPLY_INLINE) {

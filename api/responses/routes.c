@@ -21,7 +21,7 @@
  * /input_items. Clients without the right to see it get 404.
  */
 
-/* Conversations are in the same store. */
+/* Returns true if the path names a response: conversations are in the same store. */
 static bool names_response(const struct exchange *x) {
     return strncmp(x->arg, RESPONSES_ID_PREFIX, strlen(RESPONSES_ID_PREFIX)) == 0;
 }
@@ -39,7 +39,7 @@ void responses_not_found(struct exchange *x) {
     respond_error(x, &err);
 }
 
-/* One under way that the client may come back to. */
+/* Returns a response under way for which the client may ask, or NULL. */
 static struct responses *find_live(struct exchange *x) {
     struct responses *rs = responses_find(env_of(x), x->tenant, x->arg);
 
@@ -55,7 +55,7 @@ static void respond_live(struct exchange *x, struct responses *rs, enum response
     respond_buf(x, 200, &b, j.error);
 }
 
-/* A stored_write: the whole response. */
+/* Writes the whole response; a stored_write. */
 static int put_stored(const struct stored *s, const struct items_query *q, struct buf *out) {
     const struct stored_parts *p = &s->parts;
 
@@ -66,7 +66,8 @@ static int put_stored(const struct stored *s, const struct items_query *q, struc
     return buf_add_char(out, '}');
 }
 
-/* The events of a response behind number `starting_after`; @log NULL: it has none. */
+/* Sends the events of a response behind number `starting_after`. @log is NULL if the response has
+ * none. */
 static void resume(struct exchange *x, struct http *h, struct event_log *log) {
     char value[16], *end = value;
     unsigned long after = 0;
@@ -121,7 +122,7 @@ static void delete_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* Ends a response under way: its own client and this one get the end. */
+/* Cancels a response under way: its own client is told, and @x gets the response as it stands. */
 static void cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j;
@@ -135,7 +136,7 @@ static void cancel(struct exchange *x, struct responses *rs) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* The head begins with id, object, created_at and status. */
+/* Returns true if @s was cancelled. Its head begins with id, object, created_at and status. */
 static bool was_cancelled(const struct stored *s) {
     const char *status = strstr(s->parts.head.data, "\"status\":");
 

@@ -9,14 +9,15 @@
 #include "api/responses/responses.h"
 #include "base/try.h"
 
-/* The endpoints that make responses, and what becomes of a response that is complete. */
+/* The endpoints that make responses. A response that is complete is stored here, or held by its
+ * WebSocket. */
 
 static void forget(void *state) {
     stored_unref(state);
 }
 
-/* The WebSocket holds on to the response, which its next message may continue, also where nothing
- * else finds it. */
+/* Lets the WebSocket hold the response, which its next message may continue. A response that is not
+ * to be stored is removed from the index, so that only the WebSocket has it. */
 static void remember(const struct writer *w, bool whole) {
     const struct responses *rs = responses_of(w);
     struct websocket *ws = w->exchange->conn ? w->exchange->conn->http.ws : NULL;
@@ -73,8 +74,8 @@ const struct endpoint responses_compact = {
     .alive = responses_stream_alive,
 };
 
-/* context_management: nothing is made shorter in the middle of a request, so one that would have to
- * be is refused, as one that does not fit. */
+/* Applies context_management. No conversation is compacted in the middle of a request, so one that
+ * is longer than the threshold is refused like one that does not fit. */
 static int check_length(const struct responses *rs, const struct gen *g, struct err *err) {
     if (!rs->compact_from || rs->compacts || g->n_prompt < rs->compact_from)
         return 0;
@@ -86,7 +87,7 @@ static int check_length(const struct responses *rs, const struct gen *g, struct 
     return err_add_lengths(err, g->n_prompt, rs->compact_from);
 }
 
-/* endpoint.prepared */
+/* The callback endpoint.prepared: makes the last checks before the response begins. */
 static int prepare(struct writer *w, struct err *err) {
     struct responses *rs = responses_of(w);
 
@@ -115,7 +116,8 @@ const struct endpoint responses_endpoint = {
     .alive = responses_stream_alive,
 };
 
-/* Codex tells in a message that it has read a response; nothing is to be done. */
+/* Returns true for a message in which Codex tells that it has read a response; nothing is to be
+ * done. */
 static bool only_tells(const struct http *h) {
     static const char type[] = "\"response.processed\"";
 

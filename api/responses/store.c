@@ -6,29 +6,29 @@
 #include "base/clock.h"
 
 /*
- * Each tenant has a list of what is kept for it, next to be forgotten first. When a response is
- * continued, the new one is put behind the others, then what it continues, then what that
- * continues, up to the beginning. So whatever is in the list stands before everything that it
- * continues, and a conversation is forgotten from its end: nothing that is found has lost its past.
- * (A client may remove a response that others continue; they keep it alive, but it cannot be found
- * any more.)
+ * Each tenant has a list of its responses; the first is forgotten next. When a response is
+ * continued, the new one is put at the end, then the one that it continues behind it, and so on up
+ * to the beginning of the conversation. So every response in the list stands before all that it
+ * continues, and a conversation is forgotten from its end: a response that is found has not lost
+ * its past. (A client may remove a response that others continue; they keep it alive, but it cannot
+ * be found any more.)
  *
- * Every byte is charged to its tenant until it is freed, also of what cannot be found any more but
- * is held by what continues it, or by a request. When there is no room, the tenant that holds the
- * most by weight forgets first: it is above its share, which is the limit divided by weight among
- * the tenants that hold something. Where all that it holds is held by requests, only a tenant's own
- * responses make room for its new one. So whatever one tenant does, another keeps what it has
+ * Every byte is charged to its tenant until it is freed, also the bytes of responses that cannot be
+ * found any more but that others continue, or that requests hold. When there is no room, the tenant
+ * that holds the most by weight forgets first: it is above its share, which is the limit divided by
+ * weight among the tenants that hold something. If requests hold all that it has, only a tenant's
+ * own responses make room for its new one. So whatever one tenant does, another keeps what it has
  * stored up to its share; the same goes for the number of responses.
  *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
 
 #define TICK_MS 10000u  /* interval between searches for old responses */
-#define LARGEST_PART 4u /* part of the bytes for one response */
+#define LARGEST_PART 4u /* one response may have this part of the bytes */
 
 struct store_tenant {
     struct list kept; /* stored.link */
-    uint32_t n;       /* in it */
+    uint32_t n;       /* length of the list */
     uint64_t bytes;   /* sum of all that is not freed: those in `kept`, and those that are held */
 };
 
@@ -68,7 +68,7 @@ static size_t bytes_of(const struct stored *r) {
            item_list_bytes(&p->items) + event_log_bytes(p->log);
 }
 
-/* Ids are drawn at random: any hash will do. */
+/* Returns the bucket of @id. Ids are random, so any hash will do. */
 static struct list *bucket_of(struct store *s, const char *id) {
     uint32_t h = 2166136261u;
 
@@ -84,8 +84,8 @@ static void charge_locked(struct stored *r, int64_t bytes) {
     r->store->tenants[r->tenant].bytes += (uint64_t)bytes;
 }
 
-/* Under the lock. Drops a reference; at the last one frees it and drops its own to what it
- * continues. */
+/* Drops a reference. The last one frees the response and drops its reference to the one that it
+ * continues. Called under the lock. */
 static void unref_locked(struct stored *r) {
     assert(!r || r->refs > 0);
     while (r && --r->refs == 0) {
@@ -118,7 +118,7 @@ struct stored *stored_unref(struct stored *r) {
     return NULL;
 }
 
-/* Under the lock. Nothing finds @r any more; who holds it keeps it. */
+/* Removes @r from list and index; holders of references keep it. Called under the lock. */
 static void forget_locked(struct stored *r) {
     struct store *s = r->store;
 
@@ -135,7 +135,8 @@ static struct stored *first_of(const struct store_tenant *t) {
     return list_empty(&t->kept) ? NULL : LIST_ENTRY(t->kept.next, struct stored, link);
 }
 
-/* Under the lock. Each list is in the order of used_ns: it ends at the first that is young. */
+/* Forgets old responses. Each list is in the order of used_ns, so the search ends at the first that
+ * is young. Called under the lock. */
 static void forget_old_locked(struct store *s) {
     int64_t before = clock_now(s->clock) - (int64_t)s->limits.ttl_s * 1000000000;
     struct stored *r;
@@ -178,8 +179,8 @@ static struct store_tenant *victim_locked(struct store *s, struct store_tenant *
     return first_of(most) ? most : NULL;
 }
 
-/* Room for one more of @bytes; what is held elsewhere cannot be freed, so there may be none. One
- * large response may not empty the store. */
+/* Makes room for one more of @bytes. Returns false if there is none: responses that are held
+ * elsewhere cannot be freed. One large response may not empty the store. */
 static bool make_room_locked(struct store *s, struct store_tenant *own, size_t bytes) {
     if (s->limits.n == 0 || bytes > s->limits.bytes / LARGEST_PART)
         return false;
@@ -232,7 +233,8 @@ void store_deinit(struct store *s) {
     free(s->tenants);
 }
 
-/* Under the lock. Of its own tenant only: an id is no secret. */
+/* Finds a response of @tenant. Those of others are not found, because an id is no secret. Called
+ * under the lock. */
 static struct stored *find_locked(struct store *s, uint32_t tenant, const char *id, size_t len) {
     char name[sizeof(((struct stored *)0)->id)];
 
@@ -259,7 +261,8 @@ struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_
     return r;
 }
 
-/* Under the lock. @r goes behind all others of its tenant, then what it continues behind it. */
+/* Moves @r to the end of its tenant's list, then what it continues behind it. Called under the
+ * lock. */
 static void use_locked(struct stored *r) {
     for (; r; r = r->parent) {
         if (list_empty(&r->link))
@@ -283,7 +286,8 @@ void store_size(struct store *s, uint32_t *n, uint64_t *bytes) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Tenants have small numbers, which they keep. Lists are moved: their ends point to them. */
+/* Makes room for @tenant in the array; tenants have small numbers, which they keep. Lists are moved
+ * node by node, because their first and last nodes point to their heads. */
 static int reserve_tenant(struct store *s, uint32_t tenant) {
     struct store_tenant *t;
 
@@ -306,7 +310,7 @@ static int reserve_tenant(struct store *s, uint32_t tenant) {
     return 0;
 }
 
-/* Under the lock. Where there is no room for @r it is freed. */
+/* Lists @r, or frees it if there is no room. Called under the lock. */
 static void add_locked(struct stored *r) {
     struct store *s = r->store;
 
@@ -326,7 +330,8 @@ static void add_locked(struct stored *r) {
     use_locked(r);
 }
 
-/* Returns one that is in no list yet. NULL: no memory; @parts are taken over all the same. */
+/* Returns a response that is in no list yet; NULL if there is no memory. Takes @parts over in
+ * either case. */
 static struct stored *new_stored(struct store *s, uint32_t tenant, const char *id,
                                  struct stored_parts *parts) {
     struct stored *r = calloc(1, sizeof(*r));
@@ -378,7 +383,7 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     return result;
 }
 
-/* Under the lock. @r is listed as the newest, whatever it takes; then older ones make room. */
+/* Lists @r as the newest, whatever its size; then older ones make room. Called under the lock. */
 static void list_locked(struct stored *r) {
     struct store *s = r->store;
     struct store_tenant *own = &s->tenants[r->tenant], *t;

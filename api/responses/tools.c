@@ -25,7 +25,7 @@
  * agents send them to every service.
  */
 
-#define ITEM_TOOLS_MAX 4096u /* tools of items, each of which is looked for among all */
+#define ITEM_TOOLS_MAX 4096u /* limit of tools in items: each is searched for among all */
 
 static int refuse_tool(const struct responses_build *b, const char *place, const char *field,
                        const char *must) {
@@ -63,7 +63,7 @@ static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
     return v;
 }
 
-/* The members of a function, or of a chat's custom tool but for its name. */
+/* Copies the members of a function, or of a custom tool in a chat's form, except its name. */
 static int put_members(struct responses_build *b, yyjson_val *tool, bool custom, const char *place,
                        yyjson_mut_val *to) {
     static const char *const keys[2][4] = {{"description", "parameters", "strict"},
@@ -84,7 +84,7 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
     return 0;
 }
 
-/* Adds @t to the tools that calls are looked for in. */
+/* Adds @t to the tools among which the tool of a call is searched for. */
 static int remember_tool(struct responses_build *b, const struct responses_tool *t) {
     struct responses *rs = b->rs;
 
@@ -114,7 +114,7 @@ static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val
                : -ENOMEM;
 }
 
-/* Adds the name of a tool that an item brings once more to the search's result. */
+/* Adds the name of a tool that is known already to the result of the search that found it again. */
 static int mention(struct responses_build *b, const char *name) {
     if (!b->found)
         return 0;
@@ -163,8 +163,8 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
     return r < 0 || !b->found ? r : describe(b, o, f);
 }
 
-/* Adds a tool that has a form of its own, with its client's description and parameters, if it has
- * some, in place of ours. */
+/* Adds a native tool. The description and parameters of its client, if there are any, replace those
+ * of native.c. */
 static int add_native(struct responses_build *b, yyjson_val *tool, const char *place,
                       const struct responses_native *n) {
     struct responses_tool t = {.name = n->type, .native = n};
@@ -210,7 +210,7 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
     return 0;
 }
 
-/* Functions in @tools, those in namespaces included. */
+/* Counts the functions in @tools, those in namespaces included. */
 static size_t count(yyjson_val *tools) {
     size_t i, max, n = 0;
     yyjson_val *tool;
@@ -232,7 +232,7 @@ static int add_tool(struct responses_build *b, yyjson_val *tool, const char *pla
         return add_namespace(b, tool, place);
     if (native)
         return add_native(b, tool, place, native);
-    /* A hosted one keeps its place, so that a chat's tools[i] is ours. */
+    /* A hosted tool keeps its place, so that tools[i] of the chat is tools[i] of the request. */
     yyjson_mut_val *o = b->in_item ? NULL : yyjson_mut_arr_add_obj(b->doc, b->tools);
     return b->in_item || (o && yyjson_mut_obj_add_str(b->doc, o, "type", "hosted")) ? 0 : -ENOMEM;
 }
@@ -282,7 +282,7 @@ int responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
     return b->rs->n_tools ? responses_put_value(b, root, "tools", b->tools) : 0;
 }
 
-/* {"type": .., "name": ..}, or just the type of a native tool, as a chat says it. */
+/* Returns the choice {"type": .., "name": ..}, or the type of a native tool, in a chat's form. */
 static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
     const struct responses_native *n = responses_native_tool(choice);
     yyjson_val *name = yyjson_obj_get(choice, "name");
