@@ -22,15 +22,15 @@
  * number. After silence in_progress is repeated: clients count events, not comments.
  */
 
-struct said { /* being written */
+struct stream_event { /* the event that is being written */
     struct writer *w;
     const char *type;
     struct buf b;
     struct json j;
 };
 
-/* Ends with end_event(), which sends it. */
-static void begin_event(struct said *e, struct writer *w, const char *type) {
+/* Begins an event, which end_event() sends. */
+static void begin_event(struct stream_event *e, struct writer *w, const char *type) {
     e->w = w;
     e->type = type;
     buf_init(&e->b, API_SEND_MAX);
@@ -39,7 +39,7 @@ static void begin_event(struct said *e, struct writer *w, const char *type) {
     json_uint(&e->j, responses_of(w)->sequence++);
 }
 
-/* There is no memory for what comes next: what has been sent cannot be continued. */
+/* Breaks the stream off when there is no memory: what has been sent cannot be continued. */
 static void break_off(const struct writer *w) {
     struct responses *rs = responses_of(w);
 
@@ -49,7 +49,7 @@ static void break_off(const struct writer *w) {
         conn_break(w->exchange->conn);
 }
 
-static void send_event(struct said *e) {
+static void send_event(struct stream_event *e) {
     struct responses *rs = responses_of(e->w);
 
     json_close(&e->j, '}');
@@ -61,23 +61,23 @@ static void send_event(struct said *e) {
         respond_named_event(e->w->exchange, e->type, e->b.data, e->b.len);
 }
 
-static void end_event(struct said *e) {
+static void end_event(struct stream_event *e) {
     send_event(e);
     buf_deinit(&e->b);
 }
 
-/* Members that say where: of the open item, or of the one that begins. */
-static void put_place(struct said *e, const char *id, uint32_t i, const char *part_index) {
+/* Writes the members that tell the place of the event: item @id at index @i, and its only part. */
+static void put_place(struct stream_event *e, const char *id, uint32_t i, const char *part_index) {
     json_print(&e->j, "item_id:%s, output_index:%u", id, i);
     if (part_index)
         json_put_int(&e->j, part_index, 0);
 }
 
-/* An event with the response as it stands; the last of them is kept in the store. */
+/* Sends an event with the response as it stands. The last such event is kept in the store. */
 static void send_response(struct writer *w, const char *type, enum responses_status status,
                           const struct err *err) {
     bool ended = status == RESPONSES_DONE || status == RESPONSES_FAILED;
-    struct said e;
+    struct stream_event e;
 
     begin_event(&e, w, type);
     json_key(&e.j, "response");
@@ -108,7 +108,7 @@ void responses_stream_alive(struct writer *w) {
     conn_flush(w->exchange->conn);
 }
 
-/* ---- what the parts of items are called ---- */
+/* ---- names of the parts of items ---- */
 
 struct words {
     const char *part_added, *part_done, *part_index, *part_type; /* NULL: it has no parts */
@@ -153,7 +153,7 @@ static const struct words *words_of(const struct writer *w, const struct output_
 
 /* ---- items ---- */
 
-/* The open item: which, and what it is called. @run NULL: the empty message. */
+/* An item and its names. @run is NULL for the empty message. */
 struct item {
     const struct output_run *run;
     const struct words *words;
@@ -175,7 +175,7 @@ static struct item item_of(const struct writer *w, const struct output_run *run)
 }
 
 static void send_item(struct writer *w, const struct item *it, bool finished) {
-    struct said e;
+    struct stream_event e;
 
     begin_event(&e, w, finished ? "response.output_item.done" : "response.output_item.added");
     json_print(&e.j, "output_index:%u, item:", it->i);
@@ -188,7 +188,7 @@ static void send_item(struct writer *w, const struct item *it, bool finished) {
 
 static void send_part(struct writer *w, const struct item *it, const char *type, const char *text,
                       size_t len) {
-    struct said e;
+    struct stream_event e;
 
     if (!it->words->part_type)
         return;
@@ -205,7 +205,7 @@ static bool is_message(const struct item *it) {
 
 /* Writes the log probabilities of a delta that ends with byte @end of the content: of all tokens
  * up to there that no delta has had. */
-static void put_new_logprobs(struct said *e, size_t end) {
+static void put_new_logprobs(struct stream_event *e, size_t end) {
     struct logprobs *l = &responses_of(e->w)->logprobs;
     const struct gen *g = e->w->choices[0].gen;
     uint32_t from = l->sent;
@@ -218,7 +218,7 @@ static void put_new_logprobs(struct said *e, size_t end) {
 
 static void send_delta(struct writer *w, const struct item *it, const char *text, size_t len) {
     const struct buf *content = &w->choices[0].gen->output->text[OUTPUT_CONTENT];
-    struct said e;
+    struct stream_event e;
 
     begin_event(&e, w, it->words->delta);
     put_place(&e, it->id, it->i, it->words->part_index);
@@ -231,7 +231,7 @@ static void send_delta(struct writer *w, const struct item *it, const char *text
 
 /* Sends the whole text of a part again. */
 static void send_text(struct writer *w, const struct item *it, const char *text, size_t len) {
-    struct said e;
+    struct stream_event e;
 
     begin_event(&e, w, it->words->done);
     put_place(&e, it->id, it->i, it->words->part_index);
@@ -244,7 +244,7 @@ static void send_text(struct writer *w, const struct item *it, const char *text,
     end_event(&e);
 }
 
-/* Tells that the item of @run begins; NULL: the empty message. */
+/* Begins the item of @run; NULL is the empty message. */
 static void begin_item(struct writer *w, const struct output_run *run) {
     struct responses *rs = responses_of(w);
 
@@ -258,7 +258,7 @@ static void begin_item(struct writer *w, const struct output_run *run) {
     send_part(w, &it, it.words->part_added, "", 0);
 }
 
-/* Sends the text of a custom tool that has not been sent; @all: it is complete. */
+/* Sends the part of a custom tool's text that has not been sent yet. */
 static void send_custom(struct writer *w, const struct item *it, const char *text, size_t len) {
     struct custom_text *t = &responses_of(w)->custom;
 
@@ -267,7 +267,7 @@ static void send_custom(struct writer *w, const struct item *it, const char *tex
     t->n_sent = MAX(t->n_sent, len);
 }
 
-/* The part of @it is complete: its text again, whole. */
+/* Ends the part of @it: sends its whole text again. */
 static void finish_text(struct writer *w, const struct item *it) {
     const struct output_parser *s = w->choices[0].gen->output;
     const char *text = "";
@@ -294,7 +294,7 @@ static void finish_text(struct writer *w, const struct item *it) {
     send_part(w, it, it->words->part_done, text, len);
 }
 
-/* Tells the end of the open item; nothing if there is none. */
+/* Ends the open item, if there is one. */
 static void end_item(struct writer *w) {
     struct responses *rs = responses_of(w);
     const struct output_parser *s = w->choices[0].gen->output;
@@ -354,7 +354,7 @@ void responses_stream_end(struct writer *w) {
     send_response(w, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);
 }
 
-/* Reports in the stream an error that came before the stream began. */
+/* Returns true if the stream reports @err, which came before the stream began. */
 static bool belongs_into_stream(const struct writer *w, const struct err *err) {
     return responses_of(w)->streams_errors && !w->job.running && w->job.request.stream &&
            strcmp(err->code, "context_length_exceeded") == 0;
