@@ -9,9 +9,9 @@
 /*
  * Content blocks of the user and of tools as text.
  *
- * What a text model cannot read is refused, with its place. The one exception is the result of a
- * tool: an agent cannot take back what its tool has said, and every later request of the
- * conversation would be refused as well. There the model reads that something was left out.
+ * A block that a text model cannot read is refused, with its place. The one exception is the result
+ * of a tool: an agent cannot take back what its tool has said, and every later request of the
+ * conversation would be refused as well. There the model reads a note that something was left out.
  */
 
 #define NOT_READABLE "[%.64s: left out, this model reads only text]"
@@ -44,7 +44,8 @@ int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_tak
     return 0;
 }
 
-/* The string @key of @block, added to @out on lines of its own as <tag>. Absent: nothing. */
+/* Adds the string @key of @block, if there is one, to @out on a line of its own as
+ * <key>..</key>. */
 static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char *key,
                       struct buf *out) {
     yyjson_val *v = yyjson_obj_get(block, key);
@@ -78,7 +79,7 @@ int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *t
     return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
 }
 
-/* A string or an array of text blocks at @field of the place. */
+/* Adds the string or the array of text blocks @v, which is at @field of the place. */
 static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const char *field,
                              struct buf *out) {
     size_t len = strlen(in->place);
@@ -94,7 +95,7 @@ static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const ch
     return r;
 }
 
-/* A document of text. False in *text: it is of another kind. */
+/* Adds a document of text. Sets *text to false, and adds nothing, if it is of another kind. */
 static int add_document(struct anthropic_input *in, yyjson_val *block, struct buf *out,
                         bool *text) {
     yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");

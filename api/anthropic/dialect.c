@@ -47,12 +47,12 @@ static const char *type_of(const struct err *err) {
                                 : respond_error_type(err);
 }
 
-/* From this the SDK knows that it must not rely on the server's memory. */
+/* Writes the details by which the SDK knows that it must not rely on the server's memory. */
 static void put_thread_details(struct json *j, const struct err *err) {
     json_print(j, "details:{error_code:%s, unsupported:['thread']}", err->code);
 }
 
-/* Claude Code shortens the conversation when it reads "prompt is too long". */
+/* Writes an error. Claude Code shortens the conversation when it reads "prompt is too long". */
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
     bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
     char text[sizeof(err->message) + 32];

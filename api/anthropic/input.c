@@ -11,10 +11,10 @@
 #include "base/try.h"
 
 /*
- * One row per field of a Messages request: its name and what becomes of it. A field without a row
- * is ignored, as everywhere here: beta headers bring new ones every month. Sampling parameters that
- * only weft has are passed on under their own names, so that what can be asked of a chat can be
- * asked here.
+ * One row per field of a Messages request: its name and the function that takes it. A field without
+ * a row is ignored, as in every dialect: beta headers bring new ones every month. Sampling
+ * parameters that only weft has are passed on under their own names, so that what can be asked of a
+ * chat can be asked here.
  */
 
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must) {
@@ -44,7 +44,8 @@ FIELD(pass) {
     return anthropic_put_copy(in, in->root, key, v);
 }
 
-/* Refuses what Anthropic refuses: a client that goes there next learns of it here. */
+/* Takes the temperature. Values that Anthropic refuses are refused, so that a client learns of them
+ * before it goes there. */
 FIELD(take_temperature) {
     if (!yyjson_is_num(v) || yyjson_get_num(v) < 0 || yyjson_get_num(v) > 1)
         return anthropic_refuse(in, "", "must be a number from 0 to 1");
@@ -129,8 +130,8 @@ FIELD(take_output_config) {
 
 /* ---- thinking ---- */
 
-/* Templates have a switch for it under one of two names, or efforts; what the client sets itself
- * stays. */
+/* Sets the switches of reasoning: templates read one of two names, or an effort. Values that the
+ * client sets itself stay. */
 static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     yyjson_mut_val *kwargs =
@@ -239,7 +240,7 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
     return 0;
 }
 
-/* A field that must be there. */
+/* Gets a field that must be there. */
 static int require(struct anthropic_input *in, yyjson_val *body, const char *key,
                    yyjson_val **out) {
     *out = yyjson_obj_get(body, key);
@@ -266,7 +267,8 @@ static int take_model(struct anthropic_input *in, const struct gen_env *env, yyj
     return models_unknown(env, name, strlen(name), in->err);
 }
 
-/* With 0 the worker makes the one token that it needs to end a request: anthropic_warms(). */
+/* Takes max_tokens. With 0 (anthropic_warms()) the worker still makes one token, which it needs to
+ * end a request. */
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     yyjson_val *v;
 

@@ -104,7 +104,7 @@ void search_put_results(const struct writer *w, uint32_t i,
                 put(to, call, &s->results[at]);
 }
 
-/* ---- running them, on the pool ---- */
+/* ---- running searches, on the pool ---- */
 
 static void put_error(struct json *j, int r) {
     json_print(j, "type:'tool_search_tool_result_error', error_code:%s, error_message:%s",
@@ -182,8 +182,9 @@ static int add_message(struct search *s, uint32_t i,
     return 0;
 }
 
-/* A picture's rows belong to the first prompt, and a begun answer to the client's message: the
- * client has to send such a conversation back itself. */
+/* Returns true if the answer can continue here with a further round. Otherwise the client has to
+ * send the conversation back itself: a picture's rows belong to the first prompt, a begun answer to
+ * the client's message, and another call to the client's tool. */
 static bool can_go_on(const struct prompt_job *job, const struct gen *last) {
     const struct search *s = job->state;
 

@@ -27,7 +27,7 @@
 
 #define PATTERN_MAX 200u      /* characters, as at Anthropic */
 #define TEXT_MAX 4096u        /* bytes of a tool that are searched */
-#define TERMS_MAX 16u         /* different ones of a query */
+#define TERMS_MAX 16u         /* different terms of a query */
 #define TERM_MAX 32u          /* bytes of a term that are compared */
 #define SEARCH_NS 500000000ll /* time of one search with a pattern */
 #define ITEMS_PER_LOOK 64     /* items of a pattern that are matched between looks at the clock */

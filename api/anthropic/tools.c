@@ -21,7 +21,7 @@
 
 #define LOOK_UPS_MAX 4096u /* searches of all tools for a name */
 
-/* Tools whose schema is not in the request: the model must learn about it. */
+/* Tools whose schema is not in the request, so that the model must learn it from here. */
 static const struct {
     const char *type, *description, *schema;
 } known[] = {
@@ -83,7 +83,7 @@ static const struct {
      "tool should do.\"}},\"required\":[\"query\"]}"},
 };
 
-/* The tool of this name, or NULL. */
+/* Returns the tool of this name, or NULL. */
 static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) {
     yyjson_mut_val *tool;
     size_t i, n;
@@ -260,7 +260,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
                                 "exceeds the number of tool references that a request may have");
     yyjson_mut_val *tool = find(in, name);
     bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
-    if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* once is enough, and a bound */
+    if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* shown once, which bounds the text */
         return json_add_text(out, name);
     if (anthropic_put(in, tool, "shown", yyjson_mut_bool(in->doc, true)) < 0)
         return -ENOMEM;
