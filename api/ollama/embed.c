@@ -10,10 +10,10 @@
 #include "base/try.h"
 
 /*
- * /api/embed: the vectors of /v1/embeddings in Ollama's form. What is too long is refused and not
- * cut, as if "truncate" were false. Nothing to embed is answered with nothing, as Ollama does for
- * clients that only want the model loaded. /api/embeddings, which came before it, has one text,
- * `prompt`, and one vector, of whatever length the model gives.
+ * /api/embed: the vectors of /v1/embeddings in Ollama's form. An input that is too long is refused
+ * and not cut, as if "truncate" were false. A request without input gets an answer without vectors,
+ * as Ollama gives it to clients that only want the model loaded. The older /api/embeddings has one
+ * text, `prompt`, and one vector, which is not normalised.
  */
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
@@ -27,7 +27,7 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
     return j.error;
 }
 
-/* The answer of /api/embeddings. */
+/* Writes the answer of /api/embeddings. */
 static int answer_one(struct vectors *v, struct buf *b) {
     struct json j;
 
@@ -66,8 +66,9 @@ static bool is_nothing(yyjson_val *v) {
            (yyjson_is_arr(v) && yyjson_arr_size(v) == 0);
 }
 
-/* The body without its model: that has been found, and its name may have a tag. @one: of
- * /api/embeddings. @none: with an empty list. NULL: no memory. */
+/* Returns the body in the form of /v1/embeddings, without its model: that has been found, and its
+ * name may have a tag. @one: the body is that of /api/embeddings. @none: the input is an empty
+ * list. Returns NULL if there is no memory. */
 static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     yyjson_mut_doc *d = yyjson_doc_mut_copy(body, NULL);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(d);
@@ -90,7 +91,7 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     return out;
 }
 
-/* Takes @body. */
+/* Reads @body and takes it over. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct err *err) {
     yyjson_val *root = yyjson_doc_get_root(body), *keep = yyjson_obj_get(root, "keep_alive");
     bool has_keep = keep && !yyjson_is_null(keep);

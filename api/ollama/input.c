@@ -102,7 +102,7 @@ static int take_options(struct input *in, yyjson_val *options) {
     return 0;
 }
 
-/* "json", or a schema. */
+/* Takes the format: "json", or a schema. */
 static int take_format(struct input *in, yyjson_val *v) {
     yyjson_mut_val *o = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
     bool json = yyjson_equals_str(v, "json");
@@ -118,7 +118,7 @@ static int take_format(struct input *in, yyjson_val *v) {
     return put(in, "response_format", o);
 }
 
-/* true, false, or how much. */
+/* Takes `think`: true, false, or an effort. */
 static int take_think(struct input *in, yyjson_val *v) {
     if (!v)
         return 0;
@@ -127,7 +127,8 @@ static int take_think(struct input *in, yyjson_val *v) {
     return put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
 }
 
-/* A completion has the number of the best tokens alone. */
+/* Takes the fields of log probabilities. A completion (@text) has the number of the best tokens
+ * alone. */
 static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
     yyjson_val *logprobs = given(body, "logprobs"), *n = given(body, "top_logprobs");
 
@@ -156,8 +157,8 @@ static int take_common(struct input *in, yyjson_val *body) {
 
 /* ---- messages ---- */
 
-/* The content @text of a message with the pictures of @o: base64 alone. @at: its number; -1: it is
- * the body. */
+/* Adds the content @text with the pictures of @o, which are base64 without a data URI's head. @at
+ * is the number of the message; -1: it is the body. */
 static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int at,
                         yyjson_mut_val *to) {
     CLEANUP(content_deinit) struct content c = {.text = {.max = UINT32_MAX}};
@@ -254,8 +255,8 @@ static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *promp
     return put(in, "messages", list);
 }
 
-/* Through the chat template, unless that is not wanted, or cannot be: with a suffix, or without a
- * template. */
+/* Reads a body of /api/generate. The prompt goes through the chat template unless it is raw, has a
+ * suffix, or the model has no template. */
 static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) {
     static const char *const strings[] = {"prompt", "suffix", "system", "template"};
     yyjson_val *v[ARRAY_SIZE(strings)];
@@ -303,7 +304,8 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
     return *out ? 0 : -ENOMEM;
 }
 
-/* Seconds in the unit that @text begins with; 0: there is no such unit. */
+/* Returns the seconds of the unit at *@text and moves *@text behind it; 0 if there is no such
+ * unit. */
 static double unit_s(const char **text) {
     static const struct {
         const char *name;

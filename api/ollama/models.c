@@ -17,8 +17,8 @@
 #include "api/openai/vectors.h"
 
 /*
- * Answers of Ollama's clients' questions about models. They check the version before they use newer
- * features, so the answer names the version of Ollama's API that is implemented here.
+ * Answers to the questions of Ollama's clients about models. They check the version before they use
+ * newer features, so the answer names the version of Ollama's API that is implemented here.
  */
 
 #define API_VERSION "0.12.6"
@@ -29,7 +29,7 @@ static void put_details(struct json *j, const struct model *model) {
 
     model_format_name(model, format);
     for (char *c = format; *c; c++)
-        *c = (char)toupper((unsigned char)*c); /* Ollama's names are so, whatever the file's is */
+        *c = (char)toupper((unsigned char)*c); /* Ollama writes these names in capitals */
     json_print(j, "details:{parent_model:'', format:'gguf', family:%s, families:[",
                m->arch ? m->arch : "");
     if (m->arch)
@@ -38,8 +38,8 @@ static void put_details(struct json *j, const struct model *model) {
                format);
 }
 
-/* Clients cut it short and compare it: it stands for the name and the size of the file, whose bytes
- * are never hashed. */
+/* Writes a digest, which clients shorten and compare. It is made of the name and the size of the
+ * file, whose bytes are never hashed. */
 static void put_digest(struct json *j, const struct api_model *m) {
     char hex[65];
 
@@ -57,7 +57,8 @@ static void put_time(struct json *j, const char *key, time_t t) {
     json_put_string(j, key, text);
 }
 
-/* When it will be unloaded without another request; of a model that stays, far in the future. */
+/* Returns the time at which the model will be unloaded without another request; for a model that
+ * stays, a time far in the future. */
 static time_t expires_at(const struct model *m) {
     int64_t own_s = m->info->keep_alive_s, keep_s = m->keep_alive_s;
 
@@ -116,7 +117,7 @@ static void version_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
-/* The served model that the body names, in *@out: 0, or an error. */
+/* Sets *@out to the served model that the body names. Returns 0, or an error. */
 static int read_name(struct exchange *x, const struct model **out, struct err *err) {
     yyjson_doc *doc = NULL;
     int r = ollama_read_body(x, &doc, err);

@@ -19,7 +19,7 @@
  * keep-alive comments, since clients would take them for an answer.
  */
 
-/* "model" and "created_at". */
+/* Writes "model" and "created_at". */
 static void put_head(struct json *j, const struct model *m) {
     char text[48];
     struct timespec now;
@@ -40,7 +40,8 @@ static void put_text(struct json *j, const char *key, const char *text, size_t l
     json_string(j, text, len);
 }
 
-/* {"message": {..., or "response": ...: with content and reasoning; a message is left open. */
+/* Writes {"message": {... or "response": ..., with content and reasoning; a message is left
+ * open. */
 static void open_message(struct json *j, const struct writer *w, const char *text, size_t len,
                          const char *thinking, size_t n_thinking) {
     if (is_chat(w)) {
@@ -60,7 +61,7 @@ static void put_call(struct json *j, const struct output_parser *s, uint32_t i) 
     json_print(j, "}}");
 }
 
-/* The log probabilities of output tokens [from, to), if they were asked for. */
+/* Writes the log probabilities of output tokens [from, to), if they were asked for. */
 static void put_logprobs(struct json *j, const struct writer *w, uint32_t from, uint32_t to) {
     assert(from <= to);
     if (!w->job.request.logprobs || from == to)
@@ -73,7 +74,7 @@ static int64_t between(int64_t from, int64_t to) {
     return from && to > from ? to - from : 0;
 }
 
-/* The members of the last line. */
+/* Writes the members that only the last line has. */
 static void put_figures(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
 
@@ -106,7 +107,7 @@ static void put_calls(struct json *j, const struct output_parser *s) {
         json_close(j, ']');
 }
 
-/* Only the model was asked for: it is there. */
+/* Writes the answer to a request that only loads, or unloads, the model. */
 static void put_loaded(struct json *j, const struct writer *w) {
     open_message(j, w, "", 0, "", 0);
     if (is_chat(w))
@@ -175,7 +176,8 @@ static void put_not_done(struct json *j, struct writer *w, uint32_t n_tokens) {
     json_put_bool(j, "done", false);
 }
 
-/* The call that has been coming, if it is complete; @n_tokens: output tokens up to its end. */
+/* Sends the open call, if it is complete. @n_tokens is the number of output tokens up to its
+ * end. */
 static void send_call(struct writer *w, uint32_t n_tokens) {
     const struct output_parser *s = w->choices[0].gen->output;
     struct line l;
