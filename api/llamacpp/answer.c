@@ -24,7 +24,7 @@ static const struct llamacpp_completion *form_of(const struct writer *w) {
 
 /* ---- settings ---- */
 
-/* Samplers that this server has not, off. */
+/* Writes samplers that this server does not have, as turned off. */
 static void put_absent_samplers(struct json *j) {
     static const struct {
         const char *key;
@@ -45,7 +45,7 @@ static void put_bias(struct json *j, int32_t token, double bias) {
     json_print(j, "token:%d}", token);
 }
 
-/* End tokens that are ignored never come. */
+/* Writes the end tokens as banned: with ignore_eos the model never writes them. */
 static void put_banned_ends(struct json *j, const struct tokenizer *t) {
     size_t n;
     const int32_t *id = tokenizer_end_ids(t, &n);
@@ -140,7 +140,7 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     timings_put(j, g);
 }
 
-/* @p of a stream, or all of its choice. */
+/* Writes the object of @p: a piece of a stream, or the whole of its choice. */
 static void put_piece(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     const struct llamacpp_completion *form = form_of(w);
     const struct gen *g = p->choice->gen;

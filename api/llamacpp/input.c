@@ -12,7 +12,7 @@
 #include "api/generation/model.h"
 #include "base/try.h"
 
-/* Bodies of /completion and /infill become bodies of /v1/completions. */
+/* Translates bodies of /completion and /infill to bodies of /v1/completions. */
 
 struct input {
     struct prompt_job *job;
@@ -29,7 +29,7 @@ static int refuse(struct input *in, const char *field, const char *what) {
     return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
 }
 
-/* @v as the value of @key, in place of what the client gave. */
+/* Sets @key to @v in place of the client's value. */
 static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
     yyjson_mut_obj_remove_key(in->root, key);
     return v && yyjson_mut_obj_add_val(in->doc, in->root, key, v) ? 0 : -ENOMEM;
@@ -37,7 +37,7 @@ static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
 
 /* ---- /infill ---- */
 
-/* Files that the editor has seen, in front: "NAME\nTEXT\n" each. */
+/* Adds the files of input_extra, which the editor has seen, as "NAME\nTEXT\n" each. */
 static int add_files(struct input *in, struct buf *out) {
     static const char what[] = "an array of objects with filename and text";
     yyjson_val *files = yyjson_obj_get(in->body, "input_extra"), *file;
@@ -57,7 +57,7 @@ static int add_files(struct input *in, struct buf *out) {
     return 0;
 }
 
-/* Prompt and suffix in the place of what an editor sends. */
+/* Replaces the members that an editor sends by prompt and suffix. */
 static int fill_in(struct input *in) {
     static const char *const names[] = {"input_prefix", "prompt", "input_suffix"};
     CLEANUP(buf_deinit) struct buf before = {.max = UINT32_MAX};
@@ -109,8 +109,8 @@ static int add_pictures(struct input *in, yyjson_val *data) {
     return 0;
 }
 
-/* A text with a marker (/props has it) for each of the pictures @data. As llama-server does it, the
- * tokens around a picture end the text before it and begin the text behind it. */
+/* Adds the tokens of a text with a marker (/props tells it) for each of the pictures @data. As in
+ * llama-server, the tokens around a picture end the text before it and begin the text behind it. */
 static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, struct tokens *out) {
     CLEANUP(buf_deinit) struct buf piece = {.max = UINT32_MAX};
     const struct sight *sight = &in->job->model->sight;
@@ -137,7 +137,7 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
     return encode(in, piece.data ? piece.data : "", piece.len, n == 0, out);
 }
 
-/* One prompt of @v: a text, {"prompt_string": text}, or an array of ids and texts. */
+/* Adds one prompt, @v: a text, {"prompt_string": text}, or an array of ids and texts. */
 static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->model->info->max_context};
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v, *item;
@@ -166,8 +166,8 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     return r < 0 ? r : ids && yyjson_mut_arr_append(to, ids) ? 0 : -ENOMEM;
 }
 
-/* Texts, tokens and objects may stand beside each other, and within one prompt: then all of them
- * become arrays of tokens. */
+/* Turns all prompts into arrays of tokens if texts, tokens and objects stand beside each other, or
+ * within one prompt. */
 static int mix_prompts(struct input *in) {
     yyjson_val *v = yyjson_obj_get(in->body, "prompt"), *item;
     size_t i, n, n_text = 0, n_id = 0, n_other = 0, n_mixed = 0;
@@ -235,7 +235,8 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
     return r == -EMSGSIZE ? refuse(in, "logit_bias", "a list of at most 1024 tokens") : r;
 }
 
-/* [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}: all tokens of a text have it. */
+/* Takes logit_bias: [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}. All tokens of a
+ * text get its bias. */
 static int take_bias(struct input *in) {
     yyjson_val *v = yyjson_obj_get(in->body, "logit_bias"), *key, *item;
     yyjson_mut_val *to = yyjson_mut_obj(in->doc);
@@ -301,7 +302,8 @@ static int take_form(struct input *in) {
 
 /* ---- bodies ---- */
 
-/* Takes @body over. Without a limit all that is left is generated, unlike OpenAI's 16 tokens. */
+/* Reads @body and takes it over. Without a limit the rest of the context is generated, unlike
+ * OpenAI's 16 tokens. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, struct err *err) {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
     struct input in = {.job = job,

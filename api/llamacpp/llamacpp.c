@@ -15,9 +15,9 @@
 #include "api/http/http.h"
 
 /*
- * llama-server's own routes for text, which editors with completion as one types speak:
- * /completion, and /infill for what stands between two texts; and what its clients read of the
- * server: /props, /slots, /apply-template.
+ * llama-server's own routes for text, which editors use for completion while one types:
+ * /completion, and /infill for the text between two texts; and what its clients read of the server:
+ * /props, /slots, /apply-template.
  */
 
 #define ENDPOINT(read)                                                                             \
@@ -51,7 +51,7 @@ void llamacpp_marker(const struct gen_env *env, char out[MEDIA_MARKER]) {
              siphash(env->secret, what, sizeof(what)));
 }
 
-/* @t NULL: not read yet. */
+/* Writes the text of a special token. @t is NULL while the model has not been read. */
 static void put_special(struct json *j, const char *key, const struct tokenizer *t,
                         int32_t (*id_of)(const struct tokenizer *)) {
     struct gguf_str s = {"", 0};

@@ -9,7 +9,7 @@
 #include "api/generation/lookup.h"
 #include "api/openai/vectors.h"
 
-/* ---- behind the usage ---- */
+/* ---- members behind the usage ---- */
 
 static double seconds(int64_t from_ns, int64_t to_ns) {
     return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
@@ -48,8 +48,8 @@ static void put_figures(struct json *j, const struct writer *w) {
 
 /* ---- requests ---- */
 
-/* Reads @body as @read reads OpenAI's; ttl says how many seconds the model stays without another
- * request. Takes @body over. */
+/* Reads @body as @read reads OpenAI's, and takes it over. The member ttl is the number of seconds
+ * that the model stays without another request. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, struct err *err,
                      int (*read)(struct prompt_job *job, yyjson_doc *body, struct err *err)) {
     yyjson_val *root = yyjson_doc_get_root(body);

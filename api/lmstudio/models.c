@@ -104,8 +104,8 @@ void lmstudio_models_v1_serve(struct exchange *x, struct http *h) {
 
 /* ---- loading ---- */
 
-/* A route that generates has waited for its model, which is all that is asked for: how it is loaded
- * says the service's configuration. */
+/* Reads a request to load a model. Its route has waited for the model, so nothing else is to be
+ * done; the service's configuration determines how a model is loaded. */
 static int read_load(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     static const char text[] = "{\"input\":\"a\"}";
     bool named = yyjson_is_str(yyjson_obj_get(yyjson_doc_get_root(body), "model"));
@@ -129,7 +129,7 @@ static void write_load(struct json *j, const struct prompt_job *job) {
 
 const struct endpoint lmstudio_load = {.translate = read_load, .write = write_load};
 
-/* The loaded model that @body names, in *@out: 0, or an error. */
+/* Sets *@out to the loaded model that @body names. Returns 0, or an error. */
 static int find_instance(struct exchange *x, yyjson_doc *body, struct model **out,
                          struct err *err) {
     yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "instance_id");
