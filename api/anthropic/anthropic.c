@@ -29,8 +29,8 @@
  * request has cache_control. The three together are the prompt.
  */
 
-/* Clients send a thinking block back only with its signature. Where they did not want to see what
- * it says, it is in there; otherwise nothing depends on it. */
+/* Clients send a thinking block back only with its signature. If they did not want to see the
+ * reasoning, the signature holds it; otherwise its content does not matter. */
 #define SIGNATURE "weft"
 #define SEARCH_ID "srvtoolu_" /* begins the ids of calls that run here */
 
@@ -69,13 +69,13 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_print(j, "service_tier:'standard', inference_geo:null, speed:null}");
 }
 
-/* Why the model stopped; *stop is the stop sequence or NULL. */
+/* Returns the reason why the model stopped; *stop is the stop sequence or NULL. */
 static const char *reason_of(const struct writer *w, const struct gen *g, const struct str **stop) {
     assert(g->state == GEN_DONE);
     uint32_t before = 0; /* tokens of earlier rounds */
     for (uint32_t i = 0; i + 1 < w->n_choices; i++)
         before += w->choices[i].gen->n_out;
-    /* The context left no more. */
+    /* True if the output ended because the context was full. */
     bool full = before + g->m.max_new < w->job.request.max_new && !g->repeats;
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
     return g->score_only                 ? "max_tokens"
@@ -86,7 +86,7 @@ static const char *reason_of(const struct writer *w, const struct gen *g, const 
                                                : "end_turn";
 }
 
-/* @g NULL: it has not stopped yet. */
+/* Writes the reason of the stop; @g is NULL while the model has not stopped yet. */
 static void put_stop(struct json *j, const struct writer *w, const struct gen *g) {
     const struct str *stop = NULL;
 
@@ -112,7 +112,7 @@ static void put_call_id(struct json *j, const char *key, const struct output_cal
     json_put_string(j, key, id);
 }
 
-/* The members of a call before its input. */
+/* Writes the members of a call before its input. */
 static void open_call(struct json *j, const struct writer *w, const struct output_call *c) {
     bool search = search_is_call(w, c);
 
@@ -287,7 +287,7 @@ static void send_start(struct writer *w) {
     emit(w, &e);
 }
 
-/* A delta of the open block: {"type": @type, @key: text}. */
+/* Sends a delta of the open block: {"type": @type, @key: text}. */
 static void send_delta(struct writer *w, const char *type, const char *key, const char *text,
                        size_t len) {
     struct sse e;
@@ -417,7 +417,7 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
 
 /* ---- the request ---- */
 
-/* Takes @body over. */
+/* Reads @body and takes it over. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struct err *err) {
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;

@@ -50,7 +50,8 @@ static int end_message(struct anthropic_input *in) {
     return r;
 }
 
-/* The message of @role that the next block belongs to: the last one, or a new one. */
+/* Sets in->message to the message of @role to which the next block belongs: the last one, or a new
+ * one. */
 static int need_message(struct anthropic_input *in, const char *role) {
     if (strcmp(in->role, role) == 0)
         return 0;
@@ -122,14 +123,16 @@ static yyjson_mut_val *name_of(struct anthropic_input *in, yyjson_val *id) {
     return NULL;
 }
 
-/* Templates know no failed results: it has to be in the text, where most tools say it anyway. */
+/* Marks a failed result in its text, because templates know no failed results. Most tools say it
+ * there anyway. */
 static int mark_error(const struct buf *text, struct buf *out) {
     bool said = text->data && strcasestr(text->data, "error");
 
     return said ? 0 : buf_add_str(out, "Error: ");
 }
 
-/* A message for the result of this call, whose text is in->result until it ends. */
+/* Begins the message for the result of call @id, whose text is in->result until the message
+ * ends. */
 static int begin_result(struct anthropic_input *in, yyjson_val *id) {
     yyjson_mut_val *name = name_of(in, id);
 
@@ -180,7 +183,8 @@ static int close_call(struct anthropic_input *in, yyjson_val *id) {
                                             "message that has no other result");
 }
 
-/* The assistant speaks next: refuses calls that the user has left without results. */
+/* Ends the calls before the assistant speaks again: refuses calls that the user has left without
+ * results. */
 static int end_calls(struct anthropic_input *in) {
     if (!in->open.replied)
         return 0;
@@ -260,8 +264,8 @@ static int put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *
 
 /*
  * A conversation that began at another service has calls of tools that ran there, whose results
- * stand in the assistant's own turn. They are calls with their results here as well. Other blocks
- * are their text, or a note that names their type.
+ * stand in the assistant's own turn. Here they become calls with their results, too. Other blocks
+ * become their text, or a note that names their type.
  */
 
 /* Returns true if the turn has a result of call @id, or has more blocks than this search reads. */
@@ -375,7 +379,7 @@ static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char
 
 /* ---- turns ---- */
 
-/* A picture of the user. */
+/* Adds a picture of the user. */
 static int add_picture(struct anthropic_input *in, yyjson_val *block) {
     struct content one = {0};
 
@@ -403,8 +407,8 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
 }
 
-/* Instructions among the turns become part of a result or of the user's: most templates refuse a
- * second system message. */
+/* Adds instructions among the turns to a result or to a message of the user: most templates refuse
+ * a second system message. */
 static int put_instruction(struct anthropic_input *in, const struct buf *text) {
     if (strcmp(in->role, "tool") == 0)
         return add_to_result(in, text, !is_reminder(text));
@@ -423,8 +427,8 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
     return put_instruction(in, &text);
 }
 
-/* Results in the order of their calls, whichever tool was ready first: few templates show ids, so
- * that only the order says what belongs to what. Then the rest. */
+/* Adds results in the order of their calls, whichever tool was ready first: few templates show ids,
+ * so that only the order tells which call a result belongs to. Then adds the other blocks. */
 static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
     CLEANUP(freep) bool *done = calloc(yyjson_arr_size(content) + 1, sizeof(*done));
     yyjson_val *call, *block;
@@ -499,7 +503,7 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     if (strcmp(type, "tool_use") == 0)
         return add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
-        return 0; /* another service's, and unreadable here */
+        return 0; /* it is of another service, and unreadable here */
     if (strcmp(type, "thinking") == 0)
         return add_thinking(in, block);
     if (strcmp(type, "text") != 0)
@@ -605,7 +609,7 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
 
 /* ---- the system prompt ---- */
 
-/* Claude Code puts a line at the head of its system prompt that is different each time and means
+/* Skips the line at the head of Claude Code's system prompt that is different each time and means
  * nothing to a model. With it no prefix would ever be found in the cache. */
 static void drop_billing(const char **s, size_t *len) {
     static const char header[] = "x-anthropic-billing-header:";

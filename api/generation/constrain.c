@@ -137,7 +137,7 @@ struct tools {
     uint32_t n;
 };
 
-/* A grammar was given to be followed. */
+/* Returns true if the model must follow the tool's grammar or schema. */
 static bool is_strict(yyjson_val *f, bool custom) {
     yyjson_val *text;
 
@@ -274,7 +274,8 @@ static int check_text(struct draft *d, const char *text, size_t len, uint64_t ma
     return r;
 }
 
-/* @err NULL: it is enough to know that it is wrong. */
+/* Checks the grammar @v with at most @max work. If @err is NULL, the reason of a refusal is not
+ * needed. */
 static int check(struct draft *d, yyjson_mut_val *v, uint64_t max, struct err *err) {
     size_t len = 0;
     char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
@@ -391,7 +392,7 @@ static int add_starts(struct draft *d, const struct toolcall_format *f, yyjson_m
     return r;
 }
 
-/* @first: more of them may come from the format. */
+/* Sets the triggers of the grammar: @first, and those that the format has besides. */
 static int set_triggers(struct draft *d, const char *first, const struct toolcall_format *f,
                         const char *flag) {
     yyjson_mut_val *after = yyjson_mut_arr(d->n.doc), *o = ir_of(&d->n, "after", after);
@@ -408,7 +409,7 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
     return write_text(d, o, &d->job->request.triggers);
 }
 
-/* The grammar holds from the output's first token, or from the end of its reasoning on. */
+/* Sets a grammar that holds from the output's first token, or from the end of its reasoning on. */
 static int set_whole(struct draft *d, yyjson_mut_val *v) {
     struct prompt_job *job = d->job;
     struct err err = {0};
@@ -435,8 +436,8 @@ static bool any_strict(const struct prompt_job *job) {
     return false;
 }
 
-/* The model is free until it begins a call. A format, or tools, that cannot be forced: to its
- * end. */
+/* Sets a grammar that holds from the beginning of a call on; until then the model is free. If the
+ * format, or the tools, cannot be forced, there is no grammar. */
 static int set_auto(struct draft *d) {
     struct prompt_job *job = d->job;
     const char *first = toolcall_after(job->parse.format, 0);
@@ -454,7 +455,7 @@ static int set_auto(struct draft *d) {
                : set_triggers(d, first, job->parse.format, job->request.one_call ? NULL : "repeat");
 }
 
-/* The text, between the marks that the format has for it. */
+/* Makes the node of the text, between the marks that the format has for it. */
 static yyjson_mut_val *content_node(struct draft *d) {
     const struct toolcall_format *f = d->job->parse.format;
     yyjson_mut_val *list = ir_list(&d->n, "sequence"), *v = form_node(d);

@@ -207,7 +207,7 @@ int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {
     return output_parser_new(&g->output, opts, TEXT_MAX);
 }
 
-/* The prompt of n choices is one. */
+/* Returns the prompt tokens to be charged: the prompt of n choices counts once. */
 static uint32_t charged_prompt(const struct gen *g) {
     return g->m.choice == 0 ? g->n_prompt : 0;
 }
@@ -270,7 +270,8 @@ struct gen *gen_free(struct gen *g) {
 
 /* ---- ends ---- */
 
-/* The worker has kept the pages for the session's next turn; it cannot know when to expect that. */
+/* Tells the worker how the turn ended: it has kept the pages for the session's next turn, and
+ * cannot know itself when to expect that. */
 static void tell_turn_end(const struct gen *g) {
     bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
     bool calls = g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output);
@@ -339,7 +340,7 @@ static void take_counts(struct gen *g, const struct event *e) {
                                     b->predicted_accepted + e->n_predicted_accepted};
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
-    /* A resumed prompt is found in no cache that the client should hear of. */
+    /* The client is not told of the cache in which a resumed prompt is found. */
     if (g->n_attempts <= 1)
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
 }

@@ -33,7 +33,7 @@ struct build {
     struct messages_trust *trust;
 };
 
-/* "messages[i]" and a place inside it. */
+/* Refuses "messages[i]" or a place inside it. */
 static int refuse(const struct build *b, const char *place, const char *must) {
     char param[96];
 
@@ -49,7 +49,7 @@ static int put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_
     return v && yyjson_mut_obj_add_val(b->doc, object, key, v) ? 0 : -ENOMEM;
 }
 
-/* The text of one part of a content array. */
+/* Finds the text of one part of a content array. */
 static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **text) {
     yyjson_val *type = yyjson_obj_get(part, "type");
     char place[40];
@@ -95,7 +95,7 @@ static bool is_thought(yyjson_val *part) {
     return yyjson_equals_str(type, "thinking") || yyjson_equals_str(type, "redacted_thinking");
 }
 
-/* The text [begin, end) in the content of message @at is the service's own. */
+/* Notes that the text [begin, end) in the content of message @at is the service's own. */
 static int trust_range(struct build *b, size_t at, size_t begin, size_t end) {
     struct messages_trust *t = b->trust;
 
@@ -136,7 +136,7 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
                         given ? ":" : "");
 }
 
-/* Parts become one string, a line for each text. */
+/* Joins parts to one string, a line for each text. */
 static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *text) {
     bool assistant = yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"), lines = false;
     bool sees = *b->sight && !assistant, repeated = is_repeated(m);
@@ -240,7 +240,8 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
     return r < 0 ? NULL : yyjson_mut_strncpy(b->doc, out.data, out.len);
 }
 
-/* Most templates print a call's arguments as JSON: they want the object, clients send its text. */
+/* Returns a call's arguments as an object, which most templates print as JSON; clients send its
+ * text. */
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     const char *s = json_text(v);
     yyjson_doc *doc = NULL;
@@ -260,7 +261,7 @@ static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     return out;
 }
 
-/* The arguments of a call of a custom tool. */
+/* Returns the arguments of a call of a custom tool. */
 static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
     yyjson_mut_val *args = custom_arguments(b->doc, input), *out;
     yyjson_doc *doc;
@@ -281,7 +282,7 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
 
     if (custom)
         name = yyjson_obj_get(custom, "name");
-    if (yyjson_is_null(args) || yyjson_equals_str(args, "")) /* as clients write no arguments */
+    if (yyjson_is_null(args) || yyjson_equals_str(args, "")) /* no arguments */
         args = NULL;
 
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
@@ -317,7 +318,7 @@ static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     return n ? put(b, to, "tool_calls", calls) : 0;
 }
 
-/* A field that is a string or absent. @as: its name for the template. */
+/* Copies a field that is a string or absent. @as is its name for the template. */
 static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
                       const char *as) {
     yyjson_val *v = yyjson_obj_get(m, key);
@@ -343,7 +344,7 @@ static const char *role_of(yyjson_val *v) {
     return NULL;
 }
 
-/* An assistant's message with its calls as text, for a template that knows none. */
+/* Adds an assistant's message with its calls as text, for a template that knows none. */
 static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
@@ -368,7 +369,7 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     return r < 0 ? r : put_text(b, to, &text);
 }
 
-/* The markers @own in the content of message @at are trusted. */
+/* Notes that the markers @own in the content of message @at are trusted. */
 static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
     assert(own->n == 0 || own->v);
     for (size_t i = 0; i < own->n; i++)
@@ -377,8 +378,8 @@ static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
     return 0;
 }
 
-/* An assistant's message with its calls in the content, as the model wrote them, for a template
- * that leaves calls out. @at: its number in the list. */
+/* Adds an assistant's message with its calls in the content, as the model wrote them, for a
+ * template that leaves calls out. @at is its number in the list. */
 static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to, size_t at) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
@@ -397,8 +398,8 @@ static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to,
     return r < 0 ? r : put_text(b, to, &text);
 }
 
-/* Reasoning under the template's own name for it. gpt-oss takes either reasoning or content beside
- * a call and shows both as analysis: there they are one. */
+/* Moves reasoning to the template's own name for it. gpt-oss takes either reasoning or content
+ * beside a call and shows both as analysis, so both are joined there. */
 static int put_thoughts(struct build *b, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *thoughts = yyjson_mut_obj_get(to, "reasoning_content");
@@ -445,7 +446,7 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     return b->form->thoughts ? put_thoughts(b, to) : 0;
 }
 
-/* The ranges of @t from @first on are of @text, which is now behind @begin in @all. */
+/* Moves the ranges of @t from @first on, which are of @text, to its place behind @begin in @all. */
 static void move_trust(struct messages_trust *t, size_t first, const struct buf *all, size_t begin,
                        const struct buf *text) {
     size_t at = all->len - text->len;
@@ -534,14 +535,14 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     return result < 0 ? result : put(b, root, "messages", list);
 }
 
-/* A variable that the client has not set itself. */
+/* Sets a variable unless the client has set it itself. */
 static int put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
                         const char *key, yyjson_mut_val *v) {
     return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
 }
 
-/* Firefunction's template puts its variables `functions` and `datetime` into the text. The day
- * alone, in UTC: a time would change the prompt with each request. */
+/* Sets the variables `functions` and `datetime`, which Firefunction's template puts into the text.
+ * The date is the day alone, in UTC: a time would change the prompt with each request. */
 static int put_functions_text(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     time_t now = time(NULL);
     struct tm tm;
@@ -590,7 +591,7 @@ static bool knows(const struct api_model *model, const char *word) {
     return false;
 }
 
-/* Efforts that only some templates know become the nearest that the template does. */
+/* Returns the effort that the template knows and that is nearest to @effort. */
 static const char *effort_of(const struct api_model *model, const char *effort) {
     static const char *const nearest[][3] = {{"none", "no_think", "low"},
                                              {"minimal", "low", "low"},
@@ -628,7 +629,8 @@ static int put_effort(struct build *b, const struct gen_request *r, const struct
     return result;
 }
 
-/* The client's own variables come first: what the service sets cannot be replaced by them. */
+/* Sets the variables of the template. The client's own come first, so that they cannot replace
+ * those that the service sets. */
 static int put_kwargs(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     yyjson_val *key, *value;

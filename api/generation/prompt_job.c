@@ -28,8 +28,8 @@
 
 /*
  * A small body is worked on here, on the loop: some tens of microseconds, less than the way to a
- * thread. What turns out to take longer (a grammar, a stored conversation) and every larger body
- * goes to the pool. There a job touches only what is its own, or immutable: the tokenizer, the
+ * thread. Work that turns out to take longer (a grammar, a stored conversation), and every larger
+ * body, goes to the pool. There a job touches only its own or immutable data: the tokenizer, the
  * template, the options.
  */
 
@@ -37,11 +37,11 @@
 #define INLINE_TEXT (32u << 10) /* bytes of prompts that are tokenised at once */
 #define INLINE_STEPS 10000u     /* steps of a rendering that runs at once: some 500 us */
 
-/* The invariants that prompt.h lists, on the loop's thread. */
+/* Asserts the invariants that prompt.h lists, on the loop's thread. */
 static void check_job(const struct prompt_job *job) {
     assert(!job->pooled || (job->running && !job->waits));
     if (job->pooled)
-        return; /* the rest is the thread's */
+        return; /* the rest belongs to the thread */
     assert(!job->waits || (job->running && job->env->wait.n > 0));
     assert(!job->translated || job->body.len == 0);
     assert(job->n_kept == 0 || job->env->prewarm.kept_bytes >= job->n_kept);
@@ -104,7 +104,7 @@ static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct 
     return 0;
 }
 
-/* The four forms that a prompt may have. */
+/* Finds the prompts in the four forms that they may have. */
 static int find_prompts(struct prompt_job *job, struct err *err) {
     yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v), *item;
     bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
@@ -131,7 +131,7 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
     return 0;
 }
 
-/* A text, or an object with one. */
+/* Reads a part of a pair: a text, or an object with one. */
 static int pair_part(yyjson_val *v, const char *place, const char **text, size_t *len,
                      struct err *err) {
     yyjson_val *s = yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
@@ -313,9 +313,9 @@ static int render_normalized(struct prompt_job *job, const struct messages_form 
     return r;
 }
 
-/* Renders; where the template refuses the messages, tries once more with an order, and then with
- * past calls, that strict templates take. The error that the client gets is the first one, about
- * its own messages. */
+/* Renders the messages. If the template refuses them, tries once more with an order, and then with
+ * past calls, that strict templates accept. The client gets the first error, which is about its own
+ * messages. */
 static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
     static const unsigned turns = NORMALIZE_SYSTEM | NORMALIZE_TURNS;
     static const unsigned orders[] = {0, turns, turns | NORMALIZE_NO_SYSTEM,
@@ -360,7 +360,7 @@ static int add_prefill(struct prompt_job *job) {
     return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
 }
 
-/* The first @n_own messages are not the client's. */
+/* Renders the chat. The first @n_own messages are the service's, not the client's. */
 static int render_messages(struct prompt_job *job, uint32_t n_own) {
     const struct family *f = &job->model->family;
     struct messages_form form = {.n_own = n_own,
@@ -373,7 +373,7 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 
     if (r == 0)
         r = render_with_fallbacks(job, &form);
-    /* Perhaps it knows no system message, or only simple tools. */
+    /* Perhaps the template knows no system message, or only simple tools. */
     if (r == -EBADMSG && job->request.functions) {
         form.no_system = form.plain;
         form.simple_tools = !form.plain;
@@ -405,7 +405,8 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     return 0;
 }
 
-/* The chat's messages behind the model's own system message, in *out; NULL: they begin with one. */
+/* Sets *out to the chat's messages behind the model's own system message; NULL if they begin with
+ * one. */
 static int add_system(const struct prompt_job *job, yyjson_doc **out) {
     yyjson_val *own = job->request.messages;
     yyjson_val *role = yyjson_obj_get(yyjson_arr_get_first(own), "role");
@@ -528,7 +529,8 @@ static int detokenise(struct prompt_job *job) {
     return tokenizer_decode(job->model->info->tokenizer, ids, n, true, &job->text);
 }
 
-/* The body as the canonical request. -EAGAIN: not here; the body is still there. */
+/* Translates the body to the canonical request. Returns -EAGAIN, and keeps the body, if that must
+ * not be done on this thread. */
 static int translate(struct prompt_job *job) {
     assert(!job->translated && !job->prepared);
     yyjson_doc *doc = NULL;
@@ -580,14 +582,14 @@ static int prepare(struct prompt_job *job) {
 
 static bool fits(const struct prompt_job *job) {
     if (job->context == 0)
-        return true; /* not known yet */
+        return true; /* the context is not known yet */
     for (uint32_t i = 0; i < job->n_prompts; i++)
         if (job->prompts[i].tokens.n >= job->context)
             return false;
     return true;
 }
 
-/* Back to the translated request, for the pool. */
+/* Drops the rendering, so that the pool begins again with the translated request. */
 static void forget_rendering(struct prompt_job *job) {
     yyjson_doc_free(job->request.functions);
     yyjson_doc_free(job->request.shown);
@@ -608,8 +610,8 @@ static int add_echoes(struct prompt_job *job) {
     return 0;
 }
 
-/* job->quick: -EAGAIN says that the rest of it takes longer. A prompt that will be refused for its
- * length needs no grammar. */
+/* Does the work of the job. With job->quick returns -EAGAIN if the rest takes longer. A prompt that
+ * will be refused for its length needs no grammar. */
 static int run(struct prompt_job *job) {
     int r = job->prepared ? 0 : prepare(job);
 
@@ -670,12 +672,11 @@ static void set_limits(struct prompt_job *job) {
 
 static void to_pool(struct prompt_job *job, struct job_pool *pool);
 
-/* Here, or on the pool; with job->result -EBUSY with the model that it is for, once that is
- * there. */
+/* Runs the job here or on the pool. With job->result -EBUSY waits for its model first. */
 static void go_on(struct prompt_job *job) {
     check_job(job);
     assert(job->running && !job->pooled && !job->waits);
-    /* At most nine turns: each but the first begins with a model_wait_begin(). */
+    /* At most nine iterations: each but the first begins with a model_wait_begin(). */
     while (job->result == -EBUSY || job->result == 0) {
         if (job->result == -EBUSY && (job->result = model_wait_begin(job)) != 0)
             break;
@@ -693,7 +694,7 @@ static void go_on(struct prompt_job *job) {
         finish(job);
 }
 
-/* On a thread that may wait long. */
+/* Fetches pictures, on a thread that may wait long. */
 static void on_fetcher(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 

@@ -49,7 +49,7 @@ PARSER(parse_priority) {
     return result;
 }
 
-/* Any 64-bit integer, exactly. */
+/* Reads any 64-bit integer, exactly. */
 PARSER(parse_seed) {
     if (!yyjson_is_int(v))
         return field_refuse(f, err);
@@ -243,7 +243,7 @@ static int unsupported(const char *name, struct err *err) {
     return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported.", name);
 }
 
-/* Refused unless the value changes nothing: false, empty, or the number @lo. */
+/* Refuses a value unless it changes nothing: false, empty, or the number @lo. */
 PARSER(parse_unsupported) {
     if ((yyjson_is_bool(v) && !yyjson_get_bool(v)) ||
         ((yyjson_is_ctn(v) || yyjson_is_str(v)) && json_is_empty(v)) ||
@@ -252,8 +252,8 @@ PARSER(parse_unsupported) {
     return unsupported(f->name, err);
 }
 
-/* The older name of tool_choice says nothing by its default and by "none": no functions are taken
- * under their older name. */
+/* Reads the older name of tool_choice. Its default and "none" change nothing, because functions
+ * under their older name are not taken here. */
 PARSER(parse_function_call) {
     return yyjson_equals_str(v, "auto") || yyjson_equals_str(v, "none")
                ? 0
@@ -274,7 +274,8 @@ PARSER(parse_max_tokens) {
     return result;
 }
 
-/* Under the name that Cohere has for them, or that of Hugging Face's text-embeddings-inference. */
+/* Reads the documents under Cohere's name for them, or under that of Hugging Face's
+ * text-embeddings-inference. */
 PARSER(parse_documents) {
     if (r->documents)
         return err_set_code(err, 400, "invalid_value", f->name,
@@ -318,7 +319,7 @@ PARSER(parse_guided) {
     return output_spec_guided(r, f->name, v, err);
 }
 
-/* The text is taken in prompt_job.c. */
+/* Checks a prediction; expected.c takes its text. */
 PARSER(parse_prediction) {
     yyjson_val *content = yyjson_obj_get(v, "content"), *part;
     size_t size = yyjson_is_str(content) ? json_len(content) : 0, i, n;
@@ -376,7 +377,7 @@ PARSER(parse_modalities) {
     return 0;
 }
 
-/* Only scalars, and nothing that the service itself passes to the template. */
+/* Reads variables of the template: only scalars, and none that the service itself sets. */
 PARSER(parse_kwargs) {
     static const char *const reserved[] = {
         "messages",  "tools",     "add_generation_prompt", "bos_token", "eos_token", "pad_token",
@@ -583,7 +584,7 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
     return 0;
 }
 
-/* Rules between fields. */
+/* Checks rules between fields. */
 static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
     r->no_special_tokens |= r->no_bos && !r->add_special;
     if (has_stream_options && !r->stream)
@@ -627,7 +628,7 @@ static int add_fim_ends(struct gen_request *r, const struct model *m) {
     return 0;
 }
 
-/* The row of @key among the fields of @known, or NULL. */
+/* Returns the row of @key among the fields of @known, or NULL. */
 static const struct field *find(yyjson_val *key, enum field_set known) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
         if (fields[i].kinds & known && yyjson_equals_str(key, fields[i].name))

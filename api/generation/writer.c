@@ -53,7 +53,7 @@ static void free_answer(struct writer *w) {
     free(w);
 }
 
-/* After detach(): frees the answer, now or when the pool is done with it. */
+/* Frees the answer after detach(), now or when the pool is done with it. */
 static void release(struct writer *w) {
     if (w->writing)
         job_pool_abandon(&w->job.env->pool, &w->task);
@@ -111,7 +111,7 @@ static void take_rates(const struct writer *w, const struct writer_usage *u, str
         x->output_per_s = (u->output - n_first) * 1e9 / (double)(last - first);
 }
 
-/* Takes the answer from its exchange, with the figures for its log line. */
+/* Detaches the answer from its exchange, which gets the figures for its log line. */
 static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
     assert(x && x->state == w);
@@ -155,14 +155,14 @@ static struct exchange *detach(struct writer *w) {
 
 /* ---- streams ---- */
 
-/* Entries of log probabilities for each token. */
+/* Returns the entries of log probabilities for each token. */
 static size_t entries_of_token(const struct writer *w) {
     const struct gen_request *r = &w->job.request;
 
     return r->logprobs ? (size_t)r->n_top + 1 : 0;
 }
 
-/* Tokens whose log probabilities are written in one turn of the loop. */
+/* Returns the number of tokens whose log probabilities are written in one iteration of the loop. */
 static uint32_t tokens_at_once(const struct writer *w) {
     size_t n = entries_of_token(w);
 
@@ -188,7 +188,7 @@ static void send_piece(struct writer *w, struct piece *p) {
     c->begun = true;
 }
 
-/* Output tokens up to which the text that is ready reaches. */
+/* Returns the number of output tokens up to which the text that is ready reaches. */
 static uint32_t ready_tokens(const struct choice *c) {
     const struct gen *g = c->gen;
     uint32_t n = c->n_sent;
@@ -250,7 +250,7 @@ static void send_text(struct writer *w, uint32_t i) {
     c->text_sent = end;
 }
 
-/* An answer without a client is never held back. */
+/* Returns true if the client has to read first. An answer without a client is never held back. */
 static bool is_full(const struct writer *w) {
     return w->exchange->conn && conn_is_full(w->exchange->conn);
 }
@@ -385,7 +385,7 @@ static size_t told_tokens(const struct writer *w) {
     return n;
 }
 
-/* On the loop or on the pool; the generations do not change any more. */
+/* Writes the whole answer, on the loop or on the pool. The generations do not change any more. */
 static void write_whole(struct writer *w) {
     struct json j;
 
@@ -579,7 +579,8 @@ static void on_expired(struct waiter *w) {
     fail(CONTAINER_OF(w, struct writer, waiter), &err);
 }
 
-/* The earliest deadline of the answer, the service's or its client's; 0: none. */
+/* Returns the earliest deadline of the answer, the service's or its client's; 0 if there is
+ * none. */
 static int64_t deadline_of(const struct exchange *x) {
     int64_t ms = env_of(x)->opts.request_timeout_ms;
 
@@ -630,7 +631,7 @@ static void on_prepared(struct prompt_job *job) {
     fail(w, &err);
 }
 
-/* A further round of the answer is prepared, or the answer is complete. */
+/* Goes on when a further round of the answer is prepared, or ends the answer. */
 static void on_round(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     struct err err = job->err;
@@ -658,8 +659,8 @@ static void on_round(struct prompt_job *job) {
         conn_flush(w->exchange->conn);
 }
 
-/* prompt_job.on_wait: the model is being loaded. A load that is quick or fails at once is answered
- * with its own status. */
+/* The callback prompt_job.on_wait, called while the model is being loaded. A load that is quick or
+ * fails at once is answered with its own status. */
 static void on_wait(struct prompt_job *job) {
     struct writer *w = writer_of(job);
     const struct model *m = job->model;

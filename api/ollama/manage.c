@@ -27,11 +27,11 @@
 #define TEXT_MAX (1u << 20) /* bytes of a template, or of a system message */
 #define SAMPLING_MAX 1000
 
-/* The state of an exchange, but where x is NULL. The task is the daemon's from began() until it is
- * over or was cancelled; `create` is there while the body is read. */
+/* The state of an exchange unless x is NULL. The task belongs to the daemon from began() until it
+ * is over or was cancelled; `create` is set while the body is read. */
 struct manage {
     struct api_task task;
-    struct exchange *x; /* NULL: gone, while the body is read */
+    struct exchange *x; /* NULL: the client left while the body is read */
     bool streams;
     bool bare; /* the answer has no body */
     struct create *create;
@@ -108,7 +108,7 @@ static void succeed(struct exchange *x, bool streams, bool bare) {
     }
 }
 
-/* api_task.over. */
+/* The callback api_task.over. */
 static void on_over(struct api_task *t, const struct err *err) {
     static const char before[] = "{\"status\":\"writing manifest\"}";
     struct manage *m = CONTAINER_OF(t, struct manage, task);
@@ -147,7 +147,7 @@ static void put_bar(struct json *j, yyjson_val *v, const char *status) {
                yyjson_get_sint(yyjson_obj_get(v, "file_completed")));
 }
 
-/* api_task.line. */
+/* The callback api_task.line. */
 static void on_line(struct api_task *t, const char *text, size_t len) {
     struct manage *m = CONTAINER_OF(t, struct manage, task);
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
@@ -222,7 +222,7 @@ static const char *untag(const char *name) {
     return name;
 }
 
-/* The id of the served model that @name means, in *@out. */
+/* Sets *@out to the id of the served model that @name means. */
 static int find_served(const struct exchange *x, const char *name, const char *field,
                        const char **out, struct err *err) {
     const struct model *m = models_find(env_of(x), name, strlen(name));
@@ -233,7 +233,7 @@ static int find_served(const struct exchange *x, const char *name, const char *f
     return 0;
 }
 
-/* The task of @x, to be begun; NULL: no memory. */
+/* Returns a new task of @x; NULL if there is no memory. */
 static struct manage *new_task(struct exchange *x) {
     assert(!x->ops);
     struct manage *m = calloc(1, sizeof(*m));
@@ -301,7 +301,8 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     conn_flush(x->conn);
 }
 
-/* "temperature=0.7,top_k=20" of Ollama's parameters into @out; those of other kinds into @p. */
+/* Writes "temperature=0.7,top_k=20" of Ollama's parameters into @out, and parameters of other kinds
+ * into @p. */
 static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_preset *p,
                            struct err *err) {
     static const char *const rows[][2] = {
@@ -326,7 +327,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
     yyjson_obj_foreach(v, i, n, key, value) {
         const char *name = json_cstr(key), *ours = NULL;
 
-        name = name ? name : ""; /* with a NUL: no name that is known */
+        name = name ? name : ""; /* a name with a NUL is no known one */
 
         for (size_t k = 0; k < ARRAY_SIZE(rows); k++)
             if (strcmp(rows[k][0], name) == 0)
@@ -359,7 +360,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
     return 0;
 }
 
-/* A text that is left out, or empty, is the base's. */
+/* Reads a text. One that is left out, or empty, is that of the base. */
 static int read_text(yyjson_val *root, const char *key, const char **out, struct err *err) {
     yyjson_val *v = yyjson_obj_get(root, key);
 
@@ -446,7 +447,7 @@ static int read_on_pool(struct exchange *x, struct manage *m) {
     c->of = m;
     c->job.run = on_thread;
     c->job.done = on_read;
-    c->result = -ECANCELED; /* unless it runs */
+    c->result = -ECANCELED; /* unless the job runs */
     conn_take_body(x->conn, &c->body, &c->charge);
     r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (r < 0)

@@ -11,10 +11,10 @@
 #include "base/try.h"
 
 /*
- * The body of a Responses request as that of a chat. Fields that a chat has under the same name are
- * passed on and checked there; the others are checked here. What is not known is ignored, what is
- * known and would change the output but cannot be had is refused by name, as for chats
- * (read_request.c).
+ * Translates the body of a Responses request to that of a chat. Fields that a chat has under the
+ * same name are passed on and checked there; the others are checked here. Unknown fields are
+ * ignored; known fields that would change the output but are not supported are refused by name, as
+ * in chats (read_request.c).
  */
 
 #define ID_MAX 256u
@@ -202,7 +202,7 @@ static bool is_short(yyjson_val *v) {
     return json_cstr(v) && json_len(v) <= ID_MAX;
 }
 
-/* The id of {"id": ..}, or @v itself. */
+/* Returns the id of {"id": ..}, or @v itself. */
 static yyjson_val *id_of(yyjson_val *v) {
     return yyjson_is_obj(v) ? yyjson_obj_get(v, "id") : v;
 }
@@ -359,7 +359,7 @@ static bool is_prefixed(yyjson_val *id, const char *prefix) {
     return s && strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Bytes that have to be read of @s and all that it continues. */
+/* Returns the bytes that have to be read of @s and all that it continues. */
 static size_t past_bytes(const struct stored *s) {
     size_t n = 0;
 
@@ -422,7 +422,7 @@ static int put_conversation(struct responses_build *b, yyjson_val *id) {
     return read_past(b, "conversation");
 }
 
-/* A string is a message of the user's. */
+/* Adds an input that is a string as a message of the user. */
 static int put_string_input(struct responses_build *b, yyjson_val *text) {
     CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     CLEANUP(yyjson_doc_freep) yyjson_doc *copy = NULL;
@@ -492,7 +492,7 @@ static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mu
 
 /* ---- what the response repeats ---- */
 
-/* Member @at as given, or the JSON @otherwise. */
+/* Writes member @at as given, or the JSON @otherwise. */
 static void echo(struct json *j, const struct fields *f, enum field at, const char *otherwise) {
     size_t len;
     CLEANUP(freep) char *text = f->v[at] ? yyjson_val_write(f->v[at], 0, &len) : NULL;
@@ -589,8 +589,8 @@ static int check_message(const struct responses_build *b, yyjson_val *root,
     return 0;
 }
 
-/* Over a WebSocket every answer is a stream. A response that only warms computes the prompt, with
- * the one token that the worker needs to end it. */
+/* Adapts a request over a WebSocket: every answer is a stream there. A response that only warms
+ * computes the prompt, with the one token that the worker needs to end it. */
 static void set_framed(const struct responses *rs, struct gen_request *r) {
     r->stream = true;
     r->score_only = rs->warms;
@@ -640,7 +640,7 @@ static void forget_request(struct responses *rs) {
         rs->compacts = false;
 }
 
-/* 0 or -ENOMEM; build_deinit() comes in either case. */
+/* Initialises @b. Returns 0 or -ENOMEM; build_deinit() must be called in either case. */
 static int build_init(struct responses_build *b, struct responses *rs, struct err *err) {
     *b = (struct responses_build){.rs = rs, .err = err, .doc = yyjson_mut_doc_new(NULL)};
     call_table_init(&b->calls, rs->env->secret);

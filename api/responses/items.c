@@ -24,7 +24,7 @@
 #define PAUSE 16u            /* items between two places where another tenant may have its turn */
 #define QUICK_MAX (8u << 10) /* bytes of stored items that are read on the loop */
 
-/* "input[i]" and a place inside it. */
+/* Refuses "input[i]" or a place inside it. */
 static int refuse(const struct responses_build *b, const char *place, const char *must) {
     char param[64];
 
@@ -50,8 +50,8 @@ static bool is_media(yyjson_val *type) {
            yyjson_equals_str(type, "input_audio") || yyjson_equals_str(type, "computer_screenshot");
 }
 
-/* The text of part @at of member @field. With @output a part that cannot be shown becomes the note
- * *instead: refusing the output of a tool or of a model would end the conversation. */
+/* Finds the text of part @at of member @field. With @output a part that cannot be shown becomes the
+ * note *instead: refusing the output of a tool or of a model would end the conversation. */
 static int part_text(const struct responses_build *b, const char *field, size_t at,
                      yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
     static const char *const types[] = {"input_text",   "output_text",    "text",
@@ -452,14 +452,15 @@ static int read_search_output(struct responses_build *b, yyjson_val *item) {
 
 /* ---- summaries ---- */
 
-/* Asks for a summary in place of an answer. One of the past has been answered. */
+/* Reads a trigger, which asks for a summary in place of an answer. A trigger in the past has been
+ * answered. */
 static int read_trigger(struct responses_build *b, yyjson_val *item) {
     b->rs->compacts |= !b->past;
     return 0;
 }
 
-/* The tools stay as they were: without them the prompt would begin otherwise, and nothing of it
- * would be found in the prefix cache. */
+/* Asks the model for the summary. The tools stay as they were: without them the prompt would begin
+ * differently, and none of it would be found in the prefix cache. */
 static int ask_for_summary(struct responses_build *b) {
     static const char text[] =
         "Write a summary of this conversation that takes its place: whoever goes on with the work "
@@ -522,7 +523,7 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
                                : refuse(b, ".type", "must be a string");
 }
 
-/* An item of this type has no content for a model. */
+/* Returns true if an item of this type has no content for a model. */
 static bool is_silent(yyjson_val *type) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (yyjson_equals_str(type, kinds[i].type))
@@ -534,7 +535,7 @@ static bool is_silent(yyjson_val *type) {
 static int keep_item(struct responses_build *b, yyjson_val *item) {
     struct stored_parts *p = &b->rs->kept;
 
-    assert(p->input.len > 0 && !b->past); /* the bracket */
+    assert(p->input.len > 0 && !b->past); /* begins with the bracket */
     yyjson_val *id = yyjson_obj_get(item, "id"), *type = yyjson_obj_get(item, "type");
     size_t len;
     CLEANUP(freep) char *text = yyjson_val_write(item, 0, &len);
@@ -572,8 +573,8 @@ static const struct item_entry *find_item(const struct stored *s, const char *id
     return e && strcmp(item_list_id(l, e), id) == 0 ? e : NULL;
 }
 
-/* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of
- * items contain that of their response. */
+/* Follows {"type":"item_reference","id":..} to an item of the output of a response that is kept.
+ * The ids of items contain that of their response. */
 static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
     const char *id = json_cstr(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
     char name[sizeof("resp_") + RESPONSES_ID_HEX], place[40];

@@ -25,8 +25,8 @@
 
 /* ---- life ---- */
 
-/* Codex makes its conversation shorter when a stream tells it that it is too long, and gives up
- * when the answer is a 400. */
+/* Returns true for Codex, which makes its conversation shorter when a stream tells it that it is
+ * too long, and gives up when the answer is a 400. */
 static bool is_codex(const struct http *h) {
     const char *who = http_header(h, "originator", NULL);
 
@@ -107,12 +107,13 @@ static bool was_cut(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_LENGTH && !g->score_only;
 }
 
-/* Returns true if nothing is missing of its output. */
+/* Returns true if the output of @g is complete. */
 static bool is_whole(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_STOP;
 }
 
-/* The tool that call @run is of; NULL: it is no call, or of a function that was not offered. */
+/* Returns the tool that call @run calls; NULL if @run is no call, or calls a function that was not
+ * offered. */
 static const struct responses_tool *tool_of(const struct writer *w, const struct output_run *run) {
     const struct output_parser *s = gen_of(w)->output;
 
@@ -171,7 +172,7 @@ void responses_put_part(struct json *j, const struct writer *w, const struct out
     json_close(j, '}');
 }
 
-/* [part], or [] for an item that begins. */
+/* Writes [part], or [] for an item that begins. */
 static void put_parts(struct json *j, const struct writer *w, const struct output_run *run,
                       const char *key, const char *type, const char *text, size_t len, bool any) {
     json_put_open(j, key, '[');
@@ -180,7 +181,7 @@ static void put_parts(struct json *j, const struct writer *w, const struct outpu
     json_close(j, ']');
 }
 
-/* A text for the model itself. */
+/* Writes a text that only this server reads back. */
 static void put_sealed(struct json *j, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
     int r = opaque_reasoning_write(&b, text, len);
@@ -382,7 +383,7 @@ static void put_usage(struct json *j, const struct writer *w) {
                u.output, u.reasoning, (int64_t)u.prompt + u.output);
 }
 
-/* Clients know few codes; those that tell them what to do are kept. */
+/* Writes an error. Clients know few codes; codes that tell them what to do are kept. */
 static void put_error(struct json *j, const struct err *err) {
     bool full = err->status == 429;
     bool known = strcmp(err->code, "context_length_exceeded") == 0;

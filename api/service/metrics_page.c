@@ -59,7 +59,7 @@ static void gauge_of_models(struct page *p, const char *name, const char *help,
         put(p, "%s{%s} %.17g\n", name, p->labels[i], value(p->model[i]));
 }
 
-/* The family @name with the value of row @s in each worker's last statistics. */
+/* Writes the family @name with the value of row @s in each worker's last statistics. */
 static void put_worker_row(struct page *p, const char *name, const struct stat_row *s) {
     head(p, name, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
     for (uint32_t i = 0; i < p->n; i++)
@@ -121,7 +121,7 @@ static void put_by_device(struct page *p) {
     }
 }
 
-/* Buckets are cumulative there. */
+/* Writes the buckets of a histogram, which are cumulative in this format. */
 static void put_buckets(struct page *p, const char *name, const char *labels,
                         const struct histogram *h) {
     uint64_t sum = 0;
@@ -135,7 +135,7 @@ static void put_buckets(struct page *p, const char *name, const char *labels,
         (unsigned long long)h->n, name, labels, h->sum, name, labels, (unsigned long long)h->n);
 }
 
-/* The histogram at @at of struct metrics: of each model, but for the loop's. */
+/* Writes the histogram at @at of struct metrics: of each model, except the one of the loop. */
 static void histogram(struct page *p, const char *name, const char *help,
                       const struct metrics *loop, size_t at) {
     bool of_loop = strncmp(name, "weft_loop_", 10) == 0;
@@ -165,7 +165,7 @@ static void put_step_rows(struct page *p) {
     }
 }
 
-/* A label value: quotes, backslashes and newlines escaped. */
+/* Writes the labels; quotes, backslashes and newlines in a value are escaped. */
 static void set_labels(char out[300], const char *model) {
     size_t n = (size_t)snprintf(out, 300, "model_name=\"");
 
@@ -197,7 +197,7 @@ static bool is_alone(const struct model *m) {
     return m->env->models.list.next == m->env->models.list.prev;
 }
 
-/* Generations in the running batch, as of the last statistics of the worker. */
+/* Returns the generations in the running batch, as of the last statistics of the worker. */
 static double n_in_batch(const struct model *m) {
     return m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
 }
@@ -248,7 +248,7 @@ static double report_age_s(const struct model *m) {
 
 /* Writes the workers' counters and the figures derived from them. */
 static void put_workers(struct page *p) {
-    /* Names that readers of older versions of vLLM ask for. */
+    /* Names for which readers of older versions of vLLM ask. */
     static const struct {
         const char *was, *is;
     } older[] = {
@@ -309,10 +309,12 @@ static void put_generations(struct page *p, const struct metrics *loop) {
                   "Time between tokens; the former name of vllm:inter_token_latency_seconds.")
 }
 
-/* The first of them are named, with those of the tenants file among them; the others are one. */
+/* Limit of tenants with lines of their own, those of the tenants file among them; the others share
+ * one. */
 #define TENANTS_NAMED 64
 
-/* Names of keys may have any character. */
+/* Returns the label of @t. Names of keys may have any character, so those that a label escapes are
+ * replaced. */
 static const char *label_of(const struct tenant *t, char out[64]) {
     size_t i = 0;
 
@@ -392,8 +394,8 @@ static void put_pictures(struct page *p, const struct picture_table *s) {
             (uint64_t)atomic_load(&s->n_refused[i]));
 }
 
-/* llama-server's families, which have no labels: of the first model. What a generation's first
- * token took is part of the prompt's time. */
+/* Writes llama-server's families for the first model; they have no labels. The time of a
+ * generation's first token is part of the prompt's time. */
 static void put_llamacpp(struct page *p, const struct gen_env *env) {
     const struct model *first = p->model[0];
     const struct metrics *m = &first->metrics;

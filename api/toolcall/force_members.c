@@ -25,7 +25,7 @@
 #define GEMMA_DEPTH 6
 #define ANY_DEPTH 3
 
-/* ---- what an object asks */
+/* ---- the keywords of an object ---- */
 
 int force_check_object(struct force *f, yyjson_val *schema) {
     static const char *const never[] = {
@@ -88,7 +88,7 @@ bool force_is_required(yyjson_val *schema, yyjson_val *key) {
 
 /* ---- members with separators between them */
 
-/* Members @from on, each with a separator before it. */
+/* Adds the members from @from on, each with a separator before it. */
 static void add_rest(struct force *f, yyjson_mut_val *list, const struct force_member *item,
                      size_t from, size_t n, const char *separator) {
     assert(from <= n);
@@ -136,10 +136,10 @@ static int by_name(const void *a, const void *b) {
     return r ? r : strcmp(x->name, y->name);
 }
 
-/* One value in the format's form. */
+/* Makes the node of one value in the format's form. */
 typedef int (*value_fn)(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out);
 
-/* The members of @schema, an object's; @colon between key and value. */
+/* Makes the nodes of the members of @schema, an object's, with @colon between key and value. */
 static int object_members(struct force *f, yyjson_val *schema, bool sorted, const char *colon,
                           const char *separator, value_fn value, unsigned depth,
                           yyjson_mut_val **out) {
@@ -176,7 +176,7 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
     return r < 0 ? r : force_members(f, item, n, separator, out);
 }
 
-/* ---- Python */
+/* ---- Python ---- */
 
 static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
     TRY(force_json(f, f->tool->parameters, schema, out));
@@ -200,7 +200,7 @@ int force_python(struct force *f, yyjson_mut_val **out) {
     return 0;
 }
 
-/* ---- Gemma */
+/* ---- Gemma ---- */
 
 static yyjson_mut_val *quoted(struct force *f, yyjson_mut_val *text) {
     yyjson_mut_val *list = ir_list(f->n, "sequence");
@@ -265,7 +265,7 @@ static bool is_type(const char *type, yyjson_val *v) {
                     (strcmp(type, "null") == 0 && yyjson_is_null(v)));
 }
 
-/* A constant; only plain ones. @type: of the schema, or NULL. */
+/* Makes the node of a constant, which must be plain. @type is that of the schema, or NULL. */
 static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjson_mut_val **out) {
     bool fits = !type || is_type(json_cstr(type), v);
     size_t i, n;
@@ -292,8 +292,8 @@ static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjs
 
 static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out);
 
-/* One of the schemas, or constants, that @word lists. Those of a oneOf must not have a type in
- * common. */
+/* Makes the node of a choice of the schemas, or constants, that @word lists. Schemas of a oneOf
+ * must not have a type in common. */
 static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigned depth,
                        yyjson_mut_val **out) {
     yyjson_mut_val *either = ir_list(f->n, "either"), *one = NULL;
@@ -369,7 +369,7 @@ static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_m
     return 0;
 }
 
-/* A value of one type, a member of the list in "type". */
+/* Makes the node of a value of one type, a member of the list in "type". */
 static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigned depth,
                        yyjson_mut_val **out) {
     yyjson_mut_val *text = NULL;

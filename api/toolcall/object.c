@@ -46,7 +46,7 @@ static int key_of(const char *key) {
     return -1;
 }
 
-/* Decodes the JSON string in `text` into @out. TC_MOVED, TC_BROKEN or -ENOMEM. */
+/* Decodes the JSON string in `text` into @out. Returns TC_MOVED, TC_BROKEN or -ENOMEM. */
 static int decode(struct toolcall_parser *p, char *out, size_t max) {
     yyjson_doc *doc;
     int r = json_parse(&doc, p->object.text.data, p->object.text.len, 0);
@@ -138,7 +138,7 @@ static int end_string(struct toolcall_parser *p) {
     return TC_MOVED;
 }
 
-/* Arguments that are a string: its text is read once more. */
+/* Ends arguments that are a string: its text is read once more. */
 static int end_args_string(struct toolcall_parser *p) {
     yyjson_doc *doc;
     int e = json_parse(&doc, p->object.text.data, p->object.text.len, 0);
@@ -194,7 +194,7 @@ static int value_start(struct toolcall_parser *p, char c) {
     }
 }
 
-/* One byte between values. */
+/* Handles one byte between values. */
 static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char c) {
     struct tc_object *o = &p->object;
 
