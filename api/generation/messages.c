@@ -132,8 +132,7 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
         snprintf(place, sizeof(place), "messages[%zu].content[%zu].type",
                  b->i - MIN(b->i, b->form->n_own), i);
     return err_set_code(b->err, 400, "invalid_value", place,
-                        "%s%s is not supported: this model reads only text.", place,
-                        given ? ":" : "");
+                        "%s is not supported: this model reads only text.", place);
 }
 
 /* Joins parts to one string, a line for each text. */

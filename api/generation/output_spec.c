@@ -12,7 +12,7 @@ static int invalid(const char *param, const char *must, struct err *err) {
 }
 
 static int unsupported(const char *param, const char *why, struct err *err) {
-    return err_set_code(err, 400, "unsupported_parameter", param, "%s: %s.", param, why);
+    return err_set_code(err, 400, "unsupported_parameter", param, "%s %s.", param, why);
 }
 
 /* ---- the form of the text ---- */

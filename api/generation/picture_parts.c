@@ -88,7 +88,7 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     place_of(f, part, place);
     if (yyjson_obj_get(part, "file_id"))
         return err_set_code(&f->job->err, 400, "unsupported_parameter", place,
-                            "%s: file_id is not supported: send the picture as a data URI.", place);
+                            "%s: file_id is not supported. Send the picture as a data URI.", place);
     if (detail && !yyjson_is_null(detail) && !yyjson_is_str(detail))
         return err_set_code(&f->job->err, 400, "invalid_value", place,
                             "%s: detail must be \"auto\", \"low\" or \"high\".", place);

@@ -619,7 +619,7 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(USER("[{\"type\":\"text\"}]"))), "messages.0.content.0.text: must be a string."},
         {WITH(SAY(
              USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]"))),
-         "messages.0.content.1.source.data: is not supported: this model reads only text."},
+         "messages.0.content.1.source.data is not supported: this model reads only text."},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"))),
          "messages.0.content.0.source.type: is not supported"},
         {WITH(SAY(USER("[{\"type\":\"document\"}]"))), "messages.0.content.0.source: must be"},

@@ -285,7 +285,7 @@ Test(ollama, errors_are_a_string) {
         {OCHAT, "{\"model\":7,\"messages\":[]}", "model must be a string without NUL", 400},
         {OCHAT, "{" ME ",\"messages\":[1]}", "messages must be an array of objects", 400},
         {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"b\"]}]}",
-         "messages[0].images[0]: is not supported: this model reads only text.", 400},
+         "messages[0].images[0] is not supported: this model reads only text.", 400},
         {OCHAT, "{" ME "," HI ",\"format\":7}", "format must be \\\"json\\\" or a JSON schema",
          400},
         {OCHAT, "{" ME "," HI ",\"think\":7}",
