@@ -48,6 +48,7 @@ static const struct {
     {431, "Request Header Fields Too Large", "invalid_request_error", "header_too_large"},
     {500, "Internal Server Error", "server_error", "internal_error"},
     {501, "Not Implemented", "invalid_request_error", "not_implemented"},
+    {502, "Bad Gateway", "server_error", "bad_gateway"},
     {503, "Service Unavailable", "overloaded_error", "unavailable"},
     {504, "Gateway Timeout", "timeout_error", "request_timeout"},
     {505, "HTTP Version Not Supported", "invalid_request_error", "http_version"},

@@ -275,6 +275,40 @@ Test(ollama, nothing_to_say_is_a_load) {
     world_stop(&w);
 }
 
+/* ---- a pull that fails ---- */
+
+static struct api_task *pulled;
+
+static int pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    pulled = t;
+    return 0;
+}
+
+Test(ollama, a_pull_from_an_unreachable_registry_is_a_502) {
+    static const struct api_manage manage = {.pull = pull};
+    static const char *const managers[] = {"*", NULL};
+    struct err err = {0};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.manage = &manage;
+    w.opts.managers = managers;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/api/pull", "{\"model\":\"x\",\"stream\":false}");
+    world_turns(&w, 5);
+    cr_assert(pulled);
+    err_set(&err, 502, "model", "registry.example cannot be reached");
+    pulled->over(pulled, &err);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 502, "%d: %s", r.status, r.body.data);
+    cr_expect(strstr(r.body.data, "registry.example cannot be reached"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 Test(ollama, errors_are_a_string) {
     static const struct {
         const char *path, *body, *error;
