@@ -618,7 +618,9 @@ static const struct {
     {"{\"url\":7}", "it must be a string", 400},
     {"{}", "it must be a string", 400},
     {"{\"url\":\"aGVsbG8=\"}", "the picture cannot be used", 400},
-    {"{\"url\":\"@\",\"detail\":4}", "detail must be", 400},
+    {"{\"url\":\"@\",\"detail\":4}", "detail must be \\\"auto\\\", \\\"low\\\" or \\\"high\\\".",
+     400},
+    {"\"a\",\"file_id\":\"f\"", "file_id is not supported. Send the picture as a data URI.", 400},
     {"0", "it must be a string", 400},
 };
 
