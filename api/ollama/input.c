@@ -167,6 +167,8 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
     size_t i, n;
     int r = 0;
 
+    if (images && !yyjson_is_arr(images))
+        return refuse(in, "images", "an array of pictures in base64");
     if (!yyjson_arr_size(images)) {
         yyjson_mut_val *v = text ? copy(in, text) : yyjson_mut_str(in->doc, "");
 
@@ -224,6 +226,8 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
 
     if (messages && !yyjson_is_arr(messages))
         return refuse(in, "messages", "an array");
+    if (tools && !yyjson_is_arr(tools))
+        return refuse(in, "tools", "an array");
     *load = yyjson_arr_size(messages) == 0;
     yyjson_arr_foreach(messages, i, n, m) {
         if (r == 0)
