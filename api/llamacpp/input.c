@@ -293,7 +293,7 @@ static int take_form(struct input *in) {
         if (!c->fields)
             return -ENOMEM;
     }
-    if (n && (!yyjson_is_int(n) || yyjson_get_sint(n) > SUBMIT_TOP_MAX))
+    if (n && (!yyjson_is_int(n) || yyjson_get_num(n) > SUBMIT_TOP_MAX))
         return refuse(in, "n_probs", "an integer of at most 20");
     return n && yyjson_get_sint(n) > 0
                ? replace(in, "logprobs", yyjson_mut_sint(in->doc, yyjson_get_sint(n)))

@@ -183,6 +183,8 @@ Test(refusal_texts, of_other_dialects) {
          "response_fields must be an array of at most 64 paths"},
         {"/completion", "{\"prompt\":\"a\",\"n_probs\":21}", 400,
          "n_probs must be an integer of at most 20"},
+        {"/completion", "{\"prompt\":\"a\",\"n_probs\":18446744073709551615}", 400,
+         "n_probs must be an integer of at most 20"},
         {"/api/v0/chat/completions", "{" HI ",\"ttl\":\"1h\"}", 400,
          "ttl must be a number of seconds."},
         {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"keep_alive\":\"x\"}", 400,
