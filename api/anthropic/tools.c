@@ -171,8 +171,10 @@ static int add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
     if (search < TOOL_SEARCH_KINDS && !in->defers)
         return 0;
     for (size_t i = 0; i < ARRAY_SIZE(known); i++) {
-        if (!json_cstr(name) || strncmp(type, known[i].type, strlen(known[i].type)) != 0)
+        if (strncmp(type, known[i].type, strlen(known[i].type)) != 0)
             continue;
+        if (!json_is_name(name, REQUEST_NAME_MAX))
+            return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes without NUL");
         if (search < TOOL_SEARCH_KINDS && !yyjson_equals_str(name, tool_search_names[search]))
             return anthropic_refuse(in, ".name", "must be the name that this type of tool has");
         if (find(in, name))
