@@ -35,7 +35,7 @@ static int refuse_more(struct err *err, int status, const char *code, const char
 
 static int refuse_header(struct http *h) {
     return refuse(h, 503, "out_of_memory",
-                  "Out of memory for the request header, try again later.");
+                  "Out of memory for the request header. Try again later.");
 }
 
 static int add(struct http *h, const char *at, size_t len) {

@@ -154,7 +154,8 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
     if (!http_decode(path))
         return err_set_code(
             err, 400, "bad_target", NULL,
-            "The request target is malformed: '%%' needs two hexadecimal digits, not 00.");
+            "The request target is malformed: '%%' needs two hexadecimal digits, and control "
+            "characters are not allowed.");
     x->upgrades = http_wants_websocket(h) && x->dialect->websocket &&
                   strcmp(x->dialect->websocket, path) == 0;
     if (x->upgrades)

@@ -174,6 +174,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {GET("/HEALTH"), 404, "not_found"},
         {GET("/v1/models/%zz"), 400, "malformed: '%' needs two hexadecimal digits"},
         {GET("/v1/models/%00"), 400, "bad_target"},
+        {GET("/v1/models/%0A"), 400, "and control characters are not allowed."},
         {GET("http://localhost"), 200, "is running"},
         {GET("HTTP://localhost:8080/health"), 200, "serving"},
         {GET("http://localhost?q"), 200, "is running"},
