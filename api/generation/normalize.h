@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <yyjson.h>
 
-enum bend {
+enum normalize_how {
     /* a system message that is not the first message becomes one of the user */
     NORMALIZE_SYSTEM = 1,
     /* the first system message becomes one of the user, too */
