@@ -30,7 +30,7 @@
 #define TEXT_MAX (256u << 20)
 #define FAULTS_MAX 3u
 
-/* The invariants that gen.h lists. */
+/* Asserts the invariants that gen.h lists. */
 static void check(const struct gen *g) {
     assert(g->n_out <= g->cap_out && g->n_out <= g->m.max_new && g->n_counted <= g->n_out);
     assert(g->n_parsed <= g->ready && g->ready <= g->text.len && g->n_cached <= g->n_prompt);
@@ -90,7 +90,7 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
 
-/* reserve() makes room for output. */
+/* Sets the prompt; reserve() makes room for the output. */
 static int set_prompt(struct gen *g, struct tokens *prompt, bool take) {
     size_t size = prompt->n * sizeof(*prompt->id);
 

@@ -73,7 +73,7 @@ void conn_arm(struct conn *c, uint64_t ms) {
 
 /* ---- end ---- */
 
-/* One of its two handles is closed; with the second the connection is freed. */
+/* Notes that one of the two handles is closed; with the second the connection is freed. */
 static void on_closed(uv_handle_t *h) {
     struct conn *c = h->data;
 
@@ -97,7 +97,7 @@ static void on_closed(uv_handle_t *h) {
     free(c);
 }
 
-/* The request is over: its body is freed, the parser waits for the next one. */
+/* Ends a request: frees its body and makes the parser wait for the next one. */
 static void reset_http(struct conn *c) {
     http_reset(&c->http);
     quota_charge_set(&c->body, 0);
@@ -185,7 +185,7 @@ void conn_break(struct conn *c) {
     uv_timer_start(&c->timer, on_timer, 0, 0);
 }
 
-/* @charge of a client that reads slowly: it is cut off. */
+/* Cuts off the client of @charge, which reads slowly. */
 static void take_output(struct quota_charge *charge) {
     struct conn *c = CONTAINER_OF(charge, struct conn, unsent);
 
@@ -235,7 +235,7 @@ int conn_give(struct conn *c, struct buf *b) {
     return 0;
 }
 
-/* A request that came early waits for its turn. */
+/* Lets a request that came early wait for its turn. */
 static void want_turn(struct conn *c) {
     if (c->ahead.len == 0 || !is_reading(c))
         return;
@@ -245,14 +245,14 @@ static void want_turn(struct conn *c) {
 
 static void on_shutdown(uv_shutdown_t *s, int status) {}
 
-/* In FLUSH: on_flush_timer() compares with what is unsent now. A server that closes does not wait
- * for a reader that has stalled. */
+/* Waits in FLUSH: on_flush_timer() compares with what is unsent now. A server that closes does not
+ * wait for a reader that has stalled. */
 static void await_progress(struct conn *c) {
     c->n_unsent_before = conn_unsent(c);
     conn_arm(c, c->server->closing ? LINGER_MS : c->server->opts.stall_timeout_ms);
 }
 
-/* The answer is sent: the next request, or the end. */
+/* Goes on when the answer is sent: to the next request, or to the end. */
 static void after_flush(struct conn *c) {
     if (!c->close_after) {
         conn_set_state(c, CONN_IDLE);
@@ -339,7 +339,7 @@ static void send_replies(struct conn *c) {
     conn_flush(c);
 }
 
-/* A WebSocket ends: says so, with the code of what was wrong, or that the server goes away. */
+/* Ends a WebSocket: sends a close with the code of what was wrong, or that the server goes away. */
 static void send_close(struct conn *c) {
     struct websocket *ws = c->http.ws;
 
@@ -399,7 +399,7 @@ static int refuse_body(struct err *err) {
                         "Too many request bodies are being received. Try again later.");
 }
 
-/* @charge of a body that is not complete: its request is refused. */
+/* Refuses the request of @charge, whose body is not complete. */
 static void take_body(struct quota_charge *charge) {
     struct conn *c = CONTAINER_OF(charge, struct conn, body);
     struct err err = {0};
@@ -431,7 +431,7 @@ static void begin_head(struct conn *c) {
     conn_arm(c, c->server->opts.header_timeout_ms);
 }
 
-/* Between requests: what was answered still goes out. */
+/* Closes the connection between requests; answers still go out. */
 static void close_when_sent(struct conn *c) {
     c->close_after = true;
     send_close(c);
@@ -474,7 +474,7 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     return used;
 }
 
-/* One request, or the part of it that has arrived. Returns how many bytes it used. */
+/* Parses one request, or the part of it that has arrived. Returns how many bytes it used. */
 static size_t parse(struct conn *c, const char *data, size_t len) {
     size_t at = 0;
 
@@ -486,7 +486,7 @@ static size_t parse(struct conn *c, const char *data, size_t len) {
     return at;
 }
 
-/* The next request of those that came while another was answered. */
+/* Parses the next request of those that came while another was answered. */
 static void parse_ahead(struct conn *c) {
     c->ahead_at += parse(c, c->ahead.data + c->ahead_at, c->ahead.len - c->ahead_at);
     if (c->ahead_at < c->ahead.len && !c->close_after)
@@ -529,7 +529,7 @@ static size_t parse_busy(struct conn *c, const char *data, size_t len) {
     return len;
 }
 
-/* HTTP, or frames, that have arrived. */
+/* Handles HTTP, or frames, that have arrived. */
 static void receive(struct conn *c, const char *data, size_t n) {
     bool busy = c->http.ws && (c->state == CONN_EXCHANGE || c->state == CONN_FLUSH);
     size_t used = c->ahead.len > 0 ? 0
@@ -541,7 +541,7 @@ static void receive(struct conn *c, const char *data, size_t n) {
         keep(c, data + used, n - used);
 }
 
-/* A client that takes the port for one of plain HTTP. */
+/* Refuses a client that takes the port for one of plain HTTP. */
 static void refuse_plain(struct conn *c) {
     struct err err;
 
@@ -551,7 +551,7 @@ static void refuse_plain(struct conn *c) {
     conn_answer_early(c, &err);
 }
 
-/* TLS records, or parts of them. */
+/* Handles TLS records, or parts of them. */
 static void receive_tls(struct conn *c, const char *data, size_t n) {
     char text[TLS_RECORD];
     ssize_t got;
@@ -601,7 +601,8 @@ static void read_some(struct conn *c) {
         receive(c, data, (size_t)n);
 }
 
-/* A message waits until the one before it is answered: those behind it stay with the client. */
+/* Stops reading: a message waits until the one before it is answered, and those behind it stay with
+ * the client. */
 static void hold_back(struct conn *c) {
     if (c->state != CONN_CLOSED && !c->unwatched)
         uv_read_stop(&c->h.stream);
@@ -652,7 +653,7 @@ int conn_read_start(struct conn *c) {
 
 /* ---- time ---- */
 
-/* A head or body that took too long. */
+/* Refuses a head or body that took too long. */
 static void on_late(struct conn *c) {
     struct err err;
 
@@ -660,7 +661,8 @@ static void on_late(struct conn *c) {
     conn_answer_early(c, &err);
 }
 
-/* A stream: either its reader has been too slow for too long, or it has been silent. */
+/* Handles the timer of a stream: either its reader has been too slow for too long, or it has been
+ * silent. */
 static void on_call_timer(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
     int64_t stall_ns = (int64_t)o->stall_timeout_ms * 1000000;
@@ -677,7 +679,8 @@ static void on_call_timer(struct conn *c) {
     }
 }
 
-/* An answer that is being flushed: any progress within the stall time will do. */
+/* Handles the timer of an answer that is being flushed: any progress within the stall time will
+ * do. */
 static void on_flush_timer(struct conn *c) {
     size_t left = conn_unsent(c);
 
@@ -688,7 +691,8 @@ static void on_flush_timer(struct conn *c) {
     await_progress(c);
 }
 
-/* A WebSocket may be silent for as long as its client answers pings. */
+/* Pings the client of a WebSocket, which may be silent for as long as it answers pings; closes any
+ * other connection. */
 static void on_idle_timer(struct conn *c) {
     static const uint8_t ping[] = {0x80 | WEBSOCKET_PING, 0};
 

@@ -116,7 +116,7 @@ void service_on_ended(const struct exchange *x) {
     log_request(s->env, x, level, now);
 }
 
-/* The callback loop_lag.on_iteration. */
+/* The callback loop_lag.on_iteration: counts the iteration. */
 static void on_iteration(void *ctx, uint64_t busy_ns, uint64_t cpu_ns) {
     metrics_loop(&((struct service *)ctx)->metrics, busy_ns, cpu_ns);
 }

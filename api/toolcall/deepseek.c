@@ -79,7 +79,7 @@ static const struct tc_state dsml_states[] = {
                           {"</" DSML "function_calls>", TC_CONTENT, 0}),
 };
 
-/* Calls between tags of @section. */
+/* The shape of calls between tags of @section. */
 #define DSML_SHAPE(section)                                                                        \
     {                                                                                              \
         .args = ARGS_TAGGED, .section_begin = "<" DSML section ">\n",                              \
