@@ -108,7 +108,7 @@ static void succeed(struct exchange *x, bool streams, bool bare) {
     }
 }
 
-/* The callback api_task.over. */
+/* The callback api_task.over: answers the exchange with the result of the task. */
 static void on_over(struct api_task *t, const struct err *err) {
     static const char before[] = "{\"status\":\"writing manifest\"}";
     struct manage *m = CONTAINER_OF(t, struct manage, task);
@@ -147,7 +147,7 @@ static void put_bar(struct json *j, yyjson_val *v, const char *status) {
                yyjson_get_sint(yyjson_obj_get(v, "file_completed")));
 }
 
-/* The callback api_task.line. */
+/* The callback api_task.line: sends the progress of a pull as Ollama's clients know it. */
 static void on_line(struct api_task *t, const char *text, size_t len) {
     struct manage *m = CONTAINER_OF(t, struct manage, task);
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
