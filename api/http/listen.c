@@ -243,7 +243,7 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
         r = uv_listen(&l->h.stream, BACKLOG, on_connection);
     if (r == 0)
         return 0;
-    *l->path = 0; /* the file belongs to another process */
+    *l->path = 0; /* close_listener() leaves the file */
     close_listener(l);
     err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r), advice(l, r, what));
     return r;
