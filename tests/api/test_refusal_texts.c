@@ -51,6 +51,23 @@ Test(refusal_texts, of_anthropics_dialect) {
     static const struct refusal table[] = {
         {MESSAGES, ASK ",\"stop_sequences\":\"a\"}", 400,
          "stop_sequences: must be an array of at most 16 strings."},
+        {MESSAGES, ASK ",\"stop_sequences\":[\"\"]}", 400,
+         "stop_sequences: must hold strings of 1 to 256 bytes."},
+        {MESSAGES, ASK ",\"stop_sequences\":[\" \"]}", 400,
+         "stop_sequences: must hold strings that are not only white space."},
+        {MESSAGES, ASK ",\"system\":[{\"type\":\"image\"}]}", 400,
+         "system.0.type: is not supported here: only \\\"text\\\" is."},
+        {MESSAGES, ASK ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}}", 400,
+         "thinking.budget_tokens: must be a whole number of at least 1."},
+        {MESSAGES,
+         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{"
+         "\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]}]}",
+         400, "messages.0.content.0.source.type: is not supported: only documents of text are."},
+        {MESSAGES,
+         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[" USER
+         ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","
+         "\"input\":{}}]},{\"role\":\"user\",\"content\":\"b\"}]}",
+         400, "has tool_use blocks without a tool_result block in the next message."},
         {MESSAGES, ASK ",\"metadata\":{\"user_id\":5}}", 400,
          "metadata.user_id: must be a string of at most 4096 bytes."},
         {MESSAGES, ASK ",\"output_config\":{\"format\":{\"type\":\"text\"}}}", 400,
@@ -101,6 +118,10 @@ Test(refusal_texts, of_chats) {
          "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
          "\"grammar\",\"grammar\":{\"syntax\":\"gbnf\",\"definition\":\"a\"}}}}]}",
          400, "tools[0].custom.format.syntax must be \\\"lark\\\" or \\\"regex\\\"."},
+        {CHAT,
+         "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"c\",\"format\":{\"type\":"
+         "\"grammar\",\"grammar\":{\"syntax\":\"lark\",\"definition\":\"\"}}}}]}",
+         400, "tools[0].custom.format.definition must be a string that is not empty, without NUL."},
         {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[5]}]}", 400,
          "messages[0].content[0] must be a part with a type."},
         {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400,
@@ -109,10 +130,27 @@ Test(refusal_texts, of_chats) {
          "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"custom\","
          "\"custom\":{\"name\":\"c\"}}]}]}",
          400, "messages[1].tool_calls[0] must be a custom call with name and input"},
+        {CHAT,
+         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\","
+         "\"function\":{\"name\":5}}]}]}",
+         400, "messages[1].tool_calls[0] must be a function call with name and arguments"},
+        {CHAT,
+         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"type\":\"function\","
+         "\"function\":{\"name\":\"a\\u0000b\",\"arguments\":\"{}\"}}]}]}",
+         400, "messages[1].tool_calls[0] must have a name without NUL"},
         {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":5}}]}", 400,
          "tools[0].function.name must be a string of 1 to 256 bytes without NUL."},
         {CHAT, "{" HI ",\"structured_outputs\":{\"structural_tag\":\"a\"}}", 400,
          "structured_outputs.structural_tag is not supported."},
+        {CHAT, "{" HI ",\"structured_outputs\":{\"regex\":\"\"}}", 400,
+         "structured_outputs.regex must be a string that is not empty, without NUL."},
+        {CHAT, "{" HI ",\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]}", 400,
+         "guided_choice and guided_regex cannot be given together."},
+        {CHAT, "{" HI ",\"allowed_token_ids\":[0,-1]}", 400, "entry 1 is not one."},
+        {CHAT, "{" HI ",\"functions\":[{\"name\":\"f\"}],\"function_call\":\"x\"}", 400,
+         "function_call must be auto, none or an object with a name"},
+        {CHAT, "", 400, "The request body is empty: JSON is expected."},
+        {CHAT, "{\"messages\":", 400, "The request body is not valid JSON: "},
         {CHAT, "{" HI ",\"guided_choice\":[]}", 400,
          "guided_choice must be an array of at least one string."},
         {CHAT, "{" HI ",\"response_format\":{\"type\":\"xml\"}}", 400,
@@ -124,6 +162,9 @@ Test(refusal_texts, of_chats) {
         {CHAT,
          "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]}}",
          400, "tool_choice.allowed_tools.tools must be an array of 1 to 1024 tools."},
+        {CHAT,
+         "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[5]}}",
+         400, "tool_choice.allowed_tools.tools[0] must be a function with a name."},
         {CHAT, "{" HI ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"mcp\"}}", 400,
          "tool_choice can name only functions and custom tools."},
         {CHAT,
@@ -139,6 +180,14 @@ Test(refusal_texts, of_chats) {
         {TEXT, "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", 400, "best_of must be at least n."},
         {"/v1/embeddings", "{\"input\":\"a\",\"dimensions\":100000}", 400,
          "dimensions must be at most 4, the size of this model's vectors."},
+        {"/v1/embeddings", "{\"input\":\"a\",\"dimensions\":2,\"pooling\":\"none\"}", 400,
+         "dimensions cannot be combined with the pooling \\\"none\\\"."},
+        {"/v1/embeddings", "{\"input\":{}}", 400,
+         "input must be a string, an array of strings, an array of token ids or"},
+        {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\"]}", 400,
+         "The model `tiny` is not a reranker. Use another model for this path."},
+        {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\"],\"texts\":[\"c\"]}", 400,
+         "documents and texts cannot be given together."},
     };
 
     ask_all(table, ARRAY_SIZE(table));
@@ -172,6 +221,15 @@ Test(refusal_texts, of_responses) {
         {"/v1/conversations", "{\"metadata\":[]}", 400,
          "metadata must be an object of at most 16 strings."},
         {"/v1/conversations", "{\"items\":5}", 400, "items must be an array."},
+        {"/v1/conversations", "{}", 400, "Nothing is kept here (stored-responses, stored-memory)."},
+        {RESPONSES, "{\"input\":\"a\",\"previous_response_id\":\"resp_x\"}", 404,
+         "Previous response with id 'resp_x' not found."},
+        {RESPONSES, "{\"input\":\"a\",\"max_tokens\":5}", 400,
+         "max_tokens is a field of chat completions: give max_output_tokens instead."},
+        {RESPONSES, "{\"input\":\"a\",\"include\":[5]}", 400,
+         "include must be an array of strings"},
+        {RESPONSES, INPUT("{\"type\":\"item_reference\",\"id\":\"x\"}"), 400,
+         "must be the id of an item of a stored response"},
     };
 
     ask_all(table, ARRAY_SIZE(table));
@@ -183,6 +241,8 @@ Test(refusal_texts, of_other_dialects) {
          "multimodal_data must be an array of pictures in base64"},
         {"/completion", "{\"prompt\":{}}", 400,
          "prompt must be texts and arrays of tokens and texts"},
+        {"/completion", "{\"prompt\":\"a\",\"post_sampling_probs\":true}", 400,
+         "post_sampling_probs is not supported: n_probs gives the probabilities before sampling."},
         {"/completion", "{\"prompt\":\"a\",\"response_fields\":\"b\"}", 400,
          "response_fields must be an array of at most 64 paths"},
         {"/completion", "{\"prompt\":\"a\",\"n_probs\":21}", 400,
@@ -191,6 +251,8 @@ Test(refusal_texts, of_other_dialects) {
          "n_probs must be an integer of at most 20"},
         {"/api/v0/chat/completions", "{" HI ",\"ttl\":\"1h\"}", 400,
          "ttl must be a number of seconds."},
+        {"/api/v1/models/unload", "{\"instance_id\":\"tiny\"}", 400,
+         "The model `tiny` is always loaded."},
         {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"keep_alive\":\"x\"}", 400,
          "keep_alive must be a number of seconds or a duration such as \\\"5m\\\""},
         {"/api/embed", "{\"model\":\"tiny\",\"input\":\"a\",\"pooling\":\"none\"}", 400,
@@ -249,6 +311,15 @@ Test(refusal_texts, of_heads) {
                  "This is not an HTTP request. Is it TLS, sent to an address without TLS?");
     world_expect(&w, GET("/health", "Origin: https://evil.example\r\n"), 403,
                  "Pages of this origin may not use the server (option cors-origins).");
+    world_expect(&w, "GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421,
+                 "The Host of the request is not a name of this server (option allowed-hosts).");
+    world_expect(&w, GET("/v1/responses/resp_x", ""), 404, "Response with id 'resp_x' not found.");
+    world_expect(&w, GET(CHAT, "Connection: upgrade\r\nUpgrade: websocket\r\n"), 426,
+                 "This path does not speak WebSocket. Send a POST request.");
+    world_expect(&w,
+                 "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: br\r\n"
+                 "Content-Length: 2\r\n\r\n{}",
+                 415, "The request body has a Content-Encoding that is not supported here.");
     world_stop(&w);
 }
 
@@ -266,6 +337,8 @@ Test(refusal_texts, of_keys) {
     world_init(&w);
     w.opts.api_keys_file = path;
     world_start(&w);
+    world_expect(&w, GET("/v1/models", ""), 401,
+                 "No API key was given. Send \\\"Authorization: Bearer KEY\\\".");
     world_expect(
         &w, GET("/v1/models", "x-api-key: ko\r\n"), 401,
         "The API key expired at the end of 2001-01-01 (UTC): ask the operator for another.");
@@ -340,10 +413,17 @@ Test(refusal_texts, of_what_is_stored) {
     snprintf(path, sizeof(path), "/v1/conversations/%s/items", id);
     ask(&w, &(struct refusal){path, "{\"items\":[]}", 400, "items must not be empty."});
     ask(&w, &(struct refusal){path, "{}", 400, "items must be an array."});
+    ask(&w, &(struct refusal){RESPONSES, "{\"input\":\"a\",\"conversation\":\"conv_x\"}", 404,
+                              "Conversation with id 'conv_x' not found."});
     id_of(&w, RESPONSES, "{\"input\":\"a\"}", "resp_", id);
     snprintf(request, sizeof(request), GET("/v1/responses/%s?stream=true&starting_after=-1", ""),
              id);
     world_expect(&w, request, 400, "starting_after must be the sequence_number of an event.");
+    snprintf(request, sizeof(request), GET("/v1/responses/%s?stream=true", ""), id);
+    world_expect(&w, request, 400,
+                 "stream: only the events of a response with background are kept");
+    snprintf(path, sizeof(path), "/v1/responses/%s/cancel", id);
+    ask(&w, &(struct refusal){path, "{}", 400, "has already ended."});
     ask(&w, &(struct refusal){RESPONSES,
                               "{\"input\":\"a\",\"context_management\":[{\"type\":\"compaction\","
                               "\"compact_threshold\":1}]}",
