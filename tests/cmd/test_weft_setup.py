@@ -156,6 +156,20 @@ def quickstart_folder(folder):
         (folder / "build" / name).symlink_to(program(name))
 
 
+def test_weftctl_finds_the_model_that_quickstart_fetches():
+    m = Machine(boots=True)
+    folder, home = m.folder / "checkout", m.folder / "a home"
+    quickstart_folder(folder)
+    shutil.copy(pathlib.Path(__file__).parents[2] / "setup/fetch-model", folder / "setup")
+    model = home / ".local/share/weft/models/TinyLlama-1.1B-Chat-IQ2_XXS.gguf"
+    model.parent.mkdir(parents=True)
+    shutil.copy(m.model, model)  # fetched before
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    for command in (["bash", "setup/fetch-model"], ["build/weftctl", "models", "--path", "tinyllama-1.1b-chat"]):
+        r = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+        assert r.stdout == f"{model}\n", (command, r)
+
+
 def test_two_quickstarts_at_once_serve_beside_each_other():
     m = Machine(boots=True)
     folder = m.folder / "it's a \"folder\" $x"
