@@ -187,8 +187,8 @@ static int put_retry(const struct exchange *x, int status, char *out, size_t siz
 
 static int put_error(const struct exchange *x, int status, const struct err *err, char *out,
                      size_t size) {
-    if (status == 401)
-        return snprintf(out, size, "WWW-Authenticate: Bearer\r\n");
+    if (status == 401) /* Claude Code tries a key ten times otherwise */
+        return snprintf(out, size, "WWW-Authenticate: Bearer\r\nX-Should-Retry: false\r\n");
     if (status == 426)
         return snprintf(out, size, "Upgrade: HTTP/1.1\r\nSec-WebSocket-Version: 13\r\n");
     if (status == 405)

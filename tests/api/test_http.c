@@ -443,7 +443,8 @@ static void write_keys(const char *path, const char *text) {
 Test(auth, keys_are_asked_for_and_reloaded) {
     struct world w;
     struct err err = {0};
-    char path[64];
+    struct reply r;
+    char path[64], v[16];
 
     snprintf(path, sizeof(path), "/tmp/weft-test-keys-%d", getpid());
     write_keys(path, "# keys\nalice:sk-alice\n\nsk-plain\n");
@@ -453,6 +454,9 @@ Test(auth, keys_are_asked_for_and_reloaded) {
 #define WITH(header) "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" header "\r\n\r\n"
     world_expect(&w, WITH("X: y"), 401,
                  "\"type\":\"authentication_error\",\"param\":null,\"code\":\"invalid_api_key\"");
+    world_raw(&w, WITH("X: y"), &r);
+    cr_expect_str_eq(reply_header(&r, "x-should-retry", v, sizeof(v)), "false");
+    reply_deinit(&r);
     world_expect(&w, WITH("Authorization: Bearer sk-alice"), 200, "tiny");
     world_expect(&w, WITH("authorization: bearer  sk-plain"), 200, "tiny");
     world_expect(&w, WITH("x-api-key: sk-alice"), 200, "tiny");

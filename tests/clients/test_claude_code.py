@@ -6,6 +6,7 @@ import pathlib
 import platform
 import subprocess
 import tempfile
+import time
 
 from clients import SCREENSHOT, SOURCE, Scripted, Skip, install, main
 
@@ -102,8 +103,9 @@ class Home:
         self.work.mkdir()
         (self.work / "word.txt").write_text("the word is heddle\n")
 
-    def run(self, claude, url, *args, given=None):
-        """The messages that it prints. @given: the content of the user's message, in place of one argument."""
+    def run(self, claude, url, *args, given=None, status=0):
+        """The messages that it prints before it exits with @status. @given: the content of the user's message, in place of
+        one argument."""
         env = {"PATH": os.environ["PATH"], "HOME": str(self.root), "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none"}
         env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] = env["DISABLE_AUTOUPDATER"] = "1"
         done = subprocess.run(
@@ -115,7 +117,7 @@ class Home:
             text=True,
             timeout=240,
         )
-        assert done.returncode == 0, (done.returncode, done.stdout[-3000:], done.stderr[-3000:])
+        assert done.returncode == status, (done.returncode, done.stdout[-3000:], done.stderr[-3000:])
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
@@ -190,6 +192,17 @@ def test_claude_code_hears_that_nothing_is_searched():
     with Scripted(SEARCHES) as s:
         events = home.run(claude, s.url, "Search the web.")
         assert events[-1]["result"] == "There is no search here.", events[-1]
+
+
+def test_claude_code_says_at_once_that_the_key_is_wrong():
+    claude, home = program(), Home()
+    keys = home.root / "keys"
+    keys.write_text("alice:another\n")
+    with Scripted("===\nNo.\n", "--api-keys", str(keys)) as s:
+        start = time.monotonic()
+        end = home.run(claude, s.url, "Hello.", status=1)[-1]
+        assert end["is_error"] and "Incorrect API key" in end["result"], end
+        assert time.monotonic() - start < 60, "it has tried again"
 
 
 if __name__ == "__main__":
