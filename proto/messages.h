@@ -236,8 +236,9 @@ struct submit {
 };
 
 /* Tells the worker the kind of end of generation @id, which ended normally: only the front parses
- * tool calls. The message is a hint; it does no harm if it is lost, or if the turn is not the
- * session's last. */
+ * tool calls. A request that still runs ends, because the front has found a stop string; its pages
+ * are kept as after any turn. If the message is lost, or the turn is not the session's last, the
+ * decisions are poorer. */
 struct turn_end {
     uint64_t id, session;
     uint32_t calls; /* 1: the client will run tools and come back; 0: the answer is final */

@@ -495,6 +495,10 @@ void sched_picture(struct sched *s, const struct msg_picture *m) {
 }
 
 void sched_turn_end(struct sched *s, const struct turn_end *m) {
+    struct request *r = *sched_slot(s, m->id);
+
+    if (r && r->state != REQUEST_DONE)
+        sched_finish(s, r, FINISH_STOP);
     pin_turn_end(&s->pins, m);
 }
 

@@ -83,7 +83,8 @@ int sched_submit(struct sched *s, const struct submit *m);
  * have ended. */
 void sched_cancel(struct sched *s, uint64_t id);
 
-/* Notes the kind of end of a turn, which determines when the next turn is expected. */
+/* Notes the kind of end of a turn, which determines when the next turn is expected. Ends its
+ * request if that still runs. */
 void sched_turn_end(struct sched *s, const struct turn_end *m);
 
 /* Takes over constraint @c for request @id, or refuses the request for reason @why (@c NULL).

@@ -218,11 +218,18 @@ void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
                 (uint64_t)g->n_prompt + n_output, clock_now(g->env->clock));
 }
 
+/* Returns true if @g ended as a turn of its session does: the worker hears of it. */
+static bool ended_turn(const struct gen *g) {
+    bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
+
+    return ended && g->m.session && !g->vector;
+}
+
 static void leave(struct gen *g) {
     struct tenant *t = tenants_get(&g->env->tenants, g->m.tenant);
     enum gen_state was = g->state;
 
-    if (is_at_worker(g) && g->model->worker_up)
+    if (is_at_worker(g) && g->model->worker_up && !ended_turn(g))
         g->model->port->cancel(g->model->port, g->m.id);
     if (g->need_picture) /* otherwise another request may still use the pixels */
         picture_sender_forget(&g->env->sender, g->model, g->m.id);
@@ -271,13 +278,13 @@ struct gen *gen_free(struct gen *g) {
 /* ---- ends ---- */
 
 /* Tells the worker how the turn ended: it has kept the pages for the session's next turn, and
- * cannot know itself when to expect that. */
+ * cannot know itself when to expect that. If the end was found here (a stop string, repetition),
+ * this also ends its request. */
 static void tell_turn_end(const struct gen *g) {
-    bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
     bool calls = g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output);
     struct turn_end m = {.id = g->m.id, .session = g->m.session, .calls = calls};
 
-    if (ended && m.session && !g->vector && g->model->worker_up)
+    if (ended_turn(g) && g->model->worker_up)
         g->model->port->turn_end(g->model->port, &m);
 }
 

@@ -81,10 +81,8 @@ static int submit(struct guests *g, const struct chan_frame *f) {
     return r;
 }
 
-static int cancel(struct guests *g, const struct chan_frame *f) {
-    uint64_t id;
-    int r = msg_cancel_parse(f->data, f->len, &id);
-    uint32_t i = r < 0 ? g->n : find(g, id);
+static void cancel(struct guests *g, uint64_t id) {
+    uint32_t i = find(g, id);
 
     if (i < g->n) { /* a request that has ended is not in the list */
         struct api_guest *guest = g->list[i];
@@ -92,12 +90,13 @@ static int cancel(struct guests *g, const struct chan_frame *f) {
         forget(g, i);
         api_guest_free(guest);
     }
-    return r;
 }
 
 /* worker_chan_opts.frame: none has parts. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct guests *g = ctx;
+    struct turn_end end;
+    uint64_t id;
     int r = -EPROTO;
 
     assert((g->asked || !g->answered) && (g->answered || g->n == 0));
@@ -111,9 +110,13 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     } else if (f->type == MSG_PICTURE && g->answered) {
         r = picture(g, f);
     } else if (f->type == MSG_CANCEL && g->answered) {
-        r = cancel(g, f);
+        r = msg_cancel_parse(f->data, f->len, &id);
+        if (r == 0)
+            cancel(g, id);
     } else if (f->type == MSG_TURN_END && g->answered) {
-        r = 0; /* the next turn comes under another key */
+        r = msg_turn_end_parse(f->data, f->len, &end);
+        if (r == 0) /* no pages are kept: the next turn comes under another key */
+            cancel(g, end.id);
     }
     if (r < 0)
         guests_close(g);

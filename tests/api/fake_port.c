@@ -49,7 +49,7 @@ static int submit(struct api_port *p, const struct submit *m) {
         return -EAGAIN;
     r->id = m->id;
     r->n_submits++;
-    r->accepted = r->finished = r->cancelled = false;
+    r->accepted = r->finished = r->cancelled = r->cut = false;
     r->m = *m;
     r->n_sent = m->n_tokens - m->n_prompt;
     for (uint32_t i = 0; i < MIN(m->n_pictures, (uint32_t)ARRAY_SIZE(r->pictures)); i++)
@@ -111,9 +111,12 @@ static int picture(struct api_port *p, const struct msg_picture *m) {
 
 static void turn_end(struct api_port *p, const struct turn_end *m) {
     struct fake_port *f = of(p);
+    struct fake_request *r = fake_find(f, m->id);
 
     f->last_turn = *m;
     f->n_turns++;
+    if (r && !r->finished)
+        r->cut = true;
 }
 
 /* Every request waited for pages before it ended. */
@@ -306,7 +309,7 @@ void fake_turn(struct fake_port *f) {
         struct fake_request *r = &f->r[i];
         size_t len = strlen(f->script);
 
-        if (r->finished || r->cancelled)
+        if (r->finished || r->cancelled || r->cut)
             continue;
         if (!r->accepted) {
             fake_accept(f, i);

@@ -16,6 +16,7 @@ struct fake_request {
     uint64_t id;
     uint32_t n_submits, n_sent; /* n_sent: output tokens that the api was told of */
     bool accepted, finished, cancelled;
+    bool cut;        /* the api has ended the turn before the worker did */
     float logprob;   /* of each token; 0: -0.5 */
     struct submit m; /* the last one; pointers are copies */
     int32_t *tokens, *stop_ids;

@@ -292,7 +292,7 @@ Test(text, a_stop_string_across_tokens_is_never_sent) {
     reply_normalise(&r.body);
     cr_expect(strstr(r.body.data, DELTA("e") DELTA(" ") DELTA("ST") FINISH("stop") DONE), "%s",
               r.body.data);
-    cr_expect(w.port.r[0].cancelled, "the worker was told");
+    cr_expect(w.port.r[0].cut && w.port.n_cancels == 0, "the worker was told, and keeps the turn");
     cr_expect_str_eq(w.port.r[0].stops[0], "STOP");
     reply_deinit(&r);
     world_ask(&w, CHAT, "{" HI ",\"stop\":\"STOP\",\"include_stop_str_in_output\":true}", &r);

@@ -84,10 +84,11 @@ static void ask(struct world *w, int fd, const struct story *s) {
 
 /* The worker's side: pieces, repetitions, deaths. */
 static void perform(struct world *w, struct story *s) {
+    const struct fake_request *r = &w->port.r[0];
     char piece[700];
 
     fake_accept(&w->port, 0);
-    for (size_t at = 0; at < s->len && !w->port.r[0].cancelled;) {
+    for (size_t at = 0; at < s->len && !r->cancelled && !r->cut;) {
         size_t n = rng_below(&s->rng, 9) + 1, back = rng_below(&s->rng, 4);
 
         back = MIN(back, at);
@@ -96,16 +97,16 @@ static void perform(struct world *w, struct story *s) {
         piece[back + n] = 0;
         fake_tokens_from(&w->port, 0, (uint32_t)(at - back), piece);
         at += n;
-        if (rng_below(&s->rng, 12) == 0 && !w->port.r[0].cancelled) {
+        if (rng_below(&s->rng, 12) == 0 && !r->cancelled && !r->cut) {
             api_worker_down(api_first_model(w->api));
             world_turns(w, (int)rng_below(&s->rng, 3));
             api_worker_up(api_first_model(w->api), NULL);
-            at = w->port.r[0].m.n_tokens - w->port.r[0].m.n_prompt;
+            at = r->m.n_tokens - r->m.n_prompt;
             fake_accept(&w->port, 0);
         }
         world_turns(w, (int)rng_below(&s->rng, 2));
     }
-    if (!w->port.r[0].cancelled)
+    if (!r->cancelled && !r->cut)
         fake_finish(&w->port, 0, FINISH_STOP);
 }
 

@@ -228,7 +228,7 @@ Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
             snprintf(part, sizeof(part), "%.*s", (int)n, output + at);
             fake_tokens(&w.port, first, part);
         }
-        cr_expect(w.port.r[first].cancelled);
+        cr_expect(w.port.r[first].cut);
         world_receive(&w, fd, &r);
         expect_body(&r, "\"content\":\"!!abcdeabcdeabcdeabcdeabcdeabcdeab\"");
         expect_body(&r, "\"finish_reason\":\"repetition\"");

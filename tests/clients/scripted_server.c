@@ -319,11 +319,6 @@ static int submit(struct api_port *p, const struct submit *m) {
     return 0;
 }
 
-static void turn_end(struct api_port *p, const struct turn_end *m) {
-    (void)p;
-    (void)m;
-}
-
 static void cancel(struct api_port *p, uint64_t id) {
     struct server *s = CONTAINER_OF(p, struct server, port);
 
@@ -335,6 +330,10 @@ static void cancel(struct api_port *p, uint64_t id) {
             return;
         }
     }
+}
+
+static void turn_end(struct api_port *p, const struct turn_end *m) {
+    cancel(p, m->id);
 }
 
 /* ---- service ---- */

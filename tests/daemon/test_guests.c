@@ -270,8 +270,8 @@ Test(guests, requests_are_cancelled_by_number) {
     teardown(&s);
 }
 
-/* A prefix is not computed ahead for a turn that does not come here, nor does a turn's end say
- * anything. */
+/* A prefix is not computed ahead for a turn that does not come here, and a turn's end says nothing
+ * of a request that has ended. */
 Test(guests, hints_are_left_out) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64};
     const struct turn_end m = {.id = 1};
@@ -285,6 +285,23 @@ Test(guests, hints_are_left_out) {
     cr_expect_eq(s.w.port.n, 0);
     cr_expect_eq(s.w.port.n_turns, 0);
     cr_expect(is_open(&s));
+    teardown(&s);
+}
+
+Test(guests, a_turn_that_the_other_front_ends_is_cancelled_here) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64};
+    const struct turn_end m = {.id = 1, .session = 7};
+    struct scene s;
+
+    setup(&s);
+    begin(&s);
+    say_submit(&s, 1, 0);
+    msg_turn_end_pack(&b, &m);
+    say(&s, MSG_TURN_END, &b);
+    cr_expect(s.w.port.r[0].cancelled);
+    cr_expect(is_open(&s));
+    say(&s, MSG_TURN_END, &b);
+    cr_expect_eq(s.w.port.n_cancels, 1);
     teardown(&s);
 }
 

@@ -28,17 +28,19 @@ def chat(d, messages, **params):
     return value["choices"][0], value["usage"]
 
 
-def two_turns(d, ahead):
-    """An answer with reasoning that the template leaves out of the next prompt; what the second turn found and said."""
+def two_turns(d, ahead, stop=None):
+    """An answer with reasoning that the template leaves out of the next prompt; what the second turn found and said. The
+    answer ends before @stop."""
     messages = [{"role": "user", "content": "How many are there?"}]
-    choice, usage = chat(d, messages, thinking_budget=40, structured_outputs={"choice": [ANSWER]})
-    assert choice["finish_reason"] == "stop" and choice["message"]["content"] == ANSWER, choice
+    answer = ANSWER.split(stop)[0] if stop else ANSWER
+    choice, usage = chat(d, messages, thinking_budget=40, structured_outputs={"choice": [ANSWER]}, **({"stop": stop} if stop else {}))
+    assert choice["finish_reason"] == "stop" and choice["message"]["content"] == answer, choice
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 40, usage
     if ahead:  # until nothing more comes
         n = wait_for(d, "weft_prewarm_tokens_total", 500)
         while n < (n := wait_for(d, "weft_prewarm_tokens_total", n + 1, 2)):
             pass
-    messages += [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": "And now?"}]
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And now?"}]
     second, usage = chat(d, messages, max_tokens=24, return_token_ids=True)
     return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], second["token_ids"]
 
@@ -55,6 +57,12 @@ def test_a_turn_finds_what_was_computed_ahead():
     assert cached >= prompt - 64, got["on"][:2]
     assert got["off"][1] < 64, got["off"][:2]
     assert text == got["off"][2]
+
+
+def test_an_answer_that_a_stop_string_ended_is_a_turn_too():
+    with Weftd("--chat-template", TEMPLATE, "--page-tokens", "16") as d:
+        prompt, cached, _ = two_turns(d, True, stop=", the 32th")
+        assert cached >= prompt - 64, (prompt, cached)
 
 
 def test_tools_before_the_last_question_are_computed_ahead():

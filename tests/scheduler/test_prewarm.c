@@ -52,6 +52,31 @@ Test(warm, the_next_turn_finds_what_was_computed_ahead) {
         }
 }
 
+/* The front has found a stop string, which the worker does not know. */
+Test(warm, a_turn_that_the_front_ends_is_kept_like_any_other) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        sim_init(&sim, &(struct sim_opts){.sched.depth = depth});
+        struct sim_client *turn = sim_ask(&sim, 320, 200, 7);
+        while (turn->n_got < 8)
+            sim_step(&sim);
+        struct turn_end end = {.id = turn->m.id, .session = 7};
+        sched_turn_end(sim.sched, &end);
+        turn->expect = FINISH_STOP;
+        turn->n_expect = 8;
+        sim_run(&sim, 500);
+        cr_expect_eq(turn->finish, FINISH_STOP);
+        cr_expect_eq(sim.stats.n_cancelled, 0);
+        cr_expect_gt(sim.stats.n_pinned, 0);
+        struct sim_client *ahead = warm(turn, 100);
+        sim_run(&sim, 500);
+        cr_expect_eq(ahead->finish, FINISH_LENGTH);
+        struct sim_client *next = come_back(ahead);
+        sim_run(&sim, 500);
+        cr_expect_eq(next->n_cached, whole(ahead->m.n_prompt));
+        sim_deinit(&sim);
+    }
+}
+
 Test(warm, it_leaves_no_trace_in_what_is_counted) {
     struct msg_stats with, without;
 
