@@ -55,22 +55,7 @@ DEVICE struct StatePart part_of(const struct mamba_args &a) {
 template <int N>
 DEVICE float advance(const struct mamba_args &a, const struct DeltaRows &rows, uint32_t r, float x,
                      uint32_t head, float (&m)[N]) {
-    const float *in = rows.k[r] + threadIdx.x % 4 * 4, *out = rows.q[r] + threadIdx.x % 4 * 4;
-    float s[4] = {0, 0, 0, 0}, keep = rows.mix[r][0], add = rows.mix[r][1] * x;
-
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        float b[4], c[4];
-
-        load_four(in + i * 16, b);
-        load_four(out + i * 16, c);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            m[i * 4 + e] = fmaf(b[e], add, keep * m[i * 4 + e]);
-            s[e] = fmaf(c[e], m[i * 4 + e], s[e]);
-        }
-    }
-    return fmaf(a.skip[head], x, sum_lanes(s));
+    return fmaf(a.skip[head], x, change_keys(rows, r, rows.mix[r][0], rows.mix[r][1] * x, m));
 }
 
 KERNEL(mamba, struct mamba_args, DELTA_THREADS, 4) {

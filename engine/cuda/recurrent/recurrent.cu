@@ -116,7 +116,7 @@ DEVICE struct StatePart part_of(const struct delta_args &a) {
 template <int N>
 DEVICE float advance(const struct delta_args &a, const struct DeltaRows &rows, uint32_t r, float v,
                      uint32_t head, float (&m)[N]) {
-    const float *k = rows.k[r] + threadIdx.x % 4 * 4, *q = rows.q[r] + threadIdx.x % 4 * 4;
+    const float *k = rows.k[r] + threadIdx.x % 4 * 4;
     float s[4] = {0, 0, 0, 0}, keep = rows.mix[r][0];
 
 #pragma unroll
@@ -128,21 +128,7 @@ DEVICE float advance(const struct delta_args &a, const struct DeltaRows &rows, u
         for (int e = 0; e < 4; e++)
             s[e] = fmaf(x[e], m[i * 4 + e], s[e]);
     }
-    float change = rows.mix[r][1] * (v - keep * sum_lanes(s));
-    s[0] = s[1] = s[2] = s[3] = 0;
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        float x[4], y[4];
-
-        load_four(k + i * 16, x);
-        load_four(q + i * 16, y);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            m[i * 4 + e] = fmaf(x[e], change, keep * m[i * 4 + e]);
-            s[e] = fmaf(y[e], m[i * 4 + e], s[e]);
-        }
-    }
-    return sum_lanes(s);
+    return change_keys(rows, r, keep, rows.mix[r][1] * (v - keep * sum_lanes(s)), m);
 }
 
 /* One row: m[i] = keep[i] m[i], then m += k beta (v - m^T k); returns m^T q. */
@@ -150,7 +136,7 @@ template <int N>
 DEVICE float advance(const struct delta_args &a, const struct KdaRows &rows, uint32_t r, float v,
                      uint32_t head, float (&m)[N]) {
     uint32_t at = threadIdx.x % 4 * 4;
-    const float *k = rows.k[r] + at, *q = rows.q[r] + at, *keep = rows.keep[r] + at;
+    const float *k = rows.k[r] + at, *keep = rows.keep[r] + at;
     float s[4] = {0, 0, 0, 0};
 
 #pragma unroll
@@ -165,21 +151,7 @@ DEVICE float advance(const struct delta_args &a, const struct KdaRows &rows, uin
             s[e] = fmaf(x[e], m[i * 4 + e], s[e]);
         }
     }
-    float change = rows.mix[r][1] * (v - sum_lanes(s));
-    s[0] = s[1] = s[2] = s[3] = 0;
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        float x[4], y[4];
-
-        load_four(k + i * 16, x);
-        load_four(q + i * 16, y);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            m[i * 4 + e] = fmaf(x[e], change, m[i * 4 + e]);
-            s[e] = fmaf(y[e], m[i * 4 + e], s[e]);
-        }
-    }
-    return sum_lanes(s);
+    return change_keys(rows, r, 1.0f, rows.mix[r][1] * (v - sum_lanes(s)), m);
 }
 
 KERNEL(delta, struct delta_args, DELTA_THREADS, 4) {

@@ -117,6 +117,28 @@ DEVICE float sum_lanes(const float s[4]) {
     return sum + lane_xor(sum, 2);
 }
 
+/* m = keep m + k change of row @r; returns m^T q. */
+template <int N>
+DEVICE float change_keys(const struct DeltaRows &rows, uint32_t r, float keep, float change,
+                         float (&m)[N]) {
+    const float *k = rows.k[r] + threadIdx.x % 4 * 4, *q = rows.q[r] + threadIdx.x % 4 * 4;
+    float s[4] = {0, 0, 0, 0};
+
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float x[4], y[4];
+
+        load_four(k + i * 16, x);
+        load_four(q + i * 16, y);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            m[i * 4 + e] = fmaf(x[e], change, keep * m[i * 4 + e]);
+            s[e] = fmaf(y[e], m[i * 4 + e], s[e]);
+        }
+    }
+    return sum_lanes(s);
+}
+
 /* Takes all rows of the block's sequence through its part of the head's matrix. */
 template <int DIM, class Args, class Rows>
 DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
