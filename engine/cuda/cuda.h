@@ -701,6 +701,8 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
 enum pack_kind step_glu(const struct model_op *op);
 /* Packs the result of step_gate_and_up(), @n values a row, to be.act.packed. */
 int step_pack_ff(struct step *s, uint32_t n);
+/* Returns the argument of route() for a ROUTE op. */
+struct route_args experts_route_args(const struct step *s, const struct model_op *op);
 /* Returns the most items of experts that a step may make. */
 uint32_t experts_items(const struct be *b);
 /* Returns true if products of @n_pairs are expert_vec's, else they are expert_wide's; the bits are

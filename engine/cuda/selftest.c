@@ -1,8 +1,9 @@
 /*
  * selftest - the kernels' first work on a device (docs/design/cuda-step.md): a few rows of one of
  * the model's matrices of each type times made-up activations, in each way that products have
- * (struct way), and attention (selftest_attention.c). A wrong way is left out where a plainer one
- * does the same work, and be.note says so; else the device is refused.
+ * (struct way), attention (selftest_attention.c), and ops that choose or keep something
+ * (selftest_ops.c). A wrong way is left out where a plainer one does the same work, and be.note
+ * says so; else the device is refused.
  */
 
 #include "engine/cuda/selftest.h"
@@ -53,6 +54,10 @@ static struct piece take(struct bench *t, size_t bytes) {
 /* The host's bytes to the device. */
 static int send(struct be *b, const struct piece *p) {
     return cuda_copy(b, p->device, p->host, p->bytes, CUDA_TO_DEVICE);
+}
+
+int selftest_send(struct be *b, const float *from, float *to, size_t n) {
+    return n == 0 ? 0 : cuda_copy(b, to, from, n * sizeof(*from), CUDA_TO_DEVICE);
 }
 
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes) {
@@ -395,6 +400,8 @@ int cuda_selftest(struct be *b, struct err *err) {
         *w = *w && (*w)->ne[0] >= t->ne[0] ? *w : t;
     }
     int r = selftest_attention(b, err);
+
+    r = r < 0 ? r : selftest_ops(b, err);
     for (uint32_t i = 0; i < 2 * TYPES && r == 0; i++)
         r = widest[i / TYPES][i % TYPES] ? try_type(b, widest[i / TYPES][i % TYPES], err) : 0;
     return r;

@@ -1,6 +1,7 @@
 #pragma once
 
-/* selftest - what the two parts of the self-test share (selftest.c, selftest_attention.c). */
+/* selftest - what the parts of the self-test share (selftest.c, selftest_attention.c,
+ * selftest_ops.c). */
 
 #include "engine/cuda/cuda.h"
 
@@ -13,6 +14,8 @@
 
 /* Numbers around 0, nearly normal with variance 1/4, from @seed. */
 void selftest_fill(float *x, size_t n, uint64_t seed);
+/* Copies @n floats of the host's, which may be anywhere, to the device. 0 or -EIO. */
+int selftest_send(struct be *b, const float *from, float *to, size_t n);
 /* @bytes of the device to @to; waits for all that was enqueued. 0 or -EIO. */
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes);
 /* Says in be.note that a plainer kernel does what @what did, and why. What the wrong one has
@@ -24,3 +27,5 @@ __attribute__((format(printf, 3, 4))) int selftest_refuse(const struct be *b, st
 /* Attention in each way that steps may take. What is wrong is left out, or refused where there is
  * nothing plainer. 0, -EINVAL with @err, -ENOMEM or -EIO. */
 int selftest_attention(struct be *b, struct err *err);
+/* The model's ROUTE and KDA ops. What is wrong is refused. Returns as selftest_attention(). */
+int selftest_ops(struct be *b, struct err *err);

@@ -109,11 +109,6 @@ static double error_of(const struct scene *t) {
 
 /* -- on the device ----------------------------------------------------------------------------- */
 
-/* Copies @n floats; those of the host may be anywhere. */
-static int send(struct be *b, const float *from, float *to, size_t n) {
-    return n == 0 ? 0 : cuda_copy(b, to, from, n * sizeof(*from), CUDA_TO_DEVICE);
-}
-
 /* A step of @n rows from @pos0 on begins, of one sequence or of one each. */
 static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool apart,
                  struct step **s) {
@@ -172,9 +167,9 @@ static int store_keys(struct be *b, struct scene *t) {
 
         n = MIN(t->n_keys - at, b->opts->max_rows);
         TRY(begin(b, t, at, n, false, &s));
-        TRY(send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
+        TRY(selftest_send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
         if (!t->n_turned)
-            TRY(send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
+            TRY(selftest_send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
         TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &latent)
                         : CUDA_LAUNCH(b, store, n, y, CUDA_THREADS, &a));
         TRY(cuda_check(b, b->api->stream_wait(b->stream), "the first kernels"));
@@ -200,8 +195,8 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     TRY(cuda_fill(b, b->act.o, 0xFF, n * sizeof(*o)));
     TRY(cuda_fill(b, b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON)));
     TRY(begin(b, t, t->n_keys - p->n, p->n, p->apart, &s));
-    TRY(send(b, t->q + first * t->n_q, b->act.q, n));
-    TRY(send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned));
+    TRY(selftest_send(b, t->q + first * t->n_q, b->act.q, n));
+    TRY(selftest_send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned));
     b->device.n_multiprocessors = (int)p->n_multiprocessors;
     int r = step_attend(s, &op);
     b->device.n_multiprocessors = (int)real;
@@ -420,7 +415,7 @@ int selftest_attention(struct be *b, struct err *err) {
     r = r < 0 ? r : try_ways(b, &t, err);
     if (r == 0 && gguf_find(b->opts->file, "blk.0.attn_sinks.weight")) {
         t.window = WINDOW;
-        r = send(b, t.sinks, t.sinks_on, t.heads.n);
+        r = selftest_send(b, t.sinks, t.sinks_on, t.heads.n);
         r = r < 0 ? r : try_ways(b, &t, err);
     }
     free(t.q);

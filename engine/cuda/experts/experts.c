@@ -66,11 +66,12 @@ static uint64_t *picks_of(const struct be *b, uint32_t layer) {
                : NULL;
 }
 
-int step_route(struct step *s, const struct model_op *op) {
+struct route_args experts_route_args(const struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
-    struct be *b = s->be;
+    const struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    struct route_args a = {
+
+    return (struct route_args){
         .batch = b->head,
         .logits = b->experts.logits,
         .bias = w->pick_bias,
@@ -97,11 +98,17 @@ int step_route(struct step *s, const struct model_op *op) {
         .n_items = b->experts.n_items,
         .slots = slots_to_fetch(b, op->layer),
     };
+}
+
+int step_route(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    const struct route_args a = experts_route_args(s, op);
 
     b->products.cores = false; /* until the experts have taken the same rows */
 
     TRY(step_norm(s, w->norm));
-    assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
+    assert(w->n_mats == 1 && w->m[0].n_out == a.n_expert);
     s->routed = w;
     TRY(step_multiply(s, w, false));
     return CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a);

@@ -9,8 +9,10 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/cuda/attention/kernels_attention.h"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 enum { COMMON = 272, SEQS = 17, MORE = 3, OWN = 40 };
@@ -279,6 +281,61 @@ Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
     fake_find()->n_multiprocessors = 1;
     try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
 }
+
+/* -- ops that choose or keep something --------------------------------------------------------- */
+
+static uint32_t mistake; /* of those below, from 1 on; 0: none */
+
+/* The groups of experts, the bias of the choice, the weights, the decays, their gates, and what the
+ * convolution of a second step goes back to. */
+static void spoil_ops(const char *kernel, uint64_t number, void *args) {
+    bool routes = strcmp(kernel, "route") == 0, begins = strcmp(kernel, "delta_in") == 0;
+    struct route_args *r = args;
+    struct delta_args *d = args;
+
+    if (routes && mistake == 1)
+        r->n_group = 0;
+    else if (routes && mistake == 2)
+        r->bias = NULL;
+    else if (routes && mistake == 3)
+        r->scale *= 1.0000002f;
+    else if (begins && mistake == 4)
+        d->lower *= 1.01f;
+    else if (strcmp(kernel, "delta_out") == 0 && mistake == 5)
+        d->sigmoid = false;
+    else if (begins && mistake == 6 && d->batch->seq[0].pos0 > 0)
+        d->n_taps--;
+}
+
+Test(cuda_selftest, picks_and_states_that_are_wrong_are_refused) {
+    static const char *const refusals[] = {
+        NULL,
+        "rows pick other experts or weights",
+        "rows pick other experts or weights",
+        "19 of 19 rows pick other experts or weights",
+        "Kimi delta attention is off by",
+        "Kimi delta attention is off by",
+        "Kimi delta attention in two steps gives other bits",
+    };
+    struct digests none;
+    char path[TEST_DATA_PATH], note[600];
+    struct driver d;
+
+    test_data_file(path, "golden", "bailingmoe3", ".gguf");
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake_find()->on_launch = spoil_ops;
+    for (mistake = 0; mistake < ARRAY_SIZE(refusals); mistake++) {
+        int r = open_model(&d, path, &none, note);
+
+        cr_expect((r < 0) == (mistake > 0), "%u: %s", mistake, note);
+        cr_expect(mistake ? strstr(note, refusals[mistake]) != NULL : !note[0], "%u: %s", mistake,
+                  note);
+        if (r == 0)
+            driver_close(&d);
+    }
+}
+
+/* -- graphs ------------------------------------------------------------------------------------ */
 
 static uint64_t n_replayed;
 
