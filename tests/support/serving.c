@@ -94,6 +94,7 @@ static void open_engine(const struct serving *w, bool draft, bool block, struct 
         .max_wants = 64,
         .n_snapshots = w->n_snapshots,
         .n_host_pages = draft ? 0 : w->n_host_pages,
+        .host_kv_bytes = draft ? 0 : w->host_kv_bytes,
         .windows = w->windows && !draft,
         .digest = true,
         .drafts = block,
@@ -106,13 +107,19 @@ static void open_engine(const struct serving *w, bool draft, bool block, struct 
     cr_assert_eq(engine_info(*out)->n_slots > 0, block);
 }
 
+/* Nothing was heard yet. */
+static void forget(const struct serving *w, struct heard *all) {
+    for (uint32_t i = w->first; i < w->first + w->n_requests; i++)
+        all[i] = (struct heard){.n = w->n_given};
+}
+
 void serving_run(const struct serving *w, const struct sched_opts *opts, struct heard *all,
                  struct msg_stats *stats) {
     CLEANUP(engine_freep) struct engine *engine = NULL, *draft = NULL;
     CLEANUP(sched_freep) struct sched *s = NULL;
     struct sched_opts so = *opts;
 
-    memset(&all[w->first], 0, w->n_requests * sizeof(*all));
+    forget(w, all);
     open_engine(w, false, w->block && !opts->no_speculation, &engine);
     if (w->draft)
         open_engine(w, true, false, &draft);
@@ -127,7 +134,7 @@ void serving_run(const struct serving *w, const struct sched_opts *opts, struct 
         w->before(s);
         while (sched_step(s) == 0)
             heard_listen(all, s);
-        memset(&all[w->first], 0, w->n_requests * sizeof(*all));
+        forget(w, all);
     }
     for (uint32_t i = 0; i < w->n_requests; i++) {
         w->submit(s, w->first + i, !so.no_speculation);

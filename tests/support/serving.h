@@ -27,15 +27,17 @@ struct serving {
     char *devices;        /* NULL: the first */
     uint32_t n_snapshots; /* of a hybrid model */
     uint32_t n_host_pages;
-    bool windows;         /* engine_opts.windows */
-    bool block;           /* engine_opts.drafts, unless speculation is off */
-    uint32_t max_context; /* 0: 128 */
-    uint32_t max_seqs;    /* of the engine */
-    uint32_t n_pages;     /* few, and requests preempt each other */
+    uint64_t host_kv_bytes; /* snapshots and pages of host memory, or 0 */
+    bool windows;           /* engine_opts.windows */
+    bool block;             /* engine_opts.drafts, unless speculation is off */
+    uint32_t max_context;   /* 0: 128 */
+    uint32_t max_seqs;      /* of the engine */
+    uint32_t n_pages;       /* few, and requests preempt each other */
     uint32_t draft_pages, draft_page_tokens;
     uint32_t first,
         n_requests;   /* which are served; all[i] is what request i hears, its id is i + 1 */
     uint32_t at_once; /* submitted before steps are made; 0: all */
+    uint32_t n_given; /* tokens that @submit gives of each output: what follows them is heard */
     void (*before)(struct sched *s); /* submits what is served before, unheard; or NULL */
     void (*submit)(struct sched *s, uint32_t i, bool drafts);
 };

@@ -1,28 +1,35 @@
 /*
  * Requests to a model with condensed keys on the CUDA backend, without a device: what a request
  * gets in company, in chunks, behind another's prefix and with drafts, some of which are wrong, is
- * bit for bit what it gets alone.
+ * bit for bit what it gets alone; also where its pages and states come back from host memory, and
+ * in another worker.
  */
 
 #include <criterion/criterion.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "base/gguf.h"
 #include "tests/support/serving.h"
 #include "tests/support/test_data.h"
 
-enum { REQUESTS = 3, COMMON = 114, OWN = 8, OUT = 18, N_VOCAB = 384 };
+enum { REQUESTS = 3, COMMON = 114, OWN = 8, OUT = 18, N_VOCAB = 384, GIVEN = 5 };
 
-static struct heard alone[REQUESTS], together[REQUESTS];
+static struct heard alone[REQUESTS + 1], together[REQUESTS + 1];
 static int32_t prediction[REQUESTS][HEARD_MAX];
+
+static uint32_t n_different; /* requests that do not begin alike, and then again; 0: all do */
+static uint32_t n_given;     /* tokens of the output that come with the prompt */
 
 /* Begin alike; outputs pass the end of a block of 128 positions, some with a wrong draft. */
 static void submit(struct sched *s, uint32_t i, bool drafts) {
-    struct rng common = {1}, own = {100 + i};
-    int32_t tokens[COMMON + OWN];
-    uint32_t n = COMMON + 2 * i + 3;
+    uint32_t what = n_different ? i % n_different : i, n = COMMON + 2 * what + 3;
+    struct rng common = {n_different ? 200 + what : 1}, own = {100 + what};
+    int32_t tokens[COMMON + OWN + GIVEN];
     struct submit m = {.id = i + 1,
-                       .seed = 50 + i,
+                       .seed = 50 + what,
                        .n_prompt = n,
-                       .n_tokens = n,
+                       .n_tokens = n + n_given,
                        .max_new = OUT,
                        .min_new = OUT,
                        .tokens = tokens,
@@ -30,8 +37,9 @@ static void submit(struct sched *s, uint32_t i, bool drafts) {
 
     for (uint32_t k = 0; k < n; k++)
         tokens[k] = (int32_t)rng_below(k < COMMON ? &common : &own, N_VOCAB);
+    memcpy(tokens + n, alone[i].token, n_given * sizeof(*tokens));
     params_init(&m.sampling);
-    m.sampling.temperature = i % 2;
+    m.sampling.temperature = what % 2;
     if (drafts)
         heard_predict(&alone[i], i + 5000, N_VOCAB, prediction[i], &m);
     cr_assert(sched_submit(s, &m) == 0);
@@ -75,4 +83,51 @@ Test(cuda_condensed_serving, no_way_of_serving_changes_a_bit) {
         cr_expect(stats.n_drafted > stats.n_accepted && stats.n_accepted > 0);
         cr_expect(stats.n_snapshots_used > 0);
     }
+}
+
+/* Two, one after the other, on pages for one, and again: the second time they come back from host
+ * memory. Then another worker, which has the first one's file, goes on in the middle of their
+ * outputs. */
+Test(cuda_condensed_serving, what_comes_back_changes_no_bit) {
+    CLEANUP(gguf_freep) struct gguf *model = NULL;
+    struct msg_stats stats;
+
+    open_golden(&model);
+    n_different = 2;
+    struct serving w = {.model = model,
+                        .backend = "cuda",
+                        .max_context = 160,
+                        .max_seqs = 1,
+                        .n_pages = 12,
+                        .n_requests = 1,
+                        .at_once = 1,
+                        .submit = submit};
+    struct sched_opts o = {.depth = 1, .check = true, .no_speculation = true};
+
+    for (w.first = 0; w.first < 2; w.first++)
+        serving_run(&w, &o, alone, &stats);
+    memcpy(alone + 2, alone, 2 * sizeof(*alone));
+    w.first = 0;
+    w.n_requests = 4;
+    w.host_kv_bytes = 8 << 20;
+    w.n_host_pages = 60;
+    w.n_snapshots = 20;
+    o.disk.fd = memfd_create("disk", MFD_CLOEXEC);
+    o.disk.n_bytes = 8 << 20;
+    o.disk.in_step = true;
+    cr_assert(o.disk.fd > 0);
+    serving_run(&w, &o, together, &stats);
+    heard_compare(alone, together, 4);
+    cr_expect(stats.n_fetched_tokens >= 2 * 96, "%lu", stats.n_fetched_tokens);
+    w.n_requests = 2;
+    w.n_given = n_given = GIVEN;
+    serving_run(&w, &o, together, &stats);
+    close(o.disk.fd);
+    for (uint32_t i = 0; i < 2; i++) {
+        memcpy(together[i].token, alone[i].token, GIVEN * sizeof(*alone->token));
+        memcpy(together[i].digest, alone[i].digest, GIVEN * sizeof(*alone->digest));
+    }
+    heard_compare(alone, together, 2);
+    cr_expect(stats.n_disk_loaded_tokens >= 2 * 96, "%lu", stats.n_disk_loaded_tokens);
+    cr_expect(stats.n_disk_loaded_snapshots == 2);
 }
