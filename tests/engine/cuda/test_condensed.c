@@ -5,7 +5,6 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,6 @@
 #include "base/rng.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
-#include "tests/engine/golden.h"
 #include "tests/support/synth/synth.h"
 
 enum { LONG = 290 };
@@ -33,92 +31,49 @@ Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
-/* Results of the rows of a prompt and of the tokens behind it. */
-struct rows {
-    const struct golden_case *golden; /* or NULL */
-    uint64_t digest[LONG];
-    double last;               /* distance of the logits behind the prompt */
-    uint32_t n_greedy, n_near; /* tokens that follow; those whose logit is near the golden one */
-};
-
 static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                  const float *logits) {
-    struct rows *rows = ctx;
-    const struct golden_case *c = rows->golden;
-    uint32_t k = c ? pos + 1 - c->n_prompt : 0;
+    uint64_t *digest = ctx; /* [LONG] */
 
-    rows->digest[pos] = out->digest;
-    for (uint32_t i = 0; c && i < c->n_last && k == 0; i++)
-        rows->last = fmax(rows->last, fabs((double)logits[i] - (double)c->last[i]));
-    if (!c || pos + 1 < c->n_prompt || k >= c->n_greedy)
-        return;
-    cr_expect(out->token == c->greedy[k].id, "position %u: %d", pos, out->token);
-    rows->n_greedy++;
-    rows->n_near += fabs((double)logits[c->greedy[k].id] - (double)c->greedy[k].logit) < 0.05;
+    digest[pos] = out->digest;
 }
 
-/* Computes a prompt of @n tokens by @chunk, and then tokens that are forced. */
-static void run(struct rows *rows, const int32_t *token, uint32_t n, uint32_t chunk,
-                const int32_t *forced, uint32_t n_forced) {
+/* Computes a prompt of LONG tokens by @chunk, 0: at once. */
+static void run_long(uint32_t chunk, uint64_t digest[LONG]) {
     char path[TEST_DATA_PATH];
     const struct driver_opts o = {.backend = "cuda",
                                   .path = test_data_file(path, "golden", "deepseek4", ".gguf"),
                                   .max_rows = LONG,
                                   .max_seqs = 1,
                                   .on_out = look,
-                                  .ctx = rows,
+                                  .ctx = digest,
                                   .shuffle = 3};
+    int32_t token[LONG];
+    struct rng rng = {5};
     struct err err = {0};
     struct driver d;
     int r = driver_open(&d, &o, &err);
 
     cr_assert(r == 0, "%s", err.message);
-    struct driver_seq *s = driver_add(&d, token, n, MAX(n_forced, 1u), NULL);
+    for (uint32_t i = 0; i < LONG; i++)
+        token[i] = (int32_t)rng_below(&rng, 384);
+    struct driver_seq *s = driver_add(&d, token, LONG, 1, NULL);
     cr_assert(s);
     s->every_row = true;
-    s->forced = forced;
     driver_prefill(&d, s, chunk);
-    if (n_forced > 1)
-        driver_decode(&d, &s, 1, n_forced - 1, false);
     driver_drop(&d, s);
     driver_close(&d);
-}
-
-/* Prompts of up to 130 tokens, with what follows: a block of 128 positions. Scores of blocks are
- * 1e-4 apart and more, which is less than what rounded activations move them by: a row that picks
- * another one is apart, and with it those that see its key. Of 48 rows 0, 2 and 17 were. */
-Test(cuda_condensed, golden_logits) {
-    char path[TEST_DATA_PATH];
-    CLEANUP(golden_freep)
-    struct golden *g = golden_load(test_data_file(path, "golden", "deepseek4", ".json"));
-
-    for (uint32_t i = 0; i < g->n_cases; i++) {
-        const struct golden_case *c = &g->cases[i];
-        struct rows rows = {.golden = c};
-        int32_t forced[GOLDEN_STEPS];
-
-        for (uint32_t k = 0; k < c->n_greedy; k++)
-            forced[k] = c->greedy[k].id;
-        run(&rows, c->prompt, c->n_prompt, 50, forced, c->n_greedy);
-        cr_expect(rows.last < 0.05, "%u tokens: %g", c->n_prompt, rows.last);
-        cr_expect(rows.n_greedy == c->n_greedy && rows.n_near > c->n_greedy / 2,
-                  "%u tokens: %u rows are near", c->n_prompt, rows.n_near);
-    }
 }
 
 /* Two blocks of 128 positions, more short ones than rows see, more rows than are scored at a
  * time. */
 Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
-    static struct rows at_once, other;
-    int32_t token[LONG];
-    struct rng rng = {5};
+    static uint64_t at_once[LONG], other[LONG];
 
+    run_long(0, at_once);
+    run_long(61, other);
     for (uint32_t i = 0; i < LONG; i++)
-        token[i] = (int32_t)rng_below(&rng, 384);
-    run(&at_once, token, LONG, 0, NULL, 0);
-    run(&other, token, LONG, 61, NULL, 0);
-    for (uint32_t i = 0; i < LONG; i++)
-        cr_expect(at_once.digest[i] && at_once.digest[i] == other.digest[i], "position %u", i);
+        cr_expect(at_once[i] && at_once[i] == other[i], "position %u", i);
 }
 
 /* The digest of the logits behind 41 tokens, the last of which is computed with @page, the pages of
