@@ -12,16 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 #include "scheduler/draft/draft.h"
+#include "tests/support/few.h"
 #include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/synth/synth.h"
 #include "text/tokenizer.h"
 
-#ifdef __SANITIZE_ADDRESS__ /* a sixth: of memory all of them do the same */
-enum { REQUESTS = 40, BLOCK_REQUESTS = 24, REFERENCE_REQUESTS = 8 };
-#else
-enum { REQUESTS = 240, BLOCK_REQUESTS = 120, REFERENCE_REQUESTS = 24 };
-#endif
+enum {
+    REQUESTS = FEWER(240, 40),
+    BLOCK_REQUESTS = FEWER(120, 24),
+    REFERENCE_REQUESTS = FEWER(24, 8)
+};
 #ifdef DEVICES /* no more than the longest context: some are preempted */
 #define FEW_PAGES 8u
 #else

@@ -11,14 +11,10 @@
 #include "base/mathx.h"
 #include "engine/cpu/state.h"
 #include "tests/engine/cpu/fixture.h"
+#include "tests/support/few.h"
 
-/* Of several chunks, the last one partly filled. The work grows with their square: two chunks under
- * a sanitizer. */
-#ifdef __SANITIZE_ADDRESS__
-enum { KEYS = 300 };
-#else
-enum { KEYS = 530 };
-#endif
+/* Of several chunks, the last one partly filled. The work grows with their square. */
+enum { KEYS = FEWER(530, 300) };
 enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5, SEQS = 3, PAGES = KEYS / 16 + 1 };
 
 static const char *const isas[] = {"generic", "avx2", "avx512", "neon", "dotprod", "i8mm"};

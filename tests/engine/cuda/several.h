@@ -7,14 +7,11 @@
 
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/few.h"
 #include "tests/support/tiny_model.h"
 
-/* Under a sanitizer, where the emulator is slow: the first of each kind. */
-#ifdef __SANITIZE_ADDRESS__
-#define FEW(all) 1
-#else
-#define FEW(all) (all)
-#endif
+/* The first of each kind, which goes the same ways. */
+#define FEW(all) FEWER(all, 1)
 
 /* LONG: devices that divide the layers compute it in parts of 192 and 128 rows. */
 enum { PROMPT = 24, SHORT = 8, LONG = 320, OUTPUTS = 4, SEQS = 2 };

@@ -16,6 +16,7 @@
 #include "engine/cuda/attention/kernels_attention.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/few.h"
 #include "tests/support/tiny_model.h"
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -138,13 +139,8 @@ static double judge(const struct subject *s) {
     return judge_backend(s, "cuda");
 }
 
-/* Under a sanitizer one case of each kind: the kernels are slow there, and the others are as good
- * for that. */
-#ifdef __SANITIZE_ADDRESS__
-#define FEW(all) 1
-#else
-#define FEW(all) (all)
-#endif
+/* The first of each kind, which goes the same ways. */
+#define FEW(all) FEWER(all, 1)
 
 Test(cuda, every_architecture_is_near_the_reference) {
     static const struct {
@@ -322,13 +318,8 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 }
 
 /* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide
- * and matmul_wgmma. */
-/* Under a sanitizer only the last: the kernels are slow there, and it has what the others have. */
-#ifdef __SANITIZE_ADDRESS__
-#define FIRST_OTHER_WAY 3
-#else
-#define FIRST_OTHER_WAY 1
-#endif
+ * and matmul_wgmma. The last way alone has what the others have. */
+#define FIRST_OTHER_WAY FEWER(1, 3)
 
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {

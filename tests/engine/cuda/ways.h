@@ -7,15 +7,11 @@
  */
 
 #include "tests/support/engine_driver.h"
+#include "tests/support/few.h"
 #include "tests/support/test_data.h"
 
-/* Under a sanitizer, where the emulator is slow: the first of each kind, which goes the same
- * ways. */
-#ifdef __SANITIZE_ADDRESS__
-#define FEW(all) 1
-#else
-#define FEW(all) (all)
-#endif
+/* The first of each kind, which goes the same ways. */
+#define FEW(all) FEWER(all, 1)
 
 enum { PROMPT = 40, OUTPUTS = 4, LONGEST = PROMPT + OUTPUTS, NEIGHBOURS = 6 };
 
