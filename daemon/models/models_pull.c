@@ -6,12 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <yyjson.h>
-#include "api/http/json.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"
 #include "daemon/models/models_private.h"
+#include "daemon/models/pull_lines.h"
 
 /*
  * weftctl, a child process, downloads and removes files: the front has no code for a hub and does
@@ -21,7 +20,6 @@
  */
 
 #define PULLS_MAX 4
-#define LINE_MAX_BYTES (64u << 10)
 #define USAGE 64 /* exit codes of weftctl */
 #define UNREACHABLE 69
 #define DENIED 77
@@ -37,9 +35,8 @@ struct pull {
     struct api_task *task;
     uv_process_t process;
     uv_pipe_t out;
-    struct buf line;
+    struct pull_lines lines;
     char read[4096];
-    char error[300]; /* error that it reported */
     int64_t status;
     int n_open; /* open handles: process and pipe */
     bool ended; /* the process, or it was never started */
@@ -93,7 +90,7 @@ static int spec_of(const char *name, char *out, size_t size, struct err *err) {
 static void pull_free(struct pull *p) {
     assert(p->n_open == 0);
     list_remove(&p->link);
-    buf_deinit(&p->line);
+    pull_lines_deinit(&p->lines);
     free(p);
 }
 
@@ -130,14 +127,14 @@ static void finish(struct pull *p) {
     if (!t || p->of->stopping)
         return;
     log_event(p->status == 0 ? WLOG_INFO : WLOG_WARN, "pull_ended", "status=%lld%s%s",
-              (long long)p->status, *p->error ? " error=" : "",
-              *p->error ? quoted(p->error).s : "");
+              (long long)p->status, *p->lines.error ? " error=" : "",
+              *p->lines.error ? quoted(p->lines.error).s : "");
     if (p->status == 0 && models_task_done(p->of, t)) {
         p->task = NULL;
         return;
     }
     err_set(&err, status, "model", "%s",
-            *p->error        ? p->error
+            *p->lines.error  ? p->lines.error
             : p->status == 0 ? "out of memory while the folder of models was read again"
                              : "weftctl failed; the server's log has the reason");
     end_task(p, &err);
@@ -175,17 +172,12 @@ static void cancel(struct models_doing *d) {
     stop(p);
 }
 
-/* A whole line of the child, which is not trusted more than the hub. */
-static void take_line(struct pull *p, const char *text, size_t len) {
-    yyjson_doc *doc = yyjson_read(text, len, 0);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    const char *error = json_cstr(yyjson_obj_get(root, "error"));
+/* pull_lines.report. */
+static void report(void *ctx, const char *text, size_t len) {
+    struct pull *p = ctx;
 
-    if (error)
-        snprintf(p->error, sizeof(p->error), "%s", error);
-    else if (p->task && p->task->line && yyjson_is_obj(root))
+    if (p->task && p->task->line)
         p->task->line(p->task, text, len);
-    yyjson_doc_free(doc);
 }
 
 static void on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
@@ -196,25 +188,14 @@ static void on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     struct pull *p = s->data;
-    char *end;
 
     if (n < 0) {
         if (!uv_is_closing((uv_handle_t *)s))
             uv_close((uv_handle_t *)s, on_closed);
         return;
     }
-    if (buf_add(&p->line, buf->base, (size_t)n) < 0) {
-        stop(p); /* a line without an end */
-        return;
-    }
-    /* One read holds at most sizeof(p->read) lines. */
-    while (p->line.len && (end = memchr(p->line.data, '\n', p->line.len))) {
-        size_t len = (size_t)(end - p->line.data);
-
-        take_line(p, p->line.data, len);
-        p->line.len -= len + 1;
-        memmove(p->line.data, end + 1, p->line.len);
-    }
+    if (pull_lines_add(&p->lines, buf->base, (size_t)n) < 0)
+        stop(p);
 }
 
 /* Starts weftctl with @args, its name being the first, for model @name. Returns 0 or -errno with
@@ -241,7 +222,8 @@ static int start(struct models *m, char **args, const char *name, struct api_tas
     p->of = m;
     p->task = t;
     p->n_open = 2;
-    buf_init(&p->line, LINE_MAX_BYTES);
+    p->lines.report = report;
+    p->lines.ctx = p;
     uv_pipe_init(m->opts.loop, &p->out, 0);
     p->out.data = p->process.data = p;
     stdio[1].flags = (uv_stdio_flags)(UV_CREATE_PIPE | UV_WRITABLE_PIPE);
