@@ -76,12 +76,12 @@ static ssize_t hear(char *text, size_t size, int *fd) {
     struct msghdr m = {.msg_iov = &part,
                        .msg_iovlen = 1,
                        .msg_control = &control,
-                       .msg_controllen = sizeof(control)};
+                       .msg_controllen = CMSG_LEN(sizeof(int))}; /* not room for two */
     ssize_t n = recvmsg(UPGRADE_FD, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     *fd = -1;
     text[MAX(n, 0)] = 0;
-    if (n > 0 && CMSG_FIRSTHDR(&m) && control.head.cmsg_type == SCM_RIGHTS)
+    if (n >= 0 && CMSG_FIRSTHDR(&m) && control.head.cmsg_type == SCM_RIGHTS)
         memcpy(fd, CMSG_DATA(&control.head), sizeof(*fd));
     return n;
 }
@@ -95,15 +95,17 @@ static void on_readable(uv_poll_t *p, int status, int events) {
         return;
     if (fd >= 0 && strncmp(text, UPGRADE_GUESTS, strlen(UPGRADE_GUESTS)) == 0) {
         t.opts.guests(t.opts.ctx, text + strlen(UPGRADE_GUESTS), fd);
-    } else if (t.waits && strcmp(text, "load") == 0) {
+        return;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (t.waits && strcmp(text, "load") == 0) {
         t.waits = false;
         t.opts.load(t.opts.ctx);
     } else if (t.state == TAKEOVER_PENDING && strcmp(text, "take") == 0) {
         t.state = TAKEOVER_TAKING;
         t.opts.take(t.opts.ctx);
     } else {
-        if (fd >= 0)
-            close(fd);
         takeover_close();
         if (t.state != TAKEOVER_PENDING)
             t.state = TAKEOVER_NONE;

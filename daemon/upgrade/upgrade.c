@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,14 +84,23 @@ static void say(int channel, const char *text) {
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
 
-/* Reads one message; an empty one means that the other side has ended. Returns false if there is
- * none at the moment. */
+/* Returns true if the other side has closed the channel. */
+static bool has_ended(int channel) {
+    struct pollfd p = {.fd = channel};
+
+    return poll(&p, 1, 0) > 0 && (p.revents & POLLHUP);
+}
+
+/* Reads one message; an empty @text means that the other side has ended, "?" that it sent a message
+ * without text. Returns false if there is none at the moment. */
 static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1]) {
     ssize_t n = recv(channel, text, UPGRADE_MESSAGE_MAX, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     text[MAX(n, 0)] = 0;
+    if (n >= 0 && !*text && !has_ended(channel))
+        strcpy(text, "?");
     return true;
 }
 

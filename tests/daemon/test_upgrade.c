@@ -12,6 +12,9 @@
 #define HEAR "hear() { dd bs=500 count=1 <&3 2>/dev/null; }\n"
 #define STARTED SAY HEAR "say \"started $$ abc\"\n"
 #define ENDLESS "\nexec sleep 1000"
+#define SEND(bytes)                                                                                \
+    "exec python3 -c 'import socket, time; s = socket.socket(fileno=3); s.send(" bytes             \
+    "); time.sleep(1000)'"
 
 /* An old daemon: what it was told, and what it does then. */
 struct scene {
@@ -167,6 +170,8 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         {SAY "say hello" ENDLESS, unexpected, false, 0},
         {SAY "say ready" ENDLESS, unexpected, false, 0},
         {SAY "say \"started 1 abc\"" ENDLESS, unexpected, false, 0},
+        {STARTED SEND("b\"\""), unexpected, false, 0},
+        {STARTED SEND("b\"\\0ready\""), unexpected, false, 0},
         {STARTED "say \"started $$ abc\"" ENDLESS, unexpected, false, 0},
         {STARTED "say opened" ENDLESS, unexpected, false, 0},
         {STARTED "say taken" ENDLESS, unexpected, false, 0},

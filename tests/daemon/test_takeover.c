@@ -1,0 +1,196 @@
+/* An upgrade as the new daemon sees it: a process that leaves its parent, as takeover_begin() makes
+ * it. The test speaks as the old daemon would. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "daemon/upgrade/takeover.h"
+
+static uv_loop_t loop;
+static bool over;
+
+/* Tells the test, which reads stdout to its end. */
+static void PRINTF(1, 2) note(const char *fmt, ...) {
+    char text[600];
+    va_list ap;
+
+    va_start(ap, fmt);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    cr_assert_eq(write(STDOUT_FILENO, text, (size_t)n), n);
+}
+
+static void on_load(void *ctx) {
+    note("load;");
+    takeover_ready();
+}
+
+static void on_take(void *ctx) {
+    note("take;");
+    takeover_taken();
+    note("%s", takeover_has_old() && !takeover_is_pending() ? "" : "wrong state;");
+}
+
+static void on_guests(void *ctx, const char *name, int fd) {
+    note("guests %s%s;", name, fcntl(fd, F_GETFD) & FD_CLOEXEC ? "" : " open");
+    close(fd);
+}
+
+static void on_gone(void *ctx) {
+    note("gone%s;", takeover_has_old() ? " wrong state" : takeover_is_pending() ? " before" : "");
+    over = true;
+}
+
+static uint32_t n_open(void) {
+    uint32_t n = 0;
+
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Lives as the new daemon until the old one is gone. */
+static void live(void) {
+    const struct takeover_opts o = {
+        .loop = &loop, .load = on_load, .take = on_take, .guests = on_guests, .gone = on_gone};
+    const char *names[UPGRADE_FDS_MAX];
+    int fds[UPGRADE_FDS_MAX];
+
+    takeover_begin("abc");
+    for (int i = 0, n = takeover_files(fds, names); i < n; i++)
+        note("%d %s%s;", fds[i], names[i], fcntl(fds[i], F_GETFD) & FD_CLOEXEC ? "" : " open");
+    note("%s", getenv(UPGRADE_VARIABLE) || getenv(UPGRADE_WAITS) ? "variables;" : "");
+    uv_loop_init(&loop);
+    cr_assert_eq(takeover_start(&o), 0);
+    uint32_t before = n_open();
+    if (takeover_waits())
+        takeover_opened();
+    else
+        takeover_ready();
+    while (!over)
+        uv_run(&loop, UV_RUN_ONCE);
+    note("%s", n_open() == before ? "" : "a descriptor is left;");
+    takeover_close();
+    uv_run(&loop, UV_RUN_DEFAULT);
+    note("%s", uv_loop_close(&loop) == 0 ? "" : "handles are left;");
+}
+
+struct message {
+    const char *text;
+    int n_fds;
+};
+
+static void tell(int channel, const struct message *what) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(2 * sizeof(int))];
+    } control = {.head = {.cmsg_len = CMSG_LEN((size_t)what->n_fds * sizeof(int)),
+                          .cmsg_level = SOL_SOCKET,
+                          .cmsg_type = SCM_RIGHTS}};
+    struct iovec part = {(void *)(uintptr_t)what->text, strlen(what->text)};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (what->n_fds > 0) {
+        memcpy(CMSG_DATA(&control.head), (int[]){STDERR_FILENO, STDERR_FILENO}, 2 * sizeof(int));
+        m.msg_control = &control;
+        m.msg_controllen = control.head.cmsg_len;
+    }
+    cr_assert_geq(sendmsg(channel, &m, MSG_NOSIGNAL), 0);
+}
+
+/* Runs a new daemon that gets @names and the messages @tells; it must do @did, and answer @said. */
+static void run(const char *names, bool waits, const struct message *tells, const char *did,
+                const char *said) {
+    char text[2000] = "", answer[700] = "";
+    int pair[2], out[2];
+    ssize_t n;
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
+    for (; tells->text; tells++)
+        tell(pair[0], tells);
+    shutdown(pair[0], SHUT_WR);
+    fflush(NULL);
+    if (fork() == 0) {
+        setenv(UPGRADE_VARIABLE, names, 1);
+        if (waits)
+            setenv(UPGRADE_WAITS, "1", 1);
+        dup2(out[1], STDOUT_FILENO);
+        dup2(pair[1], UPGRADE_FD);
+        for (int fd = UPGRADE_FD + 1; fd < 256; fd++)
+            close(fd);
+        for (const char *s = names; (s = strchr(s, '\n')); s++)
+            cr_assert_gt(dup(STDERR_FILENO), UPGRADE_FD);
+        live();
+        _exit(0);
+    }
+    close(pair[1]);
+    close(out[1]);
+    for (size_t at = 0; (n = read(out[0], text + at, sizeof(text) - 1 - at)) > 0;)
+        at += (size_t)n;
+    cr_expect_str_eq(text, did);
+    for (size_t at = 0; (n = recv(pair[0], answer + at, sizeof(answer) - 2 - at, 0)) != 0;) {
+        cr_assert(n > 0 || errno == ECONNRESET); /* it left messages unread */
+        at += (size_t)MAX(n, 0);
+        if (n > 0)
+            answer[at++] = ';';
+    }
+    const char *behind = strchr(answer, ' ');
+    cr_assert(strncmp(answer, "started ", 8) == 0 && atoi(behind) > 1, "%s", answer);
+    cr_expect_str_eq(strchr(behind + 1, ' '), said);
+    close(pair[0]);
+    close(out[0]);
+}
+
+Test(takeover, the_new_daemon_takes_over, .timeout = 30) {
+    static const struct message tells[] = {
+        {"guests early", 1}, {"take", 0}, {"guests a b", 1}, {"take", 0}, {0}};
+
+    run("http=[::1]:80\nadmin\n", false, tells,
+        "4 http=[::1]:80;5 admin;guests early;take;guests a b;gone;", " abc;ready;taken;");
+}
+
+Test(takeover, one_that_waits_for_the_device_loads_when_told, .timeout = 30) {
+    static const struct message tells[] = {{"load", 0}, {"load", 0}, {0}};
+
+    run("", true, tells, "load;gone before;", " abc;opened;ready;");
+}
+
+/* Anything else ends the upgrade, and no descriptor that came with it is left open. */
+Test(takeover, whatever_is_not_expected_ends_it, .timeout = 60) {
+    static const struct message all[][3] = {
+        {{"load", 0}, {"take", 0}}, {{"taken", 0}, {"take", 0}}, {{"guests a", 0}, {"take", 0}},
+        {{"", 0}, {"take", 0}},     {{"", 1}, {"take", 0}},      {{"guest a", 1}, {"take", 0}},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        run("http\n", false, all[i], "4 http;gone before;", " abc;ready;");
+}
+
+/* One comes with the requests of a model, and none with another message. */
+Test(takeover, descriptors_that_are_not_expected_are_closed, .timeout = 30) {
+    static const struct message tells[] = {{"guests a", 2}, {"take", 1}, {0}};
+
+    run("", false, tells, "guests a;take;gone;", " abc;ready;taken;");
+}
+
+Test(takeover, without_an_upgrade_nothing_happens) {
+    const char *names[UPGRADE_FDS_MAX];
+    const struct takeover_opts none = {0};
+    int fds[UPGRADE_FDS_MAX];
+
+    unsetenv(UPGRADE_VARIABLE);
+    takeover_begin("abc");
+    cr_expect_eq(takeover_files(fds, names), 0);
+    cr_expect_eq(takeover_start(&none), 0);
+    cr_expect_not(takeover_waits() || takeover_is_pending() || takeover_has_old());
+    takeover_failed("why");
+    takeover_ready();
+    takeover_close();
+}
