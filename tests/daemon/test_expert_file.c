@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +17,20 @@
 
 static char folder[] = "/tmp/weft-expert-file-XXXXXX";
 
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    return remove(path);
+}
+
+static void end(void) {
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 static void begin(void) {
-    strcpy(strrchr(folder, '-'), "-XXXXXX");
     cr_assert(mkdtemp(folder) != NULL);
     setenv("STATE_DIRECTORY", folder, 1);
 }
+
+TestSuite(expert_file, .init = begin, .fini = end);
 
 static struct gguf *model_with(uint32_t n_experts) {
     struct gguf_writer w;
@@ -56,7 +66,7 @@ static void write_counts(const struct expert_file *f, int v) {
 }
 
 /* Also a model without experts, of which a device may leave FFNs to the host. */
-Test(expert_file, each_model_has_its_own, .init = begin) {
+Test(expert_file, each_model_has_its_own) {
     struct gguf *dense = model_with(0), *experts = model_with(8);
     struct expert_file f = {0};
     int v = 0;
@@ -71,7 +81,7 @@ Test(expert_file, each_model_has_its_own, .init = begin) {
 }
 
 /* The worker starts without one, as the caller sees by its descriptor. */
-Test(expert_file, without_descriptors_there_is_none, .init = begin) {
+Test(expert_file, without_descriptors_there_is_none) {
     struct gguf *experts = model_with(8);
     struct rlimit few, all;
     struct expert_file f = {0};
@@ -90,7 +100,7 @@ Test(expert_file, without_descriptors_there_is_none, .init = begin) {
 
 /* While the worker lives: when there is something new, every ten minutes. The next daemon has
  * it. */
-Test(expert_file, counts_are_kept_while_a_worker_lives, .init = begin) {
+Test(expert_file, counts_are_kept_while_a_worker_lives) {
     struct gguf *experts = model_with(8);
     struct expert_file f = {0}, next = {0};
     int64_t now = 100 * MINUTE;
@@ -117,14 +127,12 @@ Test(expert_file, counts_are_kept_while_a_worker_lives, .init = begin) {
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){2, 2}), 0);
     expert_file_save(&f); /* the disk is full: what was kept stays, and no part of the new */
     cr_expect_eq(kept(&f), 2);
-    unlink(f.path);
-    cr_expect_eq(rmdir(folder), 0);
     expert_file_close(&f);
     expert_file_close(&next);
     gguf_free(experts);
 }
 
-Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo, .init = begin) {
+Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
     struct gguf *experts = model_with(8);
     struct expert_file f = {0};
     char list[100], path[sizeof(f.path)];
@@ -135,11 +143,8 @@ Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo, .init = 
     snprintf(path, sizeof(path), "%s/experts-", folder);
     cr_expect_eq(strncmp(f.path, path, strlen(path)), 0, "%s", f.path);
     cr_assert_eq(mkfifo(f.path, 0600), 0);
-    strcpy(path, f.path);
     expert_file_close(&f);
     cr_expect_gt(expert_file_open(&f, experts), 0); /* does not wait for a writer */
     expert_file_close(&f);
-    unlink(path);
-    cr_expect_eq(rmdir(folder), 0);
     gguf_free(experts);
 }
