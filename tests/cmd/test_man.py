@@ -47,7 +47,9 @@ def test_options_of_the_daemons_page_are_its_own():
 def test_what_cannot_be_written_is_an_error():
     model = str(pathlib.Path(os.environ["WEFT_DATA"]) / "models" / "stories260K-f32.gguf")
     for args in (("weftd", "--help"), ("weftd", "--version"), ("weftd", "--print-config"), ("weftctl", "--help"), ("weftctl", "pull", "--help"),
-                 ("weft-gguf", "info", model), ("weft-gguf", "info", "--json", model), ("weft-bench", "engine", "--help")):
+                 ("weft-gguf", "info", model), ("weft-gguf", "info", "--json", model), ("weft-bench", "engine", "--help"), ("weft-sim", "--help")):
+        if args[0] == "weft-sim" and not os.path.exists(program(args[0])):
+            continue
         with open("/dev/full", "w") as full:
             done = subprocess.run([program(args[0]), *args[1:]], stdout=full, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 1 and done.stderr.startswith(f"{args[0]}: writing the output failed: "), (args, done)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/files.h"
 #include "tests/sim/mutate.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/replay_flight.h"
@@ -45,7 +46,7 @@ static int usage(FILE *out) {
         "\n"
         "exit status: 0 every invariant held; 1 an invariant failed; 2 nothing was run\n",
         replay_policies);
-    return out == stdout ? 0 : 2;
+    return out != stdout ? 2 : files_flush() ? 0 : 1;
 }
 
 static int wrong(const char *what) {
