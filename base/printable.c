@@ -32,6 +32,16 @@ size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
     return n;
 }
 
+void utf8_repair(char *text, size_t len) {
+    uint32_t c;
+
+    for (size_t i = 0, n; i < len; i += MAX(n, (size_t)1)) {
+        n = utf8_sequence(text + i, len - i, &c);
+        if (n == 0)
+            text[i] = '?';
+    }
+}
+
 static bool is_hidden(uint32_t c) {
     static const uint32_t ranges[][2] = {
         {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},       {0x61C, 0x61C},

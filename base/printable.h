@@ -16,6 +16,9 @@
  * code point. Returns 0 if there is none. */
 size_t utf8_sequence(const char *in, size_t len, uint32_t *c);
 
+/* Replaces the bytes of @text that are no UTF-8 character by "?". */
+void utf8_repair(char *text, size_t len);
+
 /* Writes the first character of the @len > 0 bytes at @in to @out: itself, or "\n", "\xNN" or
  * "\uNNNN". Returns how many bytes of @in that was, and sets *n_out to how many @out has. */
 size_t printable_next(const char *in, size_t len, char out[PRINTABLE_MAX], size_t *n_out);

@@ -42,12 +42,15 @@ struct printable ctl_message(yyjson_val *object, const char *key) {
 }
 
 void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
-    bool is_terminal = isatty(fileno(out));
+    yyjson_write_flag flags = isatty(fileno(out)) ? YYJSON_WRITE_ESCAPE_UNICODE : 0;
+    size_t len = 0;
     CLEANUP(freep)
-    char *text = yyjson_mut_write(d, is_terminal ? YYJSON_WRITE_ESCAPE_UNICODE : 0, NULL);
+    char *text = yyjson_mut_write(d, flags | YYJSON_WRITE_ALLOW_INVALID_UNICODE, &len);
 
-    if (text)
+    if (text) { /* a name from outside, or a message that was cut, may not be UTF-8 */
+        utf8_repair(text, len);
         fprintf(out, "%s\n", text);
+    }
     yyjson_mut_doc_free(d);
 }
 

@@ -41,18 +41,8 @@ static void alc_free(void *ctx, void *p) {
 
 static const yyjson_alc ALC = {alc_malloc, alc_realloc, alc_free, NULL};
 
-/* Replaces bytes that are not UTF-8, of paths in reasons, by "?". */
-static void make_utf8(char *text, size_t len) {
-    uint32_t c;
-
-    for (size_t i = 0, n; i < len; i += MAX(n, (size_t)1)) {
-        n = utf8_sequence(text + i, len - i, &c);
-        if (n == 0)
-            text[i] = '?';
-    }
-}
-
-/* The text of @d, which is freed; NULL: no memory, now or while it was built. */
+/* The text of @d, which is freed; NULL: no memory, now or while it was built. Paths in reasons may
+ * have bytes that are not UTF-8. */
 static char *finish(doc_t *d) {
     size_t len;
     char *text =
@@ -60,7 +50,7 @@ static char *finish(doc_t *d) {
 
     yyjson_mut_doc_free(d);
     if (text)
-        make_utf8(text, len);
+        utf8_repair(text, len);
     return text;
 }
 

@@ -65,3 +65,14 @@ Test(printable, a_long_text_is_cut_between_characters) {
     end = p.s + strlen(p.s);
     cr_expect(end[-1] == '"' && end[-2] == '"' && end[-3] == '\\');
 }
+
+Test(printable, bytes_that_are_no_character_are_replaced) {
+    char text[] = "a\xc3\xa9\xff\xe6\xa8z\xe6\xa8\x9e\n\xf0\x9f";
+
+    utf8_repair(text, strlen(text));
+    cr_expect_str_eq(text, "a\xc3\xa9???z\xe6\xa8\x9e\n??");
+    strcpy(text, "\xc3\xa9");
+    utf8_repair(text, 1);
+    cr_expect_str_eq(text, "?\xa9", "only the bytes that it was given");
+    utf8_repair(text, 0);
+}
