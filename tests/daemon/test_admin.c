@@ -1,0 +1,453 @@
+/* The admin socket: which request does what, and what the answers say. The models and workers
+ * behind it are the variables below. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/front/admin.h"
+#include "proto/flight_file.h"
+#include "tests/api/world.h"
+
+static struct world w;
+static struct admin *admin;
+static char path[64];
+static char did[400]; /* what the daemon was asked to do */
+static bool refuses, scans;
+static struct flight *flight;
+static struct api_task *pull;
+static uint64_t budget;
+static struct workers_stats worker = {.state = "up", .weights = "kept", .failure = ""};
+static struct models_info infos[] = {
+    {.name = "tiny",
+     .state = "ready",
+     .why = "",
+     .file = "/a",
+     .swap = "",
+     .bytes = 70,
+     .progress = 0.5f,
+     .pinned = true,
+     .n_running = 1,
+     .n_waiting = 2,
+     .n_loads = 3,
+     .idle_ms = 4,
+     .unload_ms = 5},
+    {.name = "b", .state = "failed", .why = "no\xff room", .file = "/b", .swap = "next"},
+};
+
+static int refusal(struct err *err) {
+    return refuses ? err_set(err, 400, NULL, "not now") : 0;
+}
+
+static int on_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    snprintf(did, sizeof(did), "pull %s", name);
+    pull = t;
+    return refusal(err);
+}
+
+static void on_cancel(void *ctx, struct api_task *t) {
+    cr_expect_eq(t, pull);
+    snprintf(did, sizeof(did), "cancelled");
+}
+
+const struct api_manage models_manage = {.pull = on_pull, .cancel = on_cancel};
+
+bool models_rescan(void *models, struct api_rescan *wait) {
+    return scans;
+}
+
+uint32_t models_n(const struct models *m) {
+    return ARRAY_SIZE(infos);
+}
+
+const char *models_bad_preset(const struct models *m, size_t i, const char **why) {
+    *why = "is wrong";
+    return i == 0 ? "bad" : NULL;
+}
+
+void models_info(const struct models *m, uint32_t i, struct models_info *out) {
+    *out = infos[i];
+    out->info = &w.model;
+    out->workers = (const struct workers *)&infos[i];
+}
+
+uint64_t models_budget(const struct models *m) {
+    return budget;
+}
+
+int models_index(const struct models *m, const char *name, struct err *err) {
+    for (uint32_t i = 0; i < ARRAY_SIZE(infos); i++)
+        if (strcmp(infos[i].name, name) == 0)
+            return (int)i;
+    err_set(err, 404, NULL, "there is no %s", name);
+    return -ENOENT;
+}
+
+static int change(const char *what, uint32_t i, struct err *err) {
+    snprintf(did, sizeof(did), "%s %s", what, infos[i].name);
+    return refusal(err);
+}
+
+int models_load(struct models *m, uint32_t i, struct err *err) {
+    return change("load", i, err);
+}
+
+int models_unload(struct models *m, uint32_t i, struct err *err) {
+    return change("unload", i, err);
+}
+
+int models_swap(struct models *m, uint32_t i, const char *file, struct err *err) {
+    change("swap", i, err);
+    snprintf(did + strlen(did), sizeof(did) - strlen(did), " %s", file ? file : "-");
+    return refusal(err);
+}
+
+void workers_stats(const struct workers *of, struct workers_stats *out) {
+    *out = worker;
+}
+
+/* The second model has the recorder. */
+const struct flight *workers_flight(const struct workers *of) {
+    static struct flight *none;
+
+    if (!none)
+        none = calloc(1, FLIGHT_BYTES);
+    return of == (const struct workers *)&infos[1] ? flight : none;
+}
+
+int workers_dump(const struct workers *of, struct buf *out) {
+    return buf_printf(out, "flight of %s", ((const struct models_info *)of)->name);
+}
+
+static const char *on_health(void *ctx) {
+    return "serving";
+}
+
+static void on_drain(void *ctx) {
+    strcpy(did, "drain");
+}
+
+static int on_reload(void *ctx, struct json *later, struct err *err) {
+    strcpy(did, "reload");
+    json_cstring(later, "listen");
+    return refusal(err);
+}
+
+static int on_upgrade(void *ctx, struct err *err) {
+    strcpy(did, "upgrade");
+    return refusal(err);
+}
+
+static void start(void) {
+    struct err err = {0};
+
+    flight = calloc(1, FLIGHT_BYTES);
+    cr_assert(flight);
+    world_init(&w);
+    world_start(&w);
+    const struct admin_opts o = {.loop = &w.loop,
+                                 .api = w.api,
+                                 .clock = clock_monotonic(),
+                                 .started_ns = clock_now(clock_monotonic()) - 5500000000,
+                                 .health = on_health,
+                                 .drain = on_drain,
+                                 .reload = on_reload,
+                                 .upgrade = on_upgrade};
+    snprintf(path, sizeof(path), "%.50s.admin", w.path);
+    cr_assert_eq(admin_new(&admin, &o), 0);
+    cr_assert_eq(admin_listen_unix(admin, path, &err), 0, "%s", err.message);
+}
+
+static void stop(void) {
+    admin_close(admin);
+    world_stop(&w);
+    cr_expect_lt(access(path, F_OK), 0);
+    admin_free(admin);
+    free(flight);
+}
+
+TestSuite(admin, .init = start, .fini = stop);
+
+static int ask(const char *request) {
+    char api[sizeof(w.path)];
+
+    strcpy(api, w.path);
+    strcpy(w.path, path);
+    int fd = world_connect_unix(&w);
+    strcpy(w.path, api);
+    *did = 0;
+    world_say(&w, fd, "%s HTTP/1.1\r\nHost: localhost\r\n\r\n", request);
+    return fd;
+}
+
+/* Expects @part in the answer, which has one line that ends. */
+static void expect_answer(int fd, int status, const char *part) {
+    struct reply r;
+
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, status, "%d %s", r.status, r.body.data);
+    cr_expect(r.body.data && strstr(r.body.data, part), "%s\nlacks %s", r.body.data, part);
+    cr_expect(r.body.len > 0 && strchr(r.body.data, '\n') == r.body.data + r.body.len - 1);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+}
+
+static void expect(const char *request, int status, const char *part) {
+    expect_answer(ask(request), status, part);
+}
+
+static void expect_action(const char *request, int status, const char *part, const char *what) {
+    expect(request, status, part);
+    cr_expect_str_eq(did, what, "%s: %s", request, did);
+}
+
+#define ERROR(status, text) "{\"error\":{\"message\":\"" text "\",\"code\":" #status "}}\n"
+
+Test(admin, each_path_has_one_action) {
+    static const char accepted[] = "{\"accepted\":true}\n";
+    static const struct {
+        const char *request, *answer, *what;
+        int status;
+    } table[] = {
+        {"POST /models/tiny/load", accepted, "load tiny", 200},
+        {"POST /models/b/unload", accepted, "unload b", 200},
+        {"POST /models/b/swap", accepted, "swap b -", 200},
+        {"POST /models/b/swap?file=/c%20d", accepted, "swap b /c d", 200},
+        {"POST /drain", "{\"draining\":true}\n", "drain", 200},
+        {"POST /reload", "{\"reloaded\":true,\"needs_restart\":[\"listen\"]}\n", "reload", 200},
+    };
+    static const char *const refused[][2] = {
+        {"POST /models/tiny/load", "load tiny"},
+        {"POST /models/b/unload", "unload b"},
+        {"POST /models/b/swap", "swap b -"},
+        {"POST /reload", "reload"},
+        {"POST /upgrade", "upgrade"},
+        {"POST /pull?name=hf:a/b", "pull hf:a/b"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_action(table[i].request, table[i].status, table[i].answer, table[i].what);
+    refuses = true;
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
+        expect_action(refused[i][0], 400, ERROR(400, "not now"), refused[i][1]);
+}
+
+Test(admin, what_is_not_understood_is_refused) {
+    static const char paths[] = "{\"error\":{\"message\":\"paths are /stats, /requests, ";
+    static const char watch[] = ERROR(400, "watch: must be from 100ms to 1h, as in ?watch=1s");
+    static const struct {
+        const char *request, *answer;
+        int status;
+    } table[] = {
+        {"GET /", paths, 404},
+        {"GET /requests/1/what", paths, 404},
+        {"POST /requests/x/cancel", paths, 404},
+        {"POST /requests/1x/cancel", paths, 404},
+        {"POST /requests/:/cancel", paths, 404},
+        {"GET /requests/a%2fb/why", paths, 404},
+        {"POST /stats", ERROR(405, "this path has another method"), 405},
+        {"POST /requests/7/cancel", ERROR(404, "no live request has this id"), 404},
+        {"GET /requests/r7/why", ERROR(404, "no recent request has this id"), 404},
+        {"POST /models/c/load", ERROR(404, "there is no c"), 404},
+        {"POST /models/c/unload", ERROR(404, "there is no c"), 404},
+        {"POST /models/c/swap", ERROR(404, "there is no c"), 404},
+        {"GET /flight/c", ERROR(404, "there is no c"), 404},
+        {"POST /models/b/swap?file=", ERROR(400, "file: must be a path"), 400},
+        {"POST /models/b/swap?file=%0", ERROR(400, "file: must be a path"), 400},
+        {"POST /pull?name=%0", ERROR(400, "name: is malformed"), 400},
+        {"GET /stats?watch=99ms", watch, 400},
+        {"GET /stats?watch=3600001ms", watch, 400},
+        {"GET /stats?watch=1m", watch, 400},
+        {"GET /stats?watch=s", watch, 400},
+        {"GET /stats?x", watch, 400},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_action(table[i].request, table[i].status, table[i].answer, "");
+    scans = true;
+    expect("POST /models/c/load", 404,
+           ERROR(404, "no model is named c so far; the folders of models are being read, try "
+                      "again"));
+}
+
+Test(admin, an_upgrade_is_answered_when_it_is_over) {
+    int fd = ask("POST /upgrade");
+
+    world_turns(&w, 4);
+    cr_expect_str_eq(did, "upgrade");
+    admin_upgrade_over(admin, 42, NULL);
+    expect_answer(fd, 200, "{\"upgraded\":true,\"pid\":42}\n");
+    fd = ask("POST /upgrade");
+    world_turns(&w, 4);
+    admin_upgrade_over(admin, 0, "it ended");
+    expect_answer(fd, 500, ERROR(500, "it ended"));
+    fd = ask("POST /upgrade");
+    world_turns(&w, 4);
+    world_drop(&w, fd);
+    admin_upgrade_over(admin, 42, NULL); /* no one waits */
+}
+
+Test(admin, a_pull_tells_its_lines) {
+    struct api_task *t;
+    struct err gone = {.status = 404, .message = "gone"};
+    struct reply r;
+
+    for (int fails = 0; fails < 2; fails++) {
+        int fd = ask("POST /pull?name=hf:a/b");
+
+        world_turns(&w, 4);
+        t = pull;
+        t->line(t, "{\"a\":1}", 7);
+        t->over(t, fails ? &gone : NULL);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_str_eq(r.body.data, fails ? "{\"a\":1}\n" ERROR(404, "gone") : "{\"a\":1}\n");
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    int fd = ask("POST /pull?name=hf:a/b");
+    world_turns(&w, 4);
+    world_drop(&w, fd);
+    cr_expect_str_eq(did, "cancelled");
+}
+
+Test(admin, figures_are_watched) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    int fd = ask("GET /stats?watch=0.1");
+
+    for (int i = 0; i < 3; i++) {
+        cr_expect(world_read_until(&w, fd, &b, "}\n"));
+        buf_clear(&b);
+    }
+    world_drop(&w, fd);
+    fd = ask("GET /stats?watch=100ms");
+    cr_expect(world_read_until(&w, fd, &b, "}\n"));
+    world_drop(&w, fd);
+    expect("GET /stats?", 200, "{\"version\":\"");
+}
+
+#define MODEL "\"max_context\":512,\"n_pages\":64,\"page_tokens\":16"
+
+Test(admin, stats_have_the_front_and_the_first_worker) {
+    worker.pid = 7;
+    worker.n_started = 2;
+    worker.n_deaths = 3;
+    worker.n_hangs = 4;
+    worker.stats_age_ms = 5;
+    worker.last.n_devices = 1;
+    worker.last.device[0].number = 6;
+    expect("GET /stats", 200,
+           "\",\"uptime_s\":5,\"health\":\"serving\",\"model\":{\"id\":\"tiny\"," MODEL
+           "},\"front\":{\"");
+    expect("GET /stats", 200,
+           "\"worker\":{\"state\":\"up\",\"pid\":7,\"starts\":2,\"weights\":\"kept\",\"deaths\":3,"
+           "\"hangs\":4,\"age_ms\":5,\"");
+    expect("GET /stats", 200, "\"devices\":[{\"device\":6,\"");
+    worker.last.n_devices = 0;
+    expect("GET /stats", 200, "\"devices\":[]}}\n");
+    budget = 80;
+    expect("GET /stats", 200, "\"devices\":[]},\"models\":[{");
+    expect("GET /health", 200, "{\"health\":\"serving\",\"worker\":\"up\"}\n");
+    worker.failure = "no file";
+    expect("GET /health", 200,
+           "{\"health\":\"serving\",\"worker\":\"up\",\"reason\":\"no file\"}\n");
+}
+
+Test(admin, each_model_is_listed) {
+    budget = 80;
+    expect("GET /models", 200,
+           "{\"models\":[{\"model\":{\"id\":\"tiny\"," MODEL
+           "},\"id\":\"tiny\",\"state\":\"ready\",\"file\":\"/a\",\"bytes\":70,\"progress\":0.5,"
+           "\"pinned\":true,\"running\":1,\"waiting\":2,\"loads\":3,\"idle_ms\":4,\"unload_ms\":5,"
+           "\"worker\":{");
+    expect("GET /models", 200,
+           "\"id\":\"b\",\"state\":\"failed\",\"reason\":\"no? room\",\"swap\":\"next\","
+           "\"file\":\"/b\",\"bytes\":0,\"progress\":0.0,\"pinned\":false,");
+    expect("GET /models", 200,
+           "],\"models_memory\":80,\"presets_not_read\":[{\"id\":\"bad\",\"reason\":\"is "
+           "wrong\"}]}\n");
+}
+
+Test(admin, live_requests_are_listed_and_cancelled) {
+    char text[200];
+
+    expect("GET /requests", 200, "{\"requests\":[]}\n");
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/v1/completions",
+               "{\"model\":\"tiny\",\"prompt\":\"hi\",\"max_tokens\":9}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    world_turns(&w, 4);
+    const unsigned long long id = w.port.r[0].id;
+    snprintf(text, sizeof(text), "{\"requests\":[{\"id\":%llu,\"request_id\":\"", id);
+    expect("GET /requests", 200, text);
+    expect("GET /requests", 200, "\"max_tokens\":9,\"waits_for\":\"");
+    expect("GET /requests", 200, ",\"session\":\"-\",\"session_from\":\"-\"}]}\n");
+    snprintf(text, sizeof(text), "POST /requests/%llu/cancel", id);
+    expect(text, 200, "{\"cancelled\":true}\n");
+    expect(text, 404, "no live request");
+    world_drop(&w, fd);
+}
+
+Test(admin, decisions_about_a_request_are_told) {
+    static const struct {
+        enum why why;
+        uint32_t detail;
+        const char *text;
+    } rows[] = {
+        {WHY_TIME, 4, "\"row_us\":4}"},          {WHY_PREEMPTED, 7, "\"pages\":7}"},
+        {WHY_DECODE, 4, "\"rows\":1}"},          {WHY_ENDED, 0, "\"finish\":\"none\"}"},
+        {WHY_ENDED, 5, "\"finish\":\"error\"}"}, {WHY_ENDED, 77, "\"finish\":\"error\"}"},
+    };
+    uint64_t at = 0;
+
+    expect("GET /requests/9/why", 200, "{\"id\":9,\"age_ms\":0,\"records\":[]}\n");
+    flight_note(flight, &at, 9, WHY_ADMITTED, 0, 5, 1000000000);
+    flight_note(flight, &at, 9, WHY_PROMPT, 3, 6, 1002500000);
+    flight_note(flight, &at, 9, WHY_PROMPT, 2, 7, 1003000000);
+    flight_note(flight, &at, 9, WHY_ENDED, 0, 2, 1004000999);
+    expect("GET /requests/9/why", 200,
+           "\"records\":[{\"why\":\"admitted\",\"text\":\"was admitted\",\"at_ms\":0.0,\"ms\":2.5,"
+           "\"steps\":1,\"rows\":0,\"cached_tokens\":5},"
+           "{\"why\":\"prompt\",\"text\":\"computed its prompt\",\"at_ms\":2.5,\"ms\":1.5,"
+           "\"steps\":2,\"rows\":5,\"row_us\":7},"
+           "{\"why\":\"ended\",\"text\":\"ended\",\"at_ms\":4.0,\"ms\":0.0,\"steps\":1,\"rows\":0,"
+           "\"finish\":\"length\"}]}\n");
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        char request[40];
+
+        snprintf(request, sizeof(request), "GET /requests/%zu/why", 10 + i);
+        flight_note(flight, &(uint64_t){0}, 10 + i, rows[i].why, 1, rows[i].detail,
+                    clock_now(clock_monotonic()) - 5500000000);
+        expect(request, 200, rows[i].text);
+        expect(request, 200, "\"age_ms\":55");
+    }
+}
+
+Test(admin, recordings_are_files) {
+    struct reply r;
+    static const char *const asks[][2] = {{"GET /flight", "flight of tiny"},
+                                          {"GET /flight/b", "flight of b"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(asks); i++) {
+        int fd = ask(asks[i][0]);
+
+        world_receive(&w, fd, &r);
+        cr_expect_str_eq(r.body.data, asks[i][1]);
+        cr_expect(strstr(r.head, "application/octet-stream"), "%s", r.head);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+}
+
+Test(admin, the_file_is_for_the_group) {
+    struct stat st;
+
+    cr_assert_eq(stat(path, &st), 0);
+    cr_expect_eq(st.st_mode & 07777u, 0660);
+    expect("GET /tenants", 200, "{\"tenants\":[{\"tenant\":\"");
+    expect("GET /tenants", 200, "\"class\":\"normal\"");
+    expect("GET /usage", 200, "{");
+}

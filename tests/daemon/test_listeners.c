@@ -1,0 +1,262 @@
+/* The listening sockets of the front: its own, the service manager's, and those of the daemon
+ * before it. The admin interface is made of the functions below. */
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "daemon/front/listeners.h"
+#include "daemon/upgrade/takeover.h"
+#include "tests/api/world.h"
+
+static struct world w;
+static struct listeners l;
+static struct config config;
+static char folder[] = "/tmp/weft-listeners-XXXXXX", did[200];
+static int passed_fd[UPGRADE_FDS_MAX], n_passed;
+static const char *passed_name[UPGRADE_FDS_MAX];
+static bool pending; /* the previous daemon still serves */
+
+int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]) {
+    memcpy(fds, passed_fd, sizeof(passed_fd));
+    memcpy(names, passed_name, sizeof(passed_name));
+    return n_passed;
+}
+
+bool takeover_is_pending(void) {
+    return pending;
+}
+
+void kept_inherit(struct kept *k, int fd, const char *name) {
+    snprintf(did + strlen(did), sizeof(did) - strlen(did), "keep %s;", name);
+}
+
+int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
+    snprintf(did + strlen(did), sizeof(did) - strlen(did), "listen %s;", strrchr(path, '/'));
+    return 0;
+}
+
+int admin_listen_fd(struct admin *a, int fd, struct err *err) {
+    snprintf(did + strlen(did), sizeof(did) - strlen(did), "listen on %d;", fd);
+    return 0;
+}
+
+int admin_last_fd(const struct admin *a) {
+    return STDERR_FILENO;
+}
+
+void admin_hand_over(struct admin *a) {
+    strcat(did, "hand over;");
+}
+
+void admin_own_paths(struct admin *a) {
+    strcat(did, "own;");
+}
+
+static char *in_folder(const char *name) {
+    static char text[4][100];
+    static int i;
+
+    snprintf(text[++i % 4], sizeof(text[0]), "%s/%s", folder, name);
+    return text[i % 4];
+}
+
+static void set(const char *key, const char *value) {
+    struct err err = {0};
+
+    cr_assert_eq(config_set(&config, key, value, &err), 0, "%s", err.message);
+}
+
+static void begin(void) {
+    cr_assert(mkdtemp(folder) != NULL);
+    cr_assert_eq(config_init(&config), 0);
+    set("admin-socket", in_folder("admin"));
+    world_init(&w);
+    world_start(&w);
+    l.config = &config;
+    l.api = w.api;
+}
+
+static void end(void) {
+    world_stop(&w);
+    config_deinit(&config);
+    cr_expect_eq(rmdir(folder), 0);
+}
+
+TestSuite(listeners, .init = begin, .fini = end);
+
+/* A listening socket at @path, NULL: on a port of its own, which *@port becomes. */
+static int bound(const char *path, int *port) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(in);
+    int fd = socket(path ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s", path ? path : "");
+    cr_assert_eq(path ? bind(fd, (struct sockaddr *)&at, sizeof(at))
+                      : bind(fd, (struct sockaddr *)&in, sizeof(in)),
+                 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    if (!path) {
+        getsockname(fd, (struct sockaddr *)&in, &len);
+        *port = ntohs(in.sin_port);
+    }
+    return fd;
+}
+
+/* Lets the previous daemon pass @fd under @name, which is copied. */
+static void pass(int fd, const char *name) {
+    passed_fd[n_passed] = fd;
+    passed_name[n_passed++] = strdup(name);
+}
+
+static const char *passed_on(void) {
+    static struct upgrade_files f;
+
+    f = (struct upgrade_files){0};
+    cr_assert_eq(listeners_pass(&l, &f), 0);
+    return f.names;
+}
+
+Test(listeners, the_addresses_of_the_options_are_bound) {
+    struct err err = {0};
+    char text[300];
+    int port = 0;
+
+    snprintf(text, sizeof(text), "127.0.0.1:0,unix:%s,[::1]:0", in_folder("http"));
+    set("listen", text);
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    cr_expect_eq(sscanf(l.url, "http://127.0.0.1:%d", &port), 1);
+    cr_expect(port > 0 && !strstr(l.url, "unix"), "%s", l.url);
+    cr_expect_str_eq(did, "listen /admin;");
+    snprintf(text, sizeof(text), "http=127.0.0.1:0\nhttp=unix:%s\nhttp=[::1]:0\nadmin=%s\n",
+             in_folder("http"), in_folder("admin"));
+    cr_expect_str_eq(passed_on(), text);
+    cr_expect_not(listeners_managed(&l, false) || listeners_managed(&l, true));
+    cr_expect_eq(access(in_folder("http"), F_OK), 0);
+    listeners_own_paths(&l);
+    cr_expect_str_eq(did, "listen /admin;own;");
+    listeners_hand_over(&l); /* the next daemon has the file */
+    cr_expect_str_eq(did, "listen /admin;own;hand over;");
+    api_own_paths(w.api, true);
+}
+
+Test(listeners, the_first_address_names_the_service) {
+    struct err err = {0};
+    char text[300];
+
+    snprintf(text, sizeof(text), "unix:%s,127.0.0.1:0", in_folder("http"));
+    set("listen", text);
+    set("admin-socket", "");
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    *strchr(text, ',') = 0;
+    cr_expect_str_eq(l.url, text);
+    cr_expect_str_eq(did, "", "there is no admin socket");
+}
+
+Test(listeners, what_cannot_be_bound_is_refused) {
+    struct err err = {0};
+    char text[300];
+
+    snprintf(text, sizeof(text), "unix:%s", in_folder("none/http"));
+    set("listen", text);
+    cr_expect_lt(listeners_open(&l, &err), 0);
+    cr_expect(strstr(err.message, "does not exist"), "%s", err.message);
+    set("listen", "127.0.0.1:0");
+    set("admin-socket", in_folder("none/admin"));
+    cr_expect_lt(listeners_open(&l, &err), 0);
+    cr_expect(strstr(err.message, "admin-socket: "), "%s", err.message);
+    set("admin-socket", "");
+    set("tls-certificate", "/cert.pem");
+    cr_expect_lt(listeners_open(&l, &err), 0);
+    cr_expect(strstr(err.message, "listen has no tls: address"), "%s", err.message);
+}
+
+Test(listeners, sockets_of_the_service_manager_come_first) {
+    struct err err = {0};
+    char text[100];
+    int port, http = bound(NULL, &port), admin = bound(in_folder("m"), NULL);
+
+    pass(http, "http");
+    pass(admin, "admin");
+    set("listen", "127.0.0.1:0");
+    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_expect(listeners_managed(&l, false) && listeners_managed(&l, true));
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    cr_expect_str_eq(l.url, "inherited sockets");
+    snprintf(text, sizeof(text), "listen on %d;", admin);
+    cr_expect_str_eq(did, text, "the admin socket answers before the model is loaded");
+    cr_assert_eq(listeners_open_given(&l, &err), 0, "%s", err.message);
+    cr_expect_str_eq(did, text, "once");
+    cr_expect_str_eq(passed_on(), "http\nadmin\n");
+    listeners_own_paths(&l);
+    cr_expect_str_eq(did, text, "the files are the service manager's");
+    cr_expect_eq(access(in_folder("m"), F_OK), 0);
+    unlink(in_folder("m"));
+}
+
+/* Of the sockets that the previous daemon bound those are used whose addresses are still in the
+ * options; the others are closed, and their files removed, once it has ended. */
+Test(listeners, sockets_of_the_previous_daemon_are_kept) {
+    struct err err = {0};
+    char listen[300], text[500], name[200];
+    int port, http = bound(NULL, &port), unix_fd = bound(in_folder("u"), NULL);
+    int old = bound(in_folder("old"), NULL), admin = bound(in_folder("admin"), NULL);
+    int old_admin = bound(in_folder("a2"), NULL), old_port = bound(NULL, &(int){0});
+
+    snprintf(listen, sizeof(listen), "127.0.0.1:0,unix:%s", in_folder("u"));
+    set("listen", listen);
+    pass(http, "http=127.0.0.1:0");
+    snprintf(name, sizeof(name), "http=unix:%s", in_folder("u"));
+    pass(unix_fd, name);
+    snprintf(name, sizeof(name), "http=unix:%s", in_folder("old"));
+    pass(old, name);
+    pass(old_port, "http=127.0.0.1:1");
+    snprintf(name, sizeof(name), "admin=%s", in_folder("admin"));
+    pass(admin, name);
+    snprintf(name, sizeof(name), "admin=%s", in_folder("a2"));
+    pass(old_admin, name);
+    pending = true;
+    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(listeners_open(&l, &err), 0, "%s", err.message);
+    snprintf(text, sizeof(text), "http://127.0.0.1:%d", port);
+    cr_expect_str_eq(l.url, text);
+    cr_expect_str_eq(did, "", "the previous daemon listens there");
+    pending = false;
+    cr_assert_eq(listeners_open_given(&l, &err), 0, "%s", err.message);
+    snprintf(text, sizeof(text), "listen on %d;", admin);
+    cr_expect_str_eq(did, text);
+    snprintf(text, sizeof(text), "http=127.0.0.1:0\nhttp=unix:%s\nadmin=%s\n", in_folder("u"),
+             in_folder("admin"));
+    cr_expect_str_eq(passed_on(), text);
+    listeners_own_paths(&l);
+    cr_expect_lt(access(in_folder("old"), F_OK), 0);
+    cr_expect_lt(access(in_folder("a2"), F_OK), 0);
+    cr_expect_eq(access(in_folder("u"), F_OK), 0);
+    cr_expect_lt(close(old), 0, "it is closed");
+    cr_expect_lt(close(old_port), 0);
+    cr_expect_str_eq(passed_on(), text);
+    unlink(in_folder("admin"));
+}
+
+Test(listeners, kept_weights_are_no_sockets) {
+    struct err err = {0};
+
+    pass(STDERR_FILENO, "weights-1");
+    cr_assert_eq(listeners_take(&l, NULL, &err), 0, "%s", err.message);
+    cr_expect_str_eq(did, "keep weights-1;");
+    cr_expect_eq(l.n, 0);
+}
+
+Test(listeners, what_is_no_socket_is_refused) {
+    struct err err = {0};
+
+    pass(STDERR_FILENO, "http");
+    cr_expect_lt(listeners_take(&l, NULL, &err), 0);
+    cr_expect(strstr(err.message, "is not a listening stream socket"), "%s", err.message);
+}
