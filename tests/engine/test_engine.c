@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -243,6 +244,36 @@ Test(engine, says_why_it_does_not_open) {
     expect_refused(&o, "this machine has");
     o = good, o.backend = "gpu";
     expect_refused(&o, "unknown backend 'gpu'");
+    gguf_free(m.file);
+}
+
+Test(engine, sizes_of_steps_have_limits) {
+    struct model_file m = make(&(struct tiny_model){0});
+    struct engine_opts good = opts_for(&m);
+    const struct {
+        size_t at; /* in the options */
+        uint32_t most;
+        const char *zero, *more;
+    } fields[] = {
+        {offsetof(struct engine_opts, max_rows), 1u << 20, "must not be 0", "at most 1048576"},
+        {offsetof(struct engine_opts, max_seqs), 1u << 20, "must not be 0", "at most 1048576"},
+        {offsetof(struct engine_opts, max_wants), 1u << 20, "must not be 0", "at most 1048576"},
+        {offsetof(struct engine_opts, picture_rows), 1u << 16, NULL, "at most 65536"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        struct engine_opts o = good;
+        uint32_t *field = (uint32_t *)((char *)&o + fields[i].at);
+        struct err err = {0};
+
+        *field = fields[i].most + 1;
+        expect_refused(&o, fields[i].more);
+        *field = 0;
+        if (fields[i].zero)
+            expect_refused(&o, fields[i].zero);
+        else
+            cr_expect_eq(try_open(&o, NULL, &err), 0, "%s", err.message);
+    }
     gguf_free(m.file);
 }
 
