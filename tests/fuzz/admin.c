@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include "daemon/front/admin.h"
 #include "proto/flight_file.h"
 #include "tests/api/world.h"
@@ -93,7 +94,12 @@ static int refuse_reload(void *ctx, struct json *later, struct err *err) {
 }
 
 static struct world world;
-static char path[64];
+static char path[64], path_of_api[64];
+
+static void remove_sockets(void) {
+    unlink(path);
+    unlink(path_of_api);
+}
 
 static void start(void) {
     struct admin *a;
@@ -111,7 +117,9 @@ static void start(void) {
                            .drain = drain,
                            .reload = refuse_reload,
                            .upgrade = refuse};
+    strcpy(path_of_api, world.path);
     snprintf(path, sizeof(path), "%.50s.admin", world.path);
+    atexit(remove_sockets);
     FUZZ_ASSERT(admin_new(&a, &o) == 0 && admin_listen_unix(a, path, &err) == 0);
     strcpy(world.path, path); /* requests of this file go there */
 }

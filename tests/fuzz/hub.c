@@ -1,8 +1,11 @@
 /* What the hub answers: a listing, and the models that are in it. A line before it is what the user
  * asked for. */
 
+#include <stdio.h>
 #include <string.h>
 #include "cmd/ctl_hub.h"
+#include "cmd/ctl_progress.h"
+#include "daemon/models/pull_lines.h"
 #include "tests/fuzz/fuzz.h"
 
 /* No file of a listing leads out of the folder or hides in it. */
@@ -26,6 +29,36 @@ static bool is_same(const struct hub_listing *l, uint32_t a, uint32_t b) {
     return strcmp(l->file[a].path, l->file[b].path) == 0;
 }
 
+static void count(void *ctx, const char *text, size_t len) {
+    ++*(size_t *)ctx;
+}
+
+/* Checks that the daemon understands each line that `weftctl pull --json` prints. */
+static void check_lines(const struct hub_listing *l, const struct hub_choice *choice) {
+    CLEANUP(freep) char *text = NULL;
+    size_t size = 0, n = 0, n_understood = 0;
+    struct pull_lines lines = {.report = count, .ctx = &n_understood};
+    struct progress p;
+
+    progress_init(&p, true);
+    p.out = open_memstream(&text, &size);
+    FUZZ_ASSERT(p.out);
+    progress_model(&p, choice->stem, choice->bytes);
+    for (uint32_t k = 0; k < choice->n; k++) {
+        const struct hub_file *f = &l->file[choice->file[k]];
+
+        progress_say(&p, "warning", "the hub has no checksum of %.200s", f->path);
+        progress_file(&p, f->path, f->sha256, f->size);
+        progress_at(&p, k % 2 ? "checking" : "downloading", f->size);
+    }
+    fclose(p.out);
+    FUZZ_ASSERT(pull_lines_add(&lines, text, size) == 0 && !*lines.error);
+    for (size_t i = 0; i < size; i++)
+        n += text[i] == '\n';
+    FUZZ_ASSERT(n == n_understood && n == 2 * choice->n);
+    pull_lines_deinit(&lines);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     static struct hub_choice choice;
     const uint8_t *end = len ? memchr(data, '\n', len) : NULL;
@@ -43,8 +76,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         for (uint32_t i = 0; i < l.n; i++)
             if (hub_model_at(&l, i, &choice))
                 FUZZ_ASSERT(choice.n > 0 && is_same(&l, choice.file[0], i));
-        if (asked && hub_choose(&l, &spec, &choice, &err) == 0)
+        if (asked && hub_choose(&l, &spec, &choice, &err) == 0) {
             FUZZ_ASSERT(choice.n > 0 && choice.n <= ARRAY_SIZE(choice.file) && choice.stem[0]);
+            check_lines(&l, &choice);
+        }
     }
     hub_listing_deinit(&l);
     return 0;

@@ -9,6 +9,19 @@
 
 static struct world world;
 
+static int refuse_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    return err_set(err, 400, "model", "not here");
+}
+
+static int refuse_create(void *ctx, const struct api_preset *p, struct api_task *t,
+                         struct err *err) {
+    FUZZ_ASSERT(p->name && strcmp(p->from, "tiny") == 0);
+    return err_set(err, 400, "model", "not here");
+}
+
+static const struct api_manage manage = {
+    .pull = refuse_pull, .create = refuse_create, .remove = refuse_pull};
+
 /* At the end no request, connection or handle is left. */
 static void stop(void) {
     world_turns(&world, 20);
@@ -16,11 +29,14 @@ static void stop(void) {
 }
 
 static struct world *served(void) {
+    static const char *const all[] = {"*", NULL};
     static bool made;
     struct world *w = &world;
 
     if (!made) {
         world_init(w);
+        w->opts.manage = &manage;
+        w->opts.managers = all;
         world_see(w);
         w->model.ranks = true;
         w->model.pair.before = w->model.pair.behind = "";
