@@ -199,7 +199,7 @@ static void on_message(struct upgrade *u, const char *text) {
     if (u->state == UPGRADE_STARTED && !u->pid &&
         sscanf(text, "started %d %40s", &pid, sources) >= 1 && pid > 1) {
         on_started(u, pid, sources);
-    } else if (u->state == UPGRADE_STARTED && u->waits && strcmp(text, "opened") == 0) {
+    } else if (u->state == UPGRADE_STARTED && u->pid && u->waits && strcmp(text, "opened") == 0) {
         u->state = UPGRADE_OPENED;
         uv_timer_start(&u->limit, on_limit, READY_MS, 0);
         u->opts.opened(u->opts.ctx);

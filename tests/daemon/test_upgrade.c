@@ -178,6 +178,7 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         {STARTED "say take" ENDLESS, unexpected, true, 0},
         {STARTED "say ready" ENDLESS, unexpected, true, 0},
         {SAY "say opened" ENDLESS, unexpected, false, 0},
+        {SAY "say opened" ENDLESS, unexpected, true, 0},
         {STARTED "say 'failed no model'" ENDLESS, "failed: no model", false, 0},
         {":", "failed: it ended before it took over; its last log line may say why", false, 0},
         {STARTED, "failed: it ended before it took over; its last log line may say why", false, 0},
