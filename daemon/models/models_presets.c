@@ -70,8 +70,8 @@ static bool is_made(const char *path) {
 
 /* ---- files ---- */
 
-/* Opens the file at @path to be written from its beginning. Returns a descriptor or -errno; -EEXIST:
- * something else than a file has that name, as a FIFO, whose reader is not waited for. */
+/* Opens the file at @path to be written from its start. Returns a descriptor or -errno. -EEXIST:
+ * it is no file, but perhaps a FIFO, whose reader is not waited for. */
 static int open_new(const char *path) {
     struct stat st;
     int fd = open(
