@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/buf.h"
 #include "base/files.h"
@@ -70,30 +69,15 @@ static bool is_made(const char *path) {
 
 /* ---- files ---- */
 
-/* Opens the file at @path to be written from its start. Returns a descriptor or -errno. -EEXIST:
- * it is no file, but perhaps a FIFO, whose reader is not waited for. */
-static int open_new(const char *path) {
-    struct stat st;
-    int fd = open(
-        path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW, 0644);
-
-    if (fd < 0)
-        return errno == ENXIO ? -EEXIST : -errno;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-        return fd;
-    close(fd);
-    return -EEXIST;
-}
-
 /* In place at once, or not at all. Returns 0 or -errno. */
 static int write_file(const char *path, const char *text, size_t len) {
     char part[1300];
     int r = 0;
 
     snprintf(part, sizeof(part), "%s.new", path);
-    int fd = open_new(part);
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (fd < 0)
-        return fd;
+        return -errno;
     for (size_t at = 0; at < len && r == 0;) {
         ssize_t n = write(fd, text + at, len - at);
 

@@ -3,7 +3,6 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,28 +235,6 @@ Test(presets, fifos_are_not_waited_for) {
     cr_expect_lt(preset_make(&p, &err), 0);
     cr_expect(strstr(err.message, "cannot read a file of model 'base': Resource temporarily"), "%s",
               err.message);
-    drop(&p);
-}
-
-/* A FIFO without a reader, and with one. */
-Test(presets, files_are_not_written_to_a_fifo, .timeout = 20) {
-    struct preset_change p = change();
-    int reader = -1;
-
-    p.system = "Be brief.";
-    cr_assert_eq(mkfifo(full("presets/mine.system.new"), 0600), 0);
-    for (int i = 0; i < 2; i++) {
-        struct err err = {0};
-
-        cr_expect_lt(preset_make(&p, &err), 0);
-        cr_expect_str_eq(
-            err.message,
-            "The service cannot write the file mine.system of the preset: File exists.");
-        cr_expect_null(text_of("presets/mine.conf"));
-        if (i == 0)
-            reader = open(full("presets/mine.system.new"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    }
-    close(reader);
     drop(&p);
 }
 
