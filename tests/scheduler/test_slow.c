@@ -194,7 +194,7 @@ Test(slow, a_prompt_alone_has_four_fifths_of_the_best_rate) {
             cr_expect(wrong || rate >= 0.8, "%s, seed %lu: %.2f", devices[d].name, seed, rate);
         }
     cr_expect_leq(n_below, n_wrong / 20, "%u of %u", n_below, n_wrong);
-    printf("%u of %u wrong models below\n", n_below, n_wrong);
+    printf("# %u of %u wrong models below\n", n_below, n_wrong);
 }
 
 /* Times that vary by a factor of 1.3 from step to step (one standard deviation). */

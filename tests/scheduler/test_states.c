@@ -120,7 +120,7 @@ static void run_session(uint32_t kind, bool fork) {
 }
 
 static void report(const char *what) {
-    printf("%s: %llu prompt tokens, %llu new, %llu computed (%+.1f %% of the new, %+.1f %% of "
+    printf("# %s: %llu prompt tokens, %llu new, %llu computed (%+.1f %% of the new, %+.1f %% of "
            "all); %llu snapshots made, "
            "%llu used, %llu evicted\n",
            what, (unsigned long long)n_prompt, (unsigned long long)n_new,
