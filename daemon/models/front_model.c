@@ -241,7 +241,7 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     o->file = m->file;
     o->projector = m->projector.file;
     o->backend = strcmp(o->backend, "reference") == 0 ? "reference" : "cpu";
-    d = worker_draft_opts(&k);
+    d = engine_draft_opts(o, k.draft_kv_bytes);
     d.file = m->draft;
     if (m->draft && !o->block && !c->sched.no_speculation)
         draft = fit_bytes(&d, &ignored);

@@ -151,7 +151,7 @@ static int check_tokens(const struct worker *w, struct err *err) {
 
 /* 0, also when there is nothing to open, or -errno with @err. */
 static int open_draft(struct worker *w, struct err *err) {
-    struct engine_opts o = worker_draft_opts(&w->config);
+    struct engine_opts o = engine_draft_opts(&w->config.engine, w->config.draft_kv_bytes);
 
     if (!w->draft_file || w->config.engine.block || w->config.sched.no_speculation)
         return 0;
@@ -221,10 +221,6 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     if (m->has_disk && o->host_kv_bytes == 0)
         o->host_kv_bytes = o->kv_bytes ? MIN(o->kv_bytes, STAGING_BYTES) : STAGING_BYTES;
     return !kv_given && o->n_pages == 0;
-}
-
-struct engine_opts worker_draft_opts(const struct config *c) {
-    return engine_draft_opts(&c->engine, c->draft_kv_bytes);
 }
 
 /* Opens the model, with its block in a separate file if there is one, and its draft model, which is

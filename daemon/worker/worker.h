@@ -49,8 +49,6 @@ void worker_build_id(unsigned char out[20]);
  * opened first; `memory` is then the memory that the draft model leaves.
  */
 bool worker_engine_opts(struct config *c, const struct msg_open *m);
-/* Returns the options of the draft model, from a completed @c. The caller sets its file. */
-struct engine_opts worker_draft_opts(const struct config *c);
 
 #define WORKER_ENVIRONMENT_MAX 32u
 
