@@ -25,7 +25,7 @@ struct segment {
     const char *text;
 };
 
-/* All items of a conversation, in order. */
+/* The items of a conversation, in order. */
 struct conversation {
     struct segment *segment;
     size_t n_segments, n;

@@ -377,7 +377,7 @@ static int next_byte(struct scan *s, char c, struct buf *out) {
     if (c != ',')
         return SCAN_BAD;
     s->comma = true;
-    /* Both states also accept a closing bracket: models write commas before brackets. */
+    /* A closing bracket is accepted in either state: models write commas before brackets. */
     s->state = in_object(s) ? WANT_KEY : WANT_FIRST;
     return 0;
 }

@@ -145,7 +145,7 @@ Test(ollama_manage, a_model_that_is_there_is_not_pulled) {
     cr_expect_str_eq(told, "");
 }
 
-/* Each line of weftctl, and what a client reads of it. */
+/* Pairs a line of weftctl with the line that a client reads. */
 Test(ollama_manage, progress_is_one_bar_for_each_file) {
     static const char *const lines[][2] = {
         {"{\"status\":\"waiting\",\"message\":\"please wait\"}", "{\"status\":\"please wait\"}\n"},

@@ -171,7 +171,7 @@ Test(otlp, a_request_is_a_span_with_phases) {
     expect_spans(&s, want);
 }
 
-/* What was not reached is left out. */
+/* Leaves out the members of what the request has not reached. */
 Test(otlp, a_request_that_failed_is_an_error) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     static const struct trace_origin none = {.host = ""};

@@ -200,8 +200,8 @@ Test(listeners, sockets_of_the_service_manager_come_first) {
     unlink(in_folder("m"));
 }
 
-/* Of the sockets that the previous daemon bound those are used whose addresses are still in the
- * options; the others are closed, and their files removed, once it has ended. */
+/* A socket that the previous daemon bound is used if its address is still in the options. The
+ * others are closed, and their files removed, once that daemon has ended. */
 Test(listeners, sockets_of_the_previous_daemon_are_kept) {
     struct err err = {0};
     char listen[300], text[500], name[200];

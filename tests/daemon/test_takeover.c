@@ -173,7 +173,7 @@ Test(takeover, whatever_is_not_expected_ends_it, .timeout = 60) {
         run("http\n", false, all[i], "4 http;gone before;", " abc;ready;");
 }
 
-/* One comes with the requests of a model, and none with another message. */
+/* A descriptor comes with the requests of a model, and with no other message. */
 Test(takeover, descriptors_that_are_not_expected_are_closed, .timeout = 30) {
     static const struct message tells[] = {{"guests a", 2}, {"take", 1}, {0}};
 

@@ -19,7 +19,7 @@ static struct {
     size_t n_peer, n_last;
     const uint8_t *last;
     uint64_t n_asked, n_requests;
-    /* What was sent: frames of the reply that is under way, and ends of replays. */
+    /* Counts what was sent: frames of the reply that is under way, and ends of replays. */
     uint32_t full, gone, n_sends, frame;
     uint64_t n_ends;
     bool ends;

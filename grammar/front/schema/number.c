@@ -366,7 +366,7 @@ struct expr *number_range(struct build *b, const struct facets *f) {
             expr_seq2(b, expr_str(b, "-"), range(b, hi_below ? &hi : &zero, lo.set ? &lo : &none));
     if (!hi_below)
         plus = range(b, lo_below ? &zero : &lo, hi.set ? &hi : &none);
-    /* Where the upper bound is an exclusive 0, -0 is excluded, too. */
+    /* An upper bound of an exclusive 0 excludes -0, too. */
     if (lo_below && hi.set && !hi_below && hi.strict && hi.x.n_int == 0 && hi.x.n_frac == 0) {
         zero.strict = true;
         minus = expr_seq2(b, expr_str(b, "-"), range(b, &zero, lo.set ? &lo : &none));

@@ -51,8 +51,7 @@
 #define URI                                                                                        \
     "[a-zA-Z][a-zA-Z0-9+.-]*:(//" AUTHORITY "(/" PCHAR "*)*|(//)?/" PATH "?|" PATH ")(\\?(" PCHAR  \
     "|[/?])*)?(#(" PCHAR "|[/?])*)?"
-/* Some formats are narrower than their standards, where these need tables or more than a regular
- * language. */
+/* A format is narrower than its standard if that needs tables or more than a regular language. */
 #define COUNT "[0-9]{1,4}"
 #define MINUTES COUNT "M(" COUNT "S)?" /* durations: RFC 3339, appendix A */
 #define TIME_OF_DURATION "T(" COUNT "H(" MINUTES ")?|" MINUTES "|" COUNT "S)"

@@ -13,7 +13,7 @@
 #include "tests/engine/cpu/fixture.h"
 #include "tests/support/few.h"
 
-/* Of several chunks, the last one partly filled. The work grows with their square. */
+/* Keys fill several chunks, the last one in part. The work grows with the square of KEYS. */
 enum { KEYS = FEWER(530, 300) };
 enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5, SEQS = 3, PAGES = KEYS / 16 + 1 };
 
