@@ -328,16 +328,6 @@ DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32
         tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
 }
 
-/* The last of the blocks that share the segments adds them up. */
-DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                         uint32_t row0, uint32_t tile, const struct Ends &ends, uint32_t *count) {
-    if (a.leave || !last_of(count, a.n_splits) || tile >= m.n_row_tiles)
-        return;
-#pragma unroll 4
-    for (uint32_t k = 0; k < (ends.half ? WIDE_GROUPS * 2 : WIDE_GROUPS * 4); k++)
-        put_wide(a, m, n_rows, row0, tile, k, add_shared_segments(ends.shared, k));
-}
-
 DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     uint32_t block = part.panel / a.n_columns, n_rows = count_rows(a);
     uint32_t row0 = part.panel % a.n_columns * MATMUL_COLUMNS;
@@ -361,7 +351,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     walk_of(m, supply, ends);
     copy_wait<0>();
     if (shared)
-        return finish_split(a, m, n_rows, row0, tile, ends, a.arrived + part.panel);
+        return put_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
     if (a.gated) {
         sync_block();
 #pragma unroll

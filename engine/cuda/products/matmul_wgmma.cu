@@ -233,9 +233,9 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct P
     from.start(m, own.tiles, tile, part.first, part.last);
     walk_of(m.format, Walk<N>{a, from, m, part.first, part.last, column, total, shared});
     copy_wait<0>();
-    if (divides && shared && (a.leave || !last_of(a.arrived + part.panel, a.n_splits)))
-        return;
     uint32_t n_rows = count_rows(a);
+    if (divides && shared)
+        return put_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);
     if (a.gated) {
         sync_block();
 #pragma unroll
@@ -246,12 +246,9 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct P
     if (tile >= m.n_row_tiles)
         return;
 #pragma unroll
-    for (uint32_t k = 0; k < N / 2; k++) {
-        float sum = divides && shared ? add_shared_segments(shared, k) : total[k];
-
+    for (uint32_t k = 0; k < N / 2; k++)
         put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-            tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
-    }
+            tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, total[k]);
 }
 
 #endif

@@ -68,12 +68,33 @@ DEVICE constexpr uint32_t sum_place(uint32_t k) {
     return (k / 4 * PACK_ROWS + k % 2) * WIDE_OUT + k % 4 / 2 * 8;
 }
 
-/* Sum @k over the segments. */
-DEVICE float add_shared_segments(const float *first, uint32_t k) {
-    float sum = first[sum_place(k)];
+/* The last of the blocks that share the segments of panel @panel adds up the sums that they have
+ * left, and puts y of its rows from @row0 on and outputs from @out0 on; with leave none does. A
+ * thread has four outputs of every eighth row, and asks for all segments of them together: one
+ * block reads 256 KiB, so its loads must overlap. */
+DEVICE void put_shared(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                       uint32_t row0, uint32_t out0, uint32_t panel) {
+    uint32_t out = threadIdx.x % 32 * 4, row = threadIdx.x / 32;
+    const float *from =
+        a.sums + ((size_t)panel * (TILE_SEGMENTS * WIDE_SUMS) + row * WIDE_OUT + out);
+
+    if (a.leave || !last_of(a.arrived + panel, a.n_splits))
+        return;
+#pragma unroll 2
+    for (; row < MATMUL_COLUMNS && row0 + row < n_rows; row += 8, from += 8 * WIDE_OUT) {
+        float v[TILE_SEGMENTS][4];
 
 #pragma unroll
-    for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-        sum += first[s * WIDE_SUMS + sum_place(k)];
-    return sum;
+        for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
+            load_four(from + s * WIDE_SUMS, v[s]);
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            float sum = v[0][j];
+
+#pragma unroll
+            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+                sum += v[s][j];
+            put(a, m, n_rows, row0 + row, out0 + out + j, sum);
+        }
+    }
 }
