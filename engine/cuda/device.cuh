@@ -287,10 +287,9 @@ DEVICE void wait_for_previous() {
 #endif
 }
 
-/* Orders what threads have written to device memory before copies in bulk that read it, which reach
- * memory another way (the async proxy): by the threads that wrote it, behind their stores, and by
- * those that start the copies, behind wait_for_previous(). That wait orders ordinary loads and
- * stores; nothing says that it orders proxies where a kernel is launched early. */
+/* Orders what the thread has written to device memory before copies in bulk that read it in a later
+ * kernel, behind wait_for_previous(): those reach memory another way (the async proxy). The kernel
+ * that copies has no fence: there it would wait for the weights that cp.async is bringing. */
 DEVICE void fence_bulk() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async;" ::: "memory");

@@ -390,7 +390,6 @@ template <int K> DEVICE void attend_items(const struct attend_args &a) {
 
 #define ATTEND_BULK(K)                                                                             \
     wait_for_previous();                                                                           \
-    fence_bulk();                                                                                  \
     attend_items<K>(a)
 #else
 #define ATTEND_BULK(K)

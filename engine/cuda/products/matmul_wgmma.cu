@@ -99,7 +99,6 @@ template <uint32_t N> struct Source {
         }
         sync_block();
         wait_for_previous();
-        fence_bulk();
         start_rows(a, column, at);
         for (uint32_t i = 0; i < ahead; i++)
             fetch_slice<F>(i);

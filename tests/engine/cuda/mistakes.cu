@@ -133,9 +133,8 @@ KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
     uint32_t t = threadIdx.x, sum = 0;
     enum mistake w = a.what;
 
-    wait_for_previous();
     if (w != BULK_NOT_ORDERED)
-        fence_bulk();
+        wait_for_previous();
     if (t == 0) {
         bulk_init(&s.full);
         if (w != BULK_NOT_PUBLISHED)

@@ -48,7 +48,7 @@ enum mistake {
     WGMMA_OTHER_OPERAND,                /* one of them by another operand */
     BULK_MISTAKES,                      /* those of kernel_mistake_bulk */
     BULK_NOT_PUBLISHED = BULK_MISTAKES, /* no fence behind the barrier's beginning */
-    BULK_NOT_ORDERED,                   /* no fence behind the wait for the kernel before */
+    BULK_NOT_ORDERED,                   /* not behind the wait for the kernel before */
     BULK_NOT_INITIALISED,               /* a barrier that has none */
     BULK_NOT_WAITED_FOR,                /* what was copied is read at once */
     BULK_WAITED_BY_ANOTHER,             /* likewise, and another thread has waited */

@@ -555,9 +555,7 @@ void wait_for_previous() {
     current->lane.waited = true;
 }
 
-void fence_bulk() {
-    current->lane.sees_memory = current->lane.waited;
-}
+void fence_bulk() {}
 
 void simt_atomic_get(const void *p, size_t n, void *to) {
     check_aligned(p, n);
@@ -698,8 +696,8 @@ void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     check_aligned(from, 16);
     if (n == 0 || n % 16)
         simt_fault("a copy in bulk of %u bytes: not aligned", n);
-    if (!current->lane.sees_memory)
-        simt_fault("a copy in bulk without fence_bulk() behind wait_for_previous()");
+    if (!current->lane.waited)
+        simt_fault("a copy in bulk before wait_for_previous()");
     if (b->n_copies == BULK_MAX)
         simt_fault("more than %u copies in bulk in a phase", BULK_MAX);
     simt_check_access(from, n, SIMT_READ, pc);

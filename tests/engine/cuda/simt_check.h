@@ -67,10 +67,9 @@ struct simt_lane {        /* the thread that runs */
     const uint8_t *stack; /* what is in it is not looked at: the thread's own, or all memory */
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
-    bool waited;      /* for the kernel before */
-    bool sees_memory; /* fence_bulk() behind wait_for_previous(): copies in bulk may read memory */
-    bool hidden;      /* has written shared memory that products of wgmma do not see yet */
-    uint64_t fenced;  /* when it was at its last bulk_publish() */
+    bool waited;     /* for the kernel before */
+    bool hidden;     /* has written shared memory that products of wgmma do not see yet */
+    uint64_t fenced; /* when it was at its last bulk_publish() */
     uint32_t phases[SIMT_BARRIERS]; /* of each barrier that it has waited for */
 };
 
