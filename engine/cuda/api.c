@@ -56,7 +56,6 @@ static int describe(int device, struct cuda_device *out) {
         .shared_bytes =
             p.sharedMemPerMultiprocessor < SHARED_USED ? p.sharedMemPerMultiprocessor : SHARED_USED,
         .block_bytes = p.sharedMemPerBlockOptin,
-        .cache_bytes = (size_t)p.l2CacheSize,
         .integrated = p.integrated,
     };
     r = cudaDeviceGetPCIBusId(out->address, sizeof(out->address), device);

@@ -114,7 +114,7 @@ struct step {
 /* Weights of an op as cuda_load() made them; only the fields of its kind are set. The pointers lead
  * to device memory, which be.load.weights owns. */
 struct weights {
-    struct weights *next, *after;     /* after: of the op behind it that has any */
+    struct weights *next;
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
     uint32_t n_mats, n_in;
     const struct tensor *of[MATMUL_MATRICES]; /* NULL: a part of a tensor, or with a bias */
@@ -558,9 +558,6 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 /* Returns how many of @n blocks with @shared bytes of shared memory run at a time, with up to @most
  * of them on a multiprocessor. */
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
-/* Returns the weights of attention's output, @output, that the product of q k v brings to the L2
- * cache: half of that cache at most. NULL: none. */
-struct ahead cuda_ahead(const struct be *b, const struct weights *output);
 /* Returns true if one walk over tiles does for a gate and an up. */
 bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
 /* Launches matvec, for at most MATVEC_ROWS rows. Returns 0 or -EIO. */

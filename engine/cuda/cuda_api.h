@@ -51,7 +51,6 @@ struct cuda_device {
     int major, minor, n_multiprocessors;
     size_t bytes, shared_bytes; /* size of memory; shared memory of a multiprocessor that is used */
     size_t block_bytes;         /* shared memory that a block may have */
-    size_t cache_bytes;         /* size of the L2 cache */
     bool integrated;            /* it has no memory but the host's */
     int made_for; /* check_kernel(): what the kernels were compiled for, the device's family or an
                      older one */

@@ -452,13 +452,6 @@ DEVICE float approximate_log1p(float x) {
 }
 #endif
 
-/* Block @block of @n_blocks of CUDA_THREADS starts to bring its share of @h. */
-DEVICE void prefetch_ahead(const struct ahead &h, uint32_t block, uint32_t n_blocks) {
-    for (uint32_t i = block + threadIdx.x / 32 * n_blocks; i < h.n;
-         i += n_blocks * (CUDA_THREADS / 32))
-        prefetch_bytes(h.tiles + (size_t)i * h.row_bytes, h.bytes);
-}
-
 /* Returns true if the block is the last of @n to come to @count: it sees what the others wrote
  * before. */
 DEVICE bool last_of(uint32_t *count, uint32_t n) {

@@ -351,13 +351,6 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
     }
 }
 
-/* Weights of attention's output that the product of q k v brings to the L2 cache while memory would
- * wait: the first @bytes of each of @n rows of tiles, @row_bytes apart. n 0: none. */
-struct ahead {
-    const uint8_t *tiles;
-    uint32_t n, row_bytes, bytes;
-};
-
 #define MATMUL_MATRICES 4 /* most matrices of a launch */
 
 /* y (+)= W x + bias for the matrices, which share x. matvec: up to 8 rows, matvec_16: up to 16;
@@ -384,7 +377,6 @@ struct matmul_args {
     uint32_t n_columns, n_panels, n_splits, leave;
     uint32_t *arrived; /* zeros, and zeros again when it ends */
     float *sums;
-    struct ahead ahead; /* matvec: prefetched behind its own weights */
 };
 
 /* Blocks of matmul_wide. */

@@ -586,13 +586,11 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    struct weights *before = b->weights, *w = weights_new(b);
+    struct weights *w = weights_new(b);
 
     assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_KEEP);
     if (!w)
         return -ENOMEM;
-    if (before)
-        before->after = w;
     if (op_has_pages(op)) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);
         struct kv_class *kv = &b->kv[op->kv.cls];

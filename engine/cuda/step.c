@@ -345,13 +345,6 @@ bool step_fuses(const struct step *s) {
            s->grid.rows <= MIN(MATVEC_ROWS, b->attention.wide_rows);
 }
 
-/* The argument of matvec for the rows of the step that are packed. */
-static struct matmul_args narrow_args(const struct step *s, const struct weights *w) {
-    struct operand x = step_rows(s);
-
-    return cuda_matmul_args(w, &x, false);
-}
-
 int step_launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     return a->kind < PACK_RELU ? CUDA_LAUNCH(b, pack, n_rows, 1, PACK_THREADS, a)
                                : CUDA_LAUNCH(b, pack_gated, n_rows, 1, PACK_THREADS, a);
@@ -412,20 +405,6 @@ static int norm_all_heads(struct step *s, const struct model_op *op, struct stor
     return r;
 }
 
-/* Multiplies by the matrices of an attention layer's input. With few rows the kernel also brings
- * weights of its output to the cache. */
-static int multiply_qkv(struct step *s, const struct weights *w) {
-    const struct weights *output = w->after;
-
-    if (!step_fuses(s))
-        return step_multiply(s, w, false);
-    while (output && output->n_mats == 0)
-        output = output->after;
-    struct matmul_args a = narrow_args(s, w);
-    a.ahead = cuda_ahead(s->be, output);
-    return cuda_matvec(s->be, &a);
-}
-
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -435,7 +414,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
     s->gated = op->gated;
     TRY(step_norm(s, w->norm));
-    TRY(multiply_qkv(s, w));
+    TRY(step_multiply(s, w, false));
     if (op->norm_all)
         TRY(norm_all_heads(s, op, &store));
     return CUDA_LAUNCH(b, store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8, CUDA_THREADS,
@@ -525,7 +504,8 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
         return r;
     }
     s->ff.kind = PACK_PLAIN;
-    struct matmul_args a = narrow_args(s, w);
+    struct operand rows = step_rows(s);
+    struct matmul_args a = cuda_matmul_args(w, &rows, false);
     a.gated = w->m[0].n_row_tiles;
     a.glu = glu;
     return cuda_matvec(b, &a);

@@ -277,7 +277,6 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
     uint32_t local;
 
     walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G>{a, sums, gate});
-    prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
 }
 
 /* The third finds room for its rings beside two others. Products of bytes need more registers. */

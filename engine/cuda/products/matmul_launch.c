@@ -89,21 +89,6 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     return a;
 }
 
-/* Whole stages of each row of tiles. */
-struct ahead cuda_ahead(const struct be *b, const struct weights *output) {
-    if (!output || output->n_mats == 0)
-        return (struct ahead){0};
-    const struct matrix *m = &output->m[0];
-    assert(m->n_row_tiles > 0 && m->stage_bytes > 0);
-    size_t room = b->device.cache_bytes / 2;
-    size_t bytes = room / m->n_row_tiles / m->stage_bytes * m->stage_bytes;
-
-    return (struct ahead){.tiles = m->tiles,
-                          .n = bytes > 0 ? m->n_row_tiles : 0,
-                          .row_bytes = m->bytes[TILE_SEGMENTS],
-                          .bytes = (uint32_t)MIN(bytes, m->bytes[TILE_SEGMENTS])};
-}
-
 bool cuda_are_alike(const struct matrix *gate, const struct matrix *up) {
     return gate->format == up->format && gate->grid == up->grid && gate->n_out == up->n_out;
 }

@@ -100,7 +100,6 @@ static int describe(int device, struct cuda_device *out) {
         .bytes = fake_cuda.bytes,
         .shared_bytes = SHARED_USED,
         .block_bytes = SIMT_DYNAMIC_MAX,
-        .cache_bytes = 50 << 20,
         .integrated = fake_cuda.integrated,
     };
     snprintf(out->address, sizeof(out->address), "0000:%02x:00.0", 0x17u + (unsigned)device % 8);
