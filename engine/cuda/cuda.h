@@ -341,8 +341,8 @@ struct be {
     struct ranks *ranks;
     struct be *first;
     struct layers layers; /* all, but of devices that divide them (layers.c) */
-    bool met;             /* the next launch waits for events of other devices: it is not early */
-    void *ready;          /* event: what other devices take from this one is there */
+    bool waits;  /* the next launch is not early: cuda_settle(), or events of other devices */
+    void *ready; /* event: what other devices take from this one is there */
     /* Pinned memory: x behind the layers before, and what a block drafter reads of these, of even
      * and of odd steps; be.sampling.sampled of the last device, for the first. */
     struct {
@@ -527,6 +527,9 @@ uint32_t cuda_partials(const struct be *b, const struct heads *h);
  * graph is made, and skipped while one is replayed. A grid of 0 launches nothing. Returns 0 or
  * -EIO. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
+/* Orders the next launch behind all before it: it is not early, and kernels behind it may read what
+ * was written until then above their wait_for_previous(). */
+void cuda_settle(struct be *b);
 /* Enqueues kernel NAME, which has no dynamic shared memory; @a: to its argument. */
 #define CUDA_LAUNCH(b, NAME, x, y, n_threads, a)                                                   \
     cuda_launch(b, &(const struct launch){kernel_##NAME, x, y, n_threads, #NAME, 0}, a,            \

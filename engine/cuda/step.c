@@ -31,14 +31,19 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
-    bool early = b->ways.early && !b->met;
-    b->met = false;
+    bool early = b->ways.early && !b->waits;
+    b->waits = false;
     if (b->first->graphs.noting)
         graph_note(b, NOTE_LAUNCH, l, early, args, n);
     return cuda_check(b,
                       b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
                                      early, b->stream),
                       l->what);
+}
+
+void cuda_settle(struct be *b) {
+    if (!b->first->graphs.replaying)
+        b->waits = true;
 }
 
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
@@ -251,7 +256,9 @@ int step_start(struct step *s) {
         a.table[i].mscale = set->mscale;
         n_tables = set->n_rot ? i + 1 : n_tables;
     }
-    return CUDA_LAUNCH(b, rope, s->grid.rows, n_tables, CUDA_THREADS, &a);
+    TRY(CUDA_LAUNCH(b, rope, s->grid.rows, n_tables, CUDA_THREADS, &a));
+    cuda_settle(b); /* store() reads the angles before it waits */
+    return 0;
 }
 
 /* From the file's rows, or from the output's tiles where the embedding is tied and they hold it

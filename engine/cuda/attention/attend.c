@@ -74,7 +74,9 @@ static int plan(struct step *s, const struct heads *h, bool two_way) {
         return 0;
     assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
     s->planned = *h;
-    return CUDA_LAUNCH(b, plan, 1, 1, CUDA_THREADS, &a);
+    TRY(CUDA_LAUNCH(b, plan, 1, 1, CUDA_THREADS, &a));
+    cuda_settle(b); /* attention reads the lists before it waits */
+    return 0;
 }
 
 /* Makes as many blocks as keep the device busy, or as there are items if nothing is split. With few

@@ -28,8 +28,10 @@
  *     5  one barrier; then a warp merges the eight tiles for one query or two
  *
  * So a chunk costs one barrier, and 64 KiB of keys and as many of values are on their way at a
- * time. What an item leaves is either the result o or, where its chunks are items of their own, a
- * partial result (o, m, l) that merge() adds up.
+ * time. The first tile is asked for while store() still runs, if no key of it belongs to this step.
+ * Bringing the next chunk to the L2 cache costs more than it gains: the chunks of all blocks are as
+ * large as the cache. What an item leaves is either the result o or, where its chunks are items of
+ * their own, a partial result (o, m, l) that merge() adds up.
  *
  * Keys behind the query have p = 0, which is enough: pages hold no infinities, so 0 v = 0. A layer
  * with a window is the same tree: a tile before the windows of all queries is left out, in the
@@ -296,7 +298,7 @@ template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, str
         all = now;
 }
 
-/* The block's item, its place, and where its queries stand. */
+/* Reads the block's item, its place, and where its queries stand. plan() has ended. */
 template <int D>
 DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
     constexpr uint32_t words = sizeof(struct attn_item) / 4;
@@ -325,22 +327,29 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
 
     static_assert(CUDA_THREADS / 32 == ATTN_TILES && ATTN_QUERIES == 2 * ATTN_TILES,
                   "a warp has a tile, and two queries");
-#pragma unroll
-    for (uint32_t k = 0; k < 2; k++) {
-        all[k].clear();
-        if (warp + 8 * k < it.n_q)
-            all[k].begin(a, it, first, warp + 8 * k);
-    }
-    if (seen)
-        start_values<D, V>(s.place, tile, room);
-    if (to <= s.place.first) /* no merge looks at it */
-        return;
-    take_queries<D>(a, it, s);
-    sync_block();
-    for (;;) {
+    for (bool begins = true;; begins = false) {
         uint32_t h[2][4] = {}, next = tile + ATTN_CHUNK;
         float c[4][4] = {};
 
+        if (begins && tile + ATTN_TILE > it.pos0) /* the step itself writes keys of the tile */
+            wait_for_previous();
+        if (seen)
+            start_values<D, V>(s.place, tile, room);
+        if (begins) {
+            if (seen)
+                prefetch_keys<K>(s.place, tile);
+            wait_for_previous();
+            if (to <= s.place.first) /* no merge looks at it */
+                return;
+#pragma unroll
+            for (uint32_t k = 0; k < 2; k++) {
+                all[k].clear();
+                if (warp + 8 * k < it.n_q)
+                    all[k].begin(a, it, first, warp + 8 * k);
+            }
+            take_queries<D>(a, it, s);
+            sync_block();
+        }
         if (seen) {
             struct Keys<D, K> keys;
 
@@ -359,8 +368,6 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
         sync_block();
         tile = next;
         seen = is_seen(s.place, tile);
-        if (seen)
-            start_values<D, V>(s.place, tile, room);
     }
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++)
@@ -379,24 +386,25 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
 
 #define ATTEND(NAME, K, V, D)                                                                      \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 2) {                                            \
-        wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
         attend<D, K, V>(a, s);                                                                     \
+        wait_for_previous(); /* where the block has no item */                                     \
     }
 
 FOR_PAGES(ATTEND, attend_64, 2)
 FOR_PAGES(ATTEND, attend_128, 4)
 
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
-    wait_for_previous();
-    uint32_t n = a.batch->n_merges, quads = a.n_value / 4;
+    uint32_t n = a.batch->n_merges, quads = a.n_value / 4, i = blockIdx.x;
     const struct attn_merge *merge = a.batch->merge; /* asked for together with n */
+    struct attn_merge it = merge[i < n ? i : 0];
 
-    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        struct attn_merge it = merge[i];
-
+    wait_for_previous();
+    while (i < n) {
         for (uint32_t k = threadIdx.x; k < it.n_q * quads; k += CUDA_THREADS)
             merge_values(a, it, k / quads, k % quads * 4);
+        i += gridDim.x;
+        it = merge[i < n ? i : 0];
     }
 }

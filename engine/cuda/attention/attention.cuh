@@ -31,6 +31,17 @@ DEVICE struct Group group_at(const struct Place &p, uint32_t key) {
     return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
 }
 
+/* Starts to bring the keys of the tile from @first on, of K bits, to the L2 cache, by a warp. */
+template <int K> DEVICE void prefetch_keys(const struct Place &p, uint32_t first) {
+    uint32_t each = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE, key_bytes = p.dim * K / 8;
+
+    for (uint32_t key = first; key < first + ATTN_TILE; key += each) {
+        struct Group at = group_at(p, key);
+
+        prefetch_bytes(p.keys + at.page + (at.slot & ~(each - 1)) * key_bytes, each * key_bytes);
+    }
+}
+
 /* Four bytes of a word, each less @more, as two words of halves; exact. */
 DEVICE void byte_halves(uint32_t q, uint32_t more, uint32_t *h0, uint32_t *h1) {
     uint32_t less = (0x6400u + more) * 0x10001u; /* 1024 + more */

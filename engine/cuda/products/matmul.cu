@@ -253,9 +253,9 @@ template <int G> struct TilesWalk {
         struct Rows<G> rows;
 
         feed.start(a); /* weights do not change */
-        wait_for_previous();
         n_rows = count_rows(a);
         rows.start(a, n_rows);
+        wait_for_previous();
         element.start(a, n_rows);
         if (m.unit[warp] < m.n_units)
             x.take_all(a, rows, m.unit[warp] * Parts<F>::n);

@@ -191,7 +191,7 @@ static int send(struct be *b, void *to, const void *from, size_t bytes) {
 
 /* Makes what @b enqueues from now on wait for another device's event. */
 static int wait_for(struct be *b, void *event) {
-    b->met = true;
+    b->waits = true;
     return cuda_check(b, b->api->event_wait(event, b->stream), "cudaStreamWaitEvent");
 }
 

@@ -39,7 +39,7 @@ int ranks_meet_now(struct ranks *k, const struct meeting *m) {
     int e = k->be[0]->lost ? 0 : ranks_meet(k, m, &failed);
 
     for (uint32_t i = 0; i < k->n; i++)
-        k->be[i]->met |= m->by >> i & 1;
+        k->be[i]->waits |= m->by >> i & 1;
     if (e)
         cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
     return e ? ranks_lose(k, failed) : k->be[0]->lost ? -EIO : 0;

@@ -59,7 +59,7 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     if (graph)
         return launch_graph(k, *out);
     for (uint32_t i = k->n; i-- > 0;) {
-        k->be[i]->met = true; /* uploads, or the beginning of a capture */
+        k->be[i]->waits = true; /* uploads, or the beginning of a capture */
         TRY(ON_RANK(k, i, step_start(ranks_step_of(*out, i))));
     }
     return 0;

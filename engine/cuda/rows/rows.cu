@@ -199,11 +199,14 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
 /* Beside a block of it there is room for one of matmul_wgmma_64, which is launched early
  * (check_kernels.py). */
 KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
-    wait_for_previous();
     SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x;
+    bool there = r < a.batch->n_rows;
 
-    if (r >= a.batch->n_rows)
+    prefetch_weights(a.norm, a.n);
+    prefetch_weights(a.packs ? a.pack.weight : NULL, a.n);
+    wait_for_previous();
+    if (!there)
         return;
     residual_row(a, r, a.left.sums != NULL, shared, [&](uint32_t i, auto &v) {
         if (a.left.sums)
@@ -245,14 +248,16 @@ DEVICE bool has_row(const struct pack_args &a, uint32_t r) {
 /* Bound by the latency of x, and of the kernel's own code: with few rows no launch runs through
  * much of it. */
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
-    wait_for_previous();
     SHARED float shared[PACK_SHARED];
-    uint32_t r = blockIdx.x;
+    uint32_t r = blockIdx.x, row = r;
     bool there = has_row(a, r);
 
-    if (a.wanted && !there)
-        return;
-    pack_row(a, r, a.wanted ? a.batch->want_row[r] : r, shared, there);
+    if (a.wanted && there)
+        row = a.batch->want_row[r];
+    prefetch_weights(a.weight, a.n);
+    wait_for_previous();
+    if (there)
+        pack_row(a, r, row, shared);
 }
 
 /* Kinds from PACK_RELU on. Rows of up to 12288 columns are read once, in registers of one block. */
@@ -275,9 +280,9 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
     if (!has_row(a, r))
         return;
     if (n <= 2 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 2, false, false>(a, r, true, shared, load);
+        pack_quads<PACK_THREADS, 2, false, false>(a, r, shared, load);
     else
-        pack_quads<PACK_THREADS, 6, true, false>(a, r, true, shared, load);
+        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
 }
 
 /* -- block drafters ---------------------------------------------------------------------------- */
@@ -428,14 +433,13 @@ KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
 
 /* A warp a head: queries, then keys with their values. */
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
-    wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
 
     if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv)
-        return;
-    if (a.shape.head_dim <= 128)
+        wait_for_previous();
+    else if (a.shape.head_dim <= 128)
         store_values<4>(a, r, h, heads[warp]);
     else
         store_values<HEAD_MAX / 32>(a, r, h, heads[warp]);

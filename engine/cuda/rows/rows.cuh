@@ -229,11 +229,9 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
  * through these in parts, forth for the first of sum, maximum and packing, back for the next, so
  * that the last part of each is the first of the next and is not read again. Only with NORM may
  * the kind be PACK_NORM; weights are asked for together with the row. load(i, again, v)
- * gives columns as load_quads() has them, and is told where it has given them before. Nothing is
- * done with what it gives unless @there, for which loads need not wait. */
+ * gives columns as load_quads() has them, and is told where it has given them before. */
 template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
-DEVICE void pack_quads(const struct pack_args &a, uint32_t r, bool there, float *shared,
-                       const LOAD &load) {
+DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, span = QUADS * step;
     uint32_t first = 0, last = PARTS ? (a.n_padded - 1) / span * span : 0;
     bool norm = NORM && a.kind == PACK_NORM, sums = norm, packs = false, back = false,
@@ -258,8 +256,6 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, bool there, float 
         load(i, again, v);
         if (norm)
             load_quads<step>(a.weight, i, a.n, w);
-        if (!there)
-            return;
         if (sums) {
 #pragma unroll
             for (int k = 0; k < QUADS; k++)
@@ -302,25 +298,29 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, bool there, float 
 
 /* Chooses the code for the row's length: each is short, and has as many registers as there are. */
 template <class LOAD>
-DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, bool there, float *shared,
-                        const LOAD &load) {
+DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
     if (a.n_padded <= 2 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 2, false, true>(a, r, there, shared, load);
+        pack_quads<PACK_THREADS, 2, false, true>(a, r, shared, load);
     else if (a.kind != PACK_NORM)
-        pack_quads<PACK_THREADS, 6, true, false>(a, r, there, shared, load);
+        pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
     else if (a.n_padded <= 4 * 4 * PACK_THREADS)
-        pack_quads<PACK_THREADS, 4, false, true>(a, r, there, shared, load);
+        pack_quads<PACK_THREADS, 4, false, true>(a, r, shared, load);
     else
-        pack_quads<PACK_THREADS, 4, true, true>(a, r, there, shared, load);
+        pack_quads<PACK_THREADS, 4, true, true>(a, r, shared, load);
 }
 
 /* Packs row @row of a.x as row @r: PACK_PLAIN and PACK_NORM. */
-DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared,
-                     bool there = true) {
+DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
     const float *x = a.x + row * (a.x_stride ? a.x_stride : a.n);
 
-    pack_row_of(a, r, there, shared,
+    pack_row_of(a, r, shared,
                 [&](uint32_t i, bool, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
+}
+
+/* Starts to bring the @n weights of a norm from memory, by the block: every step reads them once. */
+DEVICE void prefetch_weights(const float *weights, uint32_t n) {
+    for (uint32_t i = threadIdx.x * 32; weights && i < n; i += CUDA_THREADS * 32)
+        prefetch(weights + i);
 }
 
 /* -- products that are left -------------------------------------------------------------------- */
@@ -445,9 +445,9 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
     float *to = a.to + (size_t)r * a.n;
 
     if (a.packs && !a.norm && a.pack.n_padded <= 4 * step) {
-        pack_quads<CUDA_THREADS, 4, false, true>(
-            a.pack, r, true, shared,
-            [&](uint32_t i, bool, auto &v) { add_quads<step>(a, r, i, load, v); });
+        pack_quads<CUDA_THREADS, 4, false, true>(a.pack, r, shared, [&](uint32_t i, bool, auto &v) {
+            add_quads<step>(a, r, i, load, v);
+        });
         return;
     }
     if (a.norm)
@@ -459,8 +459,7 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
     }
     if (a.packs) /* a thread packs the columns that it has added */
         pack_quads<CUDA_THREADS, 4, true, true>(
-            a.pack, r, true, shared,
-            [&](uint32_t i, bool, auto &v) { load_quads<step>(to, i, a.n, v); });
+            a.pack, r, shared, [&](uint32_t i, bool, auto &v) { load_quads<step>(to, i, a.n, v); });
 }
 
 /* -- keys and values --------------------------------------------------------------------------- */
@@ -609,8 +608,8 @@ template <int V> DEVICE float inverse_of(const struct store_args &a, const float
 }
 
 /* Stores head @h of row @r, of queries or, behind these, of keys and values, by one warp; head
- * (shared): [HEAD_MAX] of its own. At most 32 V values. What does not depend on anything is loaded
- * first, so that the latencies of memory overlap. */
+ * (shared): [HEAD_MAX] of its own. At most 32 V values. What the product in front does not write is
+ * loaded before that ends: nothing else would use the time. */
 template <int V>
 DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
@@ -621,7 +620,6 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
     uint32_t slot = 0;
     uint8_t *page = a.pages;
 
-    load_head<V>((query ? a.q : a.k) + at, dim, x);
     if (norm)
         load_head<V>(norm, dim, w);
 #pragma unroll
@@ -631,10 +629,13 @@ DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, flo
     if (query) {
         factor = a.temper ? a.temper[r] : 1;
     } else {
-        load_head<V>(a.v + at, dim, v);
         slot = a.batch->row_slot[r];
         page += (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape);
     }
+    wait_for_previous();
+    load_head<V>((query ? a.q : a.k) + at, dim, x);
+    if (!query)
+        load_head<V>(a.v + at, dim, v);
     float inverse = norm ? inverse_of<V>(a, x) : 1;
 #pragma unroll
     for (uint32_t e = 0; e < V; e++)

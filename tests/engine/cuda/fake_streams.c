@@ -91,6 +91,8 @@ static void run_launch(struct op *o, int device) {
 
     fake_cuda.n_launches++;
     fake_cuda.n_early += o->early;
+    if (!o->early)
+        simt_settled();
     fake_cuda.now_us += fake_cuda.us_of ? fake_cuda.us_of(k->name, o->args) : 0;
     if (fake_cuda.on_launch)
         fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);

@@ -81,10 +81,10 @@ static void make(int what) {
     struct mistake_args fine = {NO_MISTAKE, a.data, a.host};
     api->launch(kernel_mistake, 2, 1, 64, 0, &fine, false,
                 stream); /* TOO_EARLY reads what it writes */
-    api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, false, stream);
-    api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, false, stream);
+    api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, true, stream);
+    api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, true, stream);
     if (what < WGMMA_MISTAKES)
-        api->launch(kernel_mistake, 2, 1, 64, 0, &a, false, stream);
+        api->launch(kernel_mistake, 2, 1, 64, 0, &a, true, stream);
     else if (what >= BULK_MISTAKES)
         api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &a, false, stream);
     else
