@@ -766,6 +766,8 @@ float *recurrent_part(const struct be *b, uint32_t i);
 /* Returns the packed rows of wants [first, first + n); step_pack_wanted() packs all rows of a
  * LOGITS op. */
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n);
+/* Returns true if the rows of wants are packed for wgmma: only their first is where rows begin. */
+bool step_wanted_cores(const struct step *s);
 int step_pack_wanted(struct step *s, const struct model_op *op);
 /* Records the step's event behind all that was enqueued for it. */
 int step_record(struct step *s);

@@ -75,8 +75,8 @@ static void add_activations(struct be *b) {
         add_words(b, &b->act.rope[i], rows * s->rope[i].n_rot);
     add_words(b, &b->act.factor, rows);
     add(b, &b->sampling.packed,
-        round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64) * b->products.planes, sizeof(uint16_t),
-        "logits", false);
+        round_up(wants, WGMMA_ROWS) * round_up(s->n_embd, 64) * b->products.planes,
+        sizeof(uint16_t), "logits", false);
     add(b, &b->sampling.scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
     add(b, &b->sampling.logits, n_logits, sizeof(float), "logits", false);
     add(b, &b->sampling.z, n_logits, sizeof(float), "logits", false);

@@ -534,15 +534,21 @@ int step_gate_up(struct step *s, const struct model_op *op) {
     return step_gate_and_up(s, op->weights, step_glu(op));
 }
 
+/* Cores hold 128 rows together, so that a round could not begin between them. */
+bool step_wanted_cores(const struct step *s) {
+    return s->grid.wants <= MIN(LOGIT_ROWS, WGMMA_ROWS) && wgmma_takes(s->be, s->grid.wants);
+}
+
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
     const struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64) * b->products.planes;
 
-    assert(first % PACK_ROWS == 0);
+    assert(first % PACK_ROWS == 0 && (first == 0 || !step_wanted_cores(s)));
     return (struct operand){.packed = b->sampling.packed + first * row,
                             .scale = b->sampling.scale + first,
                             .count = first ? NULL : &b->head->n_wants,
-                            .n_rows = n};
+                            .n_rows = n,
+                            .cores = step_wanted_cores(s)};
 }
 
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
@@ -575,6 +581,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
         .kind = w->norm ? PACK_NORM : PACK_PLAIN,
         .n = m->n_embd,
         .n_padded = (uint32_t)round_up(m->n_embd, 64),
+        .cores = step_wanted_cores(s),
         .eps = m->rms_eps,
     };
 

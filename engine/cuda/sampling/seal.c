@@ -305,10 +305,11 @@ static int sample_rest(struct step *s, uint32_t first, uint32_t n, const float *
 }
 
 /* Samples wants from @first on, as many as fit; their number. The logits of the first round are
- * there. Packed rows lie in groups, so later rounds compute from the beginning of a group. */
+ * there. Packed rows lie in groups, so later rounds compute from the beginning of a group, or of
+ * all. */
 static int sample_round(struct step *s, uint32_t first) {
     struct be *b = s->be;
-    uint32_t skip = first % PACK_ROWS;
+    uint32_t skip = step_wanted_cores(s) ? first : first % PACK_ROWS;
     struct sample_args a = {
         .logits = b->sampling.logits + (size_t)skip * b->shape->n_vocab,
         .z = b->sampling.z,
