@@ -220,6 +220,8 @@ class Weftd:
             command += ["--backend", BACKEND]
         if "--listen" not in flags:
             command += ["--listen", "127.0.0.1:0"]
+        if not any(str(f).startswith(("--threads", "--config")) for f in flags):
+            command += ["--threads", "1"]  # of tiny models others mostly spin
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
                 command + [str(f) for f in flags], stderr=log if stderr is None else stderr, env={**os.environ, **(env or {})}, **(popen or {})
