@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/few.h"
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
@@ -226,8 +227,8 @@ enum { N_WAYS = 3, N_FORMAT_WAYS = 0, N_GOLDEN_WAYS = 1, N_LONG_WAYS = 1, N_GOLD
 #else
 enum {
     N_WAYS = ARRAY_SIZE(ways),
-    N_FORMAT_WAYS = 2,
-    N_GOLDEN_WAYS = 3,
+    N_FORMAT_WAYS = FEWER(2, 1),
+    N_GOLDEN_WAYS = FEWER(3, 1),
     N_LONG_WAYS = ARRAY_SIZE(long_ways),
     N_GOLDEN_ISAS = 1
 };
