@@ -78,10 +78,6 @@ All is counted.
 {"name": "exec_command", "arguments": {"cmd": "seq 1 4000"}}
 </tool_call>
 === results=1
-<tool_call>
-{"name": "exec_command", "arguments": {"cmd": "true"}}
-</tool_call>
-=== results=2
 It was not made shorter.
 """
 
@@ -248,7 +244,7 @@ def test_a_long_conversation_is_compacted():
     with Codex(COMPACTS, settings="model_context_window = 100000\nmodel_auto_compact_token_limit = 24000") as c:
         items, end = c.run("Count to 4000.")
         assert [i["text"] for i in of(items, "agent_message")] == ["All is counted."], (items, end)
-        assert [r["answer"] for r in c.server.runs] == [2, 3, 0, 1], [r["answer"] for r in c.server.runs]
+        assert [r["answer"] for r in c.server.runs] == [2, 0, 1], [r["answer"] for r in c.server.runs]
 
 
 def test_tools_that_a_search_finds():
@@ -260,7 +256,7 @@ def test_tools_that_a_search_finds():
 
 
 def test_without_a_name_of_a_model():
-    with Codex(NAMELESS, model="gpt-6.1-sol") as c:  # the default of this Codex
+    with Codex(NAMELESS, model="gpt-6.2-sol") as c:  # the default of this Codex
         config = (c.home / "config.toml").read_text()
         (c.home / "config.toml").write_text(config.split("\n", 1)[1])
         items, end = c.run("Which word is it?")
