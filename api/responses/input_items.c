@@ -112,7 +112,7 @@ static struct place place_of(const struct conversation *c, size_t at, bool desce
     return p;
 }
 
-/* Writes an item with its id, and with the type "message" if it has none. */
+/* Writes an item with its id. */
 static int put_item(struct buf *out, const struct conversation *c, struct place p) {
     const struct segment *s = &c->segment[p.segment];
     const struct item_entry *e = item_list_get(s->list, p.item);
@@ -123,8 +123,6 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
         name_item(s, p.item, name);
         r = buf_printf(out, ",\"id\":\"%s\"", name);
     }
-    if (r == 0 && !e->typed)
-        r = buf_add_str(out, ",\"type\":\"message\"");
     return r < 0 ? r : buf_add_char(out, '}');
 }
 
@@ -219,7 +217,6 @@ static int copy_item(const struct conversation *c, struct place p, struct stored
         id = name;
     }
     e.len = out->input.len - e.at;
-    e.typed = true;
     return item_list_add(&out->items, e, id, strlen(id));
 }
 

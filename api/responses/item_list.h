@@ -13,8 +13,7 @@
 struct item_entry {
     size_t at, len; /* bytes of its JSON object in the text of the list */
     uint32_t id;    /* offset of its id in ids; ITEM_NO_ID: no id */
-    bool message;   /* a message, with or without a type */
-    bool typed;     /* the member `type` is there */
+    bool message;   /* a message */
     bool silent;    /* trace of a tool that ran elsewhere: left out of prompts */
 };
 

@@ -531,24 +531,54 @@ static bool is_silent(yyjson_val *type) {
     return false;
 }
 
+/* Replaces the text of @item, a message, by one part. */
+static bool split_content(yyjson_mut_doc *doc, yyjson_mut_val *item, yyjson_val *text, bool said) {
+    yyjson_mut_val *list = yyjson_mut_arr(doc), *part = yyjson_mut_arr_add_obj(doc, list);
+
+    return part && yyjson_mut_obj_add_str(doc, part, "type", said ? "output_text" : "input_text") &&
+           yyjson_mut_obj_add_strn(doc, part, "text", json_text(text), json_len(text)) &&
+           (!said || (yyjson_mut_obj_add_arr(doc, part, "annotations") &&
+                      yyjson_mut_obj_add_arr(doc, part, "logprobs"))) &&
+           yyjson_mut_obj_put(item, yyjson_mut_str(doc, "content"), list);
+}
+
+/* Writes @item in the form in which items are listed: a message has its type and parts, and
+ * messages, calls and their outputs have a status. Returns NULL if there is no memory. */
+static char *write_listed(yyjson_val *item, bool message, size_t *len) {
+    yyjson_val *content = yyjson_obj_get(item, "content");
+    bool splits = message && yyjson_is_str(content);
+    bool lacks = (message || yyjson_obj_get(item, "call_id")) && !yyjson_obj_get(item, "status");
+
+    if (!splits && !lacks && (!message || yyjson_obj_get(item, "type")))
+        return yyjson_val_write(item, 0, len);
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *out = yyjson_val_mut_copy(doc, item);
+
+    if ((message &&
+         !yyjson_mut_obj_put(out, yyjson_mut_str(doc, "type"), yyjson_mut_str(doc, "message"))) ||
+        (splits && !split_content(doc, out, content,
+                                  yyjson_equals_str(yyjson_obj_get(item, "role"), "assistant"))) ||
+        (lacks && !yyjson_mut_obj_add_str(doc, out, "status", "completed")))
+        return NULL;
+    return yyjson_mut_val_write(out, 0, len);
+}
+
 /* Writes @item behind the items that are kept of this request, and lists it. */
 static int keep_item(struct responses_build *b, yyjson_val *item) {
     struct stored_parts *p = &b->rs->kept;
 
     assert(p->input.len > 0 && !b->past); /* begins with the bracket */
     yyjson_val *id = yyjson_obj_get(item, "id"), *type = yyjson_obj_get(item, "type");
-    size_t len;
-    CLEANUP(freep) char *text = yyjson_val_write(item, 0, &len);
+    struct item_entry e = {.at = p->input.len + (p->input.len > 1),
+                           .message =
+                               !type || yyjson_is_null(type) || yyjson_equals_str(type, "message"),
+                           .silent = is_silent(type)};
+    CLEANUP(freep) char *text = write_listed(item, e.message, &e.len);
 
     if (!text || (p->input.len > 1 && buf_add_char(&p->input, ',') < 0))
         return -ENOMEM;
-    struct item_entry e = {.at = p->input.len,
-                           .len = len,
-                           .message = !type || yyjson_equals_str(type, "message"),
-                           .typed = type,
-                           .silent = is_silent(type)};
     TRY(item_list_add(&p->items, e, json_text(id), json_len(id)));
-    return buf_add(&p->input, text, len);
+    return buf_add(&p->input, text, e.len);
 }
 
 int responses_ask_for(struct responses_build *b, size_t n, const char *param) {

@@ -339,8 +339,7 @@ static void note_item(struct json *j, const struct writer *w, const struct outpu
     responses_item_id(w, run, i, id, sizeof(id));
     struct item_entry e = {.at = from - base,
                            .len = j->out->len - from,
-                           .message = !run || run->kind == OUTPUT_CONTENT,
-                           .typed = true};
+                           .message = !run || run->kind == OUTPUT_CONTENT};
     j->error = item_list_add(&responses_of(w)->kept.output, e, id, strlen(id));
 }
 

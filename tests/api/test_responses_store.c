@@ -561,11 +561,15 @@ static void expect_items(struct world *w, const char *id, const char *query, con
     yyjson_doc *doc = yyjson_read(r.body.data, r.body.len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *data = yyjson_obj_get(root, "data");
     yyjson_arr_foreach(data, i, n, item) {
-        yyjson_val *text = yyjson_ptr_get(item, "/content/0/text");
+        bool own = yyjson_equals_str(yyjson_obj_get(item, "role"), "assistant");
 
         cr_expect(yyjson_is_str(yyjson_obj_get(item, "id")));
-        buf_printf(&line, "%s ",
-                   text ? yyjson_get_str(text) : yyjson_get_str(yyjson_obj_get(item, "content")));
+        cr_expect(yyjson_equals_str(yyjson_obj_get(item, "type"), "message"));
+        cr_expect(yyjson_is_str(yyjson_obj_get(item, "status")));
+        cr_expect(yyjson_equals_str(yyjson_ptr_get(item, "/content/0/type"),
+                                    own ? "output_text" : "input_text"));
+        cr_expect_eq(yyjson_is_arr(yyjson_ptr_get(item, "/content/0/annotations")), own);
+        buf_printf(&line, "%s ", yyjson_get_str(yyjson_ptr_get(item, "/content/0/text")));
     }
     cr_expect_str_eq(line.data, want);
     cr_expect_eq(yyjson_get_bool(yyjson_obj_get(root, "has_more")), more);
@@ -583,13 +587,14 @@ Test(kept, input_items_are_listed) {
     ask_id(&w, "\"input\":\"a\"", "b", id);
     snprintf(after, sizeof(after), "?order=asc&after=msg_%s_0", id + 5);
     snprintf(fields, sizeof(fields),
-             "\"previous_response_id\":\"%s\",\"input\":[{\"role\":\"user\",\"content\":\"c\"}]",
+             "\"previous_response_id\":\"%s\",\"input\":[{\"role\":\"user\",\"content\":\"c\"},"
+             "{\"role\":\"assistant\",\"content\":\"d\"}]",
              id);
-    ask_id(&w, fields, "d", id);
-    expect_items(&w, id, "", "c b a ", false);
-    expect_items(&w, id, "?order=asc", "a b c ", false);
+    ask_id(&w, fields, "e", id);
+    expect_items(&w, id, "", "d c b a ", false);
+    expect_items(&w, id, "?order=asc", "a b c d ", false);
     expect_items(&w, id, "?order=asc&limit=2", "a b ", true);
-    expect_items(&w, id, after, "c ", false);
+    expect_items(&w, id, after, "c d ", false);
     world_stop(&w);
 }
 
