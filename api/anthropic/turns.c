@@ -75,10 +75,22 @@ static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val
 
 /* ---- results of calls ---- */
 
+/* Adds the type of a block to its place, as Anthropic does: by it Claude Code finds the picture or
+ * file that it has to leave out, and tries again without it. */
+static void name_type(struct anthropic_input *in, const char *type) {
+    static const char *const types[] = {"image", "document", "tool_result"};
+    size_t len = strlen(in->place);
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (strcmp(type, types[i]) == 0)
+            snprintf(in->place + len, sizeof(in->place) - len, ".%s", type);
+}
+
 static int add_result_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                             void *to) {
     struct content *out = to;
 
+    name_type(in, type);
     int r = strcmp(type, "image") == 0 ? anthropic_picture(in, block, out) : 1;
     if (r <= 0)
         return r;
@@ -394,6 +406,7 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
                           void *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
+    name_type(in, type);
     if (strcmp(type, "tool_result") == 0)
         return add_result(in, block);
     if (strcmp(type, "image") == 0)

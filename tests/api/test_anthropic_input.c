@@ -470,16 +470,17 @@ static void refuse_all(const struct bad_field *table, size_t n) {
 /* A call has one result, in the next message of the user. */
 Test(anthropic_input, calls_and_results_belong_together) {
     static const struct bad_field table[] = {
-        {WITH(SAY(USER("[" GIVE("") "]"))), "messages.0.content.0.tool_use_id: must be the id"},
+        {WITH(SAY(USER("[" GIVE("") "]"))),
+         "messages.0.content.0.tool_result.tool_use_id: must be the id"},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q)), "messages.1: has tool_use blocks without"},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," Q
                                                "," ASSISTANT("\"a\"") "," USER("[" GIVE("") "]"))),
          "messages.1: has tool_use blocks without"},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "," GIVE("") "]"))),
-         "messages.2.content.1.tool_use_id: must be the id"},
+         "messages.2.content.1.tool_result.tool_use_id: must be the id"},
         {WITH(SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]") "," ASSISTANT(
              "\"a\"") "," USER("[" GIVE("") "]"))),
-         "messages.4.content.0.tool_use_id: must be the id"},
+         "messages.4.content.0.tool_result.tool_use_id: must be the id"},
     };
     static const char *const right[] = {
         SAY(Q "," ASSISTANT("[" USE "]") "," ASSISTANT("\"a\"") "," USER("[" GIVE("") "]")),
@@ -619,21 +620,23 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(USER("[{\"type\":\"text\"}]"))), "messages.0.content.0.text: must be a string."},
         {WITH(SAY(
              USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]"))),
-         "messages.0.content.1.source.data is not supported: this model reads only text."},
+         "messages.0.content.1.image.source.data is not supported: this model reads only text."},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"))),
-         "messages.0.content.0.source.type: is not supported"},
-        {WITH(SAY(USER("[{\"type\":\"document\"}]"))), "messages.0.content.0.source: must be"},
+         "messages.0.content.0.document.source.type: is not supported"},
+        {WITH(SAY(USER("[{\"type\":\"document\"}]"))),
+         "messages.0.content.0.document.source: must be"},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"text\"}}]"))),
-         "messages.0.content.0.source.data: must be a string."},
+         "messages.0.content.0.document.source.data: must be a string."},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":[{"
                        "\"type\":\"image\"}]}}]"))),
-         "messages.0.content.0.source.content.0.type: is not supported"},
+         "messages.0.content.0.document.source.content.0.type: is not supported"},
         {WITH(SAY(USER("[{\"type\":\"hologram\"}]"))), "messages.0.content.0.type: is not"},
         {WITH(SAY(USER("[{\"type\":\"tool_result\"}]"))),
-         "messages.0.content.0.tool_use_id: must be a string."},
-        {WITH(SAY(USER("[" GIVE(",\"content\":7") "]"))), "messages.0.content.0.content: must be"},
+         "messages.0.content.0.tool_result.tool_use_id: must be a string."},
+        {WITH(SAY(USER("[" GIVE(",\"content\":7") "]"))),
+         "messages.0.content.0.tool_result.content: must be"},
         {WITH(SAY(USER("[" GIVE(",\"content\":[{\"type\":\"tool_reference\"}]") "]"))),
-         "messages.0.content.0.content.0.tool_name: must be"},
+         "messages.0.content.0.tool_result.content.0.tool_name: must be"},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"server_tool_use\"}]"))),
          "messages.1.content.0.id: must be a string."},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"mcp_tool_result\"}]"))),

@@ -62,7 +62,9 @@ Test(refusal_texts, of_anthropics_dialect) {
         {MESSAGES,
          "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{"
          "\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]}]}",
-         400, "messages.0.content.0.source.type: is not supported: only documents of text are."},
+         400,
+         "messages.0.content.0.document.source.type: is not supported: only documents of text "
+         "are."},
         {MESSAGES,
          "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[" USER
          ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","

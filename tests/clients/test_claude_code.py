@@ -71,7 +71,6 @@ It shows a chat.
 There is no picture.
 """
 
-
 # Its web search is a request of its own, with a tool of Anthropic's servers alone.
 SEARCHES = """\
 === has=You run a web search
@@ -185,6 +184,14 @@ def test_claude_code_shows_a_screenshot_to_the_model():
         events = home.run(claude, s.url, given=[{"type": "image", "source": source}, {"type": "text", "text": "What is on it?"}])
         assert events[-1]["result"] == "It was given a chat.", events[-1]
         assert s.runs[-1]["prompt"].count("<|vision_start|>") == 1, s.runs[-1]["prompt"][-500:]
+
+
+def test_claude_code_leaves_out_a_picture_that_the_model_cannot_see():
+    claude, home = program(), Home()
+    with Scripted("===\nI cannot see it.\n") as s:
+        source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(SCREENSHOT.read_bytes()).decode()}
+        events = home.run(claude, s.url, given=[{"type": "image", "source": source}, {"type": "text", "text": "What is on it?"}])
+        assert events[-1]["result"] == "I cannot see it.", events[-1]
 
 
 def test_claude_code_hears_that_nothing_is_searched():

@@ -172,8 +172,8 @@ add({ name: "messages", path: "/v1/messages", answer: "Anthropic.Message", event
     ["compaction", history({ type: "compaction", content: "Until here." }), { body: "" }],
     ["an upload", history({ type: "container_upload", file_id: "f" }), { body: "" }],
     ["an unknown block", history({ type: "of_next_year", text: "t" }), { body: "" }],
-    ["a picture", say([{ type: "image", source: { type: "base64", media_type: "image/png", data: png } }]), { refused: "messages.0.content.0.source.data" }],
-    ["a PDF", say([{ type: "document", source: { type: "base64", media_type: "application/pdf", data: "aGk=" } }]), { refused: "messages.0.content.0.source.type" }],
+    ["a picture", say([{ type: "image", source: { type: "base64", media_type: "image/png", data: png } }]), { refused: "messages.0.content.0.image.source.data" }],
+    ["a PDF", say([{ type: "document", source: { type: "base64", media_type: "application/pdf", data: "aGk=" } }]), { refused: "messages.0.content.0.document.source.type" }],
     ...[
         ["temperature above 1", { temperature: 1.5 }, "temperature"],
         ["no max_tokens", { max_tokens: undefined }, "max_tokens"],
