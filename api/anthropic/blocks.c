@@ -9,9 +9,9 @@
 /*
  * Content blocks of the user and of tools as text.
  *
- * A block that a text model cannot read is refused, with its place. The one exception is the result
- * of a tool: an agent cannot take back what its tool has said, and every later request of the
- * conversation would be refused as well. There the model reads a note that something was left out.
+ * In the result of a tool a note stands for a block that a model cannot read: an agent cannot take
+ * back what its tool has said, and every later request of the conversation would be refused as
+ * well.
  */
 
 #define NOT_READABLE "[%.64s: left out, this model reads only text]"
@@ -143,9 +143,8 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
     }
     if (result || strcmp(type, "container_upload") == 0)
         return buf_printf(out, NOT_READABLE, type);
-    if (strcmp(type, "document") == 0)
-        return anthropic_refuse(in, ".source.type", "is not supported: only documents of text are");
-    return anthropic_refuse(in, ".type", "is not supported here");
+    return strcmp(type, "document") == 0 ? 1
+                                         : anthropic_refuse(in, ".type", "is not supported here");
 }
 
 int anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to) {

@@ -114,7 +114,8 @@ int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_tak
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to);
 /* Adds the value of @field, which must be a string, to @out. */
 int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field, struct buf *out);
-/* Adds the text of a block of the user or of a tool (@result) to @out. */
+/* Adds the text of a block of the user or of a tool (@result) to @out. Returns 1 for a document of
+ * the user that is not text. */
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out);
 

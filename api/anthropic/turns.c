@@ -402,6 +402,17 @@ static int add_picture(struct anthropic_input *in, yyjson_val *block) {
                   : r;
 }
 
+/* Adds a document of the user that is not text. */
+static int add_file(struct anthropic_input *in) {
+    struct content one = {0};
+    char place[sizeof(in->place) + sizeof(".source.type")];
+
+    TRY(need_message(in, "user"));
+    one.parts = in->parts;
+    snprintf(place, sizeof(place), "%s.source.type", in->place);
+    return content_add_file(&one, in->doc, place);
+}
+
 static int add_user_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                           void *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
@@ -415,6 +426,8 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
     if (r <= 0)
         return r;
     r = anthropic_text(in, block, type, false, &text);
+    if (r == 1)
+        return add_file(in);
     if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
         return add_to_result(in, &text, false);
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));

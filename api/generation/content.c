@@ -21,14 +21,27 @@ static int flush(struct content *c, yyjson_mut_doc *doc) {
                : -ENOMEM;
 }
 
+/* Adds a part of @type. NULL: no memory. */
+static yyjson_mut_val *add_part(struct content *c, yyjson_mut_doc *doc, const char *type,
+                                const char *place) {
+    if ((!c->parts && !(c->parts = yyjson_mut_arr(doc))) || flush(c, doc) < 0)
+        return NULL;
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(doc, c->parts);
+
+    return o && yyjson_mut_obj_add_str(doc, o, "type", type) &&
+                   yyjson_mut_obj_add_strcpy(doc, o, PICTURE_PLACE, place)
+               ? o
+               : NULL;
+}
+
+int content_add_file(struct content *c, yyjson_mut_doc *doc, const char *place) {
+    return add_part(c, doc, "file", place) ? 0 : -ENOMEM;
+}
+
 int content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *data,
                         yyjson_val *detail, const char *place) {
-    if (!c->parts && !(c->parts = yyjson_mut_arr(doc)))
-        return -ENOMEM;
-    int r = flush(c, doc);
-    yyjson_mut_val *o = r == 0 ? yyjson_mut_arr_add_obj(doc, c->parts) : NULL;
-    bool ok = o && yyjson_mut_obj_add_str(doc, o, "type", "image_url") &&
-              yyjson_mut_obj_add_strcpy(doc, o, PICTURE_PLACE, place);
+    yyjson_mut_val *o = add_part(c, doc, "image_url", place);
+    bool ok = o;
 
     if (ok && data)
         ok = yyjson_mut_obj_add_val(doc, o, "image_url", yyjson_val_mut_copy(doc, data));

@@ -29,7 +29,7 @@ struct build {
     const char *sight; /* placeholder of a picture in a content; "": the model takes no pictures */
     size_t i;          /* the message being built */
     size_t at;         /* index of that message in the template's list */
-    size_t last_user;  /* the last message of the user */
+    size_t asks;       /* the message in which the user asks; the number of messages: none */
     struct messages_trust *trust;
 };
 
@@ -95,6 +95,18 @@ static bool is_thought(yyjson_val *part) {
     return yyjson_equals_str(type, "thinking") || yyjson_equals_str(type, "redacted_thinking");
 }
 
+/* Returns true for a part with a file or a sound, which no model here reads. */
+static bool is_file(yyjson_val *part) {
+    static const char *const types[] = {"file", "input_file", "input_audio", "audio_url",
+                                        "video_url"};
+    yyjson_val *type = yyjson_obj_get(part, "type");
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (yyjson_equals_str(type, types[i]))
+            return true;
+    return false;
+}
+
 /* Notes that the text [begin, end) in the content of message @at is the service's own. */
 static int trust_range(struct build *b, size_t at, size_t begin, size_t end) {
     struct messages_trust *t = b->trust;
@@ -117,13 +129,13 @@ static int add_picture(struct build *b, yyjson_val *part, struct buf *text) {
     return buf_add_str(text, b->sight) < 0 ? -ENOMEM : trust_range(b, b->at, begin, text->len);
 }
 
-/* Adds a part that is neither text nor a picture for this model: a note where refusing it would end
- * the conversation. */
+/* Adds a part that this model does not read: a note where refusing it would end the
+ * conversation. */
 static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part,
                       struct buf *text) {
     char place[96];
 
-    if (is_repeated(m) || (picture_part_is(part) && b->i != b->last_user))
+    if (is_repeated(m) || b->i != b->asks)
         return buf_add_str(text, FOREIGN_NOT_VISIBLE);
     const char *given = json_cstr(yyjson_obj_get(part, PICTURE_PLACE));
     if (given)
@@ -131,8 +143,9 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
     else
         snprintf(place, sizeof(place), "messages[%zu].content[%zu].type",
                  b->i - MIN(b->i, b->form->n_own), i);
-    return err_set_code(b->err, 400, "invalid_value", place,
-                        "%s is not supported: this model reads only text.", place);
+    return err_set_code(b->err, 400, "invalid_value", place, "%s is not supported: %s.", place,
+                        is_file(part) ? "files and audio cannot be read"
+                                      : "this model reads only text");
 }
 
 /* Joins parts to one string, a line for each text. */
@@ -144,7 +157,8 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
 
     yyjson_arr_foreach(parts, i, n, part) {
         bool picture = picture_part_is(part);
-        bool unseen = picture || (repeated && yyjson_is_obj(part) && !is_text_part(part));
+        bool unseen =
+            picture || is_file(part) || (repeated && yyjson_is_obj(part) && !is_text_part(part));
         int r = 0;
 
         if (repeated && is_thought(part))
@@ -503,14 +517,17 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
-/* Returns the index of the user's last message, or the number of messages. */
-static size_t last_user(yyjson_val *messages) {
+/* Returns the index of the message in which the user asks, or the number of messages. It is the
+ * last one of the user, unless that follows the result of a tool: there agents put what the tool
+ * shows. */
+static size_t asking(yyjson_val *messages) {
     size_t i, n, last = yyjson_arr_size(messages);
-    yyjson_val *m;
+    yyjson_val *m, *before = NULL;
 
     yyjson_arr_foreach(messages, i, n, m) {
         if (yyjson_equals_str(yyjson_obj_get(m, "role"), "user"))
-            last = i;
+            last = is_result(before) ? n : i;
+        before = m;
     }
     return last;
 }
@@ -522,7 +539,7 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     size_t n = yyjson_arr_size(r->messages);
     int result = list ? 0 : -ENOMEM;
 
-    b->last_user = last_user(r->messages);
+    b->asks = asking(r->messages);
 
     if (result == 0 && b->form->plain && shown_functions(r))
         result = toolcall_describe(&b->note, shown_functions(r));

@@ -12,8 +12,8 @@
 
 struct prompt_job;
 
-/* Member of a part with a picture, in a body that a dialect has translated: the place that errors
- * name. */
+/* Member of a part with a picture or a file, in a body that a dialect has translated: the place
+ * that errors name. */
 #define PICTURE_PLACE "place"
 
 /* Returns true if a part of a content is a picture, in the form of any dialect. */

@@ -94,6 +94,18 @@ static int add_picture(const struct responses_build *b, const char *field, size_
                                yyjson_obj_get(part, "detail"), place);
 }
 
+/* Adds the file or sound in @part, part @at of member @field. */
+static int add_file(const struct responses_build *b, const char *field, size_t at,
+                    struct content *out) {
+    char place[96];
+
+    if (b->past)
+        snprintf(place, sizeof(place), "previous_response_id");
+    else
+        snprintf(place, sizeof(place), "input[%zu].%.20s[%zu].type", b->i, field, at);
+    return content_add_file(out, b->doc, place);
+}
+
 static bool is_picture(yyjson_val *part) {
     yyjson_val *type = yyjson_obj_get(part, "type");
 
@@ -115,15 +127,17 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
         return refuse(b, place, "must be a string or an array of parts");
     yyjson_arr_foreach(v, i, n, part) {
         bool picture = sees && is_picture(part);
+        bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead;
 
         TRY(picture ? add_picture(b, field, i, part, out)
+            : file  ? add_file(b, field, i, out)
                     : part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
                                 &instead));
-        if (lines && !picture && buf_add_char(&out->text, '\n') < 0)
+        if (lines && !picture && !file && buf_add_char(&out->text, '\n') < 0)
             return -ENOMEM;
-        lines = !picture;
-        if (picture)
+        lines = !picture && !file;
+        if (!lines)
             continue;
         int r = instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s);
         if (r < 0)

@@ -72,6 +72,7 @@ static void expect_prompt(struct world *w, const char *fields, const char *want)
 #define RESULT(text)                                                                               \
     "{\"role\": \"tool\", \"content\": \"" text "\", \"name\": \"f\", \"tool_call_id\": \"t1\"}\n"
 #define USE "{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"f\",\"input\":{\"x\":[1]}}"
+#define PDF "{\"type\":\"document\",\"source\":{\"type\":\"base64\",\"data\":\"JVBERg==\"}}"
 #define GIVE(more) "{\"type\":\"tool_result\",\"tool_use_id\":\"t1\"" more "}"
 
 Test(anthropic_input, turns_become_messages) {
@@ -109,6 +110,13 @@ Test(anthropic_input, turns_become_messages) {
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]") "]")),
          USER_("q") CALLED("") RESULT("(An image or file, which this model cannot see.)") OFF},
+        {SAY(USER("[" PDF "]") "," ASSISTANT("\"a\"") "," Q),
+         USER_("(An image or file, which this model cannot see.)") "{\"role\": \"assistant\", "
+                                                                   "\"content\": \"a\"}\n" USER_(
+                                                                       "q") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," PDF "]")),
+         USER_("q") CALLED("") RESULT("r") USER_("(An image or file, which this model cannot see.)")
+             OFF},
         /* results come in the order of the calls, whatever was ready first */
         {SAY(Q "," ASSISTANT(
              "[" USE ",{\"type\":\"tool_use\",\"id\":\"t2\",\"name\":\"g\","
@@ -622,7 +630,7 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
              USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]"))),
          "messages.0.content.1.image.source.data is not supported: this model reads only text."},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"))),
-         "messages.0.content.0.document.source.type: is not supported"},
+         "messages.0.content.0.document.source.type is not supported"},
         {WITH(SAY(USER("[{\"type\":\"document\"}]"))),
          "messages.0.content.0.document.source: must be"},
         {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"text\"}}]"))),

@@ -133,6 +133,7 @@ static const char *prompt(const struct fake_request *q, char out[1024]) {
 
 #define URI "data:image/png;base64,@"
 #define PART "{\"type\":\"image_url\",\"image_url\":{\"url\":\"" URI "\"}}"
+#define FILE_PART "{\"type\":\"file\",\"file\":{\"file_data\":\"aGk=\"}}"
 #define WORDS(s) "{\"type\":\"text\",\"text\":\"" s "\"}"
 #define CALL                                                                                       \
     "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c\",\"type\":"             \
@@ -655,6 +656,11 @@ Test(pictures, a_model_that_does_not_see_says_so) {
     static const char past[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
         "t") "," PART "]},{\"role\":\"assistant\",\"content\":\"u\"},{\"role\":\"user\","
              "\"content\":\"v\"}]}";
+    /* of the user; of the user, and then a picture that the client puts behind a tool's result */
+    static const char *const files[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":[" FILE_PART "]}]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":[" FILE_PART
+        "]},{\"role\":\"tool\",\"content\":\"r\"},{\"role\":\"user\",\"content\":[" PART "]}]}"};
     struct world w;
     struct reply r;
     char text[1024];
@@ -673,6 +679,14 @@ Test(pictures, a_model_that_does_not_see_says_so) {
                      "<user\nv>\n<assistant\n",
                      "%s", text);
     reply_deinit(&r);
+    for (size_t i = 0; i < 2; i++) {
+        ask(&w, CHAT, files[i], &r);
+        cr_expect_eq(r.status, i ? 200 : 400, "%s", r.body.data);
+        cr_expect(i || strstr(r.body.data, "messages[0].content[0].type is not supported: files"));
+        reply_deinit(&r);
+    }
+    cr_expect(strstr(prompt(&w.port.r[1], text), "<tool\nr>\n<user\n(An image or file"), "%s",
+              text);
     stopped(&w);
 }
 

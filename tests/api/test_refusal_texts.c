@@ -63,8 +63,8 @@ Test(refusal_texts, of_anthropics_dialect) {
          "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{"
          "\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]}]}",
          400,
-         "messages.0.content.0.document.source.type: is not supported: only documents of text "
-         "are."},
+         "messages.0.content.0.document.source.type is not supported: files and audio cannot be "
+         "read."},
         {MESSAGES,
          "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[" USER
          ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\","

@@ -86,6 +86,17 @@ Test(input, a_turn_of_the_model_is_one_message) {
     world_stop(&w);
 }
 
+Test(input, files_of_the_past_become_notes) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w,
+            "\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{"
+            "\"type\":\"input_file\",\"file_data\":\"x\"}]}," SAID("b") "]",
+            USER "a\n(An image or file, which this model cannot see.)" END USER "b" END ANSWER);
+    world_stop(&w);
+}
+
 Test(input, reasoning_of_other_services_is_left_out) {
     struct world w;
 
