@@ -150,9 +150,10 @@ static void admit_waiting(struct admit *m) {
 /* ---- the queue ---- */
 
 double admit_place_ms(const struct admit *m, const struct tenant *t) {
-    double each_ms = m->each_ms > 0 ? m->each_ms : m->mean_ms / MAX(m->opts.max_running, 1u);
+    uint32_t n = MAX(m->n_running, 1u);
+    double each_ms = MAX(m->each_ms, m->mean_ms / n); /* a tenant may wait while slots are free */
 
-    return each_ms * MAX(m->n_running, 1u) / MAX(t->stats.n_running, 1u);
+    return each_ms * n / MAX(t->stats.n_running, 1u);
 }
 
 /* Estimates when one more request of @t could be admitted: behind its queue and behind the requests

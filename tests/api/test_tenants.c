@@ -277,6 +277,23 @@ Test(tenants, those_sent_away_are_told_to_come_one_after_the_other) {
     stop();
 }
 
+Test(tenants, one_that_waits_for_its_own_place_is_told_how_long_that_takes) {
+    const struct api_tenant row = {
+        .name = "alice", .weight = 1, .max_running = 1, .max_queued = 1, .n_keys = 1};
+    int fd[2];
+    struct reply r;
+
+    start(&row, 1);
+    for (int i = 0; i < 2; i++)
+        fd[i] = ask("ka", "");
+    cr_expect_eq(answer(ask("ka", ""), &r), 429); /* two generations of a second are before it */
+    cr_expect(header(&r, "retry-after-ms") >= 2000, "%s", r.head);
+    w.port.script = "x";
+    for (int i = 0; i < 2; i++)
+        cr_expect_eq(answer(fd[i], &r), 200, "%d", i);
+    stop();
+}
+
 Test(tenants, weights_and_classes_reach_the_worker) {
     struct api_tenant rows[] = {{.name = "team", .weight = 2.5, .class = 2, .n_keys = 1},
                                 {.name = "bob", .weight = 1, .share = "g"},
