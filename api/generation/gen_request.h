@@ -65,6 +65,8 @@ struct request_picture {
     uint8_t *file; /* until the file was examined */
     size_t n_file;
     bool low;                  /* detail is "low": few rows */
+    bool repeated;             /* clients send it with every request: a note may stand for it */
+    bool unread;               /* it cannot be used, and a note stands for it */
     struct picture_seen *seen; /* a reference; NULL: not examined yet */
     char place[96];            /* in the body, for errors */
 };

@@ -27,9 +27,10 @@ struct build {
     const struct messages_form *form;
     struct buf note;   /* the description of the tools, until a message takes it */
     const char *sight; /* placeholder of a picture in a content; "": the model takes no pictures */
-    size_t i;          /* the message being built */
-    size_t at;         /* index of that message in the template's list */
-    size_t asks;       /* the message in which the user asks; the number of messages: none */
+    const struct request_picture *pictures;
+    size_t i;    /* the message being built */
+    size_t at;   /* index of that message in the template's list */
+    size_t asks; /* the message in which the user asks; the number of messages: none */
     struct messages_trust *trust;
 };
 
@@ -157,6 +158,7 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
 
     yyjson_arr_foreach(parts, i, n, part) {
         bool picture = picture_part_is(part);
+        bool shown = picture && sees && !b->pictures[picture_part_index(part)].unread;
         bool unseen =
             picture || is_file(part) || (repeated && yyjson_is_obj(part) && !is_text_part(part));
         int r = 0;
@@ -165,11 +167,11 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
             continue;
         if (!unseen)
             r = part_text(b, i, part, &s);
-        if (r == 0 && lines && !(picture && sees))
+        if (r == 0 && lines && !shown)
             r = buf_add_char(text, '\n');
         if (r < 0)
             return r;
-        lines = !(picture && sees);
+        lines = !shown;
         TRY(!lines   ? add_picture(b, part, text)
             : unseen ? add_unseen(b, m, i, part, text)
                      : json_add_text(text, s));
@@ -517,10 +519,9 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
-/* Returns the index of the message in which the user asks, or the number of messages. It is the
- * last one of the user, unless that follows the result of a tool: there agents put what the tool
- * shows. */
-static size_t asking(yyjson_val *messages) {
+/* That is the last one of the user, unless it follows the result of a tool: there agents put what
+ * the tool shows. */
+size_t messages_asking(yyjson_val *messages) {
     size_t i, n, last = yyjson_arr_size(messages);
     yyjson_val *m, *before = NULL;
 
@@ -539,7 +540,7 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     size_t n = yyjson_arr_size(r->messages);
     int result = list ? 0 : -ENOMEM;
 
-    b->asks = asking(r->messages);
+    b->asks = messages_asking(r->messages);
 
     if (result == 0 && b->form->plain && shown_functions(r))
         result = toolcall_describe(&b->note, shown_functions(r));
@@ -696,6 +697,7 @@ int messages_vars(const struct gen_request *r, const struct api_model *model,
                       .err = err,
                       .form = form,
                       .sight = form->sight,
+                      .pictures = r->pictures,
                       .note = {.max = UINT32_MAX},
                       .trust = trust};
     int result = root ? put_all(&b, r, model, root) : -ENOMEM;

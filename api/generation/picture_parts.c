@@ -6,6 +6,7 @@
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/generation/image_data.h"
+#include "api/generation/messages.h"
 #include "api/generation/picture_fetch.h"
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt.h"
@@ -66,6 +67,7 @@ struct finding {
     struct prompt_job *job;
     yyjson_mut_doc *doc;
     size_t message, part; /* indexes of the part that is being copied */
+    size_t asks;          /* messages_asking() */
 };
 
 /* Returns the place of the part in the body; a dialect that has translated the body gives it. */
@@ -79,7 +81,21 @@ static const char *place_of(const struct finding *f, yyjson_val *part, char out[
     return out;
 }
 
-static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
+/* Forgets why a picture was refused that clients repeat, so that a note can stand for it: refusing
+ * it again and again would end the conversation. Returns false if the error stays. */
+static bool forgive(struct prompt_job *job, bool repeated) {
+    bool picture = strncmp(job->err.code, "invalid_", 8) == 0 ||
+                   strcmp(job->err.code, "image_too_large") == 0 ||
+                   strcmp(job->err.code, "unsupported_parameter") == 0;
+
+    if (!repeated || !picture)
+        return false;
+    picture_table_count_refused(&job->env->pictures, &job->err);
+    job->err = (struct err){0};
+    return true;
+}
+
+static int take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     yyjson_val *v = yyjson_obj_get(part, "image_url"), *inner = yyjson_obj_get(v, "url");
     yyjson_val *detail = yyjson_obj_get(yyjson_is_obj(v) ? v : part, "detail");
     struct gen_request *r = &f->job->request;
@@ -94,11 +110,22 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
                             "%s: detail must be \"auto\", \"low\" or \"high\".", place);
     TRY(picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"), place,
                           &f->job->err));
+    r->pictures[r->n_pictures - 1].repeated = f->message != f->asks;
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(f->doc, to);
     return o && yyjson_mut_obj_add_str(f->doc, o, "type", "image_url") &&
                    yyjson_mut_obj_add_uint(f->doc, o, "image_url", r->n_pictures - 1)
                ? 0
                : -ENOMEM;
+}
+
+/* Copies a part with a picture. One that is no picture becomes a part that no model reads. */
+static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
+    int r = take_part(f, part, to);
+
+    if (r == 0 || !forgive(f->job, f->message != f->asks))
+        return r;
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(f->doc, to);
+    return o && yyjson_mut_obj_add_str(f->doc, o, "type", "file") ? 0 : -ENOMEM;
 }
 
 static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
@@ -162,7 +189,7 @@ static bool any_picture(yyjson_val *messages) {
  * Returns 0, -ENOMEM, or an error. */
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
-    struct finding f = {.job = job};
+    struct finding f = {.job = job, .asks = messages_asking(r->messages)};
     yyjson_mut_val *list;
     yyjson_val *m;
     size_t n;
@@ -220,14 +247,18 @@ static int check_addresses(struct prompt_job *job) {
     int result = 0;
 
     for (uint32_t i = 0; i < r->n_pictures; i++) {
-        const struct request_picture *p = &r->pictures[i];
+        struct request_picture *p = &r->pictures[i];
 
-        if (!p->address)
+        if (!p->address || p->unread)
             continue;
-        if (!picture_fetch_is_on(o)) /* returns the refusal */
-            return image_data_read(p->address, strlen(p->address), p->place, NULL, NULL, &job->err);
-        TRY(picture_fetch_check(o, p->address, p->place, &job->err));
-        result = -EINPROGRESS;
+        int bad =
+            picture_fetch_is_on(o) /* the other returns the refusal */
+                ? picture_fetch_check(o, p->address, p->place, &job->err)
+                : image_data_read(p->address, strlen(p->address), p->place, NULL, NULL, &job->err);
+        if (bad < 0 && !forgive(job, p->repeated))
+            return bad;
+        p->unread = bad < 0;
+        result = p->unread ? result : -EINPROGRESS;
     }
     return result;
 }
@@ -239,7 +270,7 @@ int picture_parts_fetch(struct prompt_job *job) {
     for (uint32_t i = 0; i < r->n_pictures && result == 0; i++) {
         struct request_picture *p = &r->pictures[i];
 
-        if (!p->address)
+        if (!p->address || p->unread)
             continue;
         if (job_pause() < 0)
             return -ECANCELED;
@@ -274,14 +305,19 @@ static int look(struct prompt_job *job) {
     for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *p = &r->pictures[i];
 
-        if (!p->seen) {
+        if (!p->seen && !p->unread) {
             struct picture_way w = way_of(job, p->low);
 
             if (job_pause() < 0)
                 return -ECANCELED;
-            TRY(picture_table_look(all, &w, unpaid, &p->file, p->n_file, p->place, &p->seen,
-                                   &job->err));
+            int bad = picture_table_look(all, &w, unpaid, &p->file, p->n_file, p->place, &p->seen,
+                                         &job->err);
+            if (bad < 0 && !forgive(job, p->repeated))
+                return bad;
+            p->unread = bad < 0;
         }
+        if (p->unread)
+            continue;
         n_rows += p->seen->shown.n_rows;
         if (r->messages && n_rows > job->max_tokens)
             return too_long(job);
@@ -361,6 +397,15 @@ static int expand(struct prompt_job *job, struct prompt *p, uint32_t first, uint
     return 0;
 }
 
+/* Returns the number of pictures for which a note stands. */
+static uint32_t n_unread(const struct gen_request *r) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->n_pictures; i++)
+        n += r->pictures[i].unread;
+    return n;
+}
+
 int picture_parts_expand(struct prompt_job *job) {
     const struct gen_request *request = &job->request;
     uint32_t done = 0, n = request->order ? request->n_shown : request->n_pictures;
@@ -371,7 +416,7 @@ int picture_parts_expand(struct prompt_job *job) {
         TRY(has > 0 && done + has <= n ? expand(job, p, done, has) : 0);
         done += has;
     }
-    if (done == n && n == request->n_pictures)
+    if (done + n_unread(request) == request->n_pictures)
         return 0;
     return err_set_code(&job->err, 400, "invalid_value", job->chat ? "messages" : "prompt",
                         "The request has %u pictures, and its prompt has places for %u: the "

@@ -690,6 +690,35 @@ Test(pictures, a_model_that_does_not_see_says_so) {
     stopped(&w);
 }
 
+/* What is no picture, is cut off, or must not be fetched: in a message that clients repeat a note
+ * stands for it, and the others are shown. */
+Test(pictures, of_the_past_that_cannot_be_read_become_notes) {
+    const char *bad[] = {"aGVsbG8=", "iVBORw0KGgogZ2FyYmFnZQ==", "https://example.com/a.png", ""};
+    struct world w;
+    struct reply r;
+    char text[1024];
+
+    started(&w, false);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+
+        buf_printf(&body,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"tool\","
+                   "\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"%s\"}}%s%s]},{"
+                   "\"role\":\"user\",\"content\":\"v\"}]}",
+                   bad[i], i % 2 ? "," : "", i % 2 ? PART : "");
+        ask(&w, CHAT, body.data, &r);
+        cr_assert_eq(r.status, 200, "%s: %s", bad[i], r.body.data);
+        const struct fake_request *p = &w.port.r[w.port.n - 1];
+        cr_expect_eq(p->m.n_pictures, i % 2);
+        cr_expect(
+            strstr(prompt(p, text), "<tool\n(An image or file, which this model cannot see.)"),
+            "%s", text);
+        reply_deinit(&r);
+    }
+    stopped(&w);
+}
+
 /* The most tokens of a picture, with its tiles. */
 Test(pictures, models_say_how_many_tokens_a_picture_may_have) {
     struct projector tiles = {.kind = PROJECTOR_QWEN3VL, /* the tokens are Qwen's */
