@@ -69,6 +69,12 @@ void model_open(struct model *m);
 /* Returns true if @name is the model's, or one of its aliases; an alias that ends with "*" stands
  * for all names that begin with it. Runs on any thread. */
 bool model_has_name(const struct model *m, const char *name, size_t len);
+/* Returns true if chats with the model may have tools. One that has not been opened will have a
+ * template, if only the usual one. */
+static inline bool model_takes_tools(const struct model *m) {
+    return !m->info->encoder && (m->info->template || !m->opened);
+}
+
 /* Returns true if the model is loaded when a request needs it, and may be unloaded. */
 static inline bool model_on_demand(const struct model *m) {
     return m->port->want != NULL;

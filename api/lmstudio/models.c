@@ -45,7 +45,7 @@ static void put_model(struct json *j, const struct model *m) {
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);
     json_put_open(j, "capabilities", '[');
-    if (m->info->template && !m->info->encoder)
+    if (model_takes_tools(m))
         json_cstring(j, "tool_use");
     json_print(j, "]}");
 }
@@ -74,7 +74,7 @@ static void put_instances(struct json *j, const struct model *m) {
 static void put_capabilities(struct json *j, const struct model *m) {
     json_put_open(j, "capabilities", '{');
     json_put_bool(j, "vision", *m->sight.text);
-    json_put_bool(j, "trained_for_tool_use", m->info->template != NULL);
+    json_put_bool(j, "trained_for_tool_use", model_takes_tools(m));
     json_close(j, '}');
 }
 

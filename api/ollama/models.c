@@ -170,11 +170,11 @@ static void put_capabilities(struct json *j, const struct model *m) {
         return;
     }
     json_cstring(j, "completion");
-    if (m->info->template)
+    if (model_takes_tools(m))
         json_cstring(j, "tools");
     if (m->family.reasons)
         json_cstring(j, "thinking");
-    if (m->fim.prefix >= 0)
+    if (m->opened && m->fim.prefix >= 0)
         json_cstring(j, "insert");
     if (*m->sight.text)
         json_cstring(j, "vision");

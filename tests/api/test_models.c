@@ -422,6 +422,14 @@ Test(models, lists_say_what_is_loaded) {
     world_get(&w, "/api/ps", &r);
     cr_expect_not(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
     reply_deinit(&r);
+    /* clients that ask before it is loaded leave out tools otherwise */
+    world_ask(&w, "/api/show", "{\"model\":\"other\"}", &r);
+    cr_expect(strstr(r.body.data, "\"capabilities\":[\"completion\",\"tools\"]"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/api/v0/models/other", &r);
+    cr_expect(strstr(r.body.data, "\"capabilities\":[\"tool_use\"]"), "%s", r.body.data);
+    reply_deinit(&r);
     loaded();
     world_get(&w, "/api/ps", &r);
     cr_expect(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
