@@ -177,7 +177,7 @@ add({ name: "messages", path: "/v1/messages", answer: "Anthropic.Message", event
     ...[
         ["temperature above 1", { temperature: 1.5 }, "temperature"],
         ["no max_tokens", { max_tokens: undefined }, "max_tokens"],
-        ["a result without its call", { messages: [give("t", { content: "12" })] }, "messages.0.content.0.tool_use_id"],
+        ["a result without its call", { messages: [give("t", { content: "12" })] }, "messages.0.content.0.tool_result.tool_use_id"],
         ["a call without its result", { messages: [{ role: "user", content: "a" }, use("t"), { role: "user", content: "b" }] }, "messages.1"],
         ["two tools of one name", { tools: [weather, weather] }, "tools.1.name"],
         ["a blank stop sequence", { stop_sequences: [" "] }, "stop_sequences"],
