@@ -278,7 +278,10 @@ struct event {
     uint32_t from, n_tokens;
     uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
     uint32_t n_predicted, n_predicted_accepted; /* the part of these two from submit.prediction */
-    int64_t first_step_ns;       /* when the request was first scheduled; 0: not yet */
+    int64_t first_step_ns; /* when the request was first scheduled; 0: not yet */
+    /* When the worker had computed the prompt, and the latest token; 0: not yet. The step that
+     * does both is divided evenly among the prompt's rows in it and the token. */
+    int64_t prompt_end_ns, computed_ns;
     const int32_t *tokens;       /* [n_tokens] */
     const float *logprobs;       /* [n_tokens] or NULL */
     const struct event_top *top; /* [n_tokens][n_top] or NULL */

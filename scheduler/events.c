@@ -13,7 +13,9 @@ static struct event blank(const struct request *r, enum event_kind kind) {
                           .n_accepted = r->n_accepted,
                           .n_predicted = r->n_predicted,
                           .n_predicted_accepted = r->n_predicted_accepted,
-                          .first_step_ns = r->first_step_ns};
+                          .first_step_ns = r->first_step_ns,
+                          .prompt_end_ns = r->prompt_end_ns,
+                          .computed_ns = r->computed_ns};
 }
 
 static void set_why(struct event *e, const struct err *why) {

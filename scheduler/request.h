@@ -151,7 +151,7 @@ struct request {
     double *sum;
     uint32_t n_pooled, n_embd, n_vector;
     uint32_t n_cached;
-    int64_t first_step_ns;
+    int64_t first_step_ns, prompt_end_ns, computed_ns; /* as in struct event */
     enum finish_reason finish;
     bool refused;
     struct err why;

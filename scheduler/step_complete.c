@@ -39,7 +39,16 @@ static void count_rows(struct msg_stats *stats, uint32_t n) {
     stats->n_rows += n;
 }
 
-static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {
+/* Notes when the prompt and the latest token were computed, by the step from @begin to @end. */
+static void note_times(struct request *r, const struct batch_item *it, int64_t begin, int64_t end) {
+    if (r->prompt_end_ns == 0)
+        r->prompt_end_ns = end - (end - begin) / (prompt_rows(it) + 1);
+    r->computed_ns = end;
+}
+
+/* Takes the results of step @t, which ended at @now. */
+static int take_results(struct sched *s, struct batch *t, const struct engine_result *res,
+                        int64_t now) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         struct request *r = t->item[i].request;
         uint32_t before = r->n_tokens;
@@ -70,8 +79,10 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
             s->stats.n_prewarm_tokens += t->item[i].n_rows;
         else
             s->stats.n_output_tokens += r->n_tokens - before;
-        if (r->n_tokens > before)
+        if (r->n_tokens > before) {
+            note_times(r, &t->item[i], MAX(t->launched_ns, s->last_end_ns), now);
             request_note_pending(r, &s->pending);
+        }
         if (why != FINISH_NONE)
             sched_finish(s, r, (enum finish_reason)why);
     }
@@ -114,7 +125,7 @@ int step_wait(struct sched *s) {
     step_write_crash_page(s, now, false);
     fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
-    int e = take_results(s, t, &res);
+    int e = take_results(s, t, &res, now);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
     if (e == 0 && sched_n_in_flight(s) > 0 && next->unsealed)
         e = step_seal(s, next);

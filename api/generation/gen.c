@@ -347,6 +347,9 @@ static void take_counts(struct gen *g, const struct event *e) {
                                     b->predicted_accepted + e->n_predicted_accepted};
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
+    if (!g->prompt_end_ns)
+        g->prompt_end_ns = e->prompt_end_ns;
+    g->computed_ns = MAX(g->computed_ns, e->computed_ns);
     /* The client is not told of the cache in which a resumed prompt is found. */
     if (g->n_attempts <= 1)
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);

@@ -104,6 +104,7 @@ struct gen {
         uint32_t n_close;
     } thinking;
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
+    int64_t prompt_end_ns, computed_ns; /* measured by the worker, as in struct event */
 };
 
 struct prompt;

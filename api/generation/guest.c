@@ -64,6 +64,8 @@ static struct event news_of(const struct api_guest *g) {
         .n_predicted = n->drafts.n_predicted,
         .n_predicted_accepted = n->drafts.predicted_accepted,
         .first_step_ns = n->first_step_ns,
+        .prompt_end_ns = n->prompt_end_ns,
+        .computed_ns = n->computed_ns,
         .tokens = n->tokens + n->n_prompt + g->n_told,
         .logprobs = n->logprobs ? n->logprobs + g->n_told : NULL,
         .top = n->top ? n->top + (size_t)g->n_told * n->m.n_top : NULL,

@@ -87,9 +87,9 @@ static void put_figures(struct json *j, const struct writer *w) {
     json_put_int(j, "total_duration", between(from, clock_now(env_of(w->exchange)->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
     json_put_int(j, "prompt_eval_count", u.prompt);
-    json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->first_token_ns));
+    json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->prompt_end_ns));
     json_put_int(j, "eval_count", u.output);
-    json_put_int(j, "eval_duration", between(g->first_token_ns, g->last_token_ns));
+    json_put_int(j, "eval_duration", between(g->prompt_end_ns, g->computed_ns));
 }
 
 static void put_calls(struct json *j, const struct output_parser *s) {

@@ -49,6 +49,7 @@ static int submit(struct api_port *p, const struct submit *m) {
         return -EAGAIN;
     r->id = m->id;
     r->n_submits++;
+    r->begun_ns = 0;
     r->accepted = r->finished = r->cancelled = r->cut = false;
     r->m = *m;
     r->n_sent = m->n_tokens - m->n_prompt;
@@ -152,6 +153,8 @@ void fake_deinit(struct fake_port *f) {
 }
 
 static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
+    if (!f->r[i].begun_ns)
+        f->r[i].begun_ns = clock_now(f->clock);
     return (struct event){.id = f->r[i].id,
                           .kind = kind,
                           .from = f->r[i].n_sent,
@@ -160,7 +163,7 @@ static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
                           .n_accepted = f->n_predicted_accepted + 80,
                           .n_predicted = f->n_predicted,
                           .n_predicted_accepted = f->n_predicted_accepted,
-                          .first_step_ns = clock_now(f->clock)};
+                          .first_step_ns = f->r[i].begun_ns};
 }
 
 static bool is_pooled(const struct submit *m) {
@@ -225,6 +228,8 @@ static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32
     e.from = from;
     e.n_tokens = n;
     e.tokens = ids;
+    e.prompt_end_ns = e.first_step_ns + FAKE_PROMPT_NS;
+    e.computed_ns = e.prompt_end_ns + (int64_t)(from + n) * FAKE_TOKEN_NS;
     if (f->r[i].m.flags & SUBMIT_LOGPROBS) {
         e.logprobs = logprobs;
         e.n_top = (uint8_t)MIN(f->r[i].m.n_top, 2);

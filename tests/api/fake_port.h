@@ -12,9 +12,13 @@
 #define FAKE_EMBD                                                                                  \
     4 /* of a vector: first and last token, number of tokens, whether a mean is wanted */
 
+#define FAKE_PROMPT_NS 4000000 /* time of each prompt, told with its first token */
+#define FAKE_TOKEN_NS 1000000  /* time of each token */
+
 struct fake_request {
     uint64_t id;
     uint32_t n_submits, n_sent; /* n_sent: output tokens that the api was told of */
+    int64_t begun_ns;           /* time of the first event */
     bool accepted, finished, cancelled;
     bool cut;        /* the api has ended the turn before the worker did */
     float logprob;   /* of each token; 0: -0.5 */

@@ -200,6 +200,9 @@ Test(messages, events_are_read_back_in_order) {
     struct event a = {.id = 1,
                       .kind = EVENT_TOKENS,
                       .n_tokens = 2,
+                      .first_step_ns = 10,
+                      .prompt_end_ns = 20,
+                      .computed_ns = 30,
                       .tokens = t1,
                       .logprobs = lp,
                       .top = top,
@@ -226,6 +229,7 @@ Test(messages, events_are_read_back_in_order) {
     msg_events_begin(&c, out.data, (uint32_t)out.len);
     cr_assert_eq(msg_events_next(&c, &got), 0);
     cr_expect_eq(got.tokens[1], 6);
+    cr_expect(got.first_step_ns == 10 && got.prompt_end_ns == 20 && got.computed_ns == 30);
     cr_expect_eq(got.top[3].token, 4);
     cr_expect_null(got.digests);
     cr_assert_eq(msg_events_next(&c, &got), 0);

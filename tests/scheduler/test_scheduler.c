@@ -625,6 +625,23 @@ Test(scheduler, prompt_tokens_count_step_by_step) {
     sim_deinit(&sim);
 }
 
+/* Clients divide tokens by these times, so a single token has one, too. */
+Test(scheduler, the_times_of_prompt_and_tokens_share_the_step_of_the_first_token) {
+    static const struct {
+        uint32_t n;
+        int64_t ns;
+    } row[] = {{1, 590000}, {3, 590000 + 2 * 5100000}};
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(row); i++) {
+        sim_init(&sim, &(struct sim_opts){.n_pages = 20});
+        struct sim_client *c = sim_ask(&sim, 9, row[i].n, 1);
+        sim_run(&sim, 20);
+        cr_expect_eq(c->prompt_ns, 9 * 590000, "%ld", c->prompt_ns);
+        cr_expect_eq(c->output_ns, row[i].ns, "%ld", c->output_ns);
+        sim_deinit(&sim);
+    }
+}
+
 Test(scheduler, statistics_add_up) {
     uint64_t n_steps = 0;
 

@@ -500,6 +500,8 @@ static void check_tokens(struct sim *s, struct sim_client *c, const struct event
     check_numbers(s, c, e);
     if (e->n_tokens == 0)
         return;
+    c->prompt_ns = e->prompt_end_ns - e->first_step_ns;
+    c->output_ns = e->computed_ns - e->prompt_end_ns;
     int64_t since = c->n_got > 0 ? s->clock.ns - c->last_ns : 0;
     if (c->n_got == 0)
         c->first_ns = s->clock.ns;

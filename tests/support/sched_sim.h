@@ -102,9 +102,10 @@ struct sim_client {
     uint32_t n_got, n_cached, n_drafted, n_accepted, n_ends;
     enum event_kind end; /* REJECTED or FINISH */
     enum finish_reason finish;
-    bool given_up;             /* its end is the front's: a worker died of it too often */
-    int64_t first_ns, end_ns;  /* when the first token and the end were told */
-    int64_t last_ns, worst_ns; /* of the latest token; the longest time between two */
+    bool given_up;                /* its end is the front's: a worker died of it too often */
+    int64_t first_ns, end_ns;     /* when the first token and the end were told */
+    int64_t last_ns, worst_ns;    /* of the latest token; the longest time between two */
+    int64_t prompt_ns, output_ns; /* times of the prompt and of the tokens, as it was told */
     char text[400];
     /* Of the rules; what is found by its id after this step. */
     const struct request *request;
