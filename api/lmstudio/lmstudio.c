@@ -27,12 +27,13 @@ static const char *stop_reason(const struct writer *w, const struct gen *g) {
 }
 
 /* Writes "stats", "model_info" and "runtime" of the first choice. The time of the generation
- * includes the time to the first token; the rate covers the tokens behind that one. */
+ * includes the time to the first token; the rate is that of the worker. */
 static void put_figures(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
     const struct model *m = w->job.model;
     double first = seconds(g->first_step_ns, g->first_token_ns);
     double rest = seconds(g->first_token_ns, g->last_token_ns);
+    double output = seconds(g->prompt_end_ns, g->computed_ns);
     char format[32];
 
     assert(g->state == GEN_DONE);
@@ -41,7 +42,7 @@ static void put_figures(struct json *j, const struct writer *w) {
                "stop_reason:%s}, model_info:{arch:%s, quant:%s, format:'gguf', "
                "context_length:%u}, runtime:{name:'weft', version:%s, "
                "supported_formats:['gguf']}",
-               rest > 0 ? (g->n_out - 1) / rest : 0, first, first + rest, stop_reason(w, g),
+               output > 0 ? g->n_out / output : 0, first, first + rest, stop_reason(w, g),
                m->info->arch ? m->info->arch : "", model_format_name(m, format),
                m->info->max_context, WEFT_VERSION);
 }

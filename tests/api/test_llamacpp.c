@@ -34,6 +34,9 @@ Test(llamacpp, a_completion) {
     expect_part(&r, "\"n_predict\":-1,\"ignore_eos\":false,\"stream\":false,\"n_probs\":0,");
     expect_part(&r, "\"prompt\":\"abc\",\"has_new_line\":false,\"truncated\":false,"
                     "\"stop_type\":\"eos\",\"stopping_word\":\"\",\"timings\":{");
+    expect_part(&r, "\"prompt_n\":1,\"prompt_ms\":4,\"prompt_per_token_ms\":4,"
+                    "\"prompt_per_second\":250,\"predicted_n\":7,\"predicted_ms\":7,"
+                    "\"predicted_per_token_ms\":1,\"predicted_per_second\":1000");
     expect_part(&r, ",\"draft_n\":90,\"draft_n_accepted\":80}");
     reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"stream\":true,\"stop\":[\" t\"]}", &r);

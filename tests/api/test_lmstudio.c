@@ -18,8 +18,7 @@ static void started(struct world *w) {
 
 /* Replaces the times, which differ from run to run, and the version. */
 static void normalise(struct reply *r) {
-    static const char *const keys[] = {
-        "tokens_per_second\":", "_first_token\":", "_time\":", "\"version\":"};
+    static const char *const keys[] = {"_first_token\":", "_time\":", "\"version\":"};
 
     reply_normalise(&r->body);
     for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
@@ -37,7 +36,7 @@ static void normalise(struct reply *r) {
     "\"usage\":{\"prompt_tokens\":21,\"completion_tokens\":" n ",\"total_tokens\":24,"             \
     "\"prompt_tokens_details\":{\"cached_tokens\":10}}"
 #define FIGURES(why)                                                                               \
-    "\"stats\":{\"tokens_per_second\":X,\"time_to_first_token\":X,\"generation_time\":X,"          \
+    "\"stats\":{\"tokens_per_second\":1000,\"time_to_first_token\":X,\"generation_time\":X,"       \
     "\"stop_reason\":\"" why "\"},\"model_info\":{\"arch\":\"qwen3\",\"quant\":\"UD-Q4_K_M\","     \
     "\"format\":\"gguf\",\"context_length\":512},\"runtime\":{\"name\":\"weft\","                  \
     "\"version\":X,\"supported_formats\":[\"gguf\"]}"
