@@ -243,7 +243,6 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
         r = uv_listen(&l->h.stream, BACKLOG, on_connection);
     if (r == 0)
         return 0;
-    *l->path = 0; /* close_listener() leaves the file */
     close_listener(l);
     err_set(err, 0, name, "%s: %.200s: %s%s", name, what, uv_strerror(r), advice(l, r, what));
     return r;
@@ -315,7 +314,7 @@ static void remove_stale(const char *path) {
 
 /* Binds a socket whose file has its mode from the first moment on, so that it is never open to more
  * users than it should be. libuv must not bind it: it would remove the file with the handle, even
- * when another process listens there. */
+ * when another process listens there. close_listener() removes the file. */
 static int bind_unix(struct listener *l, const char *path) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     mode_t mode = l->server->opts.socket_mode;
@@ -328,8 +327,10 @@ static int bind_unix(struct listener *l, const char *path) {
     int r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
     if (mode)
         umask(mask);
-    if (r == 0)
+    if (r == 0) {
+        snprintf(l->path, sizeof(l->path), "%s", path);
         r = uv_pipe_open(&l->h.pipe, fd);
+    }
     if (r < 0)
         close(fd);
     return r;
@@ -344,10 +345,7 @@ int http_server_listen_unix(struct http_server *s, const char *path, struct err 
     if (!(l = add_listener(s, true, false)))
         return -ENOMEM;
     remove_stale(path);
-    int r = bind_unix(l, path);
-    if (r == 0)
-        snprintf(l->path, sizeof(l->path), "%s", path);
-    return start_listener(l, r, path, err);
+    return start_listener(l, bind_unix(l, path), path, err);
 }
 
 int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *err) {

@@ -2,14 +2,27 @@
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include "world.h"
 
 #define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+
+static bool listens_fail;
+
+/* Takes the place of the C library's function, also for libuv. */
+int listen(int fd, int backlog) {
+    if (listens_fail) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return (int)syscall(SYS_listen, fd, backlog);
+}
 
 static void started(struct world *w) {
     world_init(w);
@@ -186,6 +199,20 @@ Test(http_listen, what_cannot_be_listened_on_is_said) {
     path[sizeof(path) - 1] = 0;
     cr_expect_lt(api_listen_unix(w.api, path, &err), 0);
     cr_expect_lt(api_listen_fd(w.api, 12345, false, &err), 0);
+    world_stop(&w);
+}
+
+Test(http_listen, no_socket_file_stays_when_listening_fails) {
+    struct world w;
+    struct err err = {0};
+    char path[64];
+
+    started(&w);
+    snprintf(path, sizeof(path), "/tmp/weft-test-bound-%d", getpid());
+    listens_fail = true;
+    cr_expect_lt(api_listen_unix(w.api, path, &err), 0);
+    cr_expect(strstr(err.message, "not supported"), "%s", err.message);
+    cr_expect_neq(access(path, F_OK), 0, "%s stays", path);
     world_stop(&w);
 }
 
