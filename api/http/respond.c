@@ -37,6 +37,7 @@ static const struct {
     {404, "Not Found", "invalid_request_error", "not_found"},
     {405, "Method Not Allowed", "invalid_request_error", "method_not_allowed"},
     {408, "Request Timeout", "timeout_error", "request_timeout"},
+    {409, "Conflict", "invalid_request_error", "conflict"},
     {413, "Content Too Large", "invalid_request_error", "body_too_large"},
     {414, "URI Too Long", "invalid_request_error", "uri_too_long"},
     {415, "Unsupported Media Type", "invalid_request_error", "unsupported_media_type"},

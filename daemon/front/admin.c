@@ -58,10 +58,10 @@ static void refuse(struct exchange *x, int status, const char *message) {
     respond_error(x, &err);
 }
 
-/* An action that failed without a reason found no memory. */
+/* Answers an action that failed; one without a reason found no memory. */
 static void refuse_action(struct exchange *x, const struct err *err) {
     if (*err->message)
-        refuse(x, 400, err->message);
+        refuse(x, err->status ? err->status : 400, err->message);
     else
         respond_errno(x, -ENOMEM);
 }
@@ -85,27 +85,22 @@ static void respond_own(struct exchange *x, char *json) {
     free(json);
 }
 
-/* Writes an error. Requests without a route get one of three texts: for the path, for the method,
- * and for any other mistake. */
+/* Writes an error. Requests for an unknown path are told the paths. */
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
     const char *message = err->message;
 
-    if (!x->route && err->status != 503)
-        message = err->status == 404   ? NO_SUCH_PATH
-                  : err->status == 405 ? "this path has another method"
-                                       : "not an HTTP/1.1 request that this socket understands";
+    if (!x->route && err->status == 404)
+        message = NO_SUCH_PATH;
+    if (!x->route && err->status == 405)
+        message = "this path has another method";
     json_open(j, '{');
     json_put_open(j, "error", '{');
     json_put_string(j, "message", message);
-    json_put_int(j, "code", x->dialect->status_of(err->status));
+    json_put_int(j, "code", err->status);
     json_close(j, '}');
     json_close(j, '}');
     if (j->error == 0 && !x->stream) /* a stream's line gets its newline below */
         j->error = buf_add_char(j->out, '\n');
-}
-
-static int status_of(int status) {
-    return status == 404 || status == 405 || status == 500 || status == 503 ? status : 400;
 }
 
 /* ---- watching ---- */
@@ -333,7 +328,7 @@ static void answer_change(struct exchange *x, const char *action, const char *fi
     if (audit_admin(x->client, action, x->arg, file, r, err) == 0)
         respond_line(x, "{\"accepted\":true}");
     else
-        refuse(x, 400, err->message);
+        refuse_action(x, err);
 }
 
 static void load_serve(struct exchange *x, struct http *h) {
@@ -460,7 +455,6 @@ static const struct route routes[] = {
 static const struct dialect dialect = {
     .name = "admin",
     .routes = routes,
-    .status_of = status_of,
     .put_error = put_error,
     .stream_type = RESPOND_LINES,
     .event_begin = "",

@@ -38,7 +38,7 @@ static struct models_info infos[] = {
 };
 
 static int refusal(struct err *err) {
-    return refuses ? err_set(err, 400, NULL, "not now") : 0;
+    return refuses ? err_set(err, 409, NULL, "not now") : 0;
 }
 
 static int on_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
@@ -231,7 +231,7 @@ Test(admin, each_path_has_one_action) {
         expect_action(table[i].request, table[i].status, table[i].answer, table[i].what);
     refuses = true;
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++)
-        expect_action(refused[i][0], 400, ERROR(400, "not now"), refused[i][1]);
+        expect_action(refused[i][0], 409, ERROR(409, "not now"), refused[i][1]);
 }
 
 Test(admin, what_is_not_understood_is_refused) {
@@ -262,6 +262,9 @@ Test(admin, what_is_not_understood_is_refused) {
         {"GET /stats?watch=1m", watch, 400},
         {"GET /stats?watch=s", watch, 400},
         {"GET /stats?x", watch, 400},
+        {"GET / x", ERROR(400, "Malformed HTTP request: Expected HTTP/."), 400},
+        {"GET /health HTTP/2.0\r\nX:", ERROR(505, "Only HTTP/1.1 and HTTP/1.0 are supported."),
+         505},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
