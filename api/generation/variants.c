@@ -39,16 +39,27 @@ static int make_variant(struct prompt_job *job, uint32_t i, size_t at) {
     return 0;
 }
 
+/* Returns the first @marker in @text from byte @from on, or NULL. A prompt may have bytes 0. */
+static const char *find_marker(const struct buf *text, const char *marker, size_t from) {
+    return from < text->len ? memmem(text->data + from, text->len - from, marker, strlen(marker))
+                            : NULL;
+}
+
 int variants_spread(struct prompt_job *job, size_t quick) {
     const struct gen_request *r = &job->request;
-    const char *text = job->rendered.text.data;
-    const char *marker = text ? strstr(text, r->marker) : NULL;
-    uint64_t all = (uint64_t)job->rendered.text.len * r->n_variants;
+    const struct buf *text = &job->rendered.text;
+    const char *marker = find_marker(text, r->marker, 0);
+    uint64_t all = (uint64_t)text->len * r->n_variants;
 
-    if (!marker || strstr(marker + 1, r->marker))
-        return err_set_code(&job->err, 400, "template_error", "messages",
-                            "The chat template does not repeat a message as it is, or the message "
-                            "contains %s.",
+    if (!marker)
+        return err_set_code(&job->err, 400, "template_error", "model",
+                            "The chat template of the model does not repeat messages as they are, "
+                            "so it cannot ask questions. Use another model.");
+    size_t at = (size_t)(marker - text->data);
+    if (find_marker(text, r->marker, at + 1))
+        return err_set_code(&job->err, 400, "invalid_value", "messages",
+                            "The text contains %s, which marks the place of the questions. Remove "
+                            "it.",
                             r->marker);
     if (all > VARIANTS_TEXT)
         return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
@@ -61,6 +72,6 @@ int variants_spread(struct prompt_job *job, size_t quick) {
         return -ENOMEM;
     job->n_prompts = r->n_variants;
     for (uint32_t i = 0; i < r->n_variants; i++)
-        TRY(make_variant(job, i, (size_t)(marker - text)));
+        TRY(make_variant(job, i, at));
     return 0;
 }

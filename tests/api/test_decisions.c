@@ -195,7 +195,9 @@ Test(decisions, what_is_wrong_is_refused_by_name) {
                 {"{\"input\":[{\"role\":\"system\",\"content\":\"a\"}],\"questions\":[" CHOICE_(
                      "a") "]}",
                  "input", ""},
-                {"{\"input\":\"[[weft:question]]\",\"questions\":[" CHOICE_("a") "]}", "input", ""},
+                {"{\"input\":\"[[weft:question]]\",\"questions\":[" CHOICE_("a") "]}", "input",
+                 "The text contains [[weft:question]], which marks the place of the questions. "
+                 "Remove it."},
             },
         *const of_system_one[][3] = {
             {"{\"state\":\"a\",\"questions\":[]}", "questions", "an object of 1 to 64 questions"},
@@ -217,6 +219,30 @@ Test(decisions, what_is_wrong_is_refused_by_name) {
     for (size_t i = 0; i < ARRAY_SIZE(of_system_one); i++)
         refused(&w, SYSTEM_ONE, of_system_one[i][0], of_system_one[i][1], of_system_one[i][2]);
     cr_expect_eq(w.port.n, 0, "nothing reached the worker");
+    world_stop(&w);
+}
+
+Test(decisions, a_text_may_have_bytes_0) {
+    static const char head[] = "<|im_start|>user\na\0b\n\nQuestion: Which team?";
+    struct world w;
+
+    responses_start(&w);
+    yyjson_doc_free(ask(&w, DECISIONS,
+                        "{\"input\":\"a\\u0000b\",\"questions\":[" CHOICE_("team") "]}", "B", 'A'));
+    cr_expect_eq(memcmp(responses_prompt(&w), head, sizeof(head) - 1), 0);
+    world_stop(&w);
+}
+
+Test(decisions, a_template_that_changes_messages_cannot_ask) {
+    static const char upper[] = "{% for m in messages %}{{ m.content | upper }}{% endfor %}";
+    struct world w;
+
+    responses_init(&w);
+    world_use_template(&w, upper, sizeof(upper) - 1);
+    world_start(&w);
+    refused(&w, DECISIONS, "{\"input\":\"a\",\"questions\":[" CHOICE_("a") "]}", "model",
+            "The chat template of the model does not repeat messages as they are, so it cannot ask "
+            "questions. Use another model.");
     world_stop(&w);
 }
 
