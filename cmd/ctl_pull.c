@@ -288,6 +288,10 @@ static int pull(struct pull *p, bool list) {
     return code == CTL_OK ? done(p, false, &err) : fail(p, code, &err);
 }
 
+static int refuse_usage(const struct pull *p, const char *why) {
+    return p->json ? ctl_fail(true, CLI_USAGE, why) : cli_usage("%s", why);
+}
+
 int ctl_pull(int argc, char **argv, bool json) {
     struct pull p = {.stall_s = 30, .n_tries = 6, .json = json};
     const char *models = NULL;
@@ -304,11 +308,11 @@ int ctl_pull(int argc, char **argv, bool json) {
     if (code >= 0)
         return code;
     if (n_args != 1)
-        return cli_usage("pull needs one hf:OWNER/REPO[:QUANT|:FILE]");
+        return refuse_usage(&p, "pull needs one hf:OWNER/REPO[:QUANT|:FILE]");
     if (hub_spec_parse(&p.spec, argv[1], &err) < 0)
-        return cli_usage("%s", err.message);
+        return refuse_usage(&p, err.message);
     if (model_dirs_init(&p.dirs, models) < 0)
-        return cli_fail("out of memory");
+        return ctl_fail(p.json, CTL_REFUSED, "out of memory");
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     signal(SIGXFSZ, SIG_IGN);

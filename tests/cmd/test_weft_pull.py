@@ -106,7 +106,13 @@ def test_a_quant_a_file_and_what_is_not_there():
         out = home.pull(hub, "--list", NAME).out
         assert re.search(r"Q4_K_M .*would be downloaded", out) and "Q8_0" in out and "mmproj" not in out, out
         for bad in ("owner", "hf:owner", "hf:../x", "hf:a/b:../x.gguf", "hf:a/b/c", "hf:a/b@../x"):
-            assert home.pull(hub, bad).returncode == 64, bad
+            p = home.pull(hub, bad)
+            assert p.returncode == 64 and not p.out and "(try --help)" in p.err, (bad, p.err)
+            p = home.pull(hub, "--json", bad)
+            last = json.loads(p.out)
+            assert p.returncode == 64 and not p.err and last["status"] == "error" and last["code"] == 64, (bad, p.out)
+        p = home.pull(hub, "--json", NAME, NAME)
+        assert p.returncode == 64 and json.loads(p.out)["error"].startswith("pull needs one hf:OWNER/REPO"), p.out
 
 
 def test_the_projector_comes_with_the_model():
