@@ -5,6 +5,7 @@
 #include <string.h>
 #include "api/generation/model.h"
 #include "api/generation/picture_table.h"
+#include "api/http/respond.h"
 
 #define AGAIN_MS 2 /* until a full channel is tried again */
 
@@ -42,13 +43,14 @@ static struct str str_of(const char *s) {
 }
 
 /* Sends the reason why there are no pixels. */
-static int send_error(const struct need *n) {
-    struct msg_picture m = {.id = n->id, .index = n->index, .status = 503};
-    bool told = n->result != -ENOMEM && n->err.status >= 400;
-
-    m.why = str_of(told ? n->err.message : "Out of memory.");
-    m.code = str_of(told ? n->err.code : "out_of_memory");
-    m.status = (uint16_t)(told ? n->err.status : 503);
+static int send_error(struct need *n) {
+    if (!n->err.status)
+        respond_explain(n->result, &n->err);
+    const struct msg_picture m = {.id = n->id,
+                                  .index = n->index,
+                                  .status = (uint16_t)n->err.status,
+                                  .why = str_of(n->err.message),
+                                  .code = str_of(n->err.code)};
     return n->model->port->picture(n->model->port, &m);
 }
 

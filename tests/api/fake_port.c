@@ -100,6 +100,8 @@ static int picture(struct api_port *p, const struct msg_picture *m) {
     }
     if (m->total == 0) {
         f->n_picture_errors++;
+        snprintf(f->picture_error, sizeof(f->picture_error), "%u %.*s %.*s", m->status,
+                 (int)m->code.len, m->code.data, (int)m->why.len, m->why.data);
         return 0;
     }
     assert(m->offset == (m->offset ? f->n_pixels : 0) && m->rgb.len <= PICTURE_PART);

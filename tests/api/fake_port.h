@@ -42,6 +42,7 @@ struct fake_port {
     uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */
     uint8_t *pixels;                /* of the picture that was asked for last, in parts */
     uint32_t n_pixels, n_pictures, n_picture_errors; /* n_pictures: whole ones */
+    char picture_error[200];                         /* the last one: status, code and text */
     uint32_t picture_again;                          /* parts to be refused with -EAGAIN */
     struct turn_end last_turn;                       /* told last, and how often one was */
     uint32_t n_turns;

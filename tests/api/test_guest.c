@@ -121,6 +121,7 @@ Test(guest, pictures_come_from_the_other_front) {
     part = (struct msg_picture){.id = 77, .status = 503, .why = {"gone", 4}, .code = {"c", 1}};
     cr_expect(api_guest_picture(s.g, &part));
     cr_expect_eq(s.w.port.n_picture_errors, 1);
+    cr_expect_str_eq(s.w.port.picture_error, "503 c gone");
     api_on_need_picture(s.w.port.model, &need);
     api_guest_free(s.g);
     buf_deinit(&s.t.text);
