@@ -37,8 +37,8 @@
  * process that misses one, or says something unexpected, is killed. It may also have daemonized: a
  * weftd leaves its parent at once (takeover_begin()), because a service manager is told of the end
  * of its own children only. The first process then ends with status 0, which is no failure, and
- * from "started" on the pid is the one in the message. The end of the channel, not of a process,
- * says that the next daemon is gone.
+ * from "started" on the pid is the one of the process that sent it, as the kernel tells it
+ * (SCM_CREDENTIALS). The end of the channel, not of a process, says that the next daemon is gone.
  *
  * Devices. Two workers share the packed weights of the CPU backend (kept.h), so both daemons can be
  * loaded at the same time. The memory of a CUDA device cannot be held twice. Then the next daemon
@@ -69,7 +69,7 @@ struct upgrade {
     bool process_open, poll_open;
     bool waits, takes_requests;
     int channel;
-    int pid; /* id that the new daemon reported; 0: none yet */
+    int pid; /* process that sent "started"; 0: none yet */
     uint32_t limit_ms;
 };
 
@@ -92,12 +92,27 @@ static bool has_ended(int channel) {
 }
 
 /* Reads one message; an empty @text means that the other side has ended, "?" that it sent a message
- * without text. Returns false if there is none at the moment. */
-static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1]) {
-    ssize_t n = recv(channel, text, UPGRADE_MESSAGE_MAX, MSG_DONTWAIT);
+ * without text. *pid: the process that sent it; 0: it has no number here. Returns false if there is
+ * none at the moment. */
+static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1], int *pid) {
+    struct ucred from = {0};
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(from))]; /* descriptors do not fit, so none is taken over */
+    } control;
+    struct iovec part = {text, UPGRADE_MESSAGE_MAX};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(channel, &m, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
+    const struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&m) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
+        memcpy(&from, CMSG_DATA(c), sizeof(from));
+    *pid = from.pid;
     text[MAX(n, 0)] = 0;
     if (n >= 0 && !*text && !has_ended(channel))
         strcpy(text, "?");
@@ -190,15 +205,15 @@ static void on_started(struct upgrade *u, int pid, const char *sources) {
                         "continue the running requests; restart weftd instead");
 }
 
-static void on_message(struct upgrade *u, const char *text) {
+/* Handles the message @text of process @from. */
+static void on_message(struct upgrade *u, const char *text, int from) {
     check(u);
     char sources[UPGRADE_SOURCES] = "";
     enum upgrade_state before = u->waits ? UPGRADE_LOADING : UPGRADE_STARTED;
-    int pid;
 
-    if (u->state == UPGRADE_STARTED && !u->pid &&
-        sscanf(text, "started %d %40s", &pid, sources) >= 1 && pid > 1) {
-        on_started(u, pid, sources);
+    if (u->state == UPGRADE_STARTED && !u->pid && strncmp(text, "started ", 8) == 0 && from > 1) {
+        sscanf(text, "started %*s %40s", sources);
+        on_started(u, from, sources);
     } else if (u->state == UPGRADE_STARTED && u->pid && u->waits && strcmp(text, "opened") == 0) {
         u->state = UPGRADE_OPENED;
         uv_timer_start(&u->limit, on_limit, READY_MS, 0);
@@ -267,11 +282,12 @@ void upgrade_take(struct upgrade *u) {
 static void on_readable(uv_poll_t *p, int status, int events) {
     struct upgrade *u = p->data;
     char text[UPGRADE_MESSAGE_MAX + 1];
+    int from = 0;
 
     /* Reads until the pair is empty or closed. No bound is needed: the other end is a weftd. */
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
-           (status < 0 || hear(u->channel, text)))
-        on_message(u, status < 0 ? "" : text);
+           (status < 0 || hear(u->channel, text, &from)))
+        on_message(u, status < 0 ? "" : text, from);
 }
 
 static void on_process_closed(uv_handle_t *h) {
@@ -347,7 +363,7 @@ static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, 
 
 int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
                   bool waits, struct err *err) {
-    int pair[2];
+    int pair[2], on = 1;
 
     if (u->state != UPGRADE_IDLE || u->process_open || u->poll_open)
         return err_set(err, 0, "", "another upgrade is still running; wait for it to end");
@@ -355,7 +371,9 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
         return err_set(err, 0, "", "cannot create a socket pair: %s", strerror(errno));
     u->waits = waits;
     u->takes_requests = false;
-    int r = spawn(u, argv, f, pair[1]);
+    int r = setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0
+                ? -errno
+                : spawn(u, argv, f, pair[1]);
     close(pair[1]);
     if (r < 0) {
         close(pair[0]);

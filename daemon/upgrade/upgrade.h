@@ -19,7 +19,8 @@
  *
  * SOURCES is the digest of engine_request_sources(), as text. If it equals the old daemon's, the
  * old daemon may hand over requests from READY on ("guests MODEL" with a socket: guests.h). A
- * daemon that sends no SOURCES accepts no requests and cannot wait.
+ * daemon that sends no SOURCES accepts no requests and cannot wait. PID is for old daemons of
+ * version 0.1.0; later ones take the number from the kernel.
  *
  * Until "take" the new daemon accepts no connections and sends nothing to the service manager; from
  * "taken" on the old one only finishes its requests. The socket pair stays open, so each daemon
