@@ -24,12 +24,6 @@ bool prompt_job_abandon(struct prompt_job *job);
 /* Notes in @x, for its log line, the model that the job, which has ended, was for, or the name that
  * no model has. */
 void prompt_job_name_model(const struct prompt_job *job, struct exchange *x);
-/* Name of a place in a body. */
-struct prompt_place {
-    char s[32];
-};
-/* Returns the place of prompt @i in the body: "messages", "prompt", "input[3]". */
-struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
 void prompt_job_trim(struct prompt_job *job, bool keep);
 /* Makes the tokens of @messages; everything else is as in the body, which was kept. On any thread.

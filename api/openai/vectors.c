@@ -10,6 +10,7 @@
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/generation/model.h"
+#include "api/generation/prompt_steps.h"
 #include "api/generation/env.h"
 #include "api/http/respond.h"
 #include "api/http/dialect.h"

@@ -1,0 +1,80 @@
+#include "api/generation/prompt_steps.h"
+
+#include <errno.h>
+#include "api/generation/fim.h"
+#include "api/generation/model.h"
+#include "api/generation/read_request.h"
+#include "api/http/json.h"
+#include "api/generation/env.h"
+#include "base/try.h"
+
+/* Encodes pair @i. Each pair contains the query, so the first pair that is too long ends the
+ * request. */
+static int encode_pair(struct prompt_job *job, uint32_t i) {
+    const struct api_model *m = job->model->info;
+    CLEANUP(buf_deinit) struct buf b = {.max = SIZE_MAX / 2};
+    struct prompt *p = &job->prompts[i];
+    struct text_range user[2];
+    int r = buf_add_str(&b, m->pair.before);
+
+    user[0].begin = b.len;
+    user[0].end = b.len + p->query_len;
+    if (r < 0 || (r = buf_add(&b, p->query, p->query_len)) < 0 ||
+        (r = buf_add_str(&b, m->pair.between)) < 0)
+        return r;
+    user[1].begin = b.len;
+    user[1].end = b.len + p->len;
+    if ((r = buf_add(&b, p->text, p->len)) < 0 || (r = buf_add_str(&b, m->pair.behind)) < 0)
+        return r;
+    p->tokens.max = job->context ? job->context : job->max_tokens;
+    r = tokenizer_encode(m->tokenizer, b.data, b.len,
+                         TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2, &p->tokens);
+    if (r == -EMSGSIZE)
+        return err_set_code(
+            &job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
+            "%s has more than %zu tokens together with its query and the model's special tokens.",
+            prompt_place(job, i).s, p->tokens.max - 1);
+    return r;
+}
+
+/* Tokenizes a prompt. A template has written the special tokens at the beginning; for a plain
+ * prompt the tokenizer adds them. Text to be embedded is data and never gives special tokens. */
+static int tokenise(struct prompt_job *job, uint32_t i) {
+    struct prompt *p = &job->prompts[i];
+    unsigned flags = job->request.pool ? 0 : TOKENIZE_SPECIAL;
+
+    if (!job->chat && !job->request.no_special_tokens)
+        flags |= TOKENIZE_BOS;
+    p->tokens.max = job->max_tokens;
+    int r = job->request.suffix ? fim_encode(&job->model->fim, job->model->info->tokenizer, p->text,
+                                             p->len, json_text(job->request.suffix),
+                                             json_len(job->request.suffix), &p->tokens)
+                                : tokenizer_encode(job->model->info->tokenizer, p->text, p->len,
+                                                   flags, p->user, p->n_user, &p->tokens);
+    if (r == -EMSGSIZE) {
+        err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
+                     "The prompt has more than %u tokens, far more than the model's maximum "
+                     "context length.",
+                     job->max_tokens);
+        return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
+    }
+    return r;
+}
+
+int prompt_encode(struct prompt_job *job, uint32_t i) {
+    return job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i);
+}
+
+int prompt_decode(struct prompt_job *job) {
+    int32_t *ids = NULL;
+    uint32_t n = 0;
+
+    buf_init(&job->text, API_SEND_MAX);
+    if (yyjson_arr_size(job->request.tokens) > job->max_tokens)
+        return err_set_code(&job->err, 400, "invalid_value", "tokens",
+                            "tokens must have at most %u entries.", job->max_tokens);
+    if (yyjson_arr_size(job->request.tokens))
+        TRY(gen_request_ids(&job->request, job->model, job->request.tokens, "tokens", &ids, &n,
+                            &job->err));
+    return tokenizer_decode(job->model->info->tokenizer, ids, n, true, &job->text);
+}

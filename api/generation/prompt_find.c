@@ -1,0 +1,172 @@
+#include "api/generation/prompt_steps.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/model.h"
+#include "api/generation/read_request.h"
+#include "api/http/json.h"
+#include "base/try.h"
+
+/* Returns the names that a pair's parts have in the body. */
+static const char *const *pair_names(const struct prompt_job *job) {
+    static const char *const rerank[] = {"query", "documents"}, *const score[] = {"text_1",
+                                                                                  "text_2"};
+    static const char *const tei[] = {"query", "texts"};
+
+    return job->request.scores_texts ? score : job->request.reranks_texts ? tei : rerank;
+}
+
+struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
+    const char *name = job->chat                ? "messages"
+                       : job->request.documents ? pair_names(job)[1]
+                       : job->request.pool      ? "input"
+                                                : "prompt";
+    struct prompt_place p;
+
+    snprintf(p.s, sizeof(p.s), job->many ? "%s[%u]" : "%s", name, i);
+    return p;
+}
+
+static int bad_prompt(const struct prompt_job *job, const char *place, struct err *err) {
+    bool embeds = job->request.pool != 0;
+
+    return err_set_code(err, 400, "invalid_value", place,
+                        "%s must be a string, an array of strings, an array of token ids or an "
+                        "array of such arrays, at most %u.",
+                        embeds ? "input" : "prompt",
+                        embeds ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX);
+}
+
+static int set_ids(struct prompt_job *job, uint32_t i, yyjson_val *ids, struct err *err) {
+    struct prompt *p = &job->prompts[i];
+    int32_t *id;
+    uint32_t n;
+    TRY(gen_request_ids(&job->request, job->model, ids, prompt_place(job, i).s, &id, &n, err));
+    p->tokens.id = malloc(n * sizeof(*id));
+    if (!p->tokens.id)
+        return -ENOMEM;
+    memcpy(p->tokens.id, id, n * sizeof(*id));
+    p->tokens.n = p->tokens.cap = n;
+    return 0;
+}
+
+static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct err *err) {
+    if (yyjson_is_arr(v))
+        return set_ids(job, i, v, err);
+    if (!yyjson_is_str(v))
+        return bad_prompt(job, prompt_place(job, i).s, err);
+    if (job->request.pool && json_len(v) == 0)
+        return err_set_code(err, 400, "invalid_value", prompt_place(job, i).s,
+                            "%s must not be empty.", prompt_place(job, i).s);
+    job->prompts[i].text = json_text(v);
+    job->prompts[i].len = json_len(v);
+    return 0;
+}
+
+/* Finds the prompts in the four forms that they may have. */
+static int find_prompts(struct prompt_job *job, struct err *err) {
+    yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v), *item;
+    bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
+    size_t n = many ? yyjson_arr_size(v) : 1, i, max;
+    size_t most = job->request.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
+
+    if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0 && job->request.takes_none)
+        return 0;
+    if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
+        return bad_prompt(job, prompt_place(job, 0).s, err);
+    if (n > most || n * gen_request_made(&job->request) > most)
+        return bad_prompt(job, prompt_place(job, 0).s, err);
+    if (!(job->prompts = arena_alloc_array(&job->request.arena, n, sizeof(*job->prompts))))
+        return -ENOMEM;
+    job->n_prompts = (uint32_t)n;
+    job->many = many;
+    if (!many)
+        return set_prompt(job, 0, v, err);
+    yyjson_arr_foreach(v, i, max, item) {
+        bool same = yyjson_is_str(item) == yyjson_is_str(first);
+        TRY(same ? set_prompt(job, (uint32_t)i, item, err)
+                 : bad_prompt(job, prompt_place(job, (uint32_t)i).s, err));
+    }
+    return 0;
+}
+
+/* Reads a part of a pair: a text, or an object with one. */
+static int pair_part(yyjson_val *v, const char *place, const char **text, size_t *len,
+                     struct err *err) {
+    yyjson_val *s = yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
+
+    if (!yyjson_is_str(s) || json_len(s) == 0)
+        return err_set_code(err, 400, "invalid_value", place,
+                            "%s must be a text that is not empty, or an object with one as text.",
+                            place);
+    *text = json_text(s);
+    *len = json_len(s);
+    return 0;
+}
+
+/* Counts the pairs, or returns an error. */
+static int count_pairs(const struct prompt_job *job, struct err *err) {
+    yyjson_val *query = job->request.query, *documents = job->request.documents;
+    const char *const *name = pair_names(job);
+    size_t n = yyjson_is_arr(documents) ? yyjson_arr_size(documents) : 1;
+
+    if (n == 0 || n > REQUEST_INPUTS_MAX)
+        return err_set_code(err, 400, "invalid_value", name[1], "%s must have 1 to %u entries.",
+                            name[1], REQUEST_INPUTS_MAX);
+    if (yyjson_is_arr(query) && (!job->request.scores_texts || yyjson_arr_size(query) != n))
+        return err_set_code(err, 400, "invalid_value", name[0], "%s must be one text%s.", name[0],
+                            job->request.scores_texts ? ", or as many as text_2 has" : "");
+    return (int)n;
+}
+
+/* Pairs the query with each document; a score may also pair texts one by one. Returns -EAGAIN when
+ * there are too many pairs for the loop. */
+static int find_pairs(struct prompt_job *job, struct err *err) {
+    yyjson_val *query = job->request.query, *documents = job->request.documents;
+    bool lists = yyjson_is_arr(query), many = yyjson_is_arr(documents);
+    int n = count_pairs(job, err);
+    size_t total = 0;
+    char place[32];
+
+    if (n < 0)
+        return n;
+    if (!(job->prompts = arena_alloc_array(&job->request.arena, (size_t)n, sizeof(*job->prompts))))
+        return -ENOMEM;
+    job->n_prompts = (uint32_t)n;
+    job->many = many;
+    yyjson_val *q = lists ? yyjson_arr_get_first(query) : query;
+    yyjson_val *d = many ? yyjson_arr_get_first(documents) : documents;
+    for (uint32_t i = 0; i < (uint32_t)n; i++) {
+        struct prompt *p = &job->prompts[i];
+
+        snprintf(place, sizeof(place), lists ? "%s[%u]" : "%s", pair_names(job)[0], i);
+        TRY(pair_part(q, place, &p->query, &p->query_len, err));
+        if (p->query_len > REQUEST_QUERY_MAX)
+            return err_set_code(err, 400, "invalid_value", place, "%s must have at most %u bytes.",
+                                place, REQUEST_QUERY_MAX);
+        TRY(pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err));
+        total += p->query_len + p->len;
+        q = lists ? json_next(q) : q;
+        d = many ? json_next(d) : d;
+    }
+    return job->quick && total > PROMPT_INLINE_TEXT ? -EAGAIN : 0;
+}
+
+static int find_chat(struct prompt_job *job, struct err *err) {
+    job->chat = true;
+    job->prompts = arena_alloc(&job->request.arena, sizeof(*job->prompts));
+    if (!job->prompts)
+        return -ENOMEM;
+    job->n_prompts = 1;
+    if (!job->model->info->template)
+        return err_set_code(err, 400, "no_chat_template", "messages",
+                            "This model has no chat template. Use /v1/completions.");
+    return 0;
+}
+
+int prompt_find(struct prompt_job *job) {
+    return job->request.messages    ? find_chat(job, &job->err)
+           : job->request.documents ? find_pairs(job, &job->err)
+                                    : find_prompts(job, &job->err);
+}

@@ -1,0 +1,213 @@
+#include "api/generation/prompt_steps.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include "api/generation/messages.h"
+#include "api/generation/model.h"
+#include "api/generation/normalize.h"
+#include "api/generation/picture_parts.h"
+#include "base/try.h"
+
+#define INLINE_STEPS 10000u /* steps of a rendering that runs on the loop: some 500 us */
+
+/* Sets how the answer to the chat is parsed. */
+static void set_parse(struct prompt_job *job) {
+    const struct family *f = &job->model->family;
+
+    job->parse = (struct toolcall_opts){
+        .format = family_format(f, job->request.functions),
+        .reasoning = f->reasoning,
+        .tools = yyjson_doc_get_root(job->request.functions),
+        .max_calls = job->request.one_call ? 1 : 0,
+        .only_calls = job->request.choice.mode == TOOLS_REQUIRED,
+    };
+    job->parse.in_reasoning =
+        toolcall_opens_reasoning(f->reasoning, job->prompts[0].text, job->prompts[0].len);
+    job->parses = job->parse.format || job->parse.reasoning;
+}
+
+static int out_of_steps(struct prompt_job *job) {
+    if (!*job->err.message)
+        err_set(&job->err, 400, "messages",
+                "The chat template takes too many steps for these messages. Send fewer or shorter "
+                "ones.");
+    return -EINVAL;
+}
+
+/* Returns -EBADMSG when the template refuses these messages; it may accept another form of them. A
+ * template that takes too long is not tried again: all renderings of a request share one budget. */
+static int render_as(struct prompt_job *job, const struct messages_form *form) {
+    uint64_t fuel = TEMPLATE_FUEL - job->steps, steps = 0;
+    struct template_opts o = {.now_unix = time(NULL), .steps = &steps};
+    yyjson_doc *vars = NULL;
+
+    assert(job->steps <= TEMPLATE_FUEL);
+    if (fuel == 0)
+        return out_of_steps(job);
+    o.fuel = job->quick ? INLINE_STEPS : fuel;
+    struct messages_trust trust = {0};
+    int r = messages_vars(&job->request, job->model->info, form, &vars, &trust, &job->err);
+
+    if (r < 0) {
+        messages_trust_deinit(&trust);
+        return r;
+    }
+    o.trust = trust.v;
+    o.n_trust = trust.n;
+    rendered_deinit(&job->rendered);
+    r = template_render(job->model->info->template, yyjson_doc_get_root(vars), &o, &job->rendered,
+                        &job->err);
+    yyjson_doc_free(vars);
+    if (r == 0)
+        r = picture_parts_order(&job->request, trust.pictures, trust.n_pictures);
+    messages_trust_deinit(&trust);
+    if (r == -EINVAL && job->quick && steps == o.fuel)
+        return -EAGAIN;
+    job->steps += job->quick ? 0 : steps;
+    if (r == -EINVAL && steps == o.fuel)
+        return out_of_steps(job);
+    return r == -EINVAL && !*job->err.code ? job_pause() < 0 ? -ECANCELED : -EBADMSG : r;
+}
+
+static int render_normalized(struct prompt_job *job, const struct messages_form *form,
+                             unsigned how) {
+    yyjson_val *own = job->request.messages;
+    yyjson_doc *doc = NULL;
+
+    if (normalize_messages(own, how, &doc) < 0)
+        return -ENOMEM;
+    job->request.messages = yyjson_doc_get_root(doc);
+    int r = render_as(job, form);
+    job->request.messages = own;
+    yyjson_doc_free(doc);
+    return r;
+}
+
+/* Renders the messages. If the template refuses them, tries once more with an order, and then with
+ * past calls, that strict templates accept. The client gets the first error, which is about its own
+ * messages. */
+static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
+    static const unsigned turns = NORMALIZE_SYSTEM | NORMALIZE_TURNS;
+    static const unsigned orders[] = {0, turns, turns | NORMALIZE_NO_SYSTEM,
+                                      turns | NORMALIZE_MISSING,
+                                      turns | NORMALIZE_MISSING | NORMALIZE_NO_SYSTEM};
+    size_t n = ARRAY_SIZE(orders);
+    bool drops =
+        job->model->family.drops_system && normalize_has_late_system(job->request.messages);
+    int r = drops ? render_normalized(job, form, NORMALIZE_SYSTEM) : render_as(job, form);
+    struct err err = job->err;
+
+    for (size_t i = 1; i < 2 * n && r == -EBADMSG; i++) {
+        if (i >= n && !normalize_has_calls(job->request.messages))
+            break;
+        memset(&job->err, 0, sizeof(job->err));
+        r = render_normalized(job, form, orders[i % n] | (i < n ? 0 : NORMALIZE_CALLS));
+    }
+    if (r == -EBADMSG)
+        job->err = err;
+    return r;
+}
+
+/* Adds the beginning of the answer (prefill) to the prompt. A prefill is no reasoning: reasoning
+ * that the template has opened is closed first, also where the request turns reasoning off. */
+static int add_prefill(struct prompt_job *job) {
+    const struct toolcall_reasoning *reasoning = job->model->family.reasoning;
+    struct rendered *out = &job->rendered;
+    const char *text = out->text.data ? out->text.data : "";
+    bool opens = toolcall_opens_reasoning(reasoning, text, out->text.len);
+    bool closes = opens && (job->request.prefill.len || gen_request_thinks_not(&job->request));
+
+    if (closes && buf_add_str(&out->text, reasoning->close) < 0)
+        return -ENOMEM;
+    if (job->request.prefill.len == 0)
+        return 0;
+    if (closes && buf_add_str(&out->text, "\n\n") < 0)
+        return -ENOMEM;
+    if (!array_resize(&out->user, out->n_user + 1, sizeof(*out->user)))
+        return -ENOMEM;
+    out->user[out->n_user++] =
+        (struct text_range){out->text.len, out->text.len + job->request.prefill.len};
+    return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
+}
+
+/* Renders the chat. The first @n_own messages are the service's, not the client's. */
+static int render_messages(struct prompt_job *job, uint32_t n_own) {
+    const struct family *f = &job->model->family;
+    struct messages_form form = {.n_own = n_own,
+                                 .plain = !f->takes_tools,
+                                 .text_args = !f->takes_tools || f->text_args,
+                                 .calls = f->drops_calls ? f->format : NULL,
+                                 .thoughts = f->thoughts,
+                                 .sight = job->model->sight.text};
+    int r = messages_functions(&job->request, &job->err);
+
+    if (r == 0)
+        r = render_with_fallbacks(job, &form);
+    /* Perhaps the template knows no system message, or only simple tools. */
+    if (r == -EBADMSG && job->request.functions) {
+        form.no_system = form.plain;
+        form.simple_tools = !form.plain;
+        memset(&job->err, 0, sizeof(job->err));
+        r = render_with_fallbacks(job, &form);
+    }
+    r = r == -EBADMSG ? -EINVAL : r;
+    if (r == -EMSGSIZE)
+        return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
+                            "The messages are far longer than the model's maximum context length. "
+                            "Send fewer or shorter ones.");
+    if (r == -EINVAL && !*job->err.code) {
+        struct err e = job->err;
+
+        return err_set_code(
+            &job->err, e.status ? e.status : 400, "template_error", "messages", "%s",
+            *e.message ? e.message : "The model's chat template cannot render these messages.");
+    }
+    if (r == 0)
+        r = add_prefill(job);
+    if (r < 0)
+        return r;
+    job->prompts[0].text = job->rendered.text.data ? job->rendered.text.data : "";
+    job->prompts[0].len = job->rendered.text.len;
+    job->prompts[0].user = job->rendered.user;
+    job->prompts[0].n_user = job->rendered.n_user;
+    if (!job->request.tokens_only)
+        set_parse(job);
+    return 0;
+}
+
+/* Sets *out to the chat's messages behind the model's own system message; NULL if they begin with
+ * one. */
+static int add_system(const struct prompt_job *job, yyjson_doc **out) {
+    yyjson_val *own = job->request.messages;
+    yyjson_val *role = yyjson_obj_get(yyjson_arr_get_first(own), "role");
+
+    *out = NULL;
+    if (!yyjson_is_arr(own) || yyjson_equals_str(role, "system") ||
+        yyjson_equals_str(role, "developer"))
+        return 0;
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = d ? yyjson_val_mut_copy(d, own) : NULL;
+    yyjson_mut_val *first = list ? yyjson_mut_obj(d) : NULL;
+    bool ok = first && yyjson_mut_obj_add_str(d, first, "role", "system") &&
+              yyjson_mut_obj_add_str(d, first, "content", job->model->info->system) &&
+              yyjson_mut_arr_prepend(list, first);
+    yyjson_mut_doc_set_root(d, list);
+    *out = ok ? yyjson_mut_doc_imut_copy(d, NULL) : NULL;
+    yyjson_mut_doc_free(d);
+    return *out ? 0 : -ENOMEM;
+}
+
+int prompt_render(struct prompt_job *job) {
+    yyjson_val *own = job->request.messages;
+    yyjson_doc *doc = NULL;
+
+    TRY(job->model->info->system ? add_system(job, &doc) : 0);
+    if (doc)
+        job->request.messages = yyjson_doc_get_root(doc);
+    int r = render_messages(job, doc != NULL);
+    job->request.messages = own;
+    yyjson_doc_free(doc);
+    return r;
+}

@@ -1,0 +1,28 @@
+#pragma once
+
+/*
+ * prompt_steps - the steps of a prompt job (prompt_job.h), which run on the loop or on a thread of
+ * the pool: the prompts are found in the body, messages are rendered, texts become tokens. Each
+ * returns 0, -EINVAL with job->err, -ENOMEM or -ECANCELED; with job->quick also -EAGAIN, if the
+ * step takes too long for the loop.
+ */
+
+#include "api/generation/prompt.h"
+
+#define PROMPT_INLINE_TEXT (32u << 10) /* bytes of prompts that are tokenised on the loop */
+
+/* Name of a place in a body. */
+struct prompt_place {
+    char s[32];
+};
+/* Returns the place of prompt @i in the body: "messages", "prompt", "input[3]". */
+struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
+
+/* Makes job->prompts of the request: one chat, texts, ids or pairs of texts. */
+int prompt_find(struct prompt_job *job);
+/* Renders the messages of the chat as the text of its prompt, with the prefill. */
+int prompt_render(struct prompt_job *job);
+/* Makes the tokens of prompt @i. */
+int prompt_encode(struct prompt_job *job, uint32_t i);
+/* Makes the text of request.tokens, in job->text. */
+int prompt_decode(struct prompt_job *job);
