@@ -9,7 +9,7 @@
 #include "api/generation/messages.h"
 #include "api/generation/picture_fetch.h"
 #include "api/generation/picture_table.h"
-#include "api/generation/prompt.h"
+#include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
 #include "api/limits/tenant.h"
 #include "base/try.h"
@@ -284,14 +284,6 @@ int picture_parts_fetch(struct prompt_job *job) {
     return result;
 }
 
-static int too_long(struct prompt_job *job) {
-    err_set_code(&job->err, 400, "context_length_exceeded", "messages",
-                 "The prompt has more than %u tokens with the rows of its pictures, far more than "
-                 "the model's maximum context length.",
-                 job->max_tokens);
-    return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
-}
-
 /* Looks up every picture and decodes those that are new. On the loop (job->quick) none is decoded,
  * because that takes long. A chat shows all of its pictures in one prompt, so once their rows are
  * too many the remaining ones are not decoded. Returns 0, -EAGAIN (a picture must be decoded),
@@ -320,7 +312,7 @@ static int look(struct prompt_job *job) {
             continue;
         n_rows += p->seen->shown.n_rows;
         if (r->messages && n_rows > job->max_tokens)
-            return too_long(job);
+            return prompt_too_long(job, "messages", job->max_tokens, &job->err);
     }
     return 0;
 }
@@ -389,7 +381,7 @@ static int expand(struct prompt_job *job, struct prompt *p, uint32_t first, uint
     }
     if (r < 0) {
         tokens_deinit(&out);
-        return r == -EMSGSIZE ? too_long(job) : r;
+        return r == -EMSGSIZE ? prompt_too_long(job, "messages", job->max_tokens, &job->err) : r;
     }
     assert(p->n_pictures == n);
     tokens_deinit(&p->tokens);

@@ -1,12 +1,27 @@
 #include "api/generation/prompt_steps.h"
 
 #include <errno.h>
+#include "api/generation/endpoint.h"
 #include "api/generation/fim.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/env.h"
 #include "base/try.h"
+
+int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err) {
+    if (job->context && job->endpoint->too_long)
+        job->endpoint->too_long(place, n, job->context, err);
+    else if (job->context)
+        err_set_code(err, 400, "context_length_exceeded", place,
+                     "This model's maximum context length is %u tokens, and your %s has more than "
+                     "%zu. Send less text.",
+                     job->context, place, n);
+    else
+        err_set_code(err, 400, "context_length_exceeded", place,
+                     "Your %s has more than %zu tokens. Send less text.", place, n);
+    return err_add_lengths(err, n, job->context);
+}
 
 /* Encodes pair @i. Each pair contains the query, so the first pair that is too long ends the
  * request. */
@@ -51,13 +66,8 @@ static int tokenise(struct prompt_job *job, uint32_t i) {
                                              json_len(job->request.suffix), &p->tokens)
                                 : tokenizer_encode(job->model->info->tokenizer, p->text, p->len,
                                                    flags, p->user, p->n_user, &p->tokens);
-    if (r == -EMSGSIZE) {
-        err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
-                     "The prompt has more than %u tokens, far more than the model's maximum "
-                     "context length.",
-                     job->max_tokens);
-        return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
-    }
+    if (r == -EMSGSIZE)
+        return prompt_too_long(job, prompt_place(job, i).s, job->max_tokens, &job->err);
     return r;
 }
 

@@ -155,8 +155,9 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     r = r == -EBADMSG ? -EINVAL : r;
     if (r == -EMSGSIZE)
         return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
-                            "The messages are far longer than the model's maximum context length. "
-                            "Send fewer or shorter ones.");
+                            "The messages are far longer than this model's maximum context length "
+                            "of %u tokens. Send fewer or shorter ones.",
+                            job->context);
     if (r == -EINVAL && !*job->err.code) {
         struct err e = job->err;
 

@@ -24,5 +24,7 @@ int prompt_find(struct prompt_job *job);
 int prompt_render(struct prompt_job *job);
 /* Makes the tokens of prompt @i. */
 int prompt_encode(struct prompt_job *job, uint32_t i);
+/* Sets the error for the prompt at @place, of more than @n tokens, and returns -EINVAL. */
+int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err);
 /* Makes the text of request.tokens, in job->text. */
 int prompt_decode(struct prompt_job *job);

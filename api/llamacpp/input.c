@@ -5,7 +5,7 @@
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/generation/picture_parts.h"
-#include "api/generation/prompt.h"
+#include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
@@ -158,8 +158,7 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
             r = refuse(in, "prompt", "texts and arrays of tokens and texts");
     }
     if (r == -EMSGSIZE)
-        r = err_set_code(in->err, 400, "context_length_exceeded", "prompt",
-                         "prompt has far more tokens than the model's maximum context length.");
+        r = prompt_too_long(in->job, "prompt", t.max, in->err);
     yyjson_mut_val *ids =
         r == 0 ? yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n) : NULL;
     tokens_deinit(&t);

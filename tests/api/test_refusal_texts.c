@@ -302,6 +302,43 @@ Test(refusal_texts, of_lists_that_are_too_long) {
     world_stop(&w);
 }
 
+/* A prompt is cut where it is far beyond the context, here at 66,560 tokens: more is not counted. */
+Test(refusal_texts, of_prompts_that_are_far_too_long) {
+    static const char openai[] = "This model's maximum context length is 512 tokens, and your %s "
+                                 "has more than %s. Send less text.";
+    static const struct {
+        const char *path, *before, *after, *text, *place, *n;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":\"", "\"}", openai, "prompt", "66560"},
+        {"/v1/completions", "{\"prompt\":[\"a\",\"", "\"]}", openai, "prompt[1]", "66560"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}", openai, "messages",
+         "66560"},
+        {RESPONSES, "{\"input\":\"", "\"}", openai, "input", "66560"},
+        {MESSAGES,
+         "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"",
+         "\"}]}", "prompt is too long: 66560 tokens > 511 maximum", "", ""},
+        {"/api/generate", "{\"model\":\"tiny\",\"raw\":true,\"prompt\":\"", "\"}", openai, "prompt",
+         "66560"},
+        {"/completion", "{\"prompt\":[1,\"", "\"]}", openai, "prompt", "65536"},
+    };
+    CLEANUP(freep) char *text = malloc(70001);
+    struct world w;
+
+    memset(text, 'x', 70000);
+    text[70000] = 0;
+    world_init(&w);
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+        char want[200];
+
+        cr_assert_eq(buf_printf(&b, "%s%s%s", cases[i].before, text, cases[i].after), 0);
+        snprintf(want, sizeof(want), cases[i].text, cases[i].place, cases[i].n);
+        ask(&w, &(struct refusal){cases[i].path, b.data, 400, want});
+    }
+    world_stop(&w);
+}
+
 #define GET(path, headers) "GET " path " HTTP/1.1\r\nHost: localhost\r\n" headers "\r\n"
 
 Test(refusal_texts, of_heads) {
