@@ -58,6 +58,20 @@ static inline bool json_is_empty(yyjson_val *v) {
     return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;
 }
 
+/* Reads a whole number, which some clients write as 5.0. Returns false, with *@out unchanged, if @v
+ * is none or does not fit. */
+static inline bool json_whole(yyjson_val *v, int64_t *out) {
+    double d = yyjson_get_real(v);
+
+    if (yyjson_is_int(v) && (yyjson_is_sint(v) || yyjson_get_uint(v) <= INT64_MAX))
+        *out = yyjson_get_sint(v);
+    else if (yyjson_is_real(v) && d >= -0x1p63 && d < 0x1p63 && d == (double)(int64_t)d)
+        *out = (int64_t)d;
+    else
+        return false;
+    return true;
+}
+
 /* Returns the value behind @v and its content: the next member of an array, or the end of @v. */
 static inline yyjson_val *json_next(yyjson_val *v) {
     return unsafe_yyjson_get_next(v);

@@ -162,8 +162,9 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     if (yyjson_equals_str(type, "enabled") && (!budget || yyjson_is_null(budget)))
         return anthropic_refuse(in, ".budget_tokens", "must be given where thinking is enabled");
     if (on && budget && !yyjson_is_null(budget)) {
-        if (!yyjson_is_uint(budget) || yyjson_get_uint(budget) < 1 ||
-            yyjson_get_uint(budget) > INT32_MAX)
+        int64_t n = 0;
+
+        if (!json_whole(budget, &n) || n < 1 || n > INT32_MAX)
             return anthropic_refuse(in, ".budget_tokens", "must be a whole number of at least 1");
         if (anthropic_put_copy(in, in->root, "thinking_budget", budget) < 0)
             return -ENOMEM;
@@ -271,18 +272,18 @@ static int take_model(struct anthropic_input *in, const struct gen_env *env, yyj
  * end a request. */
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     yyjson_val *v;
+    int64_t n = 0;
 
     TRY(require(in, body, "max_tokens", &v));
-    if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) > INT32_MAX)
+    if (!json_whole(v, &n) || n < 0 || n > INT32_MAX)
         return anthropic_refuse(in, "", "must be a whole number, 0 or more");
-    return anthropic_put(in, in->root, "max_tokens",
-                         yyjson_mut_uint(in->doc, MAX(yyjson_get_uint(v), 1u)));
+    return anthropic_put(in, in->root, "max_tokens", yyjson_mut_sint(in->doc, MAX(n, 1)));
 }
 
 bool anthropic_warms(yyjson_val *body) {
-    yyjson_val *v = yyjson_obj_get(body, "max_tokens");
+    int64_t n = 1;
 
-    return yyjson_is_int(v) && yyjson_get_uint(v) == 0;
+    return json_whole(yyjson_obj_get(body, "max_tokens"), &n) && n == 0;
 }
 
 static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {

@@ -114,16 +114,15 @@ static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut
 
 /* Adds @tool as entry @i of known[]. A computer's coordinates depend on its display. */
 static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, size_t i) {
-    yyjson_val *width = yyjson_obj_get(tool, "display_width_px");
-    yyjson_val *height = yyjson_obj_get(tool, "display_height_px");
+    int64_t width = 0, height = 0;
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
     yyjson_mut_val *out;
 
     TRY(buf_add_str(&text, known[i].description));
-    if (yyjson_is_uint(width) && yyjson_is_uint(height))
-        TRY(buf_printf(&text, " The display has %lu x %lu pixels.", yyjson_get_uint(width),
-                       yyjson_get_uint(height)));
+    if (json_whole(yyjson_obj_get(tool, "display_width_px"), &width) &&
+        json_whole(yyjson_obj_get(tool, "display_height_px"), &height))
+        TRY(buf_printf(&text, " The display has %ld x %ld pixels.", width, height));
     doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
     return add_function(in, name, yyjson_mut_strncpy(in->doc, text.data, text.len),
                         yyjson_val_mut_copy(in->doc, yyjson_doc_get_root(doc)), &out);

@@ -51,9 +51,11 @@ PARSER(parse_priority) {
 
 /* Reads any 64-bit integer, exactly. */
 PARSER(parse_seed) {
-    if (!yyjson_is_int(v))
+    int64_t i = 0;
+
+    if (!json_whole(v, &i) && !yyjson_is_uint(v))
         return field_refuse(f, err);
-    r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
+    r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)i;
     r->has_seed = true;
     return 0;
 }
@@ -263,7 +265,9 @@ PARSER(parse_function_call) {
 /* Reads a limit of the output. -1 asks for all that the context leaves, as llama-server's and LM
  * Studio's clients do; 0, where it is allowed, looks at the prompt only. */
 PARSER(parse_max_tokens) {
-    if (yyjson_is_sint(v) && yyjson_get_sint(v) == -1) {
+    int64_t i = 0;
+
+    if (json_whole(v, &i) && i == -1) {
         r->max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
     }
@@ -343,7 +347,9 @@ PARSER(parse_prediction) {
 
 /* Reads llama.cpp's limit; a negative value means no limit. */
 PARSER(parse_predict) {
-    if (yyjson_is_sint(v) && yyjson_get_sint(v) < 0) {
+    int64_t i = 0;
+
+    if (json_whole(v, &i) && i < 0) {
         r->max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
     }

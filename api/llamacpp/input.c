@@ -268,6 +268,7 @@ static int take_form(struct input *in) {
     struct llamacpp_completion *c = in->job->state;
     yyjson_val *n = yyjson_obj_get(in->body, "n_probs");
     yyjson_val *fields = yyjson_obj_get(in->body, "response_fields");
+    int64_t probs = 0;
     bool after = false;
 
     assert(c);
@@ -292,11 +293,9 @@ static int take_form(struct input *in) {
         if (!c->fields)
             return -ENOMEM;
     }
-    if (n && (!yyjson_is_int(n) || yyjson_get_num(n) > SUBMIT_TOP_MAX))
+    if (n && (!json_whole(n, &probs) || probs > SUBMIT_TOP_MAX))
         return refuse(in, "n_probs", "an integer of at most 20");
-    return n && yyjson_get_sint(n) > 0
-               ? replace(in, "logprobs", yyjson_mut_sint(in->doc, yyjson_get_sint(n)))
-               : 0;
+    return probs > 0 ? replace(in, "logprobs", yyjson_mut_sint(in->doc, probs)) : 0;
 }
 
 /* ---- bodies ---- */

@@ -131,15 +131,16 @@ static int take_think(struct input *in, yyjson_val *v) {
  * alone. */
 static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
     yyjson_val *logprobs = given(body, "logprobs"), *n = given(body, "top_logprobs");
+    int64_t most = 0;
 
     if (logprobs && !yyjson_is_bool(logprobs))
         return refuse(in, "logprobs", "a boolean");
-    if (n && (!yyjson_is_uint(n) || yyjson_get_uint(n) > SUBMIT_TOP_MAX))
+    if (n && (!json_whole(n, &most) || most < 0 || most > SUBMIT_TOP_MAX))
         return refuse(in, "top_logprobs", "an integer between 0 and 20");
     if (!yyjson_get_bool(logprobs))
         return 0;
     if (text)
-        return put(in, "logprobs", yyjson_mut_uint(in->doc, yyjson_get_uint(n)));
+        return put(in, "logprobs", yyjson_mut_sint(in->doc, most));
     int r = put(in, "logprobs", copy(in, logprobs));
     return r < 0 || !n ? r : put(in, "top_logprobs", copy(in, n));
 }

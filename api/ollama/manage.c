@@ -333,15 +333,16 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
             if (strcmp(rows[k][0], name) == 0)
                 ours = rows[k][1];
         bool is_context = strcmp(name, "num_ctx") == 0;
+        int64_t context = 0;
         if (!ours && !is_context)
             return err_set_code(err, 400, "unsupported", "parameters",
                                 "parameters.%.40s cannot be stored in a preset", name);
         if (!yyjson_is_num(value) || !isfinite(yyjson_get_num(value)) ||
-            (is_context && !(yyjson_get_uint(value) > 0 && yyjson_get_uint(value) <= INT32_MAX)))
+            (is_context && (!json_whole(value, &context) || context < 1 || context > INT32_MAX)))
             return err_set_code(err, 400, "invalid_value", "parameters",
                                 "parameters.%.40s must be a number in its range", name);
         if (is_context) {
-            p->max_context = (uint32_t)yyjson_get_uint(value);
+            p->max_context = (uint32_t)context;
             continue;
         }
         const struct param *param = params_find(ours);

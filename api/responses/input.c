@@ -228,6 +228,7 @@ static int check_type(const struct responses_build *b, const struct fields *f, e
 /* Checks the types of the values that this file reads. */
 static int check_types(const struct responses_build *b, const struct fields *f) {
     yyjson_val *input = f->v[INPUT], *cut = f->v[TRUNCATION];
+    int64_t calls = 0;
     int r = 0;
 
     if (!input && !f->v[PREVIOUS] && !f->v[CONVERSATION] && !f->v[PROMPT])
@@ -244,7 +245,8 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(TOOLS, yyjson_is_arr(f->v[TOOLS]), "must be an array");
     CHECK(TOOL_CHOICE, yyjson_is_str(f->v[TOOL_CHOICE]) || yyjson_is_obj(f->v[TOOL_CHOICE]),
           "must be a string or an object");
-    CHECK(MAX_TOOL_CALLS, yyjson_is_uint(f->v[MAX_TOOL_CALLS]), "must be a whole number");
+    CHECK(MAX_TOOL_CALLS, json_whole(f->v[MAX_TOOL_CALLS], &calls) && calls >= 0,
+          "must be a whole number");
     CHECK(REASONING, yyjson_is_obj(f->v[REASONING]), "must be an object");
     CHECK(TEXT, yyjson_is_obj(f->v[TEXT]), "must be an object");
     CHECK(STORE, yyjson_is_bool(f->v[STORE]), "must be a boolean");
@@ -296,14 +298,14 @@ static int read_management(const struct responses_build *b, yyjson_val *list) {
     yyjson_arr_foreach(list, i, n, one) {
         yyjson_val *from = yyjson_obj_get(one, "compact_threshold");
         bool none = !from || yyjson_is_null(from);
-        uint64_t tokens = none ? UINT32_MAX : yyjson_get_uint(from);
+        int64_t tokens = UINT32_MAX;
 
         if (!yyjson_equals_str(yyjson_obj_get(one, "type"), "compaction"))
             return responses_refuse(b, "context_management", must);
-        if (!none && (!yyjson_is_uint(from) || tokens == 0))
+        if (!none && (!json_whole(from, &tokens) || tokens < 1))
             return responses_refuse(b, "context_management.compact_threshold",
                                     "must be a positive whole number");
-        tokens = MIN(tokens, (uint64_t)UINT32_MAX);
+        tokens = MIN(tokens, (int64_t)UINT32_MAX);
         if (!b->rs->compact_from || tokens < b->rs->compact_from)
             b->rs->compact_from = (uint32_t)tokens;
     }

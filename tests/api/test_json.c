@@ -58,3 +58,34 @@ Test(json_print, a_full_buffer_is_an_error_that_stays) {
     cr_expect_eq(j.error, -EMSGSIZE);
     buf_deinit(&small);
 }
+
+Test(json_value, whole_numbers_may_be_written_as_reals) {
+    static const struct {
+        const char *text;
+        bool whole;
+        int64_t n;
+    } cases[] = {
+        {"5", true, 5},
+        {"5.0", true, 5},
+        {"-3e2", true, -300},
+        {"9223372036854775807", true, INT64_MAX},
+        {"9223372036854775808", false, 7},
+        {"-9223372036854775808.0", true, INT64_MIN},
+        {"9223372036854775808.0", false, 7},
+        {"1e300", false, 7},
+        {"5.5", false, 7},
+        {"\"5\"", false, 7},
+        {"null", false, 7},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        yyjson_doc *doc = yyjson_read(cases[i].text, strlen(cases[i].text), 0);
+        int64_t n = 7;
+
+        cr_expect_eq(json_whole(yyjson_doc_get_root(doc), &n), cases[i].whole, "%s", cases[i].text);
+        cr_expect_eq(n, cases[i].n, "%s", cases[i].text);
+        yyjson_doc_free(doc);
+    }
+    int64_t n = 7;
+    cr_expect_not(json_whole(NULL, &n));
+}

@@ -214,6 +214,11 @@ Test(ollama_manage, fields_of_a_preset_are_passed_on) {
            "\"parameters\":null,\"stream\":false}",
            NULL, 200, SUCCESS);
     cr_expect_str_eq(told, "create new from tiny: -, -, -, 0");
+    expect("POST", "/api/create",
+           "{\"model\":\"new\",\"from\":\"tiny\",\"stream\":false,"
+           "\"parameters\":{\"num_ctx\":4096.0,\"top_k\":40.0}}",
+           NULL, 200, SUCCESS);
+    cr_expect_str_eq(told, "create new from tiny: top_k=40, -, -, 4096");
 }
 
 #define MAKE(more) "{\"model\":\"new\",\"from\":\"tiny\"," more "}"
@@ -242,6 +247,8 @@ Test(ollama_manage, what_cannot_be_made_is_refused) {
         {"/api/create", MAKE("\"parameters\":{\"seed\":\"7\"}"),
          "parameters.seed must be a number in its range", 400},
         {"/api/create", MAKE("\"parameters\":{\"num_ctx\":0}"),
+         "parameters.num_ctx must be a number in its range", 400},
+        {"/api/create", MAKE("\"parameters\":{\"num_ctx\":4096.5}"),
          "parameters.num_ctx must be a number in its range", 400},
         {"/api/create", MAKE("\"parameters\":{\"num_ctx\":2147483648}"),
          "parameters.num_ctx must be a number in its range", 400},

@@ -299,6 +299,49 @@ Test(refuse, a_prompt_that_does_not_fit_is_told_both_numbers) {
     world_stop(&w);
 }
 
+/* Clients that know one kind of number write 5 as 5.0. */
+Test(refuse, whole_numbers_may_have_a_point) {
+    static const struct {
+        const char *path, *body;
+        uint32_t max_new; /* 0: not given */
+    } cases[] = {
+        {CHAT, "{" HI ",\"max_tokens\":5.0,\"seed\":-42.0,\"n\":1.0}", 5},
+        {TEXT, "{\"prompt\":\"a\",\"max_tokens\":-1.0,\"seed\":-42.0,\"top_k\":4.0}", 0},
+        {"/completion", "{\"prompt\":\"a\",\"n_predict\":-2.0,\"seed\":-42.0,\"n_probs\":2.0}", 0},
+        {"/api/chat",
+         "{\"model\":\"tiny\"," HI ",\"stream\":false,\"logprobs\":true,\"top_logprobs\":2.0,"
+         "\"options\":{\"num_predict\":5.0,\"seed\":-42.0,\"num_ctx\":4096.0}}",
+         5},
+        {"/v1/messages",
+         "{\"model\":\"tiny\",\"max_tokens\":5.0," HI
+         ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":3.0}}",
+         5},
+        {"/v1/responses",
+         "{\"input\":\"a\",\"max_output_tokens\":5.0,\"max_tool_calls\":2.0,"
+         "\"context_management\":[{\"type\":\"compaction\",\"compact_threshold\":400.0}]}",
+         5},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        world_ask(&w, cases[i].path, cases[i].body, &r);
+        cr_expect_eq(r.status, 200, "%s: %s", cases[i].body, r.body.data);
+        cr_assert_eq(w.port.n, i + 1);
+        const struct submit *m = &w.port.r[i].m;
+        cr_expect(cases[i].max_new ? m->max_new == cases[i].max_new : m->max_new > 100, "%s: %u",
+                  cases[i].body, m->max_new);
+        cr_expect(!strstr(cases[i].body, "seed") || m->seed == (uint64_t)-42, "%s", cases[i].body);
+        reply_deinit(&r);
+    }
+    world_ask(&w, "/v1/messages", "{\"model\":\"tiny\",\"max_tokens\":5.5," HI "}", &r);
+    cr_expect_eq(r.status, 400);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(refuse, what_is_unknown_or_changes_nothing_is_ignored) {
     struct world w;
     struct reply r;
