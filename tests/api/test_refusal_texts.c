@@ -190,6 +190,43 @@ Test(refusal_texts, of_chats) {
          "The model `tiny` is not a reranker. Use another model for this path."},
         {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\"],\"texts\":[\"c\"]}", 400,
          "documents and texts cannot be given together."},
+        {CHAT, "{" HI ",\"reasoning\":{\"effort\":5}}", 400,
+         "reasoning.effort must be a string, such as \\\"low\\\"."},
+        {CHAT, "{" HI ",\"reasoning_effort\":5}", 400,
+         "reasoning_effort must be a string, such as \\\"none\\\", \\\"low\\\" or \\\"high\\\"."},
+        {CHAT, "{" HI ",\"thinking\":5}", 400,
+         "thinking must be an object with the type \\\"enabled\\\" or \\\"disabled\\\"."},
+        {CHAT, "{" HI ",\"seed\":\"a\"}", 400, "seed must be a 64-bit integer."},
+        {CHAT, "{" HI ",\"logit_bias\":[]}", 400,
+         "logit_bias must be an object of at most 1024 token ids with a number from -100 to 100 "
+         "each."},
+        {CHAT, "{" HI ",\"cache_salt\":5}", 400,
+         "cache_salt must be a string of at most 1024 bytes."},
+        {CHAT, "{" HI ",\"prediction\":{\"type\":\"content\",\"content\":5}}", 400,
+         "prediction must be an object with the type \\\"content\\\" and as content a string, or "
+         "parts of text, of at most 1 MiB."},
+        {CHAT, "{" HI ",\"chat_template_kwargs\":{\"messages\":[]}}", 400,
+         "chat_template_kwargs must be an object of plain values that the service does not set "
+         "itself."},
+        {CHAT, "{" HI ",\"speculation\":\"on\"}", 400,
+         "speculation must be \\\"auto\\\" or \\\"off\\\"."},
+        {CHAT, "{" HI ",\"dry_sequence_breakers\":[]}", 400,
+         "dry_sequence_breakers must be an array of 1 to 16 strings of 1 to 64 bytes."},
+        {CHAT, "{" HI ",\"allowed_token_ids\":5}", 400,
+         "allowed_token_ids must be an array of token ids, at most as many as the model has."},
+        {CHAT, "{" HI ",\"stop_token_ids\":[100000]}", 400,
+         "stop_token_ids must hold token ids from 0 to "},
+        {CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"continue_final_message\":true}",
+         400, "continue_final_message needs a last message of the assistant that is text alone."},
+        {"/v1/embeddings", "{\"input\":\"a\",\"encoding_format\":\"int\"}", 400,
+         "encoding_format must be \\\"float\\\" or \\\"base64\\\"."},
+        {"/v1/embeddings", "{\"input\":\"a\",\"pooling\":\"max\"}", 400,
+         "pooling must be \\\"last\\\", \\\"mean\\\", \\\"cls\\\" or \\\"none\\\"."},
+        {"/v1/rerank", "{\"query\":\"a\",\"documents\":5}", 400,
+         "documents must be an array of 1 to 2048 documents."},
+        {"/v1/rerank", "{\"query\":\"a\",\"texts\":[]}", 400,
+         "texts must be an array of 1 to 2048 texts."},
     };
 
     ask_all(table, ARRAY_SIZE(table));
@@ -232,6 +269,18 @@ Test(refusal_texts, of_responses) {
          "include must be an array of strings"},
         {RESPONSES, INPUT("{\"type\":\"item_reference\",\"id\":\"x\"}"), 400,
          "must be the id of an item of a stored response"},
+        {RESPONSES, "{\"input\":\"a\",\"tool_choice\":5}", 400,
+         "tool_choice must be a string or an object"},
+        {RESPONSES, "{\"input\":\"a\",\"previous_response_id\":5}", 400,
+         "previous_response_id must be the id of a response"},
+        {RESPONSES, "{\"input\":\"a\",\"truncation\":\"none\"}", 400,
+         "truncation must be \\\"auto\\\" or \\\"disabled\\\""},
+        {RESPONSES, "{\"input\":\"a\",\"conversation\":5}", 400,
+         "conversation must be the id of a conversation"},
+        {RESPONSES, "{\"input\":\"a\",\"context_management\":5}", 400,
+         "context_management must be an array of {\\\"type\\\": \\\"compaction\\\"}"},
+        {RESPONSES, "{\"input\":\"a\",\"prompt_cache_key\":5}", 400,
+         "prompt_cache_key must be a string of at most 4096 bytes"},
     };
 
     ask_all(table, ARRAY_SIZE(table));
@@ -261,6 +310,11 @@ Test(refusal_texts, of_other_dialects) {
          "use /v1/embeddings or /embedding for vectors of each token"},
         {"/api/chat", "{\"model\":\"tiny\"," HI ",\"keep_alive\":\"x\"}", 400,
          "keep_alive must be a number of seconds or a duration such as \\\"5m\\\""},
+        {"/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"input_extra\":[5]}", 400,
+         "input_extra must be an array of objects with filename and text"},
+        {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[5]]}", 400,
+         "logit_bias must be pairs of a token or text and a number from -100 to 100 or false"},
+        {"/detokenize", "{\"tokens\":5}", 400, "tokens must be an array of token ids."},
     };
 
     ask_all(table, ARRAY_SIZE(table));
@@ -299,6 +353,40 @@ Test(refusal_texts, of_lists_that_are_too_long) {
         cr_assert_eq(buf_add_str(&b, cases[i].after), 0);
         ask(&w, &(struct refusal){cases[i].path, b.data, 400, cases[i].text});
     }
+    world_stop(&w);
+}
+
+/* Models that write no text, or have no template for messages. */
+Test(refusal_texts, of_models_of_other_kinds) {
+    static const struct refusal of_reranker[] = {
+        {"/v1/rerank", "{\"query\":5,\"documents\":[\"b\"]}", 400,
+         "query must be a text that is not empty, or an object with one as text."},
+        {"/v1/rerank", "{\"query\":\"a\",\"documents\":[\"b\",\"\"]}", 400,
+         "documents[1] must be a text that is not empty, or an object with one as text."},
+        {"/v1/rerank", "{\"query\":[\"a\"],\"documents\":[\"b\"]}", 400, "query must be one text."},
+        {"/v1/score", "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"a\"]}", 400,
+         "text_1 must be one text, or as many as text_2 has."},
+    };
+    struct world w;
+
+    world_init(&w);
+    w.model.ranks = true;
+    w.model.pair.before = w.model.pair.behind = "";
+    w.model.pair.between = "<|im_end|>";
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(of_reranker); i++)
+        ask(&w, &of_reranker[i]);
+    world_stop(&w);
+    world_init(&w);
+    w.model.template = NULL;
+    w.opts.digests = false;
+    world_start(&w);
+    ask(&w, &(struct refusal){CHAT, "{" HI "}", 400,
+                              "This model has no chat template. Use /v1/completions."});
+    ask(&w,
+        &(struct refusal){
+            TEXT, "{\"prompt\":\"a\",\"logits_digest\":true}", 400,
+            "logits_digest is not available: the server runs without the option logits-digest."});
     world_stop(&w);
 }
 
@@ -359,6 +447,30 @@ Test(refusal_texts, of_heads) {
                  "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: br\r\n"
                  "Content-Length: 2\r\n\r\n{}",
                  415, "The request body has a Content-Encoding that is not supported here.");
+    world_expect(&w,
+                 "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+                 "Content-Length: 2\r\n\r\n{}",
+                 400, "The request body cannot be decoded as its Content-Encoding says.");
+    world_expect(&w,
+                 "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+                 "Content-Length: 2\r\n\r\n\x1f\x8b",
+                 400, "The compressed request body is cut off.");
+    world_expect(&w,
+                 GET("/v1/responses", "Connection: upgrade\r\nUpgrade: websocket\r\n"
+                                      "Sec-WebSocket-Version: 13\r\n"
+                                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"),
+                 426, "A WebSocket needs responses that are kept (stored-responses).");
+    world_stop(&w);
+    world_init(&w);
+    w.opts.max_stored = 10;
+    w.opts.stored_ttl_s = 60;
+    w.opts.stored_bytes = 1 << 20;
+    world_start(&w);
+    world_expect(&w,
+                 GET("/v1/responses", "Connection: upgrade\r\nUpgrade: websocket\r\n"
+                                      "Sec-WebSocket-Version: 8\r\n"
+                                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"),
+                 426, "The only supported Sec-WebSocket-Version is 13.");
     world_stop(&w);
 }
 
