@@ -53,6 +53,12 @@ Test(template_refusals, of_calls) {
          NULL},
         {"{{ strftime_now('x' * 255)|length }}{{ strftime_now('%Y') }}", NULL, "2552026"},
         {"{{ raise_exception('a' ~ 1) }}", "a1", NULL},
+        {"{{ '{} {}'.format(1) }}", "Replacement index 1 out of range for positional args tuple",
+         NULL},
+        {"{{ none.a.b }}", "'None' has no attribute 'a'", NULL},
+        {"{{ 1 in 5 }}", "argument of type 'int' is not iterable", NULL},
+        {"{{ 1 in [1] }}", NULL, "True"},
+        {"{% if %}a{% endif %}", "expected an expression, got the end of the tag", NULL},
     };
 
     check(all, ARRAY_SIZE(all));
