@@ -191,8 +191,10 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
         return 0;
     if (h->coding != UNPACK_NONE)
         return add_packed(h, at, len);
-    if (h->body.len + len > h->limits->body)
-        return refuse(h, 413, "body_too_large", "The request body is too large.");
+    if (h->body.len + len > h->limits->body) {
+        refuse_more(&h->err, 413, "body_too_large", "body is larger", h->limits->body, "bytes");
+        return HPE_USER;
+    }
     make_room(h, len);
     return buf_add(&h->body, at, len) < 0 ? refuse_memory(h) : 0;
 }

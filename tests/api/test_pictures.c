@@ -547,7 +547,7 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
     buf_add_str(&body, "]}]}");
     world_ask(&w, CHAT, body.data, &r);
     cr_expect_eq(r.status, 400);
-    cr_expect(strstr(r.body.data, "too_many_images"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "A request must have at most 256 pictures."), "%s", r.body.data);
     reply_deinit(&r);
     stopped(&w);
 }

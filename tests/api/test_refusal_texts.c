@@ -356,6 +356,67 @@ Test(refusal_texts, of_lists_that_are_too_long) {
     world_stop(&w);
 }
 
+Test(refusal_texts, of_bodies) {
+    struct world w;
+
+    world_init(&w);
+    w.opts.max_body_bytes = 1000;
+    world_start(&w);
+    ask(&w,
+        &(struct refusal){CHAT, "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+                          400, "The JSON body is nested deeper than 64 levels."});
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    cr_assert_eq(buf_printf(&b,
+                            "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                            "chunked\r\n\r\n3e9\r\n%01001d",
+                            0),
+                 0);
+    world_expect(&w, b.data, 413, "The request body is larger than 1000 bytes.");
+    world_stop(&w);
+}
+
+/* Asks with @n times @item within the body. */
+static void ask_long(struct world *w, const char *path, const char *before, size_t n,
+                     const char *item, const char *after, const char *text) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 2 << 20};
+
+    cr_assert_eq(buf_add_str(&b, before), 0);
+    repeat(&b, n, item);
+    cr_assert_eq(buf_add_str(&b, after), 0);
+    ask(w, &(struct refusal){path, b.data, 400, text});
+}
+
+Test(refusal_texts, of_inputs_that_are_too_long) {
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    ask_long(&w, "/v1/embeddings", "{\"input\":[[1],[", 512, "1", "]]}",
+             "This model takes inputs of up to 511 tokens. However, input[1] has 512.");
+    ask_long(&w, "/detokenize", "{\"tokens\":[", 66561, "1", "]}",
+             "tokens must have at most 66560 entries.");
+    ask_long(&w, TEXT, "{\"logprobs\":20,\"prompt_logprobs\":20,\"prompt\":[", 512, "1", "]}",
+             "This model's maximum context length is 512 tokens. However, your prompt resulted in "
+             "512 tokens. Please reduce the length of the prompt.");
+    world_stop(&w);
+    world_init(&w);
+    w.model.ranks = true;
+    w.model.pair.before = w.model.pair.behind = "";
+    w.model.pair.between = "<|im_end|>";
+    world_start(&w);
+    ask_long(&w, "/v1/rerank", "{\"query\":\"q\",\"documents\":[\"a\",\"", 512, "a", "\"]}",
+             "documents[1] has more than 511 tokens together with its query and the model's "
+             "special tokens.");
+    world_stop(&w);
+    world_init(&w);
+    w.model.max_context = 1 << 18;
+    world_start(&w);
+    ask_long(&w, TEXT, "{\"logprobs\":1,\"prompt_logprobs\":20,\"prompt\":[", 60000, "1", "]}",
+             "The request asks for more than 1048576 log probabilities of its prompt: shorten the "
+             "prompt or ask for fewer.");
+    world_stop(&w);
+}
+
 /* Models that write no text, or have no template for messages. */
 Test(refusal_texts, of_models_of_other_kinds) {
     static const struct refusal of_reranker[] = {
@@ -532,6 +593,37 @@ Test(refusal_texts, of_requests_that_the_worker_ends) {
         world_receive(&w, fd, &r);
         cr_expect_eq(r.status, cases[i].status, "%d: %s", r.status, r.body.data);
         cr_expect(strstr(r.body.data, cases[i].text), "%s", r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+        world_stop(&w);
+    }
+}
+
+/* The operator, or the end of the service, ends a request that runs. */
+Test(refusal_texts, of_requests_that_the_service_ends) {
+    static const char *const texts[] = {"The generation was cancelled by the operator.",
+                                        "The server is stopping. Send the request again."};
+
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
+        struct api_request_info info[1];
+        struct world w;
+        struct reply r;
+
+        world_init(&w);
+        world_start(&w);
+        int fd = world_connect(&w);
+        world_post(&w, fd, CHAT, "{" HI "}");
+        world_turns(&w, 5);
+        cr_assert_eq(w.port.n, 1);
+        fake_accept(&w.port, 0);
+        cr_assert_eq(api_requests(w.api, info, 1), 1);
+        if (i == 0)
+            cr_expect(api_cancel(w.api, info[0].id));
+        else
+            api_close(w.api);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, 503, "%d: %s", r.status, r.body.data);
+        cr_expect(strstr(r.body.data, texts[i]), "%s", r.body.data);
         reply_deinit(&r);
         world_drop(&w, fd);
         world_stop(&w);
