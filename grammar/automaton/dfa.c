@@ -232,10 +232,8 @@ static void emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, u
             return;
         }
     }
-    if (q->n_edges == UINT16_MAX)
-        build_too_complex(d->m->b, "a state has too many edges");
-    if (d->m->b->failed ||
-        maker_grow(d->m, &g->edge, g->n_edges, &d->m->cap_edges, sizeof(*g->edge)) < 0)
+    assert(q->n_edges < TOKEN_SYMBOL + NFA_TOKENS_MAX);
+    if (maker_grow(d->m, &g->edge, g->n_edges, &d->m->cap_edges, sizeof(*g->edge)) < 0)
         return;
     if (lo >= TOKEN_SYMBOL)
         q->flags |= STATE_TOKENS;

@@ -136,8 +136,9 @@ static void add_token(struct maker *m, uint32_t id, uint32_t from, uint32_t to) 
     while (i < g->n_tokens && g->token[i] != (int32_t)id)
         i++;
     if (i == g->n_tokens) {
-        if (i >= 4096)
-            build_too_complex(m->b, "the grammar names more than 4096 special tokens");
+        if (i >= NFA_TOKENS_MAX)
+            build_too_complex(m->b, "the grammar names more than %u special tokens",
+                              NFA_TOKENS_MAX);
         if (m->b->failed ||
             maker_grow(m, &g->token, g->n_tokens, &m->cap_tokens, sizeof(*g->token)) < 0)
             return;

@@ -9,6 +9,7 @@
 
 enum { NFA_EMPTY, NFA_BYTES, NFA_CALL };
 #define NFA_NONE UINT32_MAX
+#define NFA_TOKENS_MAX 4096u /* special tokens that a grammar may name */
 
 struct nfa_edge {
     uint32_t next, to; /* next: next edge of the same state */

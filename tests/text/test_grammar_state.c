@@ -402,8 +402,13 @@ Test(grammar_limits, are_named) {
     limits = (struct grammar_limits){.max_bytes = 100};
     cr_expect_eq(grammar_compile(&g, NULL, &src, &limits, &err), -22);
     cr_expect(strstr(err.message, "100 bytes"));
-    src.text = "((((a))))";
-    src.len = 9;
+    src = (struct grammar_source){.kind = GRAMMAR_EBNF,
+                                  .text = "root ::= a b\na ::= \"a\"\nb ::= \"b\""};
+    src.len = strlen(src.text);
+    limits = (struct grammar_limits){.max_states = 2};
+    cr_expect_eq(grammar_compile(&g, NULL, &src, &limits, &err), -22);
+    cr_expect_str_eq(err.message, "the grammar has more than 2 rules");
+    src = (struct grammar_source){.kind = GRAMMAR_REGEX, .text = "((((a))))", .len = 9};
     limits = (struct grammar_limits){.max_depth = 3};
     cr_expect_eq(grammar_compile(&g, NULL, &src, &limits, &err), -22);
     cr_expect(strstr(err.message, "more than 3 deep"));
