@@ -477,7 +477,7 @@ static void read_groups(struct meta *m, struct model_shape *s) {
                        s->n_expert, n, used, s->n_expert_used);
 }
 
-/* Experts: how many, and that they are picked as backend.h says. */
+/* Experts: how many, and that they are picked as op.h says. */
 static void read_experts(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     double scale = 0;

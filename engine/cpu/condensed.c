@@ -9,7 +9,7 @@
 
 /*
  * Attention to condensed keys. Letters are those of the formulas of OP_LEAN_IN to OP_LEAN_OUT
- * (backend.h). Keys of blocks are halves in the pages; they are read some at a time and are floats
+ * (op.h). Keys of blocks are halves in the pages; they are read some at a time and are floats
  * then, as those of the window are.
  *
  * An item of attention is a row and some of its heads. All its scores are computed before they are

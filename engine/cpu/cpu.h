@@ -256,7 +256,7 @@ struct cpu_kernels {
     /* Turns the pairs of the first @n_rot values of a head; @cs: their n_rot / 2 cosines, then as
      * many sines. */
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
-    /* Multiplies each run of @run values of @x by the Hadamard matrix (backend.h); @run: a power of
+    /* Multiplies each run of @run values of @x by the Hadamard matrix (shape.h); @run: a power of
      * two, from 32 on */
     void (*hadamard)(float *x, uint32_t n, uint32_t run);
     /* h = glu(g, u), as enum glu says; h may be g */
@@ -302,7 +302,7 @@ struct cpu_kernels {
     /* out = weighted values / sum of weights, of one key at least. */
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-    /* Recurrent layers: OP_DELTA and its kin in backend.h; recurrent_rows.c.
+    /* Recurrent layers: OP_DELTA and its kin in op.h; recurrent_rows.c.
      * c = sum over j < kernel of w[j] u[j], rows of @n values (a multiple of 16), plus bias (NULL:
      * 0); through silu if so. */
     void (*convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,

@@ -5,7 +5,7 @@
 
 /*
  * Gated delta nets. Rows are convolved one by one, then every value head of every sequence goes
- * through its rows, one after the other: the recurrence of backend.h in the same order for prompts
+ * through its rows, one after the other: the recurrence of op.h in the same order for prompts
  * and for single tokens, so that a row's bits do not depend on how the rows came. A form that takes
  * many tokens at once would have to cut them on absolute positions; it would not be faster here:
  * beside the products, which do take many rows at once, the recurrence is a few per cent

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /*
- * Latent attention in the absorbed form of backend.h. Every head has a matrix of its own before and
+ * Latent attention in the absorbed form of op.h. Every head has a matrix of its own before and
  * behind attention: one round of products, each with its part of every row.
  */
 

@@ -103,7 +103,7 @@ void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run) {
             }
 }
 
-/* The rows of enum glu, by lane: backend.h has the formulas. */
+/* The rows of enum glu, by lane: op.h has the formulas. */
 INLINE vf silu_mul(vf g, vf u) {
     vf sigmoid = vf_add(vf_set1(1.0f), vf_exp(vf_neg(g)));
 

@@ -11,7 +11,7 @@
 
 /*
  * Residual streams and the table of n-grams. Letters are those of the formulas of OP_SPREAD, OP_MIX
- * and OP_NGRAM (backend.h). Everything beside the products goes row by row, so a row's bits do not
+ * and OP_NGRAM (op.h). Everything beside the products goes row by row, so a row's bits do not
  * depend on the others.
  *
  * The rows of the table are read from the file when they are needed: of tens of gigabytes a token

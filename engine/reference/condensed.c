@@ -1,5 +1,5 @@
 /*
- * Attention to condensed keys in the reference backend, as backend.h has it.
+ * Attention to condensed keys in the reference backend, as op.h has it.
  */
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /*
- * Short convolutions in the reference backend, as backend.h has them.
+ * Short convolutions in the reference backend, as op.h has them.
  */
 
 #include "engine/reference/reference.h"

@@ -1,5 +1,5 @@
 /*
- * Gated delta nets in the reference backend: the recurrence of backend.h, one token after the
+ * Gated delta nets in the reference backend: the recurrence of op.h, one token after the
  * other, in index order.
  */
 

@@ -1,5 +1,5 @@
 /*
- * Mamba-2 in the reference backend: the recurrence of backend.h, one token after the other, in
+ * Mamba-2 in the reference backend: the recurrence of op.h, one token after the other, in
  * index order.
  */
 

@@ -1,5 +1,5 @@
 /*
- * Latent attention in the reference backend, in the absorbed form of backend.h.
+ * Latent attention in the reference backend, in the absorbed form of op.h.
  */
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /*
- * The ops of the reference backend, written from the formulas of backend.h. A dot
+ * The ops of the reference backend, written from the formulas of op.h. A dot
  * product is summed in sixteen lanes, element i in lane i % 16, and the lanes pairwise; everything
  * else in index order. Nothing depends on the other rows of the batch.
  */

@@ -124,10 +124,10 @@ static inline float ref_sigmoid(float x) {
     return 1.0f / (1.0f + mx_expf(-x));
 }
 
-/* glu of backend.h, of @n gates and ups; the gates' place is taken. */
+/* glu of op.h, of @n gates and ups; the gates' place is taken. */
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 
-/* The ops of the table, as backend.h describes them. */
+/* The ops of the table, as op.h describes them. */
 int ref_embed(struct step *s, const struct model_op *op);
 int ref_deep(struct step *s, const struct model_op *op);
 int ref_layer_input(struct step *s, const struct model_op *op);

@@ -1,5 +1,5 @@
 /*
- * Choice of the keys of sparse attention in the reference backend, as backend.h has it.
+ * Choice of the keys of sparse attention in the reference backend, as op.h has it.
  */
 
 #include "engine/sparse.h"

@@ -1,5 +1,5 @@
 /*
- * Residual streams and the table of n-grams in the reference backend, as backend.h has them.
+ * Residual streams and the table of n-grams in the reference backend, as op.h has them.
  */
 
 #include <string.h>

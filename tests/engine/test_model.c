@@ -90,7 +90,7 @@ Test(model, experts_are_taken_where_they_are_known) {
     expect_refused(refusal_of(&t, &err), t.leave_out);
 }
 
-/* Picked one after the other as backend.h says, whatever the numbers are. */
+/* Picked one after the other as op.h says, whatever the numbers are. */
 Test(model, experts_are_picked_in_order) {
     float logits[5] = {1, 3, NAN, 3, -INFINITY};
     struct expert_rule rule = {.n = 5, .n_used = 3, .scale = 2, .normalize = true};
