@@ -274,7 +274,7 @@ Test(admit, beyond_the_queue_is_429_with_a_time) {
     cr_expect_eq(r.status, 429);
     cr_expect_geq(atoi(reply_header(&r, "retry-after", v, sizeof(v))), 1);
     cr_expect_geq(atoi(reply_header(&r, "retry-after-ms", v, sizeof(v))), 500);
-    cr_expect(strstr(r.body.data, "try again in "));
+    cr_expect(strstr(r.body.data, "Too many requests are waiting. Please try again in "));
     cr_expect(strstr(r.body.data, "\"type\":\"rate_limit_error\",\"param\":null,"
                                   "\"code\":\"rate_limit_exceeded\""));
     reply_deinit(&r);
