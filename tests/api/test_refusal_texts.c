@@ -444,10 +444,9 @@ Test(refusal_texts, of_models_of_other_kinds) {
     world_start(&w);
     ask(&w, &(struct refusal){CHAT, "{" HI "}", 400,
                               "This model has no chat template. Use /v1/completions."});
-    ask(&w,
-        &(struct refusal){
-            TEXT, "{\"prompt\":\"a\",\"logits_digest\":true}", 400,
-            "logits_digest is not available: the server runs without the option logits-digest."});
+    ask(&w, &(struct refusal){TEXT, "{\"prompt\":\"a\",\"logits_digest\":true}", 400,
+                              "logits_digest is not available: the server runs without the option "
+                              "logits-digest."});
     world_stop(&w);
 }
 
