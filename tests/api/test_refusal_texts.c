@@ -450,7 +450,7 @@ Test(refusal_texts, of_models_of_other_kinds) {
     world_stop(&w);
 }
 
-/* A prompt is cut where it is far beyond the context, here at 66,560 tokens: more is not counted. */
+/* Tokenising stops far beyond the context, here at 66,560 tokens. */
 Test(refusal_texts, of_prompts_that_are_far_too_long) {
     static const char openai[] = "This model's maximum context length is 512 tokens, and your %s "
                                  "has more than %s. Send less text.";
