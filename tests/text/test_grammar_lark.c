@@ -61,6 +61,7 @@ Test(grammar_lark, terminals) {
          YES("abababa", "z"));
     LARK("%import common.WORD\nstart: WORD \"/\" /a\\/b/", YES("Word/a/b"), YES("/a/b"));
     LARK("%import common (WORD,\n INT)\nstart: WORD INT", YES("a1"), YES("1a"));
+    LARK("%import common ( WORD ,INT\n)\nstart: WORD INT", YES("a1"), YES("1a"));
     LARK("%import common.ESCAPED_STRING -> STRING\n%import common.NUMBER\nstart: STRING NUMBER",
          YES("\"a\\\"\"1.5e3", "\"\"7"), YES("\"a1", "\"a\"\"1"));
     LARK("%import common.C_COMMENT\n%import common.CNAME\nstart: C_COMMENT CNAME",

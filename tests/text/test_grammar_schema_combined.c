@@ -112,6 +112,9 @@ Test(grammar_schema_combined, if_then_else) {
 Test(grammar_schema_combined, dependencies) {
     static const char S[] = "{\"type\": \"object\", \"properties\": {\"a\": {}, \"b\": {}, \"c\": "
                             "{\"type\": \"integer\"}}, \"%s\": {\"a\": %s}}";
+    static const char NOT[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {}, \"b\": {}, \"c\": "
+        "{}}, \"not\": {\"%s\": {\"a\": %s}}}";
     static const char *const WORDS[] = {"dependencies", "dependentRequired", "dependencies",
                                         "dependentSchemas"};
     char source[300];
@@ -121,6 +124,10 @@ Test(grammar_schema_combined, dependencies) {
                  i < 2 ? "[\"b\"]" : "{\"required\": [\"b\"]}");
         SCHEMA(source, YES("{}", "{\"b\":1}", "{\"a\":1,\"b\":1}", "{\"c\":1}"),
                YES("{\"a\":1}", "{\"a\":1,\"c\":1}"));
+        snprintf(source, sizeof(source), NOT, WORDS[i],
+                 i < 2 ? "[\"b\", \"c\"]" : "{\"required\": [\"b\", \"c\"]}");
+        SCHEMA(source, YES("{\"a\":1}", "{\"a\":1,\"b\":1}", "{\"a\":1,\"c\":1}"),
+               YES("{}", "{\"b\":1}", "{\"b\":1,\"c\":1}", "{\"a\":1,\"b\":1,\"c\":1}"));
     }
 }
 
