@@ -236,6 +236,9 @@ Test(models, sleep_unloads_those_that_may_and_wake_up_loads) {
     expect_answer("GET", "/is_sleeping?model=other", 200, "{\"is_sleeping\":false}");
     expect_answer("POST", "/sleep?level=1", 200, "{}");
     cr_expect_str_eq(slept, "tiny other ", "%s", slept);
+    *slept = 0;
+    expect_answer("POST", "/sleep?model=second", 200, "{}");
+    cr_expect_str_eq(slept, "other ", "%s", slept);
     expect_answer("POST", "/sleep?model=tiny", 400, "tiny is pinned");
     expect_answer("POST", "/sleep?level=1&model=none", 404, "was not found");
     api_model_set(model, API_MODEL_UNLOADING, 0);
@@ -446,6 +449,14 @@ Test(models, lists_say_what_is_loaded) {
     stop();
 }
 
+#define STATE(name, state, v)                                                                      \
+    "vllm:engine_sleep_state{model_name=\"" name "\",engine=\"0\",sleep_state=\"" state "\"} " v   \
+    "\n"
+#define STATES(name, awake, discarded)                                                             \
+    STATE(name, "awake", awake)                                                                    \
+    STATE(name, "weights_offloaded", "0")                                                          \
+    STATE(name, "discard_all", discarded)
+
 Test(models, metrics_have_series_of_each_model_that_was_loaded) {
     struct reply r;
 
@@ -470,6 +481,10 @@ Test(models, metrics_have_series_of_each_model_that_was_loaded) {
     cr_expect(strstr(r.body.data, "\"models\":{\"tiny\":\"loaded\",\"other\":\"loaded\"}"), "%s",
               r.body.data);
     reply_deinit(&r);
+    api_worker_stopped(model); /* it has no memory now, and its counters stay */
+    expect_answer("GET", "/metrics", 200, STATES("tiny", "1", "0") STATES("other", "0", "1"));
+    expect_answer("GET", "/metrics", 200,
+                  "\nvllm:generation_tokens_total{model_name=\"other\",engine=\"0\"} 5\n");
     stop();
 }
 
