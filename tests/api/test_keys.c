@@ -1,0 +1,214 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/http/http.h"
+#include "api/limits/auth.h"
+
+/* The file of API keys, the key of a request, and the names under which a server may be asked. */
+
+static const struct http_limits limits = {.target = 100, .head = 4096, .n_headers = 9};
+static const int64_t NOON = INT64_C(1835438400); /* 2028-02-29, 12:00 UTC */
+static int64_t time_s;
+static char path[64];
+static struct auth a;
+static struct err err;
+
+static int64_t now(void) {
+    return time_s;
+}
+
+static void write_file(const char *text) {
+    FILE *f = fopen(path, "w");
+
+    cr_assert(f && fputs(text, f) >= 0 && fclose(f) == 0);
+    err = (struct err){0};
+}
+
+static void start(const char *text) {
+    strcpy(path, "/tmp/weft-test-keys-XXXXXX");
+    close(mkstemp(path));
+    auth_init(&a, path);
+    a.now_s = now;
+    time_s = NOON;
+    write_file(text);
+    cr_assert_eq(auth_reload(&a, &err), 0, "%s", err.message);
+}
+
+static void stop(void) {
+    auth_deinit(&a);
+    unlink(path);
+}
+
+static void read_head(struct http *h, const char *lines) {
+    char head[1500];
+    size_t used;
+
+    snprintf(head, sizeof(head), "GET / HTTP/1.1\r\n%s\r\n", lines);
+    http_init(h, &limits);
+    cr_assert_eq(http_feed(h, head, strlen(head), &used, &err), HTTP_HEAD_DONE);
+}
+
+/* Returns the name of the tenant with @key, or the error. */
+static const char *tenant_of(const char *key) {
+    char line[600];
+    struct http h;
+    uint32_t tenant;
+
+    err = (struct err){0};
+    snprintf(line, sizeof(line), "Host: a\r\nX-Api-Key: %s\r\n", key);
+    read_head(&h, line);
+    int r = auth_check(&a, &h, &tenant, &err);
+    http_deinit(&h);
+    return r == 0 ? a.names[tenant] : err.code;
+}
+
+#define SUM "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+
+Test(keys, have_names_that_stay_theirs) {
+    start(" alice:ka \n\t# no key:here\nkb\r\nalice:kc\n:kd");
+    cr_expect_eq(a.n_keys, 4);
+    cr_expect_str_eq(tenant_of("ka"), "alice");
+    cr_expect_str_eq(tenant_of("kb"), "key-2");
+    cr_expect_str_eq(tenant_of("kc"), "alice");
+    cr_expect_str_eq(tenant_of("kd"), "key-4");
+    uint32_t n = a.n_tenants;
+
+    write_file("carol:kb\nalice:kb2\n");
+    cr_assert_eq(auth_reload(&a, &err), 0);
+    cr_expect_str_eq(tenant_of("kb"), "carol");
+    cr_expect_str_eq(tenant_of("kb2"), "alice");
+    cr_expect_str_eq(tenant_of("ka"), "invalid_api_key");
+    cr_expect_str_eq(a.names[0], "alice");
+    cr_expect_eq(a.n_tenants, n + 1, "live requests carry the numbers of those that are gone");
+    stop();
+}
+
+Test(keys, may_be_kept_as_checksums) {
+    start("alice:sha256$" SUM "\n");
+    cr_expect_str_eq(tenant_of("secret"), "alice");
+    cr_expect_str_eq(tenant_of("sha256$" SUM), "invalid_api_key", "the file gives no access");
+    cr_expect_str_eq(tenant_of(SUM), "invalid_api_key");
+    stop();
+}
+
+Test(keys, hold_until_the_end_of_their_last_day) {
+    start("alice:ka \t expires=2028-02-29\n");
+    cr_expect_str_eq(tenant_of("ka"), "alice");
+    time_s = NOON + 12 * 3600 - 1;
+    cr_expect_str_eq(tenant_of("ka"), "alice");
+    time_s++;
+    cr_expect_str_eq(tenant_of("ka"), "expired_api_key");
+    stop();
+}
+
+Test(keys, have_limits) {
+    static const struct {
+        int name, key;
+        const char *after;
+        bool good;
+    } lines[] = {
+        {63, 256, "", true},
+        {64, 8, "", false},
+        {5, 257, "", false},
+        {5, 0, "", false},
+        {5, 9, " expires=2028-12-31", true},
+        {5, 9, " expires=2027-02-29", false},
+        {5, 9, " expires=2028-13-01", false},
+        {5, 9, " expires=2028-00-01", false},
+        {5, 9, " expires=2028-1-01", false},
+        {5, 9, " expires=2028-01-01x", false},
+        {5, 9, " expires=2028/01/01", false},
+        {0, 0, "sha256$" SUM "0", false},
+        {0, 0, "sha256$0", false},
+        {0, 0, "sha256$G" SUM, false},
+    };
+    char text[600];
+
+    start("old:ko\n");
+    for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
+        char name[100] = "", key[300] = "";
+
+        memset(name, 'n', (size_t)lines[i].name);
+        memset(key, 'k', (size_t)lines[i].key);
+        snprintf(text, sizeof(text), "# two lines\n%s:%s%s\n", name, key, lines[i].after);
+        write_file(text);
+        int r = auth_reload(&a, &err);
+        cr_expect_eq(r, lines[i].good ? 0 : -EINVAL, "%s", text);
+        cr_expect(lines[i].good || strstr(err.message, "line 2: must be"), "%s", err.message);
+        if (lines[i].good)
+            cr_expect_str_eq(tenant_of(key), name);
+    }
+    FILE *f = fopen(path, "w");
+    for (int i = 0; i < AUTH_KEYS_MAX; i++)
+        fprintf(f, "same:k%d\n", i);
+    fclose(f);
+    cr_expect_eq(auth_reload(&a, &err), 0, "%s", err.message);
+    f = fopen(path, "a");
+    fputs("same:more\n", f);
+    fclose(f);
+    cr_expect_eq(auth_reload(&a, &err), -EINVAL);
+    cr_expect_str_eq(tenant_of("k4095"), "same", "the old keys stay");
+    stop();
+}
+
+/* Returns the status of a request with these header lines, 0 if it is let in. */
+static int status_of(const char *lines, bool local) {
+    static const char *const hosts[] = {"weft.example", NULL};
+    static const char *const origins[] = {"https://chat.example", NULL};
+    struct http h;
+
+    err = (struct err){0};
+    read_head(&h, lines);
+    int r = auth_check_host(hosts, origins, &h, local, &err);
+    http_deinit(&h);
+    return r == 0 ? 0 : err.status;
+}
+
+Test(keys, hosts_that_are_known) {
+    static const struct {
+        const char *host;
+        int status;
+    } cases[] = {
+        {"localhost", 0},       {"LOCALHOST:80", 0},  {"localhost:", 0},
+        {"a.localhost", 0},     {".localhost", 421},  {"xlocalhost", 421},
+        {"10.1.2.3:8080", 0},   {"[::1]:8080", 0},    {"[2001:db8::1]", 0},
+        {"[::1", 421},          {"[]", 421},          {"::1", 421},
+        {"[10.1.2.3]", 421},    {"weft.example", 0},  {"Weft.Example:99", 0},
+        {"weft.example.", 421}, {"weft.exampl", 421}, {"weft.example:8o", 421},
+        {":80", 421},           {"1.2.3", 421},
+    };
+    char line[100];
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        snprintf(line, sizeof(line), "Host: %s\r\n", cases[i].host);
+        cr_expect_eq(status_of(line, false), cases[i].status, "%s", cases[i].host);
+        cr_expect_eq(status_of(line, true), 0, "no browser reaches a UNIX socket");
+    }
+    cr_expect_eq(status_of("Host: localhost\r\nHost: localhost\r\n", true), 400);
+    cr_expect_eq(status_of("X-Y: z\r\n", true), 400);
+}
+
+/* A page's origin is known if the page comes from here: an address alone says nothing. */
+Test(keys, origins_that_are_known) {
+    static const struct {
+        const char *origin;
+        int status;
+    } cases[] = {
+        {"http://127.0.0.2:3000", 0}, {"https://[::1]", 0},          {"https://[::2]", 403},
+        {"http://10.1.2.3", 403},     {"http://localhost:5173", 0},  {"https://chat.example", 0},
+        {"http://chat.example", 403}, {"http://weft.example", 0},    {"null", 403},
+        {"http://10.1.2.4:8080", 0},  {"file://10.1.2.4:8080", 403},
+    };
+    char lines[200];
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        snprintf(lines, sizeof(lines), "Host: 10.1.2.4:8080\r\nOrigin: %s\r\n", cases[i].origin);
+        cr_expect_eq(status_of(lines, false), cases[i].status, "%s", cases[i].origin);
+    }
+    cr_expect_eq(status_of("Host: localhost\r\nOrigin: http://localhost\r\n"
+                           "Origin: http://localhost\r\n",
+                           false),
+                 403);
+}
