@@ -488,6 +488,39 @@ Test(models, metrics_have_series_of_each_model_that_was_loaded) {
     stop();
 }
 
+Test(models, lm_studio_loads_and_unloads) {
+    struct reply r;
+
+    start(60000);
+    expect_answer("GET", "/api/v0/models/other", 200,
+                  "\"state\":\"not-loaded\",\"capabilities\":[]");
+    expect_answer("GET", "/api/v1/models", 200, "\"params_string\":null,\"loaded_instances\":[]");
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/api/v1/models/load", "{\"model\":\"second\"}");
+    turns(20);
+    cr_expect_eq(n_wants, 1);
+    loaded();
+    turns(100);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "{\"type\":\"llm\",\"instance_id\":\"other\","
+                                  "\"load_time_seconds\":"),
+              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, ",\"status\":\"loaded\"}"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    expect_answer("GET", "/api/v0/models/other", 200,
+                  "\"state\":\"loaded\",\"max_context_length\":512,"
+                  "\"loaded_context_length\":512,\"capabilities\":[\"tool_use\"]");
+    cr_expect_neq(api_model_use(model).keep_alive_s, 0);
+    world_ask(&w, "/api/v1/models/unload", "{\"instance_id\":\"second\"}", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(r.body.data, "{\"instance_id\":\"other\"}");
+    reply_deinit(&r);
+    cr_expect_eq(api_model_use(model).keep_alive_s, 0, "the daemon unloads it");
+    stop();
+}
+
 /* The deaths of one worker leave the other model's streams alone. */
 Test(models, a_worker_that_dies_takes_no_other_models_requests) {
     start(60000);
