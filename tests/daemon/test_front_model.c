@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/util.h"
+#include "tests/support/synth/synth.h"
 #include "tests/support/tiny_model.h"
 
 /* What a vector is made of where the request does not say: llama.cpp's numbers in the file. */
@@ -125,4 +126,79 @@ Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
     unlink(template);
     cr_expect_eq(open_with(path, "/dev/zero", &err), -EINVAL);
     cr_expect(strstr(err.message, "larger than 1 MiB"), "%s", err.message);
+}
+
+static char folder[40];
+
+/* Makes the projector file @name in the folder, whose rows have @n_out values. */
+static void make_projector(const char *name, const char *n_out) {
+    char path[100], shape[40];
+    const char *args[] = {
+        "synth", "--projector", "qwen3vl_merger", "--shape", shape, "--format", "F16", "-o",
+        path,    NULL};
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    snprintf(shape, sizeof(shape), "tiny,n_out=%s", n_out);
+    cr_assert_eq(synth_main(ARRAY_SIZE(args) - 1, (char **)args), 0);
+}
+
+/* Opens the model of the folder, whose rows have 64 values, with the option mmproj. Returns what
+ * front_model_open() returns; it sees nothing then. */
+static int open_beside(const char *mmproj, struct err *err) {
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    char path[100];
+    struct config c;
+
+    *err = (struct err){0};
+    snprintf(path, sizeof(path), "%s/model-Q8_0.gguf", folder);
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", path, err), 0);
+    cr_assert_eq(config_set(&c, "mmproj", mmproj, err), 0);
+    int r = front_model_open(&m, &c, &room, err);
+    cr_expect_null(m.projector.file);
+    cr_expect_null(m.api.projector);
+    front_model_deinit(&m);
+    config_deinit(&c);
+    return r;
+}
+
+/* A projector that an option names must fit the model; one that only lies beside it is left alone
+ * if it does not. */
+Test(front_model, a_projector_that_does_not_fit_is_refused_if_it_was_asked_for) {
+    static const struct {
+        const char *file, *part;
+    } cases[] = {
+        {"none.gguf", "none.gguf: No such file or directory"},
+        {"model-Q8_0.gguf", "model-Q8_0.gguf: "},
+        {"narrow.gguf",
+         "narrow.gguf: its rows have 32 values, and those of the model have 64: it is "
+         "the projector of another model"},
+        {"mmproj-F16.gguf", "the model's vocabulary lacks the tokens around pictures of projector "
+                            "'qwen3vl_merger'"},
+    };
+    char path[256], model[100];
+    struct err err;
+
+    strcpy(folder, "/tmp/weft-projectors-XXXXXX");
+    cr_assert(mkdtemp(folder) && getenv("WEFT_DATA"));
+    snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
+    snprintf(model, sizeof(model), "%s/model-Q8_0.gguf", folder);
+    cr_assert_eq(symlink(path, model), 0);
+    cr_expect_eq(open_beside("", &err), 0, "%s", err.message);
+    make_projector("narrow.gguf", "32");
+    make_projector("mmproj-F16.gguf", "64");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, cases[i].file);
+        cr_expect_lt(open_beside(path, &err), 0);
+        cr_expect(strncmp(err.message, "mmproj: /tmp/", 13) == 0, "%s", err.message);
+        cr_expect(strstr(err.message, cases[i].part), "%s", err.message);
+    }
+    cr_expect_eq(open_beside("", &err), 0, "%s", err.message);
+    cr_expect_eq(open_beside("none", &err), 0, "%s", err.message);
+    for (size_t i = 1; i < ARRAY_SIZE(cases); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, cases[i].file);
+        unlink(path);
+    }
+    rmdir(folder);
 }
