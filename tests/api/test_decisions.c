@@ -278,3 +278,56 @@ Test(decisions, a_long_text_is_asked_about) {
     yyjson_doc_free(doc);
     world_stop(&w);
 }
+
+/* The most questions, choices, options and levels, and one more of each. */
+Test(decisions, lists_have_limits) {
+    static const struct {
+        const char *path, *begin, *item, *end, *why;
+        int most;
+    } lists[] = {
+        {DECISIONS, "{\"input\":\"a\",\"questions\":[",
+         "{\"type\":\"predicate\",\"name\":\"q%d\",\"instructions\":\"i\"}", "]}",
+         "must be an array of 1 to 64 questions", 64},
+        {SYSTEM_ONE, "{\"state\":\"a\",\"questions\":{",
+         "\"q%d\":{\"type\":\"noul\",\"instructions\":\"i\"}", "}}",
+         "must be an object of 1 to 64 questions", 64},
+        {DECISIONS,
+         "{\"input\":\"a\",\"questions\":[{\"type\":\"choice\",\"instructions\":\"i\","
+         "\"choices\":[",
+         "{\"value\":\"v%d\"}", "]}]}", "must be an array of 2 to 26 choices", 26},
+        {SYSTEM_ONE,
+         "{\"state\":\"a\",\"questions\":{\"q\":{\"type\":\"choice\",\"instructions\":\"i\","
+         "\"criteria\":{",
+         "\"o%d\":\"d\"", "}}}}", "must be an object of 1 to 26 options", 26},
+        {DECISIONS,
+         "{\"input\":\"a\",\"questions\":[{\"type\":\"score\",\"instructions\":\"i\","
+         "\"levels\":[",
+         "{\"label\":\"l%d\"}", "]}]}", "must be an array of 2 to 10 levels", 10},
+    };
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    w.port.script = "A";
+    w.port.second = 'B';
+    for (size_t k = 0; k < ARRAY_SIZE(lists); k++) {
+        for (int n = lists[k].most; n <= lists[k].most + 1; n++) {
+            CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+
+            cr_assert_eq(buf_add_str(&b, lists[k].begin), 0);
+            for (int i = 0; i < n; i++) {
+                char item[100];
+
+                snprintf(item, sizeof(item), lists[k].item, i);
+                cr_assert(buf_add_str(&b, i ? "," : "") == 0 && buf_add_str(&b, item) == 0);
+            }
+            cr_assert_eq(buf_add(&b, lists[k].end, strlen(lists[k].end) + 1), 0);
+            world_ask(&w, lists[k].path, b.data, &r);
+            cr_expect_eq(r.status, n == lists[k].most ? 200 : 400, "%s: %s", lists[k].why,
+                         r.body.data);
+            cr_expect(n == lists[k].most || strstr(r.body.data, lists[k].why), "%s", r.body.data);
+            reply_deinit(&r);
+        }
+    }
+    world_stop(&w);
+}
