@@ -38,7 +38,7 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
 
     if (r == 0 && !loopback && !a->env.opts.api_keys_file)
         log_event(WLOG_WARN, "listen_without_keys",
-                  strchr(host, ':') ? "address=[%s]:%d" : "address=%s:%d", host, port);
+                  strchr(host, ':') ? "address=[%s]:%d" : "address=%s:%d", host, *bound_port);
     if (r == 0 && a->service.otlp)
         otlp_set_port(a->service.otlp, *bound_port);
     return r;

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "base/log.h"
 #include "world.h"
 
 #define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
@@ -260,4 +261,39 @@ Test(http_listen, an_inherited_socket_and_ipv6_serve) {
     if (api_listen_tcp(w.api, "::1", 0, false, &port, &err) == 0) /* where there is IPv6 */
         cr_expect_gt(port, 0);
     world_stop(&w);
+}
+
+/* Who listens for other machines without keys is warned. */
+Test(http_listen, addresses_that_others_reach_without_keys_are_told) {
+    static const struct {
+        const char *address, *line;
+    } cases[] = {
+        {"127.0.0.1", NULL}, {"127.9.9.9", NULL}, {"localhost", NULL},
+        {"::1", NULL},       {"::", "[::]"},      {"0.0.0.0", "0.0.0.0"},
+    };
+    FILE *f = tmpfile();
+    struct world w;
+    struct err err;
+
+    cr_assert(f && dup2(fileno(f), STDERR_FILENO) >= 0); /* before the log begins */
+    started(&w);
+    log_set_level(WLOG_WARN);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char got[300] = "", want[100];
+        int port;
+        long before = ftell(f);
+
+        err = (struct err){0};
+        if (api_listen_tcp(w.api, cases[i].address, 0, false, &port, &err) < 0) {
+            cr_expect(strchr(cases[i].address, ':'), "%s", err.message); /* there is no IPv6 */
+            continue;
+        }
+        fseek(f, before, SEEK_SET);
+        got[fread(got, 1, sizeof(got) - 1, f)] = 0;
+        snprintf(want, sizeof(want), "listen_without_keys address=%s:%d\n", cases[i].line, port);
+        cr_expect(cases[i].line ? strstr(got, want) != NULL : !*got, "%s: %s", cases[i].address,
+                  got);
+    }
+    world_stop(&w);
+    fclose(f);
 }

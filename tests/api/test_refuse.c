@@ -87,6 +87,28 @@ Test(refuse, names_and_ids_with_nul) {
     refuse_all(table, ARRAY_SIZE(table));
 }
 
+Test(refuse, a_bias_of_more_than_1024_tokens) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    cr_assert_eq(buf_add_str(&b, "{" HI ",\"logit_bias\":{\"5\":1"), 0);
+    for (int i = 1; i < 1024; i++)
+        cr_assert_eq(buf_add_str(&b, ",\"5\":1"), 0);
+    size_t len = b.len;
+    cr_assert_eq(buf_add(&b, "}}", 3), 0);
+    world_ask(&w, CHAT, b.data, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    b.len = len;
+    cr_assert_eq(buf_add(&b, ",\"5\":1}}", 9), 0);
+    expect_error(&w, CHAT, b.data, 400, "logit_bias", "invalid_value");
+    expect_error(&w, CHAT, "{" HI ",\"logit_bias\":[]}", 400, "logit_bias", "invalid_value");
+    world_stop(&w);
+}
+
 Test(refuse, what_is_wrong_with_messages_is_named) {
     static const struct bad_field table[] = {
         {CHAT, "", 400, NULL, "invalid_json"},
