@@ -360,6 +360,8 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
     }
     if (embed && !lent && (is_first_device(b) || embeds_drafts(b)))
         sum += round_up(t->n_bytes, 512);
+    if (ends_in(t, ".attn_gate.weight")) /* GATE has the layer's norm, too */
+        sum += round_up(b->shape->n_embd * sizeof(float), 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
         ends_in(t, ".nextn.embed_tokens.weight") || ends_in(t, "selector_predecessor.weight") ||
         ends_in(t, "selector_successor.weight") || ends_in(t, ".ffn_gate_tid2eid.weight"))
