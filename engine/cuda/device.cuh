@@ -282,8 +282,8 @@ DEVICE uint32_t lanes_max(uint32_t v) {
 /* Launched early (cuda_api.launch), a kernel runs beside the end of the one before until it waits
  * here. Everywhere else this does nothing. Above it a kernel may read what was written before the
  * step's last launch that is not early: weights, the step's upload, and lists and angles, behind
- * which such a launch stands (step_start(), attend.c); and pages of earlier steps. It waits in every
- * thread, also where a block has nothing to do. */
+ * which such a launch stands (step_start(), attend.c); and pages of earlier steps. It waits in
+ * every thread, also where a block has nothing to do. */
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");

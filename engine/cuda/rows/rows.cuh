@@ -317,7 +317,7 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
                 [&](uint32_t i, bool, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
 }
 
-/* Starts to bring the @n weights of a norm from memory, by the block: every step reads them once. */
+/* Starts to bring the @n weights of a norm from memory, by the block. */
 DEVICE void prefetch_weights(const float *weights, uint32_t n) {
     for (uint32_t i = threadIdx.x * 32; weights && i < n; i += CUDA_THREADS * 32)
         prefetch(weights + i);
