@@ -67,17 +67,10 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
     return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
 }
 
-/* Returns true for the result of a call. */
-static bool is_result(yyjson_val *m) {
-    yyjson_val *role = yyjson_obj_get(m, "role");
-
-    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
-}
-
 /* Returns true for a message whose parts a model or a tool wrote, not the client. Refusing such a
  * part would end the conversation. */
 static bool is_repeated(yyjson_val *m) {
-    return is_result(m) || yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant");
+    return message_is_result(m) || yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant");
 }
 
 static bool is_text_part(yyjson_val *part) {
@@ -482,7 +475,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
     CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
 
-    assert(b->i < n && is_result(*m));
+    assert(b->i < n && message_is_result(*m));
     b->at = yyjson_mut_arr_size(list) - 1;
     for (;; b->i++, *m = json_next(*m)) {
         size_t begin = all.len, first = b->trust->n;
@@ -493,7 +486,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
                                   text.data ? text.data : "", text.len) < 0)
             return -ENOMEM;
         move_trust(b->trust, first, &all, begin, &text);
-        if (b->i + 1 == n || !is_result(json_next(*m)))
+        if (b->i + 1 == n || !message_is_result(json_next(*m)))
             break;
     }
     if (!to || put(b, to, "role", yyjson_mut_str(b->doc, "user")) < 0)
@@ -519,20 +512,6 @@ static yyjson_val *shown_functions(const struct gen_request *r) {
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
-/* That is the last one of the user, unless it follows the result of a tool: there agents put what
- * the tool shows. */
-size_t messages_asking(yyjson_val *messages) {
-    size_t i, n, last = yyjson_arr_size(messages);
-    yyjson_val *m, *before = NULL;
-
-    yyjson_arr_foreach(messages, i, n, m) {
-        if (yyjson_equals_str(yyjson_obj_get(m, "role"), "user"))
-            last = is_result(before) ? n : i;
-        before = m;
-    }
-    return last;
-}
-
 static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     yyjson_val *m = yyjson_arr_get_first(r->messages);
@@ -540,15 +519,15 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     size_t n = yyjson_arr_size(r->messages);
     int result = list ? 0 : -ENOMEM;
 
-    b->asks = messages_asking(r->messages);
+    b->asks = picture_parts_asking(r->messages);
 
     if (result == 0 && b->form->plain && shown_functions(r))
         result = toolcall_describe(&b->note, shown_functions(r));
     if (result == 0 && b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
         result = put_note(b, list);
     for (b->i = 0; result == 0 && b->i < n; b->i++, m = json_next(m))
-        result =
-            b->form->plain && is_result(m) ? put_results(b, &m, n, list) : put_message(b, m, list);
+        result = b->form->plain && message_is_result(m) ? put_results(b, &m, n, list)
+                                                        : put_message(b, m, list);
     return result < 0 ? result : put(b, root, "messages", list);
 }
 

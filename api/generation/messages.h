@@ -34,9 +34,6 @@ int messages_functions(struct gen_request *r, struct err *err);
  * gets a description, and no schema is a boolean, contains null, has a list of types or an unknown
  * type. Calls are still checked against the original schemas. Returns 0 or -ENOMEM. */
 int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
-/* Returns the index of the message in which the user asks, or the number of messages: pictures and
- * files of the others become notes if they cannot be read. */
-size_t messages_asking(yyjson_val *messages);
 
 /* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/generation/image_data.h"
-#include "api/generation/messages.h"
 #include "api/generation/picture_fetch.h"
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt_steps.h"
@@ -63,11 +62,31 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
 
 /* ---- parts of messages ---- */
 
+bool message_is_result(yyjson_val *m) {
+    yyjson_val *role = yyjson_obj_get(m, "role");
+
+    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
+}
+
+/* The last message of the user, unless it follows the result of a tool: there agents put what the
+ * tool shows. */
+size_t picture_parts_asking(yyjson_val *messages) {
+    size_t i, n, last = yyjson_arr_size(messages);
+    yyjson_val *m, *before = NULL;
+
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (yyjson_equals_str(yyjson_obj_get(m, "role"), "user"))
+            last = message_is_result(before) ? n : i;
+        before = m;
+    }
+    return last;
+}
+
 struct finding {
     struct prompt_job *job;
     yyjson_mut_doc *doc;
     size_t message, part; /* indexes of the part that is being copied */
-    size_t asks;          /* messages_asking() */
+    size_t asks;          /* picture_parts_asking() */
 };
 
 /* Returns the place of the part in the body; a dialect that has translated the body gives it. */
@@ -189,7 +208,7 @@ static bool any_picture(yyjson_val *messages) {
  * Returns 0, -ENOMEM, or an error. */
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
-    struct finding f = {.job = job, .asks = messages_asking(r->messages)};
+    struct finding f = {.job = job, .asks = picture_parts_asking(r->messages)};
     yyjson_mut_val *list;
     yyjson_val *m;
     size_t n;

@@ -21,6 +21,12 @@ bool picture_part_is(yyjson_val *part);
 /* Returns the picture of a part that picture_parts_take() has written: below request.n_pictures. */
 uint32_t picture_part_index(yyjson_val *part);
 
+/* Returns true for the result of a call. */
+bool message_is_result(yyjson_val *m);
+/* Returns the index of the message in which the user asks, or the number of messages: pictures and
+ * files of the others become notes if they cannot be read. */
+size_t picture_parts_asking(yyjson_val *messages);
+
 /* Adds the picture that @data holds (image_data.h), or whose address it is, to @r. @low: detail is
  * "low". Returns 0, -ENOMEM, or a 400 about @place. */
 int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const char *place,

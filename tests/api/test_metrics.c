@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include "stream.h"
 
-/* What /metrics says while requests wait, and where names need care. */
+/* Lines of /metrics while requests wait, and where names need care. */
 
 #define LABELS "{model_name=\"tiny\",engine=\"0\"} "
 

@@ -727,8 +727,8 @@ Test(pictures, a_model_that_does_not_see_says_so) {
     stopped(&w);
 }
 
-/* What is no picture, is cut off, or must not be fetched: in a message that clients repeat a note
- * stands for it, and the others are shown. */
+/* Files that are no picture, are cut off, or must not be fetched: in a message that clients repeat
+ * a note stands for it, and the others are shown. */
 Test(pictures, of_the_past_that_cannot_be_read_become_notes) {
     const char *bad[] = {"aGVsbG8=", "iVBORw0KGgogZ2FyYmFnZQ==", "https://example.com/a.png", ""};
     struct world w;
