@@ -137,7 +137,6 @@ struct warp {
     uint32_t barrier;
     enum meeting meeting;
     bool waited, fenced; /* griddepcontrol.wait; wgmma.fence */
-    bool ordered;        /* device memory, since it waited, by fence.proxy.async */
     const struct op *op; /* the one that is executed */
     struct copying *copies;
     uint32_t n_copies, max_copies, committed[LANES];

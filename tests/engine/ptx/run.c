@@ -203,7 +203,7 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
     push(w, 0, b->kernel->n_ops, w->live);
     w->state = RUNNING;
     w->meeting = APART;
-    w->waited = w->fenced = w->ordered = false;
+    w->waited = w->fenced = false;
     w->n_copies = w->n_products = w->products_committed = 0;
     w->last = (struct range){0, 0};
     w->asked = 0;

@@ -67,7 +67,6 @@ MISTAKES = [
     # Branches by architecture.
     ("waits on no family", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ > 900", LATENT, IN_LATENT, 90),
     ("waits on all families", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if 1", SHORT, IN_SHORT, 80),
-    ("fence_bulk", DEVICE, "DEVICE void fence_bulk() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void fence_bulk() {\n#if __CUDA_ARCH__ >= 1000", LATENT, IN_LATENT, 90),
     ("no bulk on sm_90", BULK, "__CUDA_ARCH__ >= 900 &&", "__CUDA_ARCH__ > 900 &&", LATENT, IN_LATENT, 90),
     # What the host and the kernel disagree on.
     ("attend_args, order", "attention/kernels_attention.h", "    uint32_t few, n_value;", "    uint32_t n_value, few;", LATENT, IN_LATENT, 90),

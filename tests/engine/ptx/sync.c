@@ -101,7 +101,6 @@ static void fence_proxy(struct warp *w, const struct op *o, uint32_t m) {
     struct block *b = w->block;
 
     (void)m;
-    w->ordered |= w->waited && o->flags != ONLY_SHARED;
     for (uint32_t g = 0; b->kernel->proxies && o->flags != ONLY_GLOBAL && g <= b->shared_end / 16;
          g++)
         b->dirty[g] &= COMING;
