@@ -493,7 +493,7 @@ Test(models, lm_studio_loads_and_unloads) {
 
     start(60000);
     expect_answer("GET", "/api/v0/models/other", 200,
-                  "\"state\":\"not-loaded\",\"capabilities\":[]");
+                  "\"state\":\"not-loaded\",\"capabilities\":[\"tool_use\"]");
     expect_answer("GET", "/api/v1/models", 200, "\"params_string\":null,\"loaded_instances\":[]");
     int fd = world_connect(&w);
     world_post(&w, fd, "/api/v1/models/load", "{\"model\":\"second\"}");

@@ -439,6 +439,7 @@ Test(refusal_texts, of_models_of_other_kinds) {
         ask(&w, &of_reranker[i]);
     world_stop(&w);
     world_init(&w);
+    template_free((struct template *)(uintptr_t)w.model.template);
     w.model.template = NULL;
     w.opts.digests = false;
     world_start(&w);
