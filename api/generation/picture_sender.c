@@ -134,8 +134,10 @@ static void begin(struct need *n, const struct picture_ask *ask) {
         n->result = -ENOMEM;
     } else if (!n->pixels) {
         n->job = (struct job){.run = make_pixels, .done = on_made};
-        n->result = job_pool_put(n->sender->pool, &n->job, ask->tenant);
-        n->works = n->result == 0;
+        n->result = -ECANCELED; /* an abandoned job may end without having run */
+        n->works = job_pool_put(n->sender->pool, &n->job, ask->tenant) == 0;
+        if (!n->works) /* until then the result is the pool's */
+            n->result = -ENOMEM;
     }
     pump(n->sender);
 }

@@ -322,6 +322,7 @@ int picture_make_pixels(struct picture_seen *s, uint8_t **out, struct err *err) 
     if (memcmp(digest, s->shown.digest, sizeof(digest)) == 0)
         return 0;
     free(*out);
+    *out = NULL;
     return err_set_code(err, 500, "internal_error", NULL,
                         "A picture was decoded twice, with different results.");
 }

@@ -17,15 +17,17 @@
 
 enum { SEES = TINY_CALL, PAD, SEEN }; /* the tokens around and in a picture */
 
-static atomic_int n_decoded;
-static uint32_t rows_each;    /* rows of every picture; 0: as many as it has */
-static uint64_t free_seen[2]; /* what was free for the last two pictures */
-static char *a, *b;           /* two files in base64 */
+static atomic_int n_decoded, decoder_fails; /* decoder_fails: -errno; 0: it works */
+static uint32_t rows_each;                  /* rows of every picture; 0: as many as it has */
+static uint64_t free_seen[2];               /* what was free for the last two pictures */
+static char *a, *b;                         /* two files in base64 */
 
 static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
                   struct picture *out, struct picture_layout *layout, struct err *err) {
     free_seen[0] = free_seen[1];
     free_seen[1] = fit->free_bytes ? *fit->free_bytes : 0;
+    if (decoder_fails)
+        return decoder_fails;
     int r = picture_decode_fit(data, len, fit, out, layout, err);
 
     n_decoded++;
@@ -68,7 +70,7 @@ static void prepare(struct world *w, bool blind) {
     w->model.max_context = 4096;
     w->opts.decode = decode;
     w->opts.max_body_bytes = 4 << 20;
-    n_decoded = 0;
+    n_decoded = decoder_fails = 0;
     free(a);
     free(b);
     a = read_file("resize", "bicubic-224x128.png");
@@ -456,6 +458,35 @@ Test(pictures, are_sent_when_the_worker_asks) {
     api_on_need_picture(w.port.model, &need);
     world_turns(&w, 20);
     cr_expect_leq(w.port.n_pictures, 3);
+    stopped(&w);
+}
+
+/* The worker is told why a picture that it asks for again is not there. */
+Test(pictures, that_cannot_be_decoded_again_have_a_reason) {
+    static const struct {
+        int error;
+        const char *told;
+    } row[] = {
+        {-ENOMEM, "503 out_of_memory Out of memory. Try again later."},
+        {-EIO, "503 image_decoder_unavailable image: the process that decodes pictures cannot be "
+               "started."},
+    };
+    struct msg_need_picture need = {0};
+    struct world w;
+    int fd = ask_with_a_picture(&w);
+
+    need.id = w.port.r[0].id;
+    api_on_need_picture(w.port.model, &need);
+    expect_pixels(&w, 1); /* which are then the worker's */
+    for (uint32_t i = 0; i < ARRAY_SIZE(row); i++) {
+        decoder_fails = row[i].error;
+        api_on_need_picture(w.port.model, &need);
+        for (int n = 0; n < 20000 && w.port.n_picture_errors <= i; n++)
+            world_turn(&w);
+        cr_expect_eq(w.port.n_picture_errors, i + 1);
+        cr_expect_str_eq(w.port.picture_error, row[i].told);
+    }
+    world_drop(&w, fd);
     stopped(&w);
 }
 
