@@ -120,8 +120,8 @@ static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
     yyjson_mut_val *out;
 
     TRY(buf_add_str(&text, known[i].description));
-    if (json_whole(yyjson_obj_get(tool, "display_width_px"), &width) &&
-        json_whole(yyjson_obj_get(tool, "display_height_px"), &height))
+    if (json_whole(yyjson_obj_get(tool, "display_width_px"), &width) && width >= 0 &&
+        json_whole(yyjson_obj_get(tool, "display_height_px"), &height) && height >= 0)
         TRY(buf_printf(&text, " The display has %ld x %ld pixels.", width, height));
     doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
     return add_function(in, name, yyjson_mut_strncpy(in->doc, text.data, text.len),

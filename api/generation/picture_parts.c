@@ -208,7 +208,7 @@ static bool any_picture(yyjson_val *messages) {
  * Returns 0, -ENOMEM, or an error. */
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
-    struct finding f = {.job = job, .asks = picture_parts_asking(r->messages)};
+    struct finding f = {.job = job};
     yyjson_mut_val *list;
     yyjson_val *m;
     size_t n;
@@ -216,6 +216,7 @@ static int find_pictures(struct prompt_job *job) {
 
     if (!*job->model->sight.text || r->seen_messages || !any_picture(r->messages))
         return 0;
+    f.asks = picture_parts_asking(r->messages);
     f.doc = yyjson_mut_doc_new(NULL);
     if (!f.doc || !(list = yyjson_mut_arr(f.doc))) {
         yyjson_mut_doc_free(f.doc);

@@ -263,7 +263,7 @@ Test(http_listen, an_inherited_socket_and_ipv6_serve) {
     world_stop(&w);
 }
 
-/* Who listens for other machines without keys is warned. */
+/* Listening for other machines without keys gives a warning. */
 Test(http_listen, addresses_that_others_reach_without_keys_are_told) {
     static const struct {
         const char *address, *line;

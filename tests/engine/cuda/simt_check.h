@@ -52,8 +52,8 @@ void simt_device(int device);
 void simt_reach(int device, int other, bool reached);
 /* Whose memory @p is, -1: none. */
 int simt_memory_device(const void *p);
-/* Nothing is being written: the host has waited for the device, or a kernel is not launched
- * early. */
+/* Says that nothing is being written: the host has waited for the device, or a kernel is not
+ * launched early. */
 void simt_settled(void);
 /* Whether accesses of the launches that follow are looked at; if not, reads of what they write
  * count as ordered. */
