@@ -108,8 +108,14 @@ PARSER(parse_stop) {
     return 0;
 }
 
-static bool is_id(const struct model *m, yyjson_val *v) {
-    return yyjson_is_uint(v) && yyjson_get_uint(v) < m->info->n_vocab;
+/* Reads a token id, which some clients write as 5.0. */
+static bool read_id(const struct model *m, yyjson_val *v, int32_t *out) {
+    int64_t id;
+
+    if (!json_whole(v, &id) || id < 0 || id >= (int64_t)m->info->n_vocab)
+        return false;
+    *out = (int32_t)id;
+    return true;
 }
 
 int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *array,
@@ -121,11 +127,10 @@ int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *ar
     if (!ids)
         return -ENOMEM;
     yyjson_arr_foreach(array, i, size, v) {
-        if (!is_id(m, v))
+        if (!read_id(m, v, &ids[i]))
             return err_set_code(err, 400, "invalid_value", param,
                                 "%s must hold token ids from 0 to %u; entry %zu is not one.", param,
                                 m->info->n_vocab - 1, i);
-        ids[i] = (int32_t)yyjson_get_uint(v);
     }
     if (yyjson_arr_size(array) == 0)
         return err_set_code(err, 400, "invalid_value", param, "%s must not be empty.", param);

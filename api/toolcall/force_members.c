@@ -320,14 +320,14 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
                                         "unevaluatedItems"};
     yyjson_val *items = yyjson_obj_get(s, "items"), *max = yyjson_obj_get(s, "maxItems");
     yyjson_val *min = yyjson_obj_get(s, "minItems");
-    uint64_t lo = yyjson_get_uint(min), hi = max ? yyjson_get_uint(max) : UINT32_MAX;
+    int64_t lo = 0, hi = UINT32_MAX;
     yyjson_mut_val *item = NULL;
 
     for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]) && !yyjson_is_false(yyjson_obj_get(s, never[i])))
             return force_refuse(f, "\"%s\"", never[i]);
-    if ((min && !yyjson_is_uint(min)) || (max && !yyjson_is_uint(max)) || hi > UINT32_MAX ||
-        lo > hi)
+    if ((min && !json_whole(min, &lo)) || (max && !json_whole(max, &hi)) || lo < 0 || lo > hi ||
+        hi > UINT32_MAX)
         return force_refuse(
             f, "a minItems or maxItems that is no whole number up to %u, or out of order,",
             UINT32_MAX);

@@ -227,11 +227,11 @@ static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
 
 static int counted_text(struct force *f, yyjson_val *s, const char *stop, yyjson_mut_val **out) {
     yyjson_val *lo = yyjson_obj_get(s, "minLength"), *hi = yyjson_obj_get(s, "maxLength");
-    uint64_t min = yyjson_get_uint(lo), max = yyjson_get_uint(hi);
+    int64_t min = 0, max = LENGTH_MAX;
     char regex[96];
 
-    if ((lo && !yyjson_is_uint(lo)) || (hi && !yyjson_is_uint(hi)) || min > LENGTH_MAX ||
-        (hi && (min > max || max > LENGTH_MAX)))
+    if ((lo && !json_whole(lo, &min)) || (hi && !json_whole(hi, &max)) || min < 0 || min > max ||
+        max > LENGTH_MAX)
         return force_refuse(
             f, "a minLength or maxLength that is no whole number up to %d, or out of order,",
             LENGTH_MAX);

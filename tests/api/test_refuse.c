@@ -328,6 +328,7 @@ Test(refuse, whole_numbers_may_have_a_point) {
         uint32_t max_new; /* 0: not given */
     } cases[] = {
         {CHAT, "{" HI ",\"max_tokens\":5.0,\"seed\":-42.0,\"n\":1.0}", 5},
+        {TEXT, "{\"prompt\":[3.0,4],\"max_tokens\":5.0,\"stop_token_ids\":[7.0]}", 5},
         {TEXT, "{\"prompt\":\"a\",\"max_tokens\":-1.0,\"seed\":-42.0,\"top_k\":4.0}", 0},
         {"/completion", "{\"prompt\":\"a\",\"n_predict\":-2.0,\"seed\":-42.0,\"n_probs\":2.0}", 0},
         {"/api/chat",

@@ -301,6 +301,19 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         check_refusal(table[i].format, table[i].parameters, table[i].why);
 }
 
+/* Clients that know one kind of number write 3 as 3.0. */
+Test(toolcall_force, bounds_may_have_a_point) {
+    check_refusal(
+        "glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":1.0,\"maxLength\":3.0}}}",
+        NULL);
+    check_refusal("gemma4",
+                  "{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
+                  "\"minItems\":1.0,\"maxItems\":3.0}}}",
+                  NULL);
+    check_refusal("gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"minItems\":1.5}}}",
+                  "a minItems or maxItems that is no whole number");
+}
+
 /* Objects of @n_optional properties and, if @required, one behind them that must be there. */
 static void check_object(const char *format, int n_optional, bool required, const char *why) {
     struct buf b = {.max = 1 << 16};
