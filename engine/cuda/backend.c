@@ -540,6 +540,8 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return latent_lacks(s);
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
+    if (op->kind == OP_NORM && op->norm_bias)
+        return "norms with biases";
     if (op->kind == OP_KEYS && op->norm_all)
         return "drafting blocks with norms over all heads together";
     if (op->kind == OP_PROJ && op->post_eps > 0)
@@ -584,6 +586,7 @@ const struct be_ops weft_backend_cuda = {
     .run =
         {
             [OP_EMBED] = step_embed,
+            [OP_NORM] = step_norm_x,
             [OP_QKV] = step_qkv,
             [OP_ATTEND] = step_attend,
             [OP_GATE] = step_gate,

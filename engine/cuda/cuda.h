@@ -648,7 +648,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
 int step_start(struct step *s);
 /* Enqueues an op of the step. Returns 0 or -EIO. */
 typedef int step_op(struct step *s, const struct model_op *op);
-step_op step_embed, step_deep, step_qkv, step_attend, step_proj, step_gate_up, step_gate_in,
+step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, step_gate_up, step_gate_in,
     step_layer_input, step_join, step_route, step_experts, step_shared, step_gate, step_in,
     step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes, step_tap,
     step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv, step_mla_out,

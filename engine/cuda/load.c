@@ -534,10 +534,23 @@ static int load_output_parts(struct be *b, struct weights *w, const struct model
     return 0;
 }
 
+/* The weights of a norm without any: ones. */
+static int load_ones(struct be *b, float **out, struct err *err) {
+    size_t n = b->shape->n_embd;
+    CLEANUP(freep) float *ones = malloc(n * sizeof(*ones));
+
+    if (!ones)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        ones[i] = 1;
+    return own_bytes(b, ones, n * sizeof(*ones), (void **)out, err);
+}
+
 /* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
-    TRY(load_vector(b, op->norm, &w->norm, err));
+    TRY(op->kind == OP_NORM && !op->norm ? load_ones(b, &w->norm, err)
+                                         : load_vector(b, op->norm, &w->norm, err));
     TRY(load_vector(b, op->post_norm, &w->post_norm, err));
     TRY(load_vector(b, op->q_norm, &w->q_norm, err));
     TRY(load_vector(b, op->k_norm, &w->k_norm, err));
@@ -588,7 +601,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = weights_new(b);
 
-    assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_KEEP);
+    assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_NORM ||
+           op->kind == OP_KEEP);
     if (!w)
         return -ENOMEM;
     if (op_has_pages(op)) {

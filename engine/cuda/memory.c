@@ -449,11 +449,21 @@ static uint64_t drafter_bytes(const struct be *b) {
     return sum;
 }
 
+/* Returns the bytes of the weights of norms that have none in the file. */
+static uint64_t ones_bytes(const struct be *b) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < b->shape->n_ops; i++)
+        if (b->shape->op[i].kind == OP_NORM && !b->shape->op[i].norm)
+            sum += round_up(b->shape->n_embd * sizeof(float), 512);
+    return sum;
+}
+
 /* Returns the bytes of all weights: also of the image encoder, and of the blocks that draft, whose
  * norms of keys and of hidden states are there twice. */
 static uint64_t weight_bytes(const struct be *b) {
     uint32_t n = b->shape->n_layer;
-    uint64_t sum = file_bytes(b, b->opts->file, b->layers.first, b->layers.end);
+    uint64_t sum = file_bytes(b, b->opts->file, b->layers.first, b->layers.end) + ones_bytes(b);
 
     if (b->shape->n_taps)
         sum += has_last_layer(b) ? drafter_bytes(b) : 0;

@@ -78,6 +78,13 @@ int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n) 
     return add(s, &a, NULL);
 }
 
+int step_norm_x(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+
+    assert(!s->due && !s->packed);
+    return residual_norm_rows(s, b->act.x, op->weights->norm, b->shape->n_embd);
+}
+
 int step_join(struct step *s, const struct model_op *op) {
     assert(!s->due);
     s->due = op;

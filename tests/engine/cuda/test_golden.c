@@ -90,6 +90,11 @@ Test(cuda_golden, condensed_keys) {
     check_file("deepseek4", 0.05);
 }
 
+/* A norm of the embedding, gates of attention, norms behind branches, capped logits. */
+Test(cuda_golden, norm_of_the_embedding) {
+    check_file("muse-glimmer", 0.05);
+}
+
 /* Kimi delta attention beside latent attention, experts in groups. */
 Test(cuda_golden, delta_and_latent_attention) {
     check_file("bailingmoe3", 0.1);

@@ -64,10 +64,11 @@ Test(cuda_layers, several_devices_compute_the_bits_of_one) {
 }
 
 /* Mamba-2, short convolutions, latent attention, windows, gates and limits of activations, Kimi
- * delta attention. */
+ * delta attention, a norm of the embedding. */
 Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
     static const char *const names[] = {
-        "nemotron-h-moe-mtp", "lfm2", "deepseek2-lite", "gemma3", "step35", "bailingmoe3"};
+        "nemotron-h-moe-mtp", "lfm2",        "deepseek2-lite", "gemma3", "step35",
+        "bailingmoe3",        "muse-glimmer"};
     static struct trace one, two;
 
     apart(2);

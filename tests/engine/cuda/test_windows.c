@@ -1,5 +1,5 @@
 /*
- * Gemma 2, 3 and 4, Laguna, Step 3.5, Mistral 3 and Olmo 3 on the CUDA backend, without a device:
+ * Gemma 2, 3 and 4, Laguna, Step 3.5, Muse Glimmer, Mistral 3 and Olmo 3 on the CUDA backend, without a device:
  * norms behind branches, scaled activations, capped scores and logits, GELU, layers with other
  * heads and rotary positions, inputs of layers, layers without keys, experts beside a dense FFN,
  * activations with limits, gates of attention with weights of their own, queries that grow with
@@ -21,9 +21,10 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
     static const struct {
         const char *name;
         double limit;
-    } files[] = {{"gemma4-ple", 3e-2}, {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},
-                 {"gemma3", 6e-3},     {"gemma2", 6e-3},     {"laguna", 1.5e-2},
-                 {"mistral3", 6e-3},   {"phi3", 1e-2},       {"minimax-m2", 1.5e-2}};
+    } files[] = {{"gemma4-ple", 3e-2},  {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},
+                 {"gemma3", 6e-3},      {"gemma2", 6e-3},     {"laguna", 1.5e-2},
+                 {"mistral3", 6e-3},    {"phi3", 1e-2},       {"minimax-m2", 1.5e-2},
+                 {"muse-glimmer", 1e-2}};
 
     setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
@@ -113,8 +114,8 @@ Test(cuda_windows, large_heads_are_near_the_reference) {
 }
 
 Test(cuda_windows, a_sequence_is_the_same_whatever_the_batch) {
-    static const char *const files[] = {"gemma4-moe", "gemma4-ple", "laguna",
-                                        "mistral3",   "gemma2",     "step35"};
+    static const char *const files[] = {"gemma4-moe", "gemma4-ple", "laguna",      "mistral3",
+                                        "gemma2",     "step35",     "muse-glimmer"};
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
         char path[1024];
