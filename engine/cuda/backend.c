@@ -544,8 +544,6 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "norms with biases";
     if (op->kind == OP_KEYS && op->norm_all)
         return "drafting blocks with norms over all heads together";
-    if (op->kind == OP_PROJ && op->post_eps > 0)
-        return "norms with an epsilon of their own";
     if (op->kind == OP_GATE_UP && has_relu_gates(op))
         return "FFNs with rectified gates";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)

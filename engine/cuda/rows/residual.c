@@ -17,13 +17,13 @@ float *residual_target(const struct be *b, const struct model_op *op) {
     return b->n_ranks > 1 ? b->act.own_t : plain ? b->act.x : b->act.o;
 }
 
-/* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */
+/* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd; eps 0: the model's. */
 static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
     struct be *b = s->be;
     struct residual_args a = *what;
 
     a.batch = b->head;
-    a.eps = b->shape->rms_eps;
+    a.eps = what->eps > 0 ? what->eps : b->shape->rms_eps;
     a.n = what->n ? what->n : b->shape->n_embd;
     a.packs = pack != NULL;
     assert(a.t && a.to && (!pack || pack->n == a.n));
@@ -54,7 +54,8 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
                                     .left = s->left,
                                     .to = b->act.x,
                                     .gain = op->gain,
-                                    .scale = op->scale};
+                                    .scale = op->scale,
+                                    .eps = op->post_eps};
 
     s->left.sums = NULL;
     return add(s, &a, pack);
@@ -67,7 +68,8 @@ int residual_branch(struct step *s, const struct model_op *op) {
                                     .base = op->kind == OP_EXPERTS ? b->act.q : NULL,
                                     .to = b->act.q,
                                     .gain = 1,
-                                    .scale = 1};
+                                    .scale = 1,
+                                    .eps = op->post_eps};
 
     return add(s, &a, NULL);
 }
