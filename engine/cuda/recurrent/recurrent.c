@@ -18,10 +18,10 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
     if (op->kind == OP_CONV) /* states of a convolution are copied in units of 16 bytes */
         return s->state.n_floats % 4 == 0 ? NULL
                                           : "short convolutions with states that 4 does not divide";
-    if (!op->norm)
-        return "recurrent layers without norms";
     if (op->kind == OP_STATE_IN)
         return NULL;
+    if (!op->norm)
+        return "recurrent layers without norms";
     if (dim == 16 || dim == 32 || dim == 64 || dim == 128)
         return NULL;
     return mamba ? "Mamba-2 states of other than 16, 32, 64 or 128 values"
@@ -32,8 +32,8 @@ float *recurrent_part(const struct be *b, uint32_t i) {
     return b->recurrent.in[0] + (size_t)i * b->opts->max_rows * (b->shape->state.n_in[0] / 3);
 }
 
-/* Returns the device's states of the layer of @op, those of a sequence be.shape's n_layer n_floats
- * behind the others. */
+/* Returns the device's states of the layer of @op, those of a sequence state_floats() behind the
+ * others. */
 static float *states_of(const struct be *b, const struct model_op *op) {
     uint32_t layer = op->state - b->recurrent.first;
 
@@ -55,7 +55,7 @@ static struct delta_args delta_args(const struct be *b, const struct model_op *o
         .mix = b->recurrent.mix,
         .out = b->recurrent.out,
         .state = states_of(b, op),
-        .stride = m->state.n_layer * m->state.n_floats,
+        .stride = state_floats(&m->state),
         .n_key_head = m->delta.n_key_head,
         .n_value_head = m->delta.n_value_head,
         .dim = m->delta.dim,
@@ -122,7 +122,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
         .mix = b->recurrent.mix,
         .out = b->recurrent.out,
         .state = states_of(b, op),
-        .stride = t->n_layer * t->n_floats,
+        .stride = state_floats(t),
         .n_head = m->n_head,
         .dim = m->dim,
         .n_group = m->n_group,
@@ -158,7 +158,7 @@ int step_conv(struct step *s, const struct model_op *op) {
         .taps = op->weights->taps,
         .out = b->recurrent.out,
         .state = states_of(b, op),
-        .stride = m->n_layer * m->n_floats,
+        .stride = state_floats(m),
         .n = m->n_out,
         .n_taps = m->kernel,
     };
