@@ -51,7 +51,7 @@ struct host_experts_ops {
                 const struct engine_opts *opts, struct err *err);
     struct host_experts *(*close)(struct host_experts *h); /* accepts NULL, returns NULL */
     /* Loads the host's matrices of an EXPERTS op, in the order of the ops. @norm: norm of its rows,
-     * the op's own or that of the ROUTE op. */
+     * the op's own or that of the ROUTE op; or NULL. */
     int (*load)(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
                 struct err *err);
     /* y = e(norm x) of each pair, without the factor weigh[e], by the EXPERTS op that was loaded as

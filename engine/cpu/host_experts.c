@@ -67,7 +67,7 @@ static int load(struct host_experts *h, const struct model_op *op, const struct 
                 struct err *err) {
     struct model_op *mine = &h->op[h->n];
 
-    assert(op->kind == OP_EXPERTS && norm && h->n < MODEL_LAYERS_MAX);
+    assert(op->kind == OP_EXPERTS && h->n < MODEL_LAYERS_MAX);
     *mine = *op;
     mine->norm = norm;
     mine->weights = NULL;

@@ -522,9 +522,7 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
     if (s->n_expert_used > ROUTE_PICKS)
         return "more than 32 experts for a token";
     if (op->kind == OP_ROUTE)
-        return op->norm ? NULL : "experts without a norm before them";
-    if (op->kind == OP_SHARED && op->branch)
-        return "a shared expert beside residual streams";
+        return op->norm || s->stream.n ? NULL : "experts without a norm before them";
     if (op->kind == OP_EXPERTS && op->post_norm && !op->branch)
         return "experts with a norm behind them";
     return has_relu_gates(op) ? "experts with rectified gates" : NULL;

@@ -571,7 +571,7 @@ struct combine_args {
     const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
     const uint32_t *expert;
     const float *shared;      /* NULL, or [rows][n] of the expert that every row has */
-    const float *gate, *norm; /* [n_x] of it */
+    const float *gate, *norm; /* [n_x] of it; norm may be NULL */
     float eps;
     uint32_t n_x, first, n, n_used, adds, packs; /* adds: x */
     struct pack_args pack;

@@ -341,6 +341,12 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     return experts_downs(s, op);
 }
 
+/* Adds the sum of the experts, and of that of all rows, to the branch. */
+static int add_to_branch(struct step *s, const struct model_op *op) {
+    TRY(experts_combine(s, op, s->be->act.o, NULL));
+    return residual_branch(s, op);
+}
+
 /* The host has its rows before the device begins with its own, and computes until the sum needs
  * them. The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
 int step_experts(struct step *s, const struct model_op *op) {
@@ -351,27 +357,32 @@ int step_experts(struct step *s, const struct model_op *op) {
 
     r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
     s->be->products.cores = wgmma_takes(s->be, s->grid.rows);
-    if (!op->branch) {
+    if (!op->branch || op[1].kind == OP_SHARED) {
         s->due = op;
         return r;
     }
-    r = r < 0 ? r : experts_combine(s, op, s->be->act.o, NULL);
-    return r < 0 ? r : residual_branch(s, op);
+    return r < 0 ? r : add_to_branch(s, op);
 }
 
-/* Computes the expert of all rows, from x as it was before the others are added: their sum
- * waits. */
+/* Computes the expert of all rows, from x as it was before the others are added: their sum waits,
+ * also that for a branch. */
 int step_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
+    const struct model_op *experts = s->due;
     struct be *b = s->be;
 
-    assert(s->due && s->due->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
+    assert(experts && experts->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
            w->down);
-    TRY(step_pack(s, PACK_NORM, b->act.x, s->routed->norm, b->shape->n_embd));
+    TRY(step_pack(s, s->routed->norm ? PACK_NORM : PACK_PLAIN, b->act.x, s->routed->norm,
+                  b->shape->n_embd));
     TRY(step_gate_and_up(s, w, step_glu(op)));
     TRY(step_pack_ff(s, w->down->n_in));
     s->shared = w;
-    return step_multiply(s, w->down, false);
+    TRY(step_multiply(s, w->down, false));
+    if (!op->branch)
+        return 0;
+    s->due = NULL;
+    return add_to_branch(s, experts);
 }
 
 int experts_combine(struct step *s, const struct model_op *op, float *to,

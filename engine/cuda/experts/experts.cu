@@ -649,18 +649,18 @@ KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
 
 /* -- the sum ----------------------------------------------------------------------------------- */
 
-/* sigmoid of gate times the norm of row @r of x, by a block. */
+/* sigmoid of gate times the norm of row @r of x, or the row itself, by a block. */
 DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared) {
     const float *x = a.x + (size_t)r * a.n_x;
     float square = 0, dot = 0;
 
     for (uint32_t i = threadIdx.x; i < a.n_x; i += PACK_THREADS) {
         square = fmaf(x[i], x[i], square);
-        dot = fmaf(x[i] * a.norm[i], a.gate[i], dot);
+        dot = fmaf(a.norm ? x[i] * a.norm[i] : x[i], a.gate[i], dot);
     }
     square = block_sum<PACK_THREADS / 32>(square, shared);
     dot = block_sum<PACK_THREADS / 32>(dot, shared);
-    return sigmoid(dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)));
+    return sigmoid(a.norm ? dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)) : dot);
 }
 
 KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
