@@ -482,6 +482,13 @@ void cuda_memory_close(struct be *b);
 /* Finds the bytes that pages may take, for a backend that is not open: only api, shape, opts and
  * page are set. Returns 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
+/* Returns the most that one rank has of @n columns or rows (ranks.c). */
+uint32_t cuda_rank_share(const struct be *b, uint32_t n);
+/* Return the bytes of all weights: also of the image encoder, and of the blocks that draft, whose
+ * norms of keys and of hidden states are there twice; of the tiles of layers whose experts are
+ * fetched, which the host has. */
+uint64_t cuda_weight_bytes(const struct be *b);
+uint64_t cuda_fetched_bytes(const struct be *b);
 /* Scales all tiles of @m (@n_row_tiles: of all its experts) by @most, their largest scale, and sets
  * @m.inverse; called behind repack. Waits for the device. Returns 0 or -EIO. */
 int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most);
