@@ -617,6 +617,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_CHAIN] = step_select,
             [OP_SPREAD] = step_spread,
             [OP_BLEND] = step_blend,
+            [OP_MIX] = step_mix,
             [OP_LEAN_IN] = step_lean_in,
             [OP_LEAN_Q] = step_lean_q,
             [OP_CONDENSE] = step_condense,

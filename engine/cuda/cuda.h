@@ -19,6 +19,7 @@
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
+#include "engine/cuda/streams/kernels_streams.h"
 #include "engine/kept.h"
 #include "engine/picture_rows.h"
 #include "engine/sampler.h"
@@ -120,7 +121,7 @@ struct weights {
     const struct tensor *of[MATMUL_MATRICES]; /* NULL: a part of a tensor, or with a bias */
     float most[MATMUL_MATRICES];              /* the largest scale of each */
     struct weights *rank[RANKS];              /* ranks.c: of each device; rank[0] are these */
-    struct weights *down;                     /* SHARED: m[0] */
+    struct weights *down;                     /* SHARED, MIX: m[0] */
     float scale, cap;                         /* LOGITS */
     struct tile_source raw;       /* OP_EMBED: data is NULL while the rows are those of m[0] */
     struct tile_source after_raw; /* SELECT, CHAIN: successors; raw: predecessors */
@@ -386,6 +387,7 @@ struct be {
     struct experts experts;
     struct recurrent recurrent;
     struct condensed condensed;
+    struct streams streams;
     struct draft draft;
     struct sampling sampling;
     uint8_t *picture_memory; /* buffers of the image encoder, model_shape.picture_buffers */
@@ -655,12 +657,12 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
 int step_start(struct step *s);
 /* Enqueues an op of the step. Returns 0 or -EIO. */
 typedef int step_op(struct step *s, const struct model_op *op);
-step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, step_gate_up, step_gate_in,
-    step_layer_input, step_join, step_route, step_experts, step_shared, step_gate, step_in,
-    step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes, step_tap,
-    step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv, step_mla_out,
-    step_logits, step_spread, step_blend, step_lean_in, step_lean_keys, step_lean_q, step_condense,
-    step_pick, step_lean_attend, step_lean_out;
+step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, step_gate_up,
+    step_gate_in, step_layer_input, step_join, step_route, step_experts, step_shared, step_gate,
+    step_in, step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes,
+    step_tap, step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv,
+    step_mla_out, step_logits, step_spread, step_blend, step_mix, step_lean_in, step_lean_keys,
+    step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out;
 struct batch_head;
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */

@@ -26,9 +26,9 @@
 /* Weights are read once for up to 8 rows, columns of matmul_wide are computed by 64. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-/* Launches of a pass on one device, or more. A layer with condensed keys has up to 57. */
+/* Launches of a pass on one device, or more. A layer with residual streams has up to 57. */
 static uint32_t launches_of(const struct model_shape *s) {
-    return (s->condensed.window ? 64 : 36) * (s->n_layer + s->drafts) + 12;
+    return (s->stream.n ? 64 : 36) * (s->n_layer + s->drafts) + 12;
 }
 
 /* Returns the pass of the step. */

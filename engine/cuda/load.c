@@ -378,10 +378,11 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,
                                                                                b->act.up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
-    float *const condensed = condensed_target(b, op, i);
+    float *const condensed = condensed_target(b, op, i), *const mix = streams_target(b, op, i);
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
     return condensed                ? condensed
+           : mix                    ? mix
            : kind == OP_QKV         ? qkv[i]
            : kind == OP_KEYS        ? qkv[1 + i]
            : kind == OP_DRAFT_IN    ? b->act.x
@@ -450,6 +451,17 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
     TRY(load_matrix(b, w, op->w[1], NULL, b->act.up, err));
     TRY(load_matrix(b, down, op->w[2], NULL, b->experts.shared, err));
     return load_decoded(b, &op->w[3], 1, &w->gate, err);
+}
+
+/* A mix: two matrices take the streams, and the first one what these made. */
+static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    w->down = weights_new(b);
+    if (!w->down)
+        return -ENOMEM;
+    TRY(load_matrix(b, w->down, op->w[0], NULL, target_of(b, op, 0), err));
+    for (int i = 1; i < 3; i++)
+        TRY(op->w[i] ? load_matrix(b, w, op->w[i], NULL, target_of(b, op, i), err) : 0);
+    return 0;
 }
 
 /* Queries and their gates, which the file has head by head, are matrices of their own. */
@@ -570,6 +582,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_embedding(b, w, op->w[0], err);
     if (op->kind == OP_SHARED)
         return load_shared(b, w, op, err);
+    if (op->kind == OP_MIX)
+        return load_mix(b, w, op, err);
     if (op->kind == OP_LAYER_INPUT || op->kind == OP_SELECT)
         return load_with_tables(b, w, op, err);
     if (op->kind == OP_CHAIN) {

@@ -41,9 +41,10 @@ static void add_activations(struct be *b) {
     size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
     size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
     size_t n_streams = (size_t)s->stream.n * s->n_embd;
-    size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)),
-                                 MAX(MAX(n_pair, n_streams), s->condensed.q_rank)),
-                             64);
+    size_t widest =
+        round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)),
+                     MAX(MAX(n_pair, n_streams), MAX(s->condensed.q_rank, s->stream.n_low))),
+                 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = round_up(rows * latent_heads(b), PACK_ROWS);
     size_t part = latent_heads(b) ? n_q / latent_heads(b) : 0;
@@ -160,7 +161,23 @@ static void add_recurrent(struct be *b) {
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }
 
-/* Counts residual streams and the buffers of attention to condensed keys. */
+/* Counts residual streams, and what makes the weights of a row. */
+static void add_streams(struct be *b) {
+    const struct stream_shape *s = &b->shape->stream;
+    size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;
+
+    if (s->n == 0)
+        return;
+    add_words(b, &b->condensed.s, all);
+    add_words(b, &b->condensed.low, rows * s->n_low);
+    add_words(b, &b->condensed.weight, rows * s->n * (s->rounds ? s->n + 1 : 1));
+    if (s->rounds)
+        return;
+    add_words(b, &b->streams.f, all);
+    add_words(b, &b->streams.gate, all);
+}
+
+/* Counts the buffers of attention to condensed keys. */
 static void add_condensed(struct be *b) {
     const struct model_shape *s = b->shape;
     const struct condensed_shape *c = &s->condensed;
@@ -171,9 +188,6 @@ static void add_condensed(struct be *b) {
         return;
     to->max_blocks = MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block);
     to->n_best = c->n_block;
-    add_words(b, &to->s, rows * s->stream.n * s->n_embd);
-    add_words(b, &to->low, rows * s->stream.n_low);
-    add_words(b, &to->weight, rows * s->stream.n * (s->stream.n + 1));
     add_words(b, &to->r, rows * c->q_rank);
     add_words(b, &to->key, rows * s->head_dim);
     add_words(b, &to->t, rows * c->n_index);
@@ -366,6 +380,7 @@ static void add_all(struct be *b) {
     add_host(b);
     add_latent(b);
     add_recurrent(b);
+    add_streams(b);
     add_condensed(b);
     add_draft(b);
     add_attention(b);

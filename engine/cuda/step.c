@@ -571,7 +571,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct pack_args a = {
-        .x = w->norm ? b->act.x : b->draft.hidden,
+        .x = w->norm || !s->kept ? b->act.x : b->draft.hidden,
         .up = b->act.x,
         .weight = w->norm,
         .batch = b->head,
@@ -585,7 +585,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
         .eps = m->rms_eps,
     };
 
-    assert((w->norm || s->kept) && w->n_mats == 1 && !s->packed);
+    assert(w->n_mats == 1 && !s->packed);
     s->head = w;
     TRY(release(s, NULL));
     return CUDA_LAUNCH(b, pack, s->grid.wants, 1, PACK_THREADS, &a);

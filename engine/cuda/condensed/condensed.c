@@ -17,9 +17,7 @@ const char *condensed_lacks(const struct model_shape *s, const struct model_op *
     const struct condensed_shape *c = &s->condensed;
 
     static_assert(BLEND_STREAMS == 8 && PICK_DIM == 128 && PICK_HEADS == 256, "said below");
-    if (op->kind == OP_SPREAD && !s->stream.rounds)
-        return "residual streams that are mixed without Sinkhorn iterations";
-    if (op->kind == OP_SPREAD && s->stream.n > BLEND_STREAMS)
+    if (op->kind == OP_SPREAD && s->stream.rounds && s->stream.n > BLEND_STREAMS)
         return "more than 8 residual streams";
     if (op->kind == OP_PICK && (c->index_dim > PICK_DIM || c->n_index > PICK_HEADS))
         return "indexers of more than 256 heads or 128 values each";
@@ -53,6 +51,7 @@ int step_spread(struct step *s, const struct model_op *op) {
         .s = b->condensed.s,
         .n = b->shape->n_embd,
         .n_stream = b->shape->stream.n,
+        .shares = b->shape->stream.rounds > 0,
     };
 
     assert(!s->due && !s->packed);

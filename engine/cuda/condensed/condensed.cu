@@ -92,8 +92,13 @@ KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
         return;
     float x = a.x[(size_t)r * a.n + i], was[BLEND_STREAMS];
     float *s = a.s + (size_t)r * n * a.n + i;
-    const float *w = a.weight ? a.weight + (size_t)r * n * (n + 1) : NULL;
+    const float *w = a.weight ? a.weight + (size_t)r * n * (a.shares ? n + 1 : 1) : NULL;
 
+    if (w && !a.shares) {
+        for (uint32_t d = 0; d < n; d++)
+            s[(size_t)d * a.n] = fmaf(w[d], x, s[(size_t)d * a.n]);
+        return;
+    }
 #pragma unroll
     for (uint32_t j = 0; j < BLEND_STREAMS; j++)
         was[j] = w && j < n ? s[(size_t)j * a.n] : 0;

@@ -1,0 +1,49 @@
+/*
+ * The ops of kernels_streams.h: grids and arguments of streams.cu. Grids depend on numbers of rows
+ * and sequences alone, so such steps are graphs.
+ */
+
+#include "engine/cuda/streams/kernels_streams.h"
+
+#include <assert.h>
+#include "base/try.h"
+#include "engine/cuda/cuda.h"
+
+float *streams_target(const struct be *b, const struct model_op *op, int i) {
+    float *const mix[3] = {b->streams.gate, b->condensed.low, b->condensed.weight};
+
+    return op->kind == OP_MIX ? mix[i] : NULL;
+}
+
+/* Two products of f, and one of what is made of the first. */
+int step_mix(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct model_shape *m = b->shape;
+    const struct mix_args a = {
+        .batch = b->head,
+        .s = b->condensed.s,
+        .norm = w->q_norm,
+        .gate = b->streams.gate,
+        .f = b->streams.f,
+        .low = b->condensed.low,
+        .weight = op->w[2] ? b->condensed.weight : NULL,
+        .x = b->act.x,
+        .b = b->act.q,
+        .n = m->n_embd,
+        .n_stream = m->stream.n,
+        .n_low = m->stream.n_low,
+        .eps = m->rms_eps,
+    };
+
+    assert(!s->due && !s->packed && w->n_in == a.n * a.n_stream && w->down->n_in == a.n_low);
+    assert(a.n_stream <= CUDA_THREADS);
+    TRY(CUDA_LAUNCH(b, mix_norm, s->grid.rows, a.n_stream, CUDA_THREADS, &a));
+    TRY(step_pack(s, PACK_PLAIN, a.f, NULL, w->n_in));
+    TRY(step_multiply(s, w, false));
+    TRY(CUDA_LAUNCH(b, mix_bend, s->grid.rows, 1, CUDA_THREADS, &a));
+    TRY(step_pack(s, PACK_PLAIN, a.low, NULL, a.n_low));
+    TRY(step_multiply(s, w->down, false));
+    return CUDA_LAUNCH(b, mix_mean, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
+                       CUDA_THREADS, &a);
+}
