@@ -1,6 +1,8 @@
 #include "engine/ngram.h"
 
 #include <assert.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
                   const struct engine_seq *q, uint32_t nth, const float *last, int32_t *out) {
@@ -24,6 +26,20 @@ void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row
         for (uint32_t h = (k - 1) * g->n_head; h < k * g->n_head; h++)
             row[h] = hash % g->size[h] + g->first[h];
     }
+}
+
+static off_t place_of(const struct tensor *table, uint64_t row) {
+    return (off_t)(table->file_offset + row * table->row_bytes);
+}
+
+bool ngram_read(const struct gguf *file, const struct tensor *table, uint64_t row, void *bytes) {
+    return pread(gguf_shard_fd(file, table->shard), bytes, table->row_bytes,
+                 place_of(table, row)) == (ssize_t)table->row_bytes;
+}
+
+void ngram_expect(const struct gguf *file, const struct tensor *table, uint64_t row) {
+    posix_fadvise(gguf_shard_fd(file, table->shard), place_of(table, row), (off_t)table->row_bytes,
+                  POSIX_FADV_WILLNEED);
 }
 
 void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,

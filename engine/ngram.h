@@ -6,6 +6,7 @@
  * prefix hit, a preemption or a wrong draft.
  */
 
+#include "base/gguf.h"
 #include "engine/backend.h"
 
 /* Collects the ngram.n tokens that end with row @nth of sequence @q: out[0] is the row's own token,
@@ -14,6 +15,10 @@ void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
                   const struct engine_seq *q, uint32_t nth, const float *last, int32_t *out);
 /* Computes the rows of the table for the tokens @token: (n - 1) * n_head numbers. */
 void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row);
+/* Reads row @row of the table as the file has it to @bytes. Returns false if it cannot be read. */
+bool ngram_read(const struct gguf *file, const struct tensor *table, uint64_t row, void *bytes);
+/* Has the system begin to fetch such a row. */
+void ngram_expect(const struct gguf *file, const struct tensor *table, uint64_t row);
 /* Updates @last to the last tokens after the rows of @q in this step. */
 void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,
                 const struct engine_seq *q, float *last);

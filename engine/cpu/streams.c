@@ -216,10 +216,8 @@ static float *state_of(const struct run *k, const struct engine_seq *q) {
 /* Decodes row @at of the table; @bytes has room for it. Returns false if it cannot be read. */
 static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *out) {
     struct tensor row = *k->op->table;
-    off_t from = (off_t)(row.file_offset + at * row.row_bytes);
 
-    if (pread(gguf_shard_fd(k->be->file, row.shard), bytes, row.row_bytes, from) !=
-        (ssize_t)row.row_bytes)
+    if (!ngram_read(k->be->file, k->op->table, at, bytes))
         return false;
     row.data = bytes;
     quant_decode_row(&row, 0, out);

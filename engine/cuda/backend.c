@@ -618,6 +618,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_SPREAD] = step_spread,
             [OP_BLEND] = step_blend,
             [OP_MIX] = step_mix,
+            [OP_NGRAM] = step_ngram,
             [OP_LEAN_IN] = step_lean_in,
             [OP_LEAN_Q] = step_lean_q,
             [OP_CONDENSE] = step_condense,

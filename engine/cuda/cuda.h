@@ -123,6 +123,7 @@ struct weights {
     struct weights *rank[RANKS];              /* ranks.c: of each device; rank[0] are these */
     struct weights *down;                     /* SHARED, MIX: m[0] */
     float scale, cap;                         /* LOGITS */
+    float table_scale;                        /* NGRAM: factor of the rows */
     struct tile_source raw;       /* OP_EMBED: data is NULL while the rows are those of m[0] */
     struct tile_source after_raw; /* SELECT, CHAIN: successors; raw: predecessors */
     const struct tensor *embedding;
@@ -661,8 +662,8 @@ step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, st
     step_gate_in, step_layer_input, step_join, step_route, step_experts, step_shared, step_gate,
     step_in, step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes,
     step_tap, step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv,
-    step_mla_out, step_logits, step_spread, step_blend, step_mix, step_lean_in, step_lean_keys,
-    step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out;
+    step_mla_out, step_logits, step_spread, step_blend, step_mix, step_ngram, step_lean_in,
+    step_lean_keys, step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out;
 struct batch_head;
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */

@@ -558,6 +558,14 @@ static int load_ones(struct be *b, float **out, struct err *err) {
     return own_bytes(b, ones, n * sizeof(*ones), (void **)out, err);
 }
 
+/* The table of n-grams stays in the file: the rows that a step has brought are read like it. */
+static void name_table(const struct be *b, struct weights *w, const struct model_op *op) {
+    uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
+
+    w->raw = source_of(b, op->table, b->streams.rows, n);
+    w->table_scale = op->table->scale ? first_of(op->table->scale) : 1;
+}
+
 /* Loads all tensors of an op. Returns 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
@@ -584,6 +592,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_shared(b, w, op, err);
     if (op->kind == OP_MIX)
         return load_mix(b, w, op, err);
+    if (op->kind == OP_NGRAM)
+        name_table(b, w, op);
     if (op->kind == OP_LAYER_INPUT || op->kind == OP_SELECT)
         return load_with_tables(b, w, op, err);
     if (op->kind == OP_CHAIN) {

@@ -175,6 +175,13 @@ static void add_streams(struct be *b) {
         return;
     add_words(b, &b->streams.f, all);
     add_words(b, &b->streams.gate, all);
+    const struct model_op *op = ngram_op(b->shape);
+    size_t row = op ? ngram_n_rows(b->shape) * op->table->row_bytes : 0;
+    if (!op)
+        return;
+    add(b, &b->streams.rows, rows, row, "activations", false);
+    add(b, &b->streams.host_rows, rows, row, "uploads", true);
+    add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
 
 /* Counts the buffers of attention to condensed keys. */

@@ -234,6 +234,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
 
     if (r < 0 || batch->n_rows == 0)
         return r;
+    TRY(ngram_bring(*out));
     return graph_begin(*out) ? graph_launch(*out) : step_start(*out);
 }
 

@@ -65,9 +65,11 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
         sum += round_up(t->n_bytes, 512);
     if (ends_in(t, ".attn_gate.weight")) /* GATE has the layer's norm, too */
         sum += round_up(b->shape->n_embd * sizeof(float), 512);
-    if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
-        ends_in(t, ".nextn.embed_tokens.weight") || ends_in(t, "selector_predecessor.weight") ||
-        ends_in(t, "selector_successor.weight") || ends_in(t, ".ffn_gate_tid2eid.weight"))
+    if (strcmp(t->name, "per_layer_token_embd.weight") == 0)
+        sum += b->shape->ngram.n ? 0 : round_up(t->n_bytes, 512); /* n-grams stay in the file */
+    else if (ends_in(t, ".nextn.embed_tokens.weight") ||
+             ends_in(t, "selector_predecessor.weight") || ends_in(t, "selector_successor.weight") ||
+             ends_in(t, ".ffn_gate_tid2eid.weight"))
         sum += round_up(t->n_bytes, 512);
     else if (t->n_dims < 2 || ends_in(t, ".bias") || ends_in(t, "_conv_base") ||
              ends_in(t, "_ape.weight") || t->ne[0] <= STATE_TAPS) /* decoded, but for biases */

@@ -1,11 +1,17 @@
 #pragma once
 
 /*
- * streams - residual streams that are mixed, at the sizes of Qwen3.8-Flash-Next, against double
- * precision. Part of kernels.c, behind condensed.h.
+ * streams - residual streams that are mixed, and the use of a table of n-grams, at the sizes of
+ * Qwen3.8-Flash-Next, against double precision. Part of kernels.c, behind condensed.h.
  */
 
 #include "engine/cuda/streams/kernels_streams.h"
+#include "engine/shape.h"
+
+#define GRAM_TAPS 4u
+#define GRAM_N 3u
+#define GRAM_PAST ((GRAM_TAPS - 1) * GRAM_N)
+#define GRAM_ROWS 16u /* of the table, of a token */
 
 static double stream_logistic(double x) {
     return 1 / (1 + exp(-x));
@@ -93,6 +99,139 @@ static void check_mix(uint32_t n, uint32_t n_stream, uint32_t n_low) {
         free(held[i]);
 }
 
+/* Inputs of a use of the table on the host. */
+struct gram {
+    float *s, *value, *c, *k_norm, *q_norm, *c_norm, *taps, *state;
+    uint32_t n, n_stream;
+};
+
+/* v and c of a stream of a row, to double precision. */
+static void gram_weigh(const struct gram *g, size_t at, double *v, double *c) {
+    uint32_t n = g->n, first = (uint32_t)(at % ((size_t)n * g->n_stream));
+    const float *value = g->value + at / ((size_t)n * g->n_stream) * n;
+    double *k = stream_doubles(g->c + at, n), *q = stream_doubles(g->s + at, n), z = 0;
+
+    stream_norm(k, g->k_norm + first, n, k);
+    stream_norm(q, g->q_norm + first, n, q);
+    for (uint32_t i = 0; i < n; i++)
+        z += k[i] * q[i] / sqrt(n);
+    double root = sqrt(fmax(fabs(z), 1e-6));
+    for (uint32_t i = 0; i < n; i++)
+        v[i] = stream_logistic(z > 0 ? root : -root) * (double)value[i];
+    stream_norm(v, g->c_norm + first, n, c);
+    free(k);
+    free(q);
+}
+
+/* LEAN_ROWS rows behind @pos0 others, the first of which is fed; c of the rows before is in slot
+ * 1. */
+static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
+    size_t width = (size_t)n_stream * n, n_s = LEAN_ROWS * width, n_x = (size_t)LEAN_ROWS * n;
+    size_t stride = NGRAM_STATE + GRAM_PAST * width, n_table = LEAN_ROWS * (size_t)n;
+    const int32_t tokens[LEAN_ROWS] = {-1, 21, 22}, feeds[LEAN_ROWS] = {1, -1, -1};
+    const int32_t sampled[2] = {-1, 20};
+    const struct plan_seq seq = {.n_rows = LEAN_ROWS, .pos0 = pos0, .state = 1};
+    const uint32_t zero[LEAN_ROWS] = {0};
+    struct gram g = {lean_random(n_s),
+                     lean_random(n_x),
+                     lean_random(n_s),
+                     lean_random(width),
+                     lean_random(width),
+                     lean_random(width),
+                     lean_random(GRAM_TAPS * width),
+                     lean_random(2 * stride),
+                     n,
+                     n_stream};
+    uint16_t *table = host_new(n_table * 2);
+    float *got = host_new((n_s + stride) * 4);
+    double *v = host_new(n_s * 8), *c = host_new((GRAM_PAST * width + n_s) * 8);
+    double *right = host_new((n_s + stride) * 8), *past = c;
+    struct ngram_known known;
+    char name[80];
+
+    for (int k = 0; k < 2; k++)
+        g.state[stride + k] = (float)(18 - k);
+    for (size_t i = 0; i < n_table; i++)
+        table[i] = mx_float_to_half(g.value[i]);
+    const struct batch_head head = {.n_rows = LEAN_ROWS,
+                                    .n_seqs = 1,
+                                    .token = device_of(tokens, sizeof(tokens)),
+                                    .feed = device_of(feeds, sizeof(feeds)),
+                                    .row_seq = device_of(zero, sizeof(zero)),
+                                    .seq = device_of(&seq, sizeof(seq))};
+    const struct ngram_ask_args ask = {.batch = device_of(&head, sizeof(head)),
+                                       .sampled = device_of(sampled, sizeof(sampled)),
+                                       .state = device_of(g.state, 2 * stride * 4),
+                                       .stride = stride,
+                                       .known = device_new(sizeof(known))};
+    const struct ngram_args a = {.batch = ask.batch,
+                                 .table = {.data = device_of(table, n_table * 2),
+                                           .row_bytes = n / GRAM_ROWS * 2,
+                                           .type = TENSOR_F16,
+                                           .block = 1,
+                                           .block_bytes = 2,
+                                           .n_rows = LEAN_ROWS * GRAM_ROWS,
+                                           .n_in = n / GRAM_ROWS},
+                                 .table_scale = 2,
+                                 .k_norm = device_of(g.k_norm, width * 4),
+                                 .q_norm = device_of(g.q_norm, width * 4),
+                                 .c_norm = device_of(g.c_norm, width * 4),
+                                 .taps = device_of(g.taps, GRAM_TAPS * width * 4),
+                                 .sampled = ask.sampled,
+                                 .e = device_new(n_x * 4),
+                                 .value = device_of(g.value, n_x * 4),
+                                 .s = device_of(g.s, n_s * 4),
+                                 .v = device_new(n_s * 4),
+                                 .c = device_of(g.c, n_s * 4),
+                                 .state = (float *)ask.state,
+                                 .stride = stride,
+                                 .n = n,
+                                 .n_stream = n_stream,
+                                 .n_rows = GRAM_ROWS,
+                                 .n_taps = GRAM_TAPS,
+                                 .apart = GRAM_N,
+                                 .eos = 7,
+                                 .eps = 1e-6f};
+    uint32_t parts = (uint32_t)((width + CUDA_THREADS - 1) / CUDA_THREADS);
+
+    launch(kernel_ngram_ask, 1, 1, CUDA_THREADS, &ask, "ngram_ask");
+    launch(kernel_ngram_decode, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "ngram_decode");
+    launch(kernel_ngram_weigh, LEAN_ROWS + 1, n_stream, CUDA_THREADS, &a, "ngram_weigh");
+    launch(kernel_ngram_add, LEAN_ROWS + 1, parts, CUDA_THREADS, &a, "ngram_add");
+    launch(kernel_ngram_keep, 2, parts, CUDA_THREADS, &a, "ngram_keep");
+    fetch(&known, ask.known, sizeof(known));
+    report_check("tokens before a step",
+                 known.fed != 20 || (pos0 && (known.last[0] != 18 || known.last[1] != 17)), 0);
+    for (size_t i = 0; i < n_x; i++)
+        right[i] = 2 * (double)mx_half_to_float(table[i]);
+    fetch(got, a.e, n_x * 4);
+    report_check("rows of a table of n-grams", lean_distance(got, right, n_x), 0);
+    for (size_t i = 0; i < GRAM_PAST * width && pos0; i++)
+        past[i] = (double)g.state[stride + NGRAM_STATE + i];
+    for (size_t at = 0; at < n_s; at += n)
+        gram_weigh(&g, at, v + at, c + GRAM_PAST * width + at);
+    for (size_t i = 0; i < n_s; i++) {
+        double sum = 0;
+
+        for (uint32_t j = 0; j < GRAM_TAPS; j++)
+            sum += (double)g.taps[j * width + i % width] *
+                   c[(i / width + j * GRAM_N) * width + i % width];
+        right[i] = (double)g.s[i] + v[i] + stream_silu(sum);
+    }
+    fetch(got, a.s, n_s * 4);
+    snprintf(name, sizeof(name), "n-grams to %u streams of %u, position %u", n_stream, n, pos0);
+    report_check(name, lean_distance(got, right, n_s), 1e-5);
+    fetch(got, a.state + stride, stride * 4);
+    report_check("tokens behind a step", got[0] != 22 || got[1] != 21, 0);
+    snprintf(name, sizeof(name), "state of n-grams, position %u", pos0);
+    report_check(name, lean_distance(got + NGRAM_STATE, c + LEAN_ROWS * width, GRAM_PAST * width),
+                 1e-5);
+    void *const held[] = {g.s,     g.value, g.c, g.k_norm, g.q_norm, g.c_norm, g.taps,
+                          g.state, table,   got, v,        c,        right};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
 /* Sizes that fill blocks, and those that do not. */
 static void check_stream_kernels(const void *arg) {
     bool tiny = *(const bool *)arg;
@@ -100,4 +239,7 @@ static void check_stream_kernels(const void *arg) {
     open_device();
     check_mix(48, 3, 24);
     check_mix(tiny ? 320 : 2560, 4, 320);
+    check_gram(64, 3, 0);
+    check_gram(64, 2, 5);
+    check_gram(tiny ? 320 : 2560, 4, 40);
 }

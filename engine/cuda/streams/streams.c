@@ -12,7 +12,9 @@
 float *streams_target(const struct be *b, const struct model_op *op, int i) {
     float *const mix[3] = {b->streams.gate, b->condensed.low, b->condensed.weight};
 
-    return op->kind == OP_MIX ? mix[i] : NULL;
+    return op->kind == OP_MIX     ? mix[i]
+           : op->kind == OP_NGRAM ? (i ? b->act.q : b->streams.gate)
+                                  : NULL;
 }
 
 /* Two products of f, and one of what is made of the first. */

@@ -5,12 +5,19 @@
  * mix_norm      a block a stream of a row
  * mix_bend      a block a row
  * mix_mean      a thread a column of a row
+ * ngram_ask     a thread a sequence
+ * ngram_decode  a block a row
+ * ngram_weigh   a block a stream of a row
+ * ngram_add     a thread a channel of a row
+ * ngram_keep    a thread a channel of a sequence, when all rows of the step have taken what lay
+ *               there
  */
 
 #include "engine/cuda/streams/kernels_streams.h"
 #include "engine/cuda/rows/rows.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
+#define STATE 16u /* NGRAM_STATE */
 
 /* -- mixes ------------------------------------------------------------------------------------- */
 
@@ -59,4 +66,130 @@ KERNEL(mix_mean, struct mix_args, CUDA_THREADS, 2) {
     }
     a.x[(size_t)r * a.n + i] = sum / (float)a.n_stream;
     a.b[(size_t)r * a.n + i] = 0;
+}
+
+/* -- the table of n-grams ---------------------------------------------------------------------- */
+
+KERNEL(ngram_ask, struct ngram_ask_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
+
+    if (i >= a.batch->n_seqs)
+        return;
+    const struct plan_seq seq = a.batch->seq[i];
+    const float *state = a.state + seq.state * a.stride;
+    int32_t feed = a.batch->feed[seq.row0];
+    for (uint32_t k = 0; k < NGRAM_KNOWN; k++)
+        a.known[i].last[k] = seq.pos0 ? state[k] : 0;
+    a.known[i].fed = feed >= 0 ? a.sampled[feed] : -1;
+}
+
+KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, width = a.table.n_in;
+
+    if (r >= a.batch->n_rows)
+        return;
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        a.e[(size_t)r * a.n + i] =
+            a.table_scale * tile_value_at(&a.table, r * a.n_rows + i / width, i % width);
+}
+
+/* Returns the weight of the value by the product of key and query. */
+DEVICE float ngram_weight(float z) {
+    float root = sqrtf(fmaxf(fabsf(z), 1e-6f));
+
+    return sigmoid(z > 0 ? root : z < 0 ? -root : 0.0f);
+}
+
+KERNEL(ngram_weigh, struct ngram_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[WARPS];
+    uint32_t r = blockIdx.x, first = blockIdx.y * a.n;
+    float k = 0, q = 0, z = 0, sum = 0;
+
+    if (r >= a.batch->n_rows)
+        return;
+    size_t at = (size_t)r * a.n_stream * a.n + first;
+    const float *s = a.s + at, *value = a.value + (size_t)r * a.n;
+    float *c = a.c + at;
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
+        k = fmaf(c[i], c[i], k);
+        q = fmaf(s[i], s[i], q);
+    }
+    k = 1.0f / sqrtf(block_sum<WARPS>(k, shared) / (float)a.n + a.eps);
+    q = 1.0f / sqrtf(block_sum<WARPS>(q, shared) / (float)a.n + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        z = fmaf(c[i] * k * a.k_norm[first + i], s[i] * q * a.q_norm[first + i], z);
+    float by = ngram_weight(block_sum<WARPS>(z, shared) / sqrtf((float)a.n));
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
+        float v = by * value[i];
+
+        a.v[at + i] = v;
+        sum = fmaf(v, v, sum);
+    }
+    sum = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)a.n + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        c[i] = by * value[i] * sum * a.c_norm[first + i];
+}
+
+/* Returns the input of channel @i of the convolution at row @k of the sequence, counted from
+ * (n_taps - 1) apart rows before the step. */
+DEVICE float ngram_input(const struct ngram_args &a, const struct plan_seq &seq, uint32_t k,
+                         uint32_t i) {
+    uint32_t before = (a.n_taps - 1) * a.apart;
+    size_t width = (size_t)a.n * a.n_stream;
+
+    if (k >= before)
+        return a.c[(seq.row0 + k - before) * width + i];
+    return seq.pos0 ? a.state[seq.state * a.stride + STATE + k * width + i] : 0.0f;
+}
+
+KERNEL(ngram_add, struct ngram_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, i = blockIdx.y * CUDA_THREADS + threadIdx.x, width = a.n * a.n_stream;
+    float sum = 0;
+
+    if (r >= a.batch->n_rows || i >= width)
+        return;
+    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
+    for (uint32_t j = 0; j < a.n_taps; j++)
+        sum = fmaf(a.taps[(size_t)j * width + i],
+                   ngram_input(a, seq, r - seq.row0 + j * a.apart, i), sum);
+    size_t at = (size_t)r * width + i;
+    a.s[at] += a.v[at] + mx_silu(sum);
+}
+
+/* The last tokens behind the step, by one thread (engine/ngram.c). */
+DEVICE void keep_tokens(const struct ngram_args &a, const struct plan_seq &seq, float *last) {
+    float next[NGRAM_KNOWN] = {};
+
+    for (uint32_t k = 0; k + 1 < a.apart && k < NGRAM_KNOWN; k++) {
+        uint32_t row = seq.row0 + seq.n_rows - 1 - k;
+
+        if (k >= seq.n_rows) {
+            next[k] = k < seq.pos0 + seq.n_rows ? last[k - seq.n_rows] : (float)a.eos;
+        } else {
+            int32_t feed = a.batch->feed[row];
+
+            next[k] = (float)(feed >= 0 ? a.sampled[feed] : a.batch->token[row]);
+        }
+    }
+    for (uint32_t k = 0; k < NGRAM_KNOWN; k++)
+        last[k] = next[k];
+}
+
+KERNEL(ngram_keep, struct ngram_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, before = (a.n_taps - 1) * a.apart;
+    size_t width = (size_t)a.n * a.n_stream;
+
+    if (blockIdx.x >= a.batch->n_seqs || i >= width)
+        return;
+    const struct plan_seq seq = a.batch->seq[blockIdx.x];
+    float *state = a.state + seq.state * a.stride;
+    for (uint32_t k = 0; k < before; k++)
+        state[STATE + k * width + i] = ngram_input(a, seq, k + seq.n_rows, i);
+    if (i == 0)
+        keep_tokens(a, seq, state);
 }

@@ -1,0 +1,153 @@
+/*
+ * ngram - the table of n-grams (OP_NGRAM). It stays in the file, of which the host reads the few
+ * rows that a step's tokens have; they come to the device as the file has them, before the step's
+ * launches, and a kernel decodes them. Which rows these are depends on the tokens before the step,
+ * which the state of the sequence on the device has, so that copies of states need no other care;
+ * and, where a token is a sample of the step before, on that. The host therefore asks the device
+ * for both, behind all that was enqueued, and waits for the answer: such a model has no step that
+ * is prepared while another one runs.
+ */
+
+#include "engine/ngram.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/try.h"
+#include "engine/cuda/cuda.h"
+
+_Static_assert(NGRAM_TOKENS == NGRAM_KNOWN && NGRAM_KNOWN <= NGRAM_STATE, "");
+
+const struct model_op *ngram_op(const struct model_shape *s) {
+    for (uint32_t i = 0; i < s->n_ops && s->ngram.n; i++)
+        if (s->op[i].kind == OP_NGRAM)
+            return &s->op[i];
+    return NULL;
+}
+
+uint32_t ngram_n_rows(const struct model_shape *s) {
+    return s->ngram.n ? (s->ngram.n - 1) * s->ngram.n_head : 0;
+}
+
+static float *state_of(const struct be *b, const struct model_op *op) {
+    const struct state_shape *t = &b->shape->state;
+
+    return b->recurrent.state + t->n_layer * t->n_floats + op->more;
+}
+
+/* Asks the device for the tokens before the step and those that the last one sampled, and waits. */
+static int ask(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct ngram_ask_args a = {
+        .batch = b->head,
+        .sampled = b->sampling.sampled,
+        .state = state_of(b, op),
+        .stride = state_floats(&b->shape->state),
+        .known = b->streams.known,
+    };
+
+    TRY(CUDA_LAUNCH(b, ngram_ask, (s->batch->n_seqs + CUDA_THREADS - 1) / CUDA_THREADS, 1,
+                    CUDA_THREADS, &a));
+    TRY(cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord"));
+    return cuda_wait_event(b, s->event, "the tokens before a step");
+}
+
+/* Computes the numbers of the rows of the table for row @nth of sequence @i. */
+static void rows_of(const struct step *s, uint32_t i, uint32_t nth, uint64_t *row) {
+    const struct ngram_shape *g = &s->be->shape->ngram;
+    const struct engine_seq *q = &s->batch->seq[i];
+    const struct ngram_known *k = &s->be->streams.known[i];
+    int32_t token[NGRAM_TOKENS];
+
+    ngram_tokens(g, s->batch, q, nth, k->last, token);
+    if (q->feed >= 0 && nth < g->n)
+        token[nth] = k->fed;
+    ngram_rows(g, token, row);
+}
+
+/* Has the system fetch the rows of the step, or with @to reads them. Returns false if one cannot be
+ * read. */
+static bool read_rows(const struct step *s, const struct model_op *op, uint8_t *to) {
+    const struct be *b = s->be;
+    const struct tensor *t = op->table;
+    uint32_t n = ngram_n_rows(b->shape);
+    uint64_t row[NGRAM_HEADS];
+    bool good = true;
+
+    for (uint32_t i = 0; i < s->batch->n_seqs; i++)
+        for (uint32_t k = 0; k < s->batch->seq[i].n_rows; k++) {
+            size_t first = (size_t)(s->batch->seq[i].row0 + k) * n;
+
+            rows_of(s, i, k, row);
+            for (uint32_t h = 0; h < n; h++)
+                if (to)
+                    good &= ngram_read(b->opts->file, t, row[h], to + (first + h) * t->row_bytes);
+                else
+                    ngram_expect(b->opts->file, t, row[h]);
+        }
+    return good;
+}
+
+/* What could not be read, or is another file's, must not become a token. */
+int ngram_bring(struct step *s) {
+    struct be *b = s->be;
+    const struct model_op *op = ngram_op(b->shape);
+    uint8_t *to = b->streams.host_rows;
+
+    if (!op)
+        return 0;
+    assert(!s->batch->model && !s->batch->holes);
+    TRY(ask(s, op));
+    read_rows(s, op, NULL);
+    if (!read_rows(s, op, to) || gguf_has_changed(b->opts->file)) {
+        snprintf(b->error, sizeof(b->error),
+                 "the table of n-grams cannot be read, or the model's file has changed");
+        b->lost = true;
+        return -EIO;
+    }
+    return cuda_copy(b, b->streams.rows, to,
+                     (size_t)s->batch->n_rows * ngram_n_rows(b->shape) * op->table->row_bytes,
+                     CUDA_TO_DEVICE);
+}
+
+/* The rows of the table are in the buffer that @w has as its table; gates and b take products. */
+int step_ngram(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct model_shape *m = b->shape;
+    const struct ngram_args a = {
+        .batch = b->head,
+        .table = w->raw,
+        .table_scale = w->table_scale,
+        .k_norm = w->k_norm,
+        .q_norm = w->q_norm,
+        .c_norm = w->post_norm,
+        .taps = w->taps,
+        .e = b->act.x,
+        .value = b->act.q,
+        .s = b->condensed.s,
+        .v = b->streams.f,
+        .c = b->streams.gate,
+        .state = state_of(b, op),
+        .stride = state_floats(&m->state),
+        .n = m->n_embd,
+        .n_stream = m->stream.n,
+        .n_rows = ngram_n_rows(m),
+        .n_taps = m->ngram.kernel,
+        .apart = m->ngram.n,
+        .eos = m->ngram.eos,
+        .sampled = b->sampling.sampled,
+        .eps = m->rms_eps,
+    };
+    uint32_t parts = (a.n * a.n_stream + CUDA_THREADS - 1) / CUDA_THREADS;
+
+    assert(!s->due && !s->packed && w->n_mats == 2 && w->n_in == a.n);
+    TRY(CUDA_LAUNCH(b, ngram_decode, s->grid.rows, 1, CUDA_THREADS, &a));
+    TRY(step_pack(s, PACK_PLAIN, a.e, NULL, a.n));
+    TRY(step_multiply(s, w, false));
+    TRY(CUDA_LAUNCH(b, ngram_weigh, s->grid.rows, a.n_stream, CUDA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, ngram_add, s->grid.rows, parts, CUDA_THREADS, &a));
+    return CUDA_LAUNCH(b, ngram_keep, s->grid.seqs, parts, CUDA_THREADS, &a);
+}
