@@ -665,6 +665,8 @@ step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, st
     step_mla_out, step_logits, step_spread, step_blend, step_mix, step_ngram, step_lean_in,
     step_lean_keys, step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out;
 struct batch_head;
+/* Chooses the blocks of all rows of the step; a->row0 is 0. */
+int step_choose(struct step *s, struct pick_args *a);
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */
 bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last);

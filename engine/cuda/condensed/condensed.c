@@ -13,17 +13,22 @@
 #include "engine/condensed.h"
 #include "engine/cuda/cuda.h"
 
+const char *indexer_lacks(uint32_t n_head, uint32_t dim) {
+    static_assert(PICK_DIM == 128 && PICK_HEADS == 256 && PICK_QUERY == 8192, "said below");
+    if (dim > PICK_DIM || n_head > PICK_HEADS)
+        return "indexers of more than 256 heads or 128 values each";
+    return round_up(n_head, 16) * round_up(dim, 32) > PICK_QUERY
+               ? "indexers of more than 8192 values for a row"
+               : NULL;
+}
+
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->condensed;
 
-    static_assert(BLEND_STREAMS == 8 && PICK_DIM == 128 && PICK_HEADS == 256, "said below");
+    static_assert(BLEND_STREAMS == 8, "said below");
     if (op->kind == OP_SPREAD && s->stream.rounds && s->stream.n > BLEND_STREAMS)
         return "more than 8 residual streams";
-    if (op->kind == OP_PICK && (c->index_dim > PICK_DIM || c->n_index > PICK_HEADS))
-        return "indexers of more than 256 heads or 128 values each";
-    if (op->kind == OP_PICK && round_up(c->n_index, 16) * round_up(c->index_dim, 32) > PICK_QUERY)
-        return "indexers of more than 8192 values for a row";
-    return NULL;
+    return op->kind == OP_PICK ? indexer_lacks(c->n_index, c->index_dim) : NULL;
 }
 
 float *condensed_target(const struct be *b, const struct model_op *op, int i) {
@@ -89,8 +94,9 @@ int step_blend(struct step *s, const struct model_op *op) {
 /* -- keys and queries -------------------------------------------------------------------------- */
 
 static struct lean_rope rope_of(const struct be *b, const struct model_op *op, uint32_t dim) {
-    return (struct lean_rope){dim, b->shape->rope[op->rope].n_rot,
-                              b->shape->rope_type == ROPE_NEOX};
+    uint32_t n_rot = b->shape->rope[op->rope].n_rot;
+
+    return (struct lean_rope){dim, dim - n_rot, n_rot, b->shape->rope_type == ROPE_NEOX};
 }
 
 /* Turns the @n_head heads of @dim values of each row of @x; @normed: behind their norm. */
@@ -172,16 +178,17 @@ int step_condense(struct step *s, const struct model_op *op) {
         .u = b->condensed.u,
         .g = b->condensed.g,
         .place = w->weigh,
-        .norm = w->k_norm,
         .state = b->recurrent.state + t->n_layer * t->n_floats + op->more,
-        .freq = b->load.freq[op->rope],
         .stride = stride_of(b),
-        .keys = keys_of(b, op, n),
-        .turn = rope_of(b, op, n),
+        .end = {.norm = w->k_norm,
+                .freq = b->load.freq[op->rope],
+                .keys = keys_of(b, op, n),
+                .turn = rope_of(b, op, n),
+                .eps = b->shape->rms_eps,
+                .mscale = 1},
         .width = w->m[0].n_out,
         .n_kept = is_short ? 2 * op->block : op->block,
         .overlaps = is_short,
-        .eps = b->shape->rms_eps,
     };
     const struct keep_rows_args kept = {
         .batch = b->head,
@@ -205,6 +212,18 @@ static uint32_t parts_of(const struct be *b, uint32_t n) {
     return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
 }
 
+int step_choose(struct step *s, struct pick_args *a) {
+    struct be *b = s->be;
+
+    for (; a->row0 < s->grid.rows; a->row0 += PICK_ROWS) {
+        uint32_t n = MIN(s->grid.rows - a->row0, PICK_ROWS);
+
+        TRY(CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, a));
+        TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, a));
+    }
+    return 0;
+}
+
 int step_pick(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct condensed_shape *c = &b->shape->condensed;
@@ -224,13 +243,7 @@ int step_pick(struct step *s, const struct model_op *op) {
 
     TRY(multiply_low(s, op->weights));
     TRY(turn(s, op, b->condensed.q, c->n_index, c->index_dim, false));
-    for (; a.row0 < s->grid.rows; a.row0 += PICK_ROWS) {
-        uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
-
-        TRY(CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, &a));
-        TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a));
-    }
-    return 0;
+    return step_choose(s, &a);
 }
 
 /* -- attention --------------------------------------------------------------------------------- */

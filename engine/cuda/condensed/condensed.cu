@@ -17,12 +17,9 @@
  *                  values, then 64 of the values
  */
 
-#include "engine/cuda/condensed/kernels_condensed.h"
-#include "engine/cuda/attention/attention.cuh"
+#include "engine/cuda/condensed/keys.cuh"
 #include "engine/shared/sampling.h"
 #include "engine/shared/shares.h"
-
-#define WARPS (CUDA_THREADS / 32)
 
 /* -- residual streams -------------------------------------------------------------------------- */
 
@@ -115,18 +112,6 @@ KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
 
 /* -- keys and queries -------------------------------------------------------------------------- */
 
-/* Turns pair @i of the last values of a head (shared) by an angle. */
-DEVICE void turn_pair(const struct lean_rope &t, uint32_t i, float c, float s, float *head) {
-    turn_pair(t.n_rot, t.neox, i, c, s, head + t.dim - t.n_rot);
-}
-
-/* Turns a head (shared) by one warp; @sign -1: back. */
-DEVICE void turn_head(const struct lean_rope &t, const float *rope, float sign, float *head) {
-    for (uint32_t i = threadIdx.x % 32; i < t.n_rot / 2; i += 32)
-        turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
-    sync_warp();
-}
-
 KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float heads[WARPS][LEAN_DIM];
@@ -153,16 +138,6 @@ KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
-/* Returns the key of block @i of a sequence. */
-DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *batch,
-                        const struct plan_seq &seq, uint32_t i) {
-    uint32_t last = (i + 1) * k.block - 1;
-    uint32_t page = batch->page_table[0][seq.page0 + last / k.page_tokens];
-
-    return (uint16_t *)(k.pages + page * k.page_bytes) + k.at +
-           (size_t)(last % k.page_tokens / k.block) * k.n;
-}
-
 /* Returns u of position @pos, or with @which 1 its raw weights. */
 DEVICE const float *token_of(const struct condense_args &a, const struct plan_seq &seq,
                              uint32_t pos, uint32_t which) {
@@ -175,18 +150,19 @@ DEVICE const float *token_of(const struct condense_args &a, const struct plan_se
  * tokens in front of it, whose channels are those of the first half. */
 DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, uint32_t first,
                      uint32_t before, uint32_t c) {
-    uint32_t own = a.overlaps ? a.keys.n + c : c, end = first + a.keys.block;
+    uint32_t block = a.end.keys.block, own = a.overlaps ? a.end.keys.n + c : c;
+    uint32_t end = first + block;
     float max = -INFINITY, sum = 0, mean = 0;
 
     for (uint32_t p = first - before; p < end; p++) {
         uint32_t i = p < first ? c : own;
-        float score = token_of(a, seq, p, 1)[i] + a.place[i * a.keys.block + p % a.keys.block];
+        float score = token_of(a, seq, p, 1)[i] + a.place[i * block + p % block];
 
         max = score > max ? score : max;
     }
     for (uint32_t p = first - before; p < end; p++) {
         uint32_t i = p < first ? c : own;
-        float score = token_of(a, seq, p, 1)[i] + a.place[i * a.keys.block + p % a.keys.block];
+        float score = token_of(a, seq, p, 1)[i] + a.place[i * block + p % block];
         float weight = mx_expf(score - max);
 
         sum += weight;
@@ -198,34 +174,21 @@ DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, 
 KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float key[LEAN_DIM], shared[WARPS];
-    uint32_t r = blockIdx.x, n = a.keys.n;
+    uint32_t r = blockIdx.x, n = a.end.keys.n, block = a.end.keys.block;
     float sum = 0;
 
-    if (r >= a.batch->n_rows || (a.batch->pos[r] + 1) % a.keys.block)
+    if (r >= a.batch->n_rows || (a.batch->pos[r] + 1) % block)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    uint32_t first = a.batch->pos[r] + 1 - a.keys.block;
-    uint32_t before = a.overlaps && first ? a.keys.block : 0;
+    uint32_t first = a.batch->pos[r] + 1 - block;
+    uint32_t before = a.overlaps && first ? block : 0;
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
         float v = mean_of(a, seq, first, before, i);
 
         sum = fmaf(v, v, sum);
         key[i] = v;
     }
-    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)n + a.eps);
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        key[i] = key[i] * inverse * a.norm[i];
-    sync_block();
-    for (uint32_t i = threadIdx.x; i < a.turn.n_rot / 2; i += CUDA_THREADS) {
-        double s, c;
-
-        mx_sincos(first * a.freq[i], &s, &c);
-        turn_pair(a.turn, i, (float)c, (float)s, key);
-    }
-    sync_block();
-    uint16_t *to = key_of(a.keys, a.batch, seq, first / a.keys.block);
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        to[i] = (uint16_t)pack_half(finite_half(key[i]));
+    put_key(a.end, a.batch, seq, first, sum, key, shared);
 }
 
 KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {
@@ -244,21 +207,6 @@ KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {
 }
 
 /* -- the choice of blocks ---------------------------------------------------------------------- */
-
-/* Values @d .. @d + 7 of the @n of @x times @factor, as halves; 0 behind the last one. */
-DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float factor) {
-    float v[8];
-
-    if (d >= n)
-        return {0, 0, 0, 0};
-    load_four(x + d, v);
-    load_four(x + d + 4, v + 4);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = finite_half(v[i] * factor);
-    return {pack_halves(v[0], v[1]), pack_halves(v[2], v[3]), pack_halves(v[4], v[5]),
-            pack_halves(v[6], v[7])};
-}
 
 /* Puts the queries of row @r to shared memory, as mma takes them: of 16 heads and 32 values, of
  * which lane 4 g + t has 8 from 8 t on, for a first and a second product. */
@@ -339,7 +287,7 @@ KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     take_picks(a, r, q);
     for (uint32_t i = threadIdx.x; i < (a.n_head + 15) / 16 * 16; i += CUDA_THREADS)
-        weight[i] = i < a.n_head ? a.weight[(size_t)r * a.n_head + i] * a.by : 0;
+        weight[i] = i >= a.n_head ? 0 : a.weight ? a.weight[(size_t)r * a.n_head + i] * a.by : 1;
     sync_block();
     for (uint32_t i = first; i < n; i += gridDim.y * WARPS * 16)
         score_keys(a, seq, i, n, q, weight, a.score + (size_t)blockIdx.x * a.stride);
@@ -455,7 +403,7 @@ DEVICE struct lean_view view_of(const struct lean_args &a, uint32_t r) {
 }
 
 #define LEAN_ROW (LEAN_DIM + 8)       /* halves of a key in shared memory: no two on a bank */
-#define LEAN_HALF (LEAN_DIM / 64 / 2) /* blocks of 64 values of a key for one warp's scores */
+#define LEAN_HALF (LEAN_DIM / 64 / 2) /* of take_heads() */
 
 /* A tile of keys, their scores by either half of the values, and their weights. */
 struct alignas(16) lean_shared {
@@ -489,86 +437,13 @@ DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uin
         store16(to + d, from && d < n ? load16(from + d) : vec4{0, 0, 0, 0});
 }
 
-/* The warp's part of the queries, as mma takes them, by powers of two: of heads g and g + 8 of lane
- * 4 g + t 16 values from 16 t on of each block of 64. */
-DEVICE void take_heads(const struct lean_args &a, uint32_t r, uint32_t head0,
-                       struct vec4 q[LEAN_HALF][4]) {
-    uint32_t lane = threadIdx.x % 32, head = head0 + lane / 4, n = a.turn.dim;
-    const float *from = a.q + ((size_t)r * a.n_head + head) * n;
-
-#pragma unroll
-    for (uint32_t e = 0; e < 2 * LEAN_HALF; e++) {
-        uint32_t d = threadIdx.x / 128 * (LEAN_DIM / 2) + e / 2 * 64 + lane % 4 * 16 + e % 2 * 8;
-        struct vec4 low = eight_halves(from, d, head < a.n_head ? n : 0, a.scale * LOG2_E);
-        struct vec4 high =
-            eight_halves(from + 8 * n, d, head + 8 < a.n_head ? n : 0, a.scale * LOG2_E);
-
-        q[e / 2][e % 2 * 2] = {low.x, high.x, low.y, high.y};
-        q[e / 2][e % 2 * 2 + 1] = {low.z, high.z, low.w, high.w};
-    }
-}
-
-/* Scores of eight keys of the tile by a half of their @n values, by a warp. */
-DEVICE void score_tile(const struct vec4 q[LEAN_HALF][4], uint32_t n, struct lean_shared &s) {
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
-    uint32_t key = warp % 4 * 8, d0 = warp / 4 * (LEAN_DIM / 2);
-    float c[2][4] = {}, *to = s.score[warp / 4][g] + key + 2 * t;
-
-#pragma unroll
-    for (uint32_t b = 0; b < LEAN_HALF; b++) {
-        const uint16_t *from = s.key[key + g] + d0 + b * 64 + 16 * t;
-
-        if (d0 + b * 64 >= n)
-            break;
-#pragma unroll
-        for (uint32_t e = 0; e < 2; e++)
-            mma_32(c[e], q[b][2 * e], q[b][2 * e + 1], load16(from + 8 * e));
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++)
-        to[j / 2 * 8 * (LEAN_TILE + 8) + j % 2] = c[0][j] + c[1][j];
-}
-
-/* A head's largest score so far, by powers of two, and the sum of its weights, in all of the 16
- * threads that weigh its keys. */
-struct lean_head {
-    float max, sum;
-};
-
-/* Weighs two of the tile's @n keys for one head, by each thread. */
-DEVICE void weigh_keys(uint32_t n, struct lean_head &h, struct lean_shared &s) {
-    uint32_t head = threadIdx.x / 16, key = threadIdx.x % 16 * 2;
-    float z[2], max = h.max, sum;
-
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-        z[j] = s.score[0][head][key + j] + s.score[1][head][key + j];
-        z[j] = key + j < n ? z[j] : -INFINITY;
-        max = fmaxf(max, z[j]);
-    }
-    for (int m = 1; m < 16; m *= 2)
-        max = fmaxf(max, lane_xor(max, m));
-    float back = exp2_fast(h.max - max), w0 = exp2_fast(z[0] - max), w1 = exp2_fast(z[1] - max);
-    sum = w0 + w1;
-    for (int m = 1; m < 16; m *= 2)
-        sum += lane_xor(sum, m);
-    h.max = max;
-    h.sum = fmaf(h.sum, back, sum);
-    *(uint32_t *)&s.weight[head][key] = pack_halves(w0, w1);
-    if (key == 0)
-        s.back[head] = back;
-}
-
 /* Adds the tile's values times their weights, the warp's 64 of @n. */
 DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, d0 = threadIdx.x / 32 * 64;
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
     float back[2] = {s.back[g], s.back[g + 8]};
     uint32_t p[2][4];
 
-#pragma unroll
-    for (uint32_t j = 0; j < 8; j++)
-        p[j / 4][j % 4] =
-            *(const uint32_t *)&s.weight[g + j % 2 * 8][j / 4 * 16 + j % 4 / 2 * 8 + 2 * t];
+    take_weights(s, p);
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) {
         if (d0 + 8 * j >= n)
@@ -619,12 +494,13 @@ KERNEL(attend_condensed, struct lean_args, CUDA_THREADS, 2) {
         return;
     const struct lean_view v = view_of(a, r);
     struct lean_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
-    take_heads(a, r, head0, q);
+    take_heads<LEAN_HALF>(a.q + ((size_t)r * a.n_head + head0) * a.turn.dim, a.n_head - head0,
+                          a.turn.dim, a.scale, q);
     for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
         sync_block();
         bring_keys(a, v, i, s);
         sync_block();
-        score_tile(q, a.turn.dim, s);
+        score_tile<LEAN_HALF>(q, a.turn.dim, s);
         sync_block();
         weigh_keys(v.n - i, h, s);
         sync_block();

@@ -48,9 +48,9 @@ struct spread_args {
     uint32_t n, n_stream, shares;
 };
 
-/* Rotation of the last @n_rot of @dim values, by pairs. */
+/* Rotation of @n_rot of @dim values, from @first on, by pairs. */
 struct lean_rope {
-    uint32_t dim, n_rot, neox;
+    uint32_t dim, first, n_rot, neox;
 };
 
 /* Heads of x, in place: divided by their rms with @normed, then times norm, if there is one, then
@@ -71,20 +71,26 @@ struct block_keys {
     uint32_t page_tokens, block, n; /* n: values of a key */
 };
 
+/* What the mean of a block becomes: its norm, turned by the block's first position, in its page. */
+struct key_end {
+    const float *norm;  /* [keys.n] */
+    const double *freq; /* [turn.n_rot / 2] */
+    struct block_keys keys;
+    struct lean_rope turn;
+    float eps, mscale;
+};
+
 /* The keys of the blocks that end at a row, to their pages. Tokens before the step are in the
  * state: of slot s at state + s stride, position p at 2 (p % n_kept) width, u and then g. Grid:
  * rows. */
 struct condense_args {
     const struct batch_head *batch;
-    const float *u, *g;        /* [rows][width] */
-    const float *place, *norm; /* [width][block]; [keys.n] */
+    const float *u, *g; /* [rows][width] */
+    const float *place; /* [width][block] */
     const float *state;
-    const double *freq; /* [turn.n_rot / 2] */
     size_t stride;
-    struct block_keys keys;
-    struct lean_rope turn;
+    struct key_end end;
     uint32_t width, n_kept, overlaps; /* overlaps: the block before counts, too */
-    float eps;
 };
 
 /* Keeps the last @n_kept rows of each sequence in its state, where position p has place p % n_kept:
@@ -104,7 +110,7 @@ struct keep_rows_args {
  *                  n_pick; grid: as x above */
 struct pick_args {
     const struct batch_head *batch;
-    const float *q, *weight; /* [rows][n_head][keys.n], [rows][n_head] */
+    const float *q, *weight; /* [rows][n_head][keys.n]; [rows][n_head] or NULL: all are 1 */
     float *score;            /* [PICK_ROWS][stride] */
     uint32_t *pick, *n_pick; /* [rows][n_best], [rows] */
     struct block_keys keys;
@@ -146,6 +152,8 @@ struct model_shape;
 
 /* Returns the property of an op of this family that is not computed, in words, or NULL. */
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
+/* Returns likewise what is not computed of an indexer of @n_head queries. */
+const char *indexer_lacks(uint32_t n_head, uint32_t dim);
 /* Returns where product @i of such an op goes; NULL: it is of another family. */
 float *condensed_target(const struct be *b, const struct model_op *op, int i);
 

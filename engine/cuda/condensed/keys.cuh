@@ -1,0 +1,157 @@
+#pragma once
+
+/*
+ * keys - what attention to chosen keys has in common (condensed.cu, sparse/sparse.cu). Keys of
+ * blocks of positions: where they lie in the pages, rotation, and what the mean of a block becomes.
+ * Then the scores and weights of LEAN_TILE keys in shared memory for LEAN_HEADS heads of a row:
+ * each warp has the scores of eight keys by one half of their values, HALF blocks of 64, with its
+ * queries in registers; sixteen threads weigh a head's keys.
+ */
+
+#include "engine/cuda/attention/attention.cuh"
+#include "engine/cuda/condensed/kernels_condensed.h"
+
+#define WARPS (CUDA_THREADS / 32)
+
+/* Turns pair @i of a head (shared) by an angle. */
+DEVICE void turn_pair(const struct lean_rope &t, uint32_t i, float c, float s, float *head) {
+    turn_pair(t.n_rot, t.neox, i, c, s, head + t.first);
+}
+
+/* Turns a head (shared) by one warp; @sign -1: back. */
+DEVICE void turn_head(const struct lean_rope &t, const float *rope, float sign, float *head) {
+    for (uint32_t i = threadIdx.x % 32; i < t.n_rot / 2; i += 32)
+        turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
+    sync_warp();
+}
+
+/* Returns the key of block @i of a sequence. */
+DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *batch,
+                        const struct plan_seq &seq, uint32_t i) {
+    uint32_t last = (i + 1) * k.block - 1;
+    uint32_t page = batch->page_table[0][seq.page0 + last / k.page_tokens];
+
+    return (uint16_t *)(k.pages + page * k.page_bytes) + k.at +
+           (size_t)(last % k.page_tokens / k.block) * k.n;
+}
+
+/* Stores the key of the block that begins at @first: the norm of @key (shared), which each thread
+ * has written its values of, with @sum their squares; then turned. shared: [WARPS]. */
+DEVICE void put_key(const struct key_end &e, const struct batch_head *batch,
+                    const struct plan_seq &seq, uint32_t first, float sum, float *key,
+                    float *shared) {
+    uint32_t n = e.keys.n;
+    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)n + e.eps);
+
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+        key[i] = key[i] * inverse * e.norm[i];
+    sync_block();
+    for (uint32_t i = threadIdx.x; i < e.turn.n_rot / 2; i += CUDA_THREADS) {
+        double s, c;
+
+        mx_sincos(first * e.freq[i], &s, &c);
+        turn_pair(e.turn, i, (float)c * e.mscale, (float)s * e.mscale, key);
+    }
+    sync_block();
+    uint16_t *to = key_of(e.keys, batch, seq, first / e.keys.block);
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+        to[i] = (uint16_t)pack_half(finite_half(key[i]));
+}
+
+/* Values @d .. @d + 7 of the @n of @x times @factor, as halves; 0 behind the last one. */
+DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float factor) {
+    float v[8];
+
+    if (d >= n)
+        return {0, 0, 0, 0};
+    load_four(x + d, v);
+    load_four(x + d + 4, v + 4);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = finite_half(v[i] * factor);
+    return {pack_halves(v[0], v[1]), pack_halves(v[2], v[3]), pack_halves(v[4], v[5]),
+            pack_halves(v[6], v[7])};
+}
+
+/* The warp's part of the @n_head queries at @q, of @n values each, times @scale, as mma takes them,
+ * by powers of two: of heads g and g + 8 of lane 4 g + t 16 values from 16 t on of each block of
+ * 64. */
+template <uint32_t HALF>
+DEVICE void take_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
+                       struct vec4 to[HALF][4]) {
+    uint32_t lane = threadIdx.x % 32, head = lane / 4;
+    const float *from = q + (size_t)head * n;
+
+#pragma unroll
+    for (uint32_t e = 0; e < 2 * HALF; e++) {
+        uint32_t d = threadIdx.x / 128 * (HALF * 64) + e / 2 * 64 + lane % 4 * 16 + e % 2 * 8;
+        struct vec4 low = eight_halves(from, d, head < n_head ? n : 0, scale * LOG2_E);
+        struct vec4 high = eight_halves(from + 8 * n, d, head + 8 < n_head ? n : 0, scale * LOG2_E);
+
+        to[e / 2][e % 2 * 2] = {low.x, high.x, low.y, high.y};
+        to[e / 2][e % 2 * 2 + 1] = {low.z, high.z, low.w, high.w};
+    }
+}
+
+/* Scores of eight keys of the tile by a half of their @n values, by a warp. */
+template <uint32_t HALF, class S>
+DEVICE void score_tile(const struct vec4 q[HALF][4], uint32_t n, S &s) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
+    uint32_t key = warp % 4 * 8, d0 = warp / 4 * (HALF * 64);
+    float c[2][4] = {}, *to = s.score[warp / 4][g] + key + 2 * t;
+
+#pragma unroll
+    for (uint32_t b = 0; b < HALF; b++) {
+        const uint16_t *from = s.key[key + g] + d0 + b * 64 + 16 * t;
+
+        if (d0 + b * 64 >= n)
+            break;
+#pragma unroll
+        for (uint32_t e = 0; e < 2; e++)
+            mma_32(c[e], q[b][2 * e], q[b][2 * e + 1], load16(from + 8 * e));
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++)
+        to[j / 2 * 8 * (LEAN_TILE + 8) + j % 2] = c[0][j] + c[1][j];
+}
+
+/* A head's largest score so far, by powers of two, and the sum of its weights, in all of the 16
+ * threads that weigh its keys. */
+struct lean_head {
+    float max, sum;
+};
+
+/* Weighs two of the tile's @n keys for one head, by each thread. */
+template <class S> DEVICE void weigh_keys(uint32_t n, struct lean_head &h, S &s) {
+    uint32_t head = threadIdx.x / 16, key = threadIdx.x % 16 * 2;
+    float z[2], max = h.max, sum;
+
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+        z[j] = s.score[0][head][key + j] + s.score[1][head][key + j];
+        z[j] = key + j < n ? z[j] : -INFINITY;
+        max = fmaxf(max, z[j]);
+    }
+    for (int m = 1; m < 16; m *= 2)
+        max = fmaxf(max, lane_xor(max, m));
+    float back = exp2_fast(h.max - max), w0 = exp2_fast(z[0] - max), w1 = exp2_fast(z[1] - max);
+    sum = w0 + w1;
+    for (int m = 1; m < 16; m *= 2)
+        sum += lane_xor(sum, m);
+    h.max = max;
+    h.sum = fmaf(h.sum, back, sum);
+    *(uint32_t *)&s.weight[head][key] = pack_halves(w0, w1);
+    if (key == 0)
+        s.back[head] = back;
+}
+
+/* The weights of the tile's keys as mma takes them: of heads g and g + 8 those of two blocks of 16
+ * keys. */
+template <class S> DEVICE void take_weights(const S &s, uint32_t p[2][4]) {
+    uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++)
+        p[j / 4][j % 4] =
+            *(const uint32_t *)&s.weight[g + j % 2 * 8][j / 4 * 16 + j % 4 / 2 * 8 + 2 * t];
+}
