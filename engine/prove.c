@@ -315,6 +315,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
     const struct model_shape *s = &p->shape;
 
     p->shape.condensed.n_block = MIN(s->condensed.n_block, PROOF_BLOCKS);
+    p->shape.sparse.n_block = MIN(s->sparse.n_block, PROOF_BLOCKS);
     p->opts = *o;
     p->opts.max_rows = p->opts.max_context = p->n_rows;
     p->opts.max_seqs = p->opts.max_wants = 1;

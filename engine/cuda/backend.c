@@ -133,6 +133,15 @@ static void size_pages(struct be *b, const struct model_shape *all) {
         b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
         b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
     }
+    if (all->sparse.n_layer) { /* keys of blocks are behind the layers */
+        struct kv_class *kv = &b->kv[KV_GLOBAL];
+        size_t n = sparse_page_bytes(b);
+
+        kv->page_bytes += n;
+        kv->all_bytes += n;
+        kv->layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
+        kv->all_layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
+    }
     if (all->condensed.window) { /* keys of all layers lie together */
         struct kv_class *kv = &b->kv[KV_GLOBAL];
 
@@ -450,6 +459,7 @@ static bool proving(struct be *b, bool on) {
         return false;
     graph_forget(b);
     b->condensed.n_best = MIN(b->shape->condensed.n_block, on ? PROOF_BLOCKS : UINT32_MAX);
+    sparse_see_most(b, on ? PROOF_BLOCKS : UINT32_MAX);
     if (!on)
         cuda_clear_picks(b);
     return true;
@@ -505,7 +515,7 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
         return "gated heads whose size 16 does not divide";
     if (op->gated && !s->delta.n_key_head)
         return "gated queries without delta nets";
-    return NULL;
+    return op->kind == OP_ATTEND && op->attn.sparse ? sparse_lacks(s, op) : NULL;
 }
 
 /* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified; only ups without gates
@@ -549,7 +559,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_KDA ||
         op->kind == OP_CONV || op->kind == OP_MAMBA)
         return recurrent_lacks(s, op);
-    return condensed_lacks(s, op);
+    return op->kind == OP_INDEX ? sparse_lacks(s, op) : condensed_lacks(s, op);
 }
 
 const struct be_ops weft_backend_cuda = {
@@ -626,6 +636,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_LEAN_OUT] = step_lean_out,
             [OP_LEAN_ATTEND] = step_lean_attend,
             [OP_LEAN_KEYS] = step_lean_keys,
+            [OP_INDEX] = step_index,
         },
     .mask = step_mask,
     .sample = step_sample,

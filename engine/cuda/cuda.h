@@ -19,6 +19,7 @@
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
+#include "engine/cuda/sparse/kernels_sparse.h"
 #include "engine/cuda/streams/kernels_streams.h"
 #include "engine/kept.h"
 #include "engine/picture_rows.h"
@@ -152,8 +153,8 @@ struct kv_class {
     size_t page_bytes; /* size of a page of all layers that the device has */
     size_t all_bytes;  /* size of a page of host memory, which all devices share */
     /* By layer among those of the class: size of a page, of the device (0: another has the layer)
-     * and of all. */
-    size_t layer_bytes[MODEL_LAYERS_MAX], all_layer_bytes[MODEL_LAYERS_MAX];
+     * and of all. Behind the layers with keys and values: the keys of sparse_page_bytes(). */
+    size_t layer_bytes[MODEL_LAYERS_MAX + 1], all_layer_bytes[MODEL_LAYERS_MAX + 1];
 };
 
 /* Layers [first, end) of a model. */
@@ -389,6 +390,7 @@ struct be {
     struct recurrent recurrent;
     struct condensed condensed;
     struct streams streams;
+    struct sparse sparse;
     struct draft draft;
     struct sampling sampling;
     uint8_t *picture_memory; /* buffers of the image encoder, model_shape.picture_buffers */
@@ -663,10 +665,13 @@ step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, st
     step_in, step_delta, step_mamba, step_conv, step_keep, step_draft_in, step_keys, step_holes,
     step_tap, step_fuse, step_block_in, step_block_out, step_select, step_mla_q, step_mla_kv,
     step_mla_out, step_logits, step_spread, step_blend, step_mix, step_ngram, step_lean_in,
-    step_lean_keys, step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out;
+    step_lean_keys, step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out,
+    step_index;
 struct batch_head;
 /* Chooses the blocks of all rows of the step; a->row0 is 0. */
 int step_choose(struct step *s, struct pick_args *a);
+/* Computes an ATTEND of the keys that the INDEX before has chosen. */
+int sparse_attend(struct step *s, const struct model_op *op);
 /* Fills in the rows' rotary positions, and the values and last keys of those that are pictures', in
  * the upload of the batch. Returns false where there is no room. */
 bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last);

@@ -699,9 +699,10 @@ typedef const void *const kernel_address;
         X(mamba), X(mamba_out), X(conv), X(conv_keep), X(blend), X(spread), X(turn_heads),         \
         X(mix_norm), X(mix_bend), X(mix_mean), X(ngram_ask), X(ngram_decode), X(ngram_weigh),      \
         X(ngram_add), X(ngram_keep), X(condense), X(keep_rows), X(score_blocks), X(choose_blocks), \
-        X(attend_condensed), X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather),   \
-        X(pack_shares), X(residual_shares), X(vis_row), X(vis_head), X(vis_attend_64),             \
-        X(vis_attend_80), X(vis_attend_128)
+        X(attend_condensed), X(mean_keys), X(attend_sparse), X(attend_sparse_q8),                  \
+        X(attend_sparse_q4), X(attend_sparse_q8_q4), X(merge_sparse), X(sample_scan),              \
+        X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares), X(residual_shares),    \
+        X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80), X(vis_attend_128)
 #define KERNEL_ADDRESS(NAME) kernel_##NAME
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */

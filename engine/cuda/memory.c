@@ -206,6 +206,22 @@ static void add_condensed(struct be *b) {
     add_words(b, &to->n_pick, rows);
 }
 
+/* Counts buffers of an indexer, whose choice attention sees. */
+static void add_sparse(struct be *b) {
+    const struct sparse_shape *p = &b->shape->sparse;
+    struct sparse *to = &b->sparse;
+    size_t rows = b->opts->max_rows;
+
+    if (p->n_layer == 0)
+        return;
+    sparse_size(b);
+    add_words(b, &to->q, rows * p->n_head * p->dim);
+    add_words(b, &to->k, rows * p->dim);
+    add_words(b, &to->score, MIN(rows, PICK_ROWS) * to->max_blocks);
+    add_words(b, &to->pick, rows * to->n_best);
+    add_words(b, &to->n_pick, rows);
+}
+
 /* Counts buffers of a block drafter. Of devices that divide the layers the last one computes it. */
 static void add_drafter(struct be *b) {
     const struct block_shape *s = &b->shape->block;
@@ -265,6 +281,7 @@ static void add_attention(struct be *b) {
     size_t most = (size_t)s->widest.n_kv * cuda_few(b) * (s->widest.head + 4) * sizeof(float);
 
     b->attention.partial_bytes = MIN(PARTIAL_BYTES, MAX_PARTIALS * most);
+    sparse_divide(b);
     b->attention.max_merges =
         (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->attention.max_items = b->attention.max_merges + MAX_PARTIALS;
@@ -389,6 +406,7 @@ static void add_all(struct be *b) {
     add_recurrent(b);
     add_streams(b);
     add_condensed(b);
+    add_sparse(b);
     add_draft(b);
     add_attention(b);
     add_steps(b);

@@ -611,8 +611,10 @@ int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers) 
  * same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
-    uint32_t n_layers = b->shape->condensed.window ? 1 : b->shape->n_kv_layer[KV_GLOBAL], n_run,
-             n_ranks = cuda_page_ranks(b);
+    uint32_t n_layers = b->shape->condensed.window
+                            ? 1
+                            : b->shape->n_kv_layer[KV_GLOBAL] + (b->shape->sparse.n_layer > 0);
+    uint32_t n_run, n_ranks = cuda_page_ranks(b);
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
     size_t at = 0, host_at = 0; /* in a page of the device's layers, and of all */
     int r = 0;

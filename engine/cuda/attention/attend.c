@@ -154,6 +154,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         .two_way = op->attn.two_way || op->attn.whole,
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
+    if (op->attn.sparse) {
+        TRY(sparse_attend(s, op));
+        return run ? turn_back(s, h, run) : 0;
+    }
     TRY(plan(s, h, b->shape->two_way || op->attn.whole));
     if (b->shape->mla.rank)
         latent_attend(b, &a);

@@ -17,7 +17,7 @@ from seed_mistakes import ROOT, compile_module
 
 MODULES = ["attention/attention", "attention/attention_large", "attention/attention_latent", "attention/attention_wide",
            "attention/plan", "condensed/condensed", "experts/experts", "load", "products/matmul", "products/matmul_wgmma", "ranks/ranks",
-           "recurrent/recurrent", "rows/rows", "sampling/sample", "streams/streams"]
+           "recurrent/recurrent", "rows/rows", "sampling/sample", "sparse/sparse", "streams/streams"]
 # Tests that count launches of wgmma, which sm_90a alone has, and of copies in bulk.
 WGMMA, BULK = "products", "cuda_latent/chunks_pages_of_others_and_the_kernel_change_no_bit"
 TESTS = ["backend", "condensed", "experts", "latent", "mtp", "dflash", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",

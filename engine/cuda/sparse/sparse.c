@@ -1,0 +1,172 @@
+/*
+ * The ops of kernels_sparse.h: grids and arguments of sparse.cu. An indexer's choice is made as
+ * that of condensed keys is. Grids depend on numbers of rows and sequences alone, so such steps are
+ * graphs.
+ */
+
+#include "engine/cuda/sparse/kernels_sparse.h"
+
+#include <assert.h>
+#include "base/try.h"
+#include "engine/cuda/cuda.h"
+
+const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
+    static_assert(SPARSE_DIM == 256, "said below");
+    if (op->kind == OP_INDEX)
+        return indexer_lacks(s->sparse.n_head, s->sparse.dim);
+    return op->heads.dim > SPARSE_DIM ? "sparse attention with heads of more than 256 values"
+                                      : NULL;
+}
+
+void sparse_see_most(struct be *b, uint32_t most) {
+    b->sparse.n_best = MIN(MIN(b->shape->sparse.n_block, b->sparse.max_blocks), most);
+}
+
+void sparse_size(struct be *b) {
+    const struct sparse_shape *p = &b->shape->sparse;
+    struct sparse *to = &b->sparse;
+
+    to->max_blocks = b->opts->max_context / p->ratio + 1;
+    sparse_see_most(b, UINT32_MAX);
+    to->n_parts = ((to->n_best + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
+}
+
+/* A grid's y is at most 65535. */
+void sparse_divide(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t row = (size_t)b->sparse.n_parts * s->n_head * (s->head_dim + 4) * sizeof(float);
+
+    if (row == 0)
+        return;
+    b->attention.partial_bytes = MAX(b->attention.partial_bytes, row);
+    b->sparse.n_rows = (uint32_t)MIN(b->attention.partial_bytes / row, UINT16_MAX / s->n_head);
+}
+
+size_t sparse_page_bytes(const struct be *b) {
+    return b->shape->sparse.n_layer * index_bytes(b->shape, b->opts->page_tokens);
+}
+
+/* The keys of the op's layer, in pages that lie behind those of all layers' keys and values. */
+static struct block_keys keys_of(const struct be *b, const struct model_op *op) {
+    const struct kv_class *kv = &b->kv[KV_GLOBAL];
+    uint32_t page_tokens = b->opts->page_tokens;
+    size_t before = kv->page_bytes - sparse_page_bytes(b);
+
+    return (struct block_keys){.pages = kv->pages + kv->n_pages * before,
+                               .page_bytes = sparse_page_bytes(b),
+                               .at = op->index * index_bytes(b->shape, page_tokens) / 2,
+                               .page_tokens = page_tokens,
+                               .block = b->shape->sparse.ratio,
+                               .n = b->shape->sparse.dim};
+}
+
+/* Stores the keys of the blocks that end in the step, and keeps those of the tokens behind them. */
+static int store_keys(struct step *s, const struct model_op *op, const struct lean_rope *turn) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    const struct state_shape *t = &m->state;
+    const struct mean_args a = {
+        .batch = b->head,
+        .k = b->sparse.k,
+        .state = b->recurrent.state + t->n_layer * t->n_floats + op->more,
+        .stride = state_floats(t),
+        .end = {.norm = op->weights->k_norm,
+                .freq = b->load.freq[0],
+                .keys = keys_of(b, op),
+                .turn = *turn,
+                .eps = m->rms_eps,
+                .mscale = m->rope[0].mscale},
+    };
+    const struct keep_rows_args kept = {
+        .batch = b->head,
+        .from = {a.k},
+        .state = (float *)a.state,
+        .stride = a.stride,
+        .n_from = 1,
+        .width = m->sparse.dim,
+        .n_kept = m->sparse.ratio,
+    };
+
+    TRY(CUDA_LAUNCH(b, mean_keys, s->grid.rows, 1, CUDA_THREADS, &a));
+    return CUDA_LAUNCH(b, keep_rows, s->grid.seqs, kept.n_kept, CUDA_THREADS, &kept);
+}
+
+int step_index(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    const struct sparse_shape *p = &m->sparse;
+    const struct lean_rope turn = {p->dim, 0, m->rope[0].n_rot, m->rope_type == ROPE_NEOX};
+    const struct turn_args queries = {
+        .batch = b->head,
+        .x = b->sparse.q,
+        .norm = op->weights->q_norm,
+        .rope = b->act.rope[0],
+        .turn = turn,
+        .n_head = p->n_head,
+        .normed = true,
+        .eps = m->rms_eps,
+    };
+    struct pick_args a = {
+        .batch = b->head,
+        .q = b->sparse.q,
+        .score = b->sparse.score,
+        .pick = b->sparse.pick,
+        .n_pick = b->sparse.n_pick,
+        .keys = keys_of(b, op),
+        .n_head = p->n_head,
+        .n_best = b->sparse.n_best,
+        .stride = b->sparse.max_blocks,
+    };
+
+    assert(op->weights->n_mats == 2 && turn.n_rot <= p->dim);
+    TRY(step_norm(s, op->weights->norm));
+    TRY(step_multiply(s, op->weights, false));
+    TRY(CUDA_LAUNCH(b, turn_heads, s->grid.rows, (p->n_head + 7) / 8, CUDA_THREADS, &queries));
+    TRY(store_keys(s, op, &turn));
+    return step_choose(s, &a);
+}
+
+/* Returns the kernel for the pages' formats. */
+static const void *kernel_for(const struct page_shape *p) {
+    assert(p->k_bits == p->v_bits || (p->k_bits == 8 && p->v_bits == 4));
+    return p->k_bits != p->v_bits ? kernel_attend_sparse_q8_q4
+           : p->k_bits == 16      ? kernel_attend_sparse
+           : p->k_bits == 8       ? kernel_attend_sparse_q8
+                                  : kernel_attend_sparse_q4;
+}
+
+int sparse_attend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct heads *h = &op->heads;
+    const struct attn *w = &op->attn;
+    struct sparse_args a = {
+        .batch = b->head,
+        .q = b->act.q,
+        .o = b->act.o,
+        .partial = b->attention.partial,
+        .pages = step_pages_of(b, op),
+        .shape = cuda_page_shape(b, h),
+        .pick = b->sparse.pick,
+        .n_pick = b->sparse.n_pick,
+        .cls = op->kv.cls,
+        .n_head = h->n,
+        .group = h->n / h->n_kv,
+        .block = b->shape->sparse.ratio,
+        .n_best = b->sparse.n_best,
+        .n_parts = b->sparse.n_parts,
+        .scale = w->scale,
+    };
+    uint32_t groups = (a.group + LEAN_HEADS - 1) / LEAN_HEADS, quads = h->n * h->dim / 4;
+    struct launch l = {kernel_for(&a.shape), a.n_parts, 0, CUDA_THREADS, "attend_sparse", 0};
+
+    assert(w->window == 0 && w->cap == 0 && !w->holes && !w->two_way && !w->whole && !op->sinks);
+    for (; a.row0 < s->grid.rows; a.row0 += b->sparse.n_rows) {
+        uint32_t n = MIN(s->grid.rows - a.row0, b->sparse.n_rows);
+
+        l.grid_y = n * h->n_kv * groups;
+        TRY(cuda_launch(b, &l, &a, sizeof(a)));
+        TRY(CUDA_LAUNCH(b, merge_sparse, n, (quads + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
+                        &a));
+    }
+    return 0;
+}

@@ -1,0 +1,312 @@
+/*
+ * The kernels of kernels_sparse.h. The result of a row depends on its position and on the tokens
+ * before it in its sequence alone: the keys that it sees have one order, and are divided into parts
+ * of fixed sizes, which are merged from left to right.
+ *
+ * mean_keys     a block a row, which does something where a block of positions ends
+ * attend_sparse a block has sixteen heads of a row that share a key head, and 32 keys at a time in
+ *               shared memory, as halves: eight threads bring a key, and a thread one value of all
+ *               of them, four neighbours at a time; then as attend_condensed
+ * merge_sparse  a thread four values of a head
+ */
+
+#include "engine/cuda/sparse/kernels_sparse.h"
+#include "engine/cuda/condensed/keys.cuh"
+
+/* -- keys of blocks ---------------------------------------------------------------------------- */
+
+KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float key[PICK_DIM], shared[WARPS];
+    uint32_t r = blockIdx.x, n = a.end.keys.n, block = a.end.keys.block;
+    float square = 0;
+
+    if (r >= a.batch->n_rows || (a.batch->pos[r] + 1) % block)
+        return;
+    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
+    uint32_t first = a.batch->pos[r] + 1 - block;
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
+        float sum = 0;
+
+        for (uint32_t p = first; p < first + block; p++)
+            sum += p < seq.pos0 ? a.state[seq.state * a.stride + (size_t)(p % block) * n + i]
+                                : a.k[(size_t)(seq.row0 + p - seq.pos0) * n + i];
+        key[i] = sum / (float)block;
+        square = fmaf(key[i], key[i], square);
+    }
+    put_key(a.end, a.batch, seq, first, square, key, shared);
+}
+
+/* -- attention --------------------------------------------------------------------------------- */
+
+#define SPARSE_HALF (SPARSE_DIM / 64 / 2) /* of take_heads() */
+#define QUADS (LEAN_TILE / 4)
+
+/* A tile of keys and of values, these by value; scores by either half of the keys' values, and
+ * weights. No two rows begin on the same bank. */
+struct alignas(16) sparse_shared {
+    uint16_t key[LEAN_TILE][SPARSE_DIM + 8];
+    uint16_t value[SPARSE_DIM][LEAN_TILE + 8];
+    float score[2][LEAN_HEADS][LEAN_TILE + 8];
+    uint16_t weight[LEAN_HEADS][LEAN_TILE + 8];
+    float back[LEAN_HEADS];
+    struct Group at[SPARSE_PART]; /* places of the part's keys */
+};
+
+/* Part @blockIdx.x of the keys of a row. */
+struct sparse_view {
+    uint32_t row, kv, head0, n_head; /* of the block: its key head, and heads of these */
+    uint32_t first, n;               /* the first of the part's @n keys, among those of the row */
+};
+
+/* Returns the number of keys that a row sees. */
+DEVICE uint32_t count_keys(const struct sparse_args &a, uint32_t r) {
+    return a.n_pick[r] * a.block + (a.batch->pos[r] + 1) % a.block;
+}
+
+/* Returns false where there is no such row or part. */
+DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
+    uint32_t groups = (a.group + LEAN_HEADS - 1) / LEAN_HEADS, n_kv = a.shape.n_head_kv;
+    uint32_t first = blockIdx.y % groups * LEAN_HEADS, left = a.group - first;
+
+    v->row = a.row0 + blockIdx.y / groups / n_kv;
+    v->kv = blockIdx.y / groups % n_kv;
+    v->head0 = v->kv * a.group + first;
+    v->n_head = left < LEAN_HEADS ? left : LEAN_HEADS;
+    v->first = blockIdx.x * SPARSE_PART;
+    if (v->row >= a.batch->n_rows)
+        return false;
+    uint32_t n = count_keys(a, v->row);
+    v->n = n - v->first < SPARSE_PART ? n - v->first : SPARSE_PART;
+    return v->first < n;
+}
+
+/* Finds the part's keys, a thread each. Behind the last one: a key of the part's first block, with
+ * the same place in it, which weighs nothing. */
+DEVICE void find_keys(const struct sparse_args &a, const struct sparse_view &v,
+                      const struct Place &p, struct Group *at) {
+    uint32_t i = threadIdx.x, whole = (a.batch->pos[v.row] + 1) / a.block;
+
+    if (i >= SPARSE_PART)
+        return;
+    uint32_t key = v.first + (i < v.n ? i : i % a.block), nth = key / a.block;
+    uint32_t block = nth < a.n_pick[v.row] ? a.pick[(size_t)v.row * a.n_best + nth] : whole;
+    uint32_t pos = block * a.block + key % a.block;
+
+    at[i] = {(size_t)p.table[pos >> p.shift] * p.page_bytes, pos & (p.tokens - 1)};
+}
+
+DEVICE void find_place(const struct sparse_args &a, const struct sparse_view &v, struct Place *p) {
+    const struct page_shape &s = a.shape;
+
+    p->keys = a.pages + page_offset(&s, v.kv, PAGE_K);
+    p->values = a.pages + page_offset(&s, v.kv, PAGE_V);
+    p->key_scales = a.pages + page_offset(&s, v.kv, PAGE_K_SCALES);
+    p->value_scales = a.pages + page_offset(&s, v.kv, PAGE_V_SCALES);
+    p->table = a.batch->page_table[a.cls] + a.batch->seq[a.batch->row_seq[v.row]].page0;
+    p->page_bytes = (uint32_t)page_layer_bytes(&s);
+    p->dim = s.head_dim;
+    p->tokens = s.page_tokens;
+    p->shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6; /* or 64 */
+}
+
+/* Value d of four keys as it lies: halves, or codes in the first word and their scales. */
+struct Quad {
+    uint32_t w[2], scale[2];
+};
+
+/* Value @d of four keys, which lie side by side where a block has four or more. */
+template <int V>
+DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool together,
+                             uint32_t d) {
+    const uint8_t *from =
+        p.values + (V == 4 ? page_value_row(d) : d) * p.tokens * (V == 16 ? 2 : 1);
+    struct Quad q = {};
+
+    if (together) {
+        if constexpr (V == 16) {
+            load8_device(from + at->page + at->slot * 2u, q.w);
+        } else {
+            q.w[0] = *(const uint32_t *)(from + at->page + at->slot);
+            load8_device(value_scales(p, *at, d), q.scale);
+        }
+        return q;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        if constexpr (V == 16) {
+            uint32_t h = *(const uint16_t *)(from + at[j].page + at[j].slot * 2u);
+
+            q.w[j / 2] |= h << j % 2 * 16;
+        } else {
+            uint32_t s = *(const uint16_t *)value_scales(p, at[j], d);
+
+            q.w[0] |= (uint32_t)from[at[j].page + at[j].slot] << 8 * j;
+            q.scale[j / 2] |= s << j % 2 * 16;
+        }
+    }
+    return q;
+}
+
+/* Puts value @d of four keys to shared memory, as halves. */
+template <int V> DEVICE void put_quad(const struct Quad &q, uint32_t d, uint16_t *to) {
+    uint32_t h[2] = {q.w[0], q.w[1]};
+
+    if constexpr (V == 8)
+        byte_halves(q.w[0] ^ 0x80808080u, 128, &h[0], &h[1]);
+    else if constexpr (V == 4)
+        byte_halves(q.w[0] >> (d % 16 < 8 ? 0 : 4) & 0x0F0F0F0Fu, 8, &h[0], &h[1]);
+    if constexpr (V < 16)
+        for (int j = 0; j < 2; j++)
+            h[j] = mul_halves(h[j], q.scale[j]);
+    store8(to, h);
+}
+
+/* Brings the tile of keys from @i on, and their values: all are asked for before any is stored.
+ * Zeros behind a key's last value. */
+template <int K, int V>
+DEVICE void bring_tile(const struct sparse_args &a, const struct Place &p, uint32_t i,
+                       struct sparse_shared &s) {
+    uint32_t nth = threadIdx.x / 8, d = threadIdx.x, end = (p.dim + 63) / 64 * 64;
+    struct vec4 k[SPARSE_DIM / 64];
+    struct Quad v[QUADS];
+
+    static_assert(CUDA_THREADS == SPARSE_DIM && CUDA_THREADS == 8 * LEAN_TILE, "shares of threads");
+#pragma unroll
+    for (uint32_t e = 0; e < SPARSE_DIM / 64; e++) {
+        uint32_t at = threadIdx.x % 8 * 8 + e * 64;
+
+        k[e] = at < p.dim ? load_key<K>(p, s.at[i + nth], 0, at) : vec4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < QUADS; e++)
+        if (d < p.dim)
+            v[e] = load_quad<V>(p, s.at + i + 4 * e, a.block >= 4, d);
+#pragma unroll
+    for (uint32_t e = 0; e < SPARSE_DIM / 64; e++)
+        if (threadIdx.x % 8 * 8 + e * 64 < end)
+            store16(s.key[nth] + threadIdx.x % 8 * 8 + e * 64, k[e]);
+#pragma unroll
+    for (uint32_t e = 0; e < QUADS; e++)
+        if (d < p.dim)
+            put_quad<V>(v[e], d, s.value[d] + 4 * e);
+}
+
+#define SPARSE_EACH (SPARSE_DIM / WARPS) /* values of a head that a warp adds up */
+
+/* Adds the tile's values times their weights, the warp's 32 of @n. */
+DEVICE void add_sparse(uint32_t n, const struct sparse_shared &s, float o[SPARSE_EACH / 8][4]) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    uint32_t d0 = threadIdx.x / 32 * SPARSE_EACH;
+    float back[2] = {s.back[g], s.back[g + 8]};
+    uint32_t p[2][4];
+
+    take_weights(s, p);
+#pragma unroll
+    for (uint32_t j = 0; j < SPARSE_EACH / 8; j++) {
+        const uint16_t *v = s.value[d0 + 8 * j + g] + 2 * t;
+
+        if (d0 + 8 * j >= n)
+            break;
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            o[j][k] *= back[k / 2];
+#pragma unroll
+        for (uint32_t k = 0; k < 2; k++)
+            mma(o[j], p[k][0], p[k][1], p[k][2], p[k][3], *(const uint32_t *)(v + 16 * k),
+                *(const uint32_t *)(v + 16 * k + 8));
+    }
+}
+
+/* Returns where the result of the block's part is for its head @h. */
+DEVICE float *part_at(const struct sparse_args &a, uint32_t row, uint32_t head, uint32_t part) {
+    size_t at = ((size_t)(row - a.row0) * a.n_head + head) * a.n_parts + part;
+
+    return a.partial + at * (a.shape.head_dim + 4);
+}
+
+/* Stores the part's results. */
+DEVICE void put_part(const struct sparse_args &a, const struct sparse_view &v,
+                     const struct lean_head &h, const float o[SPARSE_EACH / 8][4]) {
+    uint32_t lane = threadIdx.x % 32, n = a.shape.head_dim, head = threadIdx.x / 16;
+
+#pragma unroll
+    for (uint32_t i = 0; i < SPARSE_EACH / 4; i++) {
+        uint32_t own = lane / 4 + i % 2 * 8;
+        uint32_t d = threadIdx.x / 32 * SPARSE_EACH + i / 2 * 8 + lane % 4 * 2;
+
+        if (own < v.n_head && d < n)
+            store_some<2>(part_at(a, v.row, v.head0 + own, blockIdx.x) + d, &o[i / 2][i % 2 * 2]);
+    }
+    if (threadIdx.x % 16 == 0 && head < v.n_head) {
+        float *to = part_at(a, v.row, v.head0 + head, blockIdx.x) + n;
+
+        to[0] = h.max;
+        to[1] = h.sum;
+    }
+}
+
+template <int K, int V>
+DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
+    struct vec4 q[SPARSE_HALF][4];
+    float o[SPARSE_EACH / 8][4] = {};
+    struct lean_head h = {-INFINITY, 0};
+    struct sparse_view v;
+    struct Place p;
+
+    if (!find_view(a, &v))
+        return;
+    find_place(a, v, &p);
+    find_keys(a, v, p, s.at);
+    take_heads<SPARSE_HALF>(a.q + ((size_t)v.row * a.n_head + v.head0) * p.dim, v.n_head, p.dim,
+                            a.scale, q);
+    for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
+        sync_block();
+        bring_tile<K, V>(a, p, i, s);
+        sync_block();
+        score_tile<SPARSE_HALF>(q, p.dim, s);
+        sync_block();
+        weigh_keys(v.n - i, h, s);
+        sync_block();
+        add_sparse(p.dim, s, o);
+    }
+    put_part(a, v, h, o);
+}
+
+#define ATTEND_SPARSE(NAME, K, V)                                                                  \
+    KERNEL(NAME, struct sparse_args, CUDA_THREADS, 2) {                                            \
+        SHARED struct sparse_shared s;                                                             \
+                                                                                                   \
+        wait_for_previous();                                                                       \
+        attend_part<K, V>(a, s);                                                                   \
+    }
+
+FOR_PAGES(ATTEND_SPARSE, attend_sparse)
+
+KERNEL(merge_sparse, struct sparse_args, CUDA_THREADS, 4) {
+    wait_for_previous();
+    uint32_t r = a.row0 + blockIdx.x, n = a.shape.head_dim, quads = n / 4;
+    uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, head = i / quads, d = i % quads * 4;
+    float max = -INFINITY, l = 0, o[4] = {};
+
+    if (r >= a.batch->n_rows || head >= a.n_head)
+        return;
+    uint32_t n_parts = (count_keys(a, r) + SPARSE_PART - 1) / SPARSE_PART;
+#pragma unroll 4
+    for (uint32_t part = 0; part < n_parts; part++) {
+        const float *from = part_at(a, r, head, part);
+        struct Weights w = merge_weights(max, from[n]);
+        float x[4];
+
+        load_four(from + d, x);
+        max = w.max;
+        l = merge_with(l, from[n + 1], w.a, w.b);
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            o[k] = merge_with(o[k], x[k], w.a, w.b);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++)
+        o[k] /= l;
+    store_some<4>(a.o + ((size_t)r * a.n_head + head) * n + d, o);
+}
