@@ -92,6 +92,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/condensed.h"
 #include "tests/gpu/streams.h"
 #include "tests/gpu/attention.h"
+#include "tests/gpu/sparse.h"
 #include "tests/gpu/latent.h"
 #include "tests/gpu/sharing.h"
 #include "tests/gpu/times.h"
@@ -181,6 +182,7 @@ int main(int argc, char **argv) {
     report_alone("short convolutions", 60, check_conv_kernels, &tiny);
     report_alone("condensed keys", 60, check_condensed_kernels, &tiny);
     report_alone("residual streams", 60, check_stream_kernels, &tiny);
+    report_alone("chosen keys", 60, check_chosen_keys, &tiny);
     report_alone("sampling", 60, check_sampling_alone, &tiny);
     return report_end("kernels");
 }

@@ -23,6 +23,7 @@ WIDE, DELTA, EXPERTS = "attention/attention_wide", "recurrent/recurrent", "exper
 IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matrices Q4_K"
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
 IN_EXPERTS = "experts"
+SPARSE, IN_SPARSE = "sparse/sparse", "chosen keys"
 
 # Name, file, text, text with the mistake, module that is compiled, checks that run, family.
 MISTAKES = [
@@ -77,6 +78,13 @@ MISTAKES = [
     ("kda, decay", DELTA + ".cu", "m[i * 4 + e] *= y[e];", "m[i * 4 + e] *= x[e];", DELTA, IN_DELTA, 80),
     ("kda, decays of the next rows", "recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
     ("kda, keys and values", DELTA + ".cu", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
+    ("sparse, keys behind the last block", SPARSE + ".cu", "+ (a.batch->pos[r] + 1) % a.block", "+ a.batch->pos[r] % a.block", SPARSE, IN_SPARSE, 90),
+    ("sparse, one block for the next", SPARSE + ".cu", "a.pick[(size_t)v.row * a.n_best + nth]", "a.pick[(size_t)v.row * a.n_best + (nth ^ 1)]", SPARSE, IN_SPARSE, 80),
+    ("sparse, blocks of two", SPARSE + ".cu", "s.at + i + 4 * e, a.block >= 4, d", "s.at + i + 4 * e, a.block >= 2, d", SPARSE, IN_SPARSE, 80),
+    ("sparse, halves of a byte", SPARSE + ".cu", "d % 16 < 8 ? 0 : 4", "d % 16 < 8 ? 4 : 0", SPARSE, IN_SPARSE, 90),
+    ("sparse, keys before the step", SPARSE + ".cu", "(size_t)(p % block) * n + i", "(size_t)((p + 1) % block) * n + i", SPARSE, IN_SPARSE, 90),
+    ("sparse, parts", SPARSE + ".cu", "o[k] = merge_with(o[k], x[k], w.a, w.b);", "o[k] = merge_with(o[k], x[k], 1.0f, w.b);", SPARSE, IN_SPARSE, 80),
+    ("sparse, a tile is overwritten", SPARSE + ".cu", "        sync_block();\n        bring_tile", "        bring_tile", SPARSE, IN_SPARSE, 90),
     ("route, no groups", EXPERTS + ".cu", "taken = leave_groups(a, p);", "taken = 0;", EXPERTS, IN_EXPERTS, 90),
     ("route, second best", EXPERTS + ".cu", "return each > 1 ? best + second : best;", "return best;", EXPERTS, IN_EXPERTS, 90),
     ("route, groups of the second half", EXPERTS + ".cu", "!(kept >> (lane + i * 32) & 1)", "!(kept >> lane & 1)", EXPERTS, IN_EXPERTS, 90),
@@ -133,6 +141,7 @@ BESIDE = {
     IN_WIDE: [SHORT, WIDE, "attention/plan", "rows/rows"],
     IN_DELTA: [],
     IN_EXPERTS: ["products/matmul", "load", "rows/rows"],
+    IN_SPARSE: ["condensed/condensed", "rows/rows"],
 }
 DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
 

@@ -1,0 +1,298 @@
+#pragma once
+
+/*
+ * sparse - keys of blocks, the choice among them by an indexer, and attention to the keys of the
+ * chosen blocks, at the sizes of Qwen3.8-Flash-Next, against double precision. Part of kernels.c.
+ */
+
+#include "engine/cuda/sparse/kernels_sparse.h"
+
+/* The keys of blocks that end in the step, of tokens of the state and of the step, unrotated. */
+static void check_mean(uint32_t block, uint32_t dim, uint32_t pos0) {
+    uint32_t end = pos0 + LEAN_ROWS, last = end / block, n_wrong = 0;
+    float *k = lean_random(LEAN_ROWS * dim), *state = lean_random(2ull * block * dim);
+    float *norm = lean_random(dim), *keys, *got = host_new(dim * 4);
+    double *right = host_new(dim * 8), worst = 0, square = 0;
+    struct mean_args a = {.batch = lean_batch(pos0),
+                          .k = device_of(k, LEAN_ROWS * dim * 4),
+                          .state = device_of(state, 2ull * block * dim * 4),
+                          .stride = (size_t)block * dim,
+                          .end = {.norm = device_of(norm, dim * 4),
+                                  .keys = lean_keys(end, block, dim, &keys),
+                                  .turn = {.dim = dim},
+                                  .eps = 1e-6f,
+                                  .mscale = 1}};
+    uint32_t n_pages = end / LEAN_PAGE + 1;
+    uint16_t *before = host_new(n_pages * a.end.keys.page_bytes);
+    uint16_t *pages = host_new(n_pages * a.end.keys.page_bytes);
+    char name[80];
+
+    fetch(before, a.end.keys.pages, n_pages * a.end.keys.page_bytes);
+    launch(kernel_mean_keys, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "mean_keys");
+    fetch(pages, a.end.keys.pages, n_pages * a.end.keys.page_bytes);
+    for (uint32_t i = 0; i < last; i++) {
+        uint32_t first = i * block, page = n_pages - 1 - (first + block - 1) / LEAN_PAGE;
+        size_t at = page * a.end.keys.page_bytes / 2 + a.end.keys.at +
+                    (size_t)(first % LEAN_PAGE / block) * dim;
+
+        if (first + block <= pos0) { /* another step's */
+            n_wrong += memcmp(pages + at, before + at, dim * 2) != 0;
+            continue;
+        }
+        square = 0;
+        for (uint32_t j = 0; j < dim; j++) {
+            right[j] = 0;
+            for (uint32_t p = first; p < first + block; p++)
+                right[j] += p < pos0 ? (double)state[(block + p % block) * dim + j]
+                                     : (double)k[(p - pos0) * dim + j];
+            right[j] /= block;
+            square += right[j] * right[j];
+            got[j] = mx_half_to_float(pages[at + j]);
+        }
+        for (uint32_t j = 0; j < dim; j++)
+            right[j] *= (double)norm[j] / sqrt(square / dim + 1e-6);
+        worst = fmax(worst, lean_distance(got, right, dim));
+    }
+    snprintf(name, sizeof(name), "keys of blocks of %u, dim %u, position %u", block, dim, pos0);
+    report_check(name, square > 0 ? worst : 1, 1e-3);
+    report_check("other blocks keep theirs", n_wrong, 0);
+    void *const held[] = {k, state, norm, keys, got, right, before, pages};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
+/* Returns max(0, x . y). */
+static float dot_or_0(const float *x, const float *y, uint32_t n) {
+    float sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    return fmaxf(sum, 0);
+}
+
+/* The choice of small integers, of which many sums are equal, is that of the host. */
+static void check_index(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t pos0) {
+    uint32_t end = pos0 + LEAN_ROWS, n = end / 4, *pick = host_new((size_t)LEAN_ROWS * n_best * 4);
+    uint32_t *best = host_new(n_best * 4), n_pick[LEAN_ROWS], n_wrong = 0;
+    float *q = lean_random((size_t)LEAN_ROWS * n_head * dim), *keys, *score = host_new(n * 4);
+    struct block_keys on = lean_keys(end, 4, dim, &keys);
+    uint32_t n_pages = end / LEAN_PAGE + 1;
+    uint16_t *pages = host_new(n_pages * on.page_bytes);
+
+    for (uint32_t i = 0; i < LEAN_ROWS * n_head * dim; i++)
+        q[i] = rintf(q[i] * 2);
+    fetch(pages, on.pages, n_pages * on.page_bytes);
+    for (size_t i = 0; i < n_pages * on.page_bytes / 2; i++)
+        pages[i] = mx_float_to_half(rintf(mx_half_to_float(pages[i])));
+    for (uint32_t i = 0; i < n * dim; i++)
+        keys[i] = rintf(keys[i]);
+    on.pages = device_of(pages, n_pages * on.page_bytes);
+    struct pick_args a = {.batch = lean_batch(pos0),
+                          .q = device_of(q, (size_t)LEAN_ROWS * n_head * dim * 4),
+                          .score = device_new((size_t)LEAN_ROWS * n * 4),
+                          .pick = device_new((size_t)LEAN_ROWS * n_best * 4),
+                          .n_pick = device_new(sizeof(n_pick)),
+                          .keys = on,
+                          .n_head = n_head,
+                          .n_best = n_best,
+                          .stride = n};
+    char name[100];
+
+    launch(kernel_score_blocks, LEAN_ROWS + 1, 2, CUDA_THREADS, &a, "score_blocks");
+    launch(kernel_choose_blocks, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "choose_blocks");
+    fetch(pick, a.pick, (size_t)LEAN_ROWS * n_best * 4);
+    fetch(n_pick, a.n_pick, sizeof(n_pick));
+    for (uint32_t r = 0; r < LEAN_ROWS; r++) {
+        uint32_t whole = (pos0 + r + 1) / 4;
+
+        for (uint32_t i = 0; i < whole; i++) {
+            score[i] = 0;
+            for (uint32_t h = 0; h < n_head; h++)
+                score[i] +=
+                    dot_or_0(q + ((size_t)r * n_head + h) * dim, keys + (size_t)i * dim, dim);
+        }
+        n_wrong += sparse_best(score, whole, n_best, best) != n_pick[r] ||
+                   memcmp(best, pick + (size_t)r * n_best, n_pick[r] * 4) != 0;
+    }
+    snprintf(name, sizeof(name), "choice of %u of %u blocks, many alike", n_best, n);
+    report_check(name, n_wrong, 0);
+    void *const held[] = {pick, best, q, keys, score, pages};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
+/* Rows of a sequence and the blocks that each of them sees. */
+struct chosen {
+    struct attention t;
+    uint32_t block, n_best, *pick, *n_pick;
+    const struct batch_head *batch;
+};
+
+/* Blocks in an order of their own for each row; the first row sees the first block and the last
+ * one. */
+static void choose_some(struct chosen *c) {
+    const struct attention *t = &c->t;
+    uint32_t n = t->n_keys / c->block;
+    float *score = host_new(n * 4);
+
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        uint32_t whole = (t->n_keys - t->n_rows + r + 1) / c->block;
+
+        fill_floats(score, whole);
+        if (r == 0 && whole)
+            score[0] = score[whole - 1] = 10;
+        c->n_pick[r] = sparse_best(score, whole, c->n_best, c->pick + (size_t)r * c->n_best);
+    }
+    free(score);
+}
+
+static const struct batch_head *batch_of(const struct attention *t) {
+    const struct plan_seq seq = {.n_rows = t->n_rows, .pos0 = t->n_keys - t->n_rows};
+    uint32_t *pos = host_new(t->n_rows * 4), *zero = host_new(t->n_rows * 4);
+
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        pos[r] = seq.pos0 + r;
+    const struct batch_head head = {.n_rows = t->n_rows,
+                                    .n_seqs = 1,
+                                    .pos = device_of(pos, t->n_rows * 4),
+                                    .row_seq = device_of(zero, t->n_rows * 4),
+                                    .seq = device_of(&seq, sizeof(seq)),
+                                    .page_table = {t->table_on}};
+    free(pos);
+    free(zero);
+    return device_of(&head, sizeof(head));
+}
+
+/* Computes all rows, @at_once in a launch. */
+static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
+    const struct attention *t = &c->t;
+    const struct page_shape *s = &t->shape;
+    uint32_t n_head = s->n_head_kv * t->group, quads = n_head * s->head_dim / 4;
+    uint32_t groups = (t->group + LEAN_HEADS - 1) / LEAN_HEADS;
+    size_t n = (size_t)t->n_rows * n_head * s->head_dim;
+    struct sparse_args a = {.batch = c->batch,
+                            .q = t->q_on,
+                            .o = device_new(n * 4),
+                            .pages = t->pages,
+                            .shape = *s,
+                            .pick = device_of(c->pick, (size_t)t->n_rows * c->n_best * 4),
+                            .n_pick = device_of(c->n_pick, t->n_rows * 4),
+                            .n_head = n_head,
+                            .group = t->group,
+                            .block = c->block,
+                            .n_best = c->n_best,
+                            .scale = 1.0f / sqrtf((float)s->head_dim)};
+    const void *kernel = s->k_bits != s->v_bits ? kernel_attend_sparse_q8_q4
+                         : s->k_bits == 16      ? kernel_attend_sparse
+                         : s->k_bits == 8       ? kernel_attend_sparse_q8
+                                                : kernel_attend_sparse_q4;
+
+    a.n_parts = ((c->n_best + 1) * c->block - 1 + SPARSE_PART - 1) / SPARSE_PART;
+    a.partial = device_new((size_t)at_once * n_head * a.n_parts * (s->head_dim + 4) * 4);
+    for (; a.row0 < t->n_rows; a.row0 += at_once) {
+        launch(kernel, a.n_parts, at_once * s->n_head_kv * groups, CUDA_THREADS, &a,
+               "attend_sparse");
+        launch(kernel_merge_sparse, at_once, (quads + CUDA_THREADS - 1) / CUDA_THREADS,
+               CUDA_THREADS, &a, "merge_sparse");
+    }
+    fetch(o, a.o, n * 4);
+}
+
+/* The distance from attention in double precision. */
+static double chosen_error(const struct chosen *c, const float *o) {
+    const struct attention *t = &c->t;
+    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
+    size_t n = (size_t)t->n_rows * n_head * dim;
+    double *right = host_new(n * 8), *z = host_new(t->n_keys * 8);
+
+    for (uint32_t i = 0; i < t->n_rows * n_head; i++) {
+        uint32_t r = i / n_head, kv = i % n_head / t->group, end = t->n_keys - t->n_rows + r + 1;
+        uint32_t n_seen = c->n_pick[r] * c->block + end % c->block;
+        double sum = 0;
+
+        for (uint32_t k = 0; k < n_seen; k++) {
+            uint32_t nth = k / c->block, at = k % c->block;
+            uint32_t pos = nth < c->n_pick[r] ? c->pick[(size_t)r * c->n_best + nth] * c->block + at
+                                              : end / c->block * c->block + at;
+            size_t from = ((size_t)pos * n_kv + kv) * dim;
+
+            z[k] = 0;
+            for (uint32_t j = 0; j < dim; j++)
+                z[k] += (double)t->q[(size_t)i * dim + j] * (double)t->k[from + j];
+            sum += z[k] = exp(z[k] / sqrt(dim));
+            for (uint32_t j = 0; j < dim; j++)
+                right[(size_t)i * dim + j] += z[k] * (double)t->v[from + j];
+        }
+        for (uint32_t j = 0; j < dim; j++)
+            right[(size_t)i * dim + j] /= sum;
+    }
+    double d = lean_distance(o, right, n);
+    free(right);
+    free(z);
+    return d;
+}
+
+static void check_chosen(struct page_shape shape, uint32_t group, uint32_t block, uint32_t n_best,
+                         uint32_t n_keys, uint32_t n_rows) {
+    struct chosen c = {
+        .t = {.shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows},
+        .block = block,
+        .n_best = n_best,
+    };
+    struct attention *t = &c.t;
+    size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
+    size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
+    float *o = host_new(n_q * 4), *one = host_new(n_q * 4);
+    char name[120];
+
+    t->q = lean_random(n_q);
+    t->k = lean_random(n_kv);
+    t->v = lean_random(n_kv);
+    c.pick = host_new((size_t)n_rows * n_best * 4);
+    c.n_pick = host_new(n_rows * 4);
+    store_keys(t);
+    round_keys(t);
+    t->q_on = device_of(t->q, n_q * 4);
+    t->table_on = device_of(t->table, (n_keys + shape.page_tokens - 1) / shape.page_tokens * 4);
+    c.batch = batch_of(t);
+    choose_some(&c);
+    attend_chosen(&c, n_rows + 1, o);
+    attend_chosen(&c, 1, one);
+    snprintf(name, sizeof(name), "chosen keys, dim %u, group %u, %u blocks of %u of %u keys%s",
+             shape.head_dim, group, n_best, block, n_keys, name_of_pages(&shape));
+    report_check(name, chosen_error(&c, o), 1.5e-3);
+    check_same_bits("chosen keys of a row alone", t, one, o);
+    void *const held[] = {o, one, t->q, t->k, t->v, t->table, c.pick, c.n_pick};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
+/* Blocks of all sizes, all formats of pages; rows before the first whole block, at the ends of
+ * blocks, and with as many keys as fill parts. The error is that of
+ * values and weights in half precision. */
+static void check_chosen_keys(const void *arg) {
+    static const uint32_t tokens[] = {16, 32, 64};
+    bool tiny = *(const bool *)arg;
+
+    open_device();
+    check_mean(4, 128, 30);
+    check_mean(1, 48, 0);
+    check_mean(16, 16, 31);
+    check_index(4, 128, 5, 30);
+    check_index(3, 32, 40, tiny ? 700 : 70000);
+    check_index(4, 128, 512, tiny ? 2100 : 30000);
+    for (uint32_t i = 0; i < ARRAY_SIZE(pages_of) * 5; i++) {
+        const struct page_shape s = {1,
+                                     i % 3 ? 64 : 256,
+                                     tokens[i % ARRAY_SIZE(tokens)],
+                                     pages_of[i % 4].k,
+                                     pages_of[i % 4].v,
+                                     false};
+        uint32_t block = 1u << i / 4;
+
+        check_chosen(s, 3, block, 128 / block, 200 + i, 3);
+    }
+    check_chosen((struct page_shape){2, 256, 16, 16, 16, false}, 12, 4, tiny ? 70 : 512,
+                 tiny ? 400 : 9000, tiny ? 2 : 40);
+    check_chosen((struct page_shape){1, 72, 16, 16, 16, false}, 20, 8, 9, 4, 4);
+}
