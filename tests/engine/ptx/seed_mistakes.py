@@ -24,6 +24,7 @@ IN_LATENT, IN_SHORT, IN_PRODUCTS = "latent attention", "attention dim 64", "matr
 IN_WIDE, IN_DELTA, IN_LOW = "attention shared, dim 128", "delta nets", "matrices IQ2_XS"
 IN_EXPERTS = "experts"
 SPARSE, IN_SPARSE = "sparse/sparse", "chosen keys"
+STREAMS, IN_STREAMS = "streams/streams", "residual streams"
 
 # Name, file, text, text with the mistake, module that is compiled, checks that run, family.
 MISTAKES = [
@@ -85,6 +86,12 @@ MISTAKES = [
     ("sparse, keys before the step", SPARSE + ".cu", "(size_t)(p % block) * n + i", "(size_t)((p + 1) % block) * n + i", SPARSE, IN_SPARSE, 90),
     ("sparse, parts", SPARSE + ".cu", "o[k] = merge_with(o[k], x[k], w.a, w.b);", "o[k] = merge_with(o[k], x[k], 1.0f, w.b);", SPARSE, IN_SPARSE, 80),
     ("sparse, a tile is overwritten", SPARSE + ".cu", "        sync_block();\n        bring_tile", "        bring_tile", SPARSE, IN_SPARSE, 90),
+    ("mix, norm of the first stream", STREAMS + ".cu", "a.norm + (size_t)stream * a.n;", "a.norm;", STREAMS, IN_STREAMS, 90),
+    ("mix, a sum in the place of a mean", STREAMS + ".cu", "= sum / (float)a.n_stream;", "= sum;", STREAMS, IN_STREAMS, 80),
+    ("n-grams, taps side by side", STREAMS + ".cu", "r - seq.row0 + j * a.apart", "r - seq.row0 + j", STREAMS, IN_STREAMS, 90),
+    ("n-grams, another slot", STREAMS + ".cu", "a.state[seq.state * a.stride + STATE", "a.state[STATE", STREAMS, IN_STREAMS, 80),
+    ("n-grams, the first tokens", STREAMS + ".cu", "seq.row0 + seq.n_rows - 1 - k;", "seq.row0 + k;", STREAMS, IN_STREAMS, 90),
+    ("n-grams, inputs stay", STREAMS + ".cu", "ngram_input(a, seq, k + seq.n_rows, i)", "ngram_input(a, seq, k, i)", STREAMS, IN_STREAMS, 90),
     ("route, no groups", EXPERTS + ".cu", "taken = leave_groups(a, p);", "taken = 0;", EXPERTS, IN_EXPERTS, 90),
     ("route, second best", EXPERTS + ".cu", "return each > 1 ? best + second : best;", "return best;", EXPERTS, IN_EXPERTS, 90),
     ("route, groups of the second half", EXPERTS + ".cu", "!(kept >> (lane + i * 32) & 1)", "!(kept >> lane & 1)", EXPERTS, IN_EXPERTS, 90),
@@ -142,6 +149,7 @@ BESIDE = {
     IN_DELTA: [],
     IN_EXPERTS: ["products/matmul", "load", "rows/rows"],
     IN_SPARSE: ["condensed/condensed", "rows/rows"],
+    IN_STREAMS: ["condensed/condensed"],
 }
 DEFAULT_BESIDE = [SHORT, WIDE, "attention/plan", "rows/rows", "load"]
 
