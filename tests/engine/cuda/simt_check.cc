@@ -386,9 +386,9 @@ bool simt_is_shared(const void *p) {
 
 /* Kernels that are given memory of the host. */
 static bool reaches_host() {
-    static const char *const those[] = {"copy_page",  "hand_over",   "combine",
-                                        "residual",   "repack",      "bring",
-                                        "expert_vec", "expert_wide", "scale_tiles"};
+    static const char *const those[] = {"copy_page",   "hand_over", "combine",    "residual",
+                                        "repack",      "bring",     "expert_vec", "expert_wide",
+                                        "scale_tiles", "ngram_ask"};
 
     for (const char *k : those)
         if (strcmp(kernel, k) == 0)

@@ -20,8 +20,8 @@
  *     addresses    outside every allocation of the device, in freed memory or static variables, of
  *                  another device (but that kernels of shares read those which theirs
  *                  reaches), in pinned memory (but for copy_page, hand_over, combine, residual,
- *                  and those that make, bring and multiply experts), not a multiple of the size of
- *                  the access
+ *                  ngram_ask, and those that make, bring and multiply experts), not a multiple of
+ *                  the size of the access
  *     divergence   lanes of a warp (threads of a block) at different instructions of the warp
  *     (barriers)
  *

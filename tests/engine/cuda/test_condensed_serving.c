@@ -1,8 +1,8 @@
 /*
- * Requests to a model with condensed keys on the CUDA backend, without a device: what a request
- * gets in company, in chunks, behind another's prefix and with drafts, some of which are wrong, is
- * bit for bit what it gets alone; also where its pages and states come back from host memory, and
- * in another worker.
+ * Requests to a model with condensed keys, or to MODEL, on the CUDA backend, without a device: what
+ * a request gets in company, in chunks, behind another's prefix and with drafts, some of which are
+ * wrong, is bit for bit what it gets alone; also where its pages and states come back from host
+ * memory, and in another worker.
  */
 
 #include <criterion/criterion.h>
@@ -12,6 +12,10 @@
 #include "base/gguf.h"
 #include "tests/support/serving.h"
 #include "tests/support/test_data.h"
+
+#ifndef MODEL
+#define MODEL "deepseek4"
+#endif
 
 enum { REQUESTS = 3, COMMON = 114, OWN = 8, OUT = 18, N_VOCAB = 384, GIVEN = 5 };
 
@@ -49,7 +53,7 @@ static void open_golden(struct gguf **out) {
     struct err err = {0};
     char path[TEST_DATA_PATH];
 
-    test_data_file(path, "golden", "deepseek4", ".gguf");
+    test_data_file(path, "golden", MODEL, ".gguf");
     cr_assert(gguf_open(out, path, &err) == 0, "%s", err.message);
 }
 

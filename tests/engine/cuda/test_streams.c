@@ -1,0 +1,174 @@
+/*
+ * Models with mixed residual streams and a table of n-grams on the CUDA backend, without a device:
+ * whole models judged by the reference backend, the same bits however a sequence is computed, and
+ * what happens to a file whose table is read while it is served.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "engine/engine.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/engine/cuda/ways.h"
+#include "tests/support/synth/synth.h"
+
+/* Rows see all keys, so that no choice of an indexer depends on the rounding of activations. */
+#define SMALL                                                                                      \
+    "qwen3.8-flash-next,n_layer=4,n_embd=128,n_head=2,n_kv=1,head_dim=64,n_ff=64,n_shared=64,"     \
+    "n_expert=8,n_used=2,n_rot=16,n_key=2,n_value=4,n_state=32,n_low=32,index_dim=32,"             \
+    "n_chosen=2048,n_vocab=300,"
+
+/* Makes a model of such a shape. */
+static void make_model(char path[64], const char *shape, const char *format) {
+    const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
+
+    snprintf(path, 64, "/tmp/weft-streams-XXXXXX");
+    close(mkstemp(path));
+    cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+}
+
+/* Four streams, and a number that no kernel has been written for; a table of floats, and one of
+ * blocks. */
+Test(cuda_streams, rows_are_near_the_reference) {
+    static const char *const models[][2] = {{SMALL "n_table=100", "F16"},
+                                            {SMALL "n_table=37,n_stream=3", "F32"},
+                                            {SMALL "n_embd=512,n_table=50", "Q8_0"}};
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        char path[64];
+
+        make_model(path, models[i][0], models[i][1]);
+        ways_near_reference(models[i][0], path, 2e-2);
+        unlink(path);
+    }
+}
+
+/* Tokens before a step come from a state: behind a snapshot, a wrong draft, a sample of the step
+ * that still runs. */
+Test(cuda_streams, a_sequence_is_the_same_whatever_the_batch) {
+    char path[TEST_DATA_PATH];
+
+    ways_golden("qwen4exp", path);
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
+}
+
+/* Experts of the host have no norm in front of them either. */
+Test(cuda_streams, experts_of_the_host_are_near_the_reference) {
+    char path[64];
+
+    make_model(path, SMALL "n_table=100", "Q8_0");
+    ways_near_reference_beside("experts of the host", path, 2e-2, 2, 0);
+    unlink(path);
+}
+
+static int open_model(struct engine **e, struct gguf *file, char *devices, struct err *err) {
+    const struct engine_opts o = {.file = file,
+                                  .backend = "cuda",
+                                  .devices = devices,
+                                  .page_tokens = 16,
+                                  .n_pages = 8,
+                                  .max_rows = 16,
+                                  .max_seqs = 1,
+                                  .max_wants = 1};
+
+    return engine_new(e, &o, err);
+}
+
+/* A row of a sequence that begins. */
+static int run_step(struct engine *e, uint64_t step) {
+    static const uint32_t start[2] = {0, 1}, page[1] = {3};
+    static const int32_t token[1] = {5};
+    const struct engine_seq seq = {.n_rows = 1, .feed = -1};
+    const struct engine_batch b = {.step = step,
+                                   .n_rows = 1,
+                                   .n_seqs = 1,
+                                   .token = token,
+                                   .seq = &seq,
+                                   .table[KV_GLOBAL] = {start, page}};
+    struct engine_result result;
+    int r = engine_launch(e, &b);
+
+    r = r < 0 ? r : engine_seal(e, step);
+    return r < 0 ? r : engine_wait(e, step, &result);
+}
+
+/* Rows of another table would be another model's. */
+Test(cuda_streams, a_step_fails_once_the_file_has_changed) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+    struct err err = {0};
+    char path[64];
+
+    make_model(path, SMALL "n_table=100", "F16");
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    cr_assert(open_model(&e, file, NULL, &err) == 0, "%s", err.message);
+    cr_expect(run_step(e, 1) == 0, "%s", engine_fault(e));
+    cr_assert(truncate(path, 4096) == 0);
+    cr_expect(run_step(e, 2) == -EIO);
+    cr_expect(strstr(engine_fault(e), "the table of n-grams cannot be read"), "%s",
+              engine_fault(e));
+    engine_free(e);
+    cr_expect(fake_find()->n_live == 0);
+    unlink(path);
+}
+
+/* The table is 160 MiB; the rest of the model takes 1. */
+Test(cuda_streams, the_table_takes_no_memory_of_the_device) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+    struct err err = {0};
+    char path[64];
+
+    make_model(path, SMALL "n_table=640000", "F16");
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    unlink(path);
+    fake_find()->bytes = 400 << 20;
+    cr_expect(open_model(&e, file, NULL, &err) == 0, "%s", err.message);
+    engine_free(e);
+}
+
+/* Devices that divide the layers, and those that divide matrices. */
+Test(cuda_streams, several_devices_are_refused_by_name) {
+    static const char *const peers[] = {"0", "1"};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    char path[64];
+    struct err err = {0};
+
+    make_model(path, SMALL "n_table=100", "F16");
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    unlink(path);
+    fake_find()->n_devices = 2;
+    for (size_t i = 0; i < ARRAY_SIZE(peers); i++) {
+        struct engine *e = NULL;
+
+        setenv("WEFT_CUDA_PEERS", peers[i], 1);
+        cr_expect(open_model(&e, file, "0,1", &err) < 0);
+        cr_expect(strstr(err.message, "does not divide residual streams between devices"), "%s",
+                  err.message);
+    }
+}
+
+/* Opens with the self-test and the proof, which find each kernel that does nothing. */
+Test(cuda_streams, a_device_that_is_wrong_is_refused) {
+    static const char *const kernels[] = {"mix_norm",    "mix_bend",  "mix_mean",
+                                          "spread",      "ngram_ask", "ngram_decode",
+                                          "ngram_weigh", "ngram_add", "ngram_keep"};
+    struct fake_cuda *fake = fake_find();
+    char path[64];
+
+    make_model(path, SMALL "n_table=100", "F16");
+    cr_assert(ways_open(path));
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i += FEWER(1, 3)) {
+        fake->broken = kernels[i];
+        cr_expect(!ways_open(path), "%s does nothing", kernels[i]);
+        fake->broken = NULL;
+    }
+    fake->faulty = "ngram_ask";
+    cr_expect(!ways_open(path));
+    fake->faulty = NULL;
+    unlink(path);
+}
