@@ -336,9 +336,13 @@ static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct be *b = k->be;
     size_t n = b->shape.n_embd, used = b->shape.n_expert_used;
+    const float *x = k->x + row * n;
+    float *y = b->experts->normed + row * n;
 
-    b->kernels->norm(k->x + row * n, k->w->norm, b->experts->normed + row * n, (uint32_t)n,
-                     b->shape.rms_eps);
+    if (k->w->norm)
+        b->kernels->norm(x, k->w->norm, y, (uint32_t)n, b->shape.rms_eps);
+    else
+        memcpy(y, x, n * sizeof(*y));
     for (size_t p = row * used; p < (row + 1) * used; p++) {
         bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
 
