@@ -35,8 +35,9 @@ static uint32_t read_array(struct meta *m, const char *key, uint32_t n, uint32_t
 static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape *s) {
     struct sparse_shape *p = &s->sparse;
     uint64_t ratio[MODEL_LAYERS_MAX];
-    uint32_t budget = 0;
+    uint32_t budget = 0, n_rot = s->head_dim;
 
+    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
     meta_u32(m, "attention.indexer.head_count", 1, 256, &p->n_head);
     meta_u32(m, "attention.indexer.key_length", 16, 1024, &p->dim);
     meta_u32(m, "attention.indexer.top_k", 1, 1u << 26, &budget);
@@ -52,11 +53,11 @@ static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape
                            "need the same power of two up to 16",
                            (unsigned long long)ratio[l], l);
     }
-    if (m->r == 0 && (p->dim % 16 || budget < p->ratio))
+    if (m->r == 0 && (p->dim % 16 || p->dim < n_rot || budget < p->ratio))
         m->r = err_set(m->err, 0, NULL,
                        "an indexer with keys of %u values for %u tokens is not supported; a "
-                       "multiple of 16 values and at least %u tokens are needed",
-                       p->dim, budget, p->ratio);
+                       "multiple of 16 values, of which %u turn, and at least %u tokens are needed",
+                       p->dim, budget, n_rot, p->ratio);
     p->n_block = m->r == 0 ? budget / p->ratio : 0;
 }
 

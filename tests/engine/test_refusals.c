@@ -143,6 +143,8 @@ Test(refusals, numbers_of_qwen4exp) {
         {"hyper_connection.low_rank", 0, 0, "hyper_connection.low_rank' is 0"},
         {"attention.indexer.head_count", 0, 0, "indexer.head_count' is 0"},
         {"attention.indexer.key_length", 0, 24, "keys of 24 values for 16 tokens"},
+        {"rope.dimension_count", 0, 24,
+         "a multiple of 16 values, of which 24 turn, and at least 4 tokens"},
         {"attention.indexer.top_k", 0, 3, "keys of 16 values for 3 tokens"},
         {"attention.compress_ratios", 3, 3, "blocks of 3 positions in layer 3"},
         {"attention.compress_ratios", 3, 32, "blocks of 32 positions in layer 3"},
