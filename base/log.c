@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,12 +28,12 @@
 #define FORMAT_VARIABLE "WEFT_LOG_FORMAT" /* for the processes that this one starts */
 #define LEVEL_VARIABLE "WEFT_LOG_LEVEL"
 
-static enum log_level max_level = WLOG_INFO;
+static atomic_int max_level = WLOG_INFO; /* enum log_level; any thread logs, as n_dropped */
 static enum log_format format = LOG_TEXT;
 static const char *process_name = "weft";
 static int journal_fd = -1;
 static int out_fd = -1; /* stderr, opened again */
-static uint64_t n_dropped;
+static _Atomic uint64_t n_dropped;
 
 /* Returns true if JOURNAL_STREAM names the file that stderr is now: a terminal that a service has
  * started inherits the variable, too. */
@@ -105,7 +106,7 @@ enum log_level log_told_level(void) {
 }
 
 bool log_enabled(enum log_level level) {
-    return level <= max_level || level == WLOG_NOTICE;
+    return (int)level <= max_level || level == WLOG_NOTICE;
 }
 
 /* Appends the pairs of @pairs as fields WEFT_KEY=value, one per line. */
@@ -176,15 +177,19 @@ static size_t render(char *out, size_t size, const char *level, const char *even
 }
 
 void log_line(const char *line) {
-    if (n_dropped) {
+    uint64_t n_lost = n_dropped ? atomic_exchange(&n_dropped, 0) : 0;
+
+    if (n_lost) {
         char pairs[40], text[300];
 
-        snprintf(pairs, sizeof(pairs), "lines=%llu", (unsigned long long)n_dropped);
+        snprintf(pairs, sizeof(pairs), "lines=%llu", (unsigned long long)n_lost);
         size_t n = render(text, sizeof(text), "warn", "log_dropped", pairs);
         if (put_now(text, n))
-            n_dropped = 0;
+            n_lost = 0;
     }
-    n_dropped += n_dropped || !put_now(line, strlen(line));
+    n_lost += n_lost || !put_now(line, strlen(line));
+    if (n_lost)
+        atomic_fetch_add(&n_dropped, n_lost);
 }
 
 void log_event(enum log_level level, const char *event, const char *fmt, ...) {
