@@ -275,6 +275,14 @@ static int measure(struct vectors *e, struct err *err) {
     return hold(e, n_bytes, err);
 }
 
+/* Returns true if the next input would be admitted at once. */
+static bool may_enter(const struct vectors *e) {
+    const struct waiter w = {
+        .tenant = e->tenant, .n = 1, .n_context = e->job.prompts[e->n_next].tokens.n};
+
+    return admit_is_free(&e->job.env->admit, &w);
+}
+
 /* Begins when the inputs are tokens: charges them and gives the first to the lanes. */
 static int begin(struct vectors *e, struct err *err) {
     assert(e->exchange && !e->text && e->n_inputs == 0);
@@ -296,12 +304,9 @@ static int begin(struct vectors *e, struct err *err) {
     for (uint32_t i = 0; i < MIN(n, e->n_inputs); i++) {
         struct vectors_lane *l = &e->lane[i];
 
+        if (i > 0 && !may_enter(e))
+            break; /* fewer lanes do, too */
         TRY(load(e, l));
-        if (i > 0 && !admit_is_free(&e->job.env->admit, &l->waiter)) {
-            l->gen = gen_free(l->gen); /* fewer lanes do, too */
-            e->n_next--;
-            break;
-        }
         TRY(admit_enter(&e->job.env->admit, &l->waiter, &e->exchange->retry_ms, err));
     }
     return 0;

@@ -379,6 +379,23 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
 }
 
 /* Tokens count until the answer is sent or the client has left; what finds no room is refused. */
+/* Those of a tenant that may have one generation at a time come one after the other. */
+Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
+    const struct api_tenant row = {.name = "default", .weight = 1, .max_running = 1};
+    struct world w;
+
+    started(&w);
+    cr_assert_eq(api_set_tenants(w.api, &row, 1), 0);
+    yyjson_doc *d = ask(&w, "{\"input\":[\"x\",\"xy\",\"xyz\"]}");
+    for (uint32_t i = 0; i < 3; i++) {
+        float v[FAKE_EMBD];
+
+        vector_of(d, i, v); /* asserts its index */
+    }
+    yyjson_doc_free(d);
+    world_stop(&w);
+}
+
 Test(embeddings, tokens_and_results_are_charged_to_their_client) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
