@@ -699,6 +699,8 @@ void writer_serve(struct exchange *x, struct http *h) {
     }
     w->endpoint = endpoint;
     w->exchange = x;
+    w->route = x->route;
+    w->started_ns = x->started_ns;
     w->created = time(NULL);
     list_init(&w->waiter.link);
     w->waiter.admitted = on_admitted;

@@ -80,11 +80,11 @@ static void put_figures(struct json *j, const struct writer *w) {
 
     assert(w->n_choices == 1 && g->state == GEN_DONE);
     struct writer_usage u = writer_usage(w);
-    int64_t from = w->exchange->started_ns;
+    int64_t from = w->started_ns;
 
     json_put_bool(j, "done", true);
     json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
-    json_put_int(j, "total_duration", between(from, clock_now(env_of(w->exchange)->clock)));
+    json_put_int(j, "total_duration", between(from, clock_now(w->job.env->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
     json_put_int(j, "prompt_eval_count", u.prompt);
     json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->prompt_end_ns));

@@ -174,7 +174,7 @@ void choices_put_message(struct json *j, const struct writer *w, const struct pi
         json_put_string(j, "role", "assistant");
     if (p->first || p->len)
         json_key(j, "content");
-    if (stream && p->first && !p->len && openai_is_llama_server(w->exchange))
+    if (stream && p->first && !p->len && openai_is_llama_server(w->route))
         json_null(j);
     else if (p->first || p->len)
         json_string(j, p->text, p->len);

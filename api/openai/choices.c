@@ -211,7 +211,7 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
 
 void choices_put_timings(struct json *j, const struct writer *w) {
     assert(w->n_choices > 0);
-    if (openai_is_llama_server(w->exchange))
+    if (openai_is_llama_server(w->route))
         timings_put(j, w->choices[0].gen);
 }
 

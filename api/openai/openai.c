@@ -12,15 +12,15 @@
 
 /* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
-bool openai_is_llama_server(const struct exchange *x) {
-    return x && x->route && strncmp(x->route->path, "/v1/", 4) != 0 &&
-           strncmp(x->route->path, "/api/", 5) != 0;
+bool openai_is_llama_server(const struct route *route) {
+    return route && strncmp(route->path, "/v1/", 4) != 0 && strncmp(route->path, "/api/", 5) != 0;
 }
 
 /* Returns the type of the error. Clients of llama-server recognise a prompt that does not fit by
  * the type. */
 static const char *type_of(const struct exchange *x, const struct err *err) {
-    return openai_is_llama_server(x) && strcmp(err->code, "context_length_exceeded") == 0
+    return x && openai_is_llama_server(x->route) &&
+                   strcmp(err->code, "context_length_exceeded") == 0
                ? "exceed_context_size_error"
                : respond_error_type(err);
 }

@@ -14,7 +14,7 @@ struct prompt_job;
 /* Writes {"error": {...}} with all four members. */
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err);
 /* Returns true if the client asks like one of llama-server: on a path without /v1 or /api. */
-bool openai_is_llama_server(const struct exchange *x);
+bool openai_is_llama_server(const struct route *route);
 /* Writes X-Request-Id and the other headers that OpenAI's clients log. */
 size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
 /* x-ratelimit-*, with times as 120ms, 7.66s or 6m0s. */

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/parts.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -137,6 +138,34 @@ Test(ollama, log_probabilities_are_told_once) {
     world_ask(&w, OCHAT, "{" ME ",\"stream\":false,\"top_logprobs\":21," HI "}", &r);
     expect_body(&r, 400, "{\"error\":\"top_logprobs must be an integer between 0 and 20\"}");
     world_stop(&w);
+}
+
+/* A long answer is written on the pool; its client may leave meanwhile. */
+Test(ollama, who_leaves_while_the_pool_writes_leaves_nothing) {
+    char text[4001];
+    struct world w;
+
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    started(&w);
+    for (uint32_t i = 0; i < 5; i++) {
+        int fd = world_connect(&w);
+
+        world_post(&w, fd, OCHAT,
+                   "{" ME ",\"stream\":false,\"logprobs\":true,\"options\":{\"num_predict\":"
+                   "8000}," HI "}");
+        while (w.port.n == i)
+            world_turn(&w);
+        fake_accept(&w.port, i);
+        fake_tokens(&w.port, i, text);
+        fake_finish(&w.port, i, FINISH_STOP);
+        while (jobs_n(w.api->env.pool.jobs) == 0)
+            world_turn(&w);
+        world_drop(&w, fd);
+        while (jobs_n(w.api->env.pool.jobs) > 0 || w.api->http.n_exchanges > 0)
+            world_turn(&w);
+    }
+    world_stop(&w); /* asserts that nothing is left */
 }
 
 Test(ollama, calls_have_objects) {
