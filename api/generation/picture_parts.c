@@ -241,11 +241,11 @@ static int find_pictures(struct prompt_job *job) {
 static struct picture_way way_of(const struct prompt_job *job, bool low) {
     const struct api_model *m = job->model->info;
     char name[AUTH_ISOLATION_NAME];
-    struct picture_way w = {.projector = m->projector,
-                            .projector_id = m->projector_id,
-                            .budget = m->picture_budget,
-                            .pads = m->picture_pads};
+    struct picture_way w = {
+        .projector = *m->projector, .budget = m->picture_budget, .pads = m->picture_pads};
 
+    w.projector.name = NULL;
+    memcpy(w.projector_id, m->projector_id, sizeof(w.projector_id));
     tenant_isolation_name(job->tenant, name);
     auth_isolation_key(job->env->share_secret, name, job->request.cache_salt.data,
                        job->request.cache_salt.len, w.isolation_key);

@@ -129,7 +129,7 @@ static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, u
 
     sha256_init(&sum);
     sha256_add(&sum, w->isolation_key, sizeof(w->isolation_key));
-    sha256_add(&sum, w->projector_id, 32);
+    sha256_add(&sum, w->projector_id, sizeof(w->projector_id));
     sha256_add(&sum, limits, sizeof(limits));
     sha256_add(&sum, file, n);
     sha256_end(&sum, out);
@@ -139,7 +139,7 @@ static void key_of(const struct picture_way *w, const uint8_t *file, size_t n, u
 static int make(struct picture_table *p, const struct picture_way *w, uint64_t *free_bytes,
                 const uint8_t *file, size_t n, struct picture_layout *layout, uint8_t **pixels,
                 struct err *err) {
-    const struct picture_fit fit = {.projector = *w->projector,
+    const struct picture_fit fit = {.projector = w->projector,
                                     .budget = w->budget,
                                     .pads = w->pads,
                                     .max_megapixels = p->max_megapixels,
@@ -157,7 +157,7 @@ static void digest_of(const struct picture_way *w, const struct picture_layout *
     struct sha256 sum;
 
     sha256_init(&sum);
-    sha256_add(&sum, w->projector_id, 32);
+    sha256_add(&sum, w->projector_id, sizeof(w->projector_id));
     sha256_add(&sum, size, sizeof(size));
     sha256_add(&sum, pixels, picture_bytes(l->width, l->height));
     sha256_end(&sum, out);
@@ -266,7 +266,7 @@ int picture_table_look(struct picture_table *p, const struct picture_way *way, u
                        struct err *err) {
     uint8_t key[32];
 
-    assert(p->decode && way->projector);
+    assert(p->decode);
     key_of(way, *file, n, key);
     int r = recognise(p, key, file, n, out);
     if (r == 1 && !free_bytes)

@@ -23,10 +23,10 @@
 #define PICTURE_TABLE_FILES_MAX (1ull << 30)    /* bytes of the files that requests have */
 
 /* Settings that decide how a model sees pictures, and the tenant: entries of equal settings are
- * shared. */
+ * shared, and outlive the model. */
 struct picture_way {
-    const struct projector *projector;
-    const uint8_t *projector_id; /* [32] */
+    struct projector projector; /* without its name */
+    uint8_t projector_id[32];
     struct picture_budget budget;
     bool pads; /* picture_pad() in place of picture_resize() */
     uint8_t isolation_key[16];
