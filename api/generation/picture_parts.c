@@ -10,7 +10,6 @@
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
-#include "api/limits/tenant.h"
 #include "base/try.h"
 
 /*
@@ -240,14 +239,12 @@ static int find_pictures(struct prompt_job *job) {
 
 static struct picture_way way_of(const struct prompt_job *job, bool low) {
     const struct api_model *m = job->model->info;
-    char name[AUTH_ISOLATION_NAME];
     struct picture_way w = {
         .projector = *m->projector, .budget = m->picture_budget, .pads = m->picture_pads};
 
     w.projector.name = NULL;
     memcpy(w.projector_id, m->projector_id, sizeof(w.projector_id));
-    tenant_isolation_name(job->tenant, name);
-    auth_isolation_key(job->env->share_secret, name, job->request.cache_salt.data,
+    auth_isolation_key(job->env->share_secret, job->isolation_name, job->request.cache_salt.data,
                        job->request.cache_salt.len, w.isolation_key);
     if (low && !m->projector->side) {
         uint32_t most = w.budget.most ? w.budget.most : m->projector->most;

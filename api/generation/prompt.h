@@ -4,6 +4,7 @@
 
 #include "api/api.h"
 #include "api/generation/gen_request.h"
+#include "api/limits/auth.h"
 #include "api/toolcall/toolcall.h"
 #include "base/jobs.h"
 #include "base/list.h"
@@ -44,6 +45,8 @@ struct prompt_job {
     struct gen_env *env;
     struct model *model;         /* the model that the request names */
     const struct tenant *tenant; /* charged for the request */
+    /* Copied when the job begins: a reload changes the tenant while the pool has the job. */
+    char isolation_name[AUTH_ISOLATION_NAME];
     const struct endpoint *endpoint;
     void *state; /* state of the endpoint, or NULL */
     struct buf body;

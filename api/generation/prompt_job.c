@@ -358,6 +358,7 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
     job->env = env_of(x);
     model_wait_assign(job, model_first(job->env));
     job->tenant = tenants_get(&job->env->tenants, x->tenant);
+    tenant_isolation_name(job->tenant, job->isolation_name);
     job->endpoint = endpoint;
     job->done = done;
     job->go_on = go_on;

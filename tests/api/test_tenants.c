@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -392,5 +393,50 @@ Test(tenants, charges_never_leak) {
     }
     while (n > 0)
         world_drop(&w, fd[--n]);
+    stop();
+}
+
+static atomic_int n_decoded;
+static atomic_bool reloaded;
+
+static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
+                  struct picture *out, struct picture_layout *layout, struct err *err) {
+    n_decoded++;
+    while (!reloaded)
+        usleep(1000);
+    return picture_decode_fit(data, len, fit, out, layout, err);
+}
+
+#define PART                                                                                       \
+    "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,"                      \
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJ"  \
+    "ggg==\"}}"
+
+/* The same picture twice, on the pool: whose it is stays when a reload changes the tenant between
+ * the two. */
+Test(tenants, a_reload_is_not_seen_by_a_request_on_the_pool) {
+    struct api_tenant row = {.name = "default", .weight = 1, .share = "group"};
+    struct reply r;
+
+    world_init(&w);
+    world_see(&w);
+    w.model.max_context = 4096;
+    w.opts.decode = decode;
+    w.port.script = "ok";
+    world_start(&w);
+    n_decoded = 0;
+    reloaded = false;
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT,
+               "{\"messages\":[{\"role\":\"user\",\"content\":[" PART "," PART "]}]}");
+    while (n_decoded == 0)
+        world_turn(&w);
+    cr_assert_eq(api_set_tenants(w.api, &row, 1), 0);
+    reloaded = true;
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(n_decoded, 1, "it is known");
+    reply_deinit(&r);
+    world_drop(&w, fd);
     stop();
 }
