@@ -163,7 +163,6 @@ static int create(struct change *c, struct stored *items, struct stored **out) {
         stored_parts_deinit(&parts);
         return r;
     }
-    store_watch(env->store);
     if ((r = store_add(env->store, c->rs->tenant, id, items, &parts)) == 0 &&
         !(*out = store_get(env->store, c->rs->tenant, id, strlen(id))))
         r = err_set_code(&c->err, 400, "unsupported_parameter", NULL,
@@ -177,6 +176,7 @@ static int put(struct change *c, struct stored **items, struct stored **out) {
     struct stored *old = c->conversation, *parent = old ? old->parent : NULL;
     int r = 0;
 
+    store_watch(c->rs->env->store, c->rs->tenant);
     if (old && is_locked(c->rs->env, old->tenant, old->id))
         return refuse_locked(&c->err);
     if (c->kind == REMOVE)

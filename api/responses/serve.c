@@ -94,7 +94,7 @@ static int prepare(struct writer *w, struct err *err) {
     TRY(check_length(rs, w->choices[0].gen, err));
     TRY(conversation_lock(rs, err));
     if (rs->store || rs->framed)
-        store_watch(rs->env->store);
+        store_watch(rs->env->store, rs->tenant);
     return background_begin(w, err);
 }
 

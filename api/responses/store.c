@@ -30,6 +30,7 @@ struct store_tenant {
     struct list kept; /* stored.link */
     uint32_t n;       /* length of the list */
     uint64_t bytes;   /* sum of all that is not freed: those in `kept`, and those that are held */
+    double weight;
 };
 
 void stored_parts_init(struct stored_parts *p) {
@@ -148,13 +149,9 @@ static void forget_old_locked(struct store *s) {
 
 /* Returns a tenant's share of the scarce resource, responses or bytes, with @more, divided by its
  * weight. */
-static double held(const struct store *s, const struct store_tenant *t, bool by_number,
-                   uint64_t more) {
-    double weight =
-        s->limits.weight ? s->limits.weight(s->limits.ctx, (uint32_t)(t - s->tenants)) : 1;
-
-    assert(weight > 0);
-    return (double)((by_number ? t->n : t->bytes) + more) / weight;
+static double held(const struct store_tenant *t, bool by_number, uint64_t more) {
+    assert(t->weight > 0);
+    return (double)((by_number ? t->n : t->bytes) + more) / t->weight;
 }
 
 /* Chooses the tenant whose response makes room for @own's new one: the one that holds the most by
@@ -163,11 +160,11 @@ static double held(const struct store *s, const struct store_tenant *t, bool by_
 static struct store_tenant *victim_locked(struct store *s, struct store_tenant *own, size_t bytes,
                                           bool by_number) {
     struct store_tenant *most = own;
-    double largest = held(s, own, by_number, by_number ? 1 : bytes);
+    double largest = held(own, by_number, by_number ? 1 : bytes);
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         struct store_tenant *t = &s->tenants[i];
-        double has = held(s, t, by_number, 0);
+        double has = held(t, by_number, 0);
 
         if (t != own && has > largest) {
             largest = has;
@@ -297,8 +294,10 @@ static int reserve_tenant(struct store *s, uint32_t tenant) {
         return -ENOMEM;
     for (uint32_t i = 0; i <= tenant; i++) {
         list_init(&t[i].kept);
+        t[i].weight = 1;
         if (i >= s->n_tenants)
             continue;
+        t[i].weight = s->tenants[i].weight;
         t[i].bytes = s->tenants[i].bytes;
         t[i].n = s->tenants[i].n;
         for (struct list *node; (node = list_pop_front(&s->tenants[i].kept));)
@@ -420,7 +419,12 @@ int store_replace(struct stored *old, struct stored *parent, struct stored_parts
     return kept ? 0 : -ENOENT;
 }
 
-void store_watch(struct store *s) {
+void store_watch(struct store *s, uint32_t tenant) {
+    pthread_mutex_lock(&s->lock);
+    reserve_tenant(s, tenant); /* without memory for it store_add() fails */
+    for (uint32_t i = 0; s->limits.weight && i < s->n_tenants; i++)
+        s->tenants[i].weight = s->limits.weight(s->limits.ctx, i);
+    pthread_mutex_unlock(&s->lock);
     if (s->open && !uv_is_active((uv_handle_t *)&s->tick))
         uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
 }

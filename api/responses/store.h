@@ -25,8 +25,8 @@ struct store_limits {
     uint32_t n;     /* responses; 0: none are kept */
     uint64_t bytes; /* sum over all responses, including those that only requests hold */
     uint32_t ttl_s; /* time since a response was last continued */
-    /* Returns the weight of a tenant's share; called on the loop's thread whenever room is made.
-     * NULL: all tenants have the same. */
+    /* Returns the weight of a tenant's share; called in store_watch(), on the loop's thread. NULL:
+     * all tenants have the same. */
     double (*weight)(void *ctx, uint32_t tenant);
     void *ctx;
 };
@@ -99,7 +99,8 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
 /* Replaces @old by a response with the same id and with @parts, which are taken over; it continues
  * @parent (NULL: none). Returns 0, -ENOMEM, or -ENOENT: @old is not kept any more. */
 int store_replace(struct stored *old, struct stored *parent, struct stored_parts *parts);
-/* Starts to check the age of responses. On the loop's thread, before a response is added. */
-void store_watch(struct store *s);
+/* Starts to check the age of responses, and notes the weights of the tenants' shares. On the loop's
+ * thread, before a response of @tenant is added. */
+void store_watch(struct store *s, uint32_t tenant);
 /* Forgets the response; returns false if there is none. */
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len);

@@ -19,6 +19,8 @@ struct shelf {
     struct store store;
 };
 
+static bool on_loop; /* in store_watch(); the rest may run on any thread */
+
 static void shelf_init(struct shelf *s, uint32_t n, uint64_t bytes, uint32_t ttl_s) {
     struct store_limits limits = {.n = n, .bytes = bytes, .ttl_s = ttl_s};
 
@@ -44,6 +46,9 @@ static void add(struct shelf *s, uint32_t tenant, const char *id, const char *pa
     memset(parts.head.data, 'x', size);
     parts.head.len = size;
     cr_assert_eq(buf_add(&parts.input, "[]", 2), 0);
+    on_loop = true;
+    store_watch(&s->store, tenant);
+    on_loop = false;
     cr_assert_eq(store_add(&s->store, tenant, id, p, &parts), 0);
     stored_unref(p);
 }
@@ -196,6 +201,7 @@ Test(store, many_small_ones_cost_others_nothing) {
 }
 
 static double weight_of(void *ctx, uint32_t tenant) {
+    cr_assert(on_loop);
     return ((const double *)ctx)[tenant];
 }
 
