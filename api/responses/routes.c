@@ -43,7 +43,9 @@ void responses_not_found(struct exchange *x) {
 static struct responses *find_live(struct exchange *x) {
     struct responses *rs = responses_find(env_of(x), x->tenant, x->arg);
 
-    return rs && !rs->writer->job.running && rs->store ? rs : NULL;
+    bool on_pool = rs && (rs->writer->job.running || rs->writer->writing);
+
+    return rs && !on_pool && rs->store ? rs : NULL;
 }
 
 static void respond_live(struct exchange *x, struct responses *rs, enum responses_status status) {
