@@ -128,7 +128,7 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
     yyjson_arr_foreach(v, i, n, part) {
         bool picture = sees && is_picture(part);
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
-        const char *instead;
+        const char *instead = NULL;
 
         TRY(picture ? add_picture(b, field, i, part, out)
             : file  ? add_file(b, field, i, out)
