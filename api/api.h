@@ -59,9 +59,10 @@ struct api_model {
     struct picture_budget picture_budget;
     bool picture_pads;  /* pictures keep their aspect and get black borders */
     const char *system; /* the system message of chats that have none; NULL: none */
-    /* max_context: before a worker was ready, the context that file and options allow; 0:
-     * unknown. */
-    uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
+    /* Told by each worker that becomes ready, while the pool's threads read them. Before, max_context
+     * is what file and options allow; 0: unknown. */
+    _Atomic uint32_t max_context, page_tokens, n_pages, n_embd;
+    uint32_t n_vocab;
     uint32_t n_ctx_train; /* the file's context; 0: its header was not read */
     uint8_t vocab_type;   /* llama.cpp's number of the vocabulary's kind */
     bool encoder;         /* an embedding model: computes vectors, generates no text */
@@ -83,8 +84,9 @@ struct api_model {
     uint64_t n_bytes;                /* size of the file */
     uint64_t n_params, tensor_bytes; /* number of weights, and bytes of the tensors; 0: not known */
     uint32_t keep_alive_s; /* unloaded after this long without a request; 0: not for this reason */
-    /* Fingerprint of file and program: equal ones give equal tokens. NULL: it was never loaded. */
-    const char *fingerprint;
+    /* Fingerprint of file and program: equal ones give equal tokens. NULL: it was never loaded. It
+     * comes with the first worker. */
+    const char *_Atomic fingerprint;
 };
 
 /* States of a model that is loaded on demand: api/generation/model.h. */

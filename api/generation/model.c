@@ -16,6 +16,8 @@ int model_new(struct model **out, struct gen_env *env, const struct api_model *i
         return -ENOMEM;
     m->env = env;
     m->info = info;
+    m->id = info->id;
+    m->aliases = info->aliases;
     m->port = port;
     m->keep_alive_s = API_KEEP_UNSET;
     list_init(&m->link);
@@ -65,9 +67,9 @@ static bool matches(const char *own, const char *name, size_t len) {
 }
 
 bool model_has_name(const struct model *m, const char *name, size_t len) {
-    if (strlen(m->info->id) == len && memcmp(m->info->id, name, len) == 0)
+    if (strlen(m->id) == len && memcmp(m->id, name, len) == 0)
         return true;
-    for (const char *const *alias = m->info->aliases; alias && *alias; alias++)
+    for (const char *const *alias = m->aliases; alias && *alias; alias++)
         if (matches(*alias, name, len))
             return true;
     return false;

@@ -13,7 +13,7 @@
  *
  * Which fields change: `info` points to what the daemon fills in when the model is opened and when
  * a worker is ready; names are fixed. `opened`, `state` and all before them may be read by the
- * pool's threads: what depends on `opened` does not change once that is true.
+ * pool's threads: what depends on `opened`, most of `info` too, does not change once that is true.
  */
 
 #include <stdatomic.h>
@@ -30,6 +30,8 @@ struct model {
     struct list link; /* api.models */
     struct gen_env *env;
     const struct api_model *info;
+    const char *id; /* of `info`, as aliases: any thread reads them before the model is opened */
+    const char *const *aliases;
     struct family family;
     struct fim fim;
     struct sight sight;

@@ -13,7 +13,7 @@ struct model *models_find_exactly(const struct gen_env *env, const char *name, s
 
         if (!model_has_name(m, name, len))
             continue;
-        if (strlen(m->info->id) == len)
+        if (strlen(m->id) == len)
             return m;
         aliased = aliased ? aliased : m;
     }
@@ -84,7 +84,7 @@ static void list_names(const struct gen_env *env, char *out, size_t size) {
     for (const struct list *l = env->models.list.next; l != &env->models.list && n < size;
          l = l->next)
         n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "",
-                              LIST_ENTRY(l, const struct model, link)->info->id);
+                              LIST_ENTRY(l, const struct model, link)->id);
 }
 
 int models_unknown(const struct gen_env *env, const char *name, size_t len, struct err *err) {

@@ -233,7 +233,7 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
     struct msg_open open = *room;
     struct engine_opts *o = &k.engine, d;
     uint64_t draft = 0;
-    uint32_t ignored;
+    uint32_t context, ignored;
 
     o->block = block_of(m);
     open.has_projector = m->projector.file != NULL;
@@ -247,7 +247,10 @@ static uint64_t memory_of(struct front_model *m, const struct config *c,
         draft = fit_bytes(&d, &ignored);
     if (draft_first)
         o->memory -= MIN(draft, MAX(o->memory, UINT64_C(1)) - 1);
-    return fit_bytes(o, &m->api.max_context) + draft;
+    uint64_t bytes = fit_bytes(o, &context) + draft;
+
+    m->api.max_context = context;
+    return bytes;
 }
 
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
@@ -346,14 +349,20 @@ static uint64_t fingerprint_of(const struct front_model *m) {
     return rng_next(&r);
 }
 
-void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
+void front_model_ready(struct front_model *m, const struct msg_ready *ready,
+                       struct api_model *info) {
+    struct api_model *both[] = {&m->api, info};
+
     assert(ready->page_tokens > 0);
-    m->api.max_context = ready->max_context;
-    m->api.n_pages = ready->n_pages;
-    m->api.page_tokens = ready->page_tokens;
-    m->api.n_embd = ready->n_embd;
-    snprintf(m->fingerprint, sizeof(m->fingerprint), "b%016" PRIx64, fingerprint_of(m));
-    m->api.fingerprint = m->fingerprint;
+    if (!m->api.fingerprint)
+        snprintf(m->fingerprint, sizeof(m->fingerprint), "b%016" PRIx64, fingerprint_of(m));
+    for (size_t i = 0; i < ARRAY_SIZE(both); i++) {
+        both[i]->max_context = ready->max_context;
+        both[i]->n_pages = ready->n_pages;
+        both[i]->page_tokens = ready->page_tokens;
+        both[i]->n_embd = ready->n_embd;
+        both[i]->fingerprint = m->fingerprint;
+    }
 }
 
 void front_model_warn_of_short_context(const struct front_model *m) {

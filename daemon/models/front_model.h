@@ -41,7 +41,9 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
                      struct err *err);
 void front_model_deinit(struct front_model *m);
 
-/* Fills in the values that only a serving worker knows. */
-void front_model_ready(struct front_model *m, const struct msg_ready *ready);
+/* Fills in the values that only a serving worker knows, in m->api and its copy @info. Threads may
+ * read both. */
+void front_model_ready(struct front_model *m, const struct msg_ready *ready,
+                       struct api_model *info);
 /* Logs that the pages do not hold the model's context, if the configuration has no max-context. */
 void front_model_warn_of_short_context(const struct front_model *m);

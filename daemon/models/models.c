@@ -97,8 +97,8 @@ static uint32_t index_of(const struct served *s) {
     return i;
 }
 
-/* Updates the model's description in the api; the names of the list do not change. */
-static void refresh_info(struct served *s) {
+/* Describes the model, which was opened, in the api; the names of the list do not change. */
+static void describe_opened(struct served *s) {
     const char *id = s->info.id, *const *aliases = s->info.aliases;
     int64_t created = s->info.created_unix;
 
@@ -205,8 +205,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     struct served *s = ctx;
     struct models *m = s->of;
 
-    front_model_ready(s->front, r);
-    refresh_info(s);
+    front_model_ready(s->front, r, &s->info);
     s->bytes = r->memory_bytes;
     s->ready_ns = s->used_ns = now_ns(m);
     s->load_ns = s->ready_ns - s->loading_ns;
@@ -312,7 +311,7 @@ static void take_front(struct served *s) {
     s->bytes = s->front->memory_bytes;
     workers_set_files(s->workers, s->front->file, s->front->draft, s->front->projector.file,
                       s->front->keep_key);
-    refresh_info(s);
+    describe_opened(s);
 }
 
 static void on_opened(uv_work_t *w, int status) {
