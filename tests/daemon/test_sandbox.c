@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -62,4 +63,18 @@ Test(sandbox, refuses_network_and_programs_and_nothing_a_worker_needs) {
     if (WEXITSTATUS(status) == NONE)
         cr_skip_test("this kernel has no system call filters");
     cr_expect_eq(WEXITSTATUS(status), 0, "%d", WEXITSTATUS(status));
+}
+
+/* AddressSanitizer looks for leaks at the end of a process, unless that is an _exit(). */
+Test(sandbox, lets_a_worker_end) {
+    int status;
+    pid_t pid = fork();
+
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        sandbox_worker();
+        exit(0);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d", status);
 }
