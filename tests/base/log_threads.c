@@ -1,6 +1,6 @@
 /*
  * The log under the thread sanitizer: threads write, while a reload changes the level and lines are
- * dropped because nobody reads them.
+ * dropped because the pipe is full.
  */
 
 #include <pthread.h>

@@ -241,9 +241,11 @@ class Weftd:
                 self.process.kill()
                 self.process.wait()
                 raise AssertionError("weftd did not stop after SIGTERM\n" + self.log)
-        if kind and kind not in (Skip, SystemExit):
+        found = "Sanitizer" in self.log
+        if found or kind and kind not in (Skip, SystemExit):
             print("# " + self.log.replace("\n", "\n# "), file=sys.stderr)
         self.folder.cleanup()
+        assert not found, "a sanitizer's report is in the log"
 
     @property
     def log(self):
