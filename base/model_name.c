@@ -192,8 +192,13 @@ int model_find(const struct model_list *l, const char *text, const struct model_
         return 0;
     }
     list_names(l, text, WAYS, names, sizeof(names));
-    err_set(err, 0, NULL, "there is no model %.80s; the models are: %s", text,
-            l->n ? names : "none yet");
+    if (l->n)
+        err_set(err, 0, NULL, "there is no model %.80s; the models are: %s", text, names);
+    else
+        err_set(err, 0, NULL,
+                "there is no model %.80s, and no other one on this machine; weftctl pull "
+                "hf:OWNER/REPO downloads one",
+                text);
     return -ENOENT;
 }
 

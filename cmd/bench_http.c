@@ -443,7 +443,11 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
     curl_easy_cleanup(e);
     if (code == CURLE_OK && status == 200)
         return true;
-    err_set(err, 0, NULL, "%s: %s (HTTP %ld)", url, code ? why : "failed", status);
+    if (code != CURLE_OK)
+        err_set(err, 0, NULL, "%s: %s", url, *why ? why : curl_easy_strerror(code));
+    else
+        err_set(err, 0, NULL, "%s: the server answered with status %ld instead of 200", url,
+                status);
     return false;
 }
 

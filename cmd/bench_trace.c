@@ -143,7 +143,7 @@ int bench_trace_read(struct trace_file *t, const char *path,
     *t = (struct trace_file){.seed = 1, .machine = "h200", .drafts = "none"};
     parse_line(t, server);
     if (!f)
-        return err_set(err, 0, NULL, "%s: cannot be read", path);
+        return err_set(err, 0, NULL, "%s: cannot be read: %s", path, strerror(errno));
     for (int n = 1; r == 0 && fgets(line, sizeof(line), f); n++) {
         const char *bad = parse_line(t, line);
 

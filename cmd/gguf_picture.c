@@ -59,11 +59,12 @@ static int resize(struct picture *p, const struct options *o, struct err *err) {
     char end;
 
     if (sscanf(o->size, "%5ux%5u%c", &width, &height, &end) != 2)
-        return err_set(err, 0, NULL, "--size %s is not WxH", o->size);
+        return err_set(err, 0, NULL, "--size %s is not WxH, such as 640x480", o->size);
     while (filter < ARRAY_SIZE(filters) && strcmp(filters[filter], o->filter) != 0)
         filter++;
     if (filter == ARRAY_SIZE(filters))
-        return err_set(err, 0, NULL, "--filter %s is not known", o->filter);
+        return err_set(err, 0, NULL, "--filter %s is not known: use bicubic, bilinear or lanczos",
+                       o->filter);
     int r = (o->pad ? picture_pad : picture_resize)(p, width, height, (enum picture_filter)filter,
                                                     &q, err);
     if (r == 0) {

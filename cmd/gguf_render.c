@@ -50,7 +50,8 @@ static int read_source(struct source *s, const char *model, const char *template
     TRY(gguf_open(&s->file, model, err));
     TRY(tokenizer_new(&s->tokenizer, s->file, err));
     if (gguf_string(s->file, "tokenizer.chat_template", &text) < 0)
-        return err_set(err, 0, NULL, "the model has no chat template");
+        return err_set(err, 0, NULL,
+                       "the model has no chat template; give --template FILE in its place");
     s->data = text.data;
     s->len = text.len;
     return 0;

@@ -68,7 +68,7 @@ int gguf_cmd_tokenize(int argc, char **argv) {
     unsigned flags = (special ? TOKENIZE_SPECIAL : 0) | (bos ? TOKENIZE_BOS : 0);
     r = tokenizer_encode(t, text, len, flags, NULL, 0, &ids);
     if (r < 0)
-        return cli_fail("%s", strerror(-r));
+        return cli_fail("the text cannot be tokenised: %s", strerror(-r));
     print_ids(&ids);
     return files_flush() ? CLI_OK : CLI_FAILED;
 }

@@ -232,7 +232,7 @@ static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t c
 
         snprintf(would, sizeof(would),
                  bits >= 1.5 ? "a file of at most %.1f bits a weight would fit, this one has %.1f"
-                             : "no format of this model would fit",
+                             : "no quantisation of this model would fit",
                  bits, has);
     }
     if (f->host)

@@ -549,7 +549,8 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64, not %u",
                        c->engine.page_tokens);
     if (!c->listen[0])
-        return err_set(err, 0, "listen", "listen: at least one address is needed");
+        return err_set(err, 0, "listen",
+                       "listen: at least one address is needed, such as 127.0.0.1:8080");
     for (char *const *l = c->listen; *l; l++) {
         if (!is_address(*l))
             return err_set(err, 0, "listen",

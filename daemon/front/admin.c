@@ -301,7 +301,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
         audit_admin(x->client, "cancel", x->arg, NULL, 0, NULL);
         respond_line(x, "{\"cancelled\":true}");
     } else {
-        refuse(x, 404, "no live request has this id");
+        refuse(x, 404, "no live request has this id; weftctl requests lists them");
     }
 }
 
@@ -313,7 +313,7 @@ static void why_serve(struct exchange *x, struct http *h) {
     if (strchr(x->arg, '/'))
         refuse_path(x);
     else if (*end && !api_find(opts_of(x)->api, x->arg, &number))
-        refuse(x, 404, "no recent request has this id");
+        refuse(x, 404, "no recent request has this id; weftctl requests lists the live ones");
     else
         respond_own(x, admin_json_why(opts_of(x), number));
 }
@@ -357,7 +357,7 @@ static void swap_serve(struct exchange *x, struct http *h) {
     if (i < 0)
         return;
     if (query && (!file || !http_decode(file) || !*file)) {
-        err_set(&err, 0, NULL, "%s", file ? "file: must be a path" : "");
+        err_set(&err, 0, NULL, "%s", file ? "file: must be the path of a GGUF file" : "");
         refuse_action(x, &err);
         return;
     }
@@ -412,7 +412,7 @@ static void pull_serve(struct exchange *x, struct http *h) {
     int r = -ENOMEM;
 
     if (p && name && !http_decode(name)) {
-        r = err_set(&err, 0, NULL, "name: is malformed");
+        r = err_set(&err, 0, NULL, "name: must be hf:OWNER/REPO[:QUANT], URL-encoded");
     } else if (p && name) {
         p->x = x;
         p->task.line = on_pull_line;

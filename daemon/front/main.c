@@ -258,7 +258,7 @@ static int reload(void *front, struct json *later, struct err *err) {
         r = read_files(f, err);
     }
     if (r < 0 && !*err->message)
-        err_set(err, 0, NULL, "%s", strerror(-r));
+        err_set(err, 0, NULL, "the configuration cannot be read again: %s", strerror(-r));
     if (r < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=%s", quoted(err->message).s);
     tell_reload(f, r, err);

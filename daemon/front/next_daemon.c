@@ -166,7 +166,7 @@ int next_daemon_start(void *front, struct err *err) {
         r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
     }
     if (r < 0 && !*err->message)
-        err_set(err, 0, "", "%s", strerror(-r));
+        err_set(err, 0, "", "the next daemon cannot be started: %s", strerror(-r));
     log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started", "%s=%s",
               r < 0 ? "reason" : "program", quoted(r < 0 ? err->message : f->argv[0]).s);
     return r;

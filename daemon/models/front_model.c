@@ -22,12 +22,15 @@
 
 #define TEMPLATE_FILE_MAX (1u << 20)
 
-/* @r, with @err beginning with the name of the file it is about. */
-static int name_file(int r, const char *path, struct err *err) {
+/* Returns @r, with @err beginning with the option @key and the file @path that it names. */
+static int name_file(int r, const char *key, const char *path, struct err *err) {
     struct err e = *err;
+    const char *why = *e.message ? e.message : strerror(-r);
 
-    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
-        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
+    if (r < 0 && strncmp(why, path, strlen(path)) == 0)
+        err_set(err, 0, key, "%s: %.370s", key, why);
+    else if (r < 0)
+        err_set(err, 0, key, "%s: %.150s: %.220s", key, path, why);
     return r;
 }
 
@@ -110,8 +113,9 @@ static int open_template(struct front_model *m, const struct config *c, struct e
     }
     m->api.template_source = s.data;
     m->api.template_len = s.len;
+    bool is_own = !*c->chat_template;
     return name_file(template_new(&m->template, s.data, s.len, err),
-                     *c->chat_template ? c->chat_template : c->model, err);
+                     is_own ? "model" : "chat-template", is_own ? c->model : c->chat_template, err);
 }
 
 /* The configured system message, which may be empty: then the model has none. */
@@ -263,7 +267,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         r = check_kind(m->file, &kind, err);
     if (r == 0)
         r = tokenizer_new(&m->tokenizer, m->file, err);
-    r = name_file(r, c->model, err);
+    r = name_file(r, "model", c->model, err);
     if (r == 0 && !kind.encoder)
         r = open_template(m, c, err);
     if (r == 0)
@@ -271,7 +275,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (r == 0 && kind.ranks)
         r = open_pair(m, kind.encoder, err);
     if (r == 0 && *c->draft_model)
-        r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
+        r = name_file(gguf_open(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
+                      err);
     if (r == 0 && !kind.encoder)
         r = projector_file_open(&m->projector, c, m->file, m->tokenizer, err);
     if (r < 0)

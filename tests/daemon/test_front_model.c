@@ -128,6 +128,31 @@ Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
     cr_expect(strstr(err.message, "larger than 1 MiB"), "%s", err.message);
 }
 
+/* Expects that front_model_open() refuses these files with @message. */
+static void expect_refusal(const char *model, const char *draft, const char *message) {
+    struct front_model m = {0};
+    struct msg_open room = {0};
+    struct config c;
+    struct err err = {0};
+
+    cr_assert_eq(config_init(&c), 0);
+    cr_assert_eq(config_set(&c, "model", model, &err), 0);
+    cr_assert_eq(config_set(&c, "draft-model", draft, &err), 0);
+    cr_expect_lt(front_model_open(&m, &c, &room, &err), 0);
+    cr_expect_str_eq(err.message, message);
+    front_model_deinit(&m);
+    config_deinit(&c);
+}
+
+Test(front_model, a_refusal_names_the_option_and_its_file) {
+    char path[256];
+
+    cr_assert(getenv("WEFT_DATA"));
+    snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
+    expect_refusal("/none.gguf", "/other.gguf", "model: /none.gguf: No such file or directory");
+    expect_refusal(path, "/none.gguf", "draft-model: /none.gguf: No such file or directory");
+}
+
 static char folder[40];
 
 /* Makes the projector file @name in the folder, whose rows have @n_out values. */
