@@ -215,8 +215,8 @@ const struct option config_table[] = {
          "quota."),
     STRING("engine", "devices", engine.devices, "0",
            "CUDA devices that share the model, such as 0,1: their memory adds up, tokens stay the "
-           "same. Their number must divide the number of key heads; some architectures are not "
-           "supported."),
+           "same. Equal devices with peer access divide the matrices, and their number must divide "
+           "the number of key heads; other devices divide the layers."),
     UINT_OR("engine", "host-experts", engine.host_experts, "auto", "auto",
             "Number of first layers whose experts the CPU computes beside a CUDA device; auto: the "
             "least picked experts, as few as possible while max-context (or 32,768 tokens) fits on "
