@@ -1,29 +1,30 @@
 /*
- * mtp - how a model with a block becomes two passes.
+ * mtp - builds the passes of a model that has blocks of multi-token prediction (MTP).
  *
- * The block's input at position p is made of the hidden state of p - 1 and the token of p, so its
- * key and value at p follow from the model's own pass up to there: that pass computes them of its
- * rows, with an op for them alone (KEYS), and neither attention nor the FFN of the block. They
- * lie in the pages like those of one layer more, and are shared, copied and taken back with these.
- * Pass 1 is the whole block of one row for each sequence.
+ * The input of a block at position p is made of the hidden state of p - 1 and the token of p. The
+ * block's key and value at p therefore follow from the model's own pass up to p: pass 0 computes
+ * them for its rows, with the op KEYS, but neither the attention nor the FFN of the block. They lie
+ * in the pages like the keys of one more layer, and are shared, copied and rolled back with the
+ * others. Pass 1 computes the whole block for one row of each sequence.
  *
  *   holes  HOLES EMBED .. layers .. KEEP LOGITS
  *   pass 0       EMBED .. layers .. KEEP LOGITS  EMBED DRAFT_IN KEYS
  *   pass 1                                       EMBED DRAFT_IN KEYS  QKV ATTEND .. KEEP LOGITS
  *
- * Of several blocks each drafts one token, the first of them the first, from what the block before
- * it has made. Pass 0 computes the keys of all, those of the last block first; pass 1 + k has one
- * row, and computes the keys there of block k and of those behind it, which will see that row.
+ * If there are several blocks, block k drafts the k-th token from the hidden state of block k - 1.
+ * Pass 0 computes the keys of all blocks, the last block first. Pass 1 + k has one row of each
+ * sequence; it also computes the keys of that row for the blocks after k, which will attend to it.
  *
  *   pass 0   EMBED .. LOGITS  keys 2  keys 1  keys 0
  *   pass 1                    keys 2  keys 1  keys 0  QKV ATTEND .. LOGITS of block 0
  *   pass 2                    keys 2  keys 1          QKV ATTEND .. LOGITS of block 1
  *
- * Where the block is not going to draft for a while pass 0 has holes in the place of its keys. A
- * page tells which of its keys are holes, so it may be shared, copied and kept in files
- * like all others: a hole's score is not finite, whatever the query is, and weighs nothing.
+ * While drafts do not pay, pass 0 saves the time of the blocks' keys and writes placeholders,
+ * called holes (HOLES). A hole is recognised by its key alone, whose scores are never finite, so a
+ * page with holes is shared, copied and kept in files like any other page. Attention gives a hole
+ * no weight.
  *
- * Latent attention makes keys and queries together; there pass 0 computes both.
+ * Latent attention computes keys and queries in one op (MLA_KV); there pass 0 computes both.
  */
 
 #include "engine/arch/mtp.h"
@@ -37,7 +38,7 @@
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
     const struct layer l = decoder_layer(m, index);
 
-    assert(index >= m->shape.n_layer); /* behind the layers */
+    assert(index >= m->shape.n_layer); /* blocks are numbered after the layers */
     decoder_attention(b, m, d, &l);
     decoder_mlp(b, m, d, &l);
 }
@@ -54,7 +55,7 @@ uint32_t mtp_found(const struct binder *b, const struct model *m) {
     return n;
 }
 
-/* Op @i, which is QKV, becomes KEYS and then what is left of QKV. */
+/* Splits op @i, a QKV, into KEYS and a QKV that computes only queries. */
 static void split_keys(struct model *m, uint32_t i) {
     struct model_op qkv = m->op[i], last = m->op[m->n_ops - 1];
 
@@ -79,7 +80,7 @@ static void split_keys(struct model *m, uint32_t i) {
     m->op[i + 1] = qkv;
 }
 
-/* The first op from @i on that is attention. */
+/* Returns the index of the first ATTEND from op @i on, or n_ops. */
 static uint32_t find_attend(const struct model *m, uint32_t i) {
     while (i < m->n_ops && m->op[i].kind != OP_ATTEND)
         i++;
@@ -106,8 +107,8 @@ void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams) {
                  });
 }
 
-/* x = the hidden state that block @k makes, and its logits: @op, KEEP and LOGITS of the model, with
- * a norm and a matrix of the block's own where the file has them. */
+/* Adds the end of block @k: @op, the model's KEEP and LOGITS, with the block's own norm and output
+ * matrix where the file has them. */
 static void bind_end(struct binder *b, struct model *m, uint32_t k, const struct model_op op[2],
                      enum mtp_norm kind) {
     uint64_t n = m->shape.n_embd;
@@ -142,8 +143,8 @@ void mtp_keep(struct model *m, bool late) {
     model_add(m, &logits);
 }
 
-/* Moves the keys of the blocks, which end at @keys, in front of what is left of them, those of the
- * last block first, and divides all of it into passes. Block k begins at @begin[k]. */
+/* Moves the ops that compute the blocks' keys (from begin[k] to keys[k]) in front of the rest of
+ * the blocks, those of the last block first, and divides the ops into passes. */
 static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys, uint32_t n) {
     uint32_t first = begin[0], at = first;
     CLEANUP(freep) struct model_op *from = malloc(m->n_ops * sizeof(*from));
@@ -169,7 +170,7 @@ static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys,
     m->shape.drafts = n;
 }
 
-/* Puts the ops that make holes where the blocks read keys in front of all others. */
+/* Inserts a HOLES op for each block in front of all other ops: the beginning of PASS_HOLES. */
 static void add_holes(struct model *m) {
     uint32_t n = m->shape.drafts, end = m->pass[PASS_DRAFT].run[0].begin;
     struct model_op holes[MTP_BLOCKS];
