@@ -1,18 +1,19 @@
 #pragma once
 
 /*
- * types - what a step is given and what it answers, and the options of an engine: the data of
- * engine.h that the backends see too.
+ * types - data types of engine.h that backends use too: the input of a step, its results, and the
+ * options of an engine.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/gguf.h"
 
-enum { KV_GLOBAL, KV_WINDOW, KV_CLASSES }; /* each class has its own page table */
+/* classes of pages: global, and layers with a sliding window; each has its own page table */
+enum { KV_GLOBAL, KV_WINDOW, KV_CLASSES };
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
-/* Formats of keys and values in pages. Blocks are of values of one head. */
+/* Formats of keys and values in pages. A block of a quantized format holds values of one head. */
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F32 };
 
 /* The formats of an engine's keys and of its values. */
@@ -24,11 +25,11 @@ struct kv_type {
     const char *name;
     enum tensor_type tensor; /* the format of tensors with the same blocks */
     uint32_t block, block_bytes;
-    uint32_t code_bits; /* bits of a value's code, without its share of the block's scale */
-    bool judges;        /* the reference backend's alone */
+    uint32_t code_bits; /* bits of a quantized value, without its share of the block's scale */
+    bool judges;        /* only for the reference backend, as the judge in tests */
 };
 
-/* [enum engine_kv_type]. A constant index costs nothing in a kernel. */
+/* Indexed by enum engine_kv_type. A constant index costs nothing in a kernel. */
 static const struct kv_type kv_types[] = {
     {"f16", TENSOR_F16, 1, 2, 16, false},
     {"q8_0", TENSOR_Q8_0, 32, 34, 8, false},
@@ -36,83 +37,85 @@ static const struct kv_type kv_types[] = {
     {"f32", TENSOR_F32, 1, 4, 32, true},
 };
 
-/* Returns formats that are the same for keys and values. */
+/* Returns @type for both keys and values. */
 static inline struct kv_formats kv_both(enum engine_kv_type type) {
     return (struct kv_formats){type, type};
 }
 
-/* Returns true if numbers of this format share a scale with others, and so are rounded more
- * coarsely beside a large one. */
+/* Returns true if values of this format share a scale, so that one large value makes the rounding
+ * of its neighbours coarser. */
 static inline bool kv_shares_scale(enum engine_kv_type type) {
     return kv_types[type].block > 1;
 }
 
-/* Place of an engine's weights: memory of its own; packed into keep_fd; or in keep_fd, where an
- * earlier engine had packed them. */
+/* Where the weights of an engine are: in its own memory; in keep_fd, packed by this engine; in
+ * keep_fd, packed by an earlier engine. */
 enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
 
 #define ENGINE_HOST_AUTO UINT32_MAX
 #define ENGINE_DEVICES 8u
-#define ENGINE_TOP_MAX 20   /* top_logprobs */
-#define ENGINE_KEEP_KEY 32  /* bytes */
-#define ENGINE_DRAFT_MAX 32 /* positions of a sequence that drafts go beyond pass 0 */
+#define ENGINE_TOP_MAX 20  /* top_logprobs */
+#define ENGINE_KEEP_KEY 32 /* bytes of a key of engine_keep_key() */
+/* most drafted positions of a sequence after those that pass 0 has computed */
+#define ENGINE_DRAFT_MAX 32
 
-/* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory,
- * whose number is below n_host_pages. STATE_SAVE: from a state slot to a snapshot, whose number is
- * below n_snapshots; STATE_LOAD: back. Only src, dst and dir are of a state. */
+/* A copy between memories, done before or after the step, in list order. D2D: between pages on the
+ * device; D2H, H2D: to or from a page of host memory, whose number is below n_host_pages.
+ * STATE_SAVE: from a state slot to a snapshot, whose number is below n_snapshots; STATE_LOAD: back.
+ * Copies of states use only src, dst and dir. */
 struct engine_copy {
     uint32_t src, dst;
     uint16_t n_tokens;
     uint8_t cls, dir; /* enum engine_copy_dir */
 };
 
-/* A picture that stands in a sequence: positions [at, at + n_rows) are its rows, whose tokens are
- * not looked at. With M-RoPE the rows have the rotary positions of a grid of n_lines x n_columns
- * from the position of the first row on, and what follows has those from n_positions behind that;
- * models without M-RoPE count rows as tokens. */
+/* A picture in a sequence: positions [at, at + n_rows) are its rows; the tokens at these positions
+ * are ignored. With M-RoPE the rows have the rotary positions of a grid of n_lines x n_columns that
+ * starts at the rotary position of the first row, and the token after the picture continues
+ * n_positions after that start. Models without M-RoPE count a row as a token. */
 struct engine_picture {
     uint32_t at, n_rows, n_columns, n_lines, n_positions;
-    /* Row r's values: rows + r * width, image_encoder_width() values. NULL where no row of the
-     * batch is one of the picture. */
+    /* The values of row r are at rows + r * width; image_encoder_width() values each. NULL if the
+     * batch has no row of the picture. */
     const float *rows;
     uint32_t width;
 };
 
-/* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ...
- * The last n_draft of them may be taken back: a later step begins again at a draft that was
- * wrong. */
+/* A sequence's part of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ...
+ * The last n_draft rows are drafts: a later step starts again at the first wrong one. */
 struct engine_seq {
     uint32_t row0, n_rows, pos0, n_prompt;
-    /* Slot of the sequence's recurrent state, below n_states; 0 when the model has none. At pos0 =
-     * 0 the state is reset; else the slot holds the state behind pos0 - 1. Where the model drafts,
-     * the slot, below n_slots, also holds the hidden states of the last positions; they belong to
-     * another sequence until one @begins there. */
+    /* Slot of the sequence's recurrent state, below n_states; 0 if the model has none. pos0 0
+     * resets the state; otherwise the slot must hold the state after position pos0 - 1. In a model
+     * that drafts, the slot (below n_slots) also holds the hidden states of the last positions.
+     * @begins: the slot belonged to another sequence before, and its hidden states are dropped. */
     uint32_t state_slot;
     bool begins;
-    uint16_t n_draft,
-        n_replay; /* n_replay: accepted drafts that recurrent layers replay; 0 as yet */
-    /* Pass 1 of a model that drafts from pass 0's keys (engine_info.borrows): drafted tokens up to
-     * the row's, which is the last of them; pos0 is that of the last token that is known. Else
-     * 0. */
+    uint16_t n_draft, n_replay; /* n_replay: not used yet, 0 */
+    /* Pass 1 with engine_info.borrows: drafted tokens up to and including the row's token, while
+     * pos0 is the position of the last known token. Otherwise 0. */
     uint16_t n_ahead;
-    int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
-    /* Pictures of the sequence that begin before pos0 + n_rows, in order. Where rows of a
-     * picture see each other in both directions (engine_info.two_way), all of them are in one
-     * step. */
+    /* >= 0: the token of row0 is the sample of want[feed] of step - 1, which the host need not know
+     * yet; else -1 */
+    int32_t feed;
+    /* Pictures of the sequence that begin before pos0 + n_rows, in order. With engine_info.two_way,
+     * all rows of a picture are in one step. */
     uint32_t n_pictures;
     const struct engine_picture *picture;
 };
 
-/* A result that is asked for of a row. The order of wants is the order of results. */
+/* A result that is requested for a row. Results have the order of the wants. */
 struct engine_want {
     uint32_t row, param; /* row of the batch; index into engine_batch.param */
-    uint32_t out_pos;    /* index of the sampled token among the output tokens: keys the noise */
+    /* index of the sampled token among the output tokens; seeds its noise together with
+     * engine_param */
+    uint32_t out_pos;
     uint8_t what, n_top; /* enum engine_what; how many top logprobs, 0: none */
     bool logprob;        /* the log probability of the sampled token */
-    bool no_digest;      /* opts.digest, but not needed for this want */
+    bool no_digest;      /* the digest (engine_opts.digest) is not needed for this want */
 };
 
-/* Added to the logit of a token. */
+/* A number that is added to the logit of a token (logit_bias). */
 struct engine_bias {
     int32_t token;
     float bias;
@@ -123,51 +126,55 @@ struct engine_samplers {
     float top_n_sigma, typical_p;         /* 0: off */
     float xtc_probability, xtc_threshold; /* probability 0: off */
     float dry_multiplier, dry_base;       /* multiplier 0: off */
-    uint32_t dry_allowed, dry_last_n;     /* tokens that may repeat; looked at, 0: all */
-    const uint32_t *breakers; /* bit t of word t / 32: token t ends a repetition; NULL: none does */
+    /* length of a repetition that is free; tokens that are searched, 0: all */
+    uint32_t dry_allowed, dry_last_n;
+    /* bit t % 32 of word t / 32: token t ends a repetition (sequence breaker); NULL: none */
+    const uint32_t *breakers;
 };
 
-/* Sampling parameters of a sequence (docs/design/architecture.md 7). Order of the stages: bias,
+/* Sampling parameters of a sequence (docs/design/architecture.md 7). Stages, in this order: bias,
  * penalties, DRY, bans, temperature, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, noise.
- * temperature 0 is argmax after bias, penalties, DRY and bans. */
+ * Temperature 0 takes the argmax after bias, penalties, DRY and bans. */
 struct engine_param {
     float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
     float repetition, presence, frequency; /* 1, 0, 0: off */
     uint32_t top_k;                        /* 0: off */
     uint64_t seed;
     uint32_t choice;
-    uint32_t n_bias, n_bans; /* bans: ids that cannot be sampled (stop tokens before min_tokens) */
+    /* bans: tokens that are never sampled (end tokens before min_tokens) */
+    uint32_t n_bias, n_bans;
     const struct engine_bias *bias;
     const int32_t *bans;
     const struct engine_samplers *samplers; /* NULL: all off */
-    /* The sequence's tokens, for penalties and DRY: [0, n_prompt) prompt, [n_prompt, n_tokens)
-     * output. With feed >= 0 the sample fed on the device is not among them; the engine adds it.
-     * The wants of rows with drafts have parameters of their own: the drafts up to the row are
-     * output. */
+    /* The sequence's tokens, for penalties and DRY: [0, n_prompt) are the prompt, [n_prompt,
+     * n_tokens) the output. With feed >= 0 the fed sample is not among them; the engine adds it.
+     * Wants of rows with drafts have their own parameters, whose output includes the drafts up to
+     * the row. */
     const int32_t *tokens;
     uint32_t n_prompt, n_tokens;
 };
 
-/* One step. Plain data, owned by the caller, unchanged until engine_wait() returned for it. */
+/* The input of a step. Plain data, owned by the caller, who must not change it before engine_wait()
+ * returned for the step. */
 struct engine_batch {
     uint64_t step; /* 1, 2, 3, ... */
-    /* The pass: 0, the model itself; 1 + k, block k of those that draft (engine_info.draft_passes),
-     * with one row of each sequence, or engine_info.n_block. A row's token follows the position
-     * before it in its slot, which any pass has computed. Passes that draft write their keys to the
-     * pages too, and pass 0 overwrites them with its own, so nothing has to be taken back. No
-     * copies, no recurrent layers. With engine_info.borrows they have no keys and read those before
-     * pos0 of pass 0. */
+    /* The pass: 0, the model itself; 1 + k, draft block k (engine_info.draft_passes), with one row
+     * of each sequence, or engine_info.n_block rows. A draft pass needs the hidden state of the
+     * position before each row, which an earlier pass must have left in the slot. It writes its
+     * keys to the pages too; pass 0 overwrites them later, so nothing is rolled back. A draft pass
+     * has no copies and no recurrent layers. With engine_info.borrows it has no keys of its own and
+     * reads those that pass 0 computed before pos0. */
     uint16_t model;
-    /* Pass 0 leaves holes in the place of the block's keys, which its rows do not see: nothing is
-     * drafted for a while. All rows are behind their prompts. */
+    /* Pass 0 writes holes in place of the draft blocks' keys (arch/mtp.c), because nothing is
+     * drafted for a while. All rows must be output tokens. */
     bool holes;
     uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
     const int32_t *token; /* [n_rows] */
     const struct engine_seq *seq;
-    /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding
+    /* Page tables in CSR form: the pages of seq[s] are page[start[s] .. start[s + 1]); page i holds
      * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions; pos0
-     * where keys are borrowed. The window's is used where engine_info.n_windows is not 0, and pages
-     * all of whose positions are window or more before the row at pos0 are not looked at there. */
+     * if keys are borrowed. The table of KV_WINDOW is used if engine_info.n_windows is not 0; its
+     * entries for pages that end before pos0 - window + 1 are not read. */
     struct {
         const uint32_t *start, *page;
     } table[KV_CLASSES];
@@ -176,159 +183,173 @@ struct engine_batch {
     const struct engine_copy *before, *after;
 };
 
-/* One of the most probable tokens, under the softmax before all processors. */
+/* One of the most probable tokens, by the softmax of the logits before all processors. */
 struct engine_top {
     int32_t token;
     float logprob;
 };
 
-/* The answer to a want. */
+/* The result for a want. */
 struct engine_out {
-    int32_t token;   /* the sample; WANT_PROMPT_LP: the row's next prompt token */
-    float logprob;   /* logarithm of the token's softmax, by the logits before all processors */
-    uint64_t digest; /* digest of the row's logits before processors, 0 unless opts.digest */
+    int32_t token; /* the sample; WANT_PROMPT_LP: the prompt token after the row */
+    float logprob; /* log probability of the token, from the logits before all processors */
+    /* digest of the row's logits before processors; 0 without engine_opts.digest */
+    uint64_t digest;
     uint32_t n_top;
     const struct engine_top *top; /* best first; ties by lowest id */
-    const float *vector; /* WANT_HIDDEN: n_embd floats until the next launch, and nothing else */
+    /* WANT_HIDDEN: n_embd floats, valid until the next launch; other members are unset */
+    const float *vector;
 };
 
-/* The answers of a step, in the order of its wants. */
+/* The results of a step, in the order of its wants. */
 struct engine_result {
     uint64_t step;
     uint32_t n_outs;              /* = n_wants */
-    const struct engine_out *out; /* valid until the engine_wait() after next */
+    const struct engine_out *out; /* valid until the second engine_wait() from now */
 };
 
-/* Options of engine_open(), which copies them. The files stay the caller's and must stay open while
- * the engine lives. */
+/* Options of engine_new(), which copies them. Files stay the caller's and must stay open while the
+ * engine lives. Sizes are in bytes. */
 struct engine_opts {
     const struct gguf *file;
     const char *backend; /* "reference", "cpu", "cuda", "auto" */
     const char *isa;     /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
-    /* cuda: numbers of the devices that share the model, "0,1"; NULL: "0". The same bits on any. */
+    /* cuda: device numbers that share the model, "0,1"; NULL: "0". Results are the same bits on any
+     * number of devices. */
     char *devices;
-    uint32_t n_devices;   /* 0, or only the first so many of them are used */
+    uint32_t n_devices;   /* number of these devices that are used, the first ones; 0: all */
     uint32_t n_threads;   /* cpu; 0: all cores */
     uint32_t n_pages;     /* 0: sized from kv_bytes */
     uint32_t page_tokens; /* 16, 32 or 64 */
     uint64_t kv_bytes;    /* used when n_pages is 0 */
-    /* Not 0: the CPU may take so much for all of it. Then kv_bytes is a wish (0: a quarter of it)
-     * that is reduced for the weights and grows for max_context. */
+    /* CPU backend: limit for weights, buffers and KV together; 0: no limit. With a limit, kv_bytes
+     * is a wish (0: a quarter of the limit) that shrinks if the weights leave less and grows for
+     * max_context. */
     uint64_t memory;
     uint32_t
-        device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
-    /* Beside a device the experts of the first so many layers lie in host memory and are computed
-     * there (n_threads, isa); ENGINE_HOST_AUTO: as few experts, those that are picked least, as
-     * leave the device room for kv_bytes, without device_share, or for max_context or FIT_CONTEXT
-     * tokens. Results depend on it. */
+        /* n: KV gets the n-th part of the device memory that is left, instead of kv_bytes; 0:
+         * off */
+        device_share;
+    /* Beside a device: number of first layers whose experts lie in host memory and are computed
+     * there (n_threads, isa). ENGINE_HOST_AUTO: as few experts, the least picked first, as leave
+     * the device room for kv_bytes, or without it for max_context or FIT_CONTEXT tokens. Results
+     * depend on it. */
     uint32_t host_experts;
-    /* Instead, a device of its own computes these experts, too: it reads them where they lie, and
-     * keeps those that were picked last. Results are those of a device that holds all. */
+    /* The device computes these experts, too: it reads their weights from host memory and caches
+     * those picked last. One device only. Results are those of a device that holds all experts. */
     bool fetches_experts;
-    /* Beside a device the dense FFNs of all layers but the first so many lie in host memory and are
-     * computed there; 0: of none; ENGINE_HOST_AUTO: of as few as leave room for kv_bytes, or for
-     * max_context, or for 8,192 tokens. Results depend on it. */
+    /* Beside a device: the dense FFNs of all layers but the first device_layers lie in host memory
+     * and are computed there; 0: of no layer. ENGINE_HOST_AUTO: as few FFNs as leave room for
+     * kv_bytes, or for max_context, or for 8,192 tokens. Results depend on it. */
     uint32_t device_layers;
-    /* A file to read and write, or 0: how often experts are picked is counted in it, and where they
-     * were placed. keeps_place: they stay where it says that they are. What is in it and not of
-     * this model is thrown away. */
+    /* Descriptor of a file, open for reading and writing, that keeps how often each expert was
+     * picked and where the experts were placed; 0: none. The content is discarded if it belongs to
+     * another model. keeps_place: experts stay where the file says. */
     int experts_fd;
     bool keeps_place;
-    uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
-    uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
-    uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
-    uint32_t n_snapshots;   /* snapshots; 0: what host_kv_bytes hold, or a fourth of kv_bytes */
-    uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
-    /* The caller has page tables of KV_WINDOW and keeps to engine_info.window. Then layers with a
-     * window have pages of their own where that takes less: of models without recurrent layers, on
-     * the CPU, without host pages. */
+    uint32_t n_host_pages;  /* pages in host memory; 0: sized from host_kv_bytes, which may be 0 */
+    uint64_t host_kv_bytes; /* host memory for pages beside the device's */
+    /* slots of recurrent states; 0: max_seqs, or fewer, so that states take at most half of
+     * kv_bytes */
+    uint32_t n_states;
+    /* snapshots of states; 0: as many as fit host_kv_bytes, or a quarter of kv_bytes */
+    uint32_t n_snapshots;
+    uint32_t max_context; /* tokens; 0: the model's own, or fewer if the pages hold fewer */
+    /* The caller has page tables of KV_WINDOW and obeys engine_info.window. Layers with a window
+     * then have pages of their own if that takes less memory: only models without recurrent layers,
+     * on the CPU, without host pages. */
     bool windows;
     uint32_t max_rows, max_seqs, max_wants; /* limits of a batch */
     struct kv_formats kv_type;
-    /* kv_type is q8_0 where f16's pages hold no sequence of max_context (0: of FIT_CONTEXT, or the
-     * model's longest if that is less) and q8_0's hold more, else f16. */
+    /* Chooses kv_type: q8_0 if pages of f16 are too few for a sequence of max_context tokens (0:
+     * FIT_CONTEXT, or the model's longest if that is less) and pages of q8_0 hold more; else
+     * f16. */
     bool kv_auto;
     bool digest;
-    /* A file in memory (memfd, sealing allowed) that others hold too, or 0: an empty one, into
-     * which the weights are packed and which cannot be changed after that, or one that an engine of
-     * the same model file has filled: they are used as they are. One that cannot be used changes
-     * nothing (info.weights). The CPU's only. */
+    /* CPU backend: a memfd that allows sealing and that other processes hold too, or 0. If it is
+     * empty, weights are packed into it and it is sealed; if an engine of the same model file
+     * filled it, its weights are used as they are. A file that cannot be used changes nothing
+     * (engine_info.weights). */
     int keep_fd;
-    bool drafts; /* the model's block of multi-token prediction is used, if it has one */
-    /* A file with nothing but that block, or but the assistant of the model (engine_is_block()), in
-     * place of the model's own; NULL. As `file` it is kept open. */
+    bool drafts; /* use the model's blocks of multi-token prediction, if it has any */
+    /* A file with only such a block, an assistant model or a block drafter (engine_is_block()),
+     * used in place of the model's own blocks; NULL. Kept open like `file`. */
     const struct gguf *block;
     /* The file of the image encoder (vision/projector.h), kept open like `file`; NULL: the model
-     * takes no pictures. One that does not fit the model is an error of engine_new(). */
+     * takes no pictures. engine_new() fails if it does not fit the model. */
     const struct gguf *projector;
-    uint32_t picture_rows; /* rows of the largest computed picture; 0: the projector's limit */
+    uint32_t picture_rows; /* most rows of a picture; 0: the projector's limit */
     void (*progress)(void *ctx, const char *what,
-                     double fraction); /* NULL, or called while loading */
+                     /* called while loading, with @fraction from 0 to 1; NULL: not called */
+                     double fraction);
     void *progress_ctx;
-    /* NULL, or incremented after each op of a step: a step that takes minutes on a slow or busy
-     * machine differs by it from one that hangs. */
+    /* Counter that is incremented after each op of a step, or NULL: it tells a step that takes
+     * minutes on a slow or busy machine from one that hangs. */
     uint64_t *step_progress;
 };
 
-/* Describes an open engine; constant but for n_picks and n_host_picks. */
+/* Describes an open engine. Constant except n_picks and n_host_picks. */
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
-    /* CUDA's numbers of the devices, and where they are: domain:bus:device.function, or "". */
+    /* CUDA's numbers of the devices, and their PCI addresses: domain:bus:device.function, or "". */
     uint32_t n_devices, device[ENGINE_DEVICES];
     const char *address[ENGINE_DEVICES];
-    /* One line: what of the device or the limits is not used, and why; what was measured at open to
-     * choose between ways that give the same; "". */
+    /* One line for the log: what of the device or of the limits is not used and why, and what was
+     * measured at open to choose between equivalent code paths; "": nothing. */
     const char *note;
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
-    uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
-    bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
-    /* Rows see their whole sequence, whose prompt is in one step: max_context is at most the
-     * batch's max_rows. Nothing but WANT_HIDDEN is answered. */
+    uint32_t depth; /* steps that may be in flight: 1 or 2 */
+    bool hidden;    /* WANT_HIDDEN is supported */
+    /* Attention is bidirectional: a prompt is computed in one step, so max_context is at most the
+     * batch's max_rows. Only WANT_HIDDEN is supported. */
     bool encoder;
-    bool ranks; /* engine_score() */
-    /* The model takes rows of pictures: values of a row, 0: it does not. two_way: rows of a picture
-     * see each other in both directions. */
+    bool ranks; /* a reranker: engine_score() may be called */
+    /* Values of a picture's row; 0: the model takes no pictures. two_way: rows of a picture attend
+     * to each other in both directions. */
     uint32_t picture_width;
     bool two_way;
-    uint32_t picture_rows; /* rows of the largest picture that is computed, without line breaks */
+    uint32_t picture_rows; /* most rows of a picture, without line breaks */
     uint64_t weight_bytes, page_bytes, n_params;
     uint64_t memory_bytes; /* weights, buffers, pages and states, whether touched yet or not */
-    /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
-     * sequences may have one at once. A position's pages are of no use without the state there. */
+    /* Recurrent layers: bytes of a sequence's state, 0 if the model has none, and how many
+     * sequences may have one at once. Cached pages of a prefix are useless without the state at its
+     * end. */
     uint64_t state_bytes;
-    uint32_t n_states, n_snapshots; /* snapshots: copies of states to go on from later */
-    /* Passes from 1 on draft: how many slots there are for that, as many as states where there are
-     * any. 0: opts.drafts was not asked for, or the model has no block of multi-token prediction.
-     * @draft_bytes of weights are read for a row of the first. */
+    uint32_t n_states, n_snapshots; /* n_snapshots: copies of states from which sequences resume */
+    /* Models that draft: slots for hidden states, as many as recurrent states if there are any. 0:
+     * engine_opts.drafts was not set, or the model has no draft block. draft_bytes: bytes of
+     * weights that a row of the first draft pass reads. */
     uint32_t n_slots;
     uint64_t draft_bytes;
-    /* 1: pass 1 makes all drafts behind a token. More: pass 1 + k makes draft k, one position
-     * behind that of k - 1, and there are no more drafts than passes. */
+    /* Number of draft passes. 1: pass 1 makes all drafts of a sequence, by repetition or as a
+     * block. More: pass 1 + k makes draft k at the position after that of draft k - 1, and a draft
+     * has at most that many tokens. */
     uint32_t draft_passes;
     /* Pass 1 has no keys of its own and reads those of pass 0: it needs no pages, leaves no holes,
-     * and makes all drafts behind a token at that token's position (engine_seq.n_ahead). */
+     * and makes all drafts at the position of the last known token (engine_seq.n_ahead). */
     bool borrows;
-    /* Pass 1 drafts a block at once: it has so many rows of each sequence, at pos0 the last token
-     * that is known, which pass 0 has not computed yet, then @mask_token. 0: it has one row. The
-     * samples of rows @first_draft and on are the tokens of positions pos0 + 1 and on: of each
-     * row's own position (1; the first row has none) or of the one behind it (0). */
+    /* Pass 1 drafts a block at once: rows of each sequence, at pos0 the last known token, which
+     * pass 0 has not computed yet, then rows of @mask_token. 0: one row. The samples of rows
+     * @first_draft and on are the tokens of positions pos0 + 1 and on: with first_draft 1 a row's
+     * sample is for its own position, with 0 for the position after it. */
     uint32_t n_block, first_draft;
     int32_t mask_token;
-    /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
-     * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
+    /* Pages of KV_WINDOW; 0: the keys of all layers are in KV_GLOBAL. A row reads the last @window
+     * keys there. The pages suffice for @window_seqs sequences with two steps in flight. */
     uint32_t n_windows, window, window_seqs;
-    uint64_t window_bytes; /* size of one */
+    uint64_t window_bytes; /* bytes of a page of KV_WINDOW */
     bool latent;           /* keys are latent vectors (multi-head latent attention) */
-    /* Placement of experts: the layers that have experts, those with some in host memory, the
+    /* Placement of experts: layers with experts, those of them with some in host memory, all
      * experts, and the number and bytes of those in host memory. */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
     uint64_t host_expert_bytes;
-    uint32_t n_host_ffn; /* layers whose dense FFN is in host memory, and their bytes */
+    uint32_t n_host_ffn; /* layers whose dense FFN is in host memory, and the bytes of these FFNs */
     uint64_t host_ffn_bytes;
-    uint64_t n_picks, n_host_picks; /* counted so far, with experts_fd: all, and the host's */
+    /* with experts_fd: picks so far, and those of experts in host memory */
+    uint64_t n_picks, n_host_picks;
     uint8_t fingerprint[16];
-    /* Digest of the sources of the engine and the backend, of the device's compute capability, and
-     * of the placement of experts: where it differs, results may differ. */
+    /* Digest of the sources of the engine and the backend, the device's compute capability, and the
+     * placement of experts: engines with different digests may compute different bits. */
     uint8_t sources[20];
     struct kv_formats kv_type;
     enum engine_weights weights;
