@@ -2,10 +2,11 @@
 
 /*
  * bind - finds the tensors of a model and checks their shapes against the hyperparameters. Used by
- * engine/arch. The first failure sticks: later calls return NULL.
+ * engine/arch. The first error is kept in binder.r and @err; later calls do nothing and return
+ * NULL.
  *
- * A tensor that was not bound is an error, too (bind_rest()): without a scale or a bias a model
- * would almost work.
+ * A tensor of the file that nobody bound is an error, too (bind_rest()): without a scale or a bias
+ * a model would almost work.
  */
 
 #include "base/err.h"
@@ -23,19 +24,20 @@ struct binder {
     struct err *err;
     int r;                           /* 0, or the first error */
     uint64_t weight_bytes, n_params; /* sums over the tensors that were found */
-    struct view *views;              /* made by the binder; the caller takes them over */
+    struct view *views;              /* made by the binder; the caller takes ownership */
 };
 
-/* A part of a tensor under the whole's name, or a tensor with its scale. */
+/* A part of a tensor, under the name of the whole tensor, or a tensor with its scale. */
 struct view {
     struct view *next;
     struct tensor tensor;
 };
 
-/* Accepts NULL. */
+/* Frees a list of views; accepts NULL, returns NULL. */
 struct view *views_free(struct view *v);
 
-/* 0 or -ENOMEM. Nothing of @file is read yet; @file, @arch and @err stay the caller's. */
+/* Initialises a binder; reads nothing from @file yet. @file, @arch and @err stay the caller's.
+ * Returns 0 or -ENOMEM. */
 int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err);
 /* Frees the binder. The bound tensors stay valid, because the file owns them. */
 void bind_deinit(struct binder *b);
@@ -64,7 +66,7 @@ const struct tensor *bind_table(struct binder *b, uint64_t n, uint64_t n_rows, c
 const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
                                uint64_t n);
 
-/* Returns the values of @t, which has no blocks, as one row. */
+/* Returns @t, whose format has no blocks, as a tensor of one row. */
 const struct tensor *bind_flat(struct binder *b, const struct tensor *t);
 
 /* Binds a tensor that the caller checks; NULL: there is none. */

@@ -8,14 +8,14 @@
 
 /* Parameters of the check of a batch. Windows as in engine_info. */
 struct check {
-    const struct engine_opts *opts; /* filled in */
+    const struct engine_opts *opts; /* with all defaults filled in */
     const struct model_shape *shape;
     const struct be_ops *ops;
     uint32_t n_slots, n_windows, window, window_seqs;
-    uint64_t launched;         /* the previous step */
-    uint32_t n_wants_launched; /* wants of the last batch */
+    uint64_t launched;         /* number of the previous step */
+    uint32_t n_wants_launched; /* wants of the previous step */
 };
 
-/* Asserts that @b is what engine/types.h says of a batch and follows the previous step: rows,
- * positions, page tables, wants and copies. */
+/* Asserts that @b obeys engine/types.h and follows the previous step: rows, positions, page tables,
+ * wants and copies. */
 void check_batch(const struct check *c, const struct engine_batch *b);

@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * condensed - the places of keys of attention to condensed keys (struct condensed_shape): keys of
- * blocks are in pages, keys of windows in states.
+ * condensed - where attention to condensed keys (struct condensed_shape) has its keys: condensed
+ * keys of blocks in pages, keys of the window in states.
  */
 
 #include "engine/backend.h"
 
-/* Returns the number of values of a page before the key of the block of @block positions that ends
- * at @pos; @first values of the block's keys precede it, and it has @n values. Keys of a layer lie
- * one behind the other, those of short blocks in front of those of long ones. */
+/* Returns the offset in a page, in values, of the key of the block of @block positions that ends at
+ * @pos. The key has @n values; the layers before take @first values per block. Keys of a layer are
+ * contiguous, and those of short blocks precede those of long blocks. */
 static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_tokens,
                                     uint32_t block, uint64_t first, uint64_t n, uint32_t pos) {
     uint64_t short_end = s->condensed.n_short * (page_tokens / BLOCK_SHORT);
@@ -18,14 +18,14 @@ static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_t
     return (block == BLOCK_LONG ? short_end : 0) + first * slots + pos % page_tokens / block * n;
 }
 
-/* Returns the number of rows of a window in the state; position p has row p % rows. A block that
- * drafts needs more rows, because it writes keys of drafts before the keys in front of the first
- * draft are read again. */
+/* Returns the number of rows of a window in the state; position p is in row p % rows. A draft block
+ * needs more rows, because it overwrites rows with keys of drafts before the keys in front of the
+ * first draft are read again. */
 static inline uint32_t window_rows(const struct model_shape *s, const struct model_op *op) {
     return s->condensed.window + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);
 }
 
-/* Returns the number of values of a state before the window of an op's layer. */
+/* Returns the offset in a state, in values, of the window of the layer of @op. */
 static inline uint64_t window_at(const struct model_shape *s, const struct model_op *op) {
     const struct state_shape *t = &s->state;
 

@@ -1,7 +1,6 @@
 #pragma once
 
-/* experts - the choice of a row in a mixture of experts, for the backends that compute on the
- * host. */
+/* experts - routing in a mixture of experts, for the backends that compute on the host. */
 
 #include "engine/backend.h"
 
@@ -13,10 +12,10 @@ struct expert_pick {
     float weight;
 };
 
-/* Rule that picks experts from the router's numbers l: p = the gating of l; the @n_used
- * largest p + bias, best first (ties: the lowest expert); weighted by p, divided by their sum where
- * @normalize, times @scale. With groups only experts of the @n_group_used best of @n_group groups,
- * which are judged by the sum of their two largest p + bias. */
+/* Rule that picks experts from the router's logits l: p = gating of l; the @n_used experts with the
+ * largest p + bias, best first (ties: the lower number), weighted by p, divided by the sum of the
+ * picked p if @normalize, times @scale. With groups, only experts of the @n_group_used best groups,
+ * judged by the sum of their two largest p + bias. */
 struct expert_rule {
     uint32_t n, n_used;
     float scale;
@@ -42,7 +41,8 @@ static inline struct expert_rule experts_rule(const struct model_shape *s, const
 
 /* Picks the experts of a row. NaN counts as less than every number. @logits are overwritten. */
 void experts_pick(float *logits, const struct expert_rule *rule, struct expert_pick *out);
-/* Computes the weights of the experts that are picked in @out. @logits are overwritten. */
+/* Computes the weights of the experts in @out, which are picked already. @logits are
+ * overwritten. */
 void experts_weigh(float *logits, const struct expert_rule *rule, struct expert_pick *out);
 /* Reads the picks of @token from the @table of a ROUTE op. */
 void experts_look_up(const struct tensor *table, uint32_t token, struct expert_pick *out);

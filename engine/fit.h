@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * fit - computes memory sizes before a model is loaded: those of its weights, buffers, pages and
- * states, and the size of a host backend's KV memory. Private to engine/; other code calls
- * engine_fit().
+ * fit - computes memory sizes before a model is loaded: those of weights, buffers, pages and
+ * states, and the KV memory of a host backend. Private to engine/; other code calls engine_fit().
  */
 
 #include "engine/model.h"
@@ -13,7 +12,7 @@ struct fit_text {
     char s[24];
 };
 
-/* "1.25 GiB". */
+/* Returns @bytes as text, like "1.25 GiB". */
 struct fit_text fit_text(uint64_t bytes);
 
 /* Returns the bytes of weights that @ops keep. A tensor that two ops use is stored twice. */
@@ -21,32 +20,32 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops);
 /* Returns the bytes of weights that a row of @pass reads: all tensors except the embedding, and
  * only the picked experts. */
 uint64_t fit_token_weights(const struct model *m, uint32_t pass);
-/* Returns the bytes of keys and values that a row behind @n others reads, where a page has
- * @page_bytes: for layers that choose their keys, the chosen keys and the data by which they are
- * chosen. */
+/* Returns the bytes of keys and values that a row at position @n reads, where a page has
+ * @page_bytes. In layers with sparse attention these are the chosen keys and the data by which they
+ * are chosen. */
 uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint64_t page_bytes,
                         uint64_t n);
 /* Returns an upper estimate of the bytes of a batch's activations and its sequences' logits. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
 
 /*
- * Division of KV memory between pages and the pages of layers with a window (KV_WINDOW). A sequence
- * needs window pages for what a row reads and for what the rows of two steps under way write. More
- * are kept for ended sequences, so that their next turns find them: one window for FIT_TURN tokens
- * in pages, at most an eighth of the pages.
+ * Division of KV memory between global pages and window pages (KV_WINDOW). A running sequence needs
+ * window pages for the keys that a row reads and for those that two steps in flight write. Ended
+ * sequences keep window pages too, so that their next turns find their prefix: one window for
+ * FIT_TURN tokens in pages, and at most an eighth of the pages.
  */
 #define FIT_TURN 4096u
 struct fit_windows {
     uint64_t page, window_page; /* bytes */
-    uint32_t window;            /* keys that a row reads there */
+    uint32_t window;            /* keys that a row reads in these layers */
     uint32_t page_tokens, max_seqs, max_rows;
 };
 
 /* Returns the number of window pages for @n_seqs sequences beside @n_pages pages. */
 uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n_seqs);
-/* Returns the number of pages in @bytes bytes beside window pages for *n_seqs sequences: max_seqs,
- * or as many as fit into half of the bytes. 0: with all keys in one class there is room for at
- * least as many pages. */
+/* Returns the number of global pages that fit into @bytes beside window pages for *n_seqs
+ * sequences, which is set to max_seqs, or to as many as fit into half of @bytes. 0: without window
+ * pages there would be room for at least as many pages. */
 uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs);
 
 /* Sizes that must fit into memory. */
@@ -62,16 +61,16 @@ struct fit {
 };
 
 /*
- * KV memory for it: what is wished, else a quarter of the memory or room for FIT_CONTEXT tokens if
- * that is more; more where the context that is asked for needs more; less where the weights leave
- * less. Returns 0, or -ENOMEM with the arithmetic and what would fit in @err: there is not even
- * room for the context that is asked for, or for FIT_LEAST tokens.
+ * Computes the KV memory: f->wish, else a quarter of the memory or room for FIT_CONTEXT tokens if
+ * that is more; more if the requested context needs more; less if the weights leave less. Returns
+ * 0; or -ENOMEM, with the arithmetic and a setting that would fit in @err, if there is no room for
+ * the requested context or for FIT_LEAST tokens.
  */
 #define FIT_CONTEXT 32768u
 #define FIT_LEAST 1024u
 int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err);
-/* Returns the KV memory for which experts move to the host: the requested size, else room for the
- * requested context, or for FIT_CONTEXT tokens. */
+/* Returns the KV memory for which experts may be moved to the host: the requested size, else room
+ * for the requested context, or for FIT_CONTEXT tokens. */
 uint64_t fit_kv_beside(const struct fit *f);
 /* Returns the bytes of the memory of this machine. */
 uint64_t fit_machine(void);
@@ -84,7 +83,7 @@ struct fit_sizes {
 int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_sizes *s,
               uint32_t n_pages, uint64_t kv, struct err *err);
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
-/* Computes the sizes of a model that must fit. */
+/* Fill in the structs for a model and its options. */
 struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,
                                const struct fit_sizes *s);
 struct fit fit_of(const struct model *m, const struct be_ops *ops, const struct engine_opts *o,

@@ -2,7 +2,7 @@
 
 /*
  * head - the classifier of a reranker, which computes from a hidden vector how well a text answers
- * a query. It is small, so it is computed here in f32, in one order, for vectors of every backend.
+ * a query. It is small, so the host computes it in f32, in a fixed order, for every backend.
  */
 
 #include "base/err.h"
@@ -10,25 +10,25 @@
 
 struct binder;
 
-/* Tensors of a model's scoring head; out[0] is NULL where it has none. The score of v is o[0] -
- * o[1], or o[0] without out[1], where o[i] = out[i] . tanh(dense v + dense_bias) + out_bias[i];
- * without dense, v itself takes the place of tanh(). The softmax of two logits is the sigmoid of
- * their difference, so a score is the logit of a probability. */
+/* Tensors of a model's scoring head; out[0] is NULL if it has none. The score of v is o[0] - o[1],
+ * or o[0] if out[1] is NULL, where o[i] = out[i] . tanh(dense v + dense_bias) + out_bias[i];
+ * without dense, v replaces tanh(). The softmax of two logits is the sigmoid of their difference,
+ * so a score is the logit of a probability. */
 struct head_tensors {
     const struct tensor *dense, *dense_bias;
     const struct tensor *out[2], *out_bias; /* out[i]: one row */
 };
 
-/* The decoded classifier; NULL: parts that it lacks; all are NULL without a classifier. */
+/* The decoded classifier. Members are NULL for parts that it lacks, and all are NULL without a
+ * classifier. */
 struct head {
     uint32_t n_embd, n_mid; /* n_mid: length of the vector that out is multiplied by; n_embd without
                              * dense */
     float *dense, *dense_bias, *out, out_bias, *mid;
 };
 
-/* Finds the head of a model with vectors of @n_embd among the tensors of its file, whose other
- * tensors have been bound; @output: the matrix of its logits, or NULL. Errors stay in the
- * binder. */
+/* Finds the head of a model with vectors of @n_embd values, after all other tensors were bound.
+ * @output: the matrix of the model's logits, or NULL. Errors stay in the binder. */
 void head_bind(struct binder *b, struct head_tensors *out, uint32_t n_embd,
                const struct tensor *output);
 /* Decodes the tensors. Returns 0 or -ENOMEM; head_deinit() accepts both, and zeros. */

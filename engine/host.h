@@ -11,9 +11,9 @@
 #include "engine/sampler.h"
 
 /*
- * Life: begin (batch set) -> the ops -> mask, sample -> end (batch NULL). row_seq, row_pos, row,
- * scored and logits_of are those of the step that began last; results are kept for one step more,
- * since the caller may look at them until the engine_wait() after next.
+ * Life of a step: begin (sets batch) -> the ops -> mask, sample -> end (batch NULL). row_seq,
+ * row_pos, row, scored and logits_of belong to the step that began last. Results are kept for one
+ * more step, because the caller may read them until its second engine_wait() from now.
  */
 struct host_step {
     const struct engine_batch *batch; /* between begin and end */
@@ -21,46 +21,46 @@ struct host_step {
     bool digest;
     uint32_t *row_seq, *row_pos; /* [max_rows] */
     struct picture_row *row;     /* [max_rows] */
-    bool grids;                  /* pictures' rows have positions of a grid */
+    bool grids;                  /* rows of pictures have the positions of a grid (M-RoPE) */
     const uint32_t **mask;       /* [max_wants] */
-    /* Logits are computed for some of the wants only: scored[k] is the want of the k-th row of
-     * logits, logits_of[want] that row. They outlive the step. */
+    /* Logits are computed only for some wants: scored[k] is the want of the k-th row of logits, and
+     * logits_of[want] is that row. Both outlive the step. */
     uint32_t n_scored, *scored, *logits_of; /* [max_wants] */
-    uint32_t n_embd, n_hidden;              /* values of a row, of a hidden state */
+    uint32_t n_embd, n_hidden;              /* values of a row and of a hidden state */
     /* Results of this step and of the one before. */
     struct {
         float *vector;          /* [max_wants][n_embd] */
         struct engine_out *out; /* [max_wants] */
         struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
     } result[2];
-    unsigned current; /* result[current]: of the step that runs */
+    unsigned current; /* result[current] belongs to the running step */
     /* Hidden states from which drafts continue; NULL: the model does not draft. */
-    float *hidden; /* [max_rows][n_hidden], of this step */
+    float *hidden; /* [max_rows][n_hidden] of this step */
     float *kept;   /* [n_slots][ENGINE_KEPT][n_hidden] */
     struct kept kept_of;
 };
 
-/* Allocates for the largest batch that @o allows. Returns 0 or -ENOMEM, then there is nothing to
+/* Allocates memory for the largest batch that @o allows. Returns 0, or -ENOMEM with nothing to
  * deinit. */
 int host_step_init(struct host_step *h, const struct be_opts *o);
 void host_step_deinit(struct host_step *h);
-/* Finds sequence, position and logits of the rows and wants of @b, which does not change until the
- * end of the step. */
+/* Begins a step: fills in the members about rows and wants from @b, which must not change until the
+ * step ends. */
 void host_step_begin(struct host_step *h, const struct engine_batch *b);
 /* Sets the mask of want @want, which is valid until the want is sampled. */
 void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
-/* Samples want @want from @logits. Threads may do different wants at once, each with its
+/* Samples want @want from @logits. Threads may sample different wants at once, each with its own
  * sampler. */
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
 /* Returns the room for the vector of want @want (WANT_HIDDEN). */
 float *host_step_vector(struct host_step *h, uint32_t want);
-/* Returns the hidden state of the position before row @row's; NULL: it is not kept. Those of this
- * step's rows are in h->hidden. */
+/* Returns the hidden state of the position before that of row @row; NULL: it is not kept. Hidden
+ * states of this step's rows are in h->hidden. */
 const float *host_step_before(const struct host_step *h, uint32_t row);
 /* Ends the step when every want has been sampled or has its vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
 
-/* Returns the position behind the last one of the sequence of row @row after this step. */
+/* Returns the number of positions that the sequence of row @row has after this step. */
 static inline uint32_t host_end(const struct host_step *h, uint32_t row) {
     const struct engine_seq *s = &h->batch->seq[h->row_seq[row]];
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * kept - tracks the positions of a slot whose hidden states are kept. They follow from the batches
- * alone, so the device need not be asked.
+ * kept - tracks for which positions each slot keeps hidden states (OP_KEEP). The batches alone
+ * determine this, so the device is never asked.
  */
 
 #include <assert.h>
@@ -16,13 +16,13 @@ static inline uint32_t hidden_width(const struct model_shape *s) {
     return (s->keeps_streams ? s->stream.n : 1) * s->n_embd;
 }
 
-/* A slot has ENGINE_KEPT states, that of position p at p % ENGINE_KEPT. */
+/* A slot has ENGINE_KEPT hidden states; that of position p is at index p % ENGINE_KEPT. */
 struct kept {
     uint32_t n_slots; /* 0: the model does not draft */
-    uint32_t *of;     /* [n_slots][ENGINE_KEPT]: behind which position it is, 0: none */
+    uint32_t *of;     /* [n_slots][ENGINE_KEPT]: 1 + position of the hidden state; 0: none */
 };
 
-/* 0 or -ENOMEM. */
+/* Allocates the table. Returns 0 or -ENOMEM. */
 static inline int kept_init(struct kept *k, uint32_t n_slots) {
     k->n_slots = n_slots;
     k->of = n_slots ? calloc((size_t)n_slots * ENGINE_KEPT, sizeof(*k->of)) : NULL;
@@ -35,12 +35,12 @@ static inline void kept_deinit(struct kept *k) {
     *k = (struct kept){0};
 }
 
-/* Returns the index, among all states, of the state of position @pos. */
+/* Returns the index of the hidden state of position @pos among those of all slots. */
 static inline size_t kept_at(const struct engine_seq *s, uint32_t pos) {
     return (size_t)s->state_slot * ENGINE_KEPT + pos % ENGINE_KEPT;
 }
 
-/* Begins a step: forgets states of another sequence that had the slot before. */
+/* Begins a step: drops the hidden states of the sequence that had the slot before. */
 static inline void kept_begin(struct kept *k, const struct engine_seq *s) {
     assert(s->state_slot < k->n_slots);
     if (s->begins)
@@ -52,12 +52,13 @@ static inline bool kept_has(const struct kept *k, const struct engine_seq *s, ui
     return k->of[kept_at(s, pos)] == pos + 1;
 }
 
-/* Returns the first of the step's rows that is kept: the last ENGINE_KEPT are. */
+/* Returns the first row of @s in this step whose hidden state is kept: one of the last
+ * ENGINE_KEPT. */
 static inline uint32_t kept_first(const struct engine_seq *s) {
     return s->n_rows - MIN(s->n_rows, ENGINE_KEPT);
 }
 
-/* Returns the position whose state row @i of @s keeps. */
+/* Returns the position under which the hidden state of row @i of @s is kept. */
 static inline uint32_t kept_pos(const struct engine_seq *s, uint32_t i) {
     return s->pos0 + s->n_ahead + i;
 }

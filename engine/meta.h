@@ -8,7 +8,8 @@
 
 #include "base/gguf.h"
 
-/* A reader of one architecture's keys; zeroed but for the first three fields. */
+/* A reader of the keys of one architecture. The caller sets the first three members and zeroes the
+ * rest. */
 struct meta {
     const struct gguf *file;
     const char *arch;
@@ -30,5 +31,6 @@ void meta_string(struct meta *m, const char *key, char *out, size_t size);
 /* Refuses a file whose @key exists and is neither @allowed nor 0, since that feature is not
  * supported. */
 void meta_refuse_other(struct meta *m, const char *key, uint32_t allowed);
-/* Refuses a drafter's file whose @key exists and is not @of_model, the number of its model. */
+/* Refuses the file of a drafter whose @key differs from @of_model, the value in its model's
+ * file. */
 void meta_must_be(struct meta *m, const char *key, uint32_t of_model);

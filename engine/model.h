@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * model - a model in the form that the engine runs: its shape and one list of ops, from the
- * embedding to the logits, which engine/arch makes from the file. A layer is any number of ops of
- * any kind.
+ * model - a model in the form that the engine runs: its shape and a list of ops, from the embedding
+ * to the logits, which engine/arch builds from the file. A layer is any number of ops of any kind.
  */
 
 #include "engine/backend.h"
@@ -54,10 +53,10 @@ struct model {
 void model_add(struct model *m, const struct model_op *op);
 /* Adds a layer with pages of class @cls, with keys and values of @h, and returns it. */
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);
-/* Makes layers with a window keep all keys, in pages of KV_GLOBAL behind the other layers. */
+/* Moves layers with a window from KV_WINDOW to pages of KV_GLOBAL, where they keep all keys. */
 void model_join_windows(struct model *m);
-/* Fills shape.widest, shape.window, shape.two_way, shape.n_ff and shape.op from the ops, to which
- * none is added from then on. */
+/* Fills shape.widest, shape.window, shape.two_way, shape.n_ff and shape.op from the ops. No op may
+ * be added after it. */
 void model_measure(struct model *m);
 /* Checks that the backend computes all ops. Returns 0, or -EINVAL with @err. */
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err);
@@ -68,9 +67,9 @@ void model_deinit(struct model *m);
  * with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
-/* Returns the first op with the weights of op @i, which may be @i. */
+/* Returns the first op that has the same weights as op @i, possibly @i itself. */
 uint32_t model_weights_of(const struct model *m, uint32_t i);
-/* Runs the ops of @pass for a step that has begun; increments *progress after each, unless NULL. 0
- * or -errno. */
+/* Runs the ops of @pass for a step that has begun; increments *progress, unless NULL, after each
+ * op. Returns 0 or -errno. */
 int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass,
                   uint64_t *progress);

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * ngram - the rows of a table of n-grams that a token has (OP_NGRAM). The tokens before a step are
- * part of the sequence's state, and therefore of every snapshot, so the same rows are found after a
- * prefix hit, a preemption or a wrong draft.
+ * ngram - finds the rows of an n-gram embedding table that a token reads (OP_NGRAM). The tokens
+ * before a step are part of the sequence's state, and therefore of every snapshot, so the same rows
+ * are found after a prefix hit, a preemption or a wrong draft.
  */
 
 #include "base/gguf.h"

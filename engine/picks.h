@@ -9,7 +9,7 @@
 
 #include "engine/backend.h"
 
-/* Rows after which a pick counts half as much: docs/design/cuda-products.md. */
+/* Rows after which a pick counts half as much (docs/design/cuda-products.md). */
 #define PICKS_HALF_LIFE (UINT64_C(1) << 20)
 
 struct picks_head;
@@ -19,23 +19,24 @@ struct picks {
     struct picks_head *head;
     uint32_t n_layer, n_expert, n_used;
     size_t n_bytes;
-    /* [n_layer][n_expert]: when it was opened or halved last, and what the process had counted. */
+    /* [n_layer][n_expert]: the file's counts, and the process's counts, when the file was opened or
+     * the counts were last halved. */
     uint64_t *before, *base;
 };
 
-/* Opens the file @fd; 0, or a file that cannot be used: works without a file. */
+/* Opens the file @fd. Works without a file if @fd is 0 or the file cannot be used. */
 void picks_open(struct picks *k, int fd, const struct gguf *file, const struct model_shape *s);
 void picks_close(struct picks *k);
-/* [n_layer][n_expert] counted before picks_open(); NULL without a file. */
+/* Returns the picks counted before picks_open(), [n_layer][n_expert]; NULL without a file. */
 const uint64_t *picks_counts(const struct picks *k);
-/* Returns the bits of the experts in host memory, as model_shape.host_experts; NULL: no placement
- * was made yet. */
+/* Returns the placement: bits of the experts in host memory as in model_shape.host_experts; NULL:
+ * none was made yet. picks_place() saves one. */
 const uint32_t *picks_placed(const struct picks *k);
 void picks_place(struct picks *k, const uint32_t *bits);
-/* Returns the number of layers whose dense FFN the host has, and sets it; -1: no placement was made
- * yet, or there is no file. */
+/* Returns the number of layers whose dense FFN is in host memory; -1: not chosen yet, or no file.
+ * picks_place_ffn() saves it. */
 int64_t picks_host_ffn(const struct picks *k);
 void picks_place_ffn(struct picks *k, uint32_t n);
-/* Writes the counts: @now has the picks since picks_open(). All counts are halved when they reach
- * those of 2 * PICKS_HALF_LIFE rows. */
+/* Writes the counts to the file; @now has the picks since picks_open(). All counts are halved once
+ * they reach those of 2 * PICKS_HALF_LIFE rows. */
 void picks_count(struct picks *k, const uint64_t *now);

@@ -11,9 +11,9 @@
 /* Checks that the projector of @o fits the model; fills in o->picture_rows, and the encoder's bytes
  * in @m. Returns 0, also without a projector, or -errno with the mismatch in @err. */
 int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *o, struct err *err);
-/* Opens the encoder on the opened device @be, which is proved, or on the threads and with the
- * instruction set of @o; NULL: no projector. *why: why it is not on the device that there is, in
- * words, or NULL. Returns 0 or -errno. */
+/* Opens the encoder on device @be, where it is verified (vision/prove.c), or on the host with the
+ * threads and instruction set of @o. *out NULL: there is no projector. *why: why the encoder is not
+ * on the device although there is one; else NULL. Returns 0 or -errno. */
 int pictures_open(struct image_encoder **out, const struct be_ops *ops, struct be *be,
                   const struct engine_opts *o, const char **why, struct err *err);
 /* Fills in the picture members of the info, and mixes the projector into the fingerprint. */

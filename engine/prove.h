@@ -8,14 +8,16 @@
 
 #include "engine/model.h"
 
-/* Blocks that a row of the proof sees of those that an indexer chooses from, on both: fewer than
- * the rows have, so that the choice is tried. be_ops.proving sets and ends it for the device. */
+/* Number of blocks that a row of the proof sees in sparse attention, on both backends. Rows of the
+ * proof have more blocks than that, so that the choice is tested. be_ops.proving sets this limit on
+ * the device. */
 #define PROOF_BLOCKS 2u
 
 /*
- * @m is loaded on @be, which is idle. A variant of the backend (be_ops.variant) without which the
- * results are right is left out, and @note says which and why, in one line; "" if nothing is. 0,
- * -EINVAL with @err: the device is wrong without all of them, too; -ENOMEM, -EIO.
+ * Proves that @be, on which @m is loaded and which is idle, computes right. A variant
+ * (be_ops.variant) that makes results wrong is turned off, and @note names it with the reason in
+ * one line; "": none. Returns 0; -EINVAL with @err: the device is wrong even without all variants;
+ * -ENOMEM, -EIO.
  */
 int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
                  const struct engine_opts *opts, char *note, size_t size, struct err *err);

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * quant - the exact decoding of every tensor format to f32. It is plain and slow on purpose: fast
- * kernels are tested against it, and the reference backend computes with it. Layouts: those of
- * ggml's block formats, written out in quant.c. Every product is rounded to f32 in the order
- * written there, so that other implementations agree bit for bit.
+ * quant - exact decoding of every tensor format to f32, plain and slow on purpose: fast kernels are
+ * tested against it, and the reference backend computes with it. quant.c writes out the block
+ * layouts of ggml. Every product is rounded to f32 in the order written there, so that other
+ * implementations agree bit for bit.
  */
 
 #include <stddef.h>
@@ -16,15 +16,15 @@
  * aligned. */
 void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n);
 
-/* Row @r of a matrix: t->ne[0] values. */
+/* Decodes row @r of a matrix: t->ne[0] values. */
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst);
 
 extern const int8_t quant_iq4_values[16]; /* values of IQ4_NL and IQ4_XS */
 extern const int8_t quant_fp4_values[16]; /* values of MXFP4 and NVFP4: twice those of E2M1 */
 extern const struct blk_grids quant_grids;
 
-/* The scale and the minimum (6 bits each) of sub-block @j (0..7) of a Q4_K or Q5_K block; @s: its
- * 12 packed bytes. */
+/* Unpacks the scale and the minimum (6 bits each) of sub-block @j (0..7) of a Q4_K or Q5_K block;
+ * @s: its 12 packed bytes. */
 static inline void quant_k4_scale(const uint8_t *s, unsigned j, uint8_t *scale, uint8_t *min) {
     if (j < 4) {
         *scale = s[j] & 63;
@@ -42,8 +42,8 @@ static inline int quant_q3k_scale(const uint8_t *s, unsigned j) {
     return (low | high << 4) - 32;
 }
 
-/* Returns the sign bits (bit set: minus) of a 7-bit code of the IQ formats: bit 7 makes their
- * number even. */
+/* Returns the eight sign bits (1: minus) of a 7-bit code of the IQ formats: bit 7 makes the number
+ * of set bits even. */
 static inline uint8_t quant_iq_signs(unsigned code) {
     return (uint8_t)(code | (unsigned)__builtin_parity(code) << 7);
 }

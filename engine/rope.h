@@ -8,30 +8,30 @@
 #include "engine/backend.h"
 #include "engine/meta.h"
 
-/* Defaults of a set of rotary positions: the number of values that turn unless rope.dimension_count
- * (with suffix @suffix) gives another of at most @dim; context and base if the file has none; and
- * whether the file's scaling applies to the set. */
+/* Defaults of a set of rotary frequencies. rope.dimension_count (with suffix @suffix) may replace
+ * @dim, the number of rotary values, by a smaller one. */
 struct rope_defaults {
     uint32_t dim, context;
     double base;
-    const char *suffix;       /* suffix of the keys dimension_count and freq_base: "" or "_swa" */
-    bool scores_scaled;       /* YaRN with a log multiplier scales scores, not the rotation */
-    bool long_rope;           /* scaling may be by divisors that the caller chose */
-    bool half;                /* half of the values turn, by divisors of the first pairs */
+    const char *suffix; /* suffix of the keys dimension_count and freq_base: "" or "_swa" */
+    bool scores_scaled; /* YaRN with a log multiplier scales scores, not the rotation */
+    bool long_rope;     /* LongRoPE: scaling may be by divisors that the caller chose */
+    /* half of the values are rotary, with the divisors of the first pairs */
+    bool half;
     bool scaled, fixed_betas; /* fixed_betas: YaRN with 32 and 1, whatever the file says */
 };
 
-/* Fills *out; its freq is malloc'd and the caller's, also on failure. @divisors: the tensor
- * rope_freqs.weight, or NULL; n_rot / 2 values, checked here. Errors go to @m. */
+/* Fills *out; out->freq is malloc'd and the caller's, also on failure. @divisors: n_rot / 2 values
+ * of the tensor rope_freqs.weight, checked here, or NULL. Errors go to @m. */
 void rope_read(struct meta *m, const struct rope_defaults *d, const struct tensor *divisors,
                struct rope_set *out);
 
-/* Sections of rotary positions: the axes that pairs turn by (picture_rows.h). Plain: the first
- * pairs have the first axis, those behind them the next. Interleaved: in turns, as far as an axis
+/* M-RoPE: how pairs are assigned to the axes of picture_rows.h. Plain: the first pairs turn by the
+ * first axis, the next by the second, and so on. Interleaved: the axes take turns, as far as each
  * has pairs. */
 enum rope_sections { SECTIONS_NONE, SECTIONS_PLAIN, SECTIONS_INTERLEAVED };
 
-/* Fills s->axis, malloc'd and the caller's, by rope.dimension_sections; a file without has none. A
- * pair beyond all sections turns by the first axis: with real files its angle is below 1e-6 a
- * position. Errors go to @m. */
+/* Fills s->axis (malloc'd, the caller's) from rope.dimension_sections; NULL if the file does not
+ * have it. A pair beyond all sections turns by the first axis; in real files its angle is below
+ * 1e-6 per position. Errors go to @m. */
 void rope_read_sections(struct meta *m, enum rope_sections kind, struct rope_set *s);

@@ -34,18 +34,19 @@ struct sample_job {
     const struct engine_want *want;   /* WANT_SAMPLE or WANT_PROMPT_LP */
     const struct engine_param *param; /* PROMPT_LP: not read */
     const uint32_t *mask;             /* NULL: all tokens are allowed */
-    int32_t fed; /* the token that `feed` put in front of the row, to be added to the outputs; -1 */
+    /* the token fed by engine_seq.feed, which counts as output although param does not have it; -1:
+     * none */
+    int32_t fed;
     int32_t target; /* PROMPT_LP: the prompt's next token */
     bool digest;
 };
 
-/* 0 or -ENOMEM, then there is nothing to deinit. */
+/* Allocates scratch memory. Returns 0, or -ENOMEM with nothing to deinit. */
 int sampler_init(struct sampler *s, uint32_t n_vocab);
 void sampler_deinit(struct sampler *s);
 
-/* Fills *out for a want of samples or of a prompt's log probabilities: the token, its log
- * probability if it is wanted, the digest if it is, the best tokens to @top, which has room for
- * want->n_top entries. */
+/* Fills *out: the token, its log probability and the digest if they are wanted, and the best tokens
+ * in @top, which has room for want->n_top entries. */
 void sampler_run(struct sampler *s, const struct sample_job *job, struct engine_out *out,
                  struct engine_top *top);
 /* Run the sampler with the code for any CPU or for AVX2; both agree bit for bit (test_sampler). */
@@ -56,8 +57,8 @@ void sampler_run_wide(struct sampler *s, const struct sample_job *job, struct en
 
 /* -- for sampler_core.c ------------------------------------------------------------------------ */
 
-/* The stages of sampler_more.c, on s->z. Excluded tokens become -inf; if any token was allowed, at
- * least one remains. @inv_t: 1 / temperature. */
+/* Stages of sampler_more.c; they work on s->z. An excluded token becomes -inf; at least one token
+ * remains if any was allowed. @inv_t: 1 / temperature. */
 void sampler_dry(struct sampler *s, const struct sample_job *job);
 void sampler_top_n_sigma(struct sampler *s, float n_sigma);
 void sampler_typical(struct sampler *s, float mass, float inv_t);

@@ -10,12 +10,13 @@
 
 enum { MAX_STREAMS = 16 };
 
-/* Computes, for n = @s->n streams, from the numbers @m and their @base, which are cut alike into n,
- * n and n x n with a scale for each part:
+/* Computes the weights of n = @s->n streams from @m and @base, each of which consists of n, n and n
+ * x n numbers with one @scale per part:
  *   in[i] = sigmoid(scale[0] m[i] + base[i]) + eps
  *   out[i] = 2 sigmoid(scale[1] m[n + i] + base[n + i])
- *   share[j][i]: the softmax over i of scale[2] m[2n + jn + i] + base[..], plus eps; then, rounds
- *     times, divided by (its sum over i) + eps, but for the first time, and (its sum over j) + eps
- * @out NULL: only in; else share follows the n values of out. */
+ *   share[j][i]: the softmax over i of scale[2] m[2n + jn + i] + base[2n + jn + i], plus eps; then,
+ *     rounds times, divided by (its sum over i) + eps, except in the first round, and by
+ *     (its sum over j) + eps
+ * @out has n values of out, then n x n of share; NULL: only @in is computed. */
 void sinkhorn_weights(const struct stream_shape *s, const float *m, const float *scale,
                       const float *base, float *in, float *out);

@@ -11,18 +11,20 @@
 
 /* A model on a backend, and the results. Pointers are the caller's. */
 struct sizing {
-    struct model *model; /* layers with a window may be joined with the other layers */
+    struct model *model; /* model_join_windows() may be called on it */
     const struct be_ops *ops;
     struct picks *picks;
-    struct engine_opts *opts; /* 0 in a number of pages, states ... or in max_context: chosen */
-    struct engine_info *info; /* zeroed; gets bytes of pages and states, windows, and slots */
-    char *note, *moved;       /* lines for the log: about windows, and about experts */
-    size_t n_note, n_moved;   /* sizes of @note and @moved */
-    bool host_snapshots;      /* set: snapshots are in host memory beside a device */
+    /* a number of pages or states, or max_context, that is 0 is chosen here */
+    struct engine_opts *opts;
+    /* zeroed by the caller; gets sizes of pages and states, windows and slots */
+    struct engine_info *info;
+    char *note, *moved;     /* lines for the log about windows (note) and about experts (moved) */
+    size_t n_note, n_moved; /* sizes of @note and @moved */
+    bool host_snapshots;    /* output: snapshots are in host memory beside a device */
 };
 
-/* Fills in the sizes that the options leave open. 0, or with @err: -ENOMEM if memory is too small,
- * -EINVAL for options that the model or the backend cannot meet. */
+/* Fills in the sizes that the options leave open. Returns 0, or with @err: -ENOMEM if memory is too
+ * small, -EINVAL for options that the model or the backend cannot meet. */
 int size_memory(struct sizing *z, struct err *err);
 /* Checks that weights and KV memory fit this machine; a device checks its own memory. Returns 0 or
  * -ENOMEM with @err. */
