@@ -1,6 +1,6 @@
 /*
- * attend - the launches of attention: the work list, kernels of few and of many queries a block,
- * and the merge of results of chunks.
+ * attend - launches attention: the kernel that makes the work list (plan.cu), the kernels for few
+ * and for many queries per block, and the merge of partial results.
  */
 
 #include "engine/cuda/cuda.h"
@@ -9,7 +9,7 @@
 #include <assert.h>
 #include "base/try.h"
 
-/* The kernel for blocks of queries that have all their chunks; keys are read once for a block. */
+/* Returns the kernel for blocks of queries that go over all their chunks. */
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
     struct page_shape shape = cuda_page_shape(s->be, h);
 
@@ -18,7 +18,8 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
 }
 
 bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
-    uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1; /* page of a chunk */
+    /* last page of a chunk */
+    uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1;
 
     if (!b->attention.shares || b->attention.no_many || batch->n_rows <= MATVEC_ROWS)
         return false;

@@ -1,49 +1,53 @@
 /*
- * attention - softmax(q k' scale) v over pages, for decoding: o is (rows, heads, values).
+ * attention - decode attention over paged keys and values: o = softmax(q k' scale) v, where o is
+ * (rows, heads, values).
  *
- * The idea is flash decoding with a tree that never changes. Keys of a sequence are cut into tiles
- * of 32 and chunks of 256 = 8 tiles, always at the same positions. A tile gives for a query its
- * maximum m, the sum l of 2^(score - m), and o = the values weighted so. Two such results merge as
+ * The algorithm is flash decoding with a merge tree that never changes. The keys of a sequence are
+ * divided into tiles of 32 and chunks of 256 (8 tiles), always at the same positions. For a query,
+ * a tile yields the maximum score m, the sum l of 2^(score - m), and o, the values weighted by
+ * 2^(score - m). Two such results merge as
  *
- *     m = max(m1, m2)   l = l1 2^(m1 - m) + l2 2^(m2 - m)   o likewise
+ *     m = max(m1, m2)   l = l1 2^(m1 - m) + l2 2^(m2 - m)   o = o1 2^(m1 - m) + o2 2^(m2 - m)
  *
  * Tiles are merged from left to right into their chunk, and chunks from left to right into the
- * whole (engine/shared/pages.h). Any block may compute any chunk, in any order: the merges are the
- * same, so a query's result has the same bits alone, in a batch, split over the device or not, and
- * whether its chunks are shared with other sequences. plan.cu decides who does what.
+ * result (engine/shared/pages.h). Any block may compute any chunk, in any order, since the merges
+ * stay the same. So the result of a query has the same bits alone or in a batch, split over the
+ * device or not, and whether or not its chunks are shared with other sequences. plan.cu divides the
+ * work among blocks.
  *
- *     keys   0 ............ 255 | 256 ............ 511 | 512 .. 600
- *     tiles  t0 t1 t2 .. t7     | t0 t1 .. t7          | t0 t1 t2 (25 keys are seen)
- *            \_____ chunk 0 __/   \___ chunk 1 ____/     \_ chunk 2
- *     whole = merge(merge(chunk 0, chunk 1), chunk 2)
+ *     keys    0 ............ 255 | 256 ............ 511 | 512 .. 600
+ *     tiles   t0 t1 t2 .. t7     | t0 t1 .. t7          | t0 t1 t2 (25 keys of t2 are seen)
+ *             \_____ chunk 0 __/   \___ chunk 1 ____/     \_ chunk 2
+ *     result  = merge(merge(chunk 0, chunk 1), chunk 2)
  *
- * A thread block takes items: 16 queries (rows of one sequence times the heads that share a key
- * head, which is what makes keys worth loading once), and either one chunk or all chunks behind
- * those that were shared. In a chunk each of the 8 warps has one tile:
+ * A thread block processes items. An item is 16 queries (rows of one sequence times the query heads
+ * of one key head, so that each key is loaded once for all of them) and either one chunk or all
+ * chunks after those that are shared. In each chunk, each of the 8 warps has one tile:
  *
- *     1  cp.async brings the tile's values to shared memory; keys are loaded to registers
+ *     1  cp.async copies the tile's values to shared memory; keys are loaded to registers
  *     2  s = q k' by mma; q was scaled and rounded to half precision
- *     3  p = 2^(s - m), rounded to half precision for the product, l = sum of p before rounding
- *     4  o = p v by mma, written to shared memory in the place of the values
- *     5  one barrier; then a warp merges the eight tiles for one query or two
+ *     3  p = 2^(s - m), rounded to half precision for the product; l is the sum before rounding
+ *     4  o = p v by mma, written to shared memory over the values
+ *     5  after one barrier, each warp merges the eight tiles for one or two of the queries
  *
- * So a chunk costs one barrier, and 64 KiB of keys and as many of values are on their way at a
- * time. The first tile is asked for while store() still runs, if no key of it belongs to this step.
- * Bringing the next chunk to the L2 cache costs more than it gains: the chunks of all blocks are as
- * large as the cache. What an item leaves is either the result o or, where its chunks are items of
- * their own, a partial result (o, m, l) that merge() adds up.
+ * A chunk therefore costs one barrier, and a block has up to 64 KiB of keys and as many of values
+ * in flight. The loads of the first tile start before store() has ended, if this step writes no key
+ * of that tile. Prefetching the next chunk to the L2 cache would cost more than it gains, because
+ * the chunks of all blocks together fill the cache. The output of an item is the final o, or, if
+ * each chunk is an item, a partial result (o, m, l) that merge() merges.
  *
- * Keys behind the query have p = 0, which is enough: pages hold no infinities, so 0 v = 0. A layer
- * with a window is the same tree: a tile before the windows of all queries is left out, in the
- * others keys outside a query's window have no weight. A sink is one more tile, the last one, of a
- * key without a value.
+ * Keys after the query's position get p = 0. That suffices, because pages hold no infinities, so
+ * that 0 v = 0. A layer with a window uses the same tree: tiles before the windows of all queries
+ * are skipped, and in other tiles a key outside a query's window gets p = 0. An attention sink is
+ * one more tile at the end, of a key without a value.
  *
- * Lanes load keys and values 16 bytes at a time in the order in which mma takes them
+ * Lanes load keys and values 16 bytes at a time, in the operand order of mma
  * (engine/shared/pages.h). Codes of q8_0 and q4_0 become halves, scale times code, rounded once. A
- * row of mma does not depend on the other rows. Bound by the bytes of keys and values.
+ * row of mma does not depend on the other rows. The kernel is bound by the bytes of keys and
+ * values.
  *
- * attention_wide.cu does the same for prompts, attention_large.cu for heads of more than 128
- * values, attention_latent.cu for latent vectors on servers' devices.
+ * Variants: attention_wide.cu for prompts, attention_large.cu for heads of more than 128 values,
+ * attention_latent.cu for latent attention (MLA) on data-center devices.
  */
 
 #include "engine/cuda/attention/attention.cuh"
@@ -53,29 +57,30 @@ template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
 
     uint16_t q[D][2][1][32][8]; /* take_queries(); first: 16 bytes are stored at a time */
-    struct attn_item item;      /* here, not in registers: tiles need all of these */
+    struct attn_item item;      /* in shared memory because tiles need the registers */
     struct Place place;
     float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
     struct Reach reach[ATTN_QUERIES];
 };
 
-/* The launch's shared memory: of each warp the values of its tile, and in their place its result.
- * Of eight rows of values, 512 bytes: 16 bytes of each lane (q8_0: [row][32 codes], and of every
- * fourth, behind these, [32 scales] of 32 rows; q4_0: [row of bytes][32 codes] of sixteen rows in
- * the place of the first eight); then [query][8 values], where query i lies at place i ^ row / 8 %
- * 4: so lanes that read or write together reach all banks. */
+/* Layout of the dynamic shared memory. Each warp has room for the values of its tile, which its
+ * result later overwrites. Eight rows of values take 512 bytes: 16 bytes for each lane. q8_0:
+ * [row][32 codes], and after every fourth group of eight rows [32 scales] of 32 rows. q4_0: [row of
+ * bytes][32 codes], sixteen rows in the room of eight. Results: [query][8 values], where query i is
+ * at index i ^ row / 8 % 4, so that lanes that read or write together use different banks. */
 template <int D> constexpr uint32_t TILE_BYTES = 4 * D * 512;
 static_assert(ATTN_TILES * TILE_BYTES<2> == ATTEND_SHARED(64), "kernels_attention.h");
 static_assert(ATTN_TILES * TILE_BYTES<4> == ATTEND_SHARED(128), "kernels_attention.h");
 
-/* Returns the address of value @d of query @query in a tile's result; @tile: of its warp. */
+/* Returns the address of value @d of query @query in the result of the tile at @tile. */
 DEVICE float *result_at(uint8_t *tile, uint32_t query, uint32_t d) {
     return (float *)(tile + d / 8 * 512 + (query ^ d / 8 % 4) * 32 + d % 8 * 4);
 }
 
-/* A lane's keys of a tile, asked for together: of each block of 32 values those of four keys. */
+/* A lane's part of the keys of a tile, loaded together: for each block of 32 values, those of four
+ * keys. */
 template <int D, int K> struct Keys {
-    uint32_t w[D][4][KEY_WORDS<K>]; /* eight values; or their codes and a scale */
+    uint32_t w[D][4][KEY_WORDS<K>]; /* eight values, or eight codes and a scale */
 
     MEMBER void load(const struct Place &p, uint32_t first) {
         uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4;
@@ -89,7 +94,7 @@ template <int D, int K> struct Keys {
                                   inside<D>(b, 32 * b + lane % 4 * 8, p.dim), w[b][j]);
     }
 
-    /* Scores of the tile: c[j] as mma leaves them. */
+    /* Computes the scores of the tile; c[j] is an accumulator of mma. */
     MEMBER void score(const struct Shared<D> &s, float c[4][4]) const {
         uint32_t lane = threadIdx.x % 32;
 
@@ -104,13 +109,13 @@ template <int D, int K> struct Keys {
     }
 };
 
-/* Starts to bring the values of the tile that begins with key @first to @tile. */
+/* Starts copying the values of the tile that begins with key @first to @tile. */
 template <int D, int V>
 DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
     uint32_t lane = anew(threadIdx.x) % 32;
     struct Group at = group_at(p, first + lane % 4 * 8);
 
-    if constexpr (V < 16) { /* a lane copies codes of 16 keys, of one page */
+    if constexpr (V < 16) { /* a lane copies codes of 16 keys, which are in one page */
         constexpr uint32_t per_byte = 8 / V;
         uint32_t last = p.last & ~15u, key = first + lane % 2 * 16, n = lane / 4;
         struct Group two = group_at(p, key < last ? key : last);
@@ -138,7 +143,7 @@ DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
     copy_commit();
 }
 
-/* Rows 64 n .. 64 n + 63 of the values as mma takes them. */
+/* Loads rows 64 n .. 64 n + 63 of the values as operands of mma. */
 template <int V> DEVICE void take_values(const uint8_t *tile, int n, struct vec4 v[8]) {
     uint32_t lane = anew(threadIdx.x) % 32;
 
@@ -159,8 +164,8 @@ template <int V> DEVICE void take_values(const uint8_t *tile, int n, struct vec4
         }
 }
 
-/* o = p v in the place of the values, of the lower eight queries or of @both halves; zeros where
- * the tile is not @seen. */
+/* Computes o = p v and writes it over the values, for the lower eight queries or for @both halves;
+ * zeros if the tile is not @seen. */
 template <int D, int V>
 DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2][4]) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -173,7 +178,7 @@ DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2
 
         if (seen)
             take_values<V>(tile, n, v);
-        sync_warp(); /* every lane has read its part */
+        sync_warp(); /* every lane has read its values */
 #pragma unroll
         for (int b = 0; b < 8; b++) {
             float o[4];
@@ -188,7 +193,7 @@ DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2
     }
 }
 
-/* The softmax of the warp's tile for queries 8 HALF + g: @h: p as halves, by block; m and l in
+/* Computes the softmax of the warp's tile for queries 8 HALF + g: p as halves to @h, m and l to
  * shared memory. */
 template <int D, int HALF>
 DEVICE void weigh_half(const struct attend_args &a, struct Shared<D> &s, uint32_t first,
@@ -206,7 +211,8 @@ DEVICE void weigh_half(const struct attend_args &a, struct Shared<D> &s, uint32_
     }
 }
 
-/* A query, of a chunk or of all so far: a warp has warp and warp + 8, a lane D of its values. */
+/* The result of a query for one chunk, or for all chunks so far. Warp w has queries w and w + 8; a
+ * lane has D of a query's values. */
 template <int D> struct State {
     float m, l, o[D];
 
@@ -228,7 +234,7 @@ template <int D> struct State {
             o[i] = merge_with(o[i], its_o[i], w.a, w.b);
     }
 
-    /* The tiles of a chunk. */
+    /* Sets the state to the merged tiles of a chunk. */
     MEMBER void merge_tiles(const struct Shared<D> &s, uint32_t query) {
         uint32_t d = anew(threadIdx.x) % 32 * D;
         uint8_t *tile = dynamic_shared();
@@ -260,7 +266,7 @@ template <int D> struct State {
         }
     }
 
-    /* The result, of a chunk or of @whole. */
+    /* Writes the result: the final one (@whole) or that of a chunk. */
     MEMBER void put(const struct attend_args &a, const struct attn_item &it, bool whole,
                     uint32_t query) {
         uint32_t d = threadIdx.x % 32 * D;
@@ -284,7 +290,8 @@ template <int D> struct State {
     }
 };
 
-/* The chunk's tiles, for the warp's query 8 HALF + warp: merged into @all, or all that there is. */
+/* Merges the chunk's tiles for query 8 HALF + warp into @all; if the item is a single chunk, sets
+ * @all to the result. */
 template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, struct State<D> &all) {
     uint32_t query = threadIdx.x / 32 + 8 * HALF;
     struct State<D> now;
@@ -298,7 +305,8 @@ template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, str
         all = now;
 }
 
-/* Reads the block's item, its place, and where its queries stand. plan() has ended. */
+/* Reads item @i, the addresses of its keys, and the reach of its queries. plan() must have
+ * ended. */
 template <int D>
 DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
     constexpr uint32_t words = sizeof(struct attn_item) / 4;
@@ -319,7 +327,8 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
     uint32_t warp = threadIdx.x / 32, first = s.place.first / ATTN_CHUNK;
     uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
     uint32_t from = it.chunk < 0 && first > low ? first : low;
-    uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE; /* the warp's of each chunk */
+    /* first key of the warp's tile in the current chunk */
+    uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE;
     uint32_t to = (it.chunk < 0 ? it.n_chunks : from + 1) * ATTN_CHUNK;
     uint8_t *room = dynamic_shared() + warp * TILE_BYTES<D>;
     struct State<D> all[2];
@@ -331,7 +340,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
         uint32_t h[2][4] = {}, next = tile + ATTN_CHUNK;
         float c[4][4] = {};
 
-        if (begins && tile + ATTN_TILE > it.pos0) /* the step itself writes keys of the tile */
+        if (begins && tile + ATTN_TILE > it.pos0) /* this step writes keys of the tile */
             wait_for_previous();
         if (seen)
             start_values<D, V>(s.place, tile, room);
@@ -339,7 +348,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
             if (seen)
                 prefetch_keys<K>(s.place, tile);
             wait_for_previous();
-            if (to <= s.place.first) /* no merge looks at it */
+            if (to <= s.place.first) /* no merge reads this chunk */
                 return;
 #pragma unroll
             for (uint32_t k = 0; k < 2; k++) {
@@ -389,7 +398,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
         attend<D, K, V>(a, s);                                                                     \
-        wait_for_previous(); /* where the block has no item */                                     \
+        wait_for_previous(); /* for blocks without an item */                                      \
     }
 
 FOR_PAGES(ATTEND, attend_64, 2)
@@ -397,7 +406,7 @@ FOR_PAGES(ATTEND, attend_128, 4)
 
 KERNEL(merge, struct attend_args, CUDA_THREADS, 4) {
     uint32_t n = a.batch->n_merges, quads = a.n_value / 4, i = blockIdx.x;
-    const struct attn_merge *merge = a.batch->merge; /* asked for together with n */
+    const struct attn_merge *merge = a.batch->merge; /* loaded together with n */
     struct attn_merge it = merge[i < n ? i : 0];
 
     wait_for_previous();

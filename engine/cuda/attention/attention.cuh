@@ -1,8 +1,23 @@
 #pragma once
 
 /*
- * attention - what the kernels of attention.cu have in common, for any number of queries a block:
- * keys and values from their pages, the softmax of a tile, and the merging of tiles and chunks.
+ * attention - device functions that all attention kernels share: loading keys and values from
+ * pages, the softmax of a tile, and the merging of tiles and chunks (attention.cu has the idea).
+ *
+ * Layout. Within a page, a key head has its keys as [token][dim] and its values as [dim][token], so
+ * that both are loaded 16 bytes at a time in the operand order of mma; scales of 8-bit and 4-bit
+ * formats are in areas of their own. Eight successive keys from a multiple of 8 on are always in
+ * one page (struct Group), whatever the page size.
+ *
+ * Lanes. As in the PTX manual for mma.m16n8k16, lane 4 g + t has rows g and g + 8 of the 16
+ * queries; its accumulators are scores of eight successive keys 8 t .. 8 t + 7 of a tile, because
+ * the columns of the four products are permuted (attn_key_of_column()).
+ *
+ * Scores are kept in log2: queries are multiplied by scale * log2(e) once, and exp2 replaces exp.
+ *
+ * Queries beyond the item's last one compute with zeros and the reach of the item's first row; keys
+ * beyond the last one seen are replaced by keys of the last group. Both are finite, so that no lane
+ * needs a branch, and neither is stored or weighted.
  */
 
 #include "engine/cuda/rows/rows.cuh"
@@ -10,28 +25,29 @@
 
 /* Addresses of the keys and values of the block's key head, and the range that its queries see. */
 struct Place {
-    /* Addresses in page 0; scales: of numbers of 8 or 4 bits. */
+    /* Addresses in page 0; the scales are those of 8-bit and 4-bit formats. */
     const uint8_t *keys, *values, *key_scales, *value_scales;
     const uint32_t *table;                   /* page table of the sequence */
     uint32_t page_bytes, dim, tokens, shift; /* tokens of a page: 1 << shift */
     uint32_t first, last; /* range of the keys that any query of the block sees */
 };
 
-/* Eight keys of one page, from a multiple of 8 on. */
+/* Eight successive keys of one page, from a multiple of 8 on. */
 struct Group {
     size_t page;   /* bytes from page 0 */
-    uint32_t slot; /* place of the first key in its page */
+    uint32_t slot; /* index of the first key in its page */
 };
 
-/* The group of @key, a multiple of 8. Behind the last group: the last one, whose keys are finite
- * and weigh nothing there. */
+/* Returns the group of @key, a multiple of 8. Beyond the last group: the last one, whose keys are
+ * finite; the caller gives them no weight. */
 DEVICE struct Group group_at(const struct Place &p, uint32_t key) {
     uint32_t last = p.last & ~7u, k = key < last ? key : last;
 
     return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
 }
 
-/* Starts to bring the keys of the tile from @first on, of K bits, to the L2 cache, by a warp. */
+/* Prefetches the keys of the tile that begins with @first, of K bits, to the L2 cache; called by a
+ * warp. */
 template <int K> DEVICE void prefetch_keys(const struct Place &p, uint32_t first) {
     uint32_t each = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE, key_bytes = p.dim * K / 8;
 
@@ -42,7 +58,7 @@ template <int K> DEVICE void prefetch_keys(const struct Place &p, uint32_t first
     }
 }
 
-/* Four bytes of a word, each less @more, as two words of halves; exact. */
+/* Converts four bytes of a word, each minus @more, to two words of halves; exact. */
 DEVICE void byte_halves(uint32_t q, uint32_t more, uint32_t *h0, uint32_t *h1) {
     uint32_t less = (0x6400u + more) * 0x10001u; /* 1024 + more */
 
@@ -50,12 +66,12 @@ DEVICE void byte_halves(uint32_t q, uint32_t more, uint32_t *h0, uint32_t *h1) {
     *h1 = sub_halves(byte_permute(q, 0x64646464u, 0x4342u), less);
 }
 
-/* The halves of @v times those of @s. */
+/* Returns the products of the halves of @v and @s. */
 DEVICE struct vec4 scale_halves(struct vec4 v, struct vec4 s) {
     return {mul_halves(v.x, s.x), mul_halves(v.y, s.y), mul_halves(v.z, s.z), mul_halves(v.w, s.w)};
 }
 
-/* Eight codes of 8 bits, in two words, times the halves of @s. */
+/* Returns eight signed codes of 8 bits, in two words, times the halves of @s. */
 DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
     struct vec4 v;
 
@@ -64,7 +80,8 @@ DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
     return scale_halves(v, s);
 }
 
-/* Eight codes of 4 bits in a word as halves: those of the bytes' lower halves, then the others. */
+/* Returns eight codes of 4 bits in a word as halves: first the low nibbles of the bytes, then the
+ * high ones. */
 DEVICE struct vec4 nibble_halves(uint32_t q) {
     struct vec4 v;
 
@@ -73,7 +90,7 @@ DEVICE struct vec4 nibble_halves(uint32_t q) {
     return v;
 }
 
-/* Two values of eight keys, codes of 4 bits in two words, times the halves of @s. */
+/* Decodes two values of eight keys, codes of 4 bits in two words, times the halves of @s. */
 DEVICE void scale_pair(const uint32_t q[2], struct vec4 s, struct vec4 *low, struct vec4 *high) {
     struct vec4 a = nibble_halves(q[0]), b = nibble_halves(q[1]);
 
@@ -81,7 +98,7 @@ DEVICE void scale_pair(const uint32_t q[2], struct vec4 s, struct vec4 *low, str
     *high = scale_halves({a.z, a.w, b.z, b.w}, s);
 }
 
-/* Eight codes of K bits with a scale for all of them. */
+/* Returns eight codes of K bits times one scale. */
 template <int K> DEVICE struct vec4 scale_key_words(const uint32_t *q, uint32_t scale) {
     uint32_t twice = scale * 0x10001u;
     struct vec4 s = {twice, twice, twice, twice};
@@ -108,10 +125,11 @@ template <int K> DEVICE struct vec4 scale_key(const void *codes, uint16_t scale)
     return scale_key_words<K>(q, scale);
 }
 
-/* Words of load_key_words(), of keys of K bits. */
+/* Number of words of load_key_words() for keys of K bits. */
 template <int K> constexpr int KEY_WORDS = K == 16 ? 4 : K / 4 + 1;
 
-/* Values @d .. @d + 7 of key @i of a group as they lie: 16 bytes, or eight codes and a scale. */
+/* Loads values @d .. @d + 7 of key @i of a group as stored: 16 bytes, or eight codes and a
+ * scale. */
 template <int K>
 DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d,
                            uint32_t *words) {
@@ -149,12 +167,13 @@ DEVICE struct vec4 load_key(const struct Place &p, const struct Group &at, uint3
     return key_of_words<K>(words);
 }
 
-/* 8 or 4 bits: where the scales of value @d of the keys of a group lie. */
+/* Returns the address of the scales of value @d of the keys of a group; 8-bit and 4-bit formats
+ * only. */
 DEVICE const uint8_t *value_scales(const struct Place &p, const struct Group &at, uint32_t d) {
     return p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u;
 }
 
-/* Value @d of the keys of a group, of 16 or 8 bits. */
+/* Loads value @d of the eight keys of a group, of 16 or 8 bits. */
 template <int V>
 DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uint32_t d) {
     uint32_t value = d * p.tokens + at.slot;
@@ -167,8 +186,8 @@ DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uin
     return scale_words(q, load16_device(value_scales(p, at, d)));
 }
 
-/* Values @d and @d + 8 of the keys of a group, at @v; of a head's end: any of its values. The first
- * one's place in its sixteen is one of the first eight. */
+/* Loads values @d and @d + 8 of the eight keys of a group to @v; beyond the head's last value, any
+ * of its values. @d % 16 must be below 8. */
 template <int V>
 DEVICE void load_two_values(const struct Place &p, const struct Group &at, uint32_t d,
                             struct vec4 *v) {
@@ -185,17 +204,17 @@ DEVICE void load_two_values(const struct Place &p, const struct Group &at, uint3
     }
 }
 
-/* @d, or 0 where a head of @dim values, more than half of 32 @D where that is above 64, has no
- * value @d: what is computed with it is multiplied by zero or left out. */
+/* Returns @d, or 0 if a head of @dim values has no value @d; the caller multiplies by zero or drops
+ * what it computes from it. @dim is more than half of 32 D if that is above 64. */
 template <int D> DEVICE uint32_t inside(int block, uint32_t d, uint32_t dim) {
     return (D > 2 && 2 * block < D) || d < dim ? d : 0;
 }
 
 #define LOG2_E 1.44269504088896341f
 
-/* Values @d .. @d + 3 of the query of row and head @at, as halves in two words. */
+/* Loads values @d .. @d + 3 of the query of row and head @at, scaled, as halves in two words. */
 DEVICE void query_values(const struct attend_args &a, size_t at, uint32_t d, uint32_t words[2]) {
-    float factor = a.scale * LOG2_E, x[4]; /* scores are in powers of two */
+    float factor = a.scale * LOG2_E, x[4]; /* scores are exponents of two */
 
     if (!a.turned)
         load_four(a.q + at * a.shape.head_dim + d, x);
@@ -210,7 +229,7 @@ DEVICE void query_values(const struct attend_args &a, size_t at, uint32_t d, uin
     words[1] = pack_halves(x[2], x[3]);
 }
 
-/* Row and head, as row * n_head + head, of query @query of an item. */
+/* Returns row * n_head + head of query @query of an item. */
 DEVICE size_t query_place(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
     uint32_t n = it.q0 + query, head = blockIdx.y * a.group + n % a.group;
 
@@ -222,7 +241,8 @@ struct Reach {
     uint32_t first, last;
 };
 
-/* The last key that query @query of an item sees: its own, or that of its picture's last row. */
+/* Returns the last key that query @query of an item sees: its own, or with two_way that of its
+ * picture's last row. */
 DEVICE uint32_t last_key_of(const struct attend_args &a, const struct attn_item &it,
                             uint32_t query) {
     uint32_t row = it.row0 + (it.q0 + query) / a.group;
@@ -230,8 +250,8 @@ DEVICE uint32_t last_key_of(const struct attend_args &a, const struct attn_item 
     return a.two_way ? a.batch->last[row] : a.batch->pos[row];
 }
 
-/* Keys of query @query of an item; behind the last query, where the block has none, those of the
- * item's first row. */
+/* Returns the keys that query @query of an item sees; beyond the last query, those of the item's
+ * first row. */
 DEVICE struct Reach query_reach(const struct attend_args &a, const struct attn_item &it,
                                 uint32_t query) {
     uint32_t row = it.row0 + (it.q0 + query) / a.group;
@@ -240,21 +260,23 @@ DEVICE struct Reach query_reach(const struct attend_args &a, const struct attn_i
     return {attn_first_key(pos, a.window), query < it.n_q ? last_key_of(a, it, query) : pos};
 }
 
-/* Stores the keys of each of the block's queries in s.reach. */
+/* Stores the reach of each of the block's queries in s.reach. */
 template <class S>
 DEVICE void take_reaches(const struct attend_args &a, const struct attn_item &it, S &s) {
     if (threadIdx.x < S::queries)
         s.reach[threadIdx.x] = query_reach(a, it, threadIdx.x);
 }
 
-/* The block's queries in half precision, zero where there is none. s.q: of each block of 32 values,
- * for both of its products, what the lanes of each group of 16 queries give, in the order in which
- * mma takes it: put together from two loads it would cost four moves for each mma. */
+/* Loads the block's queries to s.q in half precision, zero where there is none. s.q has, for each
+ * block of 32 values and each of its two products, the operands of the lanes of each group of 16
+ * queries in the order of mma: assembling an operand from two loads would cost four moves for each
+ * mma. */
 template <int D, class S>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
     uint32_t warp = threadIdx.x / 32;
 
-    for (uint32_t first = 0; first < S::queries; first += 16) /* query first + warp, and 8 more */
+    /* queries first + warp and first + warp + 8 */
+    for (uint32_t first = 0; first < S::queries; first += 16)
         for (uint32_t d = threadIdx.x % 32 * 4; d < 32 * D; d += 32 * 4) {
             uint32_t low[2] = {0, 0}, high[2] = {0, 0}, query = first + warp;
 
@@ -272,12 +294,13 @@ DEVICE bool is_seen(const struct Place &p, uint32_t first) {
     return first <= p.last && first + ATTN_TILE > p.first;
 }
 
-/* Softmax of a tile for query g (@half 0) or g + 8 (1), which sees @reach: c becomes p. @masked:
- * the query may not see all keys of the tile. */
+/* Computes the softmax of a tile for query g (@half 0) or g + 8 (1), which sees the keys @reach:
+ * replaces the scores c by p, and returns m and l. @masked: the query may not see all keys of the
+ * tile. */
 DEVICE void soften(const struct attend_args &a, float c[4][4], int half, struct Reach reach,
                    uint32_t first, bool masked, float *m_out, float *l_out) {
     uint32_t t = threadIdx.x % 4;
-    float m = -INFINITY, l = 0, *x[8]; /* x: the query's scores */
+    float m = -INFINITY, l = 0, *x[8]; /* x: addresses of the query's scores */
 
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -317,14 +340,14 @@ struct Weights {
     float max, a, b;
 };
 
-/* M', a and b for M @old_max. Never -inf - -inf, which is no number. */
+/* Returns M', a and b for M @old_max. Avoids -inf - -inf, which is NaN. */
 DEVICE struct Weights merge_weights(float old_max, float m) {
     float max = fmaxf(old_max, m), base = max > -INFINITY ? max : 0;
 
     return {max, m > -INFINITY ? exp2_fast(old_max - base) : 1.0f, exp2_fast(m - base)};
 }
 
-/* O' or L' of O or L @old and o or l @x: the second product is not rounded. */
+/* Returns O' or L' from O or L (@old) and o or l (@x); fma does not round the product x b. */
 DEVICE float merge_with(float old, float x, float a, float b) {
     return fmaf(x, b, old * a);
 }
@@ -356,8 +379,8 @@ DEVICE float sink_of(const struct attend_args &a, uint32_t query) {
     return a.sinks[blockIdx.y * a.group + query % a.group] * LOG2_E;
 }
 
-/* Merges the sink of a query, if there is one: its result is the whole times all_a, divided by
- * all_l. */
+/* Merges the sink of a query, if there is one. The final result is then the merged values times
+ * all_a, divided by all_l. */
 template <class S>
 DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S &s,
                       uint32_t query) {
@@ -369,12 +392,12 @@ DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S
     s.all_a[query] = x.a;
 }
 
-/* The first key that any query of an item sees. */
+/* Returns the first key that any query of an item sees. */
 DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item &it) {
     return attn_first_key(it.pos0 + it.q0 / a.group, a.window);
 }
 
-/* @first: first_key_of() */
+/* Fills @p with the addresses for an item; @first: first_key_of(). */
 DEVICE void find_place(struct Place &p, const struct attend_args &a, const struct attn_item &it,
                        uint32_t first) {
     const struct page_shape &s = a.shape;
@@ -415,7 +438,7 @@ DEVICE float *result_of(const struct attend_args &a, const struct attn_item &it,
     return a.o + query_place(a, it, query) * a.n_value;
 }
 
-/* m and l of a chunk. */
+/* Writes m and l of the item's chunk to its partial result. */
 template <class S>
 DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it, const S &s) {
     if (it.chunk < 0 || threadIdx.x >= a.few)
@@ -428,7 +451,7 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
 
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
 
-/* Values @d .. @d + 3 of query @query of a merge. */
+/* Computes values @d .. @d + 3 of query @query of a merge: shared chunks first, then its own. */
 DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &it, uint32_t query,
                          uint32_t d) {
     uint32_t dim = a.n_value, q = it.q0 + query, head = blockIdx.y * a.group + q % a.group;
@@ -478,8 +501,8 @@ DEVICE void merge_values(const struct attend_args &a, const struct attn_merge &i
     store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
 }
 
-/* Kernels for pages of each kind, as ATTEND_KERNELS() declares them: KIND defines one from its
- * name, the bits of keys and of values, and whatever follows. */
+/* Define a kernel for each format of pages (ATTEND_KERNELS() declares them): KIND gets the name,
+ * the bits of keys and of values, and the remaining arguments. */
 #define FOR_PAGES_ALIKE(KIND, NAME, ...)                                                           \
     KIND(NAME, 16, 16, ##__VA_ARGS__)                                                              \
     KIND(NAME##_q8, 8, 8, ##__VA_ARGS__)                                                           \

@@ -1,10 +1,28 @@
 /*
- * attention_large - attention of heads of more than 128 values and latent attention, in the tree of
- * attention.cu. In a chunk each of the 8 warps weighs one tile of 32 keys for all queries of the
- * block and leaves the probabilities in shared memory; then each has an eighth of the values, which
- * it computes tile by tile and merges in registers, so that no results are exchanged. Latent
- * attention has up to 32 queries a block, whose keys are loaded once for both groups of 16, and
- * once more as values.
+ * attention_large - attention for heads of more than 128 values, and latent attention (MLA) on
+ * devices without bulk copies, with the merge tree and the bits of attention.cu.
+ *
+ * In attention.cu a warp computes a tile from scores to o, and the warps exchange o through shared
+ * memory. With 256 or 512 values, o of eight tiles does not fit there. So the work of a chunk is
+ * divided in two phases, with barriers between them:
+ *
+ *     weigh_tile()    warp w: scores and softmax of tile w for all queries of the block;
+ *                     writes p (as operands of mma), m and l to shared memory
+ *     weigh()         one thread for each query: weights a, b of the merges, left to right
+ *     merge_tiles()   warp w: an eighth of the values; for each tile o = p v by mma, merged into
+ *                     its accumulators: (values / 8) x queries floats in registers
+ *
+ * Every warp thus needs p of all tiles but no other warp's o, and only p, m, l and the merge
+ * weights pass through shared memory. The merges have the operands and the order of attention.cu,
+ * hence the same bits.
+ *
+ * A latent key is its value as well (its first n_value values). It is loaded once for the scores of
+ * all groups of 16 queries of a block and once more as values. Then a lane has whole pieces of
+ * keys, while mma wants one value of several keys, so the columns of the products are permuted:
+ * values that meet in one product are eight apart (struct Values<N, V, true>).
+ *
+ * attend_256, attend_512: 16 queries, static shared memory. attend_wide_256, attend_wide_512,
+ * attend_latent: G groups of 16 queries, whose keys are loaded once; dynamic shared memory.
  */
 
 #include "engine/cuda/attention/attention.cuh"
@@ -13,14 +31,14 @@
 
 static_assert(WARPS == ATTN_TILES, "a warp has a tile of a chunk");
 
-/* Dynamic shared memory of a block with G groups of 16 queries and heads of up to 32 D values. */
+/* Shared memory of a block with G groups of 16 queries and heads of up to 32 D values. */
 template <int D, int G> struct alignas(16) Shared {
     static constexpr uint32_t queries = G * ATTN_QUERIES;
 
     struct Place place;
-    struct Group group[ATTN_CHUNK / 8];  /* groups of eight of the chunk's keys */
+    struct Group group[ATTN_CHUNK / 8];  /* where each eight keys of the chunk are */
     uint16_t q[D][2][G][32][8];          /* take_queries() */
-    struct vec4 p[ATTN_TILES][G][2][32]; /* by lane, as both mma of a product take them */
+    struct vec4 p[ATTN_TILES][G][2][32]; /* p by lane, as operands of both mma of a product */
     float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
     float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries];
@@ -28,8 +46,8 @@ template <int D, int G> struct alignas(16) Shared {
     struct Reach reach[queries];
 };
 
-/* Scores of the tile that begins with key @first, for all groups of 16 queries: a key is loaded
- * once. */
+/* Computes the scores of the tile that begins with key @first for all groups of 16 queries; each
+ * key is loaded once. */
 template <int D, int G, int K>
 DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_groups,
                   float c[G][4][4]) {
@@ -41,7 +59,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
         uint32_t d = inside<D>(b, 32 * b + d0, s.place.dim);
         struct vec4 k[4];
 
-        if (32 * D > HEAD_MAX && 32u * b >= s.place.dim) /* narrower latent heads */
+        if (32 * D > HEAD_MAX && 32u * b >= s.place.dim) /* a latent head may be narrower */
             break;
 #pragma unroll
         for (int j = 0; j < 4; j++)
@@ -58,7 +76,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
     }
 }
 
-/* The warp's tile: probabilities as halves, m and l, into shared memory. */
+/* Computes the softmax of the warp's tile: p as halves, m and l, to shared memory. */
 template <int D, int G, int K>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
                        uint32_t n_groups) {
@@ -92,8 +110,8 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
     }
 }
 
-/* The values of a tile's 32 keys in the warp's share, from value @d0 on, eight for each of N
- * products: get() gives what mma takes of product j, whose column c is value value_of(j, c). */
+/* The values of a tile's 32 keys in the warp's share, which begins with value @d0: eight for each
+ * of N products. get() returns the operand of product j; column c of it is value value_of(j, c). */
 template <int N, int V, bool LATENT> struct Values;
 
 template <int N, int V> struct Values<N, V, false> {
@@ -113,9 +131,9 @@ template <int N, int V> struct Values<N, V, false> {
     }
 };
 
-/* Values that are the first values of the keys (latent attention). A lane loads values d0 + 8 g ..
- * d0 + 8 g + 7 of each of its eight keys; a word of two keys holds what mma wants of two values.
- * Values that meet in one product are therefore eight apart. */
+/* Values of latent attention, which are the first values of the keys. A lane loads values d0 + 8 g
+ * .. d0 + 8 g + 7 of each of its eight keys; two keys' halves of one value form a word of an
+ * operand. Values that meet in one product are therefore eight apart. */
 template <int N, int V> struct Values<N, V, true> {
     struct vec4 key[8];
 
@@ -141,8 +159,8 @@ template <int N, int V> struct Values<N, V, true> {
     }
 };
 
-/* Merges the chunk's tiles, from left to right, in the warp's share of the values, which begins
- * with @d0: x[n] of group n, as N products' mma leave it. */
+/* Merges the chunk's tiles from left to right into @x, the accumulators of the warp's share of the
+ * values, which begins with @d0; x[n] belongs to group n of queries. */
 template <int D, int G, int N, int V, bool LATENT>
 DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d0,
                         uint32_t n_groups, float x[G][N][4]) {
@@ -178,7 +196,8 @@ DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d
     }
 }
 
-/* The warp's share of the results, which begins with value @d0: @x, not divided yet. */
+/* Writes the warp's share of the results, which begins with value @d0; @x is not divided by l
+ * yet. */
 template <int D, int G, int N, class VALUES>
 DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
                       const struct Shared<D, G> &s, uint32_t d0, const float x[G][N][4]) {
@@ -202,12 +221,12 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
     }
 }
 
-/* N: values that a head's result has at most; LATENT: those of the keys. K, V: bits of keys and
- * values. */
+/* Computes an item. N: most values of a head's result; LATENT: values are the first values of the
+ * keys; K, V: bits of keys and values. */
 template <int D, int G, int N, int K, int V, bool LATENT>
 DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
                         struct Shared<D, G> &s) {
-    constexpr int n = N / WARPS / 8; /* products of a tile and a group of queries */
+    constexpr int n = N / WARPS / 8; /* products per tile and group of queries */
     constexpr uint32_t queries = G * ATTN_QUERIES;
     uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
     uint32_t seen = first_key_of(a, it), g = tid % 32 / 4, d0 = tid / 32 * (N / WARPS);
@@ -215,7 +234,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
     float all[G][n][4] = {};
 
-    if (to * ATTN_CHUNK <= seen) /* no merge looks at it */
+    if (to * ATTN_CHUNK <= seen) /* no merge reads this chunk */
         return;
     if (tid == 0)
         find_place(s.place, a, it, seen);
@@ -275,7 +294,7 @@ DEVICE void attend(const struct attend_args &a, struct Shared<D, G> &s) {
 FOR_PAGES(ATTEND, attend_256, 8)
 FOR_PAGES(ATTEND, attend_512, 16)
 
-/* Runs a kernel whose shared memory the launch asks for. */
+/* Runs attend() with dynamic shared memory. */
 template <int D, int G, int N, int K, int V, bool LATENT>
 DEVICE void attend_groups(const struct attend_args &a) {
     using S = struct Shared<D, G>;

@@ -1,11 +1,26 @@
 /*
- * attention_latent - latent attention with the bits of attend_latent (attention_large.cu), for
- * devices with copies in bulk and the shared memory of servers. A tile of keys comes to shared
- * memory once, for the scores and as values, for up to 48 queries. While the block adds the values
- * of a tile, each warp an eighth of them, the scores of the next one are made, by one warp for each
- * 16 queries, in turn, and the tiles behind are on their way: one barrier a tile.
+ * attention_latent - latent attention (MLA) for data-center devices, which have bulk copies
+ * (cp.async.bulk) and 212 KiB of shared memory for a block. Gives the same bits as attend_latent of
+ * attention_large.cu.
  *
- * Bound, in the model, by what it reads of shared memory.
+ * In attend_latent a key is loaded twice, as a key and as a value, and the warps wait for each
+ * other twice per chunk. Here a tile of 32 keys is copied to shared memory once and serves both as
+ * keys and as values, for up to 48 queries (3 groups of 16). The block is a software pipeline over
+ * tiles, with one barrier for each tile. In the step that adds tile i:
+ *
+ *     copy      tile i + 3 is requested by one warp
+ *     convert   tile i + 2: codes of q8_0 or q4_0 become halves, by all threads (not for f16)
+ *     weigh     tile i + 1: scores, softmax and merge weights, by one warp for each 16 queries;
+ *               the warps take turns, so that none falls behind
+ *     add       tile i: o = p v for an eighth of the values by each warp, merged into the chunk
+ *
+ * A stage uses only what earlier steps have left, so the stages of a step need no order among
+ * themselves. p and the merge weights are double-buffered (index i % 2).
+ *
+ * Tiles are merged into their chunk, and chunks into the result, as in attention.cu; x is the
+ * current chunk and all is the result so far, both in registers.
+ *
+ * The kernel is bound by its reads of shared memory.
  */
 
 #include "engine/cuda/attention/attention.cuh"
@@ -13,15 +28,16 @@
 
 #define WARPS (CUDA_THREADS / 32)
 #define GROUPS (ATTN_LATENT_BULK / ATTN_QUERIES)
-#define BLOCKS (LATENT_KEY / 32) /* blocks of 32 values of a key */
-/* Products of a tile's values for a warp and a group of queries. */
+#define BLOCKS (LATENT_KEY / 32) /* number of blocks of 32 values of a key */
+/* Number of products with a tile's values for a warp and a group of queries. */
 #define PRODUCTS (LATENT_VALUE / WARPS / 8)
 #define AT_ONCE 4u /* products whose values are loaded together */
 
 #ifdef WEFT_SIMT
 extern "C" const bool attend_latent_built = true;
 #else
-/* Families that have copies in bulk and 212 KiB of shared memory, or run code for one that does. */
+/* Device families that have bulk copies and 212 KiB of shared memory, or that run code built for
+ * such a family. */
 constexpr uint32_t archs[] = {__CUDA_ARCH_LIST__};
 constexpr bool serves(uint32_t arch) {
     return arch >= 900 && arch < 1200;
@@ -35,8 +51,9 @@ extern "C" const bool attend_latent_built = serves_any(sizeof(archs) / sizeof(*a
 #ifdef WEFT_BULK
 
 /*
- * 32 keys. Those of one lane's loads lie so that eight lanes reach all banks: keys 2 t and 2 t + 1
- * of scores are 64 bytes apart, keys 8 t and 8 t + 1 of values 16 to 112.
+ * A tile of 32 keys in shared memory, placed so that the eight lanes of a load use different banks:
+ * keys 2 t and 2 t + 1, which are read together for scores, are 64 bytes apart (modulo the banks),
+ * and keys 8 t and 8 t + 1, read as values, 16 to 112 bytes.
  */
 struct alignas(16) Tile {
     static constexpr uint32_t row = LATENT_KEY * 2, four = 4 * row + 16;
@@ -49,14 +66,14 @@ DEVICE uint32_t key_place(uint32_t m, uint32_t j, uint32_t odd) {
     return (4 * odd + m) * Tile::four + j * Tile::row;
 }
 
-/* 32 keys as pages of 8 or 4 bits have them. */
+/* A tile of 32 keys as it is in pages of 8-bit or 4-bit formats. */
 template <int K> struct alignas(16) Codes {
     uint8_t code[ATTN_TILE][LATENT_KEY / 8 * K];
     uint16_t scale[4][8 * BLOCKS]; /* scales of eight keys: [key][dim / 32] */
 };
 
-/* Tiles on their way and in use: that whose values are added, that whose scores are made, and
- * that whose codes become halves. */
+/* Tiles that are being copied and tiles in use: one whose values are added, one that is weighed,
+ * and one that is converted. */
 template <int K> struct Ring {
     static constexpr uint32_t stages = 2, tiles = 3;
     struct Tile tile[3];
@@ -72,10 +89,10 @@ struct alignas(8) Pair {
     float a, b;
 };
 
-/* The tiles of an item that its queries see. */
+/* The tiles of an item that some of its queries see. */
 struct Span {
     uint32_t first, n; /* tiles */
-    uint32_t begun;    /* tiles of the items before it */
+    uint32_t begun;    /* tiles of the block's earlier items; continues the ring across items */
     uint32_t n_groups;
 };
 
@@ -85,17 +102,17 @@ template <int K> struct alignas(16) Shared {
     struct Ring<K> ring;
     uint16_t q[BLOCKS][2][GROUPS][32][8]; /* take_queries() */
     struct vec4 p[2][GROUPS][2][32]; /* probabilities of two tiles, by lane, as mma takes them */
-    struct Pair tile[2][queries];    /* weights of the merging into the chunk . */
-    struct Pair whole[2][queries];   /* .. and of the chunk, if it ends with the tile */
+    struct Pair tile[2][queries];    /* weights for merging the tile into its chunk */
+    struct Pair whole[2][queries];   /* weights for merging the chunk that ends with the tile */
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries], all_a[queries];
     struct Reach reach[queries];
     struct Place place;
-    struct Span span; /* keys of the item */
+    struct Span span; /* tiles of the item */
     struct attn_item item;
     uint64_t full[Ring<K>::stages];
 };
 
-/* Starts to bring tile @i, by a warp, a key a lane. */
+/* Starts copying tile @i; called by a warp, of which each lane copies a key. */
 template <int K> DEVICE void fetch(struct Shared<K> &s, uint32_t i) {
     constexpr uint32_t stages = Ring<K>::stages;
     const struct Place &p = s.place;
@@ -106,7 +123,7 @@ template <int K> DEVICE void fetch(struct Shared<K> &s, uint32_t i) {
 
     if constexpr (K < 16)
         bytes = p.dim / 8 * K + p.dim / 16;
-    bulk_publish(); /* the tile that lay there has been read */
+    bulk_publish(); /* orders earlier reads of this stage before the copy */
     if (lane == 0)
         bulk_expect(full, ATTN_TILE * bytes);
     sync_warp();
@@ -131,7 +148,7 @@ template <int K> DEVICE void wait_for(struct Shared<K> &s, uint32_t i) {
     bulk_wait(&s.full[n % stages], n / stages);
 }
 
-/* The codes of tile @i become halves, by all threads: eight threads a key. */
+/* Converts the codes of tile @i to halves; called by all threads, eight for each key. */
 template <int K> DEVICE void convert(struct Shared<K> &s, uint32_t i) {
     uint32_t tid = anew(threadIdx.x), key = tid / 8, n = s.span.begun + i;
     const struct Codes<K> &from = s.ring.codes[n % Ring<K>::stages];
@@ -142,7 +159,7 @@ template <int K> DEVICE void convert(struct Shared<K> &s, uint32_t i) {
         store16(to + 2 * d, scale_key<K>(from.code[key] + d / 8 * K, scale[d / 32]));
 }
 
-/* Returns true if a chunk, or the part of it that is seen, ends with tile @i. */
+/* Returns true if tile @i is the last one of its chunk that is seen. */
 DEVICE bool ends_chunk(const struct Span &at, uint32_t i) {
     return i + 1 == at.n || (at.first + i + 1) % ATTN_TILES == 0;
 }
@@ -166,7 +183,7 @@ DEVICE void weigh_query(struct Shared<K> &s, uint32_t i, uint32_t query, float m
     s.whole[i % 2][query] = {w.a, w.b};
 }
 
-/* Scores of tile @i and 16 queries, group @n; then probabilities and what merges them. */
+/* Computes the scores of tile @i for group @n of 16 queries, then p and the merge weights. */
 template <int K>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_t i, uint32_t n) {
     uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4, dim = s.place.dim;
@@ -179,7 +196,7 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_
 #pragma unroll 1
     for (uint32_t b = 0; 32 * b < dim; b++) {
         struct vec4 q0 = load16(s.q[b][0][n][lane]), q1 = load16(s.q[b][1][n][lane]);
-        uint32_t d = 32 * b + 8 * t; /* behind the last value queries are zero */
+        uint32_t d = 32 * b + 8 * t; /* beyond the last value queries are zero */
         const uint8_t *key = keys + (d < dim ? 2 * d : 0);
 
 #pragma unroll
@@ -201,7 +218,8 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<K> &s, uint32_
         weigh_query(s, i, n * ATTN_QUERIES + g + 8 * t, t ? m[1] : m[0], t ? l[1] : l[0]);
 }
 
-/* Adds the values of tile @i, the warp's share, which begins with value @d0, to the chunk's. */
+/* Computes o of tile @i for the warp's share of the values, which begins with value @d0, and merges
+ * it into the chunk's @x. */
 template <int K>
 DEVICE void add_values(const struct Shared<K> &s, uint32_t i, uint32_t d0, uint32_t n_value,
                        float x[GROUPS][PRODUCTS][4]) {
@@ -239,7 +257,7 @@ DEVICE void add_values(const struct Shared<K> &s, uint32_t i, uint32_t d0, uint3
     }
 }
 
-/* The chunk that ends with tile @i goes into the whole; the first one is the whole. */
+/* Merges the chunk @x that ends with tile @i into @all, and clears @x. */
 template <int K>
 DEVICE void add_chunk(const struct Shared<K> &s, uint32_t i, float x[GROUPS][PRODUCTS][4],
                       float all[GROUPS][PRODUCTS][4]) {
@@ -261,7 +279,7 @@ DEVICE void add_chunk(const struct Shared<K> &s, uint32_t i, float x[GROUPS][PRO
     }
 }
 
-/* The warp's share of the results, which begins with value @d0. */
+/* Writes the warp's share of the results, which begins with value @d0. */
 template <int K>
 DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
                       const struct Shared<K> &s, uint32_t d0,
@@ -291,7 +309,7 @@ DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
     }
 }
 
-/* By one thread: item @i, of whose tiles those of @begun were before it. */
+/* Reads item @i; called by one thread. */
 template <int K>
 DEVICE void take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t i) {
     struct attn_item &it = s.item;
@@ -313,11 +331,11 @@ DEVICE void take_item(const struct attend_args &a, struct Shared<K> &s, uint32_t
 }
 
 /*
- * Step i: tile i + 3 is asked for, tile i + 2 becomes halves, tile i + 1 is weighed, tile i added.
- * Each needs what the step before has left, or left off using.
+ * Computes an item: the pipeline of the top of this file. Each stage needs data that the step
+ * before has completed, or room that it has finished reading.
  */
 template <int K> DEVICE void attend_item(const struct attend_args &a, struct Shared<K> &s) {
-    constexpr uint32_t before = K < 16 ? 2 : 1; /* steps before the first tile is added */
+    constexpr uint32_t before = K < 16 ? 2 : 1; /* steps until the first tile is added */
     uint32_t tid = threadIdx.x, warp = tid / 32, d0 = warp * (LATENT_VALUE / WARPS);
     float x[GROUPS][PRODUCTS][4] = {}, all[GROUPS][PRODUCTS][4] = {};
 
@@ -332,7 +350,7 @@ template <int K> DEVICE void attend_item(const struct attend_args &a, struct Sha
     take_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
         uint32_t ahead = step + 3 - before,
-                 weighed = step + 1 - before; /* tiles before 0 do not exist */
+                 weighed = step + 1 - before; /* unsigned: wraps to a large number before tile 0 */
 
         sync_block();
         if (ahead < s.span.n && warp == (ahead + 1) * GROUPS % WARPS)

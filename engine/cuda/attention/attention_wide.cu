@@ -1,16 +1,28 @@
 /*
- * attention_wide - attention of many queries, with the bits of attention.cu. A thread block has 128
- * queries, 16 a warp: of a sequence, over all their chunks, or of sequences that begin alike, over
- * a run of the chunks that these share. It goes over the tiles one after the other: a tile's keys
- * and values come to shared memory once for all warps, by asynchronous copies, two tiles ahead.
- * Codes become halves once for all warps, a tile ahead. A warp computes the tile's result
- * as attention.cu does and merges it into its chunk's at once, eight values of the head at a time;
- * chunks are merged into the whole. So a tile needs no other exchange than one barrier. A tile that
- * none of a warp's queries sees is left out, which changes no bit. Of a run that begins with chunk
- * 0 the whole is handed on, of others each chunk, since chunks are merged from left to right.
+ * attention_wide - prefill attention for heads of up to 128 values: many queries per block, with
+ * the merge tree and the bits of attention.cu.
  *
- * Heads of up to 128 values: chunk and whole of 16 queries are 128 registers. Bound by
- * instructions: the softmax of 512 scores and the merging of 2048 values a tile, beside 64 mma.
+ * A thread block has 128 queries, 16 for each warp. They belong to one sequence and go over all its
+ * chunks, or to several sequences with a common prefix and go over a run of the chunks that these
+ * share. A warp keeps the results of its queries in registers, so the block goes over the tiles in
+ * order and each tile is loaded once for all warps:
+ *
+ *     cp.async     tile i + 2 (as codes: i + 3) to shared memory, keys and values
+ *     decode()     tile i + 1: codes of q8_0 or q4_0 become halves, once for all warps
+ *     add_tile()   tile i: each warp computes scores, softmax and o = p v for its 16 queries, and
+ *                  merges each eight values into the chunk as soon as mma has produced them
+ *     end_chunk()  after eight tiles, merges the chunk into the result
+ *
+ * A tile costs one barrier, and nothing is exchanged between warps. A warp skips a tile that none
+ * of its queries sees, which does not change any bit.
+ *
+ * Output. An item over all chunks ends with the final result. A run that begins with chunk 0 yields
+ * one partial result, since it is a prefix of the merge order; a run in the middle yields one for
+ * each chunk, since chunks must be merged from left to right.
+ *
+ * Chunk and result of 16 queries take 128 registers of a lane for heads of 128 values. The kernel
+ * is bound by instructions: for each tile and warp, 64 mma, the softmax of 512 scores and the merge
+ * of 2048 values.
  */
 
 #include "engine/cuda/attention/attention.cuh"
@@ -20,19 +32,20 @@
 
 static_assert(ATTN_WIDE == WARPS * ATTN_QUERIES, "16 queries a warp");
 
-/* A tile as warps read it, for heads of up to 32 D values; rows of keys in different banks. */
+/* A tile as warps read it, for heads of up to 32 D values. Rows of keys are padded so that they
+ * begin in different banks. */
 template <int D> struct alignas(16) Tile {
     uint16_t keys[ATTN_TILE][32 * D + 32], values[32 * D][ATTN_TILE];
 };
 
-/* A tile as it lies in pages of keys and values of K and V bits, 8 or 4. */
+/* A tile as it is in pages, of keys and values of K and V bits, 8 or 4. */
 template <int D, int K, int V> struct alignas(16) Codes {
     uint8_t keys[ATTN_TILE][4 * D * K], values[4 * D * V][ATTN_TILE];
     uint16_t key_scales[ATTN_TILE * D]; /* [key][dim / 32] */
     uint16_t value_scales[D][ATTN_TILE];
 };
 
-/* Tiles on their way, and where codes are halves: tile i is in [i % their number]. */
+/* Tiles that are being copied, and decoded tiles. Tile i is in element i % (number of elements). */
 template <int D, int K, int V> struct Ring {
     Tile<D> tile[2];
     Codes<D, K, V> codes[STAGES];
@@ -46,8 +59,7 @@ template <int D> struct Ring<D, 16, 16> {
     static_assert(sizeof(tile) == ATTEND_WIDE_SHARED(32 * D, 16, 16), "as launched");
 };
 
-/* Key @key of the tile that begins with @first, and value @d of it, or another one where a head of
- * @dim values has none: then what is computed with it is multiplied by zero or left out. */
+/* Returns where key @key of the tile that begins with key @first is. */
 DEVICE struct Group key_at(const struct Place &p, uint32_t first, uint32_t key) {
     struct Group at = group_at(p, first + (key & ~7u));
 
@@ -58,9 +70,10 @@ DEVICE uint32_t or_first(uint32_t d, uint32_t n) {
     return d < n ? d : 0;
 }
 
-/* Starts to bring the tile that begins with key @first, all of it. */
+/* Starts copying the tile that begins with key @first. */
 template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) {
-    constexpr uint32_t per_key = 4 * D, at_once = CUDA_THREADS / per_key; /* pieces of 16 bytes */
+    /* in pieces of 16 bytes */
+    constexpr uint32_t per_key = 4 * D, at_once = CUDA_THREADS / per_key;
     uint32_t d = threadIdx.x % per_key * 8, from = or_first(d, p.dim) * 2;
     uint32_t group = threadIdx.x % 4 * 8;
     struct Group of_values = group_at(p, first + group);
@@ -81,10 +94,11 @@ template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) 
     }
 }
 
-/* Pages have at least 16 tokens: codes of 16 keys come together. */
+/* Starts copying the codes of the tile that begins with key @first. Pages have at least 16 tokens,
+ * so codes of 16 keys are contiguous. */
 template <int D, int K, int V>
 DEVICE void fetch(struct Place p, Codes<D, K, V> &to, uint32_t first) {
-    /* Vectors of 16 bytes: of a key, of all keys and of all values. */
+    /* number of 16-byte vectors of a key, of all keys and of all values */
     constexpr uint32_t per_key = D * K / 4, keys = ATTN_TILE * per_key, values = 8 * D * V;
     uint32_t n = p.dim / 32, tid = threadIdx.x, last = p.last & ~15u;
 
@@ -125,11 +139,11 @@ DEVICE void fetch(struct Place p, Ring<D, K, V> &ring, uint32_t tile) {
         fetch<D, K, V>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
 }
 
-/* Codes of heads of @dim values to halves, eight at a time. */
+/* Converts the codes of a tile with heads of @dim values to halves, eight at a time. */
 template <int D, int K, int V>
 DEVICE void decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
     constexpr uint32_t times = ATTN_TILE * 4 * D / CUDA_THREADS;
-    constexpr uint32_t pieces = 16 * D * V; /* eight keys of a row of bytes */
+    constexpr uint32_t pieces = 16 * D * V; /* a piece: eight keys of a row of bytes */
     uint32_t n = dim / 32;
 
 #pragma unroll
@@ -159,7 +173,8 @@ DEVICE void decode(const Codes<D, K, V> &from, Tile<D> &to, uint32_t dim) {
     }
 }
 
-/* The result (m, l, o) of queries g and g + 8 of the warp; o lies as mma leaves it. */
+/* The result (m, l, o) of queries g and g + 8 of the warp; o is in the layout of mma
+ * accumulators. */
 template <int D> struct Result { float m[2], l[2], o[4 * D][4]; };
 
 template <int D> DEVICE void clear(Result<D> &r) {
@@ -194,15 +209,17 @@ template <int D> struct alignas(16) Shared {
 
     uint16_t q[D][2][WARPS][32][8]; /* take_queries() */
     struct Reach reach[ATTN_WIDE];
-    uint32_t low[WARPS], high[WARPS]; /* positions of a warp's queries; of none: low above high */
-    uint32_t index;                   /* index of the item */
-    uint32_t n_tiles;                 /* end of the last one that is seen */
+    /* range of the positions of a warp's queries; low > high if it has none */
+    uint32_t low[WARPS], high[WARPS];
+    uint32_t index;   /* index of the item */
+    uint32_t n_tiles; /* end of the tiles that are seen */
     struct attn_item item;
     struct Place place;
 };
 
-/* The positions of the queries of warp threadIdx.x. All see what sequences share but for windows,
- * for which the highest position is not looked for: tiles are masked where there is one. */
+/* Finds the range of positions of the queries of warp threadIdx.x. Every query sees all of the
+ * shared chunks except for windows; for a shared item the highest position is not looked up, so
+ * with a window all its tiles are masked. */
 template <int D> DEVICE void find_range(const struct attend_args &a, struct Shared<D> &s) {
     uint32_t query = threadIdx.x * ATTN_QUERIES, end = query + ATTN_QUERIES, n_q = s.item.n_q;
     bool shared = s.item.chunk >= 0;
@@ -213,19 +230,19 @@ template <int D> DEVICE void find_range(const struct attend_args &a, struct Shar
                                        : last_key_of(a, s.item, (end < n_q ? end : n_q) - 1);
 }
 
-/* Merges the tile that begins with key @first into @chunk, of the warp's queries from @query on.
- * @masked: as soften(). */
+/* Computes the tile that begins with key @first for the warp's queries from @query on, and merges
+ * it into @chunk. @masked as in soften(). */
 template <int D>
 DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, const Tile<D> &tile,
                      uint32_t query, uint32_t first, bool masked, Result<D> &chunk) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float c[4][4];
-    uint32_t h[2][4]; /* p as halves */
+    uint32_t h[2][4]; /* p, rounded to halves */
     struct Weights w[2];
 
 #pragma unroll
     for (int b = 0; b < D; b++) {
-        /* Lane by lane, warp by warp: a thread's own. */
+        /* Each thread has its own element, ordered by warp and lane. */
         struct vec4 q0 = load16(s.q[b][0][0] + anew(threadIdx.x));
         struct vec4 q1 = load16(s.q[b][1][0] + anew(threadIdx.x));
 
@@ -264,7 +281,8 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
     }
 }
 
-/* Values 2 t and 2 t + 1 of each eight of query g (@i 0) or g + 8 (1), times @scale / @sum. */
+/* Stores values 2 t and 2 t + 1 of each eight of query g (@i 0) or g + 8 (1), times @scale /
+ * @sum. */
 template <int D>
 DEVICE void put_values(const struct attend_args &a, float *to, int i, const Result<D> &r,
                        float scale, float sum) {
@@ -280,7 +298,7 @@ DEVICE void put_values(const struct attend_args &a, float *to, int i, const Resu
     }
 }
 
-/* The final results of the warp's queries, from @query on. */
+/* Writes the final results of the warp's queries, which begin with @query. */
 template <int D>
 DEVICE void put_results(const struct attend_args &a, const struct attn_item &it, uint32_t query,
                         const Result<D> &r) {
@@ -301,7 +319,8 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
     }
 }
 
-/* The results of chunk @chunk, or of all up to it, of the warp's queries from @query on. */
+/* Writes the partial results of the warp's queries, which begin with @query: of chunk @chunk, or of
+ * all chunks up to it. */
 template <int D>
 DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it, uint32_t query,
                         uint32_t chunk, const Result<D> &r) {
@@ -324,8 +343,8 @@ DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it,
     }
 }
 
-/* Chunk @chunk is done, @last: of the item. What is handed on is the result of each, or of all
- * of the item. */
+/* Ends chunk @chunk (@last: the item's last one): merges it, and writes the result of the chunk or
+ * of the item where one is due. */
 template <int D>
 DEVICE void end_chunk(const struct attend_args &a, const struct Shared<D> &s, uint32_t query,
                       uint32_t chunk, bool last, Result<D> &part, Result<D> &all) {
@@ -351,7 +370,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
     uint32_t from = p.first / ATTN_TILE > low ? p.first / ATTN_TILE : low;
     Result<D> all, part;
 
-    if (from >= s.n_tiles) /* before the windows of all queries */
+    if (from >= s.n_tiles) /* the item is before the windows of all queries */
         return;
     for (uint32_t i = from; i < from + ahead; i++) {
         if (i < s.n_tiles)
@@ -373,8 +392,8 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
         uint32_t first = i * ATTN_TILE;
 
         copy_wait<STAGES - 2>();
-        sync_block(); /* the tile is there (of codes: the next one's); what was of the one before
-                         it is read */
+        /* tile i has arrived (as codes: tile i + 1), and all warps have read tile i - 1 */
+        sync_block();
         if (i + ahead < s.n_tiles)
             fetch<D, K, V>(p, ring, i + ahead);
         copy_commit();

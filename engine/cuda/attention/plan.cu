@@ -1,38 +1,46 @@
 /*
- * plan - who does what in attention (docs/design/cuda-attention.md, "The work list"): blocks of
- * queries go over all their chunks of 256 keys, or every chunk is an item of its own and a merge
- * follows; sequences that begin with the same pages share the items of their common chunks. The
- * result is the same (engine/shared/pages.h), so this is free to look at the batch.
+ * plan - divides the attention of a step into items, the units of work of a thread block
+ * (docs/design/cuda-attention.md, "The work list"). The merge tree (engine/shared/pages.h) gives
+ * the same bits for every division, so this kernel may look at the whole batch. The choices:
  *
- * One block, once a step: warps compare page tables, one thread gives out items, merges and room
- * for partial results in the order of the sequences, and all threads write the items. What one
- * thread does is a few operations a sequence, or a block of queries where those are few; bound by
- * the latency of memory.
+ *     whole   a block of queries goes over all its chunks of 256 keys: one item, no merge
+ *     split   every chunk is an item, and merge() follows: for long sequences of few rows, of which
+ *             there would be too few blocks to fill the device (is_whole())
+ *     group   sequences of one row that begin with the same pages share items for their common
+ *             chunks, which are then loaded once; the rest of each is whole or split (group_at())
+ *     wide    attend_wide takes blocks of 128 queries and leaves smaller ones to attend
+ *
+ * The kernel runs once per step, as one thread block, for all layers: warps compare page tables,
+ * one thread assigns items, merges and room for partial results in the order of the sequences, and
+ * all threads write the items. The serial part takes a few operations for each sequence, or for
+ * each block of queries if there are fewer. The kernel is bound by memory latency.
  */
 
 #include "engine/cuda/device.cuh"
 
-#define PLAN_SEQS 256u /* sequences that are planned at a time; groups do not cross the border */
-#define PLAN_PAGES 8u  /* entries of page tables that a lane compares at a time */
+/* sequences planned at a time; a group does not extend across two such batches */
+#define PLAN_SEQS 256u
+#define PLAN_PAGES 8u /* page table entries that a lane compares at a time */
 #define NO_ITEM UINT32_MAX
 
-/* Chunks of a sequence of one row from which on each is an item of its own. */
+/* A sequence of one row with at least this many chunks is split. */
 #define LONG_CHUNKS 8u
-/* Blocks of 16 queries and one chunk that take as long as one of attend_wide's of 128, computed:
- * q8_0 3.9, f16 2.2 by the bytes that they ask the L2 cache for, 4.9 by their instructions. */
+/* Cost of a chunk for a block of 128 queries of attend_wide, relative to a block of 16. Computed:
+ * q8_0 3.9, f16 2.2 by the bytes that they read from the L2 cache, 4.9 by instructions. */
 #define WIDE_WORTH 4u
 
-struct Known { /* facts about a sequence */
+struct Known { /* input data of a sequence */
     struct plan_seq s;
-    /* Whole chunks, before the last of each, whose pages are those of the one before. */
+    /* number of first chunks, without the last chunk of either, whose pages are those of the
+     * sequence before */
     uint32_t common;
 };
 
 struct Planned {
-    uint32_t item, wide_item;  /* the first of its items over all chunks; item NO_ITEM: none */
-    struct attn_shared shared; /* shared chunks in front of its own ones */
-    /* Fields of a group of n sequences, in its first one; n 0: no group begins here. The shared
-     * chunks are items of @run chunks from shared_item on. */
+    uint32_t item, wide_item;  /* its first items over all chunks; item NO_ITEM: none */
+    struct attn_shared shared; /* the chunks that it shares with others */
+    /* Set for the first sequence of a group of n sequences; n 0: no group begins here. The shared
+     * chunks are items of @run chunks each, from shared_item on. */
     uint32_t n, run, shared_item;
 };
 
@@ -43,7 +51,7 @@ struct Plan {
     uint32_t first_merge, end_merge; /* merges of these sequences */
 };
 
-struct Given { /* so far */
+struct Given { /* numbers assigned so far */
     uint32_t items, wide_items, merges, partials;
 };
 
@@ -51,26 +59,28 @@ DEVICE uint32_t ceil_div(uint32_t n, uint32_t by) {
     return (n + by - 1) / by;
 }
 
-/* Chunks up to the last key that query @query of a sequence sees in any layer. */
+/* Returns the number of chunks up to the last key that query @query of a sequence sees in any
+ * layer. */
 DEVICE uint32_t chunks_of(const struct plan_args &a, const struct plan_seq &s, uint32_t query) {
     uint32_t row = query / a.group;
 
     return (a.two_way ? a.batch->last[s.row0 + row] : s.pos0 + row) / ATTN_CHUNK + 1;
 }
 
-/* Blocks of queries that go over all their chunks. */
+/* Returns the number of blocks of queries of a sequence, if each goes over all its chunks. */
 DEVICE uint32_t blocks_of(const struct plan_args &a, const struct plan_seq &s) {
     return ceil_div(s.n_rows * a.group, a.wide);
 }
 
-/* Returns how many blocks of @size of @n_queries are items of the list for many queries. */
+/* Returns how many of the blocks of @size queries, of @n_queries in all, go to the list of
+ * attend_wide. */
 DEVICE uint32_t wide_blocks_of(const struct plan_args &a, uint32_t n_queries, uint32_t size) {
     uint32_t whole = size > a.few ? n_queries / size : 0;
 
     return a.wide_item ? whole + (n_queries - whole * size > a.few && size > a.few) : 0;
 }
 
-/* Returns how long a block that goes over all chunks of a sequence takes: a unit is a chunk by a
+/* Returns the time of a block that goes over all chunks of a sequence, in units of a chunk for a
  * block of few queries. */
 DEVICE uint64_t time_of(const struct plan_args &a, const struct plan_seq &s) {
     bool wide = a.wide_item && a.wide > a.few && s.n_rows * a.group > a.few;
@@ -90,11 +100,12 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
     return join_warps<CUDA_THREADS / 32>(n, p.sums, join) * a.n_head_kv;
 }
 
-/* Returns true if the blocks of a sequence go over all their chunks. They are split where the
- * device would wait for them, since the work of a step divides into less for each multiprocessor. A
- * block of many queries, of which a multiprocessor has one, may take twice its share, as blocks of
- * few queries take twice as long for the same work; a block of few queries takes an eighth at most.
- * A sequence of one row loses nothing when it is split. */
+/* Returns true if the blocks of a sequence go over all their chunks. They are split if the device
+ * would wait for them at the end of the step, because one takes longer than a multiprocessor's
+ * share of the work. A block of many queries, of which a multiprocessor runs one at a time, may
+ * take twice the share, since blocks of few queries need twice as long for the same work; a block
+ * of few queries may take an eighth of the share. A sequence of one row loses nothing when it is
+ * split. */
 DEVICE bool is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
     uint64_t time = time_of(a, s) * a.n_multiprocessors;
 
@@ -103,7 +114,7 @@ DEVICE bool is_whole(const struct plan_args &a, const struct plan_seq &s, uint64
     return a.wide > a.few ? time <= 2 * work : 8 * time <= work;
 }
 
-/* Chunks that two sequences of one row have in common, by a warp. */
+/* Returns the number of chunks that two sequences of one row have in common; called by a warp. */
 DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &x,
                               const struct plan_seq &y) {
     const uint32_t *p = a.batch->page_table[0] + x.page0, *q = a.batch->page_table[0] + y.page0;
@@ -112,7 +123,7 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
     if (a.page_tokens == 0 || x.n_rows != 1 || y.n_rows != 1 || y.row0 != x.row0 + 1)
         return 0;
     uint32_t per_chunk = ATTN_CHUNK / a.page_tokens, n_pages = n * per_chunk;
-    uint64_t other = n_pages; /* the first page that differs */
+    uint64_t other = n_pages; /* index of the first page that differs */
     for (uint32_t first = 0; first < n_pages && other == n_pages; first += 32 * PLAN_PAGES) {
 #pragma unroll
         for (uint32_t i = 0; i < PLAN_PAGES; i++) {
@@ -130,9 +141,9 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
     return (uint32_t)other / per_chunk;
 }
 
-/* Returns how many sequences from @i on, of at most @most queries, share their beginning, with
- * *n_shared chunks in common; 1: none do. A sequence that would more than halve what is shared
- * begins a group of its own. */
+/* Returns how many sequences from @i on share their beginning, with at most @most queries together,
+ * and sets *n_shared to the number of chunks in common; 1: none share. A sequence that would reduce
+ * the shared chunks to less than half begins a new group. */
 DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32_t i,
                          uint32_t n_known, uint32_t most, uint32_t *n_shared) {
     uint32_t n = 1;
@@ -147,8 +158,8 @@ DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32
     return n;
 }
 
-/* Counts the items of @run chunks that groups of more than a few queries make. Adds the items of
- * few queries and one chunk that would take their place to *few_items, and sets *longest. */
+/* Returns the number of items of @run chunks for groups of more than a few queries. Adds to
+ * *few_items the items of few queries and one chunk that would replace them, and sets *longest. */
 DEVICE uint32_t count_runs(const struct plan_args &a, const struct Plan &p, uint32_t n,
                            uint32_t run, uint32_t *few_items, uint32_t *longest) {
     uint32_t runs = 0;
@@ -166,8 +177,8 @@ DEVICE uint32_t count_runs(const struct plan_args &a, const struct Plan &p, uint
     return runs;
 }
 
-/* Returns the chunks of an item that many queries share, so that all multiprocessors have one; 0
- * where these are so few that blocks of few queries end earlier. */
+/* Returns the number of chunks of a shared item of many queries, so that every multiprocessor gets
+ * one; 0 if there are so few that blocks of few queries finish earlier. */
 DEVICE uint32_t run_of(const struct plan_args &a, const struct Plan &p, uint32_t n) {
     uint32_t few_items = 0, longest = 0, most = a.n_multiprocessors / a.n_head_kv, unused = 0;
 
@@ -184,7 +195,7 @@ DEVICE uint32_t run_of(const struct plan_args &a, const struct Plan &p, uint32_t
     return (uint64_t)few_items * a.n_head_kv >= WIDE_WORTH * (full > all ? full : all) ? run : 0;
 }
 
-/* Blocks of queries of one sequence, each with as many items as it has chunks, or one. */
+/* Assigns the items of one sequence: for each block of queries one item, or one for each chunk. */
 DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
                      struct Given &g) {
     uint32_t n_queries = s.n_rows * a.group;
@@ -203,7 +214,7 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
     }
 }
 
-/* Makes the chunks of sequence @s behind the shared ones items, which a merge follows. */
+/* Assigns items for the chunks of sequence @s after the shared ones, one each, and a merge. */
 DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
                      const struct attn_shared &shared, struct Given &g) {
     uint32_t n_chunks = s.pos0 / ATTN_CHUNK + 1, n_own = n_chunks - shared.n_chunks;
@@ -219,14 +230,15 @@ DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32
     }
 }
 
-/* Returns true if the chunks of a sequence behind @n_shared are one item that goes on from their
- * results. */
+/* Returns true if the chunks of a sequence after the first @n_shared are one item, which continues
+ * from the shared results. */
 DEVICE bool goes_on(const struct plan_seq &s, uint32_t n_shared, bool many) {
     return many && s.pos0 / ATTN_CHUNK + 1 - n_shared <= LONG_CHUNKS;
 }
 
-/* A group of @n sequences: the items of @run chunks that they share, then each one's own; @many:
- * these are enough for the device if they are one a sequence. false: there is no room for it. */
+/* Assigns the items of a group of @n sequences: shared items of @run chunks, then each sequence's
+ * own chunks. @many: one own item for each sequence suffices to fill the device. Returns false if
+ * there is no room for the group. */
 DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, uint32_t n,
                        uint32_t n_shared, uint32_t run, bool many, uint32_t seq, struct Given &g) {
     bool wide = n * a.group > a.few;
@@ -261,7 +273,7 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
     return true;
 }
 
-/* By one thread, for @n sequences from @first on. */
+/* Assigns the items of @n sequences from @first on; called by one thread. */
 DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
                  uint64_t work, struct Given &g) {
     uint32_t run = run_of(a, p, n);
@@ -293,9 +305,9 @@ DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint
     p.end_merge = g.merges;
 }
 
-/* The sequence of the lowest position of the group that begins with @i, whose window begins first:
- * its page table serves for what they share. The others may have let go of a window's first
- * pages. */
+/* Returns the index of the sequence with the lowest position in the group that begins with @i. Its window begins
+ * first, so its page table serves for the shared chunks; the others may have released their
+ * window's first pages. */
 DEVICE uint32_t lowest_of(const struct Plan &p, uint32_t i) {
     uint32_t low = i;
 
@@ -304,7 +316,8 @@ DEVICE uint32_t lowest_of(const struct Plan &p, uint32_t i) {
     return low;
 }
 
-/* The items of sequence @i that are one a block of queries, and those that it and others share. */
+/* Writes the items of sequence @i that go over all chunks, and the shared items of a group that
+ * begins with it. */
 DEVICE void write_seq(const struct plan_args &a, const struct Plan &p, uint32_t i) {
     const struct plan_seq &s = p.known[i].s, &low = p.known[lowest_of(p, i)].s;
     const struct Planned &d = p.planned[i];
@@ -339,7 +352,7 @@ DEVICE void write_seq(const struct plan_args &a, const struct Plan &p, uint32_t 
     }
 }
 
-/* The items of a merge, but for those that it shares. */
+/* Writes the items of merge @i, except the shared ones. */
 DEVICE void write_merge(const struct plan_args &a, uint32_t i) {
     struct attn_merge m = a.merge[i];
     const struct plan_seq s = a.batch->seq[m.seq];
