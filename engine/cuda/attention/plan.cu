@@ -305,9 +305,9 @@ DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint
     p.end_merge = g.merges;
 }
 
-/* Returns the index of the sequence with the lowest position in the group that begins with @i. Its window begins
- * first, so its page table serves for the shared chunks; the others may have released their
- * window's first pages. */
+/* Returns the index of the sequence with the lowest position in the group that begins with @i. Its
+ * window begins first, so its page table serves for the shared chunks; the others may have released
+ * their window's first pages. */
 DEVICE uint32_t lowest_of(const struct Plan &p, uint32_t i) {
     uint32_t low = i;
 

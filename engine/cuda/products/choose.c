@@ -25,11 +25,11 @@
 #define MOST 2048u /* rows that are timed */
 #define WAYS 6u
 #define RUNS 3u /* timed runs of each way, after a warm-up run */
-/* A way takes the place of a plainer one where it is faster by more than this part: more than two
- * runs of the same way differ. */
+/* A way replaces a simpler one only if it is faster by more than this fraction, which exceeds the
+ * difference between two runs of the same way. */
 #define MARGIN 0.04f
 
-/* Lists the ways of a product, the plainest first; returns how many. */
+/* Lists the ways to compute a product in @ways, the simplest first, and returns their number. */
 static uint32_t list_ways(const struct be *b, const struct weights *w, const struct operand *x,
                           struct product_way ways[WAYS]) {
     uint32_t most = cuda_can_split(b, w, x->n_rows) ? TILE_SEGMENTS : 1, n = 0;
@@ -56,7 +56,8 @@ static struct product_way usual_way(const struct be *b, const struct weights *w,
     return way;
 }
 
-/* Returns what a choice is made for; its way is not set. */
+/* Returns the key of a product: the shape and the class of rows that a choice is made for; its way
+ * is not set. */
 static struct choice key_of(const struct weights *w, const struct operand *x) {
     struct choice key;
 
@@ -74,8 +75,8 @@ static struct choice key_of(const struct weights *w, const struct operand *x) {
     return key;
 }
 
-/* Computes the product once in @way and sets *us to the time that it took. What a step finds in the
- * L2 cache is not what the run before has left there: other memory is written in between. */
+/* Computes the product once in @way and sets *us to its time in microseconds. Writes other memory
+ * before it, so that the L2 cache does not hold the data of the run before. */
 static int time_way(struct be *b, const struct weights *w, const struct operand *x,
                     struct product_way way, float *us) {
     const struct cuda_api *api = b->api;
@@ -107,8 +108,7 @@ static int time_ways(struct be *b, const struct weights *w, const struct operand
     return 0;
 }
 
-/* Times the product as one of its own: its launches are neither early nor part of a graph, and add
- * nothing to x. */
+/* Times the product by itself: without PDL, outside graphs, and without adding to x. */
 static int try_ways(struct be *b, const struct weights *w, const struct operand *x, bool add,
                     const struct product_way *ways, uint32_t n, struct product_way *best) {
     bool early = b->ways.early, noting = b->graphs.noting, gated;
@@ -121,7 +121,7 @@ static int try_ways(struct be *b, const struct weights *w, const struct operand 
     TRY(cuda_check(b, e, "cudaEventCreate"));
     operand.left = NULL;
     operand.gated = x->gated ? &gated : NULL;
-    if (add) /* or where a norm follows */
+    if (add) /* or if a norm follows */
         to.m[0].y = b->act.o;
     b->ways.early = b->graphs.noting = false;
     int r = time_ways(b, &to, &operand, ways, n, best);

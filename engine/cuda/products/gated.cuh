@@ -1,24 +1,25 @@
 #pragma once
 
 /*
- * gated - the ends of products of many rows that are a gate and an up: half of a block's warps has
- * tiles of the one, half the same tiles of the other. Their values meet in shared memory, and all
- * threads make glu(gate, up) of them, in the order in which they lie in y.
+ * gated - the epilogue of products of many rows with a gate and an up matrix. Half of a block's
+ * warps have row tiles of the gate, and the other half the same row tiles of the up matrix. Their
+ * outputs meet in shared memory, from where all threads store glu(gate, up) in the order of y.
  */
 
 #include "engine/cuda/products/products.cuh"
 #include "engine/cuda/rows/rows.cuh"
 
-#define GATED_OUT (WIDE_OUT / 2)     /* rows of each matrix of a block */
-#define GATED_STRIDE (WIDE_OUT + 4u) /* floats of a row in shared memory: in different banks */
+#define GATED_OUT (WIDE_OUT / 2) /* rows of each matrix of a block */
+/* floats of a row in shared memory; padded so that rows begin in different banks */
+#define GATED_STRIDE (WIDE_OUT + 4u)
 
-/* The warp's row tile of block @block, of its matrix m[threadIdx.x / 128]. */
+/* Returns the warp's row tile, in block @block of its matrix m[threadIdx.x / 128]. */
 DEVICE uint32_t gated_tile(uint32_t block) {
     return block * (GATED_OUT / TILE_ROWS) + threadIdx.x / 32 % (GATED_OUT / TILE_ROWS);
 }
 
-/* Keeps y of sum @k of a thread's, of the block's rows from @row0 on; behind a barrier that all
- * threads have met since they read the ring. */
+/* Stores the output of a thread's sum @k in shared memory, over the ring: all threads must have met
+ * at a barrier since they read it. The block's rows begin with @row0. */
 DEVICE void keep_gated(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                        uint32_t row0, uint32_t tile, uint32_t k, float sum) {
     uint32_t lane = threadIdx.x % 32, r = k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2;
@@ -30,7 +31,7 @@ DEVICE void keep_gated(const struct matmul_args &a, const struct matrix &m, uint
             value_of(a, m, row, out, sum);
 }
 
-/* y of the block's N rows, once all threads have kept theirs. */
+/* Writes y of the block's N rows, once all threads have called keep_gated(). */
 template <uint32_t N>
 DEVICE void put_gated_rows(const struct matmul_args &a, uint32_t n_rows, uint32_t row0,
                            uint32_t block) {

@@ -1,43 +1,45 @@
 /*
- * matmul - y (+)= W x + bias, quantised weights times rows of activations: x is (rows, columns), W
- * (outputs, columns), y (rows, outputs).
+ * matmul - matrix products with quantised weights, y (+)= W x + bias, where x is (rows, columns), W
+ * (outputs, columns) and y (rows, outputs).
  *
- * Weights come as tiles of 16 outputs by 64 or 256 columns (engine/shared/tiles.h) that hold the
- * registers of a warp's 32 lanes in order: a lane loads 16 bytes and decodes them to the half
- * precision operand of mma.m16n8k16 (weights.cuh), without any exchange. Activations come packed:
- * half precision, each row times a power of two (pack_args). The sum of an output is
+ * Weights are stored as tiles of 16 outputs by 64 or 256 columns (engine/shared/tiles.h), in the
+ * order of the registers of a warp's 32 lanes: a lane loads 16 bytes and decodes them to the half
+ * precision operand A of mma.m16n8k16 (weights.cuh), without a shuffle. Activations are packed by
+ * the kernel before: half precision, each row scaled by a power of two (pack_args). An output is
+ * summed as follows:
  *
- *     segments     the columns are cut into up to eight, at borders that the shape alone decides
- *     in a segment mma adds up from left to right, in single precision
- *     y            segment sums from left to right, times the powers of two, plus bias, plus y
+ *     columns     are divided into up to eight segments, by the shape of W alone
+ *     segment     mma accumulates from left to right, in single precision
+ *     y           the sum of the segments from left to right, times the powers of two, plus bias,
+ *                 plus the former y
  *
- * which is split-K with a fixed order. A column of mma does not depend on the others, so the bits
- * of a row depend neither on the rows beside it nor on the kernel that computes it, nor on how
- * many blocks share the segments.
+ * This is split-K with a fixed order. Columns of mma are independent of each other, so the bits of
+ * a row depend neither on the other rows, nor on the kernel, nor on how many blocks share the
+ * segments.
  *
- * matvec, matvec_16   up to 8 or 16 rows: decoding. Bound by the bytes of the weights.
+ * matvec, matvec_16   up to 8 or 16 rows: decode. Bound by the bytes of the weights.
  *
- *     Warp s of a block sums segment s of a row of tiles; the block then adds the eight sums and
- *     goes on to its next row of tiles. Each warp has a ring of two or three stages of 2 to 3 KiB
- *     in shared memory that cp.async fills, over the ends of tiles and matrices: the others are on
- *     their way while one is used, 80 to 110 KiB on a multiprocessor. Under programmatic dependent
- *     launch (PDL) the ring fills before the kernel in front has ended, since weights do not
- *     change.
+ *     Warp s of a block computes segment s of a row of tiles; the block then adds the eight sums
+ *     and continues with its next row of tiles. Each warp has a ring of two or three stages of 2
+ *     to 3 KiB in shared memory, filled by cp.async across the ends of tiles and matrices: while
+ *     one stage is used, the others are in flight, 80 to 110 KiB for a multiprocessor. With
+ *     programmatic dependent launch (PDL) the ring starts to fill before the preceding kernel has
+ *     ended, since that does not change weights.
  *
  *         warp 0  [segment 0 of tile 5][segment 0 of tile 137] ...   ring: | used | 1 | 2 |
  *         warp 1  [segment 1 of tile 5][segment 1 of tile 137] ...   ring: | used | 1 | 2 |
  *
  *     Epilogue: gate and up become glu(gate, up).
  *
- * matmul_wide         64 rows a block: prompts and batches. Bound by the tensor cores.
+ * matmul_wide         64 rows per block: prompts and large batches. Bound by the tensor cores.
  *
- *     Each of 8 warps has a row of tiles of its own and walks over all columns, so a block has
- *     128 outputs by 64 rows. Slices of 64 columns of the activations come to shared memory for
- *     all warps, and each warp's weights to its own ring, by the same cp.async. Where the device
- *     has more multiprocessors than there are such blocks, 2, 4 or 8 blocks share the segments
- *     (split-K); the last of them adds up, or residual() does.
+ *     Each of 8 warps has its own row of tiles and goes over all columns, so a block computes 128
+ *     outputs of 64 rows. cp.async copies slices of 64 columns of the activations to shared memory
+ *     for all warps, and each warp's weights to its own ring. If the device has more
+ *     multiprocessors than there are such blocks, 2, 4 or 8 blocks share the segments (split-K);
+ *     the last of them, or residual(), adds up their sums.
  *
- * On a Hopper matmul_wgmma.cu takes the place of matmul_wide, with the same bits.
+ * On Hopper, matmul_wgmma.cu replaces matmul_wide and gives the same bits.
  */
 
 #include "engine/cuda/products/gated.cuh"
@@ -46,8 +48,8 @@
 
 /* -- matvec ------------------------------------------------------------------------------------ */
 
-/* A block's tiles: every gridDim.x'th; gated: each with the same of the other matrix behind it.
- * n_tiles: the end. */
+/* Returns the block's row tile after @tile, or n_tiles at the end. A block has every gridDim.x-th
+ * row tile; with gates, each row tile of the gate is followed by the same one of the up matrix. */
 DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
     if (tile < a.gated)
         return tile + a.gated;
@@ -55,7 +57,7 @@ DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
     return tile < a.n_tiles - a.gated ? tile : a.n_tiles;
 }
 
-/* The matrix of tile @tile; *local: which of its row tiles. */
+/* Returns the index of the matrix that has row tile @tile; *local: the number of the tile in it. */
 DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *local) {
     uint32_t i = 0;
 
@@ -69,13 +71,13 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
     return i;
 }
 
-/* cp.async ring of a warp: the weights of segment s of the block's tiles, s its number, stage by
- * stage. Registers are scarce here. */
+/* Ring of a warp in shared memory, filled by cp.async stage by stage with the weights of the warp's
+ * segment of each of the block's tiles. Keeps few registers, which are scarce in this kernel. */
 template <int F> struct Feed {
-    uint32_t slot, end;  /* places in the warp's ring: of the next stage, of the end */
-    uint32_t tile;       /* tile that is being fetched, counted over all matrices */
-    uint32_t n_left;     /* bytes of its segment; 0 behind the last tile */
-    const uint8_t *from; /* the lane's */
+    uint32_t slot, end;  /* offsets of the next stage and of the end of the ring */
+    uint32_t tile;       /* row tile that is being fetched, counted over all matrices */
+    uint32_t n_left;     /* bytes of its segment that are left; 0 after the last tile */
+    const uint8_t *from; /* address of the lane's next bytes */
 
     MEMBER void start(const struct matmul_args &a) {
         end = (threadIdx.x / 32 + 1) * (a.n_stages * a.stage_bytes);
@@ -87,7 +89,7 @@ template <int F> struct Feed {
         for (uint32_t i = 0; i + 1 < a.n_stages; i++)
             fetch(a);
     }
-    /* Stands at the beginning of @tile's segment. */
+    /* Moves to the beginning of the warp's segment of `tile`. */
     MEMBER void seek(const struct matmul_args &a) {
         uint32_t local, segment = threadIdx.x / 32;
 
@@ -100,7 +102,8 @@ template <int F> struct Feed {
         from = m.tiles +
                ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] + threadIdx.x % 32 * 16);
     }
-    /* Starts on one stage; none when all have been, or where the warp has no segment. */
+    /* Starts copying the next stage; an empty one after the last tile, or if the warp has no
+     * segment. */
     MEMBER void fetch(const struct matmul_args &a) {
         uint32_t n = tile_stage_bytes(F), to = shared_start() + slot + threadIdx.x % 32 * 16;
 
@@ -124,7 +127,7 @@ template <int F> struct Feed {
             slot -= a.n_stages * a.stage_bytes;
         copy_commit();
     }
-    /* The oldest stage, when it is there; another is started in the place of the one before. */
+    /* Waits for the oldest stage and returns it, and starts copying into the stage used before. */
     MEMBER const uint8_t *take(const struct matmul_args &a) {
         if (a.n_stages == MATVEC_STAGES)
             copy_wait<MATVEC_STAGES - 2>();
@@ -132,12 +135,12 @@ template <int F> struct Feed {
             copy_wait<0>(); /* two */
         sync_warp();
         fetch(a);
-        return dynamic_shared() + slot; /* the other slots are being filled */
+        return dynamic_shared() + slot; /* all other stages are in flight */
     }
 };
 
-/* The activations of a lane: of row g of each group of 8 rows. Where there is no row g the lane
- * takes the first of the group, which costs nothing; what comes of it is not stored. */
+/* Offsets of a lane's activations: row g of each group of 8 rows. If there is no row g, the lane
+ * loads the first row of the group; the results are not stored. */
 template <int G> struct Rows {
     uint32_t x[G]; /* offsets in bytes */
 
@@ -153,10 +156,10 @@ template <int G> struct Rows {
     }
 };
 
-/* A thread's element of each row tile of a block. */
+/* The element of y that a thread computes in each row tile of a block. */
 struct Element {
     uint32_t n_rows;
-    float scale; /* the row's */
+    float scale; /* scale of the row */
 
     static MEMBER uint32_t row_of(uint32_t tid) {
         return tid / 128 * PACK_ROWS + tid % 4 * 2 + tid / 32 % 2;
@@ -167,8 +170,8 @@ struct Element {
         n_rows = n;
         scale = row < n ? a.scale[row] : 0;
     }
-    /* Puts its sum @sum of row tile @local of matrix @i. With gates, that of the gate is kept in
-     * @gate, in shared memory, until the up's comes. */
+    /* Stores the element, whose sum is @sum, of row tile @local of matrix @i. With gates, the
+     * gate's is kept in @gate (shared memory) until the up matrix's follows. */
     MEMBER void put(const struct matmul_args &a, const struct matrix &m, uint32_t i, uint32_t local,
                     float sum, float *gate) const {
         uint32_t tid = anew(threadIdx.x), row = row_of(tid);
@@ -186,8 +189,8 @@ struct Element {
     }
 };
 
-/* The sum of a value over the segments of a row of @n_units tiles, from left to right; @value: of
- * the first warp, that of the next is TILE_LANES on. */
+/* Returns the sum of a value over the segments of a row of @n_units tiles, from left to right.
+ * @value: the first warp's; those of the next warps are TILE_LANES apart. */
 DEVICE float add_segments(const float *value, uint32_t n_units) {
     float sum = value[0];
 
@@ -203,17 +206,17 @@ DEVICE float add_segments(const float *value, uint32_t n_units) {
     return sum;
 }
 
-/* The block's tiles, for G groups of 8 rows. A row tile takes half of @sums and the next one the
- * other half, so a warp that writes there has met all others behind the last reading of it. @sums:
- * [2][4 G]; @gate: [TILE_LANES * 4 G]. All that a row tile needs is in one loop for each format, so
- * that it lies together. */
+/* Goes over the block's row tiles, for G groups of 8 rows. Successive row tiles use alternate
+ * halves of @sums, so that the barrier of a tile also orders the reads of the tile before it. The
+ * loop over tiles is instantiated for each format, so that its code is contiguous. @sums: [2][4 G];
+ * @gate: [TILE_LANES * 4 G]. */
 template <int G> struct TilesWalk {
     const struct matmul_args &a;
     float (*sums)[CUDA_THREADS];
     float *gate;
 
-    /* Adds the warp's segment of a row of tiles of @m: all mma of it add up in c[i], of group i,
-     * the lane's as mma's c (device.cuh). @x: of its first part, before and behind. */
+    /* Accumulates the warp's segment of a row of tiles of @m in c; c[i] has the mma accumulators of
+     * group i. @x: the activations of the segment's first part, on entry and again on return. */
     template <int F>
     MEMBER void add(const struct matrix &m, struct Feed<F> &feed, const struct Rows<G> &rows,
                     struct Activations<F, G> &x, float c[G][4]) const {
@@ -231,7 +234,7 @@ template <int G> struct TilesWalk {
                                    u + n + 1 < to ? u + n + 1 : from, rows, x, c);
         }
     }
-    /* Stores the sums of the warp's segment in @half, then puts those of all. */
+    /* Stores the warp's sums in @half, and after a barrier writes y from the sums of all warps. */
     MEMBER void finish(float (*half)[CUDA_THREADS], uint32_t tile, const struct Element &element,
                        const float c[G][4]) const {
         uint32_t local, tid = anew(threadIdx.x), i = matrix_of(a, anew(tile), &local);
@@ -252,7 +255,7 @@ template <int G> struct TilesWalk {
         struct Feed<F> feed;
         struct Rows<G> rows;
 
-        feed.start(a); /* weights do not change */
+        feed.start(a); /* before the preceding kernel has ended: it does not change weights */
         n_rows = count_rows(a);
         rows.start(a, n_rows);
         wait_for_previous();
@@ -271,7 +274,7 @@ template <int G> struct TilesWalk {
     }
 };
 
-/* Multiplies tiles of one format, which all of a block's are. */
+/* Multiplies the block's tiles, which all have one format. */
 template <int G>
 DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS], float *gate) {
     uint32_t local;
@@ -279,7 +282,8 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
     walk_of(a.m[matrix_of(a, blockIdx.x, &local)].format, TilesWalk<G>{a, sums, gate});
 }
 
-/* The third finds room for its rings beside two others. Products of bytes need more registers. */
+/* Three blocks of a multiprocessor have room for their rings. Products of bytes need more
+ * registers. */
 #ifdef WEFT_BYTES
 #define MATVEC_BLOCKS 2
 #else
@@ -300,7 +304,8 @@ KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */
 
-/* The sum over the segments, or, where blocks share them, each of them to @shared. */
+/* Receives the sums of a segment: adds them up, or, if blocks share the segments, stores each in
+ * @shared. */
 struct Ends {
     struct AddUp all;
     float *shared; /* first_sum() or NULL */
@@ -318,7 +323,7 @@ struct Ends {
     }
 };
 
-/* y of sum @k of a thread's: of column k / 4 of eight rows of the activations. */
+/* Writes y of a thread's sum @k, which belongs to column k / 4 of eight rows of the activations. */
 DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                      uint32_t row0, uint32_t tile, uint32_t k, float sum) {
     uint32_t lane = threadIdx.x % 32;
@@ -340,7 +345,8 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
 
     if (a.n_splits > 1)
         shared = first_sum(a, part.panel * TILE_SEGMENTS);
-    for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
+    /* rows beyond n_rows: any row, since their results are not stored */
+    for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
         uint32_t row = row0 + Supply::row_of(k);
 
         supply.take_row(k, m, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);

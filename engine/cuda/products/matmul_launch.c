@@ -1,5 +1,6 @@
 /*
- * matmul_launch - grids and shared memory of the kernels of matmul.cu, and of all kernels at load.
+ * matmul_launch - launches the kernels of matmul.cu with the right grid and shared memory, and
+ * prepares all kernels at load.
  */
 
 #include "engine/cuda/cuda.h"
@@ -10,10 +11,11 @@
 #include <errno.h>
 #include "base/try.h"
 
-/* Static shared memory of expert_vec, and the driver's of each block. */
+/* Static shared memory of expert_vec, and what the driver reserves for each block. */
 #define EXPERT_STATIC 11264u
 
-/* Allows the kernels of attention over this engine's pages what their launches ask for. */
+/* Allows the attention kernels for this engine's pages as much dynamic shared memory as their
+ * launches need. */
 static int load_attention(struct be *b) {
     static const uint32_t dims[] = {64, 128, 256, 512}; /* the largest of each kernel */
 
@@ -27,10 +29,11 @@ static int load_attention(struct be *b) {
     return 0;
 }
 
-/* Allows each kernel the shared memory that the largest format asks for. Kernels without dynamic
- * shared memory are named too: so no launch has to load them, and all have the same division of a
- * multiprocessor's memory into cache and shared memory (api.c), which changes only while no block
- * runs there. wgmma_open() and latent_open() do the same for kernels of some devices. */
+/* Allows each kernel as much dynamic shared memory as the largest format needs. Kernels without
+ * dynamic shared memory are named as well: then no launch has to load them, and all kernels agree
+ * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
+ * change while no block runs there. wgmma_open() and latent_open() do the same for the kernels of
+ * some devices. */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, expert = 0, wide = 0;
 
@@ -101,7 +104,7 @@ static bool is_uniform(const struct matmul_args *a) {
     return true;
 }
 
-/* A block has tiles of one format: where formats differ each block has one. */
+/* A block can only have tiles of one format: if the formats differ, each block has one row tile. */
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     assert(!a->gated || (a->n_mats == 2 && cuda_are_alike(&a->m[0], &a->m[1])));
@@ -119,7 +122,7 @@ int cuda_matvec(struct be *b, const struct matmul_args *a) {
     return cuda_launch(b, &l, &args, sizeof(args));
 }
 
-/* Blocks of WIDE_OUT rows of all matrices. */
+/* Returns the number of blocks of WIDE_OUT rows of all matrices. */
 static uint32_t tile_groups(const struct weights *w) {
     uint32_t groups = 0;
 
@@ -132,8 +135,9 @@ uint32_t cuda_panels(const struct weights *w, uint32_t n_rows) {
     return (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS * tile_groups(w);
 }
 
-/* Each multiprocessor has at least one panel's part, and the sums of all segments, written and read
- * once, stay in the cache. */
+/* Returns true if the segments may be shared by blocks: each multiprocessor then has at least one
+ * part of a panel, and the sums of all segments, which are written and read once, stay in the L2
+ * cache. */
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
     uint32_t n_panels = cuda_panels(w, n_rows);
     bool fits = !b->products.no_split && n_panels <= (uint32_t)b->device.n_multiprocessors &&
@@ -176,7 +180,7 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
     return a;
 }
 
-/* A multiprocessor has one block of wgmma at a time. */
+/* A multiprocessor runs one block of wgmma at a time. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      struct product_way way) {
     struct matmul_args a = cuda_wide_args(b, w, x, add, way.block_rows, way.n_splits);

@@ -1,17 +1,25 @@
 /*
- * matmul_wgmma - y (+)= W x + bias for more than a few rows on a Hopper: what matmul_wide does, by
- * wgmma. Whether that has the bits of mma.sync the self-test finds out on the device (selftest.c).
- * A block has 128 rows of the matrix and N of the activations, each of two warpgroups 64 x N, a
- * warp 16 x N: it makes the operands of its own row tile, and the warpgroup multiplies them with a
- * slice of 64 columns of the activations. Those lie in shared memory as they came
- * (pack_args.cores): cores of 8 rows by 8 halves. matmul_wgmma has 128 rows, matmul_wgmma_64 has 64
- * and can share the segments between blocks as matmul_wide does.
+ * matmul_wgmma - the products of matmul_wide (matmul.cu) on Hopper, by wgmma. They must have the
+ * bits of mma.sync; the self-test checks that on the device (selftest.c).
  *
- * While products of a slice are under way the operands of the next one are made. WGMMA_SLICES
- * slices are in shared memory: that of the products under way, the one before, whose place is free
- * at the next barrier, and three that come. They come by copies in bulk: what cp.async brings would
- * need a fence in front of wgmma, and that fence waits for all that is under way. Weights come by
- * cp.async in a ring of each warp's own.
+ * A block computes 128 outputs of N rows of the activations, with two warpgroups of 64 x N outputs,
+ * 16 x N for each warp. wgmma takes A, the weights, from registers and B, the activations, from
+ * shared memory. So each warp decodes its own row of tiles, and the warpgroup multiplies the result
+ * with a slice of 64 columns of the activations, which is in shared memory in the layout of
+ * pack_args.cores: core matrices of 8 rows by 8 halves. matmul_wgmma has N = 128; matmul_wgmma_64
+ * has N = 64, and its blocks can share the segments as those of matmul_wide do.
+ *
+ * wgmma is asynchronous. While the products of a slice run, the warps decode the weights of the
+ * next slice into other registers:
+ *
+ *     decode 0 | decode 1          | decode 2          | decode 3 ...
+ *              | wgmma of slice 0  | wgmma of slice 1  | wgmma of slice 2 ...
+ *
+ * Shared memory has WGMMA_SLICES slices: those that running products read, the one before, which is
+ * free at the next barrier, and those that are being copied. Slices are copied in bulk
+ * (cp.async.bulk): data from cp.async would need a proxy fence in front of wgmma, and that fence
+ * waits for all running products. Weights, which no wgmma reads from shared memory, are copied by
+ * cp.async to a ring for each warp.
  */
 
 #include "engine/cuda/bulk.cuh"
@@ -26,32 +34,34 @@ extern "C" const bool matmul_wgmma_built = false;
 
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-#define BLOCKS (2 * SLICE_PAIRS) /* blocks of 16 columns of a slice */
+#define BLOCKS (2 * SLICE_PAIRS) /* number of blocks of 16 columns of a slice */
 
-/* Returns the block's barrier of place @i of the ring of slices: the slice there has come. */
+/* Returns the mbarrier of element @i of the ring of slices, which completes when the slice has
+ * arrived. */
 DEVICE uint64_t *slice_has_come(uint32_t i) {
     SHARED uint64_t full[WGMMA_SLICES(WGMMA_ROWS)];
 
     return full + i;
 }
 
-/* wgmma_slots() */
+/* stages of a warp's ring of weights, as wgmma_slots() */
 template <int F> constexpr uint32_t slots = SLOTS_AHEAD(Steps<F>::of_stage, WGMMA_AHEAD);
 
 template <uint32_t N> struct Source {
     static constexpr uint32_t slice_bytes = WGMMA_SLICE_BYTES(N), slices = WGMMA_SLICES(N);
-    static constexpr uint32_t row_bytes = 2 * WGMMA_ROWS; /* of a column of all rows of a panel */
-    /* Slices whose products may be under way while the next one's operands are made: two, or one,
-     * where another block's products go on beside. */
+    /* bytes of a column of all rows of a panel */
+    static constexpr uint32_t row_bytes = 2 * WGMMA_ROWS;
+    /* Slices whose products may run while the next slice is decoded: two; one for N = 64, where the
+     * products of another block of the multiprocessor run meanwhile. */
     static constexpr uint32_t under_way = N == MATMUL_COLUMNS ? 1 : 2, ahead = slices - under_way;
 
     const uint8_t *x;     /* slice 0 */
-    const uint8_t *tiles; /* the warp's row of tiles */
-    uint32_t ring;        /* offset of the warp's; the slices come first */
-    uint32_t n_units;     /* units of segments @first .. @last - 1. */
+    const uint8_t *tiles; /* address of the warp's row of tiles */
+    uint32_t ring;        /* offset of the warp's ring of weights, which follows the slices */
+    uint32_t n_units;     /* number of units of the block's segments */
 
-    /* The weights of segments @first .. @last - 1 of row tile @tile of those at @all, or of the
-     * last one where there is none: four warps multiply together. */
+    /* Sets the source of the weights: segments @first .. @last - 1 of row tile @tile of those at
+     * @all. A warp without a row tile takes the last one, since four warps multiply together. */
     MEMBER void start(const struct matrix &m, const uint8_t *all, uint32_t tile, uint32_t first,
                       uint32_t last) {
         ring = slices * slice_bytes +
@@ -60,15 +70,15 @@ template <uint32_t N> struct Source {
         tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
         tiles = all + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first]);
     }
-    /* The activations, the @column'th N rows, from column @at of the matrix on. Rows that do not
-     * exist are copied as they are: their results are not read. */
+    /* Sets the source of the activations: rows @column N to (@column + 1) N - 1, from column @at of
+     * the matrix on. Rows that do not exist are copied too; their results are not stored. */
     MEMBER void start_rows(const struct matmul_args &a, uint32_t column, uint32_t at) {
         constexpr uint32_t each = WGMMA_ROWS / N;
 
         x = (const uint8_t *)a.x + (size_t)(column / each) * a.n_blocks * (16 * row_bytes) +
             (size_t)at * row_bytes + column % each * slice_bytes;
     }
-    /* Starts on slice @i, the next one, by one thread: warps take turns. */
+    /* Starts copying slice @i, the next one; done by one thread of the warp whose turn it is. */
     template <int F> MEMBER void fetch_slice(uint32_t i) {
         uint32_t place = i % slices;
 
@@ -78,7 +88,7 @@ template <uint32_t N> struct Source {
         bulk_copy(dynamic_shared() + place * slice_bytes, x + (size_t)i * (64 * row_bytes),
                   slice_bytes, slice_has_come(place));
     }
-    /* Stage @s of the weights. */
+    /* Starts copying stage @s of the weights. */
     template <int F> MEMBER void fetch_weights(uint32_t s) {
         const uint32_t bytes = tile_stage_bytes(F);
         uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units;
@@ -87,7 +97,8 @@ template <uint32_t N> struct Source {
             fetch_stage<F>(shared_start() + (ring + s % slots<F> * bytes + lane),
                            tiles + (s * bytes + lane), (n_units - first) * tile_bytes(F));
     }
-    /* The first of all. Weights do not change: they come while the kernel before ends. */
+    /* Starts the first copies. Weights are copied while the preceding kernel ends, since that does
+     * not change them. */
     template <int F> MEMBER void begin(const struct matmul_args &a, uint32_t column, uint32_t at) {
         for (uint32_t s = 0; s < slots<F>; s++)
             fetch_weights<F>(s);
@@ -105,14 +116,14 @@ template <uint32_t N> struct Source {
         copy_wait<0>();
         sync_warp();
     }
-    /* Waits for slice @i, and the weights of the next one; for all threads. */
+    /* Waits for slice @i and for the weights of the next one; called by all threads. */
     template <int F> MEMBER void wait(uint32_t i) {
         copy_wait<(int)((slots<F> - 1) * Steps<F>::of_stage) - 1>();
         bulk_wait(slice_has_come(i % slices), i / slices);
         sync_block();
     }
-    /* Behind the products of slice @i: in the places of the last slice that is no longer under way,
-     * and of the stage that is used up. */
+    /* Called once the products of slice @i have begun: starts copies to the room of the last slice
+     * that no product reads any more, and of the weights that are used up. */
     template <int F> MEMBER void fetch(uint32_t i) {
         fetch_slice<F>(i + ahead);
         if ((i + 1) % Steps<F>::of_stage == 0)
@@ -129,8 +140,9 @@ DEVICE void wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
     wgmma_n64(d, a, b);
 }
 
-/* Segments @first .. @last - 1 of one row of tiles, times the @column'th N rows; total, c: [column
- * of 8 rows][4], as mma's. With @shared, first_sum(), each segment's sums go there instead. */
+/* Multiplies segments @first .. @last - 1 of one row of tiles with the @column-th N rows. total and
+ * c have the layout of mma accumulators, [column of 8 rows][4]. If @shared (first_sum()) is not
+ * NULL, each segment's sums are stored there instead. */
 template <uint32_t N> struct Walk {
     const struct matmul_args &a;
     struct Source<N> &from;
@@ -139,7 +151,7 @@ template <uint32_t N> struct Walk {
     float (&total)[N / 2];
     float *shared;
 
-    /* Behind the products of a segment; c for the next one. */
+    /* Ends a segment: waits for its products, adds c to the total, and clears c. */
     MEMBER void add_up(uint32_t segment, float (&c)[N / 2]) const {
         wgmma_wait<0>();
         wgmma_hold(c);
@@ -153,22 +165,24 @@ template <uint32_t N> struct Walk {
         }
         wgmma_hold(c);
     }
-    /* Returns the first slice behind segment @segment. */
+    /* Returns the index of the first slice after segment @segment. */
     MEMBER uint32_t end_of(uint32_t segment, uint32_t slices) const {
         return (m.unit[segment + 1] - m.unit[first]) * slices;
     }
-    /* The last products of a segment are under way while the operands of the next slice are made:
-     * they are waited for where that is multiplied. */
+    /* Goes over the slices. The last products of a segment still run while the next slice is
+     * decoded; add_up() waits for them before that slice is multiplied. */
     template <int F> MEMBER void of() const {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
-        constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2; /* even: w */
+        /* even, because w alternates */
+        constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2;
 
         from.template begin<F>(a, column, m.unit[first] * tile_k(F));
         const uint32_t start = wgmma_place(0), n = from.n_units * slices;
         uint32_t segment = first, end = end_of(first, slices), done;
         float c[N / 2] = {};
         constexpr uint32_t under_way = Source<N>::under_way;
-        /* Decoded weights of the slices under way: of two, w[0] of even ones of the segment. */
+        /* Decoded weights of the slices whose products run; w[0] belongs to even slices of the
+         * segment. */
         uint32_t w[under_way][BLOCKS][4];
 
         wgmma_hold(c);
@@ -178,14 +192,15 @@ template <uint32_t N> struct Walk {
             for (uint32_t j = 0; j < step; j++) {
                 uint32_t i = i0 + j, u = i / slices;
 
-                if (slices == 1 && j > 0 && i == end) { /* an odd number: w[0] is next */
+                /* the segment has an odd number of slices: the next one starts with w[0] again */
+                if (slices == 1 && j > 0 && i == end) {
                     wgmma_wait<0>();
                     done = j;
                     break;
                 }
                 const uint8_t *stage =
                     dynamic_shared() + (from.ring + u / units % slots<F> * tile_stage_bytes(F));
-                struct Tile<F> tile; /* the slice's part of a tile */
+                struct Tile<F> tile; /* the part of a tile that belongs to the slice */
 
                 int pair =
                     load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
@@ -215,7 +230,7 @@ template <uint32_t N> struct Walk {
 };
 
 template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct Part part) {
-    constexpr bool divides = N == MATMUL_COLUMNS; /* segments between blocks */
+    constexpr bool divides = N == MATMUL_COLUMNS; /* blocks may share segments */
     uint32_t block = part.panel / a.n_columns, column = part.panel % a.n_columns;
     uint32_t row0 = column * N, lane = threadIdx.x % 32;
     float total[N / 2], *shared = NULL;

@@ -1,23 +1,23 @@
 #pragma once
 
 /*
- * matvec - the products of a warp with few rows of activations: what the kernels for one matrix
- * (matmul.cu) and for those of experts (experts.cu) have in common. A is the kernel's argument,
- * with x; ROWS says where those of a lane lie.
+ * matvec - products of a warp's tiles with few rows of activations, for the kernels of one matrix
+ * (matmul.cu) and of experts (experts.cu). A is the kernel's argument type, whose member x has the
+ * activations; ROWS has the offsets of a lane's rows.
  *
- * A unit is added in parts, by a loop whose code is short: what a multiprocessor executes for the
- * first time it fetches from far away, and it keeps little of it near. The activations of a pair
- * of blocks are loaded where those of the pair one part before have been used.
+ * A unit is processed in parts, by a loop with short code, because the instruction cache of a
+ * multiprocessor is small and a miss is slow. The activations of a pair of blocks are loaded right
+ * after those of the same pair of the part before were used, so that few registers hold them.
  */
 
 #include "engine/cuda/products/weights.cuh"
 
-/* A lane's activations of a part, for G groups of 8 rows. ROWS: x[i], the offset in bytes of the
+/* A lane's activations of a part, for G groups of 8 rows; rows.x[i] is the offset in bytes of the
  * lane's activations of group i. */
 template <int F, int G> struct Activations {
     struct vec4 v[Parts<F>::pairs][G];
 
-    /* Takes pair @p of part @part, counted from the first unit on. */
+    /* Loads pair @p of part @part, where parts are counted from the first unit on. */
     template <class A, class ROWS>
     MEMBER void take(const A &a, const ROWS &rows, uint32_t part, uint32_t p) {
 #pragma unroll
@@ -37,8 +37,8 @@ template <int F, int G> struct Activations {
     }
 };
 
-/* Adds the tile of unit @unit of @m, at @tile in shared memory. @x: the activations of its first
- * part; then those of unit @next's. */
+/* Adds the products of unit @unit of @m, whose tile is at @tile in shared memory, to c. @x: on
+ * entry the activations of the unit's first part, on return those of unit @next. */
 template <int F, int G, class A, class ROWS>
 DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
                      uint32_t next, const ROWS &rows, struct Activations<F, G> &x, float c[G][4]) {

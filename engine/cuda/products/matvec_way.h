@@ -1,12 +1,14 @@
 #pragma once
 
-/* matvec_way - how matvec is launched: blocks, and stages of their rings. */
+/* matvec_way - chooses how matvec is launched: the number of blocks, and of stages of their
+ * rings. */
 
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 
-/* Static shared memory (check_kernels.py), and the driver's of each block. */
+/* Static shared memory of a block (check_kernels.py), and what the driver reserves for each
+ * block. */
 #define MATVEC_STATIC (8704u + 1024u)
 #define MATVEC_16_STATIC (17408u + 1024u)
 
@@ -14,9 +16,9 @@ struct matvec_way {
     uint32_t n_blocks, n_stages, shared;
 };
 
-/* Returns as many blocks as a multiprocessor has registers and shared memory for and @n_tiles row
- * tiles need: a warp waits most of its time, so that more warps are worth more than longer rings.
- * The third stage is there where all blocks have room for it. */
+/* Returns as many blocks as the multiprocessors have registers and shared memory for, and as
+ * @n_tiles row tiles need. More blocks are worth more than longer rings, because a warp waits most
+ * of the time. A ring has a third stage if all blocks have room for it. */
 static inline struct matvec_way matvec_way(const struct cuda_device *d, uint32_t n_rows,
                                            uint32_t stage_bytes, uint32_t n_tiles) {
     uint32_t n = (uint32_t)d->n_multiprocessors, own = MATVEC_STATIC, most = 3;

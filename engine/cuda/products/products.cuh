@@ -1,16 +1,17 @@
 #pragma once
 
-/* products - what the kernels for y (+)= W x + bias share: panels, segments and y. */
+/* products - device functions that all kernels for y (+)= W x + bias share: panels (128 outputs by
+ * the rows of a block), segments, and the output y. */
 
 #include "engine/cuda/products/weights.cuh"
 
-/* Returns the number of rows: no more than the launch was made for. */
+/* Returns the number of rows, at most as many as the launch was made for. */
 DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
 
-/* Returns y of one element without what was there: @sum times both powers of two, plus bias.
- * @scale: the row's. */
+/* Returns one element of W x + bias: @sum times the powers of two of matrix and row, plus the bias.
+ * @scale: that of the row. */
 DEVICE float scaled(const struct matrix &m, float scale, uint32_t out, float sum) {
     float v = sum * (scale * m.inverse);
 
@@ -23,8 +24,8 @@ DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint3
     return scaled(m, a.scale[row], out, sum);
 }
 
-/* y of row @row and output @out becomes, or with add grows by, what value_of() makes of @sum;
- * nothing beyond @n_rows or the matrix. */
+/* Stores value_of() of @sum in y at row @row and output @out, or with a.add adds it; does nothing
+ * beyond @n_rows or the matrix. */
 DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
                 uint32_t out, float sum) {
     if (row >= n_rows || out >= m.n_out)
@@ -34,7 +35,8 @@ DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_
     *y = a.add ? *y + v : v;
 }
 
-/* The matrix of a block of 128 rows of one, the @block'th of all; *block: the first such of it. */
+/* Returns the matrix of block *block, where each matrix has a block for each 128 outputs, and sets
+ * *block to the block's number within the matrix. */
 DEVICE const struct matrix &matrix_of_block(const struct matmul_args &a, uint32_t *block) {
     uint32_t i = 0;
 
@@ -43,19 +45,19 @@ DEVICE const struct matrix &matrix_of_block(const struct matmul_args &a, uint32_
     return a.m[i];
 }
 
-/* Share of a block: segments @first .. @last - 1 of a panel. */
+/* The part of the work of a block: segments @first .. @last - 1 of a panel. */
 struct Part {
     uint32_t panel, first, last;
 };
 
-/* The panels of a launch stand side by side, the blocks that share one's segments too. */
+/* Returns the part of this block. Blocks that share a panel are adjacent in the grid. */
 DEVICE struct Part part_of_block(const struct matmul_args &a) {
     uint32_t block = blockIdx.x, each = TILE_SEGMENTS / a.n_splits, k = block % a.n_splits;
 
     return {block / a.n_splits, k * each, (k + 1) * each};
 }
 
-/* A thread's first sum in the @i'th place for those of a block. */
+/* Returns the address of the thread's first sum in the @i-th array of a block's sums. */
 DEVICE float *first_sum(const struct matmul_args &a, uint32_t i) {
     uint32_t lane = threadIdx.x % 32, out = threadIdx.x / 32 * TILE_ROWS + lane / 4;
 
@@ -68,10 +70,10 @@ DEVICE constexpr uint32_t sum_place(uint32_t k) {
     return (k / 4 * PACK_ROWS + k % 2) * WIDE_OUT + k % 4 / 2 * 8;
 }
 
-/* The last of the blocks that share the segments of panel @panel adds up the sums that they have
- * left, and puts y of its rows from @row0 on and outputs from @out0 on; with leave none does. A
- * thread has four outputs of every eighth row, and asks for all segments of them together: one
- * block reads 256 KiB, so its loads must overlap. */
+/* Adds up the sums of panel @panel, done by the last block to arrive of those that share its
+ * segments, and writes y from row @row0 and output @out0 on. With a.leave no block does (residual()
+ * will). A thread has four outputs of every eighth row and issues the loads of all their segments
+ * together, since one block reads 256 KiB. */
 DEVICE void put_shared(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                        uint32_t row0, uint32_t out0, uint32_t panel) {
     uint32_t out = threadIdx.x % 32 * 4, row = threadIdx.x / 32;

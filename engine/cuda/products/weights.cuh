@@ -1,28 +1,29 @@
 #pragma once
 
 /*
- * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe: a
- * weight is one half-precision number,
+ * weights - decodes tiles of weights in shared memory (engine/shared/tiles.h) to operands of mma.
+ * Every format gives a weight as one half precision number,
  *
  *     w = round(code * s - m)
  *
- * by one fused multiply-add, s and m the scale and minimum of its group of columns, rounded to half
- * precision. All of it is 2^unit times the file's weight (tile_unit()): the largest scale of a
- * tensor then stands high in the range, so that small ones are not subnormal. The mma of a segment
- * add up by themselves.
+ * by one fused multiply-add, where s and m are the scale and minimum of the weight's group of
+ * columns, rounded to half precision. The result is 2^unit times the weight of the file
+ * (tile_unit()): the largest scale of a tensor is then near the top of the range of half precision,
+ * so that small scales are not subnormal.
  *
- * A code needs no conversion: a mask leaves its bits in the lower mantissa of a half, a subnormal
- * of 2^-24 (2^-20 where it stands four bits higher) of the code, exactly; the scale is as many
- * times larger. A scale's byte is put below an exponent by a byte_permute: 256 + byte; a fused
- * multiply-add takes the 256 off and multiplies. Machine code, sm_90: 9 instructions for the 8
- * weights of a lane of a word of nibbles.
+ * Codes need no conversion. A mask leaves the bits of a code in the low mantissa of a half, which
+ * as a subnormal number is exactly 2^-24 times the code (2^-20 if it is four bits higher); the
+ * scale is as many times larger. A byte of a scale becomes a half by a byte_permute that puts it
+ * below the exponent of 256: the half is 256 + byte, and the fused multiply-add that applies the
+ * scale subtracts the 256 again. On sm_90 the eight weights that a lane has in a word of nibbles
+ * take 9 instructions.
  *
- * The codes of MXFP4 and NVFP4 are half precision numbers but for the width of their fields: their
- * bits are put where a half has them, and the scale takes back what other exponents mean there.
+ * Codes of MXFP4 and NVFP4 are small floating point numbers: their fields are moved to where a half
+ * has them, and the scale compensates the different exponent bias.
  *
- * Tile<F>: load() takes a lane's share of a tile, or of a part of it (struct Parts), into
- * registers; weights_of() gives a0 .. a3 of block kb of 16 columns, counted from the part's first.
- * kb is a constant after unrolling.
+ * Tile<F>: load() reads a lane's part of a tile, or of a part of the tile (struct Parts), into
+ * registers; weights_of() returns the operands a0 .. a3 of block kb of 16 columns, counted from the
+ * first block of the part. kb is a constant after unrolling.
  */
 
 #include "engine/cuda/device.cuh"
@@ -32,12 +33,14 @@ DEVICE uint32_t half_of(uint32_t v, int i) {
     return i % 2 ? high_twice(v) : low_twice(v);
 }
 
-/* Bytes @i and @i + 1 of @w, each below @above, the upper byte of a half in all four of its. */
+/* Returns bytes @i and @i + 1 of @w as low bytes of two halves, whose upper byte is that of @above
+ * (all four bytes of @above are equal). */
 DEVICE uint32_t below(uint32_t w, int i, uint32_t above) {
     return byte_permute(w, above, 0x4040u | (uint32_t)(i | (i + 1) << 8));
 }
 
-/* Words of nibbles: @w of a block. @high: their upper bits, 0x00100010 or 0x00300030 of them. */
+/* Extracts the codes of a block from the nibbles in @w and their upper bits in @high; @high_mask:
+ * 0x00100010 for one upper bit, 0x00300030 for two. */
 DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t a[4]) {
     uint32_t v = w >> 8, up = high << 4, down = high >> 4;
 
@@ -47,7 +50,8 @@ DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t a[4]
     a[3] = (v & 0x00F000F0u) | (down & high_mask << 4);
 }
 
-/* The values (plus 128) of four nibbles of IQ4: nibble i of the low half of @q gives byte i. */
+/* Returns the values (plus 128) of four nibbles of IQ4; nibble i of the low half of @q gives byte
+ * i. */
 DEVICE uint32_t iq4_values(uint32_t q) {
     uint32_t pick = q & 0x7777u;
     uint32_t low = byte_permute(0x3F2D1801u, 0x766A5D4Fu, pick);
@@ -56,7 +60,7 @@ DEVICE uint32_t iq4_values(uint32_t q) {
     return byte_permute(low, high, 0x3210u | (q & 0x8888u) >> 1);
 }
 
-/* Nibbles of @w in order: columns 4t (rows g, g + 8), 4t + 1, 4t + 2, 4t + 3. */
+/* Looks up the nibbles of @w in order: columns 4t (rows g and g + 8), 4t + 1, 4t + 2, 4t + 3. */
 DEVICE void iq4_codes(uint32_t w, uint32_t a[4]) {
     uint32_t q0 = iq4_values(w & 0xFFFFu), q1 = iq4_values(w >> 16);
 
@@ -64,7 +68,7 @@ DEVICE void iq4_codes(uint32_t w, uint32_t a[4]) {
         a[i] = byte_permute(q0, q1, 0x0400u + 0x0101u * i) & 0x00FF00FFu;
 }
 
-/* Halves of 2^-15 of the codes. */
+/* Converts FP4 codes to halves, 2^-15 times their values. */
 DEVICE void fp4_codes(uint32_t w, uint32_t a[4]) {
     a[0] = w & 0x8E008E00u;
     a[1] = w << 3 & 0x8E008E00u;
@@ -72,13 +76,13 @@ DEVICE void fp4_codes(uint32_t w, uint32_t a[4]) {
     a[3] = (w << 9 & 0x0E000E00u) | (w << 1 & 0x80008000u);
 }
 
-/* Codes, then weights: a[0], a[2] of row g, a[1], a[3] of row g + 8. */
+/* Replaces codes by weights; a[0] and a[2] belong to row g, a[1] and a[3] to row g + 8. */
 DEVICE void scale_codes(uint32_t a[4], const uint32_t s[2], const uint32_t m[2]) {
     for (int i = 0; i < 4; i++)
         a[i] = fma_halves(a[i], s[i % 2], m[i % 2]);
 }
 
-/* Two signed scales (plus 128) from byte @i of @w on, times @d. */
+/* Returns the two signed scales (stored plus 128) in bytes @i and @i + 1 of @w, times @d. */
 DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
     return mul_halves(sub_halves(below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
 }
@@ -384,7 +388,7 @@ DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, co
 template <int F> struct Halves {
     uint32_t a[2][4];
 
-    /* Takes pair @pair of @t, for many groups of rows or for a few. */
+    /* Decodes pair @pair of @t; the last argument (many groups of rows?) does not matter here. */
     MEMBER void take(const struct Tile<F> &t, int pair, bool) {
         weights_of<F>(t, 2 * pair, a[0]);
         weights_of<F>(t, 2 * pair + 1, a[1]);
@@ -401,8 +405,8 @@ DEVICE constexpr bool has_bytes(uint32_t f) {
     return PACK_PLANES == 2 && BYTES_FORMAT(f);
 }
 
-/* Returns the bytes of the halves of eight rows of the activations, behind which their codes lie;
- * @n_blocks of 16 columns. */
+/* Returns the bytes of eight rows of activations as halves, which their byte codes follow; a row
+ * has @n_blocks blocks of 16 columns. */
 DEVICE uint32_t plane_bytes(uint32_t n_blocks) {
     return n_blocks * 256;
 }
@@ -418,7 +422,7 @@ DEVICE size_t group_bytes(uint32_t n_blocks) {
 template <int F> using Pair = Halves<F>;
 #endif
 
-/* Many rows take them with slices of 64 columns of the activations. */
+/* Pairs of blocks in a slice of 64 columns of the activations, for the kernels of many rows. */
 #define SLICE_PAIRS 2u
 
 /* Sizes of a format: slices of a unit, units of a stage, slices of a stage. */
@@ -429,9 +433,9 @@ template <int F> struct Steps {
     static constexpr uint32_t unroll = F >= TILE_LOW ? 1 : slices; /* unrolled slices of a tile */
 };
 
-/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. @to: of
- * shared_start() on; @to and @from are the lane's, 16 bytes a lane. Where @n is a constant nothing
- * but the last 512 bytes is asked for. */
+/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584, the largest stage. @to (from
+ * shared_start() on) and @from are those of the lane, which copies 16 bytes at a time. If @n is a
+ * constant, only the last 512 bytes are tested. */
 template <int AT = 0> DEVICE void fetch_bytes(uint32_t to, const uint8_t *from, uint32_t n) {
     if (threadIdx.x % 32 * 16 + AT < n)
         copy_async_at<AT>(to, from);
@@ -439,7 +443,7 @@ template <int AT = 0> DEVICE void fetch_bytes(uint32_t to, const uint8_t *from, 
         fetch_bytes<AT + 512>(to, from, n);
 }
 
-/* Copies @n bytes as fetch_bytes() does, with less code and, for many bytes, more instructions. */
+/* Copies @n bytes like fetch_bytes(), with less code but more instructions for many bytes. */
 DEVICE void fetch_few(uint32_t to, const uint8_t *from, uint32_t n) {
 #pragma unroll 1
     for (uint32_t at = threadIdx.x % 32 * 16; at < n; at += 512) {
@@ -449,7 +453,7 @@ DEVICE void fetch_few(uint32_t to, const uint8_t *from, uint32_t n) {
     }
 }
 
-/* Starts to copy a stage of format F, or the @n bytes that are left of a row of tiles. */
+/* Starts copying a stage of format F, or the remaining @n bytes of a row of tiles. */
 template <int F> DEVICE void fetch_stage(uint32_t to, const uint8_t *from, uint32_t n) {
     const uint32_t bytes = tile_stage_bytes(F);
 
@@ -459,7 +463,7 @@ template <int F> DEVICE void fetch_stage(uint32_t to, const uint8_t *from, uint3
         fetch_few(to, from, n);
 }
 
-/* Calls WALK::of<F>() for format @format, from F on. */
+/* Calls WALK::of<F>() with F = @format, a number from F on. */
 template <class WALK, int F = 0> DEVICE void walk_of(uint32_t format, const WALK &walk) {
     if (format == F)
         return walk.template of<F>();

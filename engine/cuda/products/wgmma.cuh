@@ -1,17 +1,18 @@
 #pragma once
 
 /*
- * wgmma - products of a warpgroup (four warps) of a Hopper: d += A B, 64 x 16 by 16 x N. A comes
- * from registers, as mma's, each warp has 16 rows of it; B from shared memory. Asynchronous: until
- * wgmma_wait() says so nothing that a product reads may be written, and d not be read. The tests
- * have meanings of their own for these names (tests/engine/cuda/simt.h).
+ * wgmma - Hopper's asynchronous products of a warpgroup (four warps): d += A B, 64 x 16 by 16 x N.
+ * A comes from registers, in the layout of mma, 16 rows for each warp; B from shared memory. Until
+ * wgmma_wait() covers a product, its operands must not be written and d must not be read. Tests on
+ * the CPU define these names differently (tests/engine/cuda/simt.h).
  */
 
 #include "engine/cuda/device.cuh"
 
 #ifndef WEFT_SIMT
 
-/* The accumulators of a thread: N / 2 floats d[4 j + i], column block j as mma's c[i]. */
+/* The accumulators of a thread: N / 2 floats d[4 j + i], where column block j is like c[i] of
+ * mma. */
 #define WGMMA_D32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_D64                                                                                  \
     WGMMA_D32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -33,14 +34,15 @@
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
 
-/* Compiled for sm_90a; nothing else has the instructions. */
+/* Only sm_90a has these instructions. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 WGMMA(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA(128, "%64", "%65", "%66", "%67", "%68")
 
-/* To the compiler products are done where they stand, and registers are free to be written or read
- * anywhere beside. What @v is made of is computed above this, and what is made of it below: it
- * stands between writing registers and wgmma_begin(), and between wgmma_wait() and reading sums. */
+/* Compiler barrier for registers. The compiler believes that a product is complete where it is
+ * issued, and might move accesses to its registers across. wgmma_hold() keeps writes of @v before
+ * it and reads of @v after it: it belongs between writing operands and wgmma_begin(), and between
+ * wgmma_wait() and reading sums. */
 template <uint32_t N> DEVICE void wgmma_hold(uint32_t (&v)[N]) {
 #pragma unroll
     for (uint32_t i = 0; i < N; i++)
@@ -53,31 +55,32 @@ template <uint32_t N> DEVICE void wgmma_hold(float (&v)[N]) {
         asm volatile("" : "+f"(v[i])::"memory");
 }
 
-/* In front of products whose registers have been written. */
+/* Orders earlier writes of registers before the products that follow. */
 DEVICE void wgmma_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* The products since the last one are a group. */
+/* Makes a group of the products since the last commit. */
 DEVICE void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until all but the last N groups are done: the sums of those may be read then, and what they
- * read be written. */
+/* Waits until all but the last N groups are complete. The sums of the complete ones may then be
+ * read, and their operands be written. */
 template <int N> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 #endif
 #endif
 
-/* Returns the address of B in units of 16 bytes: offset @at of the launch's shared memory. */
+/* Returns the address of offset @at of the dynamic shared memory in units of 16 bytes, as a
+ * descriptor of B has it. */
 DEVICE uint32_t wgmma_place(uint32_t at) {
     return (shared_start() + at) >> 4; /* below 2^14 */
 }
 
-/* The descriptor of B at @place, K-major without swizzle: cores of 8 columns by 8 halves, 128 bytes
- * each; the next core along K is @along_k bytes on, along N @along_n. */
+/* Returns the descriptor of B at @place: K-major without swizzle, core matrices of 8 columns by 8
+ * halves of 128 bytes each. The next core along K is @along_k bytes further, along N @along_n. */
 DEVICE uint64_t wgmma_operand(uint32_t place, uint32_t along_k, uint32_t along_n) {
     return (uint64_t)(along_n >> 4) << 32 | (place + (along_k >> 4 << 16));
 }

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * wide - the products of a block with 64 rows of activations: what the kernels for one matrix
- * (matmul.cu) and for those of experts (experts.cu) have in common. Each of 8 warps has a row tile
- * of its own and walks over all columns; slices of the activations and weights come ahead by
- * asynchronous copies.
+ * wide - products of a block with 64 rows of activations, for the kernels of one matrix (matmul.cu)
+ * and of experts (experts.cu). Each of 8 warps has its own row tile and goes over all columns.
+ * cp.async copies slices of the activations, which all warps use, and each warp's weights several
+ * slices ahead.
  */
 
 #include "engine/cuda/products/matvec.cuh"
@@ -12,22 +12,24 @@
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
 
-/* Vectors of 16 bytes of a slice that a thread copies. */
+/* Number of 16-byte vectors of a slice that a thread copies. */
 #define SLICE_VECTORS (WIDE_SLICE_BYTES / 16u / CUDA_THREADS)
 
-/* cp.async ring of a block: WIDE_SLICES slices of 64 columns of the activations, shared by all
- * warps, and in rings of their own the warps' weights for as far ahead. A group of copies is what
- * one slice brings. */
+/* The rings of a block in shared memory: WIDE_SLICES slices of 64 columns of the activations,
+ * shared by all warps, and for each warp a ring of its weights for as many slices. The copies for
+ * one slice are one group of cp.async. */
 struct Supply {
     const uint8_t *x[SLICE_VECTORS]; /* sources of the thread's copies of the next slice */
-    const uint8_t *tiles;            /* row tile of the warp, NULL: none */
-    uint32_t segment;                /* number in the matrix of the first of @n_units tiles */
-    uint32_t ring;                   /* offset of the warp's; the slices come first */
+    const uint8_t *tiles;            /* weights of the warp's row tile; NULL: it has none */
+    uint32_t segment;                /* number of the segment with which the units begin */
+    /* offset of the warp's ring of weights, which follows the slices */
+    uint32_t ring;
     uint32_t n_units;
-    bool half; /* no more than half of the 64 rows are there: the others are not multiplied */
+    bool half; /* at most half of the 64 rows exist, so only that half is multiplied */
 
-    /* Row @row of x, of the block's 64, is what x[@k] brings, as @m takes it; @n_blocks of 16
-     * columns. */
+    /* row_of() returns the row, of the block's 64, that the thread's copy x[@k] belongs to.
+     * take_row() sets its source to row @row of the activations @all, in the form that @m takes
+     * (halves or bytes). */
     static MEMBER uint32_t row_of(uint32_t k) {
         return (threadIdx.x + k * CUDA_THREADS) / (SLICE_PAIRS * 32) * PACK_ROWS +
                threadIdx.x % 32 / 4;
@@ -38,8 +40,8 @@ struct Supply {
                (has_bytes(m.format) ? plane_bytes(n_blocks) : 0) +
                threadIdx.x / 32 % SLICE_PAIRS * 512 + (row % PACK_ROWS * 4 + threadIdx.x % 4) * 16;
     }
-    /* Weights: segments @first .. @last - 1 of row tile @tile of @m, whose tiles lie at @all,
-     * for the first @n_rows of the 64 rows; behind take_row(). */
+    /* Sets the source of the weights: segments @first .. @last - 1 of row tile @tile of @m, whose
+     * tiles are at @all. @n_rows of the 64 rows exist. Called after take_row(). */
     MEMBER void start(const struct matrix &m, const uint8_t *all, uint32_t tile, uint32_t n_rows,
                       uint32_t first, uint32_t last) {
         half = n_rows <= MATMUL_COLUMNS / 2;
@@ -53,7 +55,7 @@ struct Supply {
         ring = WIDE_SLICES * WIDE_SLICE_BYTES +
                threadIdx.x / 32 * (wide_slots(m.format) * tile_stage_bytes(m.format));
     }
-    /* Starts on slice @i. */
+    /* Starts the copies for slice @i. */
     template <int F> MEMBER void fetch(uint32_t i) {
         const uint32_t bytes = tile_stage_bytes(F), s = i / Steps<F>::of_stage;
         uint32_t lane = threadIdx.x % 32 * 16;
@@ -73,8 +75,8 @@ struct Supply {
         }
         copy_commit();
     }
-    /* Slice @i, when it is there with its weights; another one is started in the place of the one
-     * before. */
+    /* Waits for slice @i and its weights and returns the slice; starts the copies for another one
+     * in the room of slice @i - 1. */
     template <int F> MEMBER const uint8_t *take(uint32_t i) {
         copy_wait<WIDE_SLICES - 2>();
         sync_block();
@@ -83,7 +85,7 @@ struct Supply {
     }
 };
 
-/* Two pairs of a tile times a slice. */
+/* Adds the products of two pairs of a tile with a slice to c. */
 template <int F>
 DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice, bool half,
                       float c[WIDE_GROUPS][4]) {
@@ -105,7 +107,7 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
     }
 }
 
-/* The sum over the segments. */
+/* Adds up the sums of the segments. */
 struct AddUp {
     float (*total)[4]; /* [WIDE_GROUPS] */
 
@@ -118,8 +120,8 @@ struct AddUp {
     }
 };
 
-/* The segments of one row tile, each of whose sums ENDS takes. All warps take part in the slices,
- * also those that have no tile. */
+/* Goes over the segments of one row tile and gives each one's sums to ENDS. Warps without a row
+ * tile also take part, because they copy slices. */
 template <class ENDS> struct WideWalk {
     struct Supply &supply;
     const struct matrix &m;
@@ -141,7 +143,8 @@ template <class ENDS> struct WideWalk {
 #pragma unroll unroll
             for (uint32_t i = 0; i < slices; i++) {
                 const uint8_t *slice = supply.template take<F>(u * slices + i);
-                struct Tile<F> tile; /* the slice's part of a tile: registers are scarce */
+                /* only the slice's part of a tile, since registers are scarce */
+                struct Tile<F> tile;
 
                 if (!supply.tiles)
                     continue;
@@ -160,7 +163,7 @@ template <class ENDS> struct WideWalk {
     }
 };
 
-/* Walks over the tiles of @m, in whichever format it is. */
+/* Goes over the tiles of @m with the code for its format. */
 template <class ENDS>
 DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &ends) {
     walk_of(m.format, WideWalk<ENDS>{supply, m, ends});
