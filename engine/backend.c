@@ -12,7 +12,7 @@ void backend_build_id(uint8_t out[20]) {
     memcpy(out, id, sizeof(id));
 }
 
-/* The directory of the program that runs, or "". */
+/* Writes the directory of the running program to @out, or "". */
 static void program_dir(char *out, size_t size) {
     ssize_t n = readlink("/proc/self/exe", out, size - 1);
 
@@ -21,8 +21,8 @@ static void program_dir(char *out, size_t size) {
     *(slash ? slash : out) = 0;
 }
 
-/* weft-cuda.so as installed, beside the program, or where the build of the program puts it. NULL
- * with @why: it cannot be loaded; NULL with "": it is in none of these places. */
+/* Opens weft-cuda.so where it is installed, beside the program, or in the build tree. NULL with
+ * @why: it cannot be loaded; NULL with "": it is in none of these places. */
 static void *open_library(char *why, size_t size) {
     char dir[256], path[320];
     const char *const places[][2] = {{WEFT_BACKEND_DIR, ""}, {dir, ""}, {dir, "/engine/cuda"}};
@@ -46,15 +46,15 @@ void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[
 
     for (size_t i = 0; i < sizeof(here); i++)
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
-    /* Mixes in the compute capability, on which sums by mma and exponentials depend, or those of
-     * several devices and their layers. The number of devices follows it in @kind and is left
-     * out. */
+    /* Mix in the compute capability, on which the sums of mma and exponentials depend, and with
+     * several devices how layers are divided. The number of devices, which follows in @kind, is
+     * left out. */
     for (size_t i = 0; kind[i] && kind[i] != ' '; i++)
         out[i % sizeof(here)] ^= (uint8_t)kind[i];
 }
 
-/* The library stays open: its table is used until the process ends. With @optional it is no error
- * that there is none. */
+/* Returns the library's table; the library stays open until the process ends. @optional: a missing
+ * library is not an error. */
 static const struct be_ops *find_cuda(bool optional, struct err *err) {
     static const struct be_ops *found;
     char why[200] = "";
@@ -88,14 +88,14 @@ const struct be_ops *backend_table(const struct be_ops *ops, const struct engine
     return ops->several && devices_of(o, number) > 1 ? ops->several(o, err) : ops;
 }
 
-/* @ops if this machine can run it, else NULL with @err; NULL stays NULL. */
+/* Returns @ops if this machine can run it, else NULL with @err. Returns NULL for NULL. */
 static const struct be_ops *probe(const struct be_ops *ops, const struct engine_opts *o,
                                   struct err *err) {
     return ops && (!ops->probe || ops->probe(o, err) == 0) ? ops : NULL;
 }
 
-/* "cuda" is never replaced silently; "auto" is, and engine_new() tells: the first one of several
- * devices is enough for it. */
+/* "cuda" is never replaced by another backend; "auto" may be, and engine_new() then says so. For
+ * "auto" the first of several devices suffices. */
 const struct be_ops *backend_find(const char *name, const struct engine_opts *o, struct err *err) {
     if (strcmp(name, "reference") == 0)
         return &backend_reference;

@@ -26,8 +26,8 @@ void bind_deinit(struct binder *b) {
     b->used = NULL;
 }
 
-/* The tensor, of integers or not, counted as used; NULL when it is absent or something failed
- * before. */
+/* Finds a tensor, of integers or not, and marks it as used. NULL: it is absent, or an earlier call
+ * failed. */
 static const struct tensor *take_named(struct binder *b, enum bind_need need, bool integers,
                                        const char *name) {
     assert(b->used);
@@ -56,7 +56,7 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, bo
     return t;
 }
 
-/* take_named() with a name that is made of @fmt. */
+/* Calls take_named() with a name printed from @fmt. */
 static const struct tensor *take(struct binder *b, enum bind_need need, const char *fmt,
                                  va_list ap) {
     char name[96];
@@ -89,7 +89,7 @@ static bool is_float(struct binder *b, const struct tensor *t) {
     return false;
 }
 
-/* A copy of @of among the views, to be changed by the caller; NULL: -ENOMEM is in the binder. */
+/* Adds a copy of @of to the views, which the caller changes. NULL: -ENOMEM is in the binder. */
 static struct tensor *add_view(struct binder *b, const struct tensor *of) {
     struct view *v = malloc(sizeof(*v));
 
@@ -102,7 +102,7 @@ static struct tensor *add_view(struct binder *b, const struct tensor *of) {
     return &v->tensor;
 }
 
-/* The tensor beside NAME.weight whose name ends in @suffix instead, or NULL. */
+/* Returns the tensor NAME@suffix beside NAME.weight, or NULL. */
 static const struct tensor *beside(struct binder *b, const struct tensor *t, const char *suffix) {
     const char *end = strrchr(t->name, '.');
     char name[96];
@@ -113,8 +113,8 @@ static const struct tensor *beside(struct binder *b, const struct tensor *t, con
     return (size_t)n < sizeof(name) ? take_named(b, BIND_MAY, false, name) : NULL;
 }
 
-/* The matrix with its scale, the same object for the same tensor; rows that are looked up have
- * none. */
+/* Returns the matrix with its scale, the same object for the same tensor. Tables, whose rows are
+ * looked up, have no scale. */
 static const struct tensor *with_scale(struct binder *b, const struct tensor *t) {
     if (t->format->type != TENSOR_NVFP4 || strstr(t->name, "token_embd"))
         return t;

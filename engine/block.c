@@ -4,7 +4,7 @@
 #include "engine/arch/dflash.h"
 #include "engine/engine.h"
 
-/* A block: no layer has a norm, and the one behind the layers is it. */
+/* A file is an MTP block if no layer before n_layer has a norm and the one after them has. */
 bool engine_is_block(const struct gguf *file) {
     static const char *const end = ".nextn.eh_proj.weight";
     bool found = false;

@@ -40,7 +40,7 @@ void block_candidates(const struct host_step *h, const struct model_shape *s, ui
     }
 }
 
-/* The scores of the candidates behind token @a, to their logits. Returns the best. */
+/* Adds the scores of the candidates after token @a to their logits. Returns the best candidate. */
 static int32_t score(const struct model_shape *s, const struct tensor *const table[2], int32_t a,
                      const float *g, const struct block_pick *candidate, float *row,
                      float *logits) {

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-/* Each copy is inside the memories that it is from and to. */
+/* Checks that source and destination of each copy exist. */
 static void check_copies(const struct check *k, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         bool save = c[i].dir == COPY_STATE_SAVE;
@@ -18,13 +18,13 @@ static void check_copies(const struct check *k, const struct engine_copy *c, uin
     }
 }
 
-/* Behind the last position whose pages a sequence needs. */
+/* Returns the number of positions whose pages a sequence needs. */
 static uint32_t end_of(const struct check *k, const struct engine_batch *b,
                        const struct engine_seq *s) {
     return b->model && k->shape->borrows ? s->pos0 : s->pos0 + s->n_rows;
 }
 
-/* The pages that the rows of @s read and write in the layers with a window. */
+/* Checks the pages that the rows of @s read and write in layers with a window. */
 static void check_windows(const struct check *k, const struct engine_batch *b, uint32_t i) {
     const uint32_t *start = b->table[KV_WINDOW].start, t = k->opts->page_tokens;
     const struct engine_seq *s = &b->seq[i];
@@ -35,7 +35,7 @@ static void check_windows(const struct check *k, const struct engine_batch *b, u
         assert(b->table[KV_WINDOW].page[start[i] + p] < k->n_windows);
 }
 
-/* Returns true if row @r of @s is one of a picture. */
+/* Returns true if row @r of @s belongs to a picture. */
 static bool in_picture(const struct engine_seq *s, uint32_t r) {
     for (uint32_t i = 0; i < s->n_pictures; i++)
         if (s->pos0 + r - s->picture[i].at < s->picture[i].n_rows)
@@ -43,8 +43,8 @@ static bool in_picture(const struct engine_seq *s, uint32_t r) {
     return false;
 }
 
-/* Pictures one behind the other that begin before the end of the rows; values for those with rows
- * here, of which a two-way model needs all. */
+/* Checks pictures: they are in order and begin before the end of the rows, and those with rows in
+ * the batch have values; a two-way model needs all rows of a picture in the batch. */
 static void check_pictures(const struct check *k, const struct engine_seq *s) {
     uint64_t end = s->pos0 + s->n_rows, behind = 0;
 
@@ -62,8 +62,8 @@ static void check_pictures(const struct check *k, const struct engine_seq *s) {
     }
 }
 
-/* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
- * vocabulary. */
+/* Checks a sequence: rows in the batch, positions in the context, pages for all of them, tokens in
+ * the vocabulary. */
 static void check_seq(const struct check *k, const struct engine_batch *b, uint32_t i) {
     const struct engine_seq *s = &b->seq[i];
     const uint32_t *start = b->table[KV_GLOBAL].start;
@@ -81,7 +81,7 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         assert(b->table[KV_GLOBAL].page[p] < k->opts->n_pages);
     if (k->n_windows)
         check_windows(k, b, i);
-    assert(!s->n_replay); /* drafts are taken back by loading the state before them */
+    assert(!s->n_replay); /* drafts are undone by loading the state before them */
     /* move_states() checks that the sequence continues where its state is. */
     assert(s->state_slot < MAX(MAX(k->opts->n_states, k->n_slots), 1));
     assert(!b->holes || s->pos0 >= s->n_prompt);
@@ -95,8 +95,7 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         assert((uint32_t)b->token[s->row0 + r] < k->shape->n_vocab || in_picture(s, r));
 }
 
-/* A pass that drafts: a row or a block of each sequence, which a sample is all that is wanted
- * of. */
+/* Checks a draft pass: one row or one block for each sequence, and only samples are wanted. */
 static void check_drafts(const struct check *k, const struct engine_batch *b) {
     assert(b->model <= k->shape->drafts && k->n_slots && b->n_before + b->n_after == 0);
     for (uint32_t i = 0; i < b->n_seqs; i++) {

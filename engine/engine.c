@@ -1,12 +1,13 @@
 /*
- * engine - puts a model, a backend and its memory together, and runs steps through them.
+ * engine - combines a model, a backend and memory, and runs steps through them.
  *
- * A step in flight is a slot: launched, masked, sealed, waited for. A device backend is called as
- * soon as possible: begin to logits in engine_launch(), sample in engine_seal(). A host backend
- * computes the whole step inside engine_wait(), where the samples of the step before are known, so
- * that `feed` needs nothing from it; two steps may be in flight all the same, which is what the
- * tests do to see that the overlap changes nothing. After -EIO the device is lost: every later call
- * answers -EIO.
+ * A step in flight is a slot (struct flight): launched, masked, sealed, waited for. A device
+ * backend is called as early as possible: the ops up to the logits in engine_launch(), sampling in
+ * engine_seal(). A host backend computes the whole step inside engine_wait(), when the samples of
+ * the step before are known, so it need not support engine_seq.feed. Two steps may be in flight
+ * with a host backend too; tests use that to show that the overlap does not change results.
+ *
+ * After -EIO the device is lost, and every later call returns -EIO.
  */
 
 #include "engine/engine.h"
@@ -30,33 +31,33 @@
 /* A step from launch to wait. Life: launched -> masks -> sealed -> waited for, in the order of
  * steps. */
 struct flight {
-    struct engine_batch batch; /* the backend's view */
-    int32_t *token;            /* [max_rows] with the fed ones; host */
-    const uint32_t **mask;     /* [max_wants] host */
-    struct step *step;         /* device */
+    struct engine_batch batch; /* the batch as the backend gets it */
+    int32_t *token;            /* [max_rows] tokens with fed samples; host backends */
+    const uint32_t **mask;     /* [max_wants] host backends */
+    struct step *step;         /* device backends */
     bool sealed;
 };
 
 /* Invariants: waited <= launched <= waited + MAX_IN_FLIGHT; the batch of step s is in flight[s % 2]
  * between launch and wait; once lost, always lost. */
 struct engine {
-    struct engine_opts opts; /* our copy: max_context and n_pages filled in */
+    struct engine_opts opts; /* a copy of the caller's, with max_context and n_pages filled in */
     struct engine_info info;
-    char name[128], note[600], moved[200]; /* moved: of experts */
+    char name[128], note[600], moved[200]; /* moved: line about placed experts */
     const struct be_ops *ops;
     struct be *be;
     struct model model;
     struct head head;
     struct picks picks;
     struct image_encoder *encoder;       /* NULL: no projector */
-    const char *no_encoder;              /* why it is not on the device, or NULL */
+    const char *no_encoder;              /* why the encoder is not on the device, or NULL */
     struct flight flight[MAX_IN_FLIGHT]; /* step s has flight[s % 2] */
-    uint64_t launched, waited;           /* numbers of the last ones */
+    uint64_t launched, waited;           /* numbers of the last steps launched and waited for */
     int32_t *sample;                     /* [max_wants] of step @waited */
     uint32_t n_wants_launched;           /* wants of step @launched */
-    struct {           /* [n_states + n_snapshots] as of the last step launched: */
-        uint32_t end;  /* the position behind the state */
-        uint64_t step; /* the last one that moved it */
+    struct {           /* [n_states + n_snapshots], after the last launched step: */
+        uint32_t end;  /* number of positions that the state covers */
+        uint64_t step; /* the last step that advanced it */
     } * state;
     bool lost, host_snapshots; /* snapshots are beside the KV memory */
 };
@@ -81,7 +82,8 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
-/* Divides memory, and with @check compares it with the machine's. Returns 0 or -errno with @err. */
+/* Chooses sizes of pages and states; with @check also checks that they fit the machine. Returns 0
+ * or -errno with @err. */
 static int choose_sizes(struct engine *e, bool check, struct err *err) {
     struct sizing z = {
         .model = &e->model,
@@ -101,7 +103,7 @@ static int choose_sizes(struct engine *e, bool check, struct err *err) {
     return r < 0 || !check ? r : size_check(&z, err);
 }
 
-/* Allocates what a step under way needs. Returns 0 or -ENOMEM, freed by engine_free(). */
+/* Allocates the buffers of steps in flight. Returns 0 or -ENOMEM; engine_free() frees them. */
 static int alloc_flights(struct engine *e) {
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         struct flight *f = &e->flight[i];
@@ -116,9 +118,9 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Returns true if pass 1 is wanted. A device, or several that divide the layers, computes the
- * model's own block and block drafters, but no assistant; devices that divide the matrices compute
- * no drafts. */
+/* Returns true if the model drafts (pass 1 is wanted). One device, or several that divide the
+ * layers, computes MTP blocks and block drafters but no assistants; devices that divide matrices
+ * compute no drafts. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
            !(o->block && dflash_found(o->block) && !ops->run[OP_TAP]) &&
@@ -214,8 +216,8 @@ static void fill_info(struct engine *e) {
         note_no_drafts(e);
 }
 
-/* Collects the ways that the device must leave out: those found when it was opened, then those that
- * the proof found. */
+/* Notes the code paths that the device does not use: those that failed at open, then those that
+ * fail the proof. */
 static int prove(struct engine *e, struct err *err) {
     char found[300];
 
@@ -227,7 +229,7 @@ static int prove(struct engine *e, struct err *err) {
     return 0;
 }
 
-/* Opens the backend for the sizes that were chosen, hands it the weights, and proves a device. */
+/* Opens the backend with the chosen sizes, loads the weights, and proves a device. */
 static int open_backend(struct engine *e, struct err *err) {
     struct be_opts o = {
         .shape = &e->model.shape,
@@ -258,7 +260,7 @@ int engine_check(const struct gguf *file, struct engine_kind *out, struct err *e
     return 0;
 }
 
-/* With a backend that this machine has. */
+/* Opens the engine with a backend that this machine has. */
 static int open_with(struct engine **out, const struct engine_opts *opts, const struct be_ops *ops,
                      struct err *err) {
     CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
@@ -489,7 +491,7 @@ void engine_picture_end(struct engine *e) {
 
 /* -- steps ------------------------------------------------------------------------------------- */
 
-/* @r, which is remembered if it is an error: the device is lost. */
+/* Returns @r; an error marks the device as lost. */
 static int lose(struct engine *e, int r) {
     if (r < 0)
         e->lost = true;
@@ -500,7 +502,8 @@ int engine_picture_step(struct engine *e, uint64_t work, uint64_t *left) {
     return e->lost ? -EIO : lose(e, image_encoder_step(e->encoder, work, left));
 }
 
-/* Host backends keep host pages behind the others: every copy is one inside the same memory. */
+/* Runs copies between pages. A host backend numbers its host pages after the other pages, so every
+ * copy is within one memory. */
 static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n) {
     int r = 0;
 
@@ -525,7 +528,7 @@ static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n)
     return r;
 }
 
-/* Copies and the forward pass, up to the logits. */
+/* Runs the copies before the step and the ops up to the logits. */
 static int start_step(struct engine *e, struct flight *f) {
     const struct engine_batch *b = &f->batch;
     int r = run_copies(e, b->before, b->n_before);
@@ -537,13 +540,13 @@ static int start_step(struct engine *e, struct flight *f) {
     return r;
 }
 
-/* Samples, then the copies behind the step. */
+/* Samples, then runs the copies after the step. */
 static int sample_step(struct engine *e, struct flight *f) {
     TRY(f->batch.n_wants ? e->ops->sample(f->step) : 0);
     return run_copies(e, f->batch.after, f->batch.n_after);
 }
 
-/* Positions move with the states that are copied. */
+/* Applies copies of states to the positions that they cover. */
 static void copy_ends(struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         if (c[i].dir == COPY_STATE_SAVE)
@@ -552,8 +555,8 @@ static void copy_ends(struct engine *e, const struct engine_copy *c, uint32_t n)
             e->state[c[i].dst].end = e->state[e->opts.n_states + c[i].src].end;
 }
 
-/* Tracks, for asserts, the position behind each state through the whole batch: a sequence continues
- * where its state is, and no two sequences share a slot. */
+/* Tracks, for asserts, the position after each state over the whole batch: a sequence must continue
+ * where its state is, and no two sequences may share a slot. */
 static void move_states(struct engine *e, const struct engine_batch *b) {
     copy_ends(e, b->before, b->n_before);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -599,7 +602,7 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     return 0;
 }
 
-/* The flight of a step that was launched and not waited for. */
+/* Returns the flight of a step that was launched and not waited for. */
 static struct flight *flight_of(struct engine *e, uint64_t step) {
     assert(step > e->waited && step <= e->launched);
     return &e->flight[step % MAX_IN_FLIGHT];
@@ -627,7 +630,7 @@ int engine_seal(struct engine *e, uint64_t step) {
     return e->ops->device ? lose(e, sample_step(e, f)) : 0;
 }
 
-/* The batch with the samples of the step before in their rows. */
+/* Fills the samples of the step before into the rows that are fed. */
 static void resolve_feed(struct engine *e, struct flight *f) {
     struct engine_batch *b = &f->batch;
 

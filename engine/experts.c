@@ -5,12 +5,12 @@
 #include <string.h>
 #include "base/mathx.h"
 
-/* p of one number. */
+/* Returns sqrt(ln(1 + e^x)). */
 static float root(float x) {
     return sqrtf(x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x)));
 }
 
-/* p of all experts in the place of their logits. */
+/* Replaces the logits of all experts by p. */
 static void probabilities(float *logits, const struct expert_rule *r) {
     float max = -3e38f, sum = 0;
 
@@ -26,7 +26,7 @@ static void probabilities(float *logits, const struct expert_rule *r) {
         logits[i] /= sum;
 }
 
-/* The best of those not yet taken, whose p is -inf. */
+/* Returns the best expert that is not taken yet (taken: p is -inf). */
 static uint32_t best_of(const float *p, const struct expert_rule *r) {
     uint32_t best = 0;
 
@@ -42,7 +42,7 @@ static uint32_t best_of(const float *p, const struct expert_rule *r) {
     return best;
 }
 
-/* The sum of the two largest p + bias of group @g. */
+/* Returns the sum of the two largest p + bias of group @g. */
 static float judge_group(const float *p, const struct expert_rule *r, uint32_t g) {
     uint32_t each = r->n / r->n_group;
     float best = -INFINITY, second = -INFINITY;
@@ -56,7 +56,7 @@ static float judge_group(const float *p, const struct expert_rule *r, uint32_t g
     return each > 1 ? best + second : best;
 }
 
-/* Takes the experts of all groups but the best out: their p is -inf. */
+/* Excludes the experts of all but the best groups: sets their p to -inf. */
 static void keep_groups(float *p, const struct expert_rule *r) {
     float score[EXPERT_GROUPS_MAX];
     uint32_t each = r->n / r->n_group;
@@ -78,14 +78,14 @@ static void keep_groups(float *p, const struct expert_rule *r) {
             p[i] = -INFINITY;
 }
 
-/* Numbers that are none are below all others, and above those that are taken. */
+/* Replaces NaN by a number below all others, but above -inf, which means taken. */
 static void clean(float *logits, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         if (!(logits[i] > -INFINITY))
             logits[i] = -3e38f;
 }
 
-/* Weights from p of the picks. */
+/* Computes the weights of the picks from their p. */
 static void scale_picks(const struct expert_rule *r, struct expert_pick *out) {
     float sum = 0;
 
@@ -99,8 +99,8 @@ static void scale_picks(const struct expert_rule *r, struct expert_pick *out) {
         out[k].weight = out[k].weight / sum * r->scale;
 }
 
-/* Takes exponentials late: for a softmax whose picked values are divided by their sum, the order of
- * the logits is that of p, so only the picked ones need an exponential. */
+/* If a softmax is divided by the sum of the picks, logits have the order of p and only the picked
+ * experts need an exponential; so it is computed after the choice. */
 void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
     bool late = r->gating == GATING_SOFTMAX && r->normalize && !r->bias && !r->n_group;
     float max = 0;

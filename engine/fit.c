@@ -12,7 +12,7 @@ static uint64_t spare(uint64_t memory) {
     return memory / 16;
 }
 
-#define FIXED_BYTES (32ull << 20) /* buffers that no shape decides */
+#define FIXED_BYTES (32ull << 20) /* buffers that do not depend on the model */
 #define SCORED_ROWS 16            /* rows whose short blocks are scored at a time */
 
 struct fit_text fit_text(uint64_t bytes) {
@@ -34,8 +34,8 @@ static uint64_t stored(const struct be_ops *ops, enum op_kind kind, const struct
     return ops->stored_bytes && kind != OP_EMBED ? ops->stored_bytes(t) : t->n_bytes;
 }
 
-/* Returns true if an op before, or a matrix of op @i before @k, is of the same tensor and stored in
- * the same form: it is in memory once. */
+/* Returns true if an earlier op, or an earlier matrix of op @i, has the same tensor in the same
+ * layout: it is in memory once. */
 static bool is_stored(const struct model *m, uint32_t i, int k) {
     const struct tensor *t = m->op[i].w[k];
 
@@ -55,7 +55,7 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
     return n;
 }
 
-/* Returns the bytes of weights that a token reads of a run of ops. */
+/* Returns the bytes of weights that a token reads in a run of ops. */
 static uint64_t token_weights(const struct model *m, const struct op_run *run) {
     uint64_t n = 0;
 
@@ -67,7 +67,7 @@ static uint64_t token_weights(const struct model *m, const struct op_run *run) {
             bytes += op->w[k] ? op->w[k]->n_bytes : 0;
         if (op->kind == OP_EXPERTS)
             bytes = bytes / m->shape.n_expert * m->shape.n_expert_used;
-        if (op->kind == OP_CHAIN) /* the rest is rows of a table */
+        if (op->kind == OP_CHAIN) /* other matrices are tables, of which single rows are read */
             bytes = op->w[0]->n_bytes;
         n += op->kind == OP_EMBED || op->kind == OP_SELECT ? 0 : bytes;
     }
@@ -99,8 +99,8 @@ uint64_t fit_token_keys(const struct model *m, const struct engine_opts *o, uint
     return bytes;
 }
 
-/* Returns the bytes of the inputs that TAPs keep, or of the hidden states of the rows of a step and
- * of slots and the pairs that DRAFT_IN makes of them. */
+/* Returns the bytes of the TAP buffer, or of the hidden states of a step and of the slots with the
+ * inputs of DRAFT_IN. */
 static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
     uint64_t n_slots = o->n_states ? o->n_states : o->max_seqs;
 
@@ -117,7 +117,7 @@ static bool has_no_output(enum op_kind kind) {
     return kind == OP_EMBED || kind == OP_LOGITS || kind == OP_SELECT || kind == OP_CHAIN;
 }
 
-/* Each kind of op has the outputs of its widest instance, and the inputs in eight bits. */
+/* Counts for each kind of op the outputs of its widest instance, and its inputs with eight bits. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     uint64_t width[OP_KINDS] = {0}, in = 0, values = 0, fixed = FIXED_BYTES;
     uint64_t context = MIN(m->shape.max_context, CONTEXT_LIMIT);
@@ -136,7 +136,7 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
     for (int k = 0; k < OP_KINDS; k++)
         values += width[k];
     values += 2ull * m->shape.stream.n * m->shape.n_embd;
-    if (m->shape.condensed.window) { /* the picked blocks, what attention and its parts give */
+    if (m->shape.condensed.window) { /* the picked blocks, and outputs of attention */
         values += m->shape.condensed.n_block + m->shape.widest.q + m->shape.state.n_out;
         fixed += SCORED_ROWS * (context / BLOCK_SHORT) * sizeof(float);
     }
@@ -147,18 +147,19 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
            (m->shape.drafts ? fit_hidden(m, o) : 0) + m->encoder_buffers;
 }
 
-/* Window pages of one sequence: what a row reads lies in so many, and the rows that are written in
- * each of two steps begin and end one. */
+/* Returns the window pages that one sequence needs: those that a row reads, and those that two
+ * steps write, whose rows may begin and end inside a page. */
 static uint64_t pages_of_seq(const struct fit_windows *w) {
     return (w->window + w->page_tokens - 1) / w->page_tokens + 3;
 }
 
-/* Window pages that the rows of two steps write, whatever sequences they are of. */
+/* Returns the window pages that the rows of two steps write, however they are divided among
+ * sequences. */
 static uint64_t pages_of_rows(const struct fit_windows *w) {
     return 2ull * ((w->max_rows + w->page_tokens - 1) / w->page_tokens);
 }
 
-/* For ended sequences, in parts of FIT_TURN of the pages. */
+/* Returns the window pages kept for ended sequences, as multiples of 1 / FIT_TURN of the pages. */
 static uint64_t turn_part(const struct fit_windows *w) {
     uint64_t pages = (w->window + w->page_tokens - 1) / w->page_tokens + 1;
 
@@ -169,7 +170,7 @@ uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n
     return n_seqs * pages_of_seq(w) + pages_of_rows(w) + n_pages * turn_part(w) / FIT_TURN;
 }
 
-/* A page with its part of the window pages that are for ended sequences. */
+/* Returns the bytes of a page with its share of the window pages for ended sequences. */
 static uint64_t page_and_part(const struct fit_windows *w) {
     return w->page + (w->window_page * turn_part(w) + FIT_TURN - 1) / FIT_TURN;
 }
@@ -186,7 +187,8 @@ uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seq
     return n > bytes / (w->page + w->window_page) ? n : 0;
 }
 
-/* So many bytes are enough for @n pages: those for all sequences if they take less than half. */
+/* Returns the bytes that suffice for @n pages: the window pages of all sequences count if they take
+ * less than half. */
 static uint64_t divided_for(const struct fit_windows *w, uint64_t n) {
     uint64_t all = (w->max_seqs * pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
     uint64_t one = (pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
@@ -195,8 +197,8 @@ static uint64_t divided_for(const struct fit_windows *w, uint64_t n) {
     return MIN(n * (w->page + w->window_page), MAX(pages + MIN(all, pages), 2 * one));
 }
 
-/* KV memory in which a sequence of so many tokens has room. With states half of it may go to their
- * slots and a quarter to snapshots. */
+/* Returns the KV memory that has room for a sequence of @n_tokens. With recurrent states, half of
+ * the memory may go to slots and a quarter to snapshots. */
 static uint64_t kv_for(const struct fit *f, uint64_t n_tokens) {
     uint64_t n = (n_tokens + f->page_tokens - 1) / f->page_tokens, pages = n * f->page;
 
@@ -205,7 +207,7 @@ static uint64_t kv_for(const struct fit *f, uint64_t n_tokens) {
     return f->state ? MAX(4 * pages, 4 * f->state) + f->page : pages;
 }
 
-/* The longest context whose KV memory is at most @bytes. */
+/* Returns the longest context whose KV memory is at most @bytes. */
 static uint64_t context_in(const struct fit *f, uint64_t bytes) {
     const struct fit_windows *w = f->windows;
     uint64_t page = f->page + (w ? w->window_page : 0);
@@ -217,7 +219,8 @@ static uint64_t context_in(const struct fit *f, uint64_t bytes) {
     return MAX(n, bytes / page) * f->page_tokens;
 }
 
-/* -ENOMEM with the arithmetic and what would fit: a shorter context, or fewer bits a weight. */
+/* Returns -ENOMEM with the arithmetic in @err and what would fit: a shorter context, or fewer bits
+ * per weight. */
 static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t context,
                   struct err *err) {
     uint64_t room = context_in(f, left), usable = f->memory - spare(f->memory);
@@ -286,7 +289,7 @@ int fit_check(const struct model *m, const struct be_ops *ops, const struct fit_
         fit_text(weights).s, fit_text(kv).s, n_pages, fit_text(s->page).s,
         s->state ? ", states of " : "", s->state ? fit_text(s->state).s : "",
         fit_text(weights + kv).s, fit_text(have).s);
-    return -EINVAL; /* and not -ENOMEM: no other program has to end first */
+    return -EINVAL; /* not -ENOMEM, which would mean that it fits once other programs have ended */
 }
 
 struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,

@@ -30,7 +30,7 @@ static bool is_reranker(const struct binder *b) {
     return false;
 }
 
-/* The row of @t of the token whose text is @text; NULL: there is none. */
+/* Returns the row of @t of the token whose text is @text; NULL: there is none. */
 static const struct tensor *row_of(struct binder *b, const struct tensor *t, const char *text) {
     const struct gguf_array *tokens = gguf_array(b->file, "tokenizer.ggml.tokens");
 
@@ -71,7 +71,7 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
     bind_matrix(b, BIND_MAY, width, out ? out->ne[1] : 1, "cls.output.weight");
     h->out_bias = bind_vector(b, BIND_MAY, only->ne[1], "cls.output.bias");
     if (b->r < 0 || only->ne[1] > 2 || (only->ne[1] == 2 && strcmp(b->arch, "qwen3") != 0)) {
-        *h = (struct head_tensors){0}; /* a classifier of other things */
+        *h = (struct head_tensors){0}; /* a classifier with another number of classes */
         return;
     }
     for (uint32_t i = 0; i < only->ne[1]; i++)

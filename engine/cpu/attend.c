@@ -7,19 +7,21 @@
 #include <string.h>
 
 /*
- * attend - attention over pages: which thread computes what, and in which order results are merged.
+ * attend - attention over pages: which thread computes which part, and in which order results are
+ * merged.
  *
  * Attention of one query is a softmax over all keys that it sees, which need not be computed at
- * once. A state (m, l, o) holds, for some of the keys, the largest score m, the sum l of exp(s - m)
- * and the sum o of exp(s - m) v; two states of different keys merge into the state of both by
+ * once. A state (m, l, o) has, for some of the keys, the largest score m, the sum l of exp(s - m)
+ * and the sum o of exp(s - m) v. Two states of different keys merge into the state of both by
  * rescaling to the larger m (the online softmax of FlashAttention):
  *
- *     M = max(m1, m2)    l = l1 exp(m1 - M) + l2 exp(m2 - M)    o likewise    result = o / l
+ *     M = max(m1, m2)    l = l1 exp(m1 - M) + l2 exp(m2 - M)    o = o1 exp(m1 - M) + o2 exp(m2 - M)
+ *     result = o / l
  *
- * So a long context can be cut and its parts given to different threads. Floating-point addition is
- * not associative, though, and a request must get the same bits alone, in a batch and after a
- * preemption. The cuts therefore depend on positions only, never on the batch or the number of
- * threads. This is the reduction tree of every query:
+ * So a long context can be divided among threads. But floating-point addition is not associative,
+ * and a request must get the same bits alone, in a batch and after a preemption. The division
+ * therefore depends on positions only, never on the batch or the number of threads. Every query has
+ * this reduction tree:
  *
  *     position  0       256      512      768   query
  *               |chunk 0 |chunk 1 |chunk 2 |chunk 3|
@@ -28,58 +30,58 @@
  *
  * attention.c computes one tile of 32 keys for up to four queries.
  *
- * Items of work. A pass over keys and values should serve as many queries as possible, since memory
- * is what decode waits for. An item is one kv head of a block of rows, and the queries of an item
- * go through the pages together:
+ * Items of work. Decode is bound by memory bandwidth, so a pass over keys and values should serve
+ * as many queries as possible. An item is one kv head of a block of rows; its queries go through
+ * the pages together:
  *
  *     the query heads that share the kv head (grouped-query attention)
- *   x neighbouring rows of a prompt
- *   x rows of neighbouring sequences, if they begin with the same page: a shared prefix is read
- *     once for all of them, page by page, as long as their page tables agree (same_pages())
+ *     x neighbouring rows of a prompt
+ *     x rows of neighbouring sequences, if they begin with the same page: a shared prefix is read
+ *       once for all of them, page by page, as long as their page tables agree (same_pages())
  *
  * do_tile() groups consecutive queries that see the same keys of the same pages. A query that sees
- * fewer keys of a tile (its own position, a window) goes through it separately; its bits are the
- * same either way, because a tile's result for one query does not depend on the others.
+ * fewer keys of a tile (because of its position or a window) goes through it alone; its bits are
+ * the same, because the result of a tile for a query does not depend on other queries.
  *
  * Parallelism. With many rows there are enough items, and threads take whole items (do_items()).
- * With few rows and long contexts there would be fewer items than threads; then each chunk of each
+ * With few rows and long contexts there would be fewer items than threads. Then each chunk of each
  * item is an item (split-K: do_split_items()), its state goes to be.partial, and a second round
- * merges the states of each item from left to right (merge_items()): the same tree, the same bits.
- * The size of blocks is chosen so that every thread gets at least SPLIT_BELOW items, if possible.
+ * merges the states of each item from left to right (merge_items()): the same tree, hence the same
+ * bits. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
  */
 
 enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };
 
-/* One op of a step, as the threads see it. */
+/* Context of the threads for one op. */
 struct run {
     struct step *step;
     const struct model_op *op;
     struct kv_view view;
-    size_t layer_at; /* in a page */
+    size_t layer_at; /* offset of the layer in a page */
     const float *q;
     float *o;
-    size_t stride; /* of q and o, floats a row */
+    size_t stride; /* floats of a row of q and o */
     uint32_t group;
-    uint32_t run_v;    /* of the Hadamard matrix of values; 0: none */
+    uint32_t run_v;    /* size of the Hadamard matrix of values; 0: none */
     uint32_t n_blocks; /* be.attend_blocks */
-    uint32_t n_chunks; /* per item when split, else 0 */
+    uint32_t n_chunks; /* chunks of an item if items are split, else 0 */
     _Atomic uint32_t next;
 };
 
 struct item { /* queries of one kv head: rows x group, row by row */
     const struct run *run;
     struct be *be;
-    const uint32_t *pos; /* of its rows */
+    const uint32_t *pos; /* positions of its rows */
     uint32_t row0, head, n_queries;
-    uint32_t begin, end; /* of the keys that any of them sees */
+    uint32_t begin, end; /* range of the keys that any of them sees */
 };
 
-/* Floats of a query's weighted values: whole vectors of the widest head. */
+/* Returns the floats of a query's weighted values: the widest head, rounded up to whole vectors. */
 static size_t padded(const struct be *b) {
     return round_up(b->shape.widest.head, LANES);
 }
 
-/* No key was taken in. */
+/* Resets a state to that of no keys. */
 static void state_clear(struct attn_state *s, size_t width) {
     s->m = -INFINITY;
     memset(s->l, 0, sizeof(s->l));
@@ -92,7 +94,7 @@ static void state_copy(struct attn_state *to, const struct attn_state *from, siz
     memcpy(to->o, from->o, width * sizeof(float));
 }
 
-/* The page of position @pos of row @row's sequence. */
+/* Returns the page of position @pos of row @row's sequence. */
 static uint32_t page_at(const struct run *r, uint32_t row, uint32_t pos) {
     return host_page(&r->step->host, r->op->kv.cls, row, pos);
 }
@@ -115,8 +117,8 @@ static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct
     t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;
 }
 
-/* The item's queries times the scale of the scores, as kernels.attend takes them: dimension d of
- * query i at d * n_queries + i. */
+/* Copies the item's queries, times the scale of the scores, in the layout of kernels.attend:
+ * dimension d of query i at d * n_queries + i. */
 static void gather_queries(const struct item *it, float *q) {
     const struct run *r = it->run;
     uint32_t hd = r->op->heads.dim;
@@ -130,14 +132,15 @@ static void gather_queries(const struct item *it, float *q) {
     }
 }
 
-/* The first position that a row at @pos sees. */
+/* Returns the first position that a row at @pos sees. */
 static uint32_t first_key(const struct run *r, uint32_t pos) {
     uint32_t window = r->op->attn.window;
 
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Behind the last position that row @row sees: its own, or that of its picture's last row. */
+/* Returns the end of the positions that row @row sees: after its own, or after the last row of its
+ * picture. */
 static uint32_t end_key(const struct run *r, uint32_t row) {
     const struct host_step *host = &r->step->host;
 
@@ -146,13 +149,12 @@ static uint32_t end_key(const struct run *r, uint32_t row) {
     return host->row_pos[row] + !r->op->attn.before;
 }
 
-/* Keys of a tile. */
+/* A range of keys of a tile. */
 struct range {
-    uint32_t first, n; /* [first, n); nothing where they are equal */
+    uint32_t first, n; /* [first, n); empty if they are equal */
 };
 
-/* Keys of the tile at @at that query @i sees: those of its window up to its own position, or
- * those of its whole sequence. */
+/* Returns the keys of the tile at @at that query @i sees. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
     uint32_t row = it->row0 + i / it->run->group;
@@ -173,21 +175,21 @@ static bool same_pages(const struct run *r, uint32_t a, uint32_t b, uint32_t at,
             (n <= LANES || page_at(r, a, at + LANES) == page_at(r, b, at + LANES)));
 }
 
-/* The tile at @at of row @row's sequence, of which @n keys are seen. */
+/* Finds the tile at @at of row @row's sequence, of which @n keys are seen. */
 static void find_tile(const struct item *it, uint32_t row, uint32_t at, uint32_t n,
                       struct attn_tile *t) {
     find_group(it, row, at, t, 0);
     if (n > LANES) {
         find_group(it, row, at + LANES, t, 1);
-    } else { /* not read from, but loaded */
+    } else { /* its lanes are loaded although their weight is zero */
         t->k[1] = t->k[0];
         t->v[1] = t->v[0];
         t->v_scale[1] = t->v_scale[0];
     }
 }
 
-/* One tile of 32 keys for all queries of an item: runs of up to four that see the same keys go
- * through it together. */
+/* Computes one tile of 32 keys for all queries of an item: up to four successive queries that see
+ * the same keys go through it together. */
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
     const struct run *r = it->run;
     uint32_t n = it->n_queries, found = 0, n_found = 0; /* t has these keys of row `found` */
@@ -242,7 +244,7 @@ static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
         do_tile(it, at, q, states);
 }
 
-/* The results of an item's queries to their rows of o. */
+/* Writes the results of an item's queries to their rows of o. */
 static void finish(const struct item *it, struct attn_state *states) {
     const struct run *r = it->run;
     const float *sinks = r->op->weights ? r->op->weights->sinks : NULL;
@@ -260,7 +262,7 @@ static void finish(const struct item *it, struct attn_state *states) {
     }
 }
 
-/* Item @i: key head i % n_kv of block i / n_kv. */
+/* Returns item @i: key head i % n_kv of block i / n_kv. */
 static struct item make_item(const struct run *r, uint32_t i) {
     struct be *b = r->step->be;
     const struct attend_block *block = &b->attend_blocks[i / r->op->heads.n_kv];
@@ -285,7 +287,8 @@ static struct item make_item(const struct run *r, uint32_t i) {
     return it;
 }
 
-/* Adds a chunk that may have no key which its query sees, or be the first that has any. */
+/* Merges a chunk into @total, whose query may see no key of the chunk, or see its first keys
+ * there. */
 static void merge(const struct item *it, struct attn_state *total, const struct attn_state *chunk) {
     if (it->run->op->attn.sparse && chunk->m == -INFINITY)
         return;
@@ -311,7 +314,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
             if (end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK &&
                 !it->run->op->attn.whole)
                 continue;
-            if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* nothing before */
+            if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* no key before this chunk */
                 state_copy(&s->total[i], &s->chunk[i], padded(b));
             else
                 merge(it, &s->total[i], &s->chunk[i]);
@@ -320,7 +323,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
     finish(it, s->total);
 }
 
-/* A pool_fn: whole items, one by one. */
+/* A pool_fn: computes whole items. */
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -333,7 +336,7 @@ static void do_items(void *ctx, uint32_t thread) {
     }
 }
 
-/* A pool_fn, the first half of a split run: chunks of items, to b->partial. */
+/* A pool_fn, the first half of a split run: computes chunks of items to b->partial. */
 static void do_split_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -350,13 +353,13 @@ static void do_split_items(void *ctx, uint32_t thread) {
     }
 }
 
-/* Chunks that the row of @it, its only one, sees before its last. */
+/* Returns the number of chunks that the only row of @it sees before its last one. */
 static uint32_t chunks_before(const struct item *it) {
     return (it->end - 1) / ATTEND_CHUNK - it->begin / ATTEND_CHUNK;
 }
 
-/* The second half of a split run: the chunks of an item from left to right, as do_whole() has
- * them. */
+/* A pool_fn, the second half of a split run: merges the chunks of an item from left to right, in
+ * the order of do_whole(). */
 static void merge_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -387,7 +390,7 @@ static bool shares(const struct run *r, uint32_t i) {
            page_at(r, a->row0, 0) == page_at(r, b->row0, 0);
 }
 
-/* Cuts the rows of the batch into blocks of at most @most rows. */
+/* Divides the rows of the batch into blocks of at most @most rows. */
 static void cut_blocks(struct run *r, uint32_t most) {
     struct attend_block *blocks = r->step->be->attend_blocks;
     const struct engine_batch *batch = r->step->host.batch;
@@ -405,11 +408,11 @@ static void cut_blocks(struct run *r, uint32_t most) {
             blocks[n] = (struct attend_block){s->row0 + done, MIN(most, s->n_rows - done)};
     }
     r->n_blocks = n;
-    assert(n > 0 && n <= r->step->be->max_rows); /* a block has a row at least */
+    assert(n > 0 && n <= r->step->be->max_rows); /* a block has at least one row */
 }
 
-/* Few items and long contexts are split by chunks, so that every thread has something to do;
- * the tree of merges is the same either way, so are the bits. */
+/* With few items and long contexts, items are split into chunks, so that every thread has work; the
+ * merge tree, and so the bits, stay the same. */
 void attend_run(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_threads = pool_n_threads(b->pool), before = 0;
@@ -424,7 +427,7 @@ void attend_run(struct step *s, const struct model_op *op) {
         .group = op->heads.n / op->heads.n_kv,
         .run_v = hadamard_runs(&b->shape, b->kv_type, op->heads.dim).v,
     };
-    /* Blocks as large as the scratch allows and the threads have enough items with. */
+    /* The largest blocks that fit the scratch memory and leave enough items for the threads. */
     uint32_t most = s->n_rows * op->heads.n_kv / (SPLIT_BELOW * n_threads);
 
     most = MAX(MIN(most, ATTEND_QUERIES / r.group), 1);

@@ -7,9 +7,9 @@
 #include "engine/cpu/state.h"
 
 /*
- * Choice of the keys of sparse attention. Keys of the blocks that the step's rows end go to the
- * pages first; then some rows at a time have all their blocks scored, in parts that threads share,
- * and choose. A score depends on its row and block alone.
+ * sparse - chooses the keys of sparse attention. First, keys of the blocks that end in this step go
+ * to the pages. Then CHOOSE_ROWS rows at a time have all their blocks scored, in parts that threads
+ * share, and choose the best. A score depends only on its row and block.
  */
 
 enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 }; /* rows at a time; blocks that a thread scores */

@@ -10,21 +10,22 @@
 #include "engine/sinkhorn.h"
 
 /*
- * Residual streams and the table of n-grams. Letters are those of the formulas of OP_SPREAD, OP_MIX
- * and OP_NGRAM (op.h). Everything beside the products goes row by row, so a row's bits do not
- * depend on the others.
+ * streams - residual streams and the n-gram table. Letters are those of the formulas of OP_SPREAD,
+ * OP_MIX and OP_NGRAM (op.h). Everything except the products is computed row by row, so the bits of
+ * a row do not depend on the others.
  *
- * The rows of the table are read from the file when they are needed: of tens of gigabytes a token
- * takes a few kilobytes, which the system keeps in its cache. Everything else of the file may
- * change once it is loaded; here a step fails if the file has changed, so that no token comes from
- * another model. A rename over the file does no harm, because the old file stays open.
+ * The rows of the n-gram table are read from the file when they are needed: of tens of gigabytes a
+ * token reads a few kilobytes, which the system keeps in its page cache. Other data of the file may
+ * change once it is loaded, but here a step fails if the file has changed, so that no token comes
+ * from another model. A rename over the file does no harm, because the old file stays open.
  */
 
 /* Buffers for the largest batch. */
 struct streams {
     float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: streams are joined by BLEND */
     float *low;          /* [max_rows][stream.n_low] */
-    float *weight;       /* [max_rows][streams] of the MIX or BLEND before; of BLEND also shares */
+    /* [max_rows][streams] weights of the preceding MIX or BLEND; for BLEND also shares */
+    float *weight;
 };
 
 /* Context of the row functions. */
@@ -84,7 +85,7 @@ static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
                                    b->streams->weight[row * n_stream + i], n);
 }
 
-/* Adds a branch to the streams of a row, which have shares in each other. */
+/* Adds a branch to the streams of a row, and mixes the streams by their shares. */
 static void share_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -101,7 +102,7 @@ static void share_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* The streams of a row, one behind the other, normed together. */
+/* Applies one RMS norm to all streams of a row together. */
 static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -110,7 +111,7 @@ static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
                      (uint32_t)width_of(b), b->shape.rms_eps);
 }
 
-/* Computes x of a row and the weights of what comes back to its streams. */
+/* Computes x of a row and the weights for SPREAD. */
 static void blend_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -139,7 +140,7 @@ int ops_blend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Computes f of a row: its streams, normed. */
+/* Computes f of a row: the RMS norm of each stream. */
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -224,7 +225,7 @@ static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *
     return true;
 }
 
-/* Reads e of a row, its rows of the table, into ACT_X. */
+/* Reads the rows of the table that a row needs (e) into ACT_X. */
 static void read_row(void *ctx, uint32_t row, uint32_t thread) {
     struct run *k = ctx;
     const struct be *b = k->be;
@@ -279,7 +280,8 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     float *y = b->row + thread * b->row_width, *to = b->act[ACT_S] + row * width;
 
     for (uint32_t j = 0; j < g->kernel; j++) {
-        uint32_t at = row - q->row0 + j * g->n; /* in the rows before and then those of the step */
+        /* index among the rows before the step, then those of the step */
+        uint32_t at = row - q->row0 + j * g->n;
 
         u[j] = at < n_past ? past + at * width : b->streams->gate + (q->row0 + at - n_past) * width;
     }

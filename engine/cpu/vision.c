@@ -10,11 +10,11 @@
 #include "engine/vision/host.h"
 
 /*
- * The CPU backend of image encoders: products by panels (matmul.c). Attention is two products as
- * well: the keys of a head are packed as a matrix whose rows are keys, its values as one whose rows
- * are dimensions, and blocks of rows go through both with all their scores at once. Keys of a
- * window are packed by the thread that needs them, those of a whole picture by all threads, with
- * the first rows of the head.
+ * vision - the CPU backend of image encoders. Products are those of panels (matmul.c). Attention is
+ * two such products: the keys of a head are packed as a matrix whose rows are keys, its values as a
+ * matrix whose rows are dimensions, and blocks of rows are multiplied with both, with all scores of
+ * a block in memory. The thread that computes a window packs its keys; the keys of a whole picture
+ * are packed by all threads before its rows are computed.
  */
 
 enum { BLOCK = 2 * TILE_MAX };
@@ -33,7 +33,7 @@ struct packed {
 struct lane {
     uint8_t *acts;  /* [BLOCK] queries */
     float *scores;  /* [BLOCK][keys], in the form of activations */
-    uint8_t *panel; /* a window's keys, then its values */
+    uint8_t *panel; /* keys of a window, then its values */
 };
 
 struct vis_be {
@@ -43,7 +43,7 @@ struct vis_be {
     struct matmul_scratch *scratch; /* by thread */
     struct lane *lane;              /* by thread */
     struct vis_mat *mats;
-    uint8_t *acts[ACTS_KINDS]; /* [max_rows], of the kinds that matrices want */
+    uint8_t *acts[ACTS_KINDS]; /* [max_rows] for each kind that matrices need */
     uint8_t *panel;            /* keys of a picture, then its values */
 };
 
@@ -84,7 +84,7 @@ static struct vis_be *close_be(struct vis_be *b) {
     return NULL;
 }
 
-/* False: out of memory; what there is is freed by close_be(). */
+/* Allocates buffers. Returns false without memory; close_be() frees what was allocated. */
 static bool allocate(struct vis_be *b) {
     uint32_t n = pool_n_threads(b->pool), dim = b->host.sizes.head_dim,
              keys = b->host.sizes.max_keys;
@@ -105,7 +105,7 @@ static bool allocate(struct vis_be *b) {
     return b->scratch && b->lane && b->panel;
 }
 
-/* Context of work that is handed out item by item. */
+/* Context of work that threads take item by item. */
 struct items {
     struct vis_be *b;
     vis_row_fn fn;
@@ -171,7 +171,7 @@ static void act(const struct vis_be *b, enum projector_act act, float *x, const 
     }
 }
 
-/* With the scores and keys of each thread. */
+/* Returns the bytes of all buffers, those of each thread included. */
 static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
     uint64_t thread = (uint64_t)s->max_keys * VIS_HEAD_ROWS;
 
@@ -235,7 +235,7 @@ static int load(struct vis_be *b, const struct tensor *t, const float *bias, str
     return 0;
 }
 
-/* Rows that become activations. */
+/* Rows that are converted to activations. */
 struct storing {
     struct vis_be *b;
     const float *in;
@@ -277,11 +277,11 @@ struct head {
     const struct vis_attend *a;
     uint32_t h, first, n;
     struct packed p;
-    _Atomic uint32_t next; /* blocks below @end are still to be done */
+    _Atomic uint32_t next; /* next block to be computed, below @end */
     uint32_t end;
 };
 
-/* Row @r's part @which of the head: 0 query, 1 key, 2 value. */
+/* Returns part @which of row @r of the head: 0 query, 1 key, 2 value. */
 static const float *part(const struct head *h, uint32_t r, uint32_t which) {
     const struct vis_sizes *s = &h->b->host.sizes;
     size_t n_embd = (size_t)s->n_head * s->head_dim;
@@ -332,8 +332,8 @@ static void pack_keys(void *ctx, uint32_t i) {
     }
 }
 
-/* The products of a block of @n rows with @m: row r's sums of panel p to out + r * stride + 16 p,
- * times scale[r]; scale NULL: 1. The last panel is cut to @width values. */
+/* Multiplies a block of @n rows with @m: sums of row r and panel p go to out + r * stride + 16 p,
+ * times scale[r] (NULL: 1). The last panel is cut to @width values. */
 static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
                      float *out, size_t stride, uint32_t width, const float *scale) {
     float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
@@ -349,7 +349,7 @@ static void multiply(const struct head *h, const struct mat *m, const uint8_t *a
     }
 }
 
-/* Rows [16 i, 16 i + 16) of the head. */
+/* Computes rows [16 i, 16 i + 16) of the head. */
 static void attend_block(const struct head *h, uint32_t i, const struct lane *l) {
     uint32_t dim = h->b->host.sizes.head_dim, n = MIN(h->n - i * BLOCK, (uint32_t)BLOCK);
     size_t n_embd = (size_t)h->b->host.sizes.n_head * dim;

@@ -73,7 +73,7 @@ int ref_block_out(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* LOGITS has left the normed rows of the scored wants. */
+/* LOGITS left the normed rows of the scored wants in b->normed. */
 int ref_select(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = s->host.n_scored;

@@ -1,5 +1,5 @@
 /*
- * Attention to condensed keys in the reference backend, as op.h has it.
+ * Attention to condensed keys in the reference backend, by the formulas of op.h.
  */
 
 #include <assert.h>
@@ -9,12 +9,13 @@
 #include "engine/reference/reference.h"
 #include "engine/sparse.h"
 
-/* Buffers of the ops, in the order in which these fill them. */
+/* Buffers of the ops, in the order in which the ops fill them. */
 struct ref_condensed {
     float *r, *key, *weight; /* [max_rows]: LEAN_IN's r, k and t */
-    float *value, *gate;     /* [max_rows][2 widest key]: CONDENSE's u, and what weighs it */
+    /* [max_rows][2 widest key]: u of CONDENSE, and its weights before the softmax */
+    float *value, *gate;
     float *q;                /* [max_rows] the indexer's queries */
-    float *score;            /* [longest context] of PICK, of LEAN_ATTEND */
+    float *score;            /* [longest context] scores of PICK and LEAN_ATTEND */
     uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
     float *line;             /* [widest key] */
     size_t width;            /* values of the widest key */
@@ -42,7 +43,8 @@ void ref_condensed_open(struct be *b, const struct be_opts *o) {
     d->line = ref_alloc(b, width, sizeof(float));
 }
 
-/* Turns the last values of @x, of which there are @n, to position @pos, or back from there. */
+/* Applies RoPE for position @pos to the last values of the @n values at @x, or undoes it
+ * (@back). */
 static void turn(struct be *b, const struct model_op *op, uint32_t pos, bool back, size_t n,
                  float *x) {
     const struct rope_set *set = &b->shape->rope[op->rope];
@@ -79,12 +81,12 @@ int ref_lean_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Returns the keys of the window of @q that the op's layer has in the state. */
+/* Returns the window of @op's layer in the state of @q. */
 static float *window_of(const struct be *b, const struct model_op *op, const struct engine_seq *q) {
     return b->state + q->state_slot * state_floats(&b->shape->state) + window_at(b->shape, op);
 }
 
-/* k of the last rows of each sequence. */
+/* Stores k of the last rows of each sequence in the window. */
 int ref_lean_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;
@@ -154,8 +156,8 @@ static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to)
 struct source {
     const struct engine_seq *seq;
     float *state;
-    size_t width;    /* values of u */
-    uint32_t n_kept; /* tokens of the state */
+    size_t width;    /* number of values of u */
+    uint32_t n_kept; /* number of tokens that the state has */
 };
 
 /* Returns u (@which 0) or the weights (1) of position @pos. */
@@ -169,8 +171,8 @@ static const float *source_at(const struct be *b, const struct source *from, uin
     return fresh + (from->seq->row0 + pos - from->seq->pos0) * from->width;
 }
 
-/* Computes channel @i of the key of the block that begins at @first: the softmax over its tokens,
- * and where it is short over those of the block before it. */
+/* Computes channel @i of the key of the block that begins at @first: a weighted mean over its
+ * tokens, and for a short block also over those of the block before. */
 static float condense(const struct be *b, const struct model_op *op, const struct source *from,
                       uint32_t first, size_t i) {
     bool is_short = op->block == BLOCK_SHORT;
@@ -258,7 +260,7 @@ int ref_pick(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The keys that a row sees: those of the window, then those of blocks. */
+/* The keys that a row sees: first those of the window, then those of blocks. */
 struct view {
     struct step *step;
     const struct model_op *op;
@@ -282,7 +284,7 @@ static const float *view_key(const struct view *v, uint32_t k) {
     return read_key(v->step, v->op, v->row, i, dim);
 }
 
-/* One head of a row. */
+/* Computes one head of a row. */
 static void attend(const struct view *v, uint32_t h) {
     const struct be *b = v->step->be;
     size_t dim = b->shape->head_dim, at = ((size_t)v->row * b->shape->n_head + h) * dim;

@@ -14,7 +14,7 @@ struct head {
     const float *keeps; /* e^g of each key; NULL: all are @keep */
 };
 
-/* Makes @x of unit length. */
+/* Scales @x to unit length. */
 static void normalize(float *x, size_t n, float eps) {
     float scale = 1.0f / sqrtf(ref_dot(x, x, n) + eps);
 
@@ -43,7 +43,8 @@ static struct head head_of(const struct be *b, const struct model_op *op, uint32
     };
 }
 
-/* One token of a value head: M = e^g M + k (beta (v - e^g M^T k))^T, out = M^T q / sqrt(dim). */
+/* Computes one token of a value head: M = e^g M + k (beta (v - e^g M^T k))^T, out = M^T q /
+ * sqrt(dim). */
 static void advance(const struct be *b, const struct head *t, float *m, float *out) {
     uint32_t n = b->shape->delta.dim;
 
@@ -63,7 +64,7 @@ static void advance(const struct be *b, const struct head *t, float *m, float *o
         out[j] /= sqrtf((float)n);
 }
 
-/* q, k and v of row @r, which @past precedes: q and k of unit length by head. */
+/* Computes q, k and v of row @r, which @past precedes; q and k of each head have unit length. */
 static void mix_row(struct be *b, const struct model_op *op, uint32_t r, float *past) {
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = b->shape->state.n_in[0];

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include "engine/reference/reference.h"
 
-/* One token of head @h, whose x is @x and dt @dt: @state is [dim][n_state]. */
+/* Computes one token of head @h with input @x and step @dt; @state: [dim][n_state]. */
 static void advance(const struct be *b, const struct model_op *op, uint32_t h, const float *x,
                     float dt, float *state, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
@@ -26,7 +26,7 @@ static void advance(const struct be *b, const struct model_op *op, uint32_t h, c
     }
 }
 
-/* y = norm(y silu(z)), group by group. */
+/* Computes y = norm(y silu(z)), group by group. */
 static void gate_and_norm(const struct be *b, const struct model_op *op, const float *z, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
     size_t inner = (size_t)m->n_head * m->dim, n = inner / m->n_group;

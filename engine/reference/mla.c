@@ -7,7 +7,7 @@
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 
-/* Values of a head's query before it is taken to the latent vectors. */
+/* Returns the number of values of a head's query before the absorbed product. */
 static size_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
@@ -33,7 +33,7 @@ int ref_mla_q(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* y[o] = row o of matrix @h of @w times x. */
+/* Multiplies matrix @h of @w with x. */
 static void multiply_head(struct be *b, const struct tensor *w, uint32_t h, const float *x,
                           float *y) {
     assert(h < w->ne[2] && w->ne[0] <= b->row_width);

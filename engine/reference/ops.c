@@ -1,7 +1,7 @@
 /*
- * The ops of the reference backend, written from the formulas of op.h. A dot
- * product is summed in sixteen lanes, element i in lane i % 16, and the lanes pairwise; everything
- * else in index order. Nothing depends on the other rows of the batch.
+ * The ops of the reference backend, written from the formulas of op.h. A dot product is summed in
+ * sixteen lanes, element i in lane i % 16, then pairwise over the lanes; all other sums are in
+ * index order. Nothing depends on the other rows of the batch.
  */
 
 #include "engine/reference/reference.h"
@@ -48,7 +48,7 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
         y[i] = x[i] * scale * (weight ? ref_vector_at(weight, i) : 1.0f);
 }
 
-/* @bias: NULL is zeros. */
+/* Applies a layer norm to x in place; @bias NULL: zeros. */
 static void layer_norm(float *x, const struct tensor *norm, const struct tensor *bias, float eps,
                        size_t n) {
     float mean = 0, square = 0;
@@ -100,7 +100,7 @@ int ref_keep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Without a norm as it is. */
+/* Applies the norm; without one, copies x. */
 static void norm_or_copy(const float *x, const struct tensor *norm, float eps, size_t n, float *y) {
     if (norm)
         ref_rms_norm(x, norm, eps, n, y);
@@ -162,7 +162,7 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
     }
 }
 
-/* Outputs @first .. @last - 1 of ref_linear(); row: [n_in]. */
+/* Outputs @first .. @last - 1 of ref_linear(), computed by one thread; row: [n_in] scratch. */
 struct part {
     const struct tensor *w, *bias;
     const float *x;
@@ -186,8 +186,8 @@ static void *compute_part(void *arg) {
     return NULL;
 }
 
-/* Large products are those of a proof (engine/prove.h), for which a restarted worker waits: several
- * threads divide their outputs. */
+/* Several threads share the outputs of large products, because a restarted worker waits for the
+ * proof of its device (engine/prove.h), which computes them. */
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
                 uint32_t n_rows, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
@@ -210,7 +210,7 @@ void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias,
            thread_start(&part[started + 1].thread, NULL, compute_part, &part[started + 1]) == 0)
         started++;
     compute_part(&part[0]);
-    for (size_t i = started + 1; i < n; i++) /* there are no more threads to be had */
+    for (size_t i = started + 1; i < n; i++) /* threads that could not be started */
         compute_part(&part[i]);
     for (size_t i = 1; i <= started; i++)
         pthread_join(part[i].thread, NULL);
@@ -366,7 +366,7 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
                     slot_of(s, op, r, s->host.row_pos[r], h, which));
 }
 
-/* Multiplies each of the runs of @run values of @x by the Hadamard matrix. */
+/* Multiplies each run of @run values of @x by the Hadamard matrix. */
 static void hadamard(float *x, size_t n, uint32_t run) {
     float scale = run ? 1.0f / sqrtf((float)run) : 0;
 
@@ -406,7 +406,7 @@ void ref_rotate(const struct be *b, const struct rope_set *s, float *x) {
     }
 }
 
-/* qk-norm and RoPE of the @n heads of one row. */
+/* Applies qk-norm and RoPE to the @n heads of one row. */
 static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n,
                          const struct tensor *norm) {
     size_t dim = op->heads.dim;
@@ -420,7 +420,7 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
     }
 }
 
-/* The queries of row @row, of which b->gated has each head's in front of its gate. */
+/* Copies the queries of row @row from b->gated, where each head's query precedes its gate. */
 static void take_queries(struct be *b, const struct heads *heads, uint32_t row) {
     size_t dim = heads->dim, n = heads->n;
 
@@ -428,7 +428,7 @@ static void take_queries(struct be *b, const struct heads *heads, uint32_t row) 
         memcpy(b->act[ACT_Q] + h * dim, b->gated + 2 * h * dim, dim * sizeof(float));
 }
 
-/* Stores the keys and values of heads, finished but for the Hadamard matrix. */
+/* Multiplies keys and values by the Hadamard matrix and stores them. */
 static void store_heads(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     struct hadamard_runs runs = hadamard_runs(b->shape, b->kv_type, op->heads.dim);
@@ -439,7 +439,8 @@ static void store_heads(struct step *s, const struct model_op *op) {
     ref_store_rows(s, op);
 }
 
-/* Multiplies all rows by one matrix at a time, so that a row of weights is decoded once a step. */
+/* One matrix at a time is multiplied with all rows, so that a row of weights is decoded once per
+ * step. */
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -511,7 +512,7 @@ int ref_holes(struct step *s, const struct model_op *op) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-/* @sink: a score whose weight goes nowhere; NULL: there is none. */
+/* Applies softmax to x. @sink: score of a key without a value; NULL: none. */
 static void softmax(float *x, uint32_t n, const float *sink) {
     float max = sink ? *sink : x[0], sum = 0;
 
@@ -527,7 +528,7 @@ static void softmax(float *x, uint32_t n, const float *sink) {
         x[i] /= sum;
 }
 
-/* The query heads of key head @kvh for one row: q and o point to the first of them. */
+/* Computes the query heads of key head @kvh for one row; q and o point to the first of them. */
 static void attend_group(struct step *s, const struct model_op *op, uint32_t row, uint32_t kvh,
                          const float *q, float *o) {
     struct be *b = s->be;
@@ -590,7 +591,7 @@ int ref_gate(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t dim = op->heads.dim, n = (size_t)s->host.batch->n_rows * op->heads.n;
 
-    if (op->w[0]) { /* the queries are no longer needed */
+    if (op->w[0]) { /* overwrites the queries, which are not needed any more */
         size_t per = op->heads.n * dim / op->w[0]->ne[1];
 
         ref_norm_rows(s, op);
@@ -608,7 +609,7 @@ int ref_gate(struct step *s, const struct model_op *op) {
 
 /* -- the rest ---------------------------------------------------------------------------------- */
 
-/* x = (x + gain post_norm(t)) * scale, of all rows; @t is normed in its place. */
+/* Computes x = (x + gain post_norm(t)) * scale for all rows; @t is normed in place. */
 static void add_branch(struct step *s, const struct model_op *op, float *t) {
     struct be *b = s->be;
     size_t n = op->width, n_all = s->host.batch->n_rows * n;
@@ -640,7 +641,7 @@ int ref_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* h takes the gate's place. */
+/* h overwrites the gate. */
 int ref_gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows;
@@ -666,7 +667,7 @@ int ref_gate_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Rows are normed once; experts() finds them in b->normed. */
+/* The normed rows stay in b->normed for ref_experts(). */
 int ref_route(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -694,7 +695,7 @@ int ref_route(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* out[o] = row o of matrix @e of @w times x, plus the same of @bias. */
+/* Multiplies matrix @e of @w with x, and adds its part of @bias. */
 static void multiply_expert(struct be *b, const struct tensor *w, const struct tensor *bias,
                             uint32_t e, const float *x, float *out) {
     for (uint64_t o = 0; o < w->ne[1]; o++) {
@@ -705,8 +706,8 @@ static void multiply_expert(struct be *b, const struct tensor *w, const struct t
     }
 }
 
-/* down glu(gate y, up y) of expert @e, in front of which n_ff values are gates and as many, where
- * the gates and ups are one matrix, ups. */
+/* Returns down glu(gate y, up y) of expert @e. With op->joined, w[0] gives n_ff_expert gates and
+ * then as many ups. */
 static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, const float *y) {
     uint32_t n = b->shape->n_ff_expert;
     float *gate = b->gate, *out = b->gate + 2 * n;
@@ -719,8 +720,8 @@ static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, co
     return out;
 }
 
-/* x += sum of p e(y), added pick by pick: other orders than the CPU backend's, judged by
- * tolerance. */
+/* Computes x += sum of p e(y) pick by pick. The order of sums differs from that of the CPU backend,
+ * so tests compare with a tolerance. */
 int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -751,7 +752,7 @@ int ref_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* y is still what route() left in b->normed. */
+/* y is still in b->normed, where ref_route() left it. */
 int ref_shared(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -772,7 +773,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Hidden vectors end at the norm, straight to their results. */
+/* The norm of a row with WANT_HIDDEN goes directly to its result. */
 int ref_logits(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;
