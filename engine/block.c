@@ -4,7 +4,7 @@
 #include "engine/arch/dflash.h"
 #include "engine/engine.h"
 
-/* A file is an MTP block if no layer before n_layer has a norm and the one after them has. */
+/* A file with a block's eh_proj is only an MTP block if its layer 0 has no attention norm. */
 bool engine_is_block(const struct gguf *file) {
     static const char *const end = ".nextn.eh_proj.weight";
     bool found = false;

@@ -76,13 +76,13 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
     }
     for (uint32_t i = 0; i < only->ne[1]; i++)
         h->out[i] = bind_rows(b, only, i, 1);
-    if (!out) { /* one matrix is all of it */
+    if (!out) { /* the head is a single matrix */
         h->out_bias = h->dense_bias;
         h->dense = h->dense_bias = NULL;
     }
 }
 
-/* The values of @t, row by row, for the caller to free; NULL: no memory. */
+/* Returns the decoded values of @t, which the caller frees; NULL: no memory. */
 static float *decode(const struct tensor *t) {
     float *v = calloc(t->ne[0], t->ne[1] * sizeof(*v));
 
@@ -122,7 +122,7 @@ void head_deinit(struct head *h) {
     *h = (struct head){0};
 }
 
-/* Element i in lane i % 16, the lanes pairwise. */
+/* Returns a . b, summed in 16 lanes (element i in lane i % 16), then pairwise over the lanes. */
 static float dot(const float *a, const float *b, uint32_t n) {
     float lane[LANES] = {0};
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* false: out of memory. */
+/* Allocates the buffers of hidden states. Returns false without memory. */
 static bool alloc_hidden(struct host_step *h, const struct be_opts *o) {
     size_t n = (size_t)o->n_slots * ENGINE_KEPT;
 
@@ -77,7 +77,8 @@ const float *host_step_before(const struct host_step *h, uint32_t row) {
     return h->kept + kept_at(s, pos - 1) * h->n_hidden;
 }
 
-/* Keeps the hidden states of the last rows of @s, once none is read any more. */
+/* Copies the hidden states of the last rows of @s to its slot, at the end of the step, when the
+ * former ones are not read any more. */
 static void keep(struct host_step *h, const struct engine_seq *s) {
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
         memcpy(h->kept + kept_at(s, kept_pos(s, i)) * h->n_hidden,

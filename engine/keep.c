@@ -18,9 +18,9 @@
 
 static const char magic[8] = "weftkeep";
 
-/* Adds the identity of a file: its metadata from the system and samples of its bytes, which
- * determine what packing makes of it. The number of threads and the instruction set are left out:
- * panels are the same for all. */
+/* Adds the identity of a file: its metadata in the file system, and samples of its bytes, which
+ * together determine the packed weights. The number of threads and the instruction set are left
+ * out, since panels do not depend on them. */
 static void add_file(struct sha256 *s, const struct gguf *file) {
     uint8_t print[16];
 
@@ -50,7 +50,8 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
     memcpy(out, hex, ENGINE_KEEP_KEY);
 }
 
-/* The header of a sealed file of this engine. Returns 0 or -EINVAL. */
+/* Reads the header of a file that is sealed and was written by this engine. Returns 0 or
+ * -EINVAL. */
 static int read_header(int fd, struct keep_header *h) {
     uint8_t sources[20];
     struct stat st;
@@ -110,8 +111,8 @@ static int give_up(struct keep *k) {
     return r < 0 ? r : -EINVAL;
 }
 
-/* Private, not shared: Linux before 6.7 takes every shared mapping of a sealed file for one that
- * could be written to. */
+/* The mapping is private, because Linux before 6.7 regards every shared mapping of a sealed file as
+ * writable. */
 static int map_read_only(const struct keep *k, void *at, size_t size, uint64_t offset) {
     void *p = mmap(at, size, PROT_READ, MAP_PRIVATE | MAP_FIXED, k->fd, (off_t)offset);
 
@@ -133,9 +134,9 @@ int keep_map(struct keep *k, void *at, size_t size) {
     return 0;
 }
 
-/* MADV_COLLAPSE makes a huge page of small ones, whatever the settings for files in memory are,
- * which mostly have none; one small page is enough, and little is copied. Memory that is not there
- * is an error of fallocate(), while a page that is touched without it ends the process. */
+/* MADV_COLLAPSE makes a huge page even if the settings for memfds, as on most systems, have none;
+ * one small page must exist, so little is copied. fallocate() reports missing memory as an error,
+ * whereas touching a page without memory would kill the process. */
 int keep_back(const struct keep *k, void *at, uint64_t offset) {
     off_t small = sysconf(_SC_PAGESIZE);
 

@@ -4,12 +4,12 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Returned by value. */
+/* A key with its architecture, returned by value. */
 struct full_key {
     char s[96];
 };
 
-/* "<architecture>.<key>" */
+/* Returns "<architecture>.<key>". */
 static struct full_key full(const struct meta *m, const char *key) {
     struct full_key k;
     int n = snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);
@@ -18,8 +18,8 @@ static struct full_key full(const struct meta *m, const char *key) {
     return k;
 }
 
-/* An array that says the same for every layer. Returns 0, -ENOENT, -EINVAL: they differ or are no
- * integers. */
+/* Reads an array whose elements are all equal. Returns 0, -ENOENT, or -EINVAL: they differ or are
+ * not integers. */
 static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) {
     const struct gguf_array *a = gguf_array(file, key);
     enum gguf_type type = a ? gguf_array_type(a) : GGUF_ARRAY;
@@ -38,7 +38,7 @@ static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) 
     return 0;
 }
 
-/* An integer key within [lo, hi]; arrays by layer are taken where all layers say the same. */
+/* Reads an integer in [lo, hi], or an array whose elements are all equal. */
 static void read_u32(struct meta *m, const char *key, bool required, uint32_t lo, uint32_t hi,
                      uint32_t *out) {
     struct full_key k = full(m, key);

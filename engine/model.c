@@ -90,7 +90,7 @@ void model_deinit(struct model *m) {
     *m = (struct model){0};
 }
 
-/* Bytes of an op's matrices, for progress. */
+/* Returns the bytes of an op's matrices, for progress reports. */
 static uint64_t bytes_of(const struct model_op *op) {
     uint64_t n = 0;
 
@@ -99,7 +99,7 @@ static uint64_t bytes_of(const struct model_op *op) {
     return n;
 }
 
-/* Names the part of an op that the backend does not compute, or returns NULL. */
+/* Returns the name of a feature that an op needs and the backend lacks, or NULL. */
 static const char *lacks(const struct model *m, const struct be_ops *ops,
                          const struct model_op *op) {
     static const char *const part[OP_KINDS] = {
@@ -149,7 +149,7 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
     return 0;
 }
 
-/* Finds the first op with the same weights: the passes share their embedding and their logits. */
+/* Passes share their embedding and logits, so ops may have the same weights. */
 uint32_t model_weights_of(const struct model *m, uint32_t i) {
     const struct model_op *op = &m->op[i];
 
@@ -159,7 +159,7 @@ uint32_t model_weights_of(const struct model *m, uint32_t i) {
     return i;
 }
 
-/* Ops in the order in which they run; progress is by bytes. */
+/* Ops are loaded in the order in which they run; progress counts bytes. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
     uint64_t total = 0, done = 0;

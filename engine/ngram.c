@@ -15,7 +15,7 @@ void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
     }
 }
 
-/* The first end of a text before a token hides all that is before it. */
+/* An end token hides itself and all tokens before it from the hash of later tokens. */
 void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row) {
     uint64_t hash = (uint64_t)token[0] * g->factor[0];
     bool ended = false;

@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Then bits [n_layer][words], padded to 8 bytes, and counts. */
+/* Start of the file. Bits [n_layer][words], padded to 8 bytes, and counts [n_layer][n_expert]
+ * follow. */
 struct picks_head {
     char magic[8];
     uint8_t fingerprint[16];
@@ -15,17 +16,17 @@ struct picks_head {
     uint32_t placed, n_host_ffn; /* placed: 0 or 1 */
 };
 
-/* Bytes of the placement in the file. */
+/* Returns the bytes of the placement in the file. */
 static size_t bits_bytes(const struct picks *k) {
     return round_up((size_t)k->n_layer * ((k->n_expert + 31) / 32) * sizeof(uint32_t), 8);
 }
 
-/* The counts in the file: [n_layer][n_expert]. */
+/* Returns the counts in the file: [n_layer][n_expert]. */
 static uint64_t *counts_of(const struct picks *k) {
     return (uint64_t *)((uint8_t *)(k->head + 1) + bits_bytes(k));
 }
 
-/* Makes an empty file of what is not of this model. Returns 0 or -1. */
+/* Empties the file if it does not belong to this model. Returns 0 or -1. */
 static int settle(int fd, const struct picks_head *right, size_t n_bytes) {
     struct picks_head h;
     struct stat st;
@@ -98,7 +99,7 @@ void picks_place_ffn(struct picks *k, uint32_t n) {
     k->head->placed = 1;
 }
 
-/* Rows that the counts are of: those of the layer with the most. */
+/* Returns the number of rows that were counted: that of the layer with the most picks. */
 static uint64_t rows_of(const struct picks *k) {
     uint64_t most = 0;
 

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-/* Row @r of picture @p, whose first row has the rotary position @base. */
+/* Returns row @r of picture @p, whose first row has the rotary position @base. */
 static struct picture_row row_of(const struct engine_picture *p, uint32_t r, uint32_t base,
                                  bool grids) {
     uint32_t line = grids ? r / p->n_columns : r, column = grids ? r % p->n_columns : r;
@@ -16,7 +16,7 @@ static struct picture_row row_of(const struct engine_picture *p, uint32_t r, uin
 
 void picture_rows(const struct engine_seq *s, bool grids, struct picture_row *out) {
     const struct engine_picture *p = s->picture, *none = p + s->n_pictures;
-    uint32_t moved = 0; /* from places to rotary positions; modulo 2^32 */
+    uint32_t moved = 0; /* difference from positions to rotary positions; modulo 2^32 */
 
     for (uint32_t i = 0; i < s->n_rows; i++) {
         uint32_t pos = s->pos0 + i;

@@ -5,7 +5,7 @@
 #include "base/try.h"
 #include "engine/vision/ops.h"
 
-/* Architectures that were trained with a kind of projectors. */
+/* Kinds of projectors, and the architectures that were trained with them. */
 static const struct {
     enum projector_kind kind;
     const char *arch;
@@ -18,7 +18,8 @@ static const struct {
     {PROJECTOR_LFM2, "lfm2"},        {PROJECTOR_LFM2, "lfm2moe"},
 };
 
-/* 0, or -EINVAL with the architectures that the projector belongs to. */
+/* Checks that the projector's kind fits the model. Returns 0, or -EINVAL with @err, which names the
+ * architectures that it fits. */
 static int check_kind(const struct model *m, const struct projector *p, struct err *err) {
     char known[128] = "";
 
@@ -37,7 +38,7 @@ static int check_kind(const struct model *m, const struct projector *p, struct e
                    p->name, known, m->arch);
 }
 
-/* Rows and positions of the encoder are those that the model expects. */
+/* Checks that rows and positions of the encoder are those that the model expects. */
 static int check_shape(const struct model *m, const struct projector *p, struct err *err) {
     const struct model_shape *s = &m->shape;
     uint32_t n_deep = s->n_picture / s->n_embd - 1;
@@ -60,7 +61,8 @@ static int check_shape(const struct model *m, const struct projector *p, struct 
     return 0;
 }
 
-/* The rows of the largest picture. All rows of a picture that see each other are in one step. */
+/* Chooses the most rows of a picture. If they see each other, all rows of a picture must fit one
+ * step. */
 static int choose_rows(const struct model *m, const struct projector *p, struct engine_opts *o,
                        struct err *err) {
     uint32_t side = p->side / p->patch / p->merge, fixed = side * side;
@@ -74,7 +76,7 @@ static int choose_rows(const struct model *m, const struct projector *p, struct 
     return 0;
 }
 
-/* Returns why a device does not compute the rows of pictures, in words, or NULL. */
+/* Returns the reason why a device does not compute the encoder, or NULL. */
 static const char *not_on_device(const struct be_ops *ops, const struct gguf *projector) {
     struct projector p;
 
@@ -83,7 +85,7 @@ static const char *not_on_device(const struct be_ops *ops, const struct gguf *pr
     return projector_read(&p, projector, NULL) < 0 ? "no projector" : ops->vision->lacks(&p);
 }
 
-/* The device computes the rows of pictures where it can, else the CPU. */
+/* Returns the encoder's options: it runs on the device if that supports it, else on the CPU. */
 static struct image_encoder_opts encoder_opts(const struct be_ops *ops, struct be *be,
                                               const struct engine_opts *o) {
     bool device = ops->device && !not_on_device(ops, o->projector);
@@ -123,12 +125,13 @@ int pictures_fit(struct model *m, const struct be_ops *ops, struct engine_opts *
     return 0;
 }
 
-/* Half precision of a layer is off by a tenth of it; activations of eight bits (be_ops.coarse) by
- * 1.3e-2. */
+/* Largest error of a proof, relative. Half precision gives a tenth of it per layer; 8-bit
+ * activations (be_ops.coarse) give 1.3e-2. */
 #define PROOF_LIMIT 1e-2
 #define PROOF_LIMIT_COARSE 5e-2
 
-/* Returns whether the opened encoder computes what the reference does: 1, 0, or -errno. */
+/* Checks that the opened encoder agrees with the reference. Returns 1, 0: it does not, or
+ * -errno. */
 static int proved(struct image_encoder *e, const struct be_ops *ops, struct be *be,
                   const struct engine_opts *o, struct err *err) {
     double error = 0;
@@ -166,7 +169,8 @@ void pictures_tell(const struct gguf *projector, const struct engine_opts *o,
     uint8_t of[16];
 
     gguf_fingerprint(projector, of);
-    for (size_t i = 0; i < sizeof(of); i++) /* turned: a file mixed with itself is not nothing */
+    /* rotated, so that mixing a file with itself does not give zero */
+    for (size_t i = 0; i < sizeof(of); i++)
         out->fingerprint[i] ^= (uint8_t)(of[i] << 1 | of[i] >> 7);
     out->picture_width = s->n_picture;
     out->picture_rows = o->picture_rows;

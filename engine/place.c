@@ -9,29 +9,30 @@
 #include "base/sha256.h"
 #include "base/try.h"
 
-/* Rows that must have been counted before an order is made of their picks: of fewer it is one of
- * chance (docs/design/cuda-products.md). */
+/* Rows that must have been counted before the order follows their picks; of fewer rows the picks
+ * are chance (docs/design/cuda-products.md). */
 #define ENOUGH_ROWS 1000u
-/* A placement that costs no more than this beside the best one stays, and what is on disk with
- * it. */
+/* A former placement stays if it costs at most this factor of the best one, so that prefixes on
+ * disk remain valid. */
 #define STAYS 1.1
-/* Tokens that a device keeps room for where max-context is not set and FFNs could give way: each
- * FFN of the host costs every token milliseconds, a longer context costs those who want it. */
+/* Tokens that a device keeps room for if max-context is not set and FFNs can move to the host: each
+ * FFN on the host costs every token milliseconds, while a longer context only serves those who need
+ * it. */
 #define FFN_CONTEXT 8192u
 
 /* -- orders ------------------------------------------------------------------------------------ */
 
-/* For qsort_r(): two experts' numbers, by the case @ctx. */
+/* Compares two experts by their picks in the case @ctx, for qsort_r(). */
 static int compare(const void *a, const void *b, void *ctx) {
     const struct place_case *c = ctx;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
     if (c->picks[x] != c->picks[y])
         return c->picks[x] < c->picks[y] ? -1 : 1;
-    return x < y ? -1 : 1; /* they differ */
+    return x < y ? -1 : 1; /* never equal */
 }
 
-/* Into @out the first layers' experts by their numbers. How many there are. */
+/* Writes the experts of the first @n_layer layers to @out. Returns their number. */
 static uint32_t in_layers(const struct place_case *c, uint32_t n_layers, uint32_t *out) {
     uint32_t n = 0;
 
@@ -75,7 +76,7 @@ static bool has(const struct place_case *c, const uint32_t *host, uint32_t numbe
     return host[l * ((c->n_expert + 31) / 32) + e / 32] >> e % 32 & 1;
 }
 
-/* Picks of the host's experts, of all that count (those of layers with experts). */
+/* Returns the picks of experts on the host, and the picks of all experts. */
 static double hosts_picks(const struct place_case *c, const uint32_t *host, double *all) {
     double n = 0;
 
@@ -117,7 +118,8 @@ static uint64_t stored_bytes(const struct tensor *t) {
     return backend_cpu.stored_bytes(t);
 }
 
-/* Returns the bytes of one of the op's experts; tiles of a device have about the file's. */
+/* Returns the bytes of one of the op's experts; tiles on a device take about as many as the
+ * file. */
 static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op) {
     uint64_t n = 0;
 
@@ -151,7 +153,7 @@ static struct placement count(const struct model *m) {
         p.n_host += n;
         p.absent_bytes += n * bytes_of_expert(m, op);
         if (n > 0 && m->shape.fetches)
-            n = m->shape.n_expert; /* the host has all of the layer's */
+            n = m->shape.n_expert; /* the host has all experts of the layer */
         p.host_bytes += n * bytes_of_expert(m, op);
     }
     assert(p.n_host <= p.n_experts && p.n_host_layers <= p.n_layers);
@@ -159,7 +161,7 @@ static struct placement count(const struct model *m) {
     return p;
 }
 
-/* Returns the placement's sizes; the shape has what the host keeps, for the device's sum. */
+/* Returns the placement's sizes, and sets shape.host_bytes, which the device's sum needs. */
 static struct placement measure(struct model *m) {
     struct placement p = count(m);
 
@@ -171,7 +173,7 @@ static size_t n_words(const struct model *m) {
     return (size_t)m->shape.n_layer * host_words(&m->shape);
 }
 
-/* The shape has @bits, which stay the model's. */
+/* Makes @bits, which belong to the model, the placement of its shape. */
 static void take(struct model *m, const uint32_t *bits) {
     bool any = false;
 
@@ -184,7 +186,7 @@ static void take(struct model *m, const uint32_t *bits) {
     m->shape.host_experts = any ? m->host_experts : NULL;
 }
 
-/* The first @n of an order. */
+/* Puts the first @n experts of an order on the host. */
 static void take_first(struct model *m, const uint32_t *order, uint32_t n) {
     memset(m->host_experts, 0, n_words(m) * sizeof(uint32_t));
     for (uint32_t i = 0; i < n; i++) {
@@ -203,7 +205,7 @@ struct choice {
     struct model *m;
     const struct be_ops *ops;
     const struct engine_opts *o;
-    uint64_t kv; /* bytes of keys and values for which the device must have room */
+    uint64_t kv; /* bytes of KV memory that must fit the device */
     struct place_case of;
     uint64_t *picks;
     bool *has;
@@ -218,7 +220,7 @@ static void free_choice(struct choice *c) {
     free(c->best);
 }
 
-/* Checks that the device has room for the model's shape and its pages. 1, 0 or -errno. */
+/* Checks that the model and its pages fit the device. Returns 1, 0 or -errno. */
 static int fits(const struct choice *c, struct err *err) {
     uint64_t room;
 
@@ -227,8 +229,8 @@ static int fits(const struct choice *c, struct err *err) {
     return room >= c->kv;
 }
 
-/* Takes the fewest experts, in the order, so that the device has room for the KV memory; all, if
- * the device has not enough room even then. Returns 0 or -errno. */
+/* Puts as few experts on the host, in order, as leave the device room for the KV memory; all, if
+ * even that is not enough. Returns 0 or -errno. */
 static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
     uint32_t from = 0, to = n_order;
 
@@ -247,7 +249,7 @@ static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
     return 0;
 }
 
-/* By what was counted, or as if experts were picked equally often. */
+/* Fills in the case: counted picks, or equal picks if too few rows were counted. */
 static int describe(struct choice *c, const struct picks *k) {
     const struct model_shape *s = &c->m->shape;
     const uint64_t *counts = picks_counts(k);
@@ -283,7 +285,7 @@ static void keep_if_best(struct choice *c, double *best) {
     memcpy(c->best, c->m->host_experts, n_words(c->m) * sizeof(uint32_t));
 }
 
-/* The rarest experts of each layer, as many of one as of another, for a device that fetches. */
+/* Chooses the rarest experts of each layer, equally many of each, for a device that fetches. */
 static int choose_evenly(struct choice *c, struct err *err) {
     uint32_t n = place_order(&c->of, c->order);
 
@@ -291,8 +293,8 @@ static int choose_evenly(struct choice *c, struct err *err) {
     return take_fewest(c, n, err);
 }
 
-/* The cheaper one of the rarest experts and the first layers'; what was there before, where it is
- * nearly as good. */
+/* Chooses the cheaper placement: the rarest experts, or the experts of the first layers; the former
+ * placement @before if it is nearly as good. */
 static int choose(struct choice *c, const uint32_t *before, struct err *err) {
     if (c->m->shape.fetches)
         return choose_evenly(c, err);
@@ -329,7 +331,7 @@ static int check_host(struct model *m, const struct engine_opts *o, struct err *
     return MAX(p.ffn_bytes, p.host_bytes) > have ? -ENOMEM : 0;
 }
 
-/* KV memory that experts give way to. */
+/* Returns the KV memory for which experts move to the host. */
 static uint64_t kv_of(const struct model *m, const struct be_ops *ops, const struct engine_opts *o,
                       const struct fit_sizes *s) {
     const struct fit_windows w = fit_windows(m, o, s);
@@ -341,12 +343,12 @@ static uint64_t kv_of(const struct model *m, const struct be_ops *ops, const str
     return fit_kv_beside(&f);
 }
 
-/* The first layers' experts, all of them. */
+/* Puts all experts of the first @n_layers layers on the host. */
 static void take_layers(struct choice *c, uint32_t n_layers) {
     take_first(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
 }
 
-/* Appends to the note how many experts moved, and what that is worth. */
+/* Appends to the note how many experts moved, and the expected gain. */
 static void tell_change(const struct choice *c, const uint32_t *before, char *note, size_t n) {
     const uint32_t *now = c->m->shape.host_experts;
     uint32_t n_moved = 0;
@@ -382,15 +384,16 @@ static bool host_can_ffn(const struct model *m) {
     return n == m->shape.n_layer;
 }
 
-/* A placement of before stays where it takes no more than a tenth of the layers more. */
+/* Returns the former number of layers if it exceeds @fewest by at most a tenth of the layers, else
+ * @fewest. */
 static uint32_t fewest_or_before(uint32_t fewest, int64_t before, uint32_t n_layer) {
     bool stays = before >= fewest && before <= fewest + n_layer / 10;
 
     return stays ? (uint32_t)before : fewest;
 }
 
-/* Sets shape.n_host_ffn to the fewest layers with which the device has room for the KV memory, or
- * to all if the device has not enough room even then. Returns 0 or -errno. */
+/* Sets shape.n_host_ffn to the fewest layers that leave the device room for the KV memory; to all,
+ * if even that is not enough. Returns 0 or -errno. */
 static int fewest_ffns(struct choice *c, struct err *err) {
     uint32_t from = 0, to = c->m->shape.n_layer;
 
@@ -408,7 +411,7 @@ static int fewest_ffns(struct choice *c, struct err *err) {
     return 0;
 }
 
-/* place() of a model without experts. */
+/* Implements place() for a model without experts. */
 static int place_ffns(struct choice *c, struct picks *k, struct err *err) {
     struct model_shape *s = &c->m->shape;
     uint32_t wanted = c->o->device_layers, n = s->n_layer;

@@ -8,41 +8,42 @@
 #include "base/try.h"
 #include "engine/sampler.h"
 
-#define ROWS 20u   /* rows of the prompt: more than any kernel for few rows takes */
-#define LIMIT 1e-2 /* relative, of logits and hidden vectors */
-/* A small difference takes some codes of a page, or of what experts of the host take, to their
- * neighbour. */
+#define ROWS 20u   /* rows of the prompt: more than kernels for few rows take */
+#define LIMIT 1e-2 /* largest relative error of logits and hidden vectors */
+/* With 8-bit pages, or 8-bit inputs of experts on the host: a small difference moves some codes to
+ * a neighbour. */
 #define LIMIT_Q8_0 3e-2
 #define LIMIT_Q4_0 1e-1
 #define LIMIT_COARSE 1e-1 /* be_ops.coarse: an error of up to 1e-2 for each product */
 #define VARIANTS_MAX 8u
-/* Prompts that are tried where the model has experts. Where a row's last pick and the next best are
- * nearly equal, another rounding takes another expert; about one prompt in a hundred differs
+/* Prompts that are tried for a model with experts. If a row's last pick and the next best are
+ * nearly equal, another rounding picks another expert; about one prompt in a hundred differs
  * although the device is right. */
 #define PROMPTS_OF_EXPERTS 3u
 
-/* A proof under way: the device with the model, and a judge with the few layers that are run. */
+/* A running proof: the device with the model, and the reference backend (the judge) with the few
+ * layers that are run. */
 struct proof {
     const struct model *m;
-    const struct be_ops *ops; /* table of the device */
+    const struct be_ops *ops; /* functions of the device */
     struct be *be, *judge;
-    struct model_op *op; /* [n_ops] those of the model that are run */
+    struct model_op *op; /* [n_ops] ops of the model that are run */
     uint32_t n_ops, n_rows, n_pages,
-        n_states;            /* pages, states (slots, if it drafts): of the device */
-    struct engine_opts opts; /* the judge's: for the rows of the proof */
+        n_states;            /* pages and states (slots, if it drafts) of the device */
+    struct engine_opts opts; /* options of the judge, sized for the proof */
     struct model_shape shape;
     struct sampler sampler;
-    float *logits, *hidden; /* [n_vocab], [n_embd] of the judge */
+    float *logits, *hidden; /* [n_vocab], [n_embd] results of the judge */
     uint64_t step;
-    struct engine_out seen[2]; /* the device's results: for the prompt, for the row behind it */
-    bool moved;                /* the last page lies in a spare one, behind the others */
+    struct engine_out seen[2]; /* results of the device for the prompt and for the row after it */
+    bool moved;                /* the last page was copied to a spare page after the others */
     uint32_t state;            /* slot of the sequence's recurrent state */
     double limit;
-    char why[160]; /* the first thing that was wrong, "" */
+    char why[160]; /* the first error; "": none */
 };
 
-/* Experts and FFNs of the host and of the device are computed by different code; a layer may have
- * experts of both. */
+/* Returns the kind of an op, where experts and FFNs on the host count as kinds of their own, since
+ * other code computes them; a layer may have experts on both. */
 static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
     if (op->kind == OP_GATE_UP && ffn_is_hosts(&p->m->shape, op->layer))
         return OP_KINDS + 2;
@@ -51,7 +52,7 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
     return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
-/* Returns true if no op before the @i'th has its kind with such heads and pages on its device. */
+/* Returns true if op @i is the first of its kind with such heads and pages on its device. */
 static bool is_first(const struct proof *p, uint32_t i) {
     const struct model_op *op = &p->m->op[i];
 
@@ -67,7 +68,7 @@ static bool is_first(const struct proof *p, uint32_t i) {
     return true;
 }
 
-/* The layers that have an op which is the first of its kind. */
+/* Chooses the layers that have an op which is the first of its kind. */
 static void choose_ops(struct proof *p) {
     uint32_t last = UINT32_MAX;
 
@@ -84,7 +85,7 @@ static void choose_ops(struct proof *p) {
     }
 }
 
-/* One step of rows [pos0, n_rows) of the one sequence, with one want of its last row. */
+/* Runs a step of rows [pos0, n_rows) of the only sequence, with one want for its last row. */
 static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t end, uint8_t what,
                     const struct engine_param *param, struct engine_result *out) {
     const struct be_ops *ops = judge ? &backend_reference : p->ops;
@@ -140,7 +141,7 @@ static void fail(struct proof *p, const char *what, double error) {
                  error, p->limit);
 }
 
-/* The device's sample against the host's, of the device's own logits: they are equal. */
+/* Checks that the device's sample equals the host's for the device's own logits. */
 static void check_sample(struct proof *p, const struct engine_out *out, const float *logits,
                          const struct engine_param *param) {
     const struct engine_want want = {.what = WANT_SAMPLE, .n_top = 3, .logprob = true};
@@ -160,8 +161,8 @@ static void check_sample(struct proof *p, const struct engine_out *out, const fl
                  out->token, (double)out->logprob, right.token, (double)right.logprob);
 }
 
-/* A step for a sample, or for the hidden vector. -EIO: the device is lost; p->why: what is
- * wrong. */
+/* Runs a step for a sample or a hidden vector on both, and compares. Returns 0, or -EIO: the device
+ * is lost; p->why says what differs. */
 static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
                     const struct engine_param *param) {
     struct engine_result mine, right;
@@ -193,7 +194,8 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
     return 0;
 }
 
-/* The device's steps of a prompt once more, as graphs where it makes such: the same bits. */
+/* Repeats the device's steps of a prompt, now as graphs if it records them; the bits must be the
+ * same. */
 static int repeat(struct proof *p, const struct engine_param *greedy,
                   const struct engine_param *drawn) {
     uint32_t n = p->n_rows;
@@ -214,7 +216,7 @@ static int repeat(struct proof *p, const struct engine_param *greedy,
     return r;
 }
 
-/* Copies the last page to the next one, which is read from then on; where there is one. */
+/* Copies the last page to the next one, if there is one, which is read from then on. */
 static int move_page(struct proof *p) {
     uint32_t last = (p->n_rows - 1) / p->opts.page_tokens;
     const struct engine_copy copy = {
@@ -228,7 +230,7 @@ static int move_page(struct proof *p) {
     return r;
 }
 
-/* Copies the state to another one, which is read from then on; where there is one. */
+/* Copies the state to another one, if there is one, which is used from then on. */
 static int move_state(struct proof *p) {
     if (p->n_states < 2)
         return 0;
@@ -238,7 +240,7 @@ static int move_state(struct proof *p) {
     return r;
 }
 
-/* Runs all steps with the tokens of @prompt. 1: right; 0: wrong, with p->why; -EIO. */
+/* Runs all steps with the tokens of @prompt. Returns 1: right; 0: wrong, with p->why; or -EIO. */
 static int try_prompt(struct proof *p, uint32_t prompt) {
     int32_t token[ROWS];
     struct engine_param greedy = {
@@ -261,14 +263,14 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
     r = r < 0 ? r : move_page(p);
     r = r < 0 ? r : move_state(p);
     r = r < 0 ? r : try_step(p, n - 1, n, WANT_SAMPLE, &drawn);
-    if (r == 0 && p->ops->hidden) /* a state is one row further than it should be, in both */
+    if (r == 0 && p->ops->hidden) /* the state is one row ahead, on both backends */
         r = try_step(p, n - 1, n, WANT_HIDDEN, &greedy);
     r = r < 0 || p->why[0] ? r : repeat(p, &greedy, &drawn);
     return r < 0 ? r : p->why[0] == 0;
 }
 
-/* Tries prompts until one is right, as many as the model needs. 1: right; 0: wrong, with p->why;
- * -EIO. */
+/* Tries prompts, as many as the model needs, until one is right. Returns 1: right; 0: wrong, with
+ * p->why; or -EIO. */
 static int is_right(struct proof *p) {
     uint32_t n = p->shape.n_expert ? PROMPTS_OF_EXPERTS : 1;
     int r = 0;
@@ -278,7 +280,8 @@ static int is_right(struct proof *p) {
     return r;
 }
 
-/* Leaves variants out until the results are right, then takes those again that are not to blame. */
+/* Turns variants off until the results are right, then turns those on again that are not to
+ * blame. */
 static int find_variants(struct proof *p, char *note, size_t size, struct err *err) {
     const char *name[VARIANTS_MAX];
     char why[sizeof(p->why)];
@@ -338,7 +341,8 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
                                                                                          : -ENOMEM;
 }
 
-/* The largest distance of what is right, with the coarser of the formats of keys and values. */
+/* Returns the largest error of a device that is right, by the coarser of the formats of keys and
+ * values. */
 static double limit_of(const struct model *m, struct kv_formats kv, bool coarse) {
     uint32_t bits = MIN(kv_types[kv.k].code_bits, kv_types[kv.v].code_bits);
 

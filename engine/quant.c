@@ -50,7 +50,7 @@ static void decode_q4_1(const uint8_t *p, float *y) {
     }
 }
 
-/* The 32 five-bit numbers of Q5_0 and Q5_1: @high holds their fifth bits. */
+/* Unpacks the 32 five-bit numbers of Q5_0 and Q5_1; @high has their fifth bits. */
 static void unpack_q5(const uint8_t *qs, uint32_t high, int q[32]) {
     for (int j = 0; j < 16; j++) {
         q[j] = (qs[j] & 15) | (int)((high >> j) & 1) << 4;
@@ -109,7 +109,7 @@ static void decode_q3_k(const uint8_t *p, float *y) {
     }
 }
 
-/* Q4_K (@high NULL) and Q5_K: 64 values from each 32 bytes, low nibbles first. */
+/* Decodes Q4_K (@high NULL) and Q5_K: 64 values from each 32 bytes, low nibbles first. */
 static void decode_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, float *y) {
     float d = get_half(p), dmin = get_half(p + 2);
 
@@ -149,7 +149,7 @@ static void decode_q6_k(const uint8_t *p, float *y) {
     }
 }
 
-/* Eight values of an IQ2 format: @entry of a grid has two bits each for their magnitudes. */
+/* Writes eight values of an IQ2 format; the grid's @entry has two bits for each magnitude. */
 static void put_iq2(float *y, float d, unsigned entry, unsigned signs) {
     static const float size[4] = {8, 25, 43};
 
@@ -160,7 +160,7 @@ static void put_iq2(float *y, float d, unsigned entry, unsigned signs) {
     }
 }
 
-/* Four values of an IQ3 format, three bits each. */
+/* Writes four values of an IQ3 format, three bits each. */
 static void put_iq3(float *y, float d, const float size[8], unsigned entry, unsigned signs) {
     for (unsigned j = 0; j < 4; j++) {
         float v = d * size[(entry >> (3 * j)) & 7];
@@ -169,13 +169,13 @@ static void put_iq3(float *y, float d, const float size[8], unsigned entry, unsi
     }
 }
 
-/* Eight values of an IQ1 format: -1, 0 or 1, plus @delta. */
+/* Writes eight values of an IQ1 format: -1, 0 or 1, plus @delta. */
 static void put_iq1(float *y, float d, unsigned entry, float delta) {
     for (unsigned j = 0; j < 8; j++)
         y[j] = d * ((float)((entry >> (2 * j)) & 3) - 1 + delta);
 }
 
-/* In all of these r numbers the 32 runs of 8 values. */
+/* In the decoders of IQ formats, r is the number of one of the 32 runs of 8 values. */
 static void decode_iq2_xxs(const uint8_t *p, float *y) {
     float d = get_half(p);
 
@@ -263,7 +263,7 @@ static void decode_iq1_m(const uint8_t *p, float *y) {
     }
 }
 
-/* The digit @n of the five to the base of 3 that a byte holds as a fraction of 243, less one. */
+/* Returns digit @n, minus one, of the five base-3 digits that a byte has as a fraction of 243. */
 static float trit(uint8_t q, unsigned n) {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
 
@@ -297,7 +297,8 @@ static void decode_iq4_nl(const uint8_t *p, float *y) {
     }
 }
 
-/* Scales of 32 values have 6 bits, in two places; values are indices into quant_iq4_values. */
+/* Decodes IQ4_XS: scales of 32 values have 6 bits in two places; values are indices into
+ * quant_iq4_values. */
 static void decode_iq4_xs(const uint8_t *p, float *y) {
     float d = get_half(p);
     uint16_t high = get_u16(p + 2);
@@ -324,7 +325,7 @@ static void decode_mxfp4(const uint8_t *p, float *y) {
     }
 }
 
-/* Without the scale of the tensor, which is another tensor (engine/model.h). */
+/* Decodes NVFP4 without the scale of the tensor, which is another tensor (tensor.scale). */
 static void decode_nvfp4(const uint8_t *p, float *y) {
     for (int i = 0; i < 64; i++) {
         uint8_t q = p[4 + i / 16 * 8 + i % 8];
@@ -333,7 +334,7 @@ static void decode_nvfp4(const uint8_t *p, float *y) {
     }
 }
 
-/* By number of the type; bytes 0: not a type we read. */
+/* Indexed by tensor type; bytes 0: the type is not supported. */
 static const struct {
     uint16_t n, bytes;
     void (*decode)(const uint8_t *block, float *y);

@@ -9,14 +9,14 @@
 
 #define TWO_PI 6.283185307179586476925
 
-/* Parameters of RoPE's frequencies in the file. */
+/* Parameters of the file that scale RoPE's frequencies. */
 struct scaling {
     char type[16];
     double base, factor, attn_factor, beta_fast, beta_slow, log_multiplier;
     uint32_t original_context;
 };
 
-/* Defaults are those of files that say nothing: no scaling. */
+/* Reads the parameters; without keys there is no scaling. */
 static void read_scaling(struct meta *m, const struct rope_defaults *d, struct scaling *out) {
     double betas[2] = {32, 1};
     char key[32];
@@ -45,8 +45,9 @@ static void read_scaling(struct meta *m, const struct rope_defaults *d, struct s
                        out->type, d->long_rope ? ", longrope" : "");
 }
 
-/* YaRN (Peng et al. 2023): pairs that turn often in the original context keep their frequency,
- * pairs that turn rarely are interpolated, between them a ramp over the pair's index. */
+/* YaRN (Peng et al. 2023): pairs that turn often within the original context keep their frequency,
+ * pairs that turn rarely are interpolated, and between them the weight is linear in the pair's
+ * index. */
 static void scale_yarn(const struct scaling *y, struct rope_set *s, double *freq) {
     double turns[2] = {y->beta_fast, y->beta_slow}, pair[2];
 
@@ -71,7 +72,7 @@ float temper_at(const struct temper *t, uint32_t pos) {
     return (float)(1.0 + (double)t->slope * mx_log(1.0 + (double)(pos / t->span)));
 }
 
-/* The tensor has @n floats that frequencies can be divided by; else -EINVAL in @m. */
+/* Checks that the tensor has @n floats from 1e-6 to 1e30; else -EINVAL in @m. */
 static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
     if (t->format->type != TENSOR_F32 || t->ne[0] != n || t->n_dims != 1) {
         m->r =
@@ -87,8 +88,8 @@ static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
     }
 }
 
-/* Frequencies fall from 1 by base^(-2i / n_rot), each divided by its divisor, then scaled as
- * the file asks. */
+/* The frequency of pair i is base^(-2i / n_rot), divided by its divisor, then scaled as the file
+ * says. */
 void rope_read(struct meta *m, const struct rope_defaults *d, const struct tensor *divisors,
                struct rope_set *s) {
     struct scaling y;
@@ -126,12 +127,12 @@ void rope_read(struct meta *m, const struct rope_defaults *d, const struct tenso
             s->mscale = (float)y.attn_factor;
     } else if (strcmp(y.type, "longrope") == 0) /* longrope scales by the divisors */
         s->mscale = (float)y.attn_factor;
-    else if (strcmp(y.type, "none") != 0) /* "linear", and files that only give the factor */
+    else if (strcmp(y.type, "none") != 0) /* "linear", or a file with only a factor */
         for (uint32_t i = 0; i < s->n_rot / 2; i++)
             freq[i] /= y.factor;
 }
 
-/* The axis of pair @i, of which @n are the numbers of pairs. */
+/* Returns the axis of pair @i; n[axis]: number of pairs of each axis. */
 static uint8_t axis_of(enum rope_sections kind, const uint32_t n[ROPE_AXES], uint32_t i) {
     uint32_t end = 0;
 

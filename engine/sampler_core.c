@@ -1,16 +1,17 @@
 /*
- * The chain of docs/design/architecture.md (7), compiled twice: for any CPU (sampler_run_plain) and
- * for AVX2 with FMA (sampler_run_wide), where the loops marked [v] become vector code. Both give
- * the same bits: sums are of integers and every float operation is rounded on its own.
+ * The sampler chain of docs/design/architecture.md (7), compiled twice: for any CPU
+ * (sampler_run_plain) and for AVX2 with FMA (sampler_run_wide), where loops marked [v] become
+ * vector code. Both give the same bits: sums are of integers, and every float operation is rounded
+ * separately.
  *
  * Cost. A greedy row without processors is one pass over the logits. A sampled row must not compute
- * a double logarithm per token: the noise is bounded, so a token far below the best candidate
- * cannot win whatever its random word is (blocks of 64 are skipped by their maximum), and of the
- * others a float comparison of the word with exp((l - best) / T), generous by 0.1 %, leaves a few
- * dozen for the exact formula.
+ * a double logarithm for each token. The noise is bounded, so a token far below the best candidate
+ * cannot win whatever its random word is; blocks of 64 tokens are skipped by their maximum. For the
+ * other tokens a float comparison of the word with exp((l - best) / T), with a tolerance of 0.1 %,
+ * leaves a few dozen for the exact formula.
  *
- * top_k and top_p become a cut: a pair (value, id), everything at or above it is kept. Up to 256
- * tokens the cut is found with a heap; beyond, by histograms over the bits of the values
+ * top_k and top_p are turned into a cut, a pair (value, id): all tokens at or above it are kept. Up
+ * to 256 tokens the cut is found with a heap, beyond that by histograms over the bits of the values
  * (select_cut).
  */
 
@@ -35,7 +36,7 @@ struct cut {
     uint32_t id;
 };
 
-/* [v] The largest of the clean logits. */
+/* [v] Returns the largest logit, after NaN and infinities were replaced. */
 static float max_clean(const float *l, uint32_t n) {
     float lane[16], max = -INFINITY;
     uint32_t i = 0;
@@ -55,7 +56,7 @@ static float max_clean(const float *l, uint32_t n) {
     return max;
 }
 
-/* The first token whose clean logit is @max, which exists. */
+/* Returns the first token whose logit, after replacement, is @max; there is one. */
 static uint32_t first_equal(const float *l, uint32_t n, float max) {
     uint32_t i = 0;
 
@@ -73,7 +74,7 @@ static uint32_t first_equal(const float *l, uint32_t n, float max) {
     return i;
 }
 
-/* [v] Sum of the weights at inverse temperature @inv_t. */
+/* [v] Returns the sum of the weights at inverse temperature @inv_t. */
 static uint64_t sum_weights(const float *l, uint32_t n, float max, float inv_t) {
     uint64_t sum = 0;
 
@@ -91,10 +92,10 @@ static uint64_t digest(const float *l, uint32_t n) {
     return samp_digest_end(sum, n);
 }
 
-/* The best @k tokens, best first; -inf never. Returns how many there are. */
+/* Lists the best @k tokens, best first, without those of -inf. Returns their number. */
 static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) {
     uint32_t n_list = 0;
-    float least = -INFINITY; /* only what is greater enters: ties go to the lowest id */
+    float least = -INFINITY; /* only greater logits enter, so ties go to the lowest id */
 
     for (uint32_t b = 0; b < n && k > 0; b += BLOCK) {
         uint32_t end = MIN(b + BLOCK, n);
@@ -233,7 +234,7 @@ static bool is_banned(const struct engine_param *p, uint32_t t) {
     return false;
 }
 
-/* No token has a finite logit: see sampler.h. */
+/* Returns the token if none has a finite logit (sampler.h). */
 static uint32_t last_resort(const struct sampler *s, const struct sample_job *job) {
     for (int use_mask = job->mask != NULL; use_mask >= 0; use_mask--)
         for (uint32_t i = 0; i < s->n_vocab; i++)
@@ -244,9 +245,9 @@ static uint32_t last_resort(const struct sampler *s, const struct sample_job *jo
 
 /* -- truncation -------------------------------------------------------------------------------- */
 
-/* The cut at which the amounts, summed from the best token down, reach @target; the amount of a
- * token is its weight (@inv_t > 0) or 1 (@inv_t 0). false: all together do not reach it. Three
- * histograms, over 12, 12 and 8 bits of the value, then the ties by id. */
+/* Finds the cut at which the sum of amounts, from the best token down, reaches @target; the amount
+ * of a token is its weight (@inv_t > 0) or 1 (@inv_t 0). Returns false if the sum of all is less.
+ * Uses three histograms, over 12, 12 and 8 bits of the value, then resolves ties by id. */
 static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_t,
                        struct cut *out) {
     static const struct { unsigned shift, bits; } level[] = {{20, 12}, {8, 12}, {0, 8}};
@@ -285,8 +286,8 @@ static bool is_kept(const struct cut *c, float l, uint32_t id) {
     return l > c->value || (l == c->value && id <= c->id);
 }
 
-/* top_p: the cut of the smallest set of best tokens that holds top_p of the weight of those above
- * @c. @n_list: the best tokens in s->list, all that @c keeps if @is_all. */
+/* Returns the cut of top_p: the smallest set of best tokens that has top_p of the weight of those
+ * above @c. @n_list: best tokens in s->list; @is_all: they are all that @c keeps. */
 static struct cut nucleus(struct sampler *s, const struct engine_param *p, float max, float inv_t,
                           struct cut c, uint32_t n_list, bool is_all) {
     uint64_t total = 0, sum = 0;
@@ -317,7 +318,7 @@ static struct cut nucleus(struct sampler *s, const struct engine_param *p, float
 /* Returns the cut that top_k, top_p and min_p make in s->z. */
 static struct cut truncate_tail(struct sampler *s, const struct engine_param *p, float max,
                                 float inv_t) {
-    struct cut c = {-INFINITY, 0}; /* id 0: not even all of -inf; nothing of -inf ever wins */
+    struct cut c = {-INFINITY, 0}; /* keeps all finite logits; a token of -inf never wins */
     bool small_k = p->top_k > 0 && p->top_k <= SAMPLER_LIST_MAX, with_p = p->top_p < 1;
     uint32_t n_list = 0;
 
@@ -347,8 +348,8 @@ static void take_out(struct sampler *s, struct cut c) {
             s->z[i] = -INFINITY;
 }
 
-/* Applies the samplers of sampler_more.c in their places; removes every token from s->z that is not
- * kept. typical_p and XTC may remove the best tokens. */
+/* Applies the samplers of sampler_more.c in their order; sets every token that is not kept to -inf.
+ * typical_p and XTC may remove the best tokens. */
 static void truncate_more(struct sampler *s, const struct sample_job *job, float max, float inv_t) {
     const struct engine_samplers *m = job->param->samplers;
     struct engine_param p = *job->param;
@@ -371,7 +372,7 @@ static void truncate_more(struct sampler *s, const struct sample_job *job, float
 
 /* -- noise ------------------------------------------------------------------------------------- */
 
-/* The random words of 64 tokens. [v]: sixteen blocks of Philox side by side. */
+/* Computes the random words of 64 tokens. [v]: sixteen blocks of Philox in parallel. */
 static void words_of(const struct sample_job *job, uint32_t first, uint32_t words[BLOCK]) {
     uint32_t lane[4][BLOCK / 4];
 
@@ -386,14 +387,15 @@ static void words_of(const struct sample_job *job, uint32_t first, uint32_t word
         words[i] = lane[i % 4][i / 4];
 }
 
-/* A float a little below @x. */
+/* Returns a float slightly below @x. */
 static float below(double x) {
     float f = (float)x;
 
     return f - fabsf(f) * 0x1p-22f - 0x1p-100f;
 }
 
-/* argmax of l + T g over what @c keeps; @first is the token with the largest logit. */
+/* Returns the argmax of l + T g over the tokens that @c keeps, where g is Gumbel noise; @first: the
+ * token with the largest logit. */
 static uint32_t draw(const struct sampler *s, const struct sample_job *job, struct cut c,
                      uint32_t first) {
     const struct engine_param *p = job->param;

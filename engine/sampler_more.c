@@ -1,7 +1,7 @@
 /*
- * Samplers that few requests ask for, compiled once and written for clarity. As everywhere in the
- * sampler sums of weights are of integers in 2^-40 fixed point; what is summed in floating point is
- * summed in the order of the ids. So each is the same function of logits and tokens on every CPU.
+ * Samplers that few requests use, compiled once and written for clarity. As in sampler_core.c, sums
+ * of weights are of integers in 2^-40 fixed point, and floating-point sums are in the order of ids,
+ * so each sampler is the same function of logits and tokens on every CPU.
  */
 
 #include "engine/sampler.h"
@@ -17,7 +17,7 @@ static bool breaks(const struct engine_samplers *m, int32_t t) {
     return t < 0 || (m->breakers && m->breakers[t / 32] >> (t % 32) & 1);
 }
 
-/* Copies the last tokens to s->recent, last first. Their number. */
+/* Copies the last tokens to s->recent, last first. Returns their number. */
 static uint32_t take_recent(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
     uint32_t n = 0, last_n = p->samplers->dry_last_n;
@@ -30,8 +30,8 @@ static uint32_t take_recent(struct sampler *s, const struct sample_job *job) {
     return n;
 }
 
-/* s->repeat_length[k], k from 1 to @n - 1: how many of the last tokens stood before as well, k
- * tokens earlier: the Z function of s->recent (Gusfield 1997), linear however it repeats itself. */
+/* Sets s->repeat_length[k], k from 1 to @n - 1, to the number of last tokens that also occurred k
+ * tokens earlier: the Z function of s->recent (Gusfield 1997), in linear time for any input. */
 static void find_repeats(struct sampler *s, uint32_t n) {
     uint32_t from = 0, to = 0; /* [from, to) is known to be equal to [0, to - from) */
 
@@ -56,9 +56,9 @@ static float penalty_of(const struct engine_samplers *m, uint32_t length) {
     return (float)MIN(penalty, PENALTY_MAX);
 }
 
-/* A token that would lengthen a repetition of @length tokens loses multiplier * base ^ (length -
- * allowed), of the longest one, where it is of the allowed length at least. Repetitions do not
- * reach over breakers, and breakers are not penalised (p-e-w, "DRY: a modern repetition penalty",
+/* A token that would extend a repetition of @length tokens, the longest one, loses multiplier *
+ * base ^ (length - allowed) if @length is at least the allowed length. Repetitions do not extend
+ * across breakers, and breakers are not penalised (p-e-w, "DRY: a modern repetition penalty",
  * text-generation-webui pull request 5677). */
 void sampler_dry(struct sampler *s, const struct sample_job *job) {
     const struct engine_samplers *m = job->param->samplers;
@@ -99,8 +99,8 @@ static float max_of(const struct sampler *s) {
     return max;
 }
 
-/* Keeps logits of at least max - n * sigma, sigma their standard deviation over the tokens that are
- * possible (Tang et al. 2024, "Top-n-sigma: not all logits are you need"). */
+/* Keeps logits of at least max - n * sigma, where sigma is the standard deviation over the tokens
+ * that are still possible (Tang et al. 2024, "Top-n-sigma: not all logits are you need"). */
 void sampler_top_n_sigma(struct sampler *s, float n_sigma) {
     double sum = 0, squares = 0, n = 0;
     float max = max_of(s);
@@ -122,9 +122,9 @@ void sampler_top_n_sigma(struct sampler *s, float n_sigma) {
             s->z[i] = -INFINITY;
 }
 
-/* The tokens whose surprise -log p is nearest to its mean, the entropy, as many as hold @mass of
- * the probability (Meister et al. 2023, "Locally typical sampling"); of equals the lowest
- * id first. With x = (max - l) / T both are x and its mean, plus the same number. */
+/* Keeps the tokens whose surprise -log p is nearest to its mean, the entropy, as many as have @mass
+ * of the probability (Meister et al. 2023, "Locally typical sampling"); ties go to the lowest id.
+ * With x = (max - l) / T, surprise and entropy are x and its mean, plus the same constant. */
 void sampler_typical(struct sampler *s, float mass, float inv_t) {
     uint64_t total = 0, moment = 0, sum = 0;
     float max = max_of(s);
@@ -141,7 +141,8 @@ void sampler_typical(struct sampler *s, float mass, float inv_t) {
         float far = (float)fabs((double)((max - s->z[i]) * inv_t) - mean);
 
         if (samp_weight(s->z[i], max, inv_t))
-            s->rank[n++] = (uint64_t)mx_bits_of(far) << 32 | i; /* far >= 0: bits in its order */
+            /* far >= 0, so its bits have its order */
+            s->rank[n++] = (uint64_t)mx_bits_of(far) << 32 | i;
         else
             s->z[i] = -INFINITY;
     }
@@ -156,13 +157,13 @@ void sampler_typical(struct sampler *s, float mass, float inv_t) {
         s->z[(uint32_t)s->rank[i]] = -INFINITY;
 }
 
-/* Removes, with the probability that the request asks for (drawn from its own noise), all tokens of
- * at least the threshold's probability except the least probable of them, the highest id among
- * equals (p-e-w, "Exclude Top Choices", text-generation-webui pull request 6335). */
+/* With the request's probability (drawn from its own noise), removes all tokens of at least the
+ * threshold's probability except the least probable of them, the highest id among equals (p-e-w,
+ * "Exclude Top Choices", text-generation-webui pull request 6335). */
 void sampler_xtc(struct sampler *s, const struct sample_job *job, float inv_t) {
     const struct engine_param *p = job->param;
     const struct engine_samplers *m = p->samplers;
-    /* A word that no token has: the noise of tokens is not touched. */
+    /* A random word that no token uses, so that the noise of tokens does not change. */
     uint32_t word = rng_token_word(p->seed, p->choice, job->want->out_pos, UINT32_MAX);
     uint32_t n = 0, least = 0;
     uint64_t total = 0;

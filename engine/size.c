@@ -1,8 +1,8 @@
 /*
- * Memory is divided in this order: experts that stay with the host, the KV memory that is left
- * beside the weights, states of recurrent layers and their snapshots, pages of layers with a
- * window, and pages. Each step takes its part of opts->kv_bytes; the pages get the rest, and the
- * longest context follows from their number.
+ * Memory is divided in this order: experts on the host, the KV memory that is left beside the
+ * weights, states of recurrent layers with their snapshots, window pages, and pages. Each step
+ * takes its part of opts->kv_bytes; pages get the rest, and the longest context follows from their
+ * number.
  */
 
 #include "engine/size.h"
@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include "base/try.h"
 
-#define PAGES_OF_DEVICE (1u << 20) /* bounds the pages that a device's free memory is turned into */
+#define PAGES_OF_DEVICE (1u << 20) /* most pages that are made of a device's free memory */
 #define SNAPSHOTS_MAX 4096u
-/* Divisor of host memory for snapshots of a hybrid model; its pages have the rest. */
+/* Divisor of host memory for the snapshots of a hybrid model; its pages get the rest. */
 #define HOST_PART 2
 
 /* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
@@ -52,7 +52,7 @@ static int check_kv_types(const struct sizing *z, struct err *err) {
     return 0;
 }
 
-/* Bytes of a page over all layers of class @cls. */
+/* Returns the bytes of a page of class @cls over all its layers. */
 static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
     const struct model_shape *s = &z->model->shape;
 
@@ -61,7 +61,8 @@ static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
     return page_size(s, cls, z->opts->kv_type, z->opts->page_tokens);
 }
 
-/* KV memory from what a device has left, where neither pages nor bytes are configured. */
+/* Chooses the KV memory from the free memory of a device, if neither pages nor bytes are
+ * configured. */
 static int take_room(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     uint64_t bytes;
@@ -77,8 +78,9 @@ static struct fit_sizes sizes_of(const struct sizing *z) {
     return (struct fit_sizes){z->info->page_bytes, z->info->window_bytes, z->info->state_bytes};
 }
 
-/* Pages of KV_WINDOW hold so much less only where there are other layers too. What is copied to
- * host memory is a page of all layers, and states are of use only with all keys before them. */
+/* Returns true if window pages can be used: other layers have pages too; no pages are copied to
+ * host memory, since a copied page must have all layers; no recurrent states, which are useless
+ * without all keys before them. */
 static bool can_have_windows(const struct sizing *z) {
     const struct engine_opts *o = z->opts;
     const struct model_shape *s = &z->model->shape;
@@ -101,7 +103,7 @@ static int size_classes(struct sizing *z, struct err *err) {
     return 0;
 }
 
-/* Divides the KV memory between the classes, or has one of all layers where that is less. */
+/* Divides the KV memory between the classes, or joins them if that takes less. */
 static void size_windows(struct sizing *z) {
     struct engine_opts *o = z->opts;
     struct engine_info *i = z->info;
@@ -131,7 +133,7 @@ static void size_windows(struct sizing *z) {
     i->window_seqs = 0;
 }
 
-/* KV memory of the CPU, where its size is not configured. */
+/* Chooses the KV memory on the CPU, if its size is not configured. */
 static int choose_kv(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     const struct fit_sizes s = sizes_of(z);
@@ -140,14 +142,15 @@ static int choose_kv(struct sizing *z, struct err *err) {
 
     if (!o->memory || z->ops->device)
         return 0;
-    if (o->n_pages) { /* snapshots are counted by it all the same */
+    if (o->n_pages) { /* the number of snapshots follows from kv_bytes even then */
         o->kv_bytes = o->kv_bytes ? o->kv_bytes : o->memory / 4;
         return 0;
     }
     return fit_kv(&f, &o->kv_bytes, err);
 }
 
-/* States of recurrent layers, before the pages: they take their part of the KV memory. */
+/* Chooses the number of recurrent states, which take their part of the KV memory before the
+ * pages. */
 static int size_states(struct sizing *z, struct err *err) {
     struct engine_opts *o = z->opts;
     uint64_t bytes = z->info->state_bytes;
@@ -217,7 +220,7 @@ int size_memory(struct sizing *z, struct err *err) {
     uint32_t model_max = MIN(z->model->shape.max_context, CONTEXT_LIMIT);
     int r;
 
-    if (z->model->shape.encoder) /* a sequence is in one step */
+    if (z->model->shape.encoder) /* a sequence is computed in one step */
         model_max = MIN(model_max, o->max_rows);
     if (o->max_context > model_max)
         return err_set(err, 0, NULL,

@@ -12,8 +12,8 @@ static uint32_t bits_of(float x) {
     return u >> 31 ? ~u : u | 1u << 31;
 }
 
-/* Returns the bits_of() the @k-th largest score, a byte at a time from the highest. *@ties: so many
- * of those equal to it belong to the largest. */
+/* Returns bits_of() the @k-th largest score, found byte by byte from the highest. *@ties: number of
+ * scores equal to it that are among the largest. */
 static uint32_t find_least(const float *score, uint32_t n, uint32_t k, uint32_t *ties) {
     uint32_t found = 0, mask = 0, left = k;
 

@@ -38,8 +38,7 @@ static void bind_block(struct binder *b, struct model *m, const struct apart_of 
     bind_only_blocks(b, m->shape.n_layer + MAX(m->shape.drafts, 1u));
 }
 
-/* The model's embedding and head, which a block's file may have again, are not read: the block has
- * those of the model. */
+/* Embedding and head are those of the model, even if the block's file has them, too. */
 void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
                 const struct gguf *file) {
     bool assistant = assistant_found(file), drafter = dflash_found(file);

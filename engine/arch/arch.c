@@ -27,32 +27,32 @@
 #include "engine/head.h"
 #include "engine/rope.h"
 
-/* A row of the table of architectures: everything that distinguishes one from a plain decoder. */
+/* A row of the table of architectures: what distinguishes one from a plain decoder. */
 struct arch {
     const char *name; /* general.architecture */
     enum rope_type rope;
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
-    bool by_layer;    /* heads and widths of FFNs may differ: the file has arrays of them */
+    bool by_layer;    /* heads and FFN widths may differ by layer: the file has arrays */
     bool fixed_betas; /* rope_defaults */
-    block_fn mtp; /* blocks of multi-token prediction may follow the layers, and are such layers */
+    block_fn mtp;     /* adds an MTP block after the layers; NULL: there are none */
     enum mtp_norm mtp_norm;
     /* Adds the model's only block in place of mtp_bind(). */
     void (*own_block)(struct binder *b, struct model *m);
-    /* The rule that picks experts. by_keys: the file's keys decide, and @gating holds where they do
-     * not. normed: weights are normalised whatever the keys say. Default: softmax, normalised, in
-     * all layers. */
+    /* How experts are picked. by_keys: by the file's keys, with @gating as the default; normed:
+     * weights are normalised whatever the keys say. All zero: softmax, normalised, in all
+     * layers. */
     struct {
         bool by_keys, normed;
         enum gating gating;
     } routing;
-    bool long_rope; /* takes the divisors of RoPE's frequencies from one of two tensors */
+    bool long_rope; /* LongRoPE: divisors of RoPE's frequencies are in one of two tensors */
     enum rope_sections sections;
-    bool no_drafts; /* leaves out the file's blocks of multi-token prediction */
+    bool no_drafts; /* ignores the file's MTP blocks */
     bool no_rope;
     /* Factors of the embedding, of branches and of logits; of queries by their position. */
     enum bind_need scales;
     bool temper;
-    /* Adds the model's ops, its hyperparameters read; errors stay in the binder. */
+    /* Adds the model's ops, once its hyperparameters are read; errors stay in the binder. */
     void (*bind)(struct binder *b, struct model *m, const struct decoder *d);
     struct decoder decoder;
 };
@@ -152,8 +152,9 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
     },
-    /* gpt-oss 20b and 120b. YaRN's corner pairs are whole numbers as in llama.cpp, where OpenAI's
-     * code does not round them: a file's logits are then those that its quants were judged by. */
+    /* gpt-oss 20b and 120b. The ramp of YaRN begins and ends at whole pairs as in llama.cpp,
+     * whereas OpenAI's code does not round: a file's quants were judged by logits computed this
+     * way. */
     {
         .name = "gpt-oss",
         .rope = ROPE_NEOX,
@@ -206,7 +207,7 @@ static const struct arch archs[] = {
                     .glu = GLU_GELU,
                     .v_unit = true},
     },
-    /* Muse Glimmer. Layers with a window have rotary positions, the others none. */
+    /* Muse Glimmer. Layers with a window have RoPE, the others no positions. */
     {
         .name = "muse-glimmer",
         .rope = ROPE_NORM,
@@ -230,7 +231,7 @@ static const struct arch archs[] = {
         .scales = BIND_MAY,
         .bind = decoder_bind,
     },
-    /* MiniCPM; MiniCPM5's files may say llama. What old files leave to their reader is refused. */
+    /* MiniCPM; MiniCPM5's files may say llama. Old files that lack required keys are refused. */
     {
         .name = "minicpm",
         .rope = ROPE_NORM,
@@ -387,7 +388,7 @@ static const struct arch archs[] = {
                     .glu = GLU_GELU,
                     .alibi = true},
     },
-    /* Olmo 2; Olmo 3, whose layers with a window have plain positions. */
+    /* Olmo 2; Olmo 3, whose layers with a window have unscaled RoPE. */
     {
         .name = "olmo2",
         .rope = ROPE_NEOX,
@@ -404,7 +405,7 @@ static const struct arch archs[] = {
     },
 };
 
-/* Names that other programs give to files whose tensors have other names too. */
+/* Names of architectures in files of other programs, whose tensors have other names too. */
 static const struct {
     const char *name, *hint;
 } renamed[] = {
@@ -414,7 +415,7 @@ static const struct {
     {DFLASH_ARCH, "it is a block drafter; give it as draft-model of the model it was made for"},
 };
 
-/* The row of general.architecture. -EINVAL with the known names in @err. */
+/* Finds the row of general.architecture. Returns 0, or -EINVAL with the known names in @err. */
 static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
     struct gguf_str name;
     char known[512] = "";
@@ -461,7 +462,7 @@ static void read_routing(struct meta *m, const struct arch *arch, struct model *
     model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
 }
 
-/* Groups of experts; one group is none. */
+/* Reads the groups of experts; one group counts as none. */
 static void read_groups(struct meta *m, struct model_shape *s) {
     uint32_t n = 1, used = 1;
 
@@ -477,7 +478,7 @@ static void read_groups(struct meta *m, struct model_shape *s) {
                        s->n_expert, n, used, s->n_expert_used);
 }
 
-/* Experts: how many, and that they are picked as op.h says. */
+/* Reads the number of experts, and checks that they are picked as op.h says. */
 static void read_experts(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     double scale = 0;
@@ -519,7 +520,7 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model *
     meta_refuse_other(m, "leading_dense_block_count", 0);
 }
 
-/* An integer, or the largest where the architecture has one for each layer. */
+/* Reads an integer, or the largest of an array by layer. */
 static void read_most(struct meta *m, const struct arch *a, const char *key, uint32_t hi,
                       uint32_t n_layer, uint32_t *out) {
     uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
@@ -537,8 +538,8 @@ static void read_most(struct meta *m, const struct arch *a, const char *key, uin
         *out = most;
 }
 
-/* The hyperparameters that every architecture has. Sizes are bounded so that products of two of
- * them fit 64 bits, and a head's values 32. */
+/* Reads the hyperparameters that every architecture has. Sizes are bounded so that products of two
+ * of them fit 64 bits, and a head's values 32. */
 static void read_shape(struct meta *m, const struct arch *a, struct model *model) {
     struct model_shape *s = &model->shape;
     double eps = -1, scale = 0;
@@ -559,7 +560,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
     value_length = s->head_dim;
     meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
     if (a->bind == nemotron_bind ||
-        a->bind == encoder_bind) /* the key of these models; most files have the next one */
+        a->bind == encoder_bind) /* the key of these models; most files have the key below */
         meta_f32_opt(m, "attention.layer_norm_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
@@ -587,7 +588,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
     s->attn_scale = scale > 0 ? (float)scale : (float)(1.0 / sqrt((double)s->head_dim));
 }
 
-/* The vocabulary is as large as the embedding says; the tokenizer must not know more tokens. */
+/* Takes the size of the vocabulary from the embedding; the tokenizer must not have more tokens. */
 static void read_vocab(struct meta *m, struct model_shape *s) {
     const struct tensor *t = gguf_find(m->file, "token_embd.weight");
     const struct gguf_array *tokens = gguf_array(m->file, "tokenizer.ggml.tokens");
@@ -628,7 +629,7 @@ static void read_scales(struct meta *m, const struct arch *a, struct model *mode
     model->temper.slope = (float)slope;
 }
 
-/* Values of a picture's row, which the first layers may get parts of (DEEP). */
+/* Reads the number of values of a picture's row, parts of which the first layers may add (DEEP). */
 static void read_pictures(struct meta *m, struct model *model) {
     uint32_t n_deep = 0;
 
@@ -636,9 +637,9 @@ static void read_pictures(struct meta *m, struct model *model) {
     model->shape.n_picture = model->shape.n_embd * (1 + n_deep);
 }
 
-/* Returns the tensor of divisors of RoPE's frequencies, or NULL. Of two tensors the long one is for
- * contexts beyond the original. The choice follows from the largest context that a client may ask
- * for, so that a sequence's keys do not change while it grows. */
+/* Returns the tensor of divisors of RoPE's frequencies, or NULL. Of two tensors, the long one is
+ * for contexts beyond the original. The choice depends on the largest context that a client may ask
+ * for, so that it does not change while a sequence grows. */
 static const struct tensor *rope_divisors(struct binder *b, const struct arch *a,
                                           const struct model *m, uint32_t max_context) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
@@ -653,8 +654,8 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
-/* Hyperparameters before tensors: their shapes are checked against them. Scaling of RoPE comes
- * last, since a tensor of divisors may be part of it. */
+/* Reads hyperparameters before tensors, whose shapes are checked against them. Scaling of RoPE
+ * comes last, since it may need a tensor of divisors. */
 static int bind_all(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
                     struct err *err) {
     const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
@@ -740,8 +741,8 @@ static int read_as(struct model *m, const struct arch *a, const struct engine_op
     return r;
 }
 
-/* A model whose block is not as it should be is served without it; a block in a file of its own was
- * asked for by name. */
+/* A model whose own MTP block is malformed is served without it; a block in a separate file was
+ * asked for by name, so its error is reported. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err) {
     const struct arch *a = NULL;
 

@@ -30,8 +30,8 @@
 #include "engine/arch/window.h"
 #include "engine/rope.h"
 
-/* Shape of the assistant as its file has it, and the layers of the model whose attention its own
- * layers read: [with a window]. */
+/* Hyperparameters of the assistant, and the layers of the model whose keys its layers read: [has a
+ * window]. */
 struct plan {
     uint32_t n_layer, n_embd;
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
@@ -46,8 +46,7 @@ bool assistant_found(const struct gguf *file) {
            name.len == strlen(ASSISTANT_ARCH) && memcmp(name.data, ASSISTANT_ARCH, name.len) == 0;
 }
 
-/* The model's attention that layers of the assistant read: of its last layer but one, and of its
- * last. */
+/* Finds the layers of the model whose keys the assistant reads: the last two. */
 static void find_source(struct meta *meta, const struct model *m, struct plan *p) {
     uint32_t n = m->shape.n_layer;
 
@@ -61,7 +60,8 @@ static void find_source(struct meta *meta, const struct model *m, struct plan *p
                           "be one with a window and one without");
 }
 
-/* Each layer's heads fit the key heads that it reads; p->has: which of the two sources is read. */
+/* Checks that each layer's heads fit the key heads that it reads; sets p->has: which of the two
+ * sources is read. */
 static void check_layers(struct meta *meta, struct plan *p) {
     for (uint32_t l = 0; l < p->n_layer && meta->r == 0; l++) {
         uint32_t n_kv = p->source[p->in_window[l]].heads.n_kv;
@@ -78,7 +78,7 @@ static void check_layers(struct meta *meta, struct plan *p) {
     }
 }
 
-/* The hyperparameters of the file, those that the model has too among them. */
+/* Reads the hyperparameters of the file, and checks those that must equal the model's. */
 static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     uint32_t window = 0;
@@ -109,7 +109,7 @@ static bool same_rope(const struct rope_set *a, const struct rope_set *b) {
            (!a->n_rot || memcmp(a->freq, b->freq, a->n_rot / 2 * sizeof(*a->freq)) == 0);
 }
 
-/* Queries turn as the model's keys do. */
+/* Checks that the RoPE of queries is that of the model's keys. */
 static void check_rope(struct binder *b, struct meta *meta, const struct model *m,
                        const struct plan *p) {
     for (uint32_t k = 0; k < 2; k++) {
@@ -134,7 +134,7 @@ static void check_rope(struct binder *b, struct meta *meta, const struct model *
     }
 }
 
-/* Layer @l: queries to the model's keys of its kind, and a dense FFN. */
+/* Binds layer @l: attention of own queries to the model's keys of its kind, and a dense FFN. */
 static void bind_layer(struct binder *b, struct model *own, const struct decoder *d,
                        const struct plan *p, uint32_t l) {
     const struct model_op *source = &p->source[p->in_window[l]];

@@ -11,7 +11,7 @@
 
 /* Returns true if @file is an assistant, by the name of its architecture. */
 bool assistant_found(const struct gguf *file);
-/* Adds pass 1 from @b, the assistant's file, behind the ops of @m, whose last is LOGITS, and whose
- * rotary positions are known; @d: its layers'. Sets -EINVAL in the binder if it belongs to another
- * model. */
+/* Adds pass 1 from @b, the assistant's file, after the ops of @m, which end with LOGITS; the
+ * model's RoPE must be known. @d: decoder options of the model's layers. Sets -EINVAL in the binder
+ * if the assistant belongs to another model. */
 void assistant_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -5,7 +5,7 @@
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/limits.h"
 
-/* The sizes of the delta nets. */
+/* Reads the sizes of the delta nets. */
 static void read_kda(struct meta *m, struct model_shape *s) {
     struct delta_shape *d = &s->delta;
     double lower = 0;
@@ -38,14 +38,14 @@ static void read_kda(struct meta *m, struct model_shape *s) {
     };
 }
 
-/* The taps of the queries', keys' or values' channels. */
+/* Binds the convolution taps of the queries', keys' or values' channels. */
 static const struct tensor *taps(struct binder *b, const struct model_shape *s, uint32_t l,
                                  char which) {
     return bind_matrices(b, BIND_MUST, s->state.kernel, 1, s->state.n_out,
                          "blk.%u.ssm_conv1d_%c.weight", l, which);
 }
 
-/* x += W (Kimi delta attention of norm x) */
+/* Adds x += W (Kimi delta attention of norm x). */
 static void bind_kda(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t e = s->n_embd, inner = s->state.n_out, n = s->n_head;
@@ -117,13 +117,13 @@ void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, 
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t n_kv[MODEL_LAYERS_MAX];
-    uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array covers blocks, too */
+    uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array covers MTP blocks, too */
     struct limits limits;
     struct model_op logits;
 
     assert(m->n_ops == 0 && n_all <= MODEL_LAYERS_MAX);
     meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head, n_all, n_kv);
-    m->shape.n_head_kv = 1; /* some files count those before keys are absorbed */
+    m->shape.n_head_kv = 1; /* some files count the key heads before absorption */
     deepseek2_read(&meta, &m->shape);
     read_kda(&meta, &m->shape);
     limits_read(&meta, m->shape.n_layer, &limits);

@@ -8,12 +8,13 @@
 
 /*
  * Attention is computed in the absorbed form at all lengths: keys and values of a token are one
- * latent vector for all heads, which the queries are taken to (attn_k_b) and what comes out from
- * (attn_v_b). Expanding keys and values is cheaper for long prompts but rounds differently, so that
- * a token's bits would depend on how its prompt was cut.
+ * latent vector for all heads; attn_k_b maps queries to it, and attn_v_b maps the output back.
+ * Expanding keys and values would be cheaper for long prompts, but rounds differently, so that the
+ * bits of a token would depend on how its prompt was chunked.
  */
 
-/* YaRN scales the scores here; its multiplier is stored times 0.1. */
+/* Returns the scale of scores, which includes that of YaRN; the file has YaRN's multiplier times
+ * 0.1. */
 static float score_scale(struct meta *m, uint32_t key_length) {
     double scale = 1 / sqrt((double)key_length), factor = 1, multiplier = 0;
     char type[16];

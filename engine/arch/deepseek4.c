@@ -9,16 +9,17 @@
 #include "engine/rope.h"
 #include "engine/sinkhorn.h"
 
-/* Hyperparameters that differ by layer or that no op has. */
+/* Hyperparameters that differ by layer or that no op needs. */
 struct plan {
     uint32_t block[MODEL_LAYERS_MAX]; /* positions of a block; 0: none */
-    uint32_t n_table;                 /* first layers whose experts are those of the token */
-    uint32_t n_out;                   /* values of a part of attention's output */
-    float limit, shared_limit;        /* 0: none */
+    /* number of first layers whose experts are picked by the token */
+    uint32_t n_table;
+    uint32_t n_out;            /* values of a group's part of attention's output */
+    float limit, shared_limit; /* 0: none */
 };
 
-/* Reads the positions of the blocks of @n layers, of which those of MTP blocks, behind the first
- * @n_layer, have none; there may be more entries. */
+/* Reads the block sizes of @n layers; MTP blocks, which follow the first @n_layer, have none. The
+ * array may be longer. */
 static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *out) {
     char key[96];
     uint32_t n_with = 0;
@@ -40,7 +41,7 @@ static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *
         m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
 }
 
-/* Reads a limit of activations, @otherwise where the file has none; 0: there is no limit. */
+/* Reads a limit of activations, with the default @otherwise; 0: no limit. */
 static float read_limit(struct meta *m, const char *key, uint32_t n_layer, float otherwise) {
     char full[96];
     double v = (double)otherwise, all;
@@ -62,7 +63,8 @@ static float read_limit(struct meta *m, const char *key, uint32_t n_layer, float
     return (float)all;
 }
 
-/* Layers with blocks turn by another base, scaled; the magnitudes are not. */
+/* Reads RoPE: layers with blocks have another base, with YaRN's scaling of frequencies but not of
+ * magnitudes. */
 static void read_rope(struct meta *m, struct model_shape *s) {
     double base = 160000;
     uint32_t n_rot = s->head_dim;
@@ -89,8 +91,8 @@ static void read_streams(struct meta *m, struct stream_shape *t) {
     t->n_low = t->n * (t->n + 2);
 }
 
-/* Some files say how many blocks of multi-token prediction the model was made with and have none:
- * what would be the first of them is a layer. */
+/* Some files count MTP blocks although the tensors after the layers are those of ordinary layers;
+ * these are counted as layers. */
 static void count_layers(const struct gguf *file, struct model *m) {
     char layer[48], block[48];
 
@@ -102,7 +104,7 @@ static void count_layers(const struct gguf *file, struct model *m) {
     }
 }
 
-/* Reads what no shape has, of @n layers, the last of which may be the block that drafts. */
+/* Reads the plan of @n layers, the last of which may be the draft block. */
 static void read_plan(struct meta *m, const struct model_shape *s, uint32_t n, struct plan *p) {
     meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
     meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
@@ -144,8 +146,8 @@ static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     };
 }
 
-/* x = the blend of the streams in layer @l by the tensors that begin with @name; @ends: behind the
- * layers, for the logits. */
+/* Adds x = the blend of the streams with the tensors of layer @l whose names begin with @name;
+ * @ends: the last one, for the logits. */
 static void add_blend(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
     uint64_t n_out = ends ? n : m->shape.stream.n_low;
@@ -175,7 +177,8 @@ static const struct tensor *attn_norm(struct binder *b, const struct model *m, u
     return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.attn_norm.weight", l);
 }
 
-/* Keys of @dim values of the blocks of layer @l. Returns the op's first_value. */
+/* Adds the condensed keys, of @dim values, of the blocks of layer @l. Returns the op's
+ * first_value. */
 static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint32_t block,
                              uint32_t dim, const char *what) {
     struct model_shape *s = &m->shape;
@@ -203,7 +206,7 @@ static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint
     return first;
 }
 
-/* The choice of the short blocks that the attention of layer @l sees. */
+/* Adds the choice of the short blocks that the attention of layer @l sees. */
 static void add_pick(struct binder *b, struct model *m, uint32_t l) {
     const struct condensed_shape *c = &m->shape.condensed;
     uint64_t first = add_condense(b, m, l, BLOCK_SHORT, c->index_dim, "indexer_compressor");
@@ -219,7 +222,7 @@ static void add_pick(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
-/* The output of attention, part by part, and then all parts. */
+/* Adds the output projection of attention: first of each group of heads, then of all. */
 static void add_output(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint32_t n_group = s->condensed.n_group;
@@ -266,7 +269,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                .q_norm = bind_vector(b, BIND_MUST, c->q_rank, "blk.%u.attn_q_a_norm.weight", l),
                .k_norm = bind_vector(b, BIND_MUST, s->head_dim, "blk.%u.attn_kv_a_norm.weight", l),
            });
-    if (drafts) { /* the window of the block lies behind those of the layers */
+    if (drafts) { /* the draft block's window follows those of the layers */
         model_add(m, &keys);
         s->state.n_more += (uint64_t)window_rows(s, &keys) * s->head_dim;
     }
@@ -294,7 +297,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
     add_output(b, m, p, l);
 }
 
-/* Checks the experts that layer @l has for each token. */
+/* Binds and checks the table of experts by token of layer @l. */
 static const struct tensor *bind_picks(struct binder *b, const struct model_shape *s, uint32_t l) {
     const struct tensor *t =
         bind_table(b, s->n_expert_used, s->n_vocab, "blk.%u.ffn_gate_tid2eid.weight", l);
@@ -311,7 +314,7 @@ static const struct tensor *bind_picks(struct binder *b, const struct model_shap
     return t;
 }
 
-/* b = what the expert of all rows gives, then += the picked ones. */
+/* Adds b = output of the shared expert, then b += those of the picked experts. */
 static void add_experts(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert, n_all = m->n_ff_common;
@@ -417,7 +420,7 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
     model_add(m, &logits);
 }
 
-/* Divides the ops into passes. The block begins at @begin, and its queries behind its keys. */
+/* Divides the ops into passes. The draft block begins at @begin; its queries follow its keys. */
 static void divide(struct model *m, uint32_t begin) {
     uint32_t queries = begin;
 

@@ -10,7 +10,7 @@
 /* Binds the whole model, in place of decoder_bind(), and reads the hyperparameters that only these
  * models have. */
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d);
-/* Adds the first block of multi-token prediction behind the ops of @m, whose last is LOGITS, and
- * divides all into passes. The block continues all residual streams and has its own window in the
- * state. A pass with holes would save almost nothing, so every pass computes the keys. */
+/* Adds the first MTP block after the ops of @m, which end with LOGITS, and divides the ops into
+ * passes. The block continues all residual streams and has its own window in the state. A pass with
+ * holes would save almost nothing, so every pass computes the block's keys. */
 void deepseek4_block(struct binder *b, struct model *m);
