@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "tiny.h"
 #include "stream.h"
@@ -195,6 +196,38 @@ Test(stream, silence_is_filled_with_comments) {
     world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
     fake_tokens(&w.port, 0, "x");
     world_read_until(&w, fd, &b, ": keep-alive\n\n");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* Text that may be the beginning of a stop string is sent once it is known not to be. */
+Test(stream, silence_is_filled_while_text_is_held_back) {
+    struct world w;
+    char sent[4096];
+    ssize_t n = 0, r;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    world_init(&w);
+    w.opts.keepalive_ms = 20;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT,
+               "{" HI
+               ",\"stream\":true,\"stop\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    for (int i = 0; i < 40; i++) { /* eight times as long as a silence may be */
+        fake_tokens(&w.port, 0, "x");
+        world_turns(&w, 2);
+        usleep(4000);
+    }
+    while ((r = recv(fd, sent + n, sizeof(sent) - 1 - (size_t)n, MSG_DONTWAIT)) > 0)
+        n += r;
+    sent[n] = 0;
+    cr_expect(strstr(sent, ": keep-alive\n\n"), "%s", sent);
+    fake_tokens(&w.port, 0, "y");
     fake_finish(&w.port, 0, FINISH_STOP);
     cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
     world_drop(&w, fd);
