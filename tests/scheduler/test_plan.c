@@ -510,6 +510,42 @@ Test(plan, those_who_share_everything_do_not_wait_for_each_other) {
     cr_expect_eq(f.req[1].verdict, PLAN_PREEMPT);
 }
 
+/* A step in flight may bring a page, or the end of a request. */
+Test(plan, those_in_flight_keep_what_they_share) {
+    static struct fixture f;
+
+    for (int last = 0; last < 2; last++) {
+        setup(&f, 1, 0.01);
+        for (int i = 0; i < 2; i++)
+            add_running(&f, 33, 32)->n_exclusive = 0;
+        f.req[0].last = last;
+        f.req[0].n_stored -= !last;
+        f.p.n_available = 0;
+        plan_step(&f.p);
+        cr_expect_eq(f.p.n_preempted, 0);
+    }
+}
+
+Test(plan, the_last_pages_are_taken) {
+    static struct fixture f;
+
+    for (uint32_t n_computed = 0; n_computed <= 32; n_computed += 16) {
+        setup(&f, 1, 0.01);
+        add_running(&f, 48, n_computed);
+        f.p.n_available = plan_pages(&f.p, 48 - n_computed);
+        plan_step(&f.p);
+        check(&f);
+        cr_expect_eq(f.req[0].n_rows, 48 - n_computed);
+    }
+    setup(&f, 1, 0.01);
+    f.p.whole = true;
+    add_running(&f, 48, 0);
+    f.p.n_available = 3;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(f.req[0].n_rows, 48);
+}
+
 Test(plan, admission_is_by_full_need) {
     static struct fixture f;
 
@@ -844,6 +880,30 @@ Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
         cr_expect_gt(added, 7000000);
         cr_expect(group == 0 ? added > 30000000 : added <= 10000000);
     }
+}
+
+/* A tenant that is far ahead gets its share of a step in which one decodes that has had no more
+ * than its own. */
+Test(plan, prompts_of_those_with_more_leave_time_to_those_who_decode) {
+    static struct fixture f;
+    static float part[2] = {0.5F};
+    uint32_t rows[2];
+
+    for (int even = 0; even < 2; even++) {
+        setup(&f, 5, 0.1);
+        f.p.n_available = 5000;
+        f.p.n_groups = 2;
+        f.p.group_weight = f.group_weight;
+        f.p.group_part = part;
+        part[1] = even ? 1 : 0.9F;
+        f.group_weight[0] = f.group_weight[1] = 1;
+        add_running(&f, 101, 100)->group = 1;
+        add_running(&f, 4000, 0)->group = 0;
+        plan_step(&f.p);
+        check_time(&f);
+        rows[even] = f.req[1].n_rows;
+    }
+    cr_expect_lt(rows[1], rows[0]);
 }
 
 /* Prompts that are computed whole: all rows of one or none, and the oldest has its own however slow
