@@ -30,7 +30,7 @@ static uint32_t class_of(float survival) {
 static bool may_draft(const struct plan *p, uint32_t i) {
     const struct plan_req *r = &p->req[i];
 
-    return r->n_draft_max > 0 && r->verdict == PLAN_RUN && r->n_rows == 1 && plan_is_decode(r);
+    return r->verdict == PLAN_RUN && r->n_rows == 1 && plan_is_decode(r);
 }
 
 static bool count_slots(const struct plan *p, struct slots *s) {

@@ -136,8 +136,6 @@ static void make_room(struct ring *g) {
 
     assert(g->n_tokens > RING / 2 && g->n_tokens <= RING);
     memmove(g->tokens, g->tokens + drop, RING / 2 * sizeof(*g->tokens));
-    memset(g->grams.slot[0], 0, (g->grams.mask + 1) * sizeof(uint32_t));
-    memset(g->grams.slot[1], 0, (g->grams.mask + 1) * sizeof(uint32_t));
     g->n_tokens = RING / 2;
     for (uint32_t i = 0; i < g->n_tokens; i++)
         ngram_add(&g->grams, g->tokens, i);
