@@ -83,6 +83,19 @@ Test(toolcall_scan, what_is_not_json_is_refused) {
     }
 }
 
+Test(toolcall_scan, a_word_ends_before_no_letter) {
+    static const char *const bad[] = {"nulla", "nullz", "nullA", "nullZ"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct buf out;
+        size_t used = 0;
+
+        buf_init(&out, 1 << 16);
+        cr_expect_eq(scan(SCAN_JSON, bad[i], &out, &used), SCAN_BAD, "%s", bad[i]);
+        buf_deinit(&out);
+    }
+}
+
 Test(toolcall_scan, python_literals_become_json) {
     expect(SCAN_PYTHON, "{'a': True, \"b\": [None, False, 1.5]}",
            "{\"a\": true, \"b\": [null, false, 1.5]}");
