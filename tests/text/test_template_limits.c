@@ -216,23 +216,42 @@ Test(template_limits, the_options_bound_output_and_steps) {
 
 /* Making the list of keys is paid for, however few of them are looked at. */
 Test(template_limits, the_keys_of_an_object_cost_steps) {
+    static const char *const sources[] = {"{% for k in d %}{{ k }}{% break %}{% endfor %}",
+                                          "{% set all = d.items() %}"};
     struct template_opts short_of = {.fuel = 50};
     struct buf b;
     struct err err;
 
     buf_init(&b, 1 << 16);
-    for (int n = 0; n < 2; n++) {
+    for (size_t k = 0; k < 2 * ARRAY_SIZE(sources); k++) {
+        bool n = k % 2 > 0;
+
         buf_clear(&b);
         buf_add_str(&b, "{\"d\": {\"key\": 0");
         for (int i = 0; n && i < 60; i++)
             buf_printf(&b, ", \"key%d\": %d", i, i);
         buf_add_str(&b, "}}");
         CLEANUP(freep)
-        char *text = template_text("{% for k in d %}{{ k }}{% break %}{% endfor %}", b.data,
-                                   &short_of, &err);
-        cr_expect_eq(text != NULL, n == 0, "%s", text ? text : err.message);
+        char *text = template_text(sources[k / 2], b.data, &short_of, &err);
+        cr_expect_eq(text != NULL, !n, "%s", text ? text : err.message);
     }
     buf_deinit(&b);
+}
+
+/* Wherever the steps end. */
+Test(template_limits, a_text_is_whole_or_an_error) {
+    struct err err;
+    bool rendered = false;
+
+    for (uint32_t fuel = 1; fuel < 100; fuel++) {
+        struct template_opts o = {.fuel = fuel};
+        CLEANUP(freep) char *text = template_text("{{ 1.5|tojson }}", "{}", &o, &err);
+
+        cr_expect(text || !rendered);
+        cr_expect(!text || strcmp(text, "1.5") == 0, "%u steps: %s", fuel, text);
+        rendered |= text != NULL;
+    }
+    cr_expect(rendered);
 }
 
 Test(template_limits, variables_nest_only_so_deep) {
