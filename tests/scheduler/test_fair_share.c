@@ -3,6 +3,9 @@
 #include "base/util.h"
 #include "proto/messages.h"
 #include "scheduler/fair_share.h"
+#include "scheduler/plan.h"
+#include "scheduler/queue.h"
+#include "scheduler/request.h"
 #include "scheduler/view.h"
 
 #define SECOND INT64_C(1000000000)
@@ -196,6 +199,44 @@ Test(fair_share, who_is_going_to_be_ahead_is_held_from_the_beginning) {
     fair_order(&s, 0);
     for (uint32_t i = 0; i < 2; i++)
         cr_expect_float_eq(s.part[i], s.order[i] == a ? 1 : 0.5F, 0.01F);
+}
+
+/* A tenant that has had as much, or has as many slots, takes none from another. */
+Test(fair_share, a_slot_is_taken_for_who_has_less_in_both) {
+    static const struct {
+        uint32_t n_running[2]; /* of four: of who asks, and of the other */
+        double had_ns[2];
+        bool preempts;
+    } cases[] = {
+        {{0, 4}, {0, 9e9}, true},  {{1, 3}, {0, 9e9}, true},  {{1, 2}, {0, 9e9}, false},
+        {{2, 2}, {0, 9e9}, false}, {{0, 4}, {9e9, 0}, false}, {{0, 4}, {9e9, 9e9}, false},
+    };
+    struct estimate estimate;
+    struct plan plan = {.n_running = 4, .max_seqs = 4, .page_tokens = 16};
+    struct list waiting;
+    struct sched_view view = {
+        .plan = &plan, .waiting = &waiting, .estimate = &estimate, .n_pages = 1000};
+
+    estimate_init(&estimate, NULL);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct fair_share f;
+        struct request asks = {.n_prompt = 10, .n_tokens = 10, .max_tokens = 20};
+
+        cr_assert_eq(fair_init(&f, &view), 0);
+        asks.tenant = fair_enter(&f, 1, 0, 0, 0);
+        uint16_t other = fair_enter(&f, 2, 0, 0, 0);
+        f.tenant[asks.tenant].n_running = cases[i].n_running[0];
+        f.tenant[other].n_running = cases[i].n_running[1];
+        cr_assert_eq(fair_order(&f, 0), 2);
+        f.tenant[asks.tenant].served_ns = cases[i].had_ns[0];
+        f.tenant[other].served_ns = cases[i].had_ns[1];
+        list_init(&waiting);
+        list_push_back(&waiting, &asks.queued.link);
+        cr_expect_eq(fair_preempts(&f, 0), cases[i].preempts, "case %zu", i);
+        asks.tenant = other;
+        cr_expect_eq(fair_is_victim(&f, &asks), cases[i].preempts, "case %zu", i);
+        fair_deinit(&f);
+    }
 }
 
 /* ---- several workers of one device ---- */
