@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/rng.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/synth/synth.h"
@@ -31,47 +30,15 @@ Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
-static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
-                 const float *logits) {
-    uint64_t *digest = ctx; /* [LONG] */
-
-    digest[pos] = out->digest;
-}
-
-/* Computes a prompt of LONG tokens by @chunk, 0: at once. */
-static void run_long(uint32_t chunk, uint64_t digest[LONG]) {
-    char path[TEST_DATA_PATH];
-    const struct driver_opts o = {.backend = "cuda",
-                                  .path = test_data_file(path, "golden", "deepseek4", ".gguf"),
-                                  .max_rows = LONG,
-                                  .max_seqs = 1,
-                                  .on_out = look,
-                                  .ctx = digest,
-                                  .shuffle = 3};
-    int32_t token[LONG];
-    struct rng rng = {5};
-    struct err err = {0};
-    struct driver d;
-    int r = driver_open(&d, &o, &err);
-
-    cr_assert(r == 0, "%s", err.message);
-    for (uint32_t i = 0; i < LONG; i++)
-        token[i] = (int32_t)rng_below(&rng, 384);
-    struct driver_seq *s = driver_add(&d, token, LONG, 1, NULL);
-    cr_assert(s);
-    s->every_row = true;
-    driver_prefill(&d, s, chunk);
-    driver_drop(&d, s);
-    driver_close(&d);
-}
-
 /* Two blocks of 128 positions, more short ones than rows see, more rows than are scored at a
  * time. */
 Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
     static uint64_t at_once[LONG], other[LONG];
+    char path[TEST_DATA_PATH];
 
-    run_long(0, at_once);
-    run_long(61, other);
+    ways_golden("deepseek4", path);
+    ways_long(path, LONG, 0, at_once);
+    ways_long(path, LONG, 61, other);
     for (uint32_t i = 0; i < LONG; i++)
         cr_expect(at_once[i] && at_once[i] == other[i], "position %u", i);
 }

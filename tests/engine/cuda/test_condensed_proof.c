@@ -1,6 +1,6 @@
 /*
- * Self-test and proof of a model with condensed keys on the CUDA backend, without a device: each
- * kernel that does nothing is found.
+ * Self-test and proof of models with condensed or chosen keys on the CUDA backend, without a
+ * device: each kernel that does nothing is found.
  */
 
 #include <criterion/criterion.h>
@@ -8,21 +8,35 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/few.h"
 
-Test(cuda_condensed_proof, a_device_that_is_wrong_is_refused) {
-    static const char *const kernels[] = {"blend",         "spread",          "turn_heads",
-                                          "condense",      "keep_rows",       "score_blocks",
-                                          "choose_blocks", "attend_condensed"};
+/* @faulty: a kernel that is tried with a mistake, too. */
+static void try_kernels(const char *name, const char *const *kernels, size_t n,
+                        const char *faulty) {
     struct fake_cuda *fake = fake_find();
     char path[TEST_DATA_PATH];
 
-    ways_golden("deepseek4", path);
+    ways_golden(name, path);
     cr_assert(ways_open(path));
-    for (size_t i = 0; i < ARRAY_SIZE(kernels); i += FEWER(1, 3)) {
+    for (size_t i = 0; i < n; i += FEWER(1, 3)) {
         fake->broken = kernels[i];
         cr_expect(!ways_open(path), "%s does nothing", kernels[i]);
         fake->broken = NULL;
     }
-    fake->faulty = "condense";
+    fake->faulty = faulty;
     cr_expect(!ways_open(path));
     fake->faulty = NULL;
+}
+
+Test(cuda_condensed_proof, a_device_that_is_wrong_is_refused) {
+    static const char *const kernels[] = {"blend",         "spread",          "turn_heads",
+                                          "condense",      "keep_rows",       "score_blocks",
+                                          "choose_blocks", "attend_condensed"};
+
+    try_kernels("deepseek4", kernels, ARRAY_SIZE(kernels), "condense");
+}
+
+Test(cuda_condensed_proof, a_device_that_chooses_wrong_keys_is_refused) {
+    static const char *const kernels[] = {"mean_keys",     "score_blocks",  "turn_heads",
+                                          "choose_blocks", "attend_sparse", "merge_sparse"};
+
+    try_kernels("qwen4exp", kernels, ARRAY_SIZE(kernels), "mean_keys");
 }

@@ -16,6 +16,8 @@
 #include "engine/cuda/kernels.h"
 #include "engine/experts.h"
 #include "engine/picks.h"
+#include "engine/cuda/sparse/kernels_sparse.h"
+#include "engine/sparse.h"
 #include "tests/engine/cuda/fake_find.h"
 
 static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -77,6 +79,7 @@ void ways_run(const char *path, const char *backend, const struct way *w, struct
                             .keeps_place = w->placed_fd > 0,
                             .fetches_experts = w->fetches,
                             .n_threads = w->n_threads,
+                            .kv_type = w->kv_type,
                             .shuffle = 3};
     struct driver_seq *all[NEIGHBOURS + 1];
     int32_t tokens[PROMPT], forced[OUTPUTS];
@@ -141,7 +144,7 @@ double ways_distance(const struct trace *a, const struct trace *b) {
  * becomes another expert, and other rows that see it; and weights are exponentials of what was
  * rounded. */
 static struct {
-    float logits[LONGEST * 5][40];
+    float logits[LONGEST * 8][40];
     uint32_t n, n_expert, n_layer, seen[LONGEST];
     double worst;                        /* the largest distance of a row's logits before */
     enum { LEAVE, RECORD, IMPOSE } host; /* what experts_pick() does; n: how often it did */
@@ -165,11 +168,56 @@ void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expe
     __real_experts_pick(logits, r, out);
 }
 
+/* Likewise the keys that the reference's rows see by an indexer: of blocks whose scores are closer
+ * than the rounding of queries another one is chosen. */
+static struct {
+    uint32_t seen[LONGEST * 8][LONGEST / 32 + 1]; /* bits of positions; by position, then layer */
+    uint32_t n, n_layer, at[LONGEST];
+    uint32_t n_other, n_chosen; /* blocks that CUDA chose and the reference did not; all */
+} chosen;
+
+void __real_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
+                       uint32_t *seen);
+void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
+                       uint32_t *seen);
+
+/* The linker puts it before sparse_see(). */
+void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
+                       uint32_t *seen) {
+    __real_sparse_see(s, pos, score, seen);
+    if (router.host == LEAVE)
+        return;
+    cr_assert(chosen.n < ARRAY_SIZE(chosen.seen) && pos < LONGEST);
+    memcpy(chosen.seen[chosen.n++], seen, (pos / 32 + 1) * sizeof(*seen));
+}
+
+static void impose_keys(const struct sparse_args *a) {
+    for (uint32_t r = 0; r < a->batch->n_rows; r++) {
+        uint32_t pos = a->batch->pos[r], layer = chosen.at[pos]++, n = 0;
+        uint32_t *pick = (uint32_t *)a->pick + (size_t)r * a->n_best;
+
+        cr_assert(layer < chosen.n_layer && a->row0 == 0);
+        const uint32_t *seen = chosen.seen[pos * chosen.n_layer + layer];
+        for (uint32_t i = 0; i < a->n_pick[r]; i++) {
+            uint32_t at = pick[i] * a->block;
+
+            chosen.n_other += !(seen[at / 32] >> at % 32 & 1);
+            chosen.n_chosen++;
+        }
+        for (uint32_t at = 0; at + a->block <= pos + 1; at += a->block)
+            if (seen[at / 32] >> at % 32 & 1)
+                pick[n++] = at / a->block;
+        cr_assert_eq(n, a->n_pick[r], "position %u", pos);
+    }
+}
+
 /* on_launch of fake_api.h. */
 static void impose(const char *kernel, uint64_t number, void *args) {
     struct route_args *a = args;
 
     (void)number;
+    if (strcmp(kernel, "attend_sparse") == 0)
+        impose_keys(args);
     if (strcmp(kernel, "route") != 0 || a->table) /* picks of a table are no choice */
         return;
     cr_assert(a->n_expert == router.n_expert);
@@ -189,15 +237,17 @@ static void impose(const char *kernel, uint64_t number, void *args) {
 }
 
 /* The reference, a row of the prompt at a time; its router logits are recorded, or compared. */
-static void run_reference(const char *path, bool record, struct trace *t) {
-    static const struct way slow = {.chunk = 1, .forced = true, .fuse = "0"};
+static void run_reference(const char *path, bool record, struct kv_formats kv_type,
+                          struct trace *t) {
+    const struct way slow = {.chunk = 1, .forced = true, .fuse = "0", .kv_type = kv_type};
 
-    router.n = 0;
+    router.n = chosen.n = 0;
     router.worst = 0;
     router.host = record ? RECORD : IMPOSE;
     ways_run(path, "reference", &slow, t);
     router.host = LEAVE;
     router.n_layer = router.n / (LONGEST - 1);
+    chosen.n_layer = chosen.n / (LONGEST - 1);
     cr_assert(router.n == router.n_layer * (LONGEST - 1), "%s", path);
 }
 
@@ -212,6 +262,8 @@ static void check_cuda(const char *name, const char *path, const struct way *way
 
     router.worst = 0;
     memset(router.seen, 0, sizeof(router.seen));
+    memset(chosen.at, 0, sizeof(chosen.at));
+    chosen.n_other = chosen.n_chosen = 0;
     fake_find()->on_launch = impose;
     ways_run(path, "cuda", way, &got);
     fake_find()->on_launch = NULL;
@@ -219,6 +271,9 @@ static void check_cuda(const char *name, const char *path, const struct way *way
     cr_expect(d < limit, "%s: %g", name, d);
     cr_expect(router.n_layer == 0 || router.worst < router_limit, "%s: router %g", name,
               router.worst);
+    cr_expect(chosen.n_other * 20 <= chosen.n_chosen, "%s: %u of %u blocks are others", name,
+              chosen.n_other, chosen.n_chosen);
+    cr_expect(chosen.n_layer == 0 || chosen.n_chosen > 0);
     for (uint32_t r = 0; r + 1 < LONGEST; r++)
         cr_expect(router.seen[r] == router.n_layer, "%s: position %u", name, r);
     free(got.logits);
@@ -226,6 +281,17 @@ static void check_cuda(const char *name, const char *path, const struct way *way
 
 void ways_near_reference(const char *name, const char *path, double limit) {
     ways_near_reference_beside(name, path, limit, 0, 0);
+}
+
+void ways_near_reference_in(const char *name, const char *path, double limit,
+                            struct kv_formats kv_type) {
+    struct way way = in_chunks;
+    struct trace right = {0};
+
+    way.kv_type = kv_type;
+    run_reference(path, true, kv_type, &right);
+    check_cuda(name, path, &way, &right, limit, fmax(limit, 1e-2));
+    free(right.logits);
 }
 
 void ways_near_reference_beside(const char *name, const char *path, double limit,
@@ -236,7 +302,7 @@ void ways_near_reference_beside(const char *name, const char *path, double limit
 
     way.host_experts = host_experts;
     way.placed_fd = placed_fd;
-    run_reference(path, true, &right);
+    run_reference(path, true, way.kv_type, &right);
     check_cuda(name, path, &way, &right, limit, fmax(limit, 1e-2) * (beside ? 4 : 1));
     free(right.logits);
 }
@@ -276,15 +342,45 @@ void ways_near_halved(const char *name, const char *path) {
     struct trace right = {0}, halved = {0};
     char copy[64];
 
-    run_reference(path, true, &right);
+    run_reference(path, true, in_chunks.kv_type, &right);
     save_halved(path, copy);
-    run_reference(copy, false, &halved);
+    run_reference(copy, false, in_chunks.kv_type, &halved);
     unlink(copy);
     double d = ways_distance(&halved, &right), of_router = router.worst;
     cr_expect(d > 0 && d < 0.05, "%s: rounding alone moves logits by %g", name, d);
     check_cuda(name, path, &in_chunks, &right, 1.5 * d, 1.5 * of_router);
     free(right.logits);
     free(halved.logits);
+}
+
+static void keep_digest(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                        const float *logits) {
+    uint64_t *digest = ctx;
+
+    digest[pos] = out->digest;
+}
+
+void ways_long(const char *path, uint32_t n, uint32_t chunk, uint64_t *digest) {
+    const struct driver_opts o = {.backend = "cuda",
+                                  .path = path,
+                                  .max_rows = n,
+                                  .max_seqs = 1,
+                                  .on_out = keep_digest,
+                                  .ctx = digest,
+                                  .shuffle = 3};
+    CLEANUP(freep) int32_t *token = malloc(n * sizeof(*token));
+    struct err err = {0};
+    struct driver d;
+    int r = driver_open(&d, &o, &err);
+
+    cr_assert(r == 0 && token, "%s", err.message);
+    random_tokens(token, n, d.info->n_vocab, 5);
+    struct driver_seq *s = driver_add(&d, token, n, 1, NULL);
+    cr_assert(s);
+    s->every_row = true;
+    driver_prefill(&d, s, chunk);
+    driver_drop(&d, s);
+    driver_close(&d);
 }
 
 void ways_golden(const char *name, char path[TEST_DATA_PATH]) {

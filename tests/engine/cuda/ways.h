@@ -29,6 +29,7 @@ struct way {
      * device's memory. */
     uint64_t host_kv_bytes;
     uint32_t host_experts, device_layers, n_threads; /* engine_opts; n_threads 0: 1 */
+    struct kv_formats kv_type;
     int placed_fd; /* engine_opts.experts_fd, with keeps_place; or 0 */
     bool fetches;  /* engine_opts.fetches_experts; what the way is compared with has all experts */
 };
@@ -50,10 +51,14 @@ void ways_run(const char *path, const char *backend, const struct way *w, struct
 /* The largest |a - b| / |b| of a row. */
 double ways_distance(const struct trace *a, const struct trace *b);
 /* Rows on CUDA within @limit of the reference's. With experts the reference's router logits take
- * the place of CUDA's, which must be within @limit or 1e-2 of them: of the golden files of gpt-oss
+ * the place of CUDA's, and its choice of keys that of CUDA's, of which a twentieth may differ;
+ * the logits must be within @limit or 1e-2 of them: of the golden files of gpt-oss
  * and glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3.
  * The test is linked with --wrap=experts_pick. */
 void ways_near_reference(const char *name, const char *path, double limit);
+/* The same with pages of @kv_type. */
+void ways_near_reference_in(const char *name, const char *path, double limit,
+                            struct kv_formats kv_type);
 /* The same with the experts of the first @host_experts layers, or those that @placed_fd says,
  * computed by the host. Router logits
  * behind these, whose activations are rounded to eight bits, are within 4 @limit: of 7 experts
@@ -70,6 +75,8 @@ extern const struct way ways_in_batches[2];
 /* CUDA in each way by bits against the prompt at once; all with the experts of the first where it
  * has them. Under a sanitizer in the last way. */
 void ways_compare(const char *path, const struct way *ways, size_t n);
+/* Computes a prompt of @n random tokens by @chunk, 0: at once. @digest: [n] of the rows' logits. */
+void ways_long(const char *path, uint32_t n, uint32_t chunk, uint64_t *digest);
 /* Writes the path of a model of the test data's golden/; fails the test without it. */
 void ways_golden(const char *name, char path[TEST_DATA_PATH]);
 /* Opens a model with the self-test and the proof. Returns false if it is refused. Nothing is

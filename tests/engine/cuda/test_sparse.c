@@ -1,0 +1,111 @@
+/*
+ * Models whose attention sees the keys of blocks that an indexer chooses, on the CUDA backend,
+ * without a device: whole models judged by the reference backend, and the same bits however a
+ * sequence is computed.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "tests/engine/cuda/ways.h"
+#include "tests/support/synth/synth.h"
+
+enum { LONG = 290 };
+
+/* Blocks of four positions and of two. */
+static const char *const models[] = {"qwen4exp", "qwen4exp-r2"};
+
+Test(cuda_sparse, rows_are_near_the_reference) {
+    char path[TEST_DATA_PATH];
+
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+        ways_golden(models[i], path);
+        ways_near_reference(models[i], path, 2e-2);
+    }
+}
+
+/* Keys and values of these are rotated. */
+Test(cuda_sparse, pages_of_other_formats_are_near_the_reference) {
+    static const struct {
+        struct kv_formats kv;
+        double limit;
+    } pages[] = {{{ENGINE_KV_Q8_0, ENGINE_KV_Q8_0}, 3e-2},
+                 {{ENGINE_KV_Q4_0, ENGINE_KV_Q4_0}, 1e-1},
+                 {{ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, 1e-1}};
+    char path[TEST_DATA_PATH];
+
+    ways_golden("qwen4exp", path);
+    for (size_t i = 0; i < ARRAY_SIZE(pages); i++)
+        ways_near_reference_in("qwen4exp", path, pages[i].limit, pages[i].kv);
+}
+
+/* Chunks end inside and at the end of blocks. */
+Test(cuda_sparse, a_sequence_is_the_same_whatever_the_batch) {
+    char path[TEST_DATA_PATH];
+
+    ways_golden("qwen4exp-r2", path); /* cuda_streams has the other one */
+    ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
+}
+
+/* More blocks than rows see, more rows than are scored at a time. */
+Test(cuda_sparse, a_long_sequence_is_the_same_in_chunks) {
+    static uint64_t at_once[LONG], other[LONG];
+    char path[TEST_DATA_PATH];
+
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+        ways_golden(models[i], path);
+        ways_long(path, LONG, 0, at_once);
+        ways_long(path, LONG, 61, other);
+        for (uint32_t p = 0; p < LONG; p++)
+            cr_expect(at_once[p] && at_once[p] == other[p], "%s, position %u", models[i], p);
+    }
+}
+
+/* Makes a model of four layers with the head and indexer of Qwen3.8-Flash-Next but for what @what
+ * says. */
+static void make_model(char path[64], const char *what) {
+    char shape[512];
+    const char *argv[] = {"synth", "--shape", shape, "--format", "Q4_K_M", "-o", path, NULL};
+
+    snprintf(path, 64, "/tmp/weft-sparse-XXXXXX");
+    close(mkstemp(path));
+    snprintf(shape, sizeof(shape),
+             "qwen3.8-flash-next,n_layer=4,n_ff=64,n_shared=64,n_expert=4,n_used=2,n_vocab=512,"
+             "n_table=64,%s",
+             what);
+    cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+}
+
+Test(cuda_sparse, sizes_without_room_are_refused_by_name) {
+    static const char *const cases[][2] = {
+        {"n_embd=256,head_dim=272", "sparse attention with heads of more than 256 values"},
+        {"n_embd=256,index_dim=144", "indexers of more than 256 heads or 128"},
+        {"n_embd=256,n_index=170,index_dim=64", "more than 8192 values for a row"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char path[64];
+        struct driver_opts o = {.backend = "cuda", .path = path};
+        struct err err = {0};
+        struct driver d;
+
+        make_model(path, cases[i][0]);
+        cr_expect(driver_open(&d, &o, &err) == -EINVAL);
+        cr_expect(strstr(err.message, cases[i][1]), "%s", err.message);
+        unlink(path);
+    }
+}
+
+/* What memory was counted for is enough, and the keys of a row fill several parts. */
+Test(cuda_sparse, a_row_of_real_widths_is_computed) {
+    static uint64_t at_once[2 * LONG], other[2 * LONG];
+    char path[64];
+
+    make_model(path, "n_key=2,n_value=4,n_chosen=400");
+    ways_long(path, FEWER(2 * LONG, 40), 0, at_once);
+    ways_long(path, FEWER(2 * LONG, 40), 200, other);
+    unlink(path);
+    for (uint32_t p = 0; p < FEWER(2 * LONG, 40); p++)
+        cr_expect(at_once[p] && at_once[p] == other[p], "position %u", p);
+}
