@@ -22,7 +22,7 @@ Test(cuda_sparse, rows_are_near_the_reference) {
 
     for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
         ways_golden(models[i], path);
-        ways_near_reference(models[i], path, 2e-2);
+        ways_near_reference(models[i], path, 3e-2);
     }
 }
 
@@ -32,7 +32,7 @@ Test(cuda_sparse, pages_of_other_formats_are_near_the_reference) {
         struct kv_formats kv;
         double limit;
     } pages[] = {{{ENGINE_KV_Q8_0, ENGINE_KV_Q8_0}, 3e-2},
-                 {{ENGINE_KV_Q4_0, ENGINE_KV_Q4_0}, 1e-1},
+                 {{ENGINE_KV_Q4_0, ENGINE_KV_Q4_0}, 1.5e-1},
                  {{ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, 1e-1}};
     char path[TEST_DATA_PATH];
 

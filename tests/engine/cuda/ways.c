@@ -216,7 +216,7 @@ static void impose(const char *kernel, uint64_t number, void *args) {
     struct route_args *a = args;
 
     (void)number;
-    if (strcmp(kernel, "attend_sparse") == 0)
+    if (strncmp(kernel, "attend_sparse", strlen("attend_sparse")) == 0)
         impose_keys(args);
     if (strcmp(kernel, "route") != 0 || a->table) /* picks of a table are no choice */
         return;

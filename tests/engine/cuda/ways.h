@@ -54,7 +54,7 @@ double ways_distance(const struct trace *a, const struct trace *b);
  * the place of CUDA's, and its choice of keys that of CUDA's, of which a twentieth may differ;
  * the logits must be within @limit or 1e-2 of them: of the golden files of gpt-oss
  * and glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3.
- * The test is linked with --wrap=experts_pick. */
+ * The test is linked with --wrap=experts_pick,--wrap=sparse_see. */
 void ways_near_reference(const char *name, const char *path, double limit);
 /* The same with pages of @kv_type. */
 void ways_near_reference_in(const char *name, const char *path, double limit,
