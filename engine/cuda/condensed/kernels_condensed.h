@@ -40,7 +40,8 @@ struct blend_args {
 };
 
 /* s[i] = weight[i] x + the sum over j of weight[n_stream + j n_stream + i] s[j]; without @shares
- * s[i] += weight[i] x, of weights [rows][n_stream]; without weights s[i] = x. Grid: x rows, y n / CUDA_THREADS, rounded up. */
+ * s[i] += weight[i] x, of weights [rows][n_stream]; without weights s[i] = x. Grid: x rows, y n /
+ * CUDA_THREADS, rounded up. */
 struct spread_args {
     const struct batch_head *batch;
     const float *x, *weight; /* [rows][n]; blend_args.weight or NULL */
