@@ -97,15 +97,35 @@ Test(cuda_sparse, sizes_without_room_are_refused_by_name) {
     }
 }
 
-/* What memory was counted for is enough, and the keys of a row fill several parts. */
-Test(cuda_sparse, a_row_of_real_widths_is_computed) {
-    static uint64_t at_once[2 * LONG], other[2 * LONG];
+/* Computes @n rows at once and by @chunk. */
+static void compare_chunks(const char *what, uint32_t n, uint32_t chunk) {
+    static uint64_t at_once[LONG], other[LONG];
     char path[64];
 
-    make_model(path, "n_key=2,n_value=4,n_chosen=400");
-    ways_long(path, FEWER(2 * LONG, 40), 0, at_once);
-    ways_long(path, FEWER(2 * LONG, 40), 200, other);
+    make_model(path, what);
+    ways_long(path, n, 0, at_once);
+    ways_long(path, n, chunk, other);
     unlink(path);
-    for (uint32_t p = 0; p < FEWER(2 * LONG, 40); p++)
-        cr_expect(at_once[p] && at_once[p] == other[p], "position %u", p);
+    for (uint32_t p = 0; p < n; p++)
+        cr_expect(at_once[p] && at_once[p] == other[p], "%s: position %u", what, p);
+}
+
+/* What memory was counted for is enough. */
+Test(cuda_sparse, a_model_of_real_widths_opens) {
+    char path[64];
+    const struct driver_opts o = {.backend = "cuda", .path = path, .max_rows = 64, .max_seqs = 2};
+    struct err err = {0};
+    struct driver d;
+
+    make_model(path, "n_low=320");
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    driver_close(&d);
+    unlink(path);
+}
+
+/* The keys of a row fill several parts. */
+Test(cuda_sparse, rows_of_several_parts_are_the_same_in_chunks) {
+    compare_chunks("n_embd=256,n_low=32,n_head=4,n_kv=1,head_dim=64,n_rot=16,index_dim=32,"
+                   "n_key=2,n_value=4,n_state=32,n_chosen=200",
+                   FEWER(LONG, 140), 101);
 }
