@@ -72,6 +72,22 @@ Test(cuda_open, norms_beyond_the_files_are_counted) {
     }
 }
 
+/* Only norms without biases are computed outside of branches. */
+Test(cuda_open, encoders_are_refused_by_name) {
+    static const char *const archs[] = {"bert", "nomic-bert", "jina-bert-v2"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        const struct tiny_model m = {.arch = archs[i]};
+        struct err err = {0};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
+        cr_expect(strstr(err.message, "does not compute norms with biases"), "%s", err.message);
+        unlink(path);
+    }
+}
+
 /* A worker that takes the place of another, whose memory comes back a moment later. */
 Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     struct err err = {0};
