@@ -121,7 +121,8 @@ const struct endpoint responses_endpoint = {
 static bool only_tells(const struct http *h) {
     static const char type[] = "\"response.processed\"";
 
-    return h->body.len < 256 && memmem(h->body.data, h->body.len, type, sizeof(type) - 1);
+    return h->body.len > 0 && h->body.len < 256 &&
+           memmem(h->body.data, h->body.len, type, sizeof(type) - 1);
 }
 
 void responses_serve(struct exchange *x, struct http *h) {
