@@ -10,14 +10,14 @@
 
 enum { HUGE = 2 << 20, BLOCK = 64 << 20, KV_TOUCHED = 256 << 20 };
 
-/* Memory that be_release() gives back. */
+/* A block of memory that the backend owns. */
 struct owned {
     struct owned *next;
     void *at;
-    size_t size; /* 0: of calloc() */
+    size_t size; /* 0: from calloc() */
 };
 
-/* Begins on a huge page: one more than needed is mapped, and what lies around is given back. */
+/* Maps memory that begins on a huge page: maps one page more than needed and unmaps the rest. */
 static void *map_pages(size_t size) {
     size_t whole;
 
@@ -33,7 +33,7 @@ static void *map_pages(size_t size) {
         munmap(p, skip);
     if (skip < HUGE)
         munmap(p + skip + whole - HUGE, HUGE - skip);
-    madvise(p + skip, whole - HUGE, MADV_HUGEPAGE); /* fails where there are none */
+    madvise(p + skip, whole - HUGE, MADV_HUGEPAGE); /* fails if the system has no huge pages */
     return p + skip;
 }
 
@@ -42,7 +42,7 @@ static void unmap_pages(void *p, size_t size) {
         munmap(p, round_up(size, HUGE));
 }
 
-/* Notes @at, NULL where there was no memory, as owned by the backend. */
+/* Makes the backend own @at; NULL (no memory) is accepted and returned. */
 static void *own(struct be *b, void *at, size_t size) {
     struct owned *o = malloc(sizeof(*o));
 
@@ -69,7 +69,7 @@ void *be_alloc(struct be *b, size_t n, size_t size) {
     return own(b, calloc(MAX(n, 1), size), 0);
 }
 
-/* Takes *@o from the list and gives its memory back. */
+/* Removes *@o from the list and frees its memory. */
 static void release(struct owned **o) {
     struct owned *old = *o;
 
@@ -96,7 +96,8 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size) {
     return *acts ? 0 : -ENOMEM;
 }
 
-/* Lays the block over the next part of what is kept. Where that fails it is private memory. */
+/* Maps the block to the next part of the file of kept weights. If that fails, it stays private
+ * memory. */
 static void map_block(struct be *b, struct block *k) {
     k->base = map_pages(k->size);
     k->offset = b->keep.mapped;
@@ -109,7 +110,7 @@ static void map_block(struct be *b, struct block *k) {
     }
 }
 
-/* Pages of @k from @backed on that get their memory. */
+/* Context for allocating the pages of @k from @backed on. */
 struct back_run {
     const struct be *b;
     const struct block *k;
@@ -118,7 +119,7 @@ struct back_run {
     _Atomic bool failed;
 };
 
-/* A pool_fn: memory for huge pages of a block. */
+/* A pool_fn: allocates memory for huge pages of a block. */
 static void back_pages(void *ctx, uint32_t thread) {
     struct back_run *r = ctx;
     uint32_t i;
@@ -131,7 +132,7 @@ static void back_pages(void *ctx, uint32_t thread) {
     }
 }
 
-/* Memory for what is used of the block. */
+/* Allocates memory for the used part of the block. Returns false without memory. */
 static bool back_block(struct be *b, struct block *k) {
     struct back_run run = {.b = b, .k = k};
 
@@ -182,14 +183,14 @@ int be_vector(struct be *b, const struct tensor *t, float **out) {
     return 0;
 }
 
-/* A matrix that is packed. */
+/* Context for packing a matrix. */
 struct pack_run {
     const struct mat *m;
     const struct tensor *t;
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: panels of a matrix. */
+/* A pool_fn: packs panels of a matrix. */
 static void pack_panels(void *ctx, uint32_t thread) {
     struct pack_run *r = ctx;
     uint32_t i;
@@ -198,16 +199,16 @@ static void pack_panels(void *ctx, uint32_t thread) {
         panel_pack(r->m, r->t, i, r->m->data + i * r->m->panel_bytes);
 }
 
-/* One of the three matrices of all experts of an op. */
+/* Context for packing one of the three matrices of all experts of an op. */
 struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
     uint32_t which, n_panels; /* of all experts */
-    size_t stride;            /* from an expert to the next */
+    size_t stride;            /* bytes from an expert to the next */
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: panels of the experts that are here. */
+/* A pool_fn: packs panels of the experts that this backend computes. */
 static void pack_expert_panels(void *ctx, uint32_t thread) {
     struct pack_experts *r = ctx;
     uint32_t i;
@@ -223,8 +224,8 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
     }
 }
 
-/* Releases the pages of a tensor that was packed, so that it is not in memory twice: the system
- * keeps them in its cache as long as there is room. */
+/* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice; they
+ * stay in the system's page cache as long as there is room. */
 static void forget(const struct tensor *t) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = round_up((uintptr_t)t->data, page);
@@ -234,7 +235,7 @@ static void forget(const struct tensor *t) {
         madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-/* Room for the tiles of the widest input of each kind. */
+/* Makes room for the tiles of inputs of @n_in values of @kind. */
 static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     uint32_t n = (uint32_t)round_up(MAX(b->max_rows, b->max_wants), TILE_MAX);
 
@@ -257,7 +258,7 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
     return 0;
 }
 
-/* be_ops.stored_bytes: the panels of the matrices of @t. */
+/* Implements be_ops.stored_bytes: bytes of the panels of @t. */
 static uint64_t stored_bytes(const struct tensor *t) {
     struct err none = {0};
     struct mat m;
@@ -267,8 +268,8 @@ static uint64_t stored_bytes(const struct tensor *t) {
     return t->ne[2] * t->ne[3] * m.n_panels * m.panel_bytes;
 }
 
-/* Finds a matrix that was packed of @t: a block drafter has the model's output, and its keys and
- * values in both passes. NULL: none. */
+/* Finds a matrix that was packed from @t before: a block drafter uses the model's output matrix,
+ * and its keys and values in both passes. NULL: none. */
 static const struct mat *packed_of(const struct be *b, const struct tensor *t) {
     for (const struct weights *w = b->weights; w; w = w->next)
         for (uint32_t i = 0; i < w->n_mats; i++)
@@ -277,7 +278,7 @@ static const struct mat *packed_of(const struct be *b, const struct tensor *t) {
     return NULL;
 }
 
-/* Matrix @i of an op, with its scale and bias, and room for its activations. Returns 0 or
+/* Loads matrix @i of an op with scale and bias, and makes room for its activations. Returns 0 or
  * -errno. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
@@ -304,12 +305,13 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
-/* Beside a device (host_experts.c): those of the host. */
+/* Returns true if this backend has the expert: all of them, or beside a device (host_experts.c)
+ * those of the host. */
 static bool has_expert(const struct be *b, uint32_t layer, uint32_t expert) {
     return !b->shape.host_experts || expert_is_hosts(&b->shape, layer, expert);
 }
 
-/* The experts' matrices of one of the three tensors, each as a matrix of its own; those that lie
+/* Loads one of the three tensors of experts, with a matrix for each expert; experts that are
  * elsewhere have no data. */
 static int load_expert_mats(struct be *b, struct weights *w, const struct model_op *op,
                             uint32_t which, struct err *err) {
@@ -352,7 +354,8 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
-/* Gates, ups and downs of all experts. Returns 0 or -errno; close() frees what there is. */
+/* Loads gates, ups and downs of all experts. Returns 0 or -errno; close() frees what was
+ * allocated. */
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
@@ -363,8 +366,8 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     return r;
 }
 
-/* The embedding is read row by row, as it lies in the file, but not from the file: that may change
- * while it is served. */
+/* Copies a table, whose rows are decoded one by one, in the format of the file: the file itself may
+ * change while it is served. */
 static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
     uint8_t *data = be_take(b, t->n_bytes);
 
@@ -378,7 +381,7 @@ static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
     return 0;
 }
 
-/* The tokens' table, and rows of positions and of the one type. */
+/* Loads the tables of tokens, of positions and of the only token type. */
 static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op) {
     int r = load_table(b, &w->embedding, op->w[0]);
 
@@ -386,7 +389,7 @@ static int load_embeddings(struct be *b, struct weights *w, const struct model_o
     return r ? r : be_vector(b, op->w[2], &w->token_type);
 }
 
-/* A matrix, and a table of rows. */
+/* Loads a matrix and a table. */
 static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
     int r = load_mat(b, w, op, 0, err);
@@ -394,7 +397,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
     return r ? r : load_table(b, &w->embedding, op->w[1]);
 }
 
-/* A matrix, and two tables of rows. */
+/* Loads a matrix and two tables. */
 static int load_select(struct be *b, struct weights *w, const struct model_op *op,
                        struct err *err) {
     int r = load_layer_input(b, w, op, err);
@@ -402,13 +405,13 @@ static int load_select(struct be *b, struct weights *w, const struct model_op *o
     return r ? r : load_table(b, &w->successor, op->w[2]);
 }
 
-/* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
+/* Implements be_ops.load. close() frees the weights, also of an op that failed halfway. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     assert(!op->weights);
     struct weights *w = calloc(1, sizeof(*w));
     if (!w)
         return -ENOMEM;
-    w->next = b->weights; /* close() frees it, whatever happens now */
+    w->next = b->weights; /* from here on close() frees it */
     b->weights = w;
     int r = be_vector(b, op->norm, &w->norm);
     r = r ? r : be_vector(b, op->post_norm, &w->post_norm);
@@ -445,7 +448,8 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     return 0;
 }
 
-/* be_ops.loaded. What was packed is only read from now on, and others may keep it. */
+/* Implements be_ops.loaded: packed weights become read-only, and may be kept for other
+ * processes. */
 static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
     struct block *first = b->blocks;
     int r = 0;
@@ -471,7 +475,7 @@ static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
     return 0;
 }
 
-/* The engine has seen to it that heads are made of whole blocks. */
+/* The engine has checked that heads consist of whole blocks. */
 static void plan_pages(struct be *b, const struct engine_opts *e) {
     assert(e->page_tokens % LANES == 0);
     b->kv_type = e->kv_type;
@@ -480,14 +484,14 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
         b->kv[i].page_bytes = page_size(&b->shape, (uint8_t)i, b->kv_type, e->page_tokens);
 }
 
-/* Memory that is touched. */
+/* Context for touching memory. */
 struct touch_run {
     uint8_t *at;
-    uint32_t n; /* huge pages */
+    uint32_t n; /* number of huge pages */
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: the first write to every page. */
+/* A pool_fn: writes to every page once. */
 static void touch(void *ctx, uint32_t thread) {
     struct touch_run *r = ctx;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -499,9 +503,9 @@ static void touch(void *ctx, uint32_t thread) {
             *(volatile uint8_t *)(r->at + (size_t)i * HUGE + at) = 0;
 }
 
-/* Gives the first KV pages, which are handed out first, their memory before there are requests: the
- * first write to 2 MiB takes 0.1 ms, and 6 ms in a virtual machine whose host has to find it, which
- * is a fourth of a step. */
+/* Touches the first KV pages, which are used first, before there are requests: the first write to 2
+ * MiB takes 0.1 ms, and 6 ms in a virtual machine whose host must find the memory, a quarter of a
+ * step. */
 static void touch_kv(struct be *b, const struct kv_memory *kv) {
     struct touch_run r = {
         .at = kv->at,
@@ -512,7 +516,7 @@ static void touch_kv(struct be *b, const struct kv_memory *kv) {
         pool_run(b->pool, touch, &r);
 }
 
-/* Everything whose size is known at open: activations, keys and values of a step, logits,
+/* Allocates all memory whose size is known at open: activations, keys and values of a step, logits,
  * pages. */
 static int allocate(struct be *b, const struct be_opts *o) {
     const struct model_shape *m = &b->shape;
@@ -563,7 +567,7 @@ static int allocate(struct be *b, const struct be_opts *o) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* Accepts what open_parts() left half-built. */
+/* Implements be_ops.close; also accepts a backend that open_parts() left half-built. */
 static struct be *close_backend(struct be *b) {
     if (!b)
         return NULL;
@@ -617,7 +621,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     return r;
 }
 
-/* be_ops.open */
+/* Implements be_ops.open. */
 static int open_backend(struct be **out, const struct be_opts *o, struct err *err) {
     struct be *b = calloc(1, sizeof(*b));
 

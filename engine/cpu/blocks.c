@@ -12,9 +12,10 @@
 /* Buffers for the largest batch. */
 struct blocks {
     float *tap;   /* [max_rows][n_taps][n_embd] */
-    float *saved; /* [max_rows][n_embd] x before the convolution; NULL: there is none, and below */
+    float *saved; /* [max_rows][n_embd] x before the convolution; NULL, like d: no convolutions */
     float *d;     /* [max_rows][block_values()] */
-    /* [max_wants][block.rank], of scored wants; of a CHAIN the first row. NULL: neither */
+    /* [max_wants][block.rank] of scored wants; for CHAIN only the first row; NULL: neither SELECT
+     * nor CHAIN */
     float *g;
     struct block_pick *candidate; /* [max_wants][block.top_k]; NULL: no selector */
 };

@@ -8,13 +8,13 @@
 #include "engine/sparse.h"
 
 /*
- * Attention to condensed keys. Letters are those of the formulas of OP_LEAN_IN to OP_LEAN_OUT
- * (op.h). Keys of blocks are halves in the pages; they are read some at a time and are floats
- * then, as those of the window are.
+ * condensed - attention to condensed keys. Letters are those of the formulas of OP_LEAN_IN to
+ * OP_LEAN_OUT (op.h). Keys of blocks are f16 in the pages and are converted to floats a few at a
+ * time; keys of the window are floats.
  *
- * An item of attention is a row and some of its heads. All its scores are computed before they are
- * weighed, in one order that depends on the row's position alone: the window's keys from the first
- * on, then the blocks'. So a row has the same bits whatever else is in the step.
+ * An item of attention is a row and some of its heads. All its scores are computed before any value
+ * is added, in an order that depends only on the row's position: first the keys of the window, then
+ * those of the blocks. So the bits of a row do not depend on the rest of the step.
  */
 
 enum {
@@ -26,13 +26,14 @@ enum {
 
 /* Buffers for the largest batch, in the order in which the ops fill them. */
 struct condensed {
-    float *r, *key, *t;          /* [max_rows] of LEAN_IN; key: k */
-    float *u, *g;                /* [max_rows][2 widest key] of CONDENSE */
+    float *r, *key, *t; /* [max_rows] r, k and t of LEAN_IN */
+    /* [max_rows][2 widest key] u of CONDENSE, and its weights before the softmax */
+    float *u, *g;
     float *q;                    /* [max_rows] the indexer's queries */
     float *score;                /* [CHOOSE_ROWS][max_blocks] */
     uint32_t *pick, *n_pick;     /* [max_rows][n_block], [max_rows] */
     float *part;                 /* [threads][part_width] */
-    size_t max_blocks, max_seen; /* short blocks of a context; blocks that a row sees */
+    size_t max_blocks, max_seen; /* most short blocks of a context; most blocks that a row sees */
     size_t widest, part_width;
 };
 
@@ -40,10 +41,11 @@ struct condensed {
 struct run {
     struct step *step;
     const struct model_op *op;
-    uint32_t row0, n_parts; /* PICK: first of the rows that are scored; parts of each */
+    uint32_t row0, n_parts; /* PICK: first of the rows that are scored; parts of each row */
 };
 
-/* Scores of a head: of the window, of blocks, and of the sink, whole vectors. */
+/* Returns the floats of a head's scores: of the window, of blocks and of the sink, rounded up to
+ * whole vectors. */
 static size_t score_width(const struct be *b) {
     return round_up(b->shape.condensed.window + b->condensed->max_seen + 1, LANES);
 }
@@ -59,7 +61,7 @@ int condensed_open(struct be *b, uint32_t max_context) {
     d->max_blocks = MAX(max_context / BLOCK_SHORT + 1, c->n_block);
     d->max_seen = MAX(max_context / BLOCK_LONG + 1, c->n_block);
     d->widest = MAX(b->shape.head_dim, c->index_dim);
-    /* Keys, then the scores of heads: those of an item, or of the indexer for the keys. */
+    /* A thread's part: converted keys, then scores of an item's heads or of the indexer. */
     d->part_width =
         LEAN_KEYS * d->widest + MAX(LEAN_HEADS * score_width(b), (size_t)c->n_index * LEAN_KEYS);
     d->r = be_rows(b, c->q_rank);
@@ -86,7 +88,7 @@ static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
     }
 }
 
-/* Turns the last of the @n values of @x. */
+/* Applies RoPE to the last of the @n values of @x. */
 static void turn(const struct be *b, const struct model_op *op, const float *cs, size_t n,
                  float *x) {
     uint32_t n_rot = b->shape.rope[op->rope].n_rot;
@@ -166,7 +168,8 @@ static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n
            condensed_at(&b->shape, b->page_tokens, k->op->block, k->op->first_value, n, last) * 2;
 }
 
-/* The tokens of a block that ends: u, raw weights and what is added to these, of each. */
+/* The tokens of a block that ends: for each one u, its weights before the softmax, and the bias
+ * that is added to them. */
 struct tokens {
     const float *u[2 * BLOCK_SHORT + BLOCK_LONG], *g[2 * BLOCK_SHORT + BLOCK_LONG],
         *place[2 * BLOCK_SHORT + BLOCK_LONG];
@@ -342,14 +345,14 @@ int ops_pick(struct step *s, const struct model_op *op) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-/* The part of a sequence's state that has the window of the op's layer. */
+/* Returns the window of the op's layer in the state of a sequence. */
 static float *window_of(const struct run *k, const struct engine_seq *q) {
     struct be *b = k->step->be;
 
     return (float *)recurrent_slot(b, q->state_slot) + window_at(&b->shape, k->op);
 }
 
-/* The keys that a row sees: those of the window, then those of blocks. */
+/* The keys that a row sees: first those of the window, then those of blocks. */
 struct view {
     const struct run *run;
     const struct engine_seq *seq;
@@ -357,7 +360,7 @@ struct view {
     uint32_t row, first, n_window, n;
 };
 
-/* Finds keys [at, at + n); those of blocks become floats at @room. */
+/* Finds keys [at, at + n); keys of blocks are converted to floats at @room. */
 static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room,
                       const float **key) {
     const struct be *b = v->run->step->be;
@@ -381,7 +384,7 @@ static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room
     }
 }
 
-/* Attention of some heads of a row. */
+/* Computes attention of some heads of a row. */
 static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, float *part) {
     const struct be *b = v->run->step->be;
     const struct model_op *op = v->run->op;

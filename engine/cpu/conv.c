@@ -2,11 +2,11 @@
 #include "engine/cpu/recurrent.h"
 
 /*
- * Short convolutions: b u of every row, then the convolution of it, times c. A state is what goes
- * into the convolution alone.
+ * conv - short convolutions: t = b u for every row, then the convolution of t, times c. The state
+ * has only t.
  */
 
-/* Computes the convolution's input of a row: in[0] = b u, in the place of b. */
+/* Computes the convolution's input of a row: in[0] = b u, which overwrites b. */
 static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -18,7 +18,7 @@ static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
         t[i] *= u[i];
 }
 
-/* d of a row = c times the convolution. */
+/* Computes d of a row: c times the convolution. */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

@@ -4,17 +4,17 @@
 #include "engine/cpu/recurrent.h"
 
 /*
- * Gated delta nets. Rows are convolved one by one, then every value head of every sequence goes
- * through its rows, one after the other: the recurrence of op.h in the same order for prompts
- * and for single tokens, so that a row's bits do not depend on how the rows came. A form that takes
- * many tokens at once would have to cut them on absolute positions; it would not be faster here:
- * beside the products, which do take many rows at once, the recurrence is a few per cent
- * (docs/design/cpu-kernels.md).
+ * delta - gated delta nets. Rows are convolved one by one; then every value head of every sequence
+ * processes its rows one after the other. This is the recurrence of op.h, in the same order for
+ * prompts and for single tokens, so the bits of a row do not depend on chunks. A form that
+ * processes many tokens at once would have to be divided at absolute positions. It would not be
+ * faster here: the recurrence takes a few per cent beside the products, which do process many rows
+ * at once (docs/design/cpu-kernels.md).
  *
  * A state has, for each value head, [dim / 16][dim keys][16 values].
  */
 
-/* e^g and sigmoid(beta) of the value heads of a row. */
+/* Computes e^g and sigmoid(beta) of the value heads of a row. */
 static void mix_row(const struct recurrent_run *k, uint32_t row) {
     const struct be *b = k->step->be;
     const struct recurrent *d = b->recurrent;
@@ -24,7 +24,8 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     if (k->op->joined)
         beta = d->in[2] + (size_t)row * 2 * n;
     for (uint32_t h = 0; h < n; h++) {
-        uint32_t at = h / per * 2 * per + h % per; /* joined: of the beta; the alpha is behind */
+        /* joined: index of beta; alpha follows the group's betas */
+        uint32_t at = h / per * 2 * per + h % per;
         float x = (k->op->joined ? beta[at + per] : alpha[h]) + k->op->weights->dt[h];
         float softplus = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 
@@ -34,7 +35,7 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
-/* mix_row() of KDA. */
+/* Implements mix_row() for KDA. */
 static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
     const struct be *b = k->step->be;
     const struct recurrent *d = b->recurrent;
@@ -51,7 +52,7 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
-/* q, k and v of a row, q and k of unit length by head; e^g and sigmoid(beta). */
+/* Computes q, k and v of a row, with q and k of unit length per head, and e^g and sigmoid(beta). */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

@@ -8,16 +8,17 @@
 #include "engine/experts.h"
 
 /*
- * Mixtures of experts. route() norms the rows, multiplies them with the router and picks. experts()
- * sorts the pairs (row, pick) by expert, so that the rows of an expert lie one behind the other: a
- * group, with tiles of its own. Then all groups' gates and ups are one round of products, their
- * downs another, and every row adds up what its pairs have, in the order of its picks:
+ * experts - mixtures of experts. ops_route() norms the rows, multiplies them with the router and
+ * picks. ops_experts() sorts the pairs (row, pick) by expert, so that the rows of an expert are
+ * contiguous: a group, with tiles of its own. The gates and ups of all groups are one round of
+ * products, their downs another. Then every row adds up the outputs of its pairs in the order of
+ * its picks:
  *
- *   x = x + acc,  acc = fma(weight, output, acc) from the best pick on
+ *   x = x + acc,  acc = fma(weight, output, acc), best pick first
  *
- * A row's output of an expert has the same bits whatever rows are in the group (gemm_*.c), so
- * nothing depends on the others. One row alone needs its activations in tiles once, not once an
- * expert.
+ * The output of an expert for a row has the same bits whatever other rows are in the group
+ * (gemm_*.c). If the step has a single row, its activations are converted to tiles once, not once
+ * for each expert.
  */
 
 #define ELSEWHERE UINT32_MAX /* a pick whose expert a device has */
@@ -27,17 +28,17 @@ struct group {
     uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
 };
 
-/* Buffers for the largest batch, allocated at open except acts[]; pairs and groups are those of
- * the op that runs. Invariant: places [0, n_pairs) hold the pairs whose expert is here, group by
+/* Buffers for the largest batch, allocated at open except acts[]; pairs and groups belong to the
+ * current op. Invariant: places [0, n_pairs) have the pairs whose expert is here, group by
  * group. */
 struct experts {
     float *normed;                 /* [max_rows][n_embd] */
     float *router;                 /* [max_rows][n_expert] */
     struct expert_pick *pick;      /* [max_rows][n_used] */
-    uint32_t *place, *source, *in; /* of pair [row][k]: its place; of a place: pair, group */
+    uint32_t *place, *source, *in; /* place of each pair [row][k]; pair and group of each place */
     struct group *group;           /* [n_expert] */
     struct matmul *mm;             /* [n_expert] */
-    uint64_t *picks;               /* [n_layer][n_expert] so far; NULL: not counted */
+    uint64_t *picks;               /* [n_layer][n_expert] picks so far; NULL: not counted */
     float *hidden, *out;           /* [pairs][n_ff_expert], [pairs][n_embd] */
     float *common, *weight;        /* [max_rows][n_ff_shared], [max_rows]: the shared expert's */
     uint8_t *acts[ACTS_KINDS];     /* tiles of the groups */
@@ -45,7 +46,7 @@ struct experts {
     uint32_t n_pairs, max_pairs;
 };
 
-/* Numbers 0 .. n - 1, handed out one by one. */
+/* Numbers 0 .. n - 1, which threads take one by one. */
 struct each {
     each_fn fn;
     void *ctx;
@@ -53,7 +54,7 @@ struct each {
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: @fn for one number after the other. */
+/* A pool_fn: calls @fn for the numbers that the thread takes. */
 static void do_each(void *ctx, uint32_t thread) {
     struct each *e = ctx;
     uint32_t i;
@@ -76,15 +77,15 @@ struct work {
     struct step *step;
     const struct model_op *op;
     const struct weights *w;
-    const float *in; /* what goes into tiles */
+    const float *in; /* rows to be converted to tiles */
     uint32_t n_in;
     enum acts_kind kind;
-    struct expert_rule rule; /* of ROUTE */
+    struct expert_rule rule; /* rule of ROUTE */
 };
 
 /* -- which expert ------------------------------------------------------------------------------ */
 
-/* norm x of a row, as floats and as activations of the router. */
+/* Computes norm x of a row, as floats and as activations for the router. */
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     struct be *b = k->step->be;
@@ -100,7 +101,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     b->kernels->acts_store[k->kind](y, n, b->acts[k->kind] + row * acts_bytes(k->kind, n, 1));
 }
 
-/* The picks of a row, from the router's numbers. */
+/* Picks the experts of a row from the router's logits. */
 static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct model_shape *m = &k->step->be->shape;
@@ -119,7 +120,7 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
                  e->pick + (size_t)row * m->n_expert_used);
 }
 
-/* Norms the rows once, into experts.normed: experts() takes them from there. */
+/* The normed rows stay in experts.normed for ops_experts(). */
 int ops_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -151,7 +152,7 @@ int ops_route(struct step *s, const struct model_op *op) {
 
 /* -- the products of the experts --------------------------------------------------------------- */
 
-/* Pairs by expert; inside an expert by row. Those that lie elsewhere have no place. */
+/* Sorts pairs by expert, then by row. Pairs whose expert is elsewhere get no place. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
     uint32_t at = 0, tile = 0, n_picks = n_rows * m->n_expert_used;
 
@@ -186,7 +187,7 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
     }
 }
 
-/* The row of @k->in that belongs to a place, into its group's tiles. */
+/* Converts the row of @k->in that belongs to a place to its group's tiles. */
 static void store_place(void *ctx, uint32_t place, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -199,7 +200,7 @@ static void store_place(void *ctx, uint32_t place, uint32_t thread) {
                                     e->acts[k->kind] + at * acts_bytes(k->kind, k->n_in, 1));
 }
 
-/* @in into tiles, for matrix @which and, if it wants others, the one behind it. */
+/* Converts @in to tiles for matrix @which, and for the next matrix if it needs another kind. */
 static void fill_tiles(struct step *s, const struct weights *w, const float *in, uint32_t which,
                        uint32_t n_mats, bool once) {
     struct be *b = s->be;
@@ -218,7 +219,7 @@ static void fill_tiles(struct step *s, const struct weights *w, const float *in,
     }
 }
 
-/* One product for each expert that a row picked. */
+/* Computes one product for each expert that some row picked. */
 static void multiply_groups(struct step *s, const struct model_op *op, uint32_t which,
                             enum matmul_mode mode, float *out, bool once) {
     const struct weights *w = op->weights;
@@ -252,7 +253,7 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
     matmul_run(b->pool, e->mm, n);
 }
 
-/* x (or b of the branch) of a row += what its pairs gave, the best pick first. */
+/* Adds the outputs of a row's pairs to x (or to b of a branch), best pick first. */
 static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -274,7 +275,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
         x[i] += acc[i];
 }
 
-/* Rows by a norm of the experts' own instead of the router's. */
+/* Norms a row with the experts' own norm instead of the router's. */
 static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -284,12 +285,12 @@ static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
                      b->experts->normed + (size_t)row * n, n, b->shape.rms_eps);
 }
 
-/* experts.out of the picks of experts.normed: gates and ups of all groups, then their downs. */
+/* Computes experts.out from experts.normed: gates and ups of all groups, then their downs. */
 static void compute_pairs(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct experts *e = s->be->experts;
 
-    assert(e && w->expert); /* experts_open() and load() were for a model that has them */
+    assert(e && w->expert); /* the model has experts */
     sort_pairs(e, &s->be->shape, s->n_rows);
     if (e->n_pairs == 0)
         return;
@@ -299,7 +300,7 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }
 
-/* Counts the picks of @layer; blocks that draft lie behind the layers and are not counted. */
+/* Counts the picks of @layer; draft blocks, numbered after the layers, are not counted. */
 static void count_picks(struct be *b, uint32_t layer) {
     uint32_t n = b->shape.n_expert;
 
@@ -331,7 +332,8 @@ struct beside {
     float *y;
 };
 
-/* A device whose picks are none is wrong, and the proof will tell. */
+/* Takes a row and its picks from the device. Invalid picks mean that the device is wrong, which its
+ * proof will find. */
 static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct be *b = k->be;
@@ -350,7 +352,7 @@ static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* The pairs of a row that were computed here, to the device's y. */
+/* Copies the results of a row's pairs that were computed here to the device's y. */
 static void give_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct experts *e = k->be->experts;
@@ -370,7 +372,7 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
     be_each(s->be, s->n_rows, give_row, &k);
 }
 
-/* x of a row += sigmoid(w[3] y) times what the shared expert gave. */
+/* Adds sigmoid(w[3] y) times the output of the shared expert to x of a row. */
 static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -382,7 +384,7 @@ static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
                            e->out + (size_t)row * n, weight, n);
 }
 
-/* The rows are still normed in experts.normed. */
+/* The normed rows are still in experts.normed. */
 int ops_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -408,7 +410,7 @@ int ops_shared(struct step *s, const struct model_op *op) {
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-/* Tiles of 8 of which the last of every group may be nearly empty. */
+/* Returns the most tiles of 8 rows: the last tile of every group may be nearly empty. */
 static uint32_t max_tiles(const struct be *b) {
     return b->experts->max_pairs / TILE_MAX + MIN(b->shape.n_expert, b->experts->max_pairs);
 }

@@ -1,17 +1,19 @@
 #include "engine/cpu/gemm_k.h"
 
 /*
- * Products of many rows on AMX, for the formats with blocks of 256: the integers of gemm_k.c by
- * matrix instructions, its floats by its own code, so its bits.
+ * gemm_amx - products of many rows on AMX, for the formats with blocks of 256: integer sums by
+ * matrix instructions, and the floating-point part of gemm_k.c by its own code, hence the same
+ * bits.
  *
  * An instruction multiplies 16 rows of 64 activations with 64 x 16 weights, which are 16 groups of
- * a panel as they are, into 16 x 16 sums: a row of the result has the lanes of a column. Sums
- * cannot be scaled on the way, so the weights are: unpack() multiplies each with the scale of its
- * sub-block and keeps the product, at most 4096 in size, as 64 high + low in two planes of signed
- * bytes (formats whose products fit a byte have one). Then 64 high sums + low sums = isum, exactly.
+ * a panel as stored, to 16 x 16 sums; a row of the result has the lanes of a column. Sums cannot be
+ * scaled within a block, so weights are scaled before: unpack() multiplies each weight with the
+ * scale of its sub-block and splits the product, at most 4096 in size, into 64 high + low, two
+ * planes of signed bytes (formats whose products fit a byte have one plane). Then 64 high sums +
+ * low sums = isum, exactly.
  *
- * Two batches of 16 rows share the weights. What bounds it: for 16 x 16 x 256, eight instructions
- * of 16 cycles each; the vectors' part beside them takes about 90 cycles.
+ * Two batches of 16 rows share the weights. For 16 x 16 x 256 the bound is eight instructions of 16
+ * cycles; the vector code beside them takes about 90 cycles.
  */
 
 #include <assert.h>
@@ -23,7 +25,8 @@ INLINE int planes_of(int format) {
     return format == PANEL_Q2K || format == PANEL_IQ1S || format == PANEL_TQ ? 1 : 2;
 }
 
-/* 64 unsigned bytes less @offset, times the 16-bit lanes of @scale, as two planes. */
+/* Multiplies 64 unsigned bytes, minus @offset, by the 16-bit lanes of @scale, and splits them into
+ * planes. */
 INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uint8_t *high) {
     const __m512i bytes = _mm512_set1_epi16(255), z = _mm512_set1_epi16((short)offset);
     const __m512i six = _mm512_set1_epi16(63);
@@ -42,7 +45,7 @@ INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uin
                                    _mm512_slli_epi16(_mm512_srai_epi16(odd, 6), 8)));
 }
 
-/* Block by block: the low bytes of 64 groups, then the high ones. */
+/* Unpacks blocks: for each the low bytes of 64 groups, then the high ones. */
 INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out) {
     const struct shape f = shape_of(format);
@@ -64,7 +67,7 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
     }
 }
 
-/* Step @k of four of the integer sums of one block for one (@two false) or two times 16 rows. */
+/* Computes step @k of four of the integer sums of a block for 16 rows, or for 2 x 16 (@two). */
 INLINE void multiply(int planes, bool two, const uint8_t *q, size_t row, const uint8_t *quants,
                      int k) {
     _tile_loadd(6, quants + 1024 * k, 64);
@@ -92,7 +95,7 @@ INLINE void store_sums(int planes, bool two, int32_t (*sums)[LANES * ROWS]) {
         _tile_stored(3, sums[3], 64);
 }
 
-/* Eight columns of a block: their integer sums, and the floats. */
+/* Finishes eight columns of a block: combines the planes' sums, and adds the floats. */
 INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols a,
                    const int32_t *low, const int32_t *high, float *acc) {
     vi isum[TILE_MAX];
@@ -122,7 +125,7 @@ static const struct {
     .rows = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS},
 };
 
-/* Work of consecutive instructions: @n tiles (2 or 4) from @acts on, into @out. */
+/* Work of consecutive instructions: @n tiles (2 or 4) from @acts on, with results in @out. */
 struct span {
     const struct mat *m;
     const uint8_t *panel, *quants, *acts;
@@ -131,7 +134,7 @@ struct span {
     uint32_t b0, b1;
 };
 
-/* The floats of tile @i. */
+/* Computes the floating-point part of tile @i. */
 INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i,
                         int32_t (*sums)[LANES * ROWS]) {
     const struct panel_info *info = &panel_infos[format];
@@ -144,14 +147,14 @@ INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i
            sums[i / 2 * 2 + 1] + half, s->out + i * TILE_MAX * LANES);
 }
 
-/* The floats of a block are computed between the instructions of the next one: behind each step,
- * since a core looks no further ahead than the tile registers it can rename. @n spans follow each
- * other. */
+/* Computes @n consecutive spans. The floating-point part of a block is placed between the matrix
+ * instructions of the next block, after each step, since a core does not look further ahead than it
+ * can rename tile registers. */
 INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
     const int planes = planes_of(format);
     const uint32_t n_blocks = s->b1 - s->b0, tiles = two ? 4 : 2;
     int32_t sums[4][LANES * ROWS] __attribute__((aligned(64)));
-    struct span last = *s; /* whose sums are there: of block last_b */
+    struct span last = *s; /* the span whose sums of block last_b are ready */
     uint32_t last_b = 0;
 
     for (uint32_t i = 0; i <= n * n_blocks; i++) {

@@ -15,10 +15,10 @@
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
-/* Values of MXFP4 and NVFP4 plus 16. */
+/* Values of MXFP4 and NVFP4, plus 16. */
 static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
-/* Group @g (0..7) of a block. */
+/* Returns group @g (0..7) of a block. */
 INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
     if (format == PANEL_Q8)
         return vb_load(q + 64 * g);
@@ -33,7 +33,7 @@ INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
     return format == PANEL_Q4 || format == PANEL_Q4M ? v : vb_lookup(table, v);
 }
 
-/* acc[c] += 32 values of NVFP4; @meta: the scales of the first 16, then of the others. */
+/* Adds 32 values of NVFP4 to acc[c]; @meta: scales of the first 16 values, then of the others. */
 INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int n, vb table,
                       vf *acc) {
     vf sum[TILE_MAX];
@@ -63,7 +63,7 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
         acc[c] = vf_fma(vf_set1(cols_f(a.sums, a.row, c, AB_SCALE)), sum[c], acc[c]);
 }
 
-/* acc[c] += one block. */
+/* Adds one block to acc[c]. */
 INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a, int n,
                       vb table, vf *acc) {
     const bool minimums = format == PANEL_Q4M || format == PANEL_Q5M;
@@ -101,7 +101,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
                 uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
     const bool fp4 = format == PANEL_MXFP4 || format == PANEL_NVFP4;
-    const uint32_t parts = info->block / 32u, unit = info->unit * parts; /* of 32 values */
+    const uint32_t parts = info->block / 32u, unit = info->unit * parts; /* parts of 32 values */
     const size_t quant_bytes = info->quant_bytes / parts, meta_bytes = info->meta_bytes / parts;
     const int units = info->acts == ACTS_B16 ? AB16_UNITS : AB_UNITS;
     const uint8_t *p = panel + (size_t)(b0 / info->unit) * info->unit_bytes;
@@ -171,7 +171,7 @@ DEFINE(mxfp4)
 DEFINE(nvfp4)
 #undef FORMAT
 
-/* The quants of these are bytes, or so near to it that unpacking them first gains nothing. */
+/* Quants of these formats are bytes, or so similar that unpacking them first gains nothing. */
 const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {
     [PANEL_Q8] = {.run = gemm_q8},       [PANEL_Q4] = {.run = gemm_q4},
     [PANEL_IQ4NL] = {.run = gemm_iq4nl}, [PANEL_Q4M] = {.run = gemm_q4m},

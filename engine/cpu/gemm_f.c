@@ -14,7 +14,7 @@ INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
 
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
                 float *out) {
-    const size_t step = 2 * panel_infos[format].unit_bytes; /* of two values */
+    const size_t step = 2 * panel_infos[format].unit_bytes; /* bytes of two values */
     const size_t row = acts_bytes(ACTS_F, m->n_in, 1);
     vf even[TILE_MAX], odd[TILE_MAX];
     uint32_t k = 0;
@@ -71,8 +71,8 @@ const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {
 };
 
 #if VEC_TILE == 2
-/* acc[column][even, odd][lane] += the @n_k weights at @w times the activations at @acts, whose rows
- * are @row bytes apart. */
+/* Adds the products of the @n_k weights at @w with the activations at @acts, whose rows are @row
+ * bytes apart, to acc[column][even, odd][lane]. */
 INLINE void many(const float *w, const uint8_t *acts, size_t row, uint32_t n_k, int n, float *acc) {
     for (uint32_t odd = 0; odd < 2; odd++, acc += LANES) {
         vf sum[6];

@@ -30,7 +30,7 @@ INLINE vb low_bits(const uint8_t *q, int g) {
     return vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
 }
 
-/* Group @g (0..7) of the 32 values whose quants start at @q; @h: where the high bits are. */
+/* Returns group @g (0..7) of the 32 values whose quants start at @q; @h: their high bits. */
 INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb table) {
     switch (format) {
     case PANEL_Q4K:
@@ -63,7 +63,7 @@ INLINE const uint8_t *high_part(int format, const uint8_t *q, int s) {
                                  : q + 1024 + 64 * s; /* Q3K, IQ1M, IQ2S */
 }
 
-/* Values of IQ4 plus 128. */
+/* Values of IQ4, plus 128. */
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
@@ -111,7 +111,7 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     }
 }
 
-/* isum[c] += the sub-blocks of 32 values @s of a block. */
+/* Adds sub-block @s of 32 values to isum[c]. */
 INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const uint8_t *h,
                            const uint8_t *meta, struct cols a, int n, int s, vb table, vi *isum) {
     const int per_scale = f.sub16 ? 4 : 8;
@@ -202,8 +202,8 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
         for (int s = 0; s < 8; s++, out += 512) {
             const uint8_t *q = panel + b * step;
 
-            /* Prefetches the same blocks of the next panel into the second-level cache: they are
-             * needed when all tiles have met this one. */
+            /* Prefetches the same blocks of the next panel into the L2 cache: they are needed once
+             * all tiles were multiplied with this panel. */
             UNROLL
             for (size_t i = 0; i < (step / 64 + 7) / 8; i++)
                 __builtin_prefetch(

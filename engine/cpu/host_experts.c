@@ -1,7 +1,7 @@
 /*
- * host_experts - a backend with nothing but experts, for layers of which a device computes all
- * else. Weights, threads and products are those of the CPU backend, so a pair has the bits that it
- * has there of the same row.
+ * host_experts - a backend that computes only experts, for layers of which a device computes the
+ * rest. Weights, threads and products are those of the CPU backend, so a pair has the same bits as
+ * there.
  */
 
 #include "engine/cpu/state.h"
@@ -9,15 +9,15 @@
 #include <assert.h>
 #include <errno.h>
 
-/* A backend of which only the experts' part is open. Invariant: op[0 .. n) were loaded, in the
- * order in which run() numbers them. */
+/* A CPU backend of which only the part for experts is open. Invariant: op[0 .. n) were loaded, in
+ * the order in which run() numbers them. */
 struct host_experts {
     struct be *be;
     struct model_op op[MODEL_LAYERS_MAX];
     uint32_t n;
 };
 
-/* host_experts_ops.close; accepts what open_parts() left half-built. */
+/* Implements host_experts_ops.close; also accepts what open_parts() left half-built. */
 static struct host_experts *close_experts(struct host_experts *h) {
     if (!h)
         return NULL;
@@ -45,7 +45,7 @@ static int open_parts(struct be *b, const struct model_shape *shape, const struc
     return r;
 }
 
-/* host_experts_ops.open */
+/* Implements host_experts_ops.open. */
 static int open_experts(struct host_experts **out, const struct model_shape *shape,
                         const struct engine_opts *o, struct err *err) {
     struct host_experts *h = calloc(1, sizeof(*h));
@@ -62,7 +62,7 @@ static int open_experts(struct host_experts **out, const struct model_shape *sha
     return 0;
 }
 
-/* host_experts_ops.load */
+/* Implements host_experts_ops.load. */
 static int load(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
                 struct err *err) {
     struct model_op *mine = &h->op[h->n];
@@ -71,13 +71,13 @@ static int load(struct host_experts *h, const struct model_op *op, const struct 
     *mine = *op;
     mine->norm = norm;
     mine->weights = NULL;
-    mine->post_norm = mine->weigh = NULL; /* the device's */
+    mine->post_norm = mine->weigh = NULL; /* the device applies these */
     int r = backend_cpu.load(h->be, mine, &mine->weights, err);
     h->n += r == 0;
     return r;
 }
 
-/* host_experts_ops.run */
+/* Implements host_experts_ops.run. */
 static void run(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
                 const uint32_t *expert, float *y) {
     assert(layer < h->n && n_rows <= h->be->max_rows);

@@ -36,8 +36,8 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vbmi");
 }
 
-/* Tiles of int8, and the kernel's permission to use their registers, which is the process's from
- * then on. */
+/* Returns true if the CPU has tiles of int8 and the kernel lets this process use their registers,
+ * which holds from then on. */
 static bool has_amx(void) {
     enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
@@ -66,7 +66,7 @@ static bool has_any(void) {
 static const struct isa { /* best first */
     const char *name, *needs;
     bool (*usable)(void);
-    const struct cpu_kernels *kernels; /* NULL: this build is without them (option isa of meson) */
+    const struct cpu_kernels *kernels; /* NULL: not in this build (meson option isa) */
 } isas[] = {
 #ifdef CPU_X86
     {"amx", "AVX-512 with VNNI and VBMI, and AMX with int8 (or the system does not permit its use)",

@@ -5,13 +5,13 @@
 #include <string.h>
 
 /*
- * Mamba-2. Rows are convolved one by one, then every head of every sequence goes through its rows
- * in their order, then rows are gated and normed: nothing depends on how the rows came.
+ * mamba - Mamba-2. Rows are convolved one by one; then every head of every sequence processes its
+ * rows in order; then rows are gated and normed. So the bits of a row do not depend on chunks.
  *
  * A state has, for each head, [dim / 16][n_state][16 values].
  */
 
-/* x, B and C of a row; e^(s decay) and s of its heads, s = softplus(step + dt). */
+/* Computes x, B and C of a row, and e^(s decay) and s of its heads, s = softplus(step + dt). */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct recurrent *d = k->step->be->recurrent;
@@ -28,7 +28,7 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* The rows of head i % n_head of sequence i / n_head through its state. */
+/* Advances the state of head i % n_head of sequence i / n_head by all its rows. */
 static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -63,7 +63,7 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     b->kernels->mamba_advance(&head, state);
 }
 
-/* d = norm(y silu(z)) of a row, the norm over a group's heads. */
+/* Computes d = norm(y silu(z)) of a row, with the norm over the heads of a group. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

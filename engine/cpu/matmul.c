@@ -84,7 +84,7 @@ void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t pan
                m->n_blocks, acc + t * TILE * LANES);
 }
 
-/* matmul_panel() of rows [row0, row0 + n_rows) of a product. */
+/* Calls matmul_panel() for rows [row0, row0 + n_rows) of a product. */
 static void multiply(const struct matmul *mm, const struct mat *m, uint32_t panel, uint32_t row0,
                      uint32_t n_rows, float *acc, uint8_t *quants) {
     enum acts_kind kind = panel_infos[m->format].acts;
@@ -93,7 +93,7 @@ static void multiply(const struct matmul *mm, const struct mat *m, uint32_t pane
     matmul_panel(mm->kernels, m, panel, acts, n_rows, acc, quants);
 }
 
-/* A panel's sums times the matrix's scale, plus the bias of rows [at, at + n). */
+/* Multiplies a panel's sums by the matrix's scale, and adds the bias of rows [at, at + n). */
 static void scale_and_add_bias(const struct mat *m, uint32_t at, uint32_t n, uint32_t n_rows,
                                float *acc) {
     for (uint32_t i = 0; i < n_rows * LANES && m->scale; i++)
@@ -132,8 +132,8 @@ static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, u
     }
 }
 
-/* Panel @panel of the product for rows [row0, row0 + n_rows): the panels of all matrices are
- * numbered one after the other, but for a gate and an up, which are computed together. */
+/* Computes panel @panel of the product for rows [row0, row0 + n_rows). The panels of all matrices
+ * are numbered one after the other; a gate and an up count as one matrix. */
 static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uint32_t n_rows,
                      struct matmul_scratch *s) {
     uint32_t which = 0;
@@ -150,12 +150,12 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
     write_out(mm, which, panel, row0, n_rows, s);
 }
 
-/* Items [from, to) in one word, so that they change at once. */
+/* Returns items [from, to) as one word, which can be changed atomically. */
 static uint64_t range_of(uint32_t from, uint32_t to) {
     return (uint64_t)to << 32 | from;
 }
 
-/* Takes the first item of a range; false when it is empty. */
+/* Takes the first item of a range. Returns false if it is empty. */
 static bool take_item(_Atomic uint64_t *range, uint32_t *item) {
     uint64_t s = atomic_load_explicit(range, memory_order_relaxed);
 
@@ -171,8 +171,8 @@ static bool take_item(_Atomic uint64_t *range, uint32_t *item) {
     }
 }
 
-/* The back half of the largest range becomes that of @thread, whose own is empty; false when all
- * are. */
+/* Moves the back half of the largest range to @thread, whose range is empty. Returns false if all
+ * ranges are empty. */
 static bool steal(const struct run *r, uint32_t thread) {
     struct matmul_scratch *scratch = r->mm[0].scratch;
 
@@ -200,7 +200,7 @@ static bool steal(const struct run *r, uint32_t thread) {
     }
 }
 
-/* The product that item @item is part of. */
+/* Returns the product that item @item belongs to. */
 static const struct matmul *find_product(const struct run *r, uint32_t item) {
     uint32_t low = 0, high = r->n;
 
@@ -212,7 +212,7 @@ static const struct matmul *find_product(const struct run *r, uint32_t item) {
     return &r->mm[low];
 }
 
-/* A stretch of panels times a chunk of rows. */
+/* Computes an item: a stretch of panels times a chunk of rows. */
 static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
     const struct matmul *mm = find_product(r, item);
     uint32_t per_chunk = (mm->n_panels + mm->stretch - 1) / mm->stretch, i = item - mm->first_item;
@@ -223,7 +223,7 @@ static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
         do_panel(mm, p, row0, MIN(mm->chunk_rows, mm->n_rows - row0), &mm->scratch[thread]);
 }
 
-/* A pool_fn: items, until none is left. */
+/* A pool_fn: computes items until none is left. */
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     uint32_t item;
@@ -239,7 +239,7 @@ static void do_items(void *ctx, uint32_t thread) {
     } while (steal(r, thread));
 }
 
-/* Every thread gets an equal part of the items, consecutive ones. */
+/* Gives every thread an equal range of consecutive items. */
 static void deal(const struct run *r) {
     for (uint64_t i = 0; i < r->n_threads; i++)
         atomic_store_explicit(&r->mm[0].scratch[i].range,
@@ -248,7 +248,7 @@ static void deal(const struct run *r) {
                               memory_order_relaxed);
 }
 
-/* Rows whose activations stay in the second-level cache. */
+/* Returns the number of rows whose activations stay in the L2 cache. */
 static uint32_t chunk_rows(const struct mat *m) {
     size_t row = acts_bytes(panel_infos[m->format].acts, m->n_in, 1);
     size_t rows = ACTS_CACHED / row / TILE * TILE;

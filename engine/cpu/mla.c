@@ -5,11 +5,11 @@
 #include <string.h>
 
 /*
- * Latent attention in the absorbed form of op.h. Every head has a matrix of its own before and
- * behind attention: one round of products, each with its part of every row.
+ * mla - latent attention in the absorbed form of op.h. Every head has its own matrix before and
+ * after attention; these products are one round, each with its part of every row.
  */
 
-/* acts[]: tiles of the heads, one head's after the other; they grow while weights are loaded. */
+/* acts[]: tiles of the heads, one head after the other; they grow while weights are loaded. */
 struct mla {
     float *latent, *r, *q; /* [max_rows]: latent keys, q_rank values, queries of all heads */
     struct matmul *mm;     /* [n_head] */
@@ -17,7 +17,7 @@ struct mla {
     size_t acts_size[ACTS_KINDS];
 };
 
-/* Values of a head's query before it is taken to the latent vectors. */
+/* Returns the number of values of a head's query before the absorbed product. */
 static uint32_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
@@ -37,7 +37,7 @@ int mla_open(struct be *b) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* Bytes of the activations of one head, whole tiles of rows. */
+/* Returns the bytes of the activations of one head, in whole tiles of rows. */
 static size_t head_acts(const struct be *b, enum acts_kind kind, uint32_t n_in) {
     return round_up(b->max_rows, TILE_MAX) * acts_bytes(kind, n_in, 1);
 }
