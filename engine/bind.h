@@ -5,8 +5,8 @@
  * engine/arch. The first error is kept in binder.r and @err; later calls do nothing and return
  * NULL.
  *
- * A tensor of the file that nobody bound is an error, too (bind_rest()): without a scale or a bias
- * a model would almost work.
+ * A tensor of the file that was never bound is an error, too (bind_rest()): without a scale or a
+ * bias a model would almost work.
  */
 
 #include "base/err.h"

@@ -71,11 +71,11 @@ int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err
 struct work {
     struct step *step;
     const struct model_op *op;
-    const float *in; /* of head h at h * step */
+    const float *in; /* input of head h at h * step */
     size_t stride, in_step;
 };
 
-/* Head i % n_head of row i / n_head into its head's tiles. */
+/* Converts head i % n_head of row i / n_head to the tiles of its head. */
 static void store_part(void *ctx, uint32_t i, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -88,7 +88,7 @@ static void store_part(void *ctx, uint32_t i, uint32_t thread) {
                                      row * acts_bytes(kind, m->n_in, 1));
 }
 
-/* Every head's matrix times its part of the rows; what comes out of head h goes to @out + h *
+/* Multiplies every head's matrix with its part of the rows; results of head h go to @out + h *
  * @out_step. */
 static void multiply_heads(struct work *k, enum act_role out, size_t out_step) {
     struct step *s = k->step;
@@ -136,8 +136,8 @@ int ops_mla_q(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Stores the key of a row, which is its value, too, to its page, and rotates the rotary part of
- * its queries. */
+/* Stores the key of a row, which is also its value, in its page, and applies RoPE to its
+ * queries. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;

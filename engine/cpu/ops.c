@@ -8,8 +8,8 @@
 #include "engine/quant.h"
 
 /*
- * The ops of a step, each a few forks of the pool: the input rows normed and rounded (prepare), the
- * product (matmul.c), what follows row by row.
+ * ops - the ops of a step. Each op is a few rounds of the thread pool: the input rows are normed
+ * and rounded (prepare), multiplied (matmul.c), and finished row by row.
  */
 
 /* Context of a function that works row by row. */
@@ -19,9 +19,10 @@ struct rows {
     const struct model_op *op;
     const float *in;
     size_t in_stride;
-    uint32_t first;         /* DRAFT_IN: number of the first line, a row or a stream of one */
-    uint32_t n, n_in, acts; /* acts: bit per enum acts_kind into which it goes */
-    bool wanted;            /* row i is that of the i-th want with logits */
+    /* DRAFT_IN: number of the first line; a line is a row or a stream of a row */
+    uint32_t first;
+    uint32_t n, n_in, acts; /* acts: a bit for each enum acts_kind that a row is converted to */
+    bool wanted;            /* row i is the row of the i-th want with logits */
     _Atomic uint32_t next;
 };
 
@@ -33,7 +34,7 @@ struct row_run {
     row_fn fn;
 };
 
-/* A pool_fn: @fn for one row after the other. */
+/* A pool_fn: calls @fn for the rows that the thread takes. */
 static void do_rows(void *ctx, uint32_t thread) {
     const struct row_run *run = ctx;
     uint32_t i;
@@ -42,7 +43,8 @@ static void do_rows(void *ctx, uint32_t thread) {
         run->fn(run->rows, i, thread);
 }
 
-/* One or two rows are done here: waking the other threads would take longer. */
+/* Calls @fn for each row. One or two rows are done by this thread: waking others would take
+ * longer. */
 static void each_row(struct rows *r, row_fn fn) {
     struct row_run run = {r, fn};
 
@@ -53,7 +55,7 @@ static void each_row(struct rows *r, row_fn fn) {
         pool_run(r->step->be->pool, do_rows, &run);
 }
 
-/* Cosines and sines of the row's positions, of both sets, times mscale. */
+/* Computes cosines and sines, times mscale, of the row's positions for all sets of frequencies. */
 static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
     const uint32_t *at = r->step->host.row[row].at;
 
@@ -84,13 +86,13 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
     return 0;
 }
 
-/* Row @row of the activations in the role. */
+/* Returns row @row of the activations of a role. */
 static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
-/* x = scale times the token's row, plus those of its position and type where there are any; or the
- * picture's row. */
+/* Computes x: scale times the token's row, plus the rows of its position and type if there are any;
+ * or the picture's row. */
 static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
@@ -128,7 +130,7 @@ int ops_embed(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* x += the part of a picture's row */
+/* Adds the op's part of a picture's row to x. */
 static void deep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const float *values = r->step->host.row[row].values;
@@ -150,7 +152,7 @@ int ops_deep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* x = layer norm x, or the rms norm without weights. */
+/* Applies a layer norm, or an RMS norm without weights, to x. */
 static void norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *x = act_row(b, ACT_X, row);
@@ -188,7 +190,7 @@ static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
         memcpy(hidden, x, n * sizeof(*x));
 }
 
-/* The part of the token's own, and the norms of the product. */
+/* Applies the norms to the product, and adds the token's row (LAYER_INPUT). */
 static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct model_shape *m = &b->shape;
@@ -210,7 +212,7 @@ static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread
     }
 }
 
-/* Norms a row, when the op has a norm, and stores it in every form that its matrices want. */
+/* Norms a row, if the op has a norm, and converts it to every kind that its matrices need. */
 static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     struct be *b = r->step->be;
     const struct host_step *host = &r->step->host;
@@ -229,7 +231,7 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
                                          b->acts[kind] + row * acts_bytes(kind, r->n_in, 1));
 }
 
-/* Prepares like ops_prepare(), for the rows that @r names. */
+/* Prepares the rows of @r like ops_prepare(). */
 static struct matmul prepare_all(struct rows *r, uint32_t first, uint32_t n_mats) {
     struct be *b = r->step->be;
     struct matmul mm = {
@@ -294,7 +296,7 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
 int ops_keep(struct step *s, const struct model_op *op) {
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    if (op->w[0]) { /* of the normed rows, which it norms itself */
+    if (op->w[0]) { /* the product norms its own input */
         struct matmul mm = prepare(s, ACT_X, op->weights);
 
         assert(!op->centred);
@@ -304,7 +306,7 @@ int ops_keep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Without a norm as it is. */
+/* Applies the norm; without one, copies x. */
 static void norm_or_copy(const struct be *b, const float *x, const float *norm, float *y,
                          uint32_t n) {
     if (norm)
@@ -362,7 +364,7 @@ int ops_layer_input(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Per head: norm, rotation. */
+/* Applies norm and RoPE per head. */
 static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n_heads,
                          const float *norm, const float *cs) {
     if (norm && op->norm_all)
@@ -374,7 +376,7 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
     }
 }
 
-/* Stores the keys and values of a row to their page. */
+/* Stores the keys and values of a row in their page. */
 static void write_kv(const struct rows *r, uint32_t row) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
@@ -390,7 +392,7 @@ static void write_kv(const struct rows *r, uint32_t row) {
                              pos % view.page_tokens, b->k + at, b->v + at);
 }
 
-/* The keys and values of a row, from the product to their page. */
+/* Finishes the keys and values of a row, and stores them in their page. */
 static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
@@ -410,8 +412,8 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     write_kv(r, row);
 }
 
-/* After the product: heads normed and rotated, keys and values into their page. A row writes
- * its own slots only. */
+/* Finishes a row of QKV: norms and rotates heads, and stores keys and values in their page. A row
+ * writes only its own slots. */
 static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct heads *heads = &r->op->heads;
@@ -475,8 +477,8 @@ int ops_keys(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* An infinity makes the score an infinity or not a number, whatever the query; values are added
- * with a weight of 0, so they must be finite. */
+/* Writes a hole: an infinity in the key makes every score infinite or NaN, whatever the query;
+ * values are added with weight 0, so they must be finite. */
 static void hole_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
@@ -501,7 +503,7 @@ int ops_attend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The gates are where ops_qkv() left them. */
+/* Multiplies o by the sigmoid of the gates that ops_qkv() stored. */
 static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->heads.n, dim = r->op->heads.dim;
@@ -511,7 +513,7 @@ static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
                          b->gated + (((size_t)row * n + h) * 2 + 1) * dim, dim);
 }
 
-/* The gates are in the place of the queries. */
+/* Multiplies o by its gates, which have overwritten the queries. */
 static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->heads.n * r->op->heads.dim, per = n / r->w->m[0].n_out;
@@ -545,7 +547,7 @@ int ops_gate(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* b = post_norm b, where there is such a norm. */
+/* Applies the op's post_norm, if any, to b. */
 static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *t = act_row(b, ACT_B, row);
@@ -555,7 +557,7 @@ static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread)
         b->kernels->norm(t, r->w->post_norm, t, r->op->width, eps);
 }
 
-/* x = (x + gain post_norm(b)) scale */
+/* Computes x = (x + gain post_norm(b)) scale. */
 static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *x = act_row(b, ACT_X, row);
@@ -612,7 +614,7 @@ int ops_gate_up(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* h = glu(h, the layer's part of p) */
+/* Computes h = glu(h, the layer's part of p). */
 static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_layer_input;
@@ -631,7 +633,7 @@ int ops_gate_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The final norm's output of a row, where that is what is wanted. */
+/* Writes the final norm's output of a row to the result of WANT_HIDDEN. */
 static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     struct be *b = r->step->be;
     const struct engine_want *w = &r->step->host.batch->want[want];
@@ -643,7 +645,7 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     norm_or_copy(b, x, r->w ? r->w->norm : NULL, to, b->shape.n_embd);
 }
 
-/* c = scale c, then the cap if there is one. */
+/* Multiplies logits by the scale, then applies the cap, if any. */
 static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_vocab;
@@ -655,7 +657,7 @@ static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t threa
         b->kernels->soft_cap(logits, n, r->op->cap);
 }
 
-/* Hidden vectors do not go through the matrix: their wants are not among the scored ones. */
+/* Wants of hidden vectors are not among the scored ones, which are multiplied. */
 int ops_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};
@@ -677,7 +679,7 @@ int ops_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return 0;
 }
 
-/* The sample of the i-th want with logits, by the thread's sampler. */
+/* Samples the i-th want with logits with the thread's sampler. */
 static void sample_want(const struct rows *r, uint32_t i, uint32_t thread) {
     struct be *b = r->step->be;
 

@@ -45,19 +45,19 @@
  * kept apart as a factor of the kernel.
  */
 
-/* The little-endian number at @p. */
+/* Returns the little-endian number at @p. */
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-/* The half of row @lane among 16. */
+/* Stores a half for row @lane of 16. */
 static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane] = (uint8_t)half;
     meta[2 * lane + 1] = (uint8_t)(half >> 8);
 }
 
-/* Eight bytes at a time, for a model of many gigabytes is packed at every start: of eight values,
- * the first in the lowest byte. */
+/* Returns eight values, the first in the lowest byte. Packing works on eight bytes at a time,
+ * because many gigabytes are packed at every start. */
 static uint64_t get_u64(const uint8_t *p) {
     uint64_t v;
 
@@ -70,14 +70,14 @@ static uint64_t get_u64(const uint8_t *p) {
 
 #define EIGHT(byte) (0x0101010101010101u * (byte))
 
-/* Sets the bits of @v in the four bytes at @p, the lowest first. */
+/* Ors @v into the four bytes at @p, lowest byte first. */
 static void or_u32(uint8_t *p, uint32_t v) {
     for (int i = 0; i < 4; i++)
         p[i] |= (uint8_t)(v >> (8 * i));
 }
 
-/* The ways to store values @k .. @k + 7 (inside the block, k a multiple of 8) of row @lane in a
- * zeroed panel. */
+/* Store values @k .. @k + 7 (inside the block, k a multiple of 8) of row @lane in a zeroed
+ * panel. */
 static void put8(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
     or_u32(q + k / 4 * 64 + lane * 4, (uint32_t)v);
     or_u32(q + k / 4 * 64 + lane * 4 + 64, (uint32_t)(v >> 32));
@@ -97,12 +97,12 @@ static void put1(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
                                            << (2 * (k / 8 % 4)));
 }
 
-/* Minimum @s of 16 lanes: two of a lane side by side. */
+/* Stores minimum @s of a lane of 16; two minimums of a lane are adjacent. */
 static void put_min(uint8_t *pairs, uint32_t lane, uint32_t s, uint32_t v) {
     pairs[s / 2 * 32 + lane * 2 + s % 2] = (uint8_t)v;
 }
 
-/* Q4_K and Q5_K (@high: where the fifth bits are). */
+/* Packs Q4_K and Q5_K; @high: the fifth bits, or NULL. */
 static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, uint32_t lane,
                      uint8_t *q, uint8_t *meta) {
     for (uint32_t s = 0; s < 8; s++) {
@@ -121,7 +121,8 @@ static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, u
     put_half(meta + 288, lane, get_u16(p + 2));
 }
 
-/* The pack_fn of each format: its blocks are those of quant.c, what they become is above. */
+/* The pack_fn of each format. quant.c describes the blocks of the file, the top of this file those
+ * of a panel. */
 
 static void pack_q4k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     pack_k45(p, NULL, p + 16, lane, q, meta);
@@ -169,7 +170,7 @@ static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     put_half(meta + 544, lane, get_u16(p + 82));
 }
 
-/* Values @i .. @i + 7 of the 16 bytes of nibbles of the 32-blocks. */
+/* Returns values @i .. @i + 7 of the 16 bytes of nibbles of a block of 32. */
 static uint64_t nibbles(const uint8_t *qs, uint32_t i) {
     return get_u64(qs + i % 16) >> (4 * (i / 16)) & EIGHT(15);
 }
@@ -199,7 +200,7 @@ static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *me
     put_half(meta + 128, lane, get_u16(p));
 }
 
-/* Eight bits as bytes, the lowest first. */
+/* Returns eight bits as bytes, the lowest first. */
 static uint64_t spread_bits(uint8_t bits) {
     uint64_t x = bits;
 
@@ -208,7 +209,7 @@ static uint64_t spread_bits(uint8_t bits) {
     return (x | x << 7) & 0x0101010101010101u;
 }
 
-/* Eight numbers of two bits as bytes. */
+/* Returns eight numbers of two bits as bytes. */
 static uint64_t spread2(uint32_t v) {
     uint64_t x = v;
 
@@ -217,13 +218,13 @@ static uint64_t spread2(uint32_t v) {
     return (x | x << 6) & 0x0303030303030303u;
 }
 
-/* Four numbers of three bits as bytes. */
+/* Returns four numbers of three bits as bytes. */
 static uint32_t spread3(uint32_t v) {
     v = (v | v << 10) & 0x003F003Fu;
     return (v | v << 5) & 0x07070707u;
 }
 
-/* Run @r of eight values of the IQ2 and IQ1 panels: @codes of two bits, @bits of one. */
+/* Stores run @r of eight values of an IQ2 or IQ1 panel: @codes of two bits, @bits of one. */
 static void put_run(uint8_t *q, uint32_t lane, uint32_t r, uint32_t codes, uint64_t bits) {
     put2(q, lane, 8 * r, spread2(codes));
     put1(q + 1024, lane, 8 * r, bits);
@@ -250,7 +251,7 @@ static void pack_iq2s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta + 256, lane, get_u16(p));
 }
 
-/* Eight values of an IQ3 format, from two entries of its grid. */
+/* Stores eight values of an IQ3 format, from two entries of its grid. */
 static void put_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint32_t second,
                     uint8_t signs) {
     put4(q, lane, 8 * r,
@@ -281,7 +282,7 @@ static void pack_iq3s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta + 128, lane, get_u16(p));
 }
 
-/* d (2 s + 1) (q - 1 + delta) is d (2 s + 1) q less d / 8 times (2 s + 1) (8 - 8 delta). */
+/* Packs IQ1_S: d (2 s + 1) (q - 1 + delta) = d (2 s + 1) q - d / 8 (2 s + 1) (8 - 8 delta). */
 static void pack_iq1s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t b = 0; b < 8; b++) {
         uint32_t qh = get_u16(p + 34 + 2 * b), scale = 2 * (qh >> 12 & 7) + 1;
@@ -331,7 +332,7 @@ static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta, lane, get_u16(p));
 }
 
-/* @high: where the fifth bits are. */
+/* Stores values of five bits; @high: the fifth bits. */
 static void put5(const uint8_t *high, const uint8_t *qs, uint32_t lane, uint8_t *q) {
     for (uint32_t i = 0; i < 32; i += 8) {
         put4(q, lane, i, nibbles(qs, i));
@@ -350,7 +351,7 @@ static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta + 32, lane, get_u16(p + 2));
 }
 
-/* Q4_0 and IQ4_NL. */
+/* Packs Q4_0 and IQ4_NL. */
 static void pack_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put4(q, lane, i, nibbles(p + 2, i));
@@ -412,7 +413,8 @@ static const struct {
     {TENSOR_TQ2_0, PANEL_TQ, pack_tq2},      {TENSOR_NVFP4, PANEL_NVFP4, pack_nvfp4},
 };
 
-/* The row of sources[] for @f; ARRAY_SIZE(sources): the backend has no panels for it. */
+/* Returns the index in sources[] of format @f; ARRAY_SIZE(sources): the backend has no panels for
+ * it. */
 static size_t find_source(const struct tensor_format *f) {
     size_t i = 0;
 
@@ -441,7 +443,7 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
     return 0;
 }
 
-/* Rows beyond n_out stay zeros: their lanes compute zeros, which write_out() leaves. */
+/* Rows beyond n_out stay zero; write_out() drops what their lanes compute. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
     size_t source = find_source(t->format);

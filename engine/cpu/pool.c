@@ -12,22 +12,24 @@
 #include "base/thread.h"
 
 /*
- * Fork-join threads. A step has some hundred rounds, microseconds apart, so that a sleeping thread
- * would come too late; but a server is idle most of the day, so that a spinning one would burn a
- * core. Both sides therefore spin for a bounded time (about 0.1 ms), then sleep on a futex.
+ * pool - fork-join threads. A step has some hundred rounds, microseconds apart, so a sleeping
+ * thread would come too late; but a server is idle most of the day, so a spinning thread would
+ * waste a core. Both sides therefore spin for a bounded time (about 0.1 ms), then sleep on a futex.
  *
- * Work is handed out item by item inside a round, so a round completes with the caller alone: it
+ * Inside a round threads take items one by one, so a round can complete with the caller alone: it
  * opens a gate, works, closes the gate when no item is left, and waits only for the threads that
- * came in. A thread that sleeps, or has lost its core, does not delay the others: they do its part
+ * came in. A thread that sleeps, or has lost its core, does not delay the others, which do its part
  * of the work.
  *
  *   gate: | round number (32) | closed (1) | threads that came in (31) |
+ *
  *   caller: fn; left = 0; gate = next round, open ------> workers: see it, gate++ unless closed,
- *           runs fn itself; closes; waits until          run fn, left++
+ *           runs fn itself; closes; waits until                   run fn, left++
  *           left == threads that came in <----------------
  *
- * Sleepers announce themselves before they look a last time (the futex compares), wakers change the
- * number before they look for sleepers: with sequentially consistent operations none is missed.
+ * No wake-up is missed: a sleeper announces itself before it looks a last time (the futex
+ * compares), a waker changes the number before it looks for sleepers, and all operations are
+ * sequentially consistent.
  */
 
 enum { SPINS = 4000, THREADS_MAX = 1024 };
@@ -88,8 +90,8 @@ static uint32_t await_bell(struct pool *p, uint32_t seen) {
     return bell;
 }
 
-/* Into the round that is open now; false when none is, or it is @last, the one that this thread was
- * in last. */
+/* Enters the round that is open now. Returns false if none is, or if it is @last, the round that
+ * this thread was in last. */
 static bool come_in(struct pool *p, uint32_t *last) {
     uint64_t gate = atomic_load(&p->gate);
 
@@ -101,8 +103,8 @@ static bool come_in(struct pool *p, uint32_t *last) {
     return false;
 }
 
-/* A thread's life. A bell may be heard after its round has closed, or a round entered before
- * its bell: both are found by the round's number. */
+/* Runs a worker thread. It may hear a bell after the round has closed, or enter a round before its
+ * bell; the round's number tells both. */
 static void *work(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
@@ -112,7 +114,8 @@ static void *work(void *arg) {
         bell = await_bell(p, bell);
         if (atomic_load(&p->stop))
             return NULL;
-        if (!come_in(p, &round)) /* too late, or it was open before its bell rang */
+        /* the round has closed, or this thread entered it before its bell */
+        if (!come_in(p, &round))
             continue;
         p->fn(p->ctx, w->index);
         atomic_fetch_add(&p->left, 1);

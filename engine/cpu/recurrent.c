@@ -5,7 +5,7 @@
 #include <string.h>
 #include "engine/quant.h"
 
-/* Heads with numbers of their own in a row: mix[]. */
+/* Returns the number of heads with values of their own in mix[]. */
 static uint32_t heads_of(const struct be *b) {
     return MAX(b->shape.delta.n_value_head, b->shape.mamba.n_head);
 }
@@ -133,7 +133,7 @@ void recurrent_begin(const struct recurrent_run *k) {
             memset(recurrent_state(k, i), 0, past * sizeof(float));
 }
 
-/* The last kernel - 1 rows of in[0] of sequence @i, those of earlier steps among them, to its
+/* Stores the last kernel - 1 rows of in[0] of sequence @i, including those of earlier steps, in its
  * state. */
 static void keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;

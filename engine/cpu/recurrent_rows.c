@@ -1,10 +1,10 @@
 #include "engine/cpu/kernels.h"
 
-/* Recurrent layers: the convolution of a row, and what a head does with a row of it. The order of
- * every sum is fixed by the head's size alone. */
+/* recurrent_rows - recurrent layers: the convolution of a row, and a head's update of its state by
+ * a row. The order of every sum depends only on the head's size. */
 
-/* c = sum over j of w[j] u[j], @kernel rows of @n values each, or silu of that and @bias; n is a
- * multiple of 16. */
+/* Computes c = sum over j of w[j] u[j], @kernel rows of @n values each, or silu(that + @bias); n is
+ * a multiple of 16. */
 void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
                         bool silu, float *c, uint32_t n) {
     vf one = vf_set1(1.0f);
@@ -22,7 +22,7 @@ void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, 
     }
 }
 
-/* x *= scale / length of x, the length with @eps under the root; n is a multiple of 16. */
+/* Scales x to length @scale; @eps is added under the root of the length. n is a multiple of 16. */
 void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale) {
     vf sum = vf_zero();
 
@@ -34,8 +34,8 @@ void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale) {
 }
 
 /*
- * Sixteen values of a head, which see nothing of the others: @m is [dim][16]. Both passes over it
- * sum in four parts, key i in part i % 4, added as (0 + 1) + (2 + 3).
+ * Advances sixteen values of a head, which are independent of the others: @m is [dim][16]. Both
+ * passes over it sum in four parts, key i in part i % 4, added as (0 + 1) + (2 + 3).
  */
 INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
     const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
@@ -74,7 +74,7 @@ void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
             advance16(h, row, first, m + (size_t)first * h->dim);
 }
 
-/* advance16() where each key has a decay of its own. */
+/* Implements advance16() with a decay for each key. */
 INLINE void kda16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
     const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
     const float *keep = h->keep + row * h->keep_stride;
@@ -122,8 +122,8 @@ void CPU_NAME(kda_keep)(const float *x, const float *dt, float by, float lower, 
     }
 }
 
-/* Sixteen values of a head: @m is [n_state][16]; state j is summed in part j % 4, the parts as (0 +
- * 1) + (2 + 3). */
+/* Advances sixteen values of a head: @m is [n_state][16]; state j is summed in part j % 4, the
+ * parts as (0 + 1) + (2 + 3). */
 INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, float *m) {
     const float *in = h->in + row * h->stride, *out = h->out + row * h->stride;
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-/* Functions of one row: norm, rotation, activations and gates, the write into a page. */
+/* rows - functions of one row: norms, RoPE, activations and gates, and the store to a page. */
 
 /* Lane i sums the squares of values i, i + 16, ... by fma; the lanes are folded by halves. */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps) {
@@ -24,7 +24,7 @@ void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, f
         y[i] = x[i] * scale * (w ? w[i] : 1.0f);
 }
 
-/* The sum of values, then of the squares of what is left without the mean, in the lanes of
+/* Sums the values, then the squares of the differences from the mean, in the lanes of
  * rows_norm(). */
 void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps) {
     uint32_t whole = n / LANES * LANES;
@@ -51,7 +51,7 @@ void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint
         x[i] = fmaf(x[i] * scale, w[i], bias ? bias[i] : 0.0f);
 }
 
-/* (a, b) turned by the angle of pair i; @cs: the cosines of all pairs, then the sines. */
+/* Rotates (a, b) by the angle with cosine c and sine s. */
 INLINE void rotate(float *a, float *b, float c, float s) {
     float x = *a, y = *b;
 
@@ -103,7 +103,7 @@ void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run) {
             }
 }
 
-/* The rows of enum glu, by lane: op.h has the formulas. */
+/* The functions of enum glu, by lane; op.h has the formulas. */
 INLINE vf silu_mul(vf g, vf u) {
     vf sigmoid = vf_add(vf_set1(1.0f), vf_exp(vf_neg(g)));
 
@@ -216,7 +216,7 @@ void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t 
         h[i] = (g[i] > 0.0f ? g[i] : 0.0f) * u[i];
 }
 
-/* o sigmoid(g) */
+/* Returns o sigmoid(g). */
 INLINE vf gated(vf o, vf g) {
     return vf_div(o, vf_add(vf_set1(1.0f), vf_exp(vf_neg(g))));
 }
@@ -244,7 +244,7 @@ void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n) 
         acc[i] = fmaf(w, x[i], acc[i]);
 }
 
-/* 32 values as int8 with a half as scale. */
+/* Quantizes 32 values to int8. Returns the scale, a half. */
 static uint16_t quantize32(const float *x, int8_t *q) {
     vf most = vf_max(vf_abs(vf_load(x)), vf_abs(vf_load(x + LANES)));
     uint16_t d = mx_float_to_half(vf_reduce_max(most) / 127.0f);
@@ -259,7 +259,8 @@ static uint16_t quantize32(const float *x, int8_t *q) {
     return d;
 }
 
-/* 32 values as int4 in as many bytes, with a half as scale: that furthest from 0 is -8 times it. */
+/* Quantizes 32 values to int4, one per byte. Returns the scale, a half: the value furthest from 0
+ * is -8 times it. */
 static uint16_t quantize32_4(const float *x, int8_t *q) {
     vf a = vf_load(x), b = vf_load(x + LANES);
     float high = vf_reduce_max(vf_max(a, b)), low = vf_reduce_max(vf_max(vf_neg(a), vf_neg(b)));
@@ -275,7 +276,7 @@ static uint16_t quantize32_4(const float *x, int8_t *q) {
     return d;
 }
 
-/* Two numbers of four bits in a byte. */
+/* Returns a byte with two numbers of four bits. */
 static uint8_t join4(int8_t low, int8_t high) {
     return (uint8_t)((low & 15) | (high & 15) << 4);
 }

@@ -16,14 +16,14 @@ static const struct vis_ops *find_backend(const char *name, struct err *err) {
     return NULL;
 }
 
-/* The patches of the largest picture or tile. */
+/* Returns the number of patches of the largest picture or tile. */
 static uint32_t most_patches(const struct projector *p, uint32_t max_rows) {
     uint32_t side = MAX(p->side, p->tile) / p->patch, rows = max_rows * p->merge * p->merge;
 
     return p->side ? side * side : MAX(rows, side * side);
 }
 
-/* Reads the header, and what follows from it and from the options. Returns 0 or -errno. */
+/* Reads the header, and derives sizes from it and from the options. Returns 0 or -errno. */
 static int prepare(struct image_encoder *e, const struct gguf *file,
                    const struct image_encoder_opts *opts, struct err *err) {
     e->ops = opts->device ? opts->device : find_backend(opts->backend, err);
@@ -56,7 +56,7 @@ int image_encoder_new(struct image_encoder **out, const struct gguf *file,
     return r;
 }
 
-/* Accepts what image_encoder_new() left half-built. */
+/* Also accepts an encoder that image_encoder_new() left half-built. */
 struct image_encoder *image_encoder_free(struct image_encoder *e) {
     if (!e)
         return NULL;
@@ -88,7 +88,8 @@ uint32_t image_encoder_width(const struct image_encoder *e) {
     return e->p.n_out * (1 + e->p.n_deep);
 }
 
-/* 0, or -EINVAL: the small picture is too large, or a tile has no mark in the text model. */
+/* Checks the tiles of a picture. Returns 0, or -EINVAL: the small picture is too large, or a tile
+ * has no mark in the text model. */
 static int check_tiles(const struct image_encoder *e, const struct picture_layout *l, uint32_t n,
                        struct err *err) {
     if ((uint64_t)l->n_columns * l->n_lines * e->p.merge * e->p.merge > e->max_patches)
@@ -103,7 +104,7 @@ static int check_tiles(const struct image_encoder *e, const struct picture_layou
     return 0;
 }
 
-/* 0, or -EINVAL: the picture has not the size that the encoder computes. */
+/* Checks that a picture has a size that the encoder supports. Returns 0 or -EINVAL. */
 static int check_size(const struct image_encoder *e, const struct picture_layout *l,
                       struct err *err) {
     uint32_t align = e->p.patch * e->p.merge;
@@ -122,7 +123,7 @@ static int check_size(const struct image_encoder *e, const struct picture_layout
     if (two_tables && MAX(l->width, l->height) / e->p.patch > e->n_table)
         return err_set(err, 0, NULL, "a picture of %u x %u pixels is larger than the %u positions",
                        l->width, l->height, e->n_table);
-    /* @out is as large as the layout says. */
+    /* @out has the size of the layout. */
     uint32_t n_lines = l->height / align, n_rows = l->width / align * n_lines;
     bool breaks = e->p.kind == PROJECTOR_PIXTRAL;
     if (l->n_columns != l->width / align || l->n_lines != n_lines ||
@@ -136,7 +137,7 @@ int image_encoder_begin(struct image_encoder *e, const uint8_t *rgb, const struc
                         float *out, struct err *err) {
     int r = check_size(e, l, err);
 
-    assert(!e->under_way.rgb); /* one at a time */
+    assert(!e->under_way.rgb); /* one picture at a time */
     if (r == 0)
         vis_begin(e, rgb, l, out);
     return r;

@@ -25,7 +25,7 @@ struct image_encoder_opts {
     uint32_t max_rows;   /* rows of a picture or of its part; 0: the projector's limit */
     /* The text model, whose tokens mark tiles; NULL: the rows of marks are zeros. */
     const struct gguf *text;
-    /* An opened device and its encoders' backend, in the place of @backend; NULL: none. */
+    /* An open device and its backend for encoders, used instead of @backend; NULL: none. */
     const struct vis_ops *device;
     struct be *be;
 };

@@ -18,7 +18,7 @@ struct vis_norm { /* in the backend's memory; w NULL: there is none */
 
 struct vis_layer {
     struct vis_norm ln1, ln2, q_norm, k_norm, attn_post, ffn_post;
-    struct vis_mat *qkv[3]; /* the second NULL: the first gives all three */
+    struct vis_mat *qkv[3]; /* the second NULL: the first computes all three */
     struct vis_mat *out, *gate, *up, *down;
     /* The merger of a layer with deepstack; deep_norm.w NULL: the layer has none. */
     struct vis_norm deep_norm;
@@ -33,28 +33,29 @@ struct vis_clip {
     float bound[4];
 };
 
-/* Places of the patches of a picture, in the order in which they are computed. */
+/* Positions of the patches of a picture, in the order in which they are computed. */
 struct vis_grid {
-    uint32_t n, height, width;   /* patches */
-    uint32_t *row, *column;      /* [n] */
-    uint32_t n_windows, *window; /* [n_windows + 1] first patches; one window: all see all */
-    uint32_t longest;            /* patches of a window, at most */
-    uint8_t *bytes;              /* memory of all these: @size bytes, @used of them */
+    uint32_t n, height, width; /* patches */
+    uint32_t *row, *column;    /* [n] */
+    /* [n_windows + 1] first patch of each window; one window: full attention */
+    uint32_t n_windows, *window;
+    uint32_t longest; /* most patches of a window */
+    uint8_t *bytes;   /* memory of these arrays: @size bytes, @used of them in use */
     size_t size, used;
     struct vis_places at;  /* addresses for the backend */
     const uint32_t *start; /* the backend's copy of window */
 };
 
-/* Passes over a picture, each over units that do not depend on each other: patches, or what is said
- * here. QKV to DEEP are done for one layer after the other. */
+/* Passes over a picture. A pass goes over independent units: patches, unless stated otherwise. QKV
+ * to DEEP are repeated for each layer. */
 enum vis_stage {
     VIS_EMBED,   /* x of patches from the pixels, positions included */
     VIS_QKV,     /* queries, keys and values of patches, normed and rotated */
     VIS_ATTEND,  /* windows; or, without windows, blocks of rows of one head after the other */
-    VIS_OUT,     /* x += projection of what attention gave */
+    VIS_OUT,     /* x += projection of the output of attention */
     VIS_FFN,     /* x += FFN */
     VIS_DEEP,    /* blocks of patches: a part of the rows for the text model */
-    VIS_ARRANGE, /* blocks of patches, in their order of computation: normed, to their places */
+    VIS_ARRANGE, /* blocks of patches, in order of computation: normed and moved to raster order */
     VIS_PROJECT, /* rows for the text model, without line breaks */
     VIS_STAGES
 };
@@ -64,14 +65,14 @@ struct vis_cursor {
     const uint8_t *rgb;
     struct picture_layout whole;
     float *rows;
-    uint32_t tile, n_parts; /* the part under way: a picture without tiles has one */
+    uint32_t tile, n_parts; /* the current part; a picture without tiles has one */
     struct picture_layout l;
-    const uint8_t *pixels; /* first ones of the part; pitch: bytes from a line to the next */
+    const uint8_t *pixels; /* first pixels of the part; pitch: bytes from a line to the next */
     size_t pitch;
     float *out;
     enum vis_stage stage;
-    uint32_t layer, part; /* part: of DEEP, those that are complete */
-    uint32_t at;          /* units of the stage that are done */
+    uint32_t layer, part; /* part: number of complete DEEP parts */
+    uint32_t at;          /* completed units of the stage */
     uint64_t left;        /* multiply-adds */
 };
 
@@ -80,7 +81,7 @@ struct image_encoder {
     struct projector p;
     const struct vis_ops *ops;
     struct vis_be *be;
-    uint32_t max_patches, max_rows, n_table; /* n_table: places of the table of positions */
+    uint32_t max_patches, max_rows, n_table; /* n_table: positions of the table */
     struct vis_layer *layer;                 /* [p.n_layer] */
     struct vis_mat *patch, *merge, *mm_in, *mm_out;
     struct vis_norm patch_norm[3], pre_ln, post_ln, mm_norm, std;
@@ -89,12 +90,12 @@ struct image_encoder {
      * columns of a grid. NULL without a text model. */
     float *marks;
     bool has_mark[VIS_MARKS];
-    uint32_t hidden; /* width of mm_in's rows */
+    uint32_t hidden; /* outputs of mm_in */
 
     struct floats {
         struct floats *next;
         float v[];
-    } * owned; /* vectors and matrices that were made of tensors */
+    } * owned; /* vectors and matrices computed from tensors */
     struct tensors {
         struct tensors *next;
         struct tensor t;
@@ -102,7 +103,8 @@ struct image_encoder {
 
     struct vis_clip *clips;
 
-    double freq[2][PROJECTOR_HEAD_MAX / 4]; /* of pairs that turn by the row, by the column */
+    /* frequencies of pairs that turn by the row and by the column */
+    double freq[2][PROJECTOR_HEAD_MAX / 4];
     struct vis_grid grid;
     /* Buffers of the backend: rows of all patches, [max_patches][n_embd], and of a chunk,
      * [VIS_CHUNK] of the widest input, [2] of [VIS_CHUNK][widest hidden], [VIS_CHUNK][n_out]. */

@@ -76,7 +76,7 @@ static void norm_row(const struct rows *c, uint32_t r) {
                      a->out + (size_t)to * a->width);
 }
 
-/* The pixels of a patch, by channel, line and column, as the encoder was trained. */
+/* Writes the pixels of a patch by channel, line and column, normalised as in training. */
 static void patch_row(const struct vis_rows *a, uint32_t r, float *out) {
     uint32_t patch = a->first + r, side = a->side;
 
@@ -116,7 +116,7 @@ static void position_row(const struct vis_rows *a, uint32_t r, float *out) {
         }
 }
 
-/* A row of the text model from the patches of its block: their mean, or all their values. */
+/* Writes a row of the text model from the patches of its block: their mean, or all their values. */
 static void block_row(const struct vis_rows *a, uint32_t r, float *out) {
     uint32_t merge = a->merge, area = merge * merge, columns = a->at.width / merge;
     uint32_t block = a->first + r, n = a->width;
@@ -196,7 +196,7 @@ struct heads {
     const struct vis_heads *a;
 };
 
-/* (a, b) turned by cosine and sine. */
+/* Rotates (a, b) by cosine and sine. */
 static void turn(float *a, float *b, const float *cs) {
     float x = *a, y = *b;
 
@@ -204,7 +204,7 @@ static void turn(float *a, float *b, const float *cs) {
     *b = x * cs[1] + y * cs[0];
 }
 
-/* A head of @dim values of patch @at. */
+/* Rotates a head of @dim values of patch @at. */
 static void turn_head(const struct vis_heads *a, uint32_t at, uint32_t dim, float *x) {
     uint32_t half = dim / 2, quarter = dim / 4;
 

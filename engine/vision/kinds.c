@@ -4,10 +4,10 @@
 #include "base/mathx.h"
 #include "engine/vision/encoder_private.h"
 
-/* Differences between the kinds: the order of patches, positions, and the way to the text model's
- * rows. */
+/* kinds - what differs between kinds of encoders: the order of patches, positions, and the mapping
+ * to rows of the text model. */
 
-#define TABLE_MAX 256u /* places of a side of a square table (load.c) */
+#define TABLE_MAX 256u /* positions of a side of a square table (load.c) */
 
 /* Adds the patches of a block of merge x merge at (@row, @column), in raster order. */
 static void add_block(struct vis_grid *g, uint32_t row, uint32_t column, uint32_t side) {
@@ -31,7 +31,7 @@ static void add_windows(struct vis_grid *g, uint32_t side, uint32_t merge) {
     g->window[g->n_windows] = g->n;
 }
 
-/* Frequency @i of a half of a head of @dim values that turns by one coordinate. */
+/* Returns frequency @i of the half of a head of @dim values that turns by one coordinate. */
 static double frequency(enum projector_kind kind, uint32_t dim, uint32_t i, bool by_column) {
     if (kind == PROJECTOR_PIXTRAL) /* even ones for rows, odd ones for columns */
         return mx_pow(10000, -2.0 * (2 * i + by_column) / dim);
@@ -59,8 +59,8 @@ static void *take(struct vis_grid *g, size_t n) {
     return at;
 }
 
-/* The two places of a table of @n_table that coordinate @i of @n reads, corners aligned, and how
- * much of the second. */
+/* Linear interpolation with aligned corners: the two positions of a table of @n_table for
+ * coordinate @i of @n, and the weight of the second. */
 struct between {
     uint32_t low, high;
     float part;
@@ -73,15 +73,15 @@ static struct between place_in(uint32_t i, uint32_t n, uint32_t n_table) {
     return (struct between){low, MIN(low + 1, n_table - 1), (float)(at - low)};
 }
 
-/* Weight of place @j of a table of @n_table for coordinate @i of @n: a triangle around the
- * coordinate's middle, widened where the table is larger. */
+/* Returns the weight of position @j of a table of @n_table for coordinate @i of @n: a triangle
+ * around the coordinate's middle, widened if the table is larger (antialiasing). */
 static double triangle(uint32_t i, uint32_t n, uint32_t j, uint32_t n_table) {
     double scale = (double)n_table / n, away = j + 0.5 - (i + 0.5) * scale;
 
     return MAX(0.0, 1 - fabs(away) / MAX(scale, 1.0));
 }
 
-/* The places of a table that coordinate @i of @n reads, and the sum of their weights. */
+/* The positions of a table that coordinate @i of @n reads, and the sum of their weights. */
 struct span {
     uint32_t first, end;
     double sum;
@@ -100,7 +100,7 @@ static struct span span_of(uint32_t i, uint32_t n, uint32_t n_table) {
     return s;
 }
 
-/* Adds the places of a table that coordinate @i of @n reads. */
+/* Adds taps for the positions of a table that coordinate @i of @n reads. */
 static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, struct vis_tap *tap,
                      uint32_t *n_taps) {
     if (e->p.kind == PROJECTOR_GEMMA3) {
@@ -118,13 +118,13 @@ static void add_taps(const struct image_encoder *e, uint32_t i, uint32_t n, stru
     }
 }
 
-/* The most taps of @n coordinates: LFM2's reach over twice the table's part of a coordinate, or
- * over two places, and one more. */
+/* Returns the most taps of @n coordinates: LFM2's cover twice the table's part of a coordinate, or
+ * two positions, plus one. */
 static size_t most_taps(size_t n) {
     return 3 * n + 2 * (size_t)TABLE_MAX;
 }
 
-/* Rotations and taps of the @n coordinates of an axis. */
+/* Fills in rotations and taps of the @n coordinates of an axis. */
 static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struct vis_axis *axis) {
     uint32_t quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0, n_taps = 0;
     float *turn = take(&e->grid, (size_t)n * quarter * 2);
@@ -148,14 +148,14 @@ static void fill_axis(struct image_encoder *e, bool by_column, uint32_t n, struc
                               turn - (size_t)n * quarter * 2, first, take(&e->grid, 2ul * n_taps)};
 }
 
-/* Row of the text model that block @i of patches, in the order of computation, becomes. */
+/* Returns the row of the text model for block @i of patches, in order of computation. */
 static uint32_t row_of(const struct image_encoder *e, uint32_t i) {
     uint32_t merge = e->p.merge, first = i * merge * merge;
 
     return e->grid.row[first] / merge * (e->grid.width / merge) + e->grid.column[first] / merge;
 }
 
-/* There are as many rows and columns as patches, and one more, at most. */
+/* Rows and columns together are at most one more than the patches. */
 size_t vis_place_bytes(const struct image_encoder *e) {
     size_t n = e->max_patches, quarter = vis_has_rope(e) ? e->p.n_embd / e->p.n_head / 4 : 0;
     size_t sides = n + 1;
@@ -164,12 +164,12 @@ size_t vis_place_bytes(const struct image_encoder *e) {
                 2 * (most_taps(sides) + most_taps(0)));
 }
 
-/* Returns the backend's address of what the grid has at @p. */
+/* Returns the backend's address of the grid's data at @p. */
 static const void *there(const struct vis_grid *g, const uint8_t *base, const void *p) {
     return base + ((const uint8_t *)p - g->bytes);
 }
 
-/* Brings the grid to the backend. */
+/* Copies the grid to the backend. */
 static void bring(struct image_encoder *e) {
     struct vis_grid *g = &e->grid;
     const uint8_t *base = e->ops->bring(e->be, g->bytes, g->used);
@@ -215,13 +215,14 @@ void vis_place(struct image_encoder *e) {
         e->ops->pixels(e->be, c->pixels, (size_t)c->l.width * 3, c->l.height, &g->at.pitch);
 }
 
-/* x = norm @which of gemma4uv's @n patches, whose epsilon no file has; without weights nothing. */
+/* Applies norm @which of gemma4uv to @n patches, if it has weights; files do not have its
+ * epsilon. */
 static void norm_patches(struct image_encoder *e, int which, float *x, uint32_t width, uint32_t n) {
     if (e->patch_norm[which].w)
         vis_norm_rows(e, &e->patch_norm[which], x, width, 1e-5f, n, x);
 }
 
-/* Rows of a function of the patches from @at on. */
+/* Returns the arguments of a row function for the patches from @at on. */
 static struct vis_rows of_patches(const struct image_encoder *e, enum vis_row_kind kind,
                                   uint32_t at, uint32_t n) {
     return (struct vis_rows){
@@ -258,8 +259,8 @@ void vis_embed(struct image_encoder *e, uint32_t at, uint32_t n) {
         vis_norm_rows(e, &e->pre_ln, x, width, e->p.eps, n, x);
 }
 
-/* Qwen: patches of a block lie together, those of windows not in order; o gets them as rows. The
- * others stay where they are, in raster order. */
+/* Applies the final norm to blocks [at, at + n). Qwen computes patches by windows and blocks; their
+ * rows are moved to o in raster order of the blocks. Other kinds are in raster order already. */
 void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
     uint32_t area = e->p.merge * e->p.merge;
     bool merged = e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL;
@@ -276,8 +277,8 @@ void vis_arrange(struct image_encoder *e, uint32_t at, uint32_t n) {
         e->ops->rows(e->be, &a);
 }
 
-/* Blocks [at, at + n) before the products, to e->in: all values; lfm2's may have a norm, whose
- * epsilon no file has. */
+/* Writes all values of blocks [at, at + n) to e->in; lfm2 may have a norm, whose epsilon files do
+ * not have. */
 static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
     struct vis_rows a = of_patches(e, VIS_BLOCK, at, n);
 
@@ -291,8 +292,8 @@ static void gather_blocks(struct image_encoder *e, uint32_t at, uint32_t n) {
                       e->in);
 }
 
-/* The means of blocks before the product, to e->in. gemma4v: times the root of the width, then by
- * deviation; then, of gemma4uv too, rms. */
+/* Writes the means of blocks to e->in. gemma4v: times the root of the width, then normalised by
+ * mean and deviation; gemma4v and gemma4uv: then an RMS norm. */
 static void gather_means(struct image_encoder *e, uint32_t at, uint32_t n) {
     static const struct vis_norm plain = {0};
     struct vis_rows a = of_patches(e, VIS_MEAN, at, n);
@@ -313,7 +314,7 @@ static void gather_means(struct image_encoder *e, uint32_t at, uint32_t n) {
                   e->p.eps, n, e->in);
 }
 
-/* Pixtral: rows of one line, behind the last of which there is a break between lines. */
+/* Pixtral: projects rows of one line; a line break follows every line but the last. */
 static uint32_t project_line(struct image_encoder *e, uint32_t at, uint32_t n) {
     const struct picture_layout *l = &e->under_way.l;
     uint32_t line = at / l->n_columns, column = at % l->n_columns;

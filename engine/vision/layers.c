@@ -2,10 +2,10 @@
 #include <math.h>
 #include "engine/vision/encoder_private.h"
 
-/* The layers of a transformer whose rows all see each other, or those of their window. Products run
- * over chunks of rows, so that buffers stay small and a picture can be left at any chunk. */
+/* layers - transformer layers with attention among all patches or within windows. Products run over
+ * chunks of rows, so that buffers stay small and a picture can be suspended after any chunk. */
 
-/* Values of a row within bounds. */
+/* Limits the values of rows to the bounds of a product. */
 static void clamp(struct image_encoder *e, const float *in, const float bound[2], uint32_t width,
                   uint32_t n, float *out) {
     const struct vis_rows a = {.kind = VIS_CLAMP,
@@ -50,7 +50,7 @@ void vis_norm_rows(struct image_encoder *e, const struct vis_norm *w, const floa
     e->ops->rows(e->be, &a);
 }
 
-/* Rows [first, first + n): x += post W in + bias, where W's rows are those of x. */
+/* Adds a branch to rows [first, first + n): x += post (W in + bias). */
 static void add_branch(struct image_encoder *e, const struct vis_mat *m,
                        const struct vis_norm *post, const float *in, uint32_t first, uint32_t n) {
     uint32_t width = e->p.n_embd;
@@ -67,7 +67,7 @@ static void add_branch(struct image_encoder *e, const struct vis_mat *m,
     e->ops->rows(e->be, &sum);
 }
 
-/* The layer under way. */
+/* Returns the current layer. */
 static const struct vis_layer *layer_of(const struct image_encoder *e) {
     return &e->layer[e->under_way.layer];
 }
@@ -135,7 +135,7 @@ void vis_out(struct image_encoder *e, uint32_t at, uint32_t n) {
     add_branch(e, y->out, &y->attn_post, e->o + (size_t)at * e->p.n_embd, at, n);
 }
 
-/* x = act(x) of @n rows, or act(x) up. */
+/* Computes x = act(x), or act(x) up, for @n rows. */
 static void act(struct image_encoder *e, enum projector_act kind, float *x, const float *up,
                 uint32_t width, uint32_t n) {
     const struct vis_rows a = {.kind = VIS_ACT,
@@ -175,7 +175,7 @@ void vis_mlp(struct image_encoder *e, const struct vis_mat *first, const struct 
     vis_linear_to_host(e, second, e->ffn, n_rows, out, stride);
 }
 
-/* Without windows the order of computation is that of the rows. */
+/* Without windows the order of computation is that of rows. */
 void vis_deep(struct image_encoder *e, uint32_t at, uint32_t n) {
     const struct vis_layer *y = layer_of(e);
     uint32_t width = 4 * e->p.n_embd, part = e->under_way.part + 1;

@@ -6,18 +6,18 @@
 #include "engine/quant.h"
 #include "engine/vision/encoder_private.h"
 
-/* Finds the tensors of a projector file, checks their shapes against its header and hands them to
- * the backend. Every tensor of the file must be known: a bias that is left out would give rows that
- * are almost right. */
+/* load - finds the tensors of a projector file, checks their shapes against its header and loads
+ * them into the backend. Every tensor of the file must be known: a bias that is left out would give
+ * rows that are almost right. */
 
-/* Context of loading; errors stick in b.r. */
+/* Context of loading; the first error is kept in b.r. */
 struct loader {
     struct image_encoder *e;
     struct binder b;
-    bool swapped; /* old files name ffn_up and ffn_down the wrong way round */
+    bool swapped; /* old files swap the names ffn_up and ffn_down */
 };
 
-/* Room for @n floats that live as long as the encoder; NULL after an error. */
+/* Allocates @n floats that live as long as the encoder; NULL after an error. */
 static float *own(struct loader *l, size_t n) {
     struct floats *f = l->b.r == 0 ? malloc(sizeof(*f) + n * sizeof(float)) : NULL;
 
@@ -30,7 +30,7 @@ static float *own(struct loader *l, size_t n) {
     return f->v;
 }
 
-/* Decodes the values of @t to floats; NULL stays NULL. */
+/* Decodes the values of @t to floats. Returns NULL for NULL. */
 static float *values(struct loader *l, const struct tensor *t) {
     size_t n = t ? (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]) : 0;
     float *v = t ? own(l, n) : NULL;
@@ -44,7 +44,8 @@ static const float *vector(struct loader *l, enum bind_need need, uint64_t n, co
     return values(l, bind_vector(&l->b, need, n, "%s", name));
 }
 
-/* @n values where the backend's functions of rows read them; NULL stays NULL. */
+/* Returns the address at which the backend's row functions read @n values. Returns NULL for
+ * NULL. */
 static const float *resident(struct loader *l, const float *v, uint64_t n) {
     const float *out = NULL;
 
@@ -53,7 +54,7 @@ static const float *resident(struct loader *l, const float *v, uint64_t n) {
     return out;
 }
 
-/* "@prefix.weight" and, where there is one, "@prefix.bias". */
+/* Loads the norm "@prefix.weight" and, if there is one, "@prefix.bias". */
 static struct vis_norm norm(struct loader *l, enum bind_need need, uint64_t n, const char *prefix) {
     char bias[80];
 
@@ -63,7 +64,7 @@ static struct vis_norm norm(struct loader *l, enum bind_need need, uint64_t n, c
     return (struct vis_norm){resident(l, w, n), resident(l, v, n)};
 }
 
-/* The matrix of @t, which may be NULL, for the backend. */
+/* Loads the matrix @t, which may be NULL, into the backend. */
 static struct vis_mat *take(struct loader *l, const struct tensor *t, const float *bias) {
     struct vis_mat *m = NULL;
 
@@ -72,7 +73,7 @@ static struct vis_mat *take(struct loader *l, const struct tensor *t, const floa
     return m;
 }
 
-/* Bounds of product @m, where the file has any beside "@prefix.weight". */
+/* Reads the bounds of product @m, if the file has any beside "@prefix.weight". */
 static void find_bounds(struct loader *l, const struct vis_mat *m, const struct tensor *t,
                         const char *prefix) {
     static const char *const ends[] = {"input_min", "input_max", "output_min", "output_max"};
@@ -100,7 +101,7 @@ static void find_bounds(struct loader *l, const struct vis_mat *m, const struct 
     l->e->clips = k;
 }
 
-/* y = W x + bias of "@prefix.weight" and "@prefix.bias"; NULL: there is none. */
+/* Loads the product of "@prefix.weight" and "@prefix.bias"; NULL: there is none. */
 static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_in, uint64_t n_out,
                               const char *prefix) {
     const struct tensor *t = bind_matrix(&l->b, need, n_in, n_out, "%s.weight", prefix);
@@ -113,7 +114,7 @@ static struct vis_mat *linear(struct loader *l, enum bind_need need, uint64_t n_
     return m;
 }
 
-/* A matrix of floats that was made of others: n_out rows of n_in values at @v. */
+/* Returns a tensor of the n_out rows of n_in floats at @v, which were computed from others. */
 static const struct tensor *make(struct loader *l, uint64_t n_in, uint64_t n_out, const float *v,
                                  const char *name) {
     struct tensors *t = l->b.r == 0 ? calloc(1, sizeof(*t)) : NULL;
@@ -136,7 +137,7 @@ static const struct tensor *make(struct loader *l, uint64_t n_in, uint64_t n_out
     return &t->t;
 }
 
-/* The values of the patch kernel called @name, [n_embd][3][patch][patch]; NULL: there is none. */
+/* Returns the values of the patch kernel @name, [n_embd][3][patch][patch]; NULL: there is none. */
 static float *kernel(struct loader *l, bool must, const char *name) {
     const struct projector *p = &l->e->p;
     const struct tensor *t = bind_any(&l->b, name);
@@ -152,7 +153,8 @@ static float *kernel(struct loader *l, bool must, const char *name) {
     return values(l, t);
 }
 
-/* The products of pixels. A still picture is two equal frames, where a kernel has two. */
+/* Loads the products of pixels. Two temporal kernels are added, since a still picture is two equal
+ * frames. */
 static void load_patch(struct loader *l) {
     const struct projector *p = &l->e->p;
     size_t n_in = (size_t)3 * p->patch * p->patch, n = n_in * p->n_embd;
@@ -173,7 +175,7 @@ static void load_patch(struct loader *l) {
     l->e->patch = take(l, make(l, n_in, p->n_embd, first, "v.patch_embd.weight"), bias);
 }
 
-/* A square table of positions, or two tables for columns and rows. */
+/* Loads a square table of positions, or two tables for columns and rows. */
 static void load_table(struct loader *l) {
     struct image_encoder *e = l->e;
     const struct projector *p = &e->p;
@@ -198,7 +200,8 @@ static void load_table(struct loader *l) {
     e->table = resident(l, values(l, t), (uint64_t)n * (two ? 2 : 1) * p->n_embd);
 }
 
-/* FFN of layer @i; n_ff is the hidden width whatever the tensors are called. */
+/* Loads the FFN of layer @i. p->n_ff is the hidden width even if the file swaps the names of up and
+ * down. */
 static void load_ffn(struct loader *l, uint32_t i, struct vis_layer *y) {
     const struct projector *p = &l->e->p;
     char name[64];
@@ -244,7 +247,7 @@ static void load_layer(struct loader *l, uint32_t i, struct vis_layer *y) {
 #undef NAME
 }
 
-/* mm.input_projection of gemma3, whose rows are those of the input. */
+/* Loads mm.input_projection of gemma3, which is stored transposed. */
 static void load_transposed(struct loader *l) {
     const struct projector *p = &l->e->p;
     const float *v =
@@ -257,7 +260,7 @@ static void load_transposed(struct loader *l) {
     l->e->mm_out = take(l, make(l, p->n_embd, p->n_out, t, "mm.input_projection.weight"), NULL);
 }
 
-/* Loads what maps rows to the text model's. */
+/* Loads the projector, which maps rows to those of the text model. */
 static void load_merger(struct loader *l) {
     struct image_encoder *e = l->e;
     const struct projector *p = &e->p;
@@ -299,7 +302,7 @@ static void load_merger(struct loader *l) {
     }
 }
 
-/* Index of the mark whose token is @t, e.g. <|img_row_2_col_1|>; VIS_MARKS: it is none. */
+/* Returns the index of the mark whose token is @t, e.g. <|img_row_2_col_1|>; VIS_MARKS: none. */
 static uint32_t find_mark(struct gguf_str t) {
     unsigned line, column;
     char text[32] = "", again[48];
@@ -336,7 +339,7 @@ static void load_marks(struct loader *l, const struct gguf *text) {
     }
 }
 
-/* Tensors of every kind, in the order of computation. */
+/* Loads the tensors of all kinds, in the order of computation. */
 static void load_all(struct loader *l) {
     struct image_encoder *e = l->e;
     const struct projector *p = &e->p;
@@ -351,12 +354,12 @@ static void load_all(struct loader *l) {
     bool siglip = p->kind == PROJECTOR_GEMMA3 || p->kind == PROJECTOR_LFM2;
     e->post_ln = norm(l, qwen || siglip ? BIND_MUST : BIND_NEVER, p->n_embd, "v.post_ln");
     load_merger(l);
-    bind_leave(&l->b, "a."); /* an encoder of sound in the same file */
+    bind_leave(&l->b, "a."); /* an audio encoder in the same file */
     bind_leave(&l->b, "mm.a.");
     bind_rest(&l->b);
 }
 
-/* The width between the products of the merger, 1 where there are none. Returns 0 or -EINVAL. */
+/* Reads the width between the products of the merger; 1: there are none. Returns 0 or -EINVAL. */
 static int read_hidden(struct image_encoder *e, const struct gguf *file, struct err *err) {
     const char *name =
         e->p.kind == PROJECTOR_QWEN3VL || e->p.kind == PROJECTOR_QWEN25VL ? "mm.0.weight"
@@ -433,7 +436,7 @@ int vis_fit(struct image_encoder_fit *out, struct image_encoder *e, const struct
     return 0;
 }
 
-/* The backend with its buffers, and what is here. */
+/* Opens the backend with its buffers, and allocates the encoder's own memory. */
 static int allocate(struct image_encoder *e, const struct image_encoder_opts *opts,
                     struct err *err) {
     const struct vis_sizes sizes = sizes_of(e);

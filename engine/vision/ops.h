@@ -20,7 +20,7 @@ _Static_assert(VIS_GELU == (int)PROJECTOR_GELU && VIS_SILU == (int)PROJECTOR_SIL
                "one order");
 
 struct vis_be;  /* a backend's state */
-struct vis_mat; /* what a backend made of a matrix and its bias */
+struct vis_mat; /* a matrix and its bias in the backend's layout */
 
 /* Sizes that a backend allocates for. */
 struct vis_sizes {
@@ -28,7 +28,7 @@ struct vis_sizes {
     uint32_t max_in;   /* values of its rows */
     uint32_t max_keys; /* patches of a picture */
     uint32_t n_head, head_dim;
-    size_t place_bytes, pixel_bytes; /* most that bring() and pixels() get */
+    size_t place_bytes, pixel_bytes; /* most bytes of bring() and pixels() */
 };
 
 /* Attention among the patches of a segment, on the data given to heads(). */
@@ -48,7 +48,7 @@ static inline uint32_t vis_head_blocks(uint32_t n_patches) {
 
 struct vis_ops {
     const char *name;
-    /* Names the feature of @p that the backend does not support, in words, or returns NULL. */
+    /* Returns the name of a feature of @p that the backend does not support, or NULL. */
     const char *(*lacks)(const struct projector *p);
     int (*open)(struct vis_be **out, const struct image_encoder_opts *opts,
                 const struct vis_sizes *sizes, struct err *err);
@@ -65,8 +65,8 @@ struct vis_ops {
     /* Sets *out to an address at which rows() and heads() read the @n values of @v; @v stays valid
      * until close(). Returns 0 or -errno. */
     int (*vector)(struct vis_be *b, const float *v, size_t n, const float **out, struct err *err);
-    /* Returns the address at which the backend reads the @n bytes at @from, the places of patches.
-     * They stay valid until the next call. */
+    /* Returns the address at which the backend reads the @n bytes at @from, the positions of
+     * patches; valid until the next call. */
     const void *(*bring)(struct vis_be *b, const void *from, size_t n);
     /* Returns the address at which the backend reads lines of pixels, of @n bytes each, valid until
      * the next call. *pitch is the distance of two lines in bytes: at @from before the call, at the

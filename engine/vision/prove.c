@@ -4,14 +4,15 @@
 #include "base/try.h"
 #include "engine/vision/encoder_private.h"
 
-/* The proof of an encoder on a device: pixels to patches and the first layer, all kernels but those
- * of the way to the text model's rows, beside the reference. */
+/* prove - the proof of an encoder on a device: computes the patches of some pixels and the first
+ * layer, which covers all kernels but those of the projector, and compares with the reference. */
 
-#define COLUMNS 8u /* of patches; 8 x 6: more than a tile of keys, and not a whole number of them */
+/* columns of patches; 8 x 6 patches are more than a tile of keys, and not a multiple of it */
+#define COLUMNS 8u
 #define LINES 6u
 
-/* Returns the patches of a side: as many as @most, even, as windows are made of blocks, and no more
- * than a table of positions has. */
+/* Returns the patches of a side: at most @most, an even number since windows are made of blocks,
+ * and no more than a table of positions has. */
 static uint32_t side_of(const struct image_encoder *e, uint32_t most) {
     uint32_t n = e->n_table ? MIN(most, e->n_table) : most;
 

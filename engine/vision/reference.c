@@ -6,7 +6,8 @@
 #include "engine/vision/encoder.h"
 #include "engine/vision/host.h"
 
-/* The backend that judges: one thread, sums in double, weights decoded when they are needed. */
+/* reference - the backend that other backends are judged by: one thread, sums in double, weights
+ * decoded when they are needed. */
 
 struct vis_mat {
     struct vis_mat *next;
@@ -17,7 +18,7 @@ struct vis_mat {
 struct vis_be {
     struct vis_host host;
     struct vis_mat *mats;
-    float *row;     /* [max_in] of a matrix */
+    float *row;     /* [max_in] a decoded row of a matrix */
     double *scores; /* [max_keys] */
 };
 
@@ -119,7 +120,7 @@ static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, u
     }
 }
 
-/* One head of one row against the keys [first, end). */
+/* Computes one head of one row with the keys [first, end). */
 static void attend_row(const struct vis_be *b, const struct vis_attend *a, uint32_t h, uint32_t row,
                        uint32_t first, uint32_t end) {
     size_t dim = b->host.sizes.head_dim, n_embd = b->host.sizes.n_head * dim, stride = 3 * n_embd;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * rows - the functions of rows that image encoders are made of, as their backends take them;
- * kernels too. Formulas: host.c.
+ * rows - arguments of the row functions of image encoders, for host backends and kernels. host.c
+ * has the formulas.
  */
 
 #include <stdbool.h>
@@ -13,7 +13,7 @@ enum { VIS_HEAD_ROWS = 64 };
 
 enum vis_act { VIS_GELU, VIS_SILU, VIS_QUICK_GELU }; /* enum projector_act */
 
-/* A row or a column of a table of positions, and how much of it. */
+/* A row or a column of a table of positions, and its weight. */
 struct vis_tap {
     uint32_t at;
     float weight;
@@ -21,16 +21,16 @@ struct vis_tap {
 
 /* The rows, or the columns, of patches of a picture. */
 struct vis_axis {
-    const uint32_t *of;        /* [patches] which one a patch is in */
-    const float *turn;         /* [head_dim / 4][2] of each: cosines and sines */
-    const uint32_t *first_tap; /* first one of each, and one behind */
+    const uint32_t *of;        /* [patches] row or column of each patch */
+    const float *turn;         /* [head_dim / 4][2] cosines and sines of each row or column */
+    const uint32_t *first_tap; /* first tap of each row or column, and the end */
     const struct vis_tap *tap;
 };
 
 /* Patches of a picture, in the order of computation. */
 struct vis_places {
     struct vis_axis row, column;
-    const uint32_t *to;   /* [patches] their places where blocks are rows in raster order */
+    const uint32_t *to;   /* [patches] index of each patch when blocks are in raster order */
     const uint8_t *pixel; /* three bytes each, @pitch bytes from a line to the next */
     size_t pitch;
     uint32_t width; /* patches of a line */
@@ -50,7 +50,8 @@ enum vis_row_kind {
                      rows of @n_table places, or, @apart, that of its column and, n_table behind, of
                      its row */
     VIS_MEAN,     /* out = mean of the patches of a block, in raster order in @in */
-    VIS_BLOCK,    /* out = all values of these, patch by patch or, @channels, by channel */
+    /* out = all values of a block's patches, patch by patch or, with @channels, by channel */
+    VIS_BLOCK,
 };
 
 struct vis_rows {
@@ -65,12 +66,13 @@ struct vis_rows {
     struct vis_places at;
 };
 
-/* Pairs of a head that turn: none, neighbours, values half a head apart, or half of each half. */
+/* Pairs of a head that are rotated: none, neighbours, values half a head apart, or within each
+ * half. */
 enum vis_turn { VIS_STAY, VIS_NEIGHBOURS, VIS_HALVES, VIS_QUARTERS };
 
-/* Heads of patches [first, first + n) on their way to attention: queries and keys are normed, where
- * there are weights, and turn; the first quarter of values turns by the patch's row, the second by
- * its column, @swapped the other way round. */
+/* Prepares heads of patches [first, first + n) for attention: queries and keys are normed, if there
+ * are weights, and rotated: the first quarter of pairs by the patch's row, the second by its
+ * column, or with @swapped the other way round. */
 struct vis_heads {
     const float *in[3]; /* queries, keys, values of the first patch; @stride values apart */
     size_t stride;

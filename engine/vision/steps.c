@@ -3,8 +3,8 @@
 #include "engine/vision/encoder_private.h"
 
 /*
- * The order of a picture's computation, cut into pieces. A stage is a pass over units that do not
- * depend on each other, so that any number of them is a piece and no bit depends on the cuts.
+ * steps - the order in which a picture is computed, in pieces. A stage is a pass over independent
+ * units, so that a piece may have any number of them, and no bit depends on the division.
  */
 
 enum { LEAST = 8, NO_MOST = 1 << 30 }; /* LEAST: rows of a tile of products */

@@ -108,7 +108,7 @@ static int time_ways(struct be *b, const struct weights *w, const struct operand
     return 0;
 }
 
-/* Times the product by itself: without PDL, outside graphs, and without adding to x. */
+/* Times the product alone: without PDL, outside graphs, and without adding to x. */
 static int try_ways(struct be *b, const struct weights *w, const struct operand *x, bool add,
                     const struct product_way *ways, uint32_t n, struct product_way *best) {
     bool early = b->ways.early, noting = b->graphs.noting, gated;
