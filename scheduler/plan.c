@@ -1,15 +1,36 @@
 /*
- * plan - decides one step in this order:
+ * plan - decides one step: which requests get how many rows. The batch is one list of rows, so
+ * there are no prefill steps and decode steps; a request that lacks one token (n_tokens -
+ * n_computed is 1) decodes, one that lacks more is a prompt or recomputes what a preemption freed.
  *
- *  1. A quarantined request gets every fourth step for itself, or all if no other one runs.
- *  2. Every running request that lacks one token gets one row: decode is never delayed.
+ * The order of decisions is the order of their importance for latency:
+ *
+ *  1. A quarantined request (it was present at two deaths of a worker) gets every fourth step for
+ *     itself, or all steps if no other request runs.
+ *  2. Every running request that decodes gets one row: decode is never delayed.
  *  3. Waiting requests are admitted in the given order while there is room (plan_admit.c).
  *  4. Drafts get rows where they bring more tokens per millisecond (plan_draft.c).
  *  5. Prompts get the rest of the step's time (plan_time.c).
  *
- * Pages: a request that lacks a page takes it from the lowest running request, which is preempted.
- * No request takes pages from a higher one; one that gets none waits and keeps its pages. Only the
- * first prompt takes pages from others, one page per step.
+ * Time. The cost model (cost.h) predicts how long a step with given rows takes. Decode rows and
+ * admissions do not depend on it; drafts and prompts fill the step up to a limit that the strictest
+ * decoding request sets.
+ *
+ * Pages. The running requests are ordered by virtual arrival; a request is lower than those before
+ * it. A request that lacks a page takes it by preempting the lowest running request, whose pages
+ * that no other request holds become free; the preempted request waits again and later recomputes
+ * what is not cached any more. No request takes pages from a higher one; one that gets none keeps
+ * its pages and waits. Of the prompts only the first takes pages from others, one page per step.
+ *
+ * Progress. If some request can run and no step is in flight, the plan has a row, or it preempts or
+ * admits a request, and the next plan has a row. The first prompt gets a few rows whatever the cost
+ * model says (plan_min_chunk()). If all pages are shared, so that no preemption frees one,
+ * break_tie() preempts the lowest request, until one request has the whole pool. So no request
+ * starves, and no set of requests waits for each other for ever.
+ *
+ * The functions change only the output members of struct plan and its requests, and struct
+ * plan_work, which keeps the pages, rows and shape given out so far: plan_set_rows() is the only
+ * way to give or take rows, so these sums are always right.
  */
 
 #include <assert.h>

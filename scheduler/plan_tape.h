@@ -1,8 +1,15 @@
 #pragma once
 
 /*
- * plan_tape - a plan as a record of the flight recorder: the input and the decision of plan_step(),
- * so that the plan can be computed again (weft-sim replay; read by tests/support/plan_again.c).
+ * plan_tape - records plans in the flight recorder: the input and the decision of each plan_step(),
+ * so that a plan can be computed again and compared (weft-sim replay; tests/support/plan_again.c
+ * reads it).
+ *
+ * A record is a struct plan_tape_head, then a struct plan_tape_item for each request, then the
+ * arrays that the plan points to (shares of tenants, survivals of drafts). plan_tape_begin() copies
+ * the input before plan_step(), plan_tape_end() the members that it decides. Hashes of pages are
+ * not recorded: requests that share pages are ranked, with the number of pages that each has in
+ * common with the one before.
  */
 
 #include <stddef.h>

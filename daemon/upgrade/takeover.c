@@ -11,7 +11,22 @@
 #include "base/log.h"
 #include "base/try.h"
 
-/* NONE ──begin──> PENDING ──"take"──> TAKING ──taken──> DONE ──end of the old──> NONE */
+/*
+ * takeover - the new daemon's side of an upgrade. upgrade.h has the protocol, upgrade.c the reasons
+ * for it.
+ *
+ * The old daemon starts this process with the socket pair as UPGRADE_FD and the handed-over
+ * descriptors after it, which are named in the environment. takeover_begin() forks at the beginning
+ * of main() and the parent exits: the child is then a child of the service manager, which is told
+ * of the end of its own children only. "started" carries the pid of the child.
+ *
+ * Messages arrive in the event loop. A failure before "take" has no effect outside this process: it
+ * says "failed WHY" and ends. Once "take" arrives the old daemon does not accept connections any
+ * more, so this one accepts at once and says "taken". Any other message, or the end of the channel,
+ * means that the old daemon is gone or has given up (takeover_opts.gone()).
+ *
+ *   NONE ──begin──> PENDING ──"take"──> TAKING ──taken──> DONE ──old daemon ends──> NONE
+ */
 enum takeover_state { TAKEOVER_NONE, TAKEOVER_PENDING, TAKEOVER_TAKING, TAKEOVER_DONE };
 
 /* One of a process. NONE: there is no old daemon, or it has ended after DONE. */
