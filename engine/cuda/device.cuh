@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * device - the few machine instructions that the kernels use, by name. The tests compile the
- * kernels for the CPU: tests/engine/cuda/simt.h, included before everything else, defines WEFT_SIMT
- * and these names anew.
+ * device - names for the machine instructions that kernels use. Tests compile the kernels for the
+ * CPU: tests/engine/cuda/simt.h, included before everything else, defines WEFT_SIMT and its own
+ * versions of these names.
  */
 
 #include "engine/cuda/kernels.h"
@@ -20,12 +20,12 @@
 #define PACK_PLANES 1u
 #endif
 
-/* Adding and subtracting it rounds to the nearest integer; its bits plus an integer of up to 22 are
- * those of the sum. */
+/* 1.5 * 2^23. Adding and subtracting it rounds to the nearest integer; its bits plus an integer of
+ * up to 22 bits are the bits of the sum. */
 #define TO_INTEGER 12582912.0f
 #define TO_INTEGER_BITS 0x4B400000u
 
-#define MEMBER __device__ __forceinline__ /* of a struct, as DEVICE outside of one */
+#define MEMBER __device__ __forceinline__ /* DEVICE for members of a struct */
 
 #ifndef WEFT_SIMT
 
@@ -44,7 +44,7 @@
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     static __global__ void __launch_bounds__(threads, blocks) NAME(const __grid_constant__ ARGS a)
 
-/* The shared memory that the launch asked for. */
+/* Returns the dynamic shared memory of the launch. */
 DEVICE uint8_t *dynamic_shared() {
     extern __shared__ __align__(128) uint8_t at_launch[];
 
@@ -55,7 +55,7 @@ struct vec4 {
     uint32_t x, y, z, w;
 };
 
-/* The 16 bytes at @p, a multiple of 16. */
+/* Loads the 16 bytes at @p, a multiple of 16. */
 DEVICE struct vec4 load16(const void *p) {
     uint4 u = *(const uint4 *)p;
     struct vec4 v = {u.x, u.y, u.z, u.w};
@@ -80,7 +80,7 @@ DEVICE void load8_device(const void *p, uint32_t v[2]) {
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
 }
 
-/* The 8 bytes at @p, a multiple of 8. */
+/* Loads the 8 bytes at @p, a multiple of 8. */
 DEVICE void load8(const void *p, uint32_t v[2]) {
     uint2 u = *(const uint2 *)p;
 
@@ -88,17 +88,17 @@ DEVICE void load8(const void *p, uint32_t v[2]) {
     v[1] = u.y;
 }
 
-/* 8 bytes to @p, a multiple of 8. */
+/* Stores 8 bytes at @p, a multiple of 8. */
 DEVICE void store8(void *p, const uint32_t v[2]) {
     *(uint2 *)p = make_uint2(v[0], v[1]);
 }
 
-/* 16 bytes to @p, a multiple of 16. */
+/* Stores 16 bytes at @p, a multiple of 16. */
 DEVICE void store16(void *p, struct vec4 v) {
     *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w);
 }
 
-/* Two halves from two floats, nearest; @low in the low half-word. */
+/* Rounds two floats to nearest halves; @low goes to the low half-word. */
 DEVICE uint32_t pack_halves(float low, float high) {
     uint32_t u;
 
@@ -106,7 +106,7 @@ DEVICE uint32_t pack_halves(float low, float high) {
     return u;
 }
 
-/* The value of half precision @h; exact. */
+/* Returns the value of half precision @h; exact. */
 DEVICE float half_to_float(uint16_t h) {
     float f;
 
@@ -114,7 +114,7 @@ DEVICE float half_to_float(uint16_t h) {
     return f;
 }
 
-/* Two halves times two halves, nearest. */
+/* Multiplies two halves by two halves, rounded to nearest. */
 DEVICE uint32_t mul_halves(uint32_t a, uint32_t b) {
     uint32_t u;
 
@@ -122,7 +122,7 @@ DEVICE uint32_t mul_halves(uint32_t a, uint32_t b) {
     return u;
 }
 
-/* Two halves times two halves plus two halves, rounded once. */
+/* Multiplies two halves by two halves and adds two halves, rounded once. */
 DEVICE uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t u;
 
@@ -130,7 +130,8 @@ DEVICE uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
     return u;
 }
 
-/* The lower half of @v twice. An instruction that takes such an operand reads the half itself. */
+/* Returns the lower half of @v twice; no instruction of its own, because an operand can name the
+ * half. */
 DEVICE uint32_t low_twice(uint32_t v) {
     uint32_t u;
 
@@ -140,7 +141,7 @@ DEVICE uint32_t low_twice(uint32_t v) {
     return u;
 }
 
-/* The upper half of @v twice, likewise. */
+/* Returns the upper half of @v twice, like low_twice(). */
 DEVICE uint32_t high_twice(uint32_t v) {
     uint32_t u;
 
@@ -150,7 +151,7 @@ DEVICE uint32_t high_twice(uint32_t v) {
     return u;
 }
 
-/* Two halves minus two halves, nearest. */
+/* Subtracts two halves from two halves, rounded to nearest. */
 DEVICE uint32_t sub_halves(uint32_t a, uint32_t b) {
     uint32_t u;
 
@@ -158,9 +159,10 @@ DEVICE uint32_t sub_halves(uint32_t a, uint32_t b) {
     return u;
 }
 
-/* c += A B: 16 x 16 times 16 x 8, f32 sums. Lane 4 g + t: a0 (row g, columns 2t, 2t + 1), a1 (row g
- * + 8), a2 (row g, columns 2t + 8, 2t + 9), a3 (row g + 8); b0 (rows 2t, 2t + 1, column g), b1
- * (rows 2t + 8, 2t + 9); c[0], c[1] (row g, columns 2t, 2t + 1), c[2], c[3] (row g + 8). */
+/* Computes c += A B, 16 x 16 times 16 x 8 with f32 sums (mma.m16n8k16). Lane 4 g + t has a0 (row g,
+ * columns 2t, 2t + 1), a1 (row g + 8), a2 (row g, columns 2t + 8, 2t + 9), a3 (row g + 8); b0 (rows
+ * 2t, 2t + 1, column g), b1 (rows 2t + 8, 2t + 9); c[0], c[1] (row g, columns 2t, 2t + 1), c[2],
+ * c[3] (row g + 8). */
 DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                 uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -178,9 +180,9 @@ DEVICE void mma_first(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-/* TO_INTEGER in four registers. Where @kept they stay for all products: the compiler does not know
- * that no grid has a third dimension. A constant it writes anew for each, from 12.0 on in half as
- * many instructions. */
+/* TO_INTEGER in four registers. With @kept they stay for all products, since the compiler does not
+ * know that no grid has a third dimension; it would write a constant anew for each product (from
+ * CUDA 12.0 on in half as many instructions). */
 struct integers {
     uint32_t v[4];
 
@@ -223,7 +225,8 @@ DEVICE void mma_bytes_16(float c[4], const struct integers &z, const uint32_t a[
         c[i] = mx_float_of(d[i]);
 }
 
-/* @v; what is computed from it is computed here, and takes no registers before. */
+/* Returns @v, in a way that stops the compiler from computing dependent values earlier, where they
+ * would occupy registers. */
 DEVICE uint32_t anew(uint32_t v) {
     asm volatile("" : "+r"(v));
     return v;
@@ -251,7 +254,7 @@ DEVICE const uint16_t *own_pointer(const uint16_t *p) {
     return p;
 }
 
-/* From memory that the kernel does not write. */
+/* Loads from memory that the kernel does not write. */
 DEVICE uint32_t load_constant(const uint16_t *p) {
     uint16_t u;
 
@@ -259,12 +262,12 @@ DEVICE uint32_t load_constant(const uint16_t *p) {
     return u;
 }
 
-/* @v of the lane whose number is this one's xor @mask; all 32 lanes of a warp take part. */
+/* Returns @v of the lane whose number is this one's xor @mask; all 32 lanes of a warp take part. */
 DEVICE float lane_xor(float v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
-/* @v of lane @from; all 32 lanes of a warp take part. */
+/* Returns @v of lane @from; all 32 lanes of a warp take part. */
 DEVICE uint32_t lane_from(uint32_t v, uint32_t from) {
     return __shfl_sync(0xFFFFFFFFu, v, (int)from);
 }
@@ -274,37 +277,38 @@ DEVICE uint64_t lane_xor(uint64_t v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
-/* The largest @v of the warp, in all of its 32 lanes, which take part. */
+/* Returns the largest @v of the warp's 32 lanes, which all take part. */
 DEVICE uint32_t lanes_max(uint32_t v) {
     return __reduce_max_sync(0xFFFFFFFFu, v);
 }
 
-/* Launched early (cuda_api.launch), a kernel runs beside the end of the one before until it waits
- * here. Everywhere else this does nothing. Above it a kernel may read what was written before the
- * step's last launch that is not early: weights, the step's upload, and lists and angles, behind
- * which such a launch stands (step_start(), attend.c); and pages of earlier steps. It waits in
- * every thread, also where a block has nothing to do. */
+/* Programmatic dependent launch: a kernel that is launched early (cuda_api.launch) runs beside the
+ * end of the preceding kernel until it waits here; in other kernels this does nothing. Before it, a
+ * kernel may read only data written before the step's last launch that is not early: weights, the
+ * step's upload, lists and angles, which such a launch follows (step_start(), attend.c), and pages
+ * of earlier steps. Every thread must call it, also in blocks without work. */
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* Orders what the thread has written to device memory before copies in bulk that read it in a later
- * kernel, behind wait_for_previous(): those reach memory another way (the async proxy). The kernel
- * that copies has no fence: there it would wait for the weights that cp.async is bringing. */
+/* Orders the thread's writes to device memory before bulk copies that read them in a later
+ * kernel, after wait_for_previous(): bulk copies use another path to memory (the async proxy).
+ * The copying kernel has no such fence, because there it would wait for the weights that
+ * cp.async is loading. */
 DEVICE void fence_bulk() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
-/* Starts to bring the line of @p from memory. */
+/* Prefetches the cache line of @p. */
 DEVICE void prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* Starts to bring @n bytes from @p on to the L2 cache, by a warp; both are multiples of 16. */
+/* Prefetches @n bytes from @p on to the L2 cache, by a warp; both are multiples of 16. */
 DEVICE void prefetch_bytes(const uint8_t *p, uint32_t n) {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0)
@@ -317,12 +321,12 @@ DEVICE void prefetch_bytes(const uint8_t *p, uint32_t n) {
 #endif
 }
 
-/* A barrier of the block's threads: each sees what the others wrote before. */
+/* Barrier of the block's threads; each sees earlier writes of the others. */
 DEVICE void sync_block() {
     __syncthreads();
 }
 
-/* Waits for all lanes of the warp; each sees what the others wrote before. */
+/* Barrier of the warp's lanes; each sees earlier writes of the others. */
 DEVICE void sync_warp() {
     __syncwarp();
 }

@@ -1,17 +1,16 @@
 /*
- * graph - the launches of a small step as one (docs/design/cuda-step.md). From begin to seal a step
- * is nothing but launches whose arguments never change (struct batch_head); only their grids depend
- * on the batch, and, of attention, on whether many of its sequences share keys. The first step of a
- * size does its launches one by one and notes them; then the notes are captured, and later steps of
- * that size are one call.
+ * graph - CUDA graphs of small steps (docs/design/cuda-step.md). From begin to seal a step is only
+ * launches whose arguments never change (struct batch_head). Just their grids depend on the batch,
+ * and for attention on whether many sequences share keys. The first step of a size enqueues its
+ * launches one by one and notes them; then the notes are captured in a graph, and later steps of
+ * that size are a single launch.
  *
- * Experts of the host are calls of the host inside the graph, on a branch beside the device's,
- * which look up how many rows there are in what the kernel before them has written.
+ * Experts on the host are host nodes of the graph, on a branch parallel to the device's; they read
+ * the number of rows from memory that the preceding kernel writes.
  *
- * Of several devices one graph has the launches of all: the others' streams join the capture of the
- * first one's by waiting for its event, meet as they did in the step (ranks.c), and come back to it
- * at the end. What lies before and behind the graph in their own streams is ordered by meetings
- * around it.
+ * With several devices one graph has the launches of all: the other streams join the capture by
+ * waiting for the first one's event, meet as they did in the step (ranks.c), and return to it at
+ * the end. Meetings around the graph order it with work before and after it in their own streams.
  */
 
 #include "engine/cuda/cuda.h"
@@ -23,10 +22,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Weights are read once for up to 8 rows, columns of matmul_wide are computed by 64. */
+/* Weights are read once for up to 8 rows, and matmul_wide computes 64 rows at a time. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-/* Launches of a pass on one device, or more. A layer with residual streams has up to 57. */
+/* Returns an upper bound of the launches of a pass on one device. A layer with residual streams has
+ * up to 57. */
 static uint32_t launches_of(const struct model_shape *s) {
     return (s->stream.n ? 64 : 36) * (s->n_layer + s->drafts) + 12;
 }
@@ -36,7 +36,7 @@ static uint32_t pass_of(const struct step *s) {
     return s->batch->holes ? PASS_HOLES : s->batch->model;
 }
 
-/* The graph of the step's pass and size, with the items that many sequences share or without;
+/* Returns the graph of the step's pass and size, with or without shared items of many queries;
  * *NULL: not made yet. */
 static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
@@ -133,7 +133,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
 
     assert(g->noting && !g->replaying);
     if (n > sizeof(g->note->args) || g->n_notes == g->capacity) {
-        g->on = g->noting = false; /* a model of more launches than any that is known */
+        g->on = g->noting = false; /* more launches than any known model has */
         return;
     }
     g->note[g->n_notes].be = b;
@@ -144,7 +144,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
     memcpy(g->note[g->n_notes++].args, args, n);
 }
 
-/* Not an error, but small steps are slower from now on, which nothing else tells. */
+/* Logs that graphs are off: not an error, but small steps are slower from now on. */
 static void give_up(struct be *b, const char *what, int error) {
     b->graphs.on = false;
     fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
@@ -171,8 +171,8 @@ static int again(const struct graphs *g, uint32_t i) {
     return 0;
 }
 
-/* Launches the step's notes once more into a graph. The step itself has been enqueued already:
- * a capture that fails costs nothing but the graph. */
+/* Captures the noted launches in a graph. The step itself was enqueued before, so a failed capture
+ * costs only the graph. */
 static void capture(struct step *s) {
     static const struct meeting fork = {FIRST_RANK, OTHER_RANKS}, join = {OTHER_RANKS, FIRST_RANK};
     struct be *b = s->be;
@@ -190,7 +190,7 @@ static void capture(struct step *s) {
         e = e ? e : again(g, i);
     }
     e = e || !several ? e : ranks_meet(b->ranks, &join, NULL);
-    if (several) /* between calls the first device is current, whatever has failed */
+    if (several) /* between calls the first device must be current, also after failures */
         cuda_check(b, b->api->use(b->number), "cudaSetDevice");
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);

@@ -1,9 +1,9 @@
 /*
- * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows the
- * number of rows only; route() decides on the device which experts they pick. The device has all
- * experts of a layer, or none, or some. The host computes the pairs of the other ones beside it, or
- * (shape.fetches) the device reads these from the host's memory, and keeps those that were picked
- * last in slots; what it computes is the same wherever they lie.
+ * experts - the ops of a mixture of experts: launches the kernels of experts.cu. The host knows
+ * only the number of rows; route() decides on the device which experts they pick. The device has
+ * all, some or none of a layer's experts. The host computes the pairs of the others in parallel, or
+ * (shape.fetches) the device reads them from host memory and caches those picked last in slots;
+ * results do not depend on where the weights are.
  */
 
 #include "engine/cuda/cuda.h"
@@ -22,7 +22,7 @@ static bool takes_few(const struct step *s) {
     return experts_few(s->be, (uint64_t)s->grid.rows * m->n_expert_used, m->n_expert);
 }
 
-/* Returns the most items that the pairs of @n_rows rows make, of @columns pairs each. */
+/* Returns the most items of the pairs of @n_rows rows, with @columns pairs for each item. */
 static uint32_t most_items(const struct model_shape *m, uint32_t n_rows, uint32_t columns) {
     uint32_t pairs = n_rows * m->n_expert_used;
 
@@ -41,7 +41,7 @@ static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
                : NULL;
 }
 
-/* Returns the slots of a layer; without any where the device has all of its experts. */
+/* Returns the slots of a layer; none if the device has all of its experts. */
 static struct expert_slots slots_to_fetch(const struct be *b, uint32_t layer) {
     uint32_t n = b->shape->n_expert;
     size_t at = (size_t)layer * (n + 1);
@@ -105,7 +105,7 @@ int step_route(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct route_args a = experts_route_args(s, op);
 
-    b->products.cores = false; /* until the experts have taken the same rows */
+    b->products.cores = false; /* the experts need the same rows in the other layout */
 
     TRY(step_norm(s, w->norm));
     assert(w->n_mats == 1 && w->m[0].n_out == a.n_expert);
@@ -114,11 +114,13 @@ int step_route(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, route, (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a);
 }
 
-/* Warps that keep a multiprocessor busy with weights: fewer share row tiles. */
+/* Warps that keep a multiprocessor busy loading weights; if there are fewer, teams share row
+ * tiles. */
 #define BUSY_WARPS 12u
 
-/* Teams of a block: as few warps each as leave no multiprocessor idle, for all that is done once a
- * row tile is then done by fewer. @most: items, at most. */
+/* Returns the number of teams of a block: teams are as small as possible without leaving a
+ * multiprocessor idle, since the work per row tile is then done by fewer warps. @most: most
+ * items. */
 static uint32_t choose_teams(const struct be *b, const struct expert_args *a, uint32_t most) {
     uint64_t tiles = (uint64_t)MIN(most, a->n_experts) * a->m[0].n_row_tiles;
     uint32_t busy = BUSY_WARPS * (uint32_t)b->device.n_multiprocessors, n = EXPERT_THREADS / 32;
@@ -299,7 +301,7 @@ int ffn_on_host(struct step *s, const struct model_op *op) {
     return products_on_host(s, op);
 }
 
-/* Items of a step, at most. */
+/* Returns the most items of a step. */
 static uint32_t items_of(const struct step *s) {
     return most_items(s->be->shape, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
 }
@@ -327,7 +329,7 @@ int experts_downs(struct step *s, const struct model_op *op) {
     return experts_product(b, &out, takes_few(s), items_of(s));
 }
 
-/* y of the device's pairs: gates and ups of all items, glu, downs. */
+/* Computes y of the device's pairs: gates and ups of all items, glu, downs. */
 static int products_on_device(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -341,14 +343,15 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     return experts_downs(s, op);
 }
 
-/* Adds the sum of the experts, and of that of all rows, to the branch. */
+/* Adds the sum of the experts, and the result of the shared expert, to the branch. */
 static int add_to_branch(struct step *s, const struct model_op *op) {
     TRY(experts_combine(s, op, s->be->act.o, NULL));
     return residual_branch(s, op);
 }
 
-/* The host has its rows before the device begins with its own, and computes until the sum needs
- * them. The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
+/* The host gets its rows before the device begins with its own, and computes until the sum needs
+ * its results. The sum is launched with the next op, whose norm it also computes, or is added to a
+ * branch. */
 int step_experts(struct step *s, const struct model_op *op) {
     assert(!s->due);
     const struct model_shape *m = s->be->shape;
@@ -364,8 +367,8 @@ int step_experts(struct step *s, const struct model_op *op) {
     return r < 0 ? r : add_to_branch(s, op);
 }
 
-/* Computes the expert of all rows, from x as it was before the others are added: their sum waits,
- * also that for a branch. */
+/* Computes the shared expert, from x before the other experts are added, whose sum is postponed,
+ * also if it goes to a branch. */
 int step_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     const struct model_op *experts = s->due;

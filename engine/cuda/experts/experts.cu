@@ -1,22 +1,22 @@
 /*
- * experts - the mixture of experts of a layer: which experts a row picks, products of the picked
- * experts' matrices, and their weighted sum. Nothing of it is known to the host: route() leaves
- * lists in device memory, and grids are those of the largest number of items that the rows can
- * make. The products are those of matmul.cu, tile by tile and in their order of sums, so what a
- * pair of a row and an expert gets depends on neither the other rows nor on which kernel computed
- * it.
+ * experts - the mixture of experts of a layer: which experts a row picks, products with the
+ * matrices of the picked experts, and their weighted sum. The host knows nothing of the picks:
+ * route() leaves lists in device memory, and grids are made for the largest number of items of the
+ * rows. Products are those of matmul.cu, tile by tile and with the same order of sums, so the
+ * result of a pair (a row and an expert that it picked) depends neither on other rows nor on the
+ * kernel that computes it.
  *
- * route        a warp a row; the block that is last makes the list of items, and chooses slots for
- *              experts that come from the host
- * bring        copies these to their slots
- * expert_vec   up to 8 pairs of an expert at a time. A team of one, two or four warps has a row
- *              tile; a warp's segments come through a ring as in matvec. What is done once a tile
- *              takes more instructions than a segment of Q4_K: where there are tiles enough to
- *              keep all warps busy, each has a tile of its own.
- * expert_wide  64 pairs at a time, as matmul_wide; rows are gathered by the copies
- * hand_over    a block a row, for layers whose experts the host computes (experts.c)
- * combine      a block a row; it packs the row for the op behind it, too
- * list_heads   items of latent attention, whose heads have matrices of their own
+ *   route        one warp for each row; the last block makes the list of items, and chooses slots
+ *                for experts that are fetched from the host
+ *   bring        copies these experts to their slots
+ *   expert_vec   up to 8 pairs of an expert at a time. A team of one, two or four warps has a row
+ *                tile; a warp's segments come through a ring as in matvec. The work for each tile
+ *                takes more instructions than a segment of Q4_K, so each warp has a tile of its own
+ *                if there are enough tiles to keep all warps busy.
+ *   expert_wide  64 pairs at a time, like matmul_wide; the copies gather the rows
+ *   hand_over    one block for each row, in layers with experts on the host (experts.c)
+ *   combine      one block for each row; it also packs the row for the next op
+ *   list_heads   items of latent attention, whose heads have matrices of their own
  */
 
 #include "engine/cuda/products/matvec.cuh"
@@ -27,14 +27,14 @@ enum { SOFTMAX, SIGMOID, ROOT }; /* enum gating */
 
 /* -- route ------------------------------------------------------------------------------------- */
 
-/* In the order of @v, the lower index first among equals; never 0. */
+/* Returns a key that orders by @v, then by lower index; never 0. */
 DEVICE uint64_t key_of(float v, uint32_t index) {
     uint64_t lowest = 1ull << 32 | (uint32_t)~index;
 
     return v == v ? samp_rank(v + 0.0f, index) : lowest; /* -0 is 0 */
 }
 
-/* p of all experts in the place of their logits, by one warp (engine/experts.c). */
+/* Replaces the logits of all experts by p, by one warp (engine/experts.c). */
 DEVICE void probabilities(const struct route_args &a, float *p) {
     uint32_t lane = threadIdx.x % 32;
     float max = -3e38f, sum = 0;
@@ -57,7 +57,7 @@ DEVICE void probabilities(const struct route_args &a, float *p) {
     sync_warp();
 }
 
-/* The sum of the two largest p + bias of the @each experts of group @g. */
+/* Returns the sum of the two largest p + bias of the @each experts of group @g. */
 DEVICE float judge_group(const struct route_args &a, const float *p, uint32_t g, uint32_t each) {
     float best = -INFINITY, second = -INFINITY;
 
@@ -70,8 +70,8 @@ DEVICE float judge_group(const struct route_args &a, const float *p, uint32_t g,
     return each > 1 ? best + second : best;
 }
 
-/* The experts outside of the best groups, by one warp: bit i for expert i * 32 + lane. A lane
- * judges groups lane and lane + 32, each from its first expert on, as engine/experts.c does. */
+/* Returns the experts outside the best groups, by one warp: bit i for expert i * 32 + lane. A lane
+ * judges groups lane and lane + 32, each from its first expert on, like engine/experts.c. */
 DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
     uint32_t lane = threadIdx.x % 32, each = a.n_expert / a.n_group, left = 0;
     uint64_t key[ROUTE_GROUPS / 32], kept = 0;
@@ -95,7 +95,7 @@ DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
     return left;
 }
 
-/* Pick @k of row @r by its token. */
+/* Returns pick @k of row @r from the table of its token. */
 DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
     size_t t = (uint32_t)token < a.n_tokens ? (uint32_t)token : 0;
@@ -103,7 +103,7 @@ DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
     return (uint32_t)a.table[t * a.n_used + k];
 }
 
-/* The picks of row @r by one warp; p (shared): [n_expert]. Lane k has pick k. */
+/* Picks the experts of row @r, by one warp; lane k has pick k. p: [n_expert] in shared memory. */
 DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     uint32_t lane = threadIdx.x % 32, taken = 0, mine = 0;
     bool late = a.gating == SOFTMAX && a.normalize && !a.bias && !a.table && !a.n_group;
@@ -148,14 +148,14 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
         a.list[(size_t)slot * a.stride + at] = r * ROUTE_PICKS + lane;
 }
 
-/* Pairs of an expert that the device computes. */
+/* Returns the number of pairs of an expert that the device computes. */
 DEVICE uint32_t pairs_here(const struct route_args &a, uint32_t expert) {
     return a.slot && a.slot[expert] == SLOT_HOST ? 0 : get_global(a.count + expert);
 }
 
-/* The slot that was picked least recently, by a warp; a.n: the step has picked all. */
+/* Returns the slot that was picked least recently, by a warp; a.n: this step has picked all. */
 DEVICE uint32_t oldest_slot(const struct expert_slots &a, uint32_t now) {
-    uint64_t best = 0; /* the oldest, the lowest number among equals; never 0 */
+    uint64_t best = 0; /* key of the oldest, lowest number among equals; never 0 */
 
     for (uint32_t i = threadIdx.x % 32; i < a.n; i += 32) {
         uint64_t key = (uint64_t)~get_global(a.since + i) << 32 | ~i;
@@ -201,7 +201,7 @@ DEVICE void take_slots(const struct expert_slots &s, const uint32_t *missing, ui
     }
 }
 
-/* Slots for the step's picks, by a block, before their counts are cleared; shared:
+/* Chooses slots for the step's picks, by a block, before the counts are cleared; shared:
  * [ROUTE_EXPERTS / 32]. */
 DEVICE void choose_slots(const struct route_args &a, uint32_t *shared) {
     const struct expert_slots &s = a.slots;
@@ -227,7 +227,8 @@ DEVICE void choose_slots(const struct route_args &a, uint32_t *shared) {
     sync_block();
 }
 
-/* Items from the counts, which are zeros then; shared: [CUDA_THREADS + ROUTE_EXPERTS / 32]. */
+/* Makes the items from the counts, and clears the counts; shared: [CUDA_THREADS + ROUTE_EXPERTS /
+ * 32]. */
 DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
     uint32_t each = (a.n_expert + CUDA_THREADS - 1) / CUDA_THREADS, tid = threadIdx.x;
     uint32_t from = tid * each, to = from + each, n = 0, at = 0;
@@ -302,7 +303,7 @@ KERNEL(list_heads, struct heads_args, CUDA_THREADS, 2) {
 
 /* -- products ---------------------------------------------------------------------------------- */
 
-/* The pair that an entry of a list is, and which row of x it has. */
+/* Convert an entry of a list to its pair, and to the pair's row of x. */
 DEVICE uint32_t pair_of(const struct expert_args &a, uint32_t entry) {
     return entry / ROUTE_PICKS * a.n_used + entry % ROUTE_PICKS;
 }
@@ -315,7 +316,7 @@ DEVICE const uint32_t *pairs_of(const struct expert_args &a, const struct expert
     return a.list + (size_t)item.expert * a.stride + item.first;
 }
 
-/* The tiles of an expert of matrix @i, on the device or where the host has them. */
+/* Returns the tiles of an expert of matrix @i, on the device or in host memory. */
 DEVICE const uint8_t *tiles_of(const struct expert_args &a, uint32_t i, uint32_t expert) {
     const struct matrix &m = a.m[i];
     uint32_t slot = a.slot ? a.slot[expert] : expert;
@@ -325,7 +326,7 @@ DEVICE const uint8_t *tiles_of(const struct expert_args &a, uint32_t i, uint32_t
            (size_t)(far ? expert : slot) * m.n_row_tiles * m.bytes[TILE_SEGMENTS];
 }
 
-/* y of an element, whose pair has row @row of x. */
+/* Returns y of an element whose pair has row @row of x. */
 DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint32_t expert,
                       uint32_t row, uint32_t out, float sum) {
     float v = sum * (a.scale[row] * m.inverse);
@@ -372,14 +373,14 @@ DEVICE uint32_t team_of(const struct expert_args &a) {
     return threadIdx.x / 32 / (WARPS / a.n_teams);
 }
 
-/* Ring of a warp's weights, filled by cp.async: its segments of the team's tiles, stage by stage.
- * No stage goes over the end of a segment. */
+/* Ring of a warp's weights, filled by cp.async: its segments of the team's tiles, stage by stage. A
+ * stage never extends across the end of a segment. */
 struct ExpertFeed {
-    uint32_t slot; /* offset of the one of the warp's ring that is fetched next */
+    uint32_t slot; /* offset of the stage that is fetched next */
     uint32_t n_items;
-    uint32_t n_left, segment; /* bytes of the segment that is fetched */
+    uint32_t n_left, segment; /* remaining bytes of the segment that is fetched */
     struct Place place;
-    const uint8_t *from; /* the lane's */
+    const uint8_t *from; /* address of the lane's next bytes */
 
     __device__ __forceinline__ void start(const struct expert_args &a) {
         slot = threadIdx.x / 32 * MATVEC_STAGES * a.stage_bytes;
@@ -389,7 +390,7 @@ struct ExpertFeed {
         for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++)
             fetch(a);
     }
-    /* Stands at the place's tile, or at the next one that has anything for this warp. */
+    /* Moves to the place's tile, or to the next one with a segment for this warp. */
     __device__ __forceinline__ void seek(const struct expert_args &a) {
         for (; place.item < n_items; place.next(a)) {
             const struct expert_cut &cut = a.cut[place.mat];
@@ -406,7 +407,7 @@ struct ExpertFeed {
             return;
         }
     }
-    /* Starts on one stage; none when all have been. */
+    /* Starts copying the next stage, if any is left. */
     __device__ __forceinline__ void fetch(const struct expert_args &a) {
         uint32_t ring = MATVEC_STAGES * a.stage_bytes, end = (threadIdx.x / 32 + 1) * ring;
 
@@ -415,7 +416,7 @@ struct ExpertFeed {
             uint32_t n = n_left < m.stage_bytes ? n_left : m.stage_bytes;
 
             fetch_bytes(shared_start() + slot + threadIdx.x % 32 * 16, from, n);
-            from += n; /* the next segment lies behind this one */
+            from += n; /* the next segment follows this one */
             n_left -= n;
             if (n_left == 0 && ++segment < a.cut[place.mat].share[team_rank(a) + 1]) {
                 n_left = m.bytes[segment + 1] - m.bytes[segment];
@@ -428,16 +429,17 @@ struct ExpertFeed {
         slot = slot < end ? slot : end - ring;
         copy_commit();
     }
-    /* The oldest stage, when it is there; another is started in the place of the one before. */
+    /* Waits for the oldest stage and returns it; starts copying into the stage used before. */
     __device__ __forceinline__ const uint8_t *take(const struct expert_args &a) {
         copy_wait<MATVEC_STAGES - 2>();
         sync_warp();
         fetch(a);
-        return dynamic_shared() + slot; /* the other slots are being filled */
+        return dynamic_shared() + slot; /* all other stages are in flight */
     }
 };
 
-/* Rows anywhere in x. Where an item has no more pairs a lane takes the first one's. */
+/* Offsets of rows that are anywhere in x. A lane without a pair takes the row of the item's first
+ * pair. */
 struct Gathered {
     uint32_t x[1]; /* offset in bytes */
 

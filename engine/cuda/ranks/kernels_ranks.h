@@ -1,45 +1,47 @@
 #pragma once
 
 /*
- * kernels_ranks - argument, grid and contract of the kernels of several devices, as kernels.h.
+ * kernels_ranks - arguments, grids and contracts of the kernels for several devices, as in
+ * kernels.h.
  */
 
 #include "engine/cuda/kernels.h"
 
-#define RANKS 8u /* devices that share a model, at most */
+#define RANKS 8u /* most devices that share a model */
 
-/* Rows of @n columns, of each @period of which the shares have some in their order, in the memory
- * of any device that is reached. */
+/* Rows of @n columns that are divided among devices: in each period of @period columns, the shares
+ * have consecutive columns in order. Each share may be in the memory of any device that can be
+ * accessed. */
 struct shares {
     uint32_t n, n_shares, period; /* period: divides n */
     struct share {
-        const float *at; /* row r at + r n_row: columns from @first on, of each period in turn */
+        const float *at; /* row r is at `at` + r n_row: the columns from @first on of each period */
         uint32_t first, n_row;
-    } share[RANKS]; /* the first one's @first is 0 */
+    } share[RANKS]; /* share[0].first is 0 */
 };
 
-/* Such rows to one place; grid: x n / GATHER_COLUMNS, rounded up, y rows. */
+/* Copies such rows to one buffer; grid: x n / GATHER_COLUMNS, rounded up, y rows. */
 #define GATHER_COLUMNS (4 * CUDA_THREADS)
 struct gather_args {
-    const uint32_t *count; /* NULL, or how many rows there are */
+    const uint32_t *count; /* number of rows, or NULL */
     float *to;             /* [rows][n] */
     struct shares from;
 };
 
-/* pack of such rows of the batch: PLAIN; pack.x is not read. */
+/* Packs such rows of the batch, kind PLAIN; pack.x is not read. */
 struct pack_shares_args {
     struct pack_args pack;
     struct shares from;
 };
 
-/* residual of such rows, for which residual.t is room; residual.left is none. */
+/* Computes residual() of such rows; residual.t is scratch memory, and residual.left has no sums. */
 struct residual_shares_args {
     struct residual_args residual;
     struct shares from;
 };
 
-/* gate = what @kind, from PACK_GATE on, makes of gate and up, [rows][n]: in place; grid: @each for
- * every row of the batch. */
+/* Computes the function @kind (an enum pack_kind of two operands) of gate and up, [rows][n], in
+ * place of the gate; grid: @each blocks for every row of the batch. */
 struct glu_args {
     const struct batch_head *batch;
     float *gate;

@@ -1,16 +1,17 @@
 /*
- * layers - devices that have some of the layers each, with their keys and states, and compute them
- * as one device would (docs/design/cuda-devices.md). The first has the embedding, the last the
- * logits and the block or drafter, and samples. A page or a state has the same number on each.
+ * layers - pipeline parallelism: each device has some of the layers, with their keys and states,
+ * and computes them as a single device would (docs/design/cuda-devices.md). The first device has
+ * the embedding; the last one has the logits and the draft block or drafter, and samples. A page or
+ * a state has the same number on each device.
  *
  *     device 0: embed, layers 0 .. c - 1 --x--> device 1: layers c .., logits, sample
  *
- * x of the batch's rows, and with it the inputs of layers that a block drafter reads, crosses
- * through pinned memory: a kernel that writes it, an event, a kernel that reads it. There is such
- * memory for two steps, and at most two are in flight: what a step has handed over is read before
- * the next but one writes there. Graphs of a device's part of a step end before x is handed over.
- * A batch of many rows is computed in parts, each with a part of that memory and a place of its
- * own for the upload:
+ * x of the batch's rows, and the taps of a block drafter, cross through pinned memory: a kernel
+ * writes it, an event is recorded, a kernel of the next device reads it. There is such memory for
+ * two steps, and at most two are in flight, so it is read before the second step after it writes
+ * there. The graph of a device's part of a step ends before x is handed over. A batch of many rows
+ * is computed in parts, as a pipeline; each part has its part of that memory and its own area for
+ * the upload:
  *
  *     device 0: part 1, part 2, part 3
  *     device 1:         part 1, part 2, part 3, logits of all, sample
@@ -33,7 +34,7 @@ static uint64_t bytes_of_op(const struct model_op *op) {
     return n;
 }
 
-/* Returns the bytes of the matrices of a layer; the embedding is of the first one. */
+/* Returns the bytes of the matrices of a layer; the first layer includes the embedding. */
 static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer) {
     uint64_t n = 0;
 
@@ -42,7 +43,7 @@ static uint64_t bytes_of_layer(const struct model_shape *s, uint32_t layer) {
     return n;
 }
 
-/* Returns those of the logits and of the block that drafts. */
+/* Returns the bytes of the matrices of the logits and of the draft block. */
 static uint64_t bytes_behind(const struct model_shape *s) {
     uint64_t n = 0;
     bool behind = false;
@@ -57,8 +58,8 @@ static uint64_t bytes_behind(const struct model_shape *s) {
     return n;
 }
 
-/* A device ends where it has its part of the bytes, in 64ths so that some megabytes of another
- * process do not move the layers; each has one at least. */
+/* Cuts the layers so that each device has its part of the bytes, and at least one layer. Parts are
+ * in 64ths, so that some megabytes of another process do not move layers. */
 static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) {
     uint64_t all = bytes_behind(s), sum = 0, so_far = room[0], at = 0;
     uint32_t i = 0;
@@ -81,7 +82,7 @@ static void cut_layers(struct model_shape *s, const uint64_t *room, uint32_t n) 
     assert(i + 1 == n);
 }
 
-/* Divides layers in proportion to the memory that devices have free beside their buffers. */
+/* Divides layers in proportion to the free memory of the devices beside their buffers. */
 static int divide(struct model_shape *s, const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
     uint64_t room[ENGINE_DEVICES];
@@ -100,13 +101,13 @@ static int divide(struct model_shape *s, const struct engine_opts *o, struct err
     return 0;
 }
 
-/* Returns the bytes of pages and states of all layers for which @room is enough, where a device has
- * @own of @all. */
+/* Returns the bytes of pages and states of all layers that fit, if a device has @room for its @own
+ * of @all. */
 static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
     return own ? (uint64_t)((double)room / (double)own * (double)all) : UINT64_MAX;
 }
 
-/* Called behind divide(), which has waited for the devices' memory. */
+/* Implements be_ops.room; called after divide(), which waited for memory of ending processes. */
 static int room_layers(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
                        struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
@@ -129,8 +130,8 @@ static int room_layers(const struct model_shape *s, const struct engine_opts *o,
 
 /* -- weights ----------------------------------------------------------------------------------- */
 
-/* Layers that read the keys of others, or inputs of layers, could need what another device has, and
- * x is handed over, not the streams. The block that drafts makes its keys by another op. */
+/* Returns why an op cannot be divided by layers, or NULL: layers that read keys of other layers may
+ * need another device's, and only x is handed over, not residual streams. */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_LAYER_INPUT || (op->kind == OP_QKV && !op->w[1] && op->layer < s->n_layer))
         return "layers that share keys or inputs";
@@ -139,7 +140,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     return weft_backend_cuda.lacks(s, op);
 }
 
-/* The op that the model begins with; holes may be in front of it. */
+/* Returns the first op of the model, which HOLES ops may precede. */
 static const struct model_op *first_embed(const struct ranks *k) {
     const struct model_op *op = k->be[0]->shape->op;
 
@@ -148,8 +149,8 @@ static const struct model_op *first_embed(const struct ranks *k) {
     return op;
 }
 
-/* Returns the device that has an op: the last one has the logits and the block that drafts. Each of
- * the two may embed. */
+/* Returns the device that computes an op: the last one for the logits and the draft block. The
+ * first and the last may embed. */
 static uint32_t device_of(const struct ranks *k, const struct model_op *op) {
     uint32_t i = op->kind == OP_LOGITS ? k->n - 1 : 0;
 
@@ -182,25 +183,25 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
 
 /* -- steps ------------------------------------------------------------------------------------- */
 
-/* Copies to pinned memory or from it, behind all that the device in use has enqueued. */
+/* Enqueues a copy to or from pinned memory on the current device. */
 static int send(struct be *b, void *to, const void *from, size_t bytes) {
     const struct copy_args a = {.from = from, .to = to, .page_bytes = round_up(bytes, 16)};
 
     return cuda_copy_pages(b, &a, 1);
 }
 
-/* Makes what @b enqueues from now on wait for another device's event. */
+/* Makes later work of @b wait for another device's event. */
 static int wait_for(struct be *b, void *event) {
     b->waits = true;
     return cuda_check(b, b->api->event_wait(event, b->stream), "cudaStreamWaitEvent");
 }
 
-/* The step of the batch on the device that computes it. */
+/* Returns the step of the batch on the device that computes it. */
 static struct step *step_now(const struct ranks *k) {
     return &k->be[k->at]->step[k->batch->step % 2];
 }
 
-/* The batch's x in front of device @i, in pinned memory, and its size. */
+/* Returns the pinned memory through which x of the batch reaches device @i, and its size. */
 static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
     const struct be *b = k->be[i];
     size_t row = b->shape->n_embd;
@@ -234,7 +235,7 @@ static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool 
     return r;
 }
 
-/* Begins the batch on device @at, which is used. */
+/* Begins the batch on device @at, which becomes current. */
 static int begin_here(struct ranks *k, uint32_t at) {
     struct step *s;
 
@@ -253,7 +254,7 @@ static int compute(struct ranks *k, const struct model_op *op) {
     return r < 0 ? ranks_lose(k, k->be[k->at]) : 0;
 }
 
-/* Ends the step on a device, and begins it on the next one, which gets x. */
+/* Ends the step on a device, and begins it on the next one with x. */
 static int hand_over(struct ranks *k) {
     struct be *from = k->be[k->at], *to = k->be[k->at + 1];
     struct step *s = step_now(k);
@@ -273,7 +274,7 @@ static int hand_over(struct ranks *k) {
     return r;
 }
 
-/* Holes, which come first, wait for the device that has the block. */
+/* HOLES, which come first, are postponed until the device that has the draft block. */
 static int run_op(struct ranks *k, const struct model_op *op) {
     uint32_t at = op->kind == OP_EMBED ? k->at : device_of(k, op);
     struct model_op part = *op;
@@ -288,7 +289,7 @@ static int run_op(struct ranks *k, const struct model_op *op) {
     assert(r < 0 || k->at == at);
     if (r < 0 || op->kind != OP_EMBED || at == 0)
         return r < 0 ? r : compute(k, op);
-    /* for the block that drafts */
+    /* for the draft block */
     if (op->weights == first_embed(k)->weights)
         part.weights = k->draft_embed;
     return compute(k, &part);
@@ -302,7 +303,8 @@ static int run(struct step *s, const struct model_op *op) {
 
 /* -- parts of a batch -------------------------------------------------------------------------- */
 
-/* Rows of a part of a batch, of whole panels of a product; 0: it is computed at once. */
+/* Returns the rows of a part of the batch, a multiple of a product's panel; 0: the batch is not
+ * divided. */
 static uint32_t part_rows(const struct ranks *k, const struct engine_batch *batch) {
     bool whole = batch->model || batch->holes || k->be[0]->shape->encoder;
     uint32_t n = MIN(batch->n_rows / PART_ROWS, PARTS);
@@ -312,7 +314,7 @@ static uint32_t part_rows(const struct ranks *k, const struct engine_batch *batc
     return whole || n < 2 ? 0 : (uint32_t)round_up((batch->n_rows + n - 1) / n, MATMUL_COLUMNS);
 }
 
-/* The sequences of @batch's rows from @row0 on, up to @n, as a batch without wants. */
+/* Returns at most @n rows of @batch from @row0 on as a batch without wants. */
 static struct engine_batch part_of(const struct ranks *k, const struct engine_batch *batch,
                                    uint32_t row0, uint32_t n) {
     struct engine_batch part = *batch;
@@ -343,8 +345,8 @@ static struct engine_batch part_of(const struct ranks *k, const struct engine_ba
     return part;
 }
 
-/* Computes the layers of a part on all devices. What is behind them comes back to where it was
- * handed over. */
+/* Computes the layers of a part on all devices. The result returns to the memory through which the
+ * part was handed over. */
 static int run_part(struct ranks *k, const struct model_op *end) {
     int r = begin_on(k, 0);
 
@@ -358,8 +360,9 @@ static int run_part(struct ranks *k, const struct model_op *end) {
     return r < 0 || cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
 }
 
-/* Computes the layers of the batch part by part, so that a device has one while the next device has
- * the one before, and begins the whole batch behind them on the last device. */
+/* Computes the layers of the batch part by part, so that a device computes one part while the
+ * next device computes the one before, and begins the whole batch after the layers on the last
+ * device. */
 static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t n) {
     const struct model_op *end = first_embed(k);
     struct engine_batch part;
@@ -386,7 +389,7 @@ static int run_parts(struct ranks *k, const struct engine_batch *batch, uint32_t
 
         s->rows.turn = 0;
         s->batch = i + 1 < k->n ? batch : NULL;
-        if (s->batch) /* a step that it feeds asks for places */
+        if (s->batch) /* needed by a step that it feeds */
             hidden_sort(s);
     }
     struct be *last = k->be[k->n - 1];
@@ -401,12 +404,12 @@ static bool is_fed(const struct engine_batch *batch) {
     return false;
 }
 
-/* Samples of two steps. */
+/* Returns the bytes of the samples of two steps. */
 static size_t sampled_bytes(const struct be *b) {
     return 2 * b->opts->max_wants * sizeof(int32_t);
 }
 
-/* Gets the first device the samples of the step before. */
+/* Copies the samples of the step before to the first device. */
 static int take_samples(struct ranks *k) {
     struct be *first = k->be[0];
     int r = ranks_use(k, 0);
@@ -417,7 +420,8 @@ static int take_samples(struct ranks *k) {
     return r < 0 ? ranks_lose(k, first) : 0;
 }
 
-/* On the first device; a pass that drafts is the last one's. A batch without rows begins on all. */
+/* Begins on the first device, or for a draft pass on the last one. A batch without rows begins on
+ * all. */
 static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct ranks *k = b->ranks;
     uint32_t n = part_rows(k, batch);
@@ -437,7 +441,8 @@ static int begin(struct be *b, const struct engine_batch *batch, struct step **o
     return 0;
 }
 
-/* On the last device, which the thread uses; the samples are on their way to the first. */
+/* Samples on the last device, which is current, and starts the copy of the samples for the first
+ * one. */
 static int sample(struct step *s) {
     struct be *b = s->be;
     int r = step_sample(s);
@@ -454,7 +459,7 @@ static int end(struct step *s, struct engine_result *out) {
     for (uint32_t i = 0; i < k->n; i++) {
         struct step *part = &k->be[i]->step[number % 2];
 
-        if (!part->batch) /* of a pass that drafts */
+        if (!part->batch) /* a draft pass */
             continue;
         TRY(ON_RANK(k, i, (part == s ? step_end(s, out) : step_wait(part))));
     }

@@ -56,8 +56,8 @@ static bool is_plain(const struct model_op *op) {
     return !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 }
 
-/* Returns the property of an op that several devices do not compute, in words, or NULL; of kinds
- * that are in the table. */
+/* Returns the name of a property of an op that several devices do not support, or NULL; the op's
+ * kind is supported. */
 static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
     switch (op->kind) {
     case OP_EMBED:
@@ -86,7 +86,7 @@ static const char *ranks_lack(const struct model_shape *s, const struct model_op
     }
 }
 
-/* -EINVAL where key heads, or heads that share one key, do not divide. */
+/* Checks that key heads, or heads that share one key, can be divided. Returns 0 or -EINVAL. */
 static int check_heads(const struct model_shape *s, uint32_t n, struct err *err) {
     uint32_t n_kv = s->mla.rank ? s->n_head : s->n_head_kv;
     uint32_t n_heads = n_kv % n ? n_kv : s->delta.n_key_head;
@@ -98,7 +98,7 @@ static int check_heads(const struct model_shape *s, uint32_t n, struct err *err)
                    s->mla.rank ? "" : "key ");
 }
 
-/* The least of a rank's room, for each that divides a page. */
+/* Returns the room for pages: the least room of a rank, times the ranks that divide a page. */
 static int room_ranks(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
                       struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
@@ -115,7 +115,7 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
     return r;
 }
 
-/* Events, and what the first has for all. */
+/* Creates events, and shares what the first rank has for all. */
 static int join(struct ranks *k) {
     int r = 0;
 
@@ -135,7 +135,7 @@ static int join(struct ranks *k) {
     return r;
 }
 
-/* Opens all devices; @k->be[leader] has a note of the ways that are left out. */
+/* Opens all devices; the note of @k->be[leader] lists code paths that are off. */
 static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o->engine, number);
     const uint32_t *cut = o->shape->cut;
@@ -170,7 +170,7 @@ static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, s
     return r;
 }
 
-/* Waits for all streams before memory that another device copies from is given back. */
+/* Closes all devices, after waiting for all streams, since one device may read another's memory. */
 static void close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
         if (!k->be[i]->stuck)
@@ -230,7 +230,7 @@ static struct be *close_ranks(struct be *b) {
     return NULL;
 }
 
-/* Turns the ways of one device on or off on all devices. */
+/* Turns a variant on or off on all devices. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     bool there = true;
 
@@ -259,8 +259,8 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     return what ? what : weft_backend_cuda.lacks(s, op);
 }
 
-/* Finds whether all devices are of one kind and reach each other's memory. WEFT_CUDA_PEERS=0: none
- * does, as where it cannot. 0 or an error of the runtime. */
+/* Finds out whether all devices are of one kind and can access each other's memory.
+ * WEFT_CUDA_PEERS=0: they are treated as if they cannot. Returns 0 or an error of the runtime. */
 static int find_ways(const uint32_t *number, uint32_t n, bool *direct) {
     const struct cuda_api *api = cuda_api();
     struct cuda_device first, d;

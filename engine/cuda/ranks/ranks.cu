@@ -1,9 +1,9 @@
-/* ranks - what several devices compute and one does not (ranks.c). */
+/* ranks - kernels that only several devices need (ranks.c). */
 
 #include "engine/cuda/ranks/kernels_ranks.h"
 #include "engine/cuda/rows/rows.cuh"
 
-/* Column @i of row @r; *left: so many follow in its place from it on. */
+/* Returns the address of column @i of row @r; *left: columns that are contiguous from there on. */
 DEVICE const float *column_at(const struct shares &a, size_t r, uint32_t i, uint32_t *left) {
     uint32_t p = 0, nth = 0;
 
@@ -20,7 +20,7 @@ DEVICE const float *column_at(const struct shares &a, size_t r, uint32_t i, uint
     return s.at + r * s.n_row + nth * (end - s.first) + (i - s.first);
 }
 
-/* Columns i .. i + 3 of row @r; zero beyond the row. */
+/* Loads columns i .. i + 3 of row @r; zero beyond the row. */
 DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4]) {
     uint32_t left = 0;
 
@@ -36,8 +36,8 @@ DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4
         v[j] = *column_at(a, r, i + j, &left);
 }
 
-/* The other devices' columns, read where they lie: a thread has four of a row. For few rows bound
- * by the way there and back, for many by its bytes. */
+/* Reads the other devices' columns directly; a thread has four of a row. For few rows bound by the
+ * latency between devices, for many by bandwidth. */
 KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x, n = a.from.n, i = (blockIdx.y * CUDA_THREADS + threadIdx.x) * 4;
@@ -86,8 +86,8 @@ KERNEL(residual_shares, struct residual_shares_args, CUDA_THREADS, 2) {
                      [&](uint32_t i, auto &v) { load_shares<4 * CUDA_THREADS>(a.from, r, i, v); });
 }
 
-/* A device has some columns of gates and ups: it multiplies them itself, as pack() would with all
- * of a row, so that half as much is exchanged. A block a row, bound by its bytes. */
+/* A device combines its own columns of gates and ups, as pack() would do with whole rows, so that
+ * half as much is exchanged. One block for each row; bound by memory bandwidth. */
 KERNEL(glu, struct glu_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x;

@@ -66,7 +66,7 @@ static struct delta_args delta_args(const struct be *b, const struct model_op *o
         .eps = m->rms_eps,
         .pack = step_pack_args(
             b, PACK_PLAIN, b->recurrent.out, NULL,
-            b->n_ranks > 1 ? 0 : m->state.n_out), /* several devices pack behind the exchange */
+            b->n_ranks > 1 ? 0 : m->state.n_out), /* several devices pack after the exchange */
     };
 
     for (int i = 0; i < OP_MATRICES; i++)
@@ -242,7 +242,7 @@ static int copy_heads(struct be *b, uint32_t src, uint32_t dst) {
     return copy_value_heads(b, src, dst, past * s->n_in[0], past * n * s->n_in[0], dim * dim);
 }
 
-/* Copies what a state has behind the layers, where one device has them all. */
+/* Copies the part of a state after the layers, on a device that has all layers. */
 static int copy_more(struct be *b, uint32_t src, uint32_t dst) {
     const struct state_shape *s = &b->shape->state;
     size_t at = s->n_layer * s->n_floats * sizeof(float);
@@ -256,7 +256,7 @@ static int copy_more(struct be *b, uint32_t src, uint32_t dst) {
     return CUDA_LAUNCH(b, copy_page, 32, 1, CUDA_THREADS, &a);
 }
 
-/* Layer by layer, as pages are. */
+/* Copies a state layer by layer, like pages. */
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     const struct piece whole = {0, 0, b->shape->state.n_floats};
     bool here = MAX(src, dst) < b->recurrent.n_device;

@@ -1,27 +1,25 @@
 /*
  * recurrent - layers with a state: gated delta nets, Kimi delta attention, Mamba-2 (mamba.cuh) and
- * short convolutions.
- * The formulas are those of engine/backend.h and engine/reference/{delta,mamba,conv}.c. A sequence
- * goes through its state token by token in one order, at any number of rows: every sum is over a
- * fixed set of values in an order that the head's size alone decides, and the state is kept in
- * single precision, so what a row gets depends neither on what else is in the step nor on how the
- * rows before it were divided into steps.
+ * short convolutions. op.h and engine/reference/{delta,mamba,conv}.c have the formulas. A sequence
+ * updates its state token by token in one order, whatever the number of rows: every sum is over a
+ * fixed set of values in an order that only the head's size determines, and the state is in single
+ * precision. So the result of a row depends neither on other rows of the step nor on how the rows
+ * before it were divided into steps.
  *
- * delta_in   a warp a head and row: the convolution, then the head's length. Of the rows that the
- *            convolution goes back to, those before the step are in the state.
- * delta      the recurrence. Values of a head do not see each other, so a block has 32 of them, a
- *            warp eight, four lanes a value: a lane has each fourth quad of keys of one value in
- *            registers (32 where heads have 128), all rows of the sequence long. What a row brings
- *            is in shared memory, eight rows at a time, while the next eight are on their way. A
- *            row alone is bound by the bytes of the state, read once and written once; a prompt by
- *            the latency of a row: two sums over the keys, of which the second waits for the first.
- *            It also keeps the inputs of the convolution: the rows that need the old ones have
- *            taken them.
- * kda        the same where each key has a decay of its own
- * delta_out  a block a row: the norm of each head and its gate, then the row is packed
- * conv       a thread a channel and row: a short convolution and its gates
- * conv_keep  a thread a channel and sequence: what the next rows go back to, when all rows of this
- *            step have taken what lay there
+ *   delta_in   one warp for each head and row: the convolution, then the scaling to unit length.
+ *              Rows of the convolution before the step are in the state.
+ *   delta      the recurrence. The values of a head are independent, so a block has 32 of them, a
+ *              warp eight, four lanes each: a lane keeps every fourth quad of keys of one value in
+ *              registers (32 floats for heads of 128) over all rows of the sequence. Inputs of
+ *              eight rows are in shared memory, while the next eight are being copied. A single
+ *              row is bound by the bytes of the state, read and written once; a prompt by the
+ *              latency of a row: two sums over the keys, the second after the first. It also
+ *              stores the inputs of the convolution, since delta_in has read the old ones.
+ *   kda        the same with a decay for each key
+ *   delta_out  one block for each row: the norm of each head and its gate; then packs the row
+ *   conv       one thread for each channel and row: a short convolution and its gates
+ *   conv_keep  one thread for each channel and sequence: stores inputs for the next rows, after
+ *              all rows of this step have read the old ones
  */
 
 #include "engine/cuda/recurrent/mamba.cuh"
@@ -30,7 +28,7 @@ DEVICE uint32_t channels_of(const struct delta_args &a) {
     return a.dim * (2 * a.n_key_head + a.n_value_head);
 }
 
-/* Kimi's queries, keys and values are products of their own. */
+/* Returns an input of the convolution; Kimi's queries, keys and values are separate products. */
 DEVICE float input_of(const struct delta_args &a, size_t row, uint32_t c) {
     uint32_t n = a.n_key_head * a.dim;
 
@@ -43,7 +41,7 @@ DEVICE float input_of(const struct delta_args &a, size_t row, uint32_t c) {
 
 /* -- in ---------------------------------------------------------------------------------------- */
 
-/* Kimi's decays and sigmoid(beta) of head @h of row @r, by a warp. */
+/* Computes Kimi's decays and sigmoid(beta) of head @h of row @r, by a warp. */
 DEVICE void mix_keys(const struct delta_args &a, uint32_t r, uint32_t h) {
     size_t head = (size_t)r * a.n_value_head + h;
     float *keep = a.keep + head * a.dim, by = a.decay[h];
@@ -56,10 +54,11 @@ DEVICE void mix_keys(const struct delta_args &a, uint32_t r, uint32_t h) {
     }
 }
 
-/* e^g and sigmoid(beta) of value head @h of row @r. */
+/* Computes e^g and sigmoid(beta) of value head @h of row @r. */
 DEVICE void mix_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     uint32_t n = a.n_value_head, per = n / a.n_key_head;
-    uint32_t at = h / per * 2 * per + h % per; /* joined: of the beta; the alpha is behind */
+    /* joined: index of beta; alpha follows the group's betas */
+    uint32_t at = h / per * 2 * per + h % per;
     const float *both = a.in[2] + (size_t)r * 2 * n + at;
     float beta = a.joined ? both[0] : a.in[2][(size_t)r * n + h];
     float x = (a.joined ? both[per] : a.in[3][(size_t)r * n + h]) + a.dt[h];
@@ -174,7 +173,7 @@ KERNEL(kda, struct delta_args, DELTA_THREADS, 4) {
 
 /* -- out --------------------------------------------------------------------------------------- */
 
-/* norm(out) times the gate of z of head @h of row @r, by a warp. */
+/* Computes norm(out) times the gate of z of head @h of row @r, by a warp. */
 DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     uint32_t lane = threadIdx.x % 32;
     size_t at = ((size_t)r * a.n_value_head + h) * a.dim;
