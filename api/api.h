@@ -59,8 +59,8 @@ struct api_model {
     struct picture_budget picture_budget;
     bool picture_pads;  /* pictures keep their aspect and get black borders */
     const char *system; /* the system message of chats that have none; NULL: none */
-    /* Told by each worker that becomes ready, while the pool's threads read them. Before, max_context
-     * is what file and options allow; 0: unknown. */
+    /* Set from each worker that becomes ready, while the pool's threads read them. Before that,
+     * max_context is what the file and the options allow; 0: unknown. */
     _Atomic uint32_t max_context, page_tokens, n_pages, n_embd;
     uint32_t n_vocab;
     uint32_t n_ctx_train; /* the file's context; 0: its header was not read */

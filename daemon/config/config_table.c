@@ -214,9 +214,9 @@ const struct option config_table[] = {
          "Threads of the cpu backend; 0: one for every core that weftd may use, fewer under a "
          "quota."),
     STRING("engine", "devices", engine.devices, "0",
-           "CUDA devices that share the model, such as 0,1: their memory adds up, tokens stay the "
-           "same. Equal devices with peer access divide the matrices, and their number must divide "
-           "the number of key heads; other devices divide the layers."),
+           "CUDA devices that share the model, such as 0,1, with the same tokens. Equal ones with "
+           "peer access divide the matrices (their number must divide that of key heads), others "
+           "the layers."),
     UINT_OR("engine", "host-experts", engine.host_experts, "auto", "auto",
             "Number of first layers whose experts the CPU computes beside a CUDA device; auto: the "
             "least picked experts, as few as possible while max-context (or 32,768 tokens) fits on "

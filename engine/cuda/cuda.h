@@ -499,13 +499,6 @@ void cuda_memory_close(struct be *b);
 /* Computes the bytes that pages may take, for a backend that is not open: only api, shape, opts and
  * page are set. Returns 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
-/* Returns the largest number of @n columns or rows that one rank has (ranks.c). */
-uint32_t cuda_rank_share(const struct be *b, uint32_t n);
-/* Returns the bytes of all weights on the device, with those of the image encoder and of drafting
- * blocks, whose norms of keys and of hidden states are stored twice. */
-uint64_t cuda_weight_bytes(const struct be *b);
-/* Returns the bytes in host memory of the tiles of layers whose experts are fetched. */
-uint64_t cuda_fetched_bytes(const struct be *b);
 /* Scales all tiles of @m (@n_row_tiles: those of all experts) by their largest scale, @most, and
  * sets @m.inverse. Called after repack; waits for the device. Returns 0 or -EIO. */
 int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/try.h"
+#include "engine/cuda/weight_bytes.h"
 
 #define RESERVE_BYTES (256u << 20) /* for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)

@@ -3,11 +3,12 @@
  * file as the ops will have it.
  */
 
-#include "engine/cuda/cuda.h"
-#include "engine/cuda/recurrent/kernels_recurrent.h"
+#include "engine/cuda/weight_bytes.h"
 
 #include <stdio.h>
 #include <string.h>
+#include "engine/cuda/cuda.h"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
 
 uint32_t cuda_rank_share(const struct be *b, uint32_t n) {
     return (n + b->n_ranks - 1) / b->n_ranks;

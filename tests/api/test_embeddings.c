@@ -379,7 +379,7 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
 }
 
 /* Tokens count until the answer is sent or the client has left; what finds no room is refused. */
-/* Those of a tenant that may have one generation at a time come one after the other. */
+/* Embeds the inputs of a tenant that may have one generation at a time one after the other. */
 Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
     const struct api_tenant row = {.name = "default", .weight = 1, .max_running = 1};
     struct world w;

@@ -426,7 +426,7 @@ static int ask_with_a_picture(struct world *w) {
     return fd;
 }
 
-/* What the table knows of a file does not lead into the model that saw it first, which may be
+/* Keeps no pointer from the table's entry of a file into the model that saw it first, which may be
  * removed. */
 Test(pictures, are_sent_when_the_worker_asks) {
     struct msg_need_picture need = {0};

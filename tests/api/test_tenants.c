@@ -412,8 +412,8 @@ static int decode(void *ctx, const void *data, size_t len, const struct picture_
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJ"  \
     "ggg==\"}}"
 
-/* The same picture twice, on the pool: whose it is stays when a reload changes the tenant between
- * the two. */
+/* Sends one picture twice, by way of the pool: it stays the tenant's when a reload changes the
+ * tenant between the two. */
 Test(tenants, a_reload_is_not_seen_by_a_request_on_the_pool) {
     struct api_tenant row = {.name = "default", .weight = 1, .share = "group"};
     struct reply r;

@@ -110,7 +110,7 @@ static void compare_chunks(const char *what, uint32_t n, uint32_t chunk) {
         cr_expect(at_once[p] && at_once[p] == other[p], "%s: position %u", what, p);
 }
 
-/* What memory was counted for is enough. */
+/* Opens a model of real widths: the memory that was counted is enough. */
 Test(cuda_sparse, a_model_of_real_widths_opens) {
     char path[64];
     const struct driver_opts o = {.backend = "cuda", .path = path, .max_rows = 64, .max_seqs = 2};

@@ -168,8 +168,8 @@ void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expe
     __real_experts_pick(logits, r, out);
 }
 
-/* Likewise the keys that the reference's rows see by an indexer: of blocks whose scores are closer
- * than the rounding of queries another one is chosen. */
+/* Imposes the keys that an indexer chose for the reference's rows on the device's: of blocks whose
+ * scores are closer than the rounding of queries, the device chooses another one. */
 static struct {
     uint32_t seen[LONGEST * 8][LONGEST / 32 + 1]; /* bits of positions; by position, then layer */
     uint32_t n, n_layer, at[LONGEST];

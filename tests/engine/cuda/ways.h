@@ -56,7 +56,7 @@ double ways_distance(const struct trace *a, const struct trace *b);
  * and glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3.
  * The test is linked with --wrap=experts_pick,--wrap=sparse_see. */
 void ways_near_reference(const char *name, const char *path, double limit);
-/* The same with pages of @kv_type. */
+/* Judges rows with pages of @kv_type in the same way. */
 void ways_near_reference_in(const char *name, const char *path, double limit,
                             struct kv_formats kv_type);
 /* The same with the experts of the first @host_experts layers, or those that @placed_fd says,
