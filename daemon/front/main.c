@@ -609,11 +609,13 @@ static int serve(struct front *f) {
 /* Checks that the files and addresses in the options can be used, as far as a quick check can
  * tell. */
 static int check_files(struct front *f, struct err *err) {
-    const char *keys = f->config.api_keys;
+    const char *keys = f->config.api_keys, *disk = f->config.kv_disk;
     int r = models_check(&f->config, err);
 
     if (r == 0 && *keys && access(keys, R_OK) < 0)
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
+    if (r == 0 && *disk && access(disk, R_OK | W_OK | X_OK) < 0)
+        r = err_set(err, 0, "kv-disk", "kv-disk: %s: cannot be used: %s", disk, strerror(errno));
     if (r == 0)
         audit_key_file(keys);
     if (r == 0 && *f->config.tls_certificate) {

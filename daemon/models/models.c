@@ -706,7 +706,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     if (r == 0)
         r = models_find_all(o->config, add, NULL, m, err);
     if (r == 0 && m->n == 0)
-        r = err_set(err, 0, "models", "models, models-dir: the folders contain no model");
+        r = models_refuse_none(err);
     m->several = *o->config->models || *o->config->models_dir;
     m->on_demand = m->several || o->config->keep_alive_s > 0;
     m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;

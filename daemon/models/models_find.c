@@ -205,19 +205,27 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
     return r;
 }
 
-static int ignore(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
-    (void)ctx, (void)c, (void)name, (void)file_bytes;
+static int count(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    (void)c, (void)name, (void)file_bytes;
+    ++*(uint32_t *)ctx;
     return 0;
+}
+
+int models_refuse_none(struct err *err) {
+    return err_set(err, 0, "models", "models, models-dir: the folders contain no model");
 }
 
 int models_check(const struct config *c, struct err *err) {
     struct front_model *f = calloc(1, sizeof(*f));
     int r = f ? 0 : -ENOMEM;
+    uint32_t n = 0;
 
     if (r == 0 && *c->model)
         r = front_model_open(f, c, &(struct msg_open){0}, err);
     if (r == 0)
-        r = models_find_all(c, ignore, NULL, NULL, err);
+        r = models_find_all(c, count, NULL, &n, err);
+    if (r == 0 && n == 0 && !*c->model)
+        r = models_refuse_none(err);
     if (f)
         front_model_deinit(f);
     free(f);

@@ -19,7 +19,9 @@ typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why)
 int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
                     struct err *err);
 /* Checks by their files that the models in the options can be served: reads the file of the option
- * model and resolves presets. Returns 0, or -errno with @err. */
+ * model, resolves presets and looks for files in the folders. Returns 0, or -errno with @err. */
 int models_check(const struct config *c, struct err *err);
+/* Returns the error of options that name no model, in @err. */
+int models_refuse_none(struct err *err);
 /* Returns whether the name of @e is that of a preset file, for scandir(). */
 int models_is_preset(const struct dirent *e);
