@@ -219,9 +219,10 @@ static void fill_info(struct engine *e) {
 /* Notes the code paths that the device does not use: those that failed at open, then those that
  * fail the proof. */
 static int prove(struct engine *e, struct err *err) {
+    uint32_t n_states = e->opts.n_states + (e->host_snapshots ? 0 : e->opts.n_snapshots);
     char found[300];
 
-    TRY(prove_device(&e->model, e->ops, e->be, &e->opts, found, sizeof(found), err));
+    TRY(prove_device(&e->model, e->ops, e->be, &e->opts, n_states, found, sizeof(found), err));
     size_t n = strlen(e->note);
     const char *at_open = e->ops->note ? e->ops->note(e->be) : "";
     snprintf(e->note + n, sizeof(e->note) - n, "%s%s%s%s", n && (*at_open || *found) ? "; " : "",

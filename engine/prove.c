@@ -354,7 +354,8 @@ static double limit_of(const struct model *m, struct kv_formats kv, bool coarse)
 }
 
 int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
-                 const struct engine_opts *opts, char *note, size_t size, struct err *err) {
+                 const struct engine_opts *opts, uint32_t n_states, char *note, size_t size,
+                 struct err *err) {
     struct proof p = {
         .m = m,
         .ops = ops,
@@ -362,7 +363,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .shape = m->shape,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
-        .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
+        .n_states = m->shape.drafts ? opts->n_states : n_states,
         .limit = limit_of(m, opts->kv_type, ops->coarse && ops->coarse(be)),
     };
 

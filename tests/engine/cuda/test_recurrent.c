@@ -48,6 +48,27 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, &ways_back[2], 2);
 }
 
+/* Proves a device that has one state: snapshots in host memory are none that kernels can use. */
+Test(cuda_recurrent, a_single_state_is_proved) {
+    char path[1024];
+    const struct driver_opts o = {.backend = "cuda",
+                                  .path = path,
+                                  .max_rows = 20,
+                                  .n_pages = 8,
+                                  .max_seqs = 1,
+                                  .n_snapshots = 2,
+                                  .host_kv_bytes = 1 << 20};
+    struct err err = {0};
+    struct driver d;
+
+    ways_golden("qwen3next", path);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    int r = driver_open(&d, &o, &err);
+    cr_assert(r == 0, "%s", err.message);
+    driver_close(&d);
+}
+
+
 /* Kernels that do nothing, kernels that fail, and every 97th call. */
 Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     static const struct {
