@@ -108,7 +108,8 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
                                        .weight = a.weight,
                                        .s = (float *)a.s,
                                        .n = n,
-                                       .n_stream = n_stream};
+                                       .n_stream = n_stream,
+                                       .shares = true};
 
     launch(kernel_blend, LEAN_ROWS + 1, 1, CUDA_THREADS, &a, "blend");
     launch(kernel_spread, LEAN_ROWS + 1, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
