@@ -11,10 +11,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "api/http/tls.h"
 #include "base/files.h"
@@ -606,6 +609,27 @@ static int serve(struct front *f) {
     return r;
 }
 
+/* Checks that the folder in option @key can be used, or that a start can create it. */
+static int check_folder(const char *key, const char *path, struct err *err) {
+    char parent[PATH_MAX];
+    const char *at = path;
+    struct stat st;
+    int r = stat(path, &st);
+
+    if (r < 0 && errno == ENOENT) {
+        snprintf(parent, sizeof(parent), "%s", path);
+        at = dirname(parent);
+        r = stat(at, &st);
+    }
+    if (r == 0 && !S_ISDIR(st.st_mode)) {
+        errno = ENOTDIR;
+        r = -1;
+    }
+    if (r == 0 && access(at, R_OK | W_OK | X_OK) == 0)
+        return 0;
+    return err_set(err, 0, key, "%s: %s: cannot be used: %s", key, at, strerror(errno));
+}
+
 /* Checks that the files and addresses in the options can be used, as far as a quick check can
  * tell. */
 static int check_files(struct front *f, struct err *err) {
@@ -614,8 +638,8 @@ static int check_files(struct front *f, struct err *err) {
 
     if (r == 0 && *keys && access(keys, R_OK) < 0)
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
-    if (r == 0 && *disk && access(disk, R_OK | W_OK | X_OK) < 0)
-        r = err_set(err, 0, "kv-disk", "kv-disk: %s: cannot be used: %s", disk, strerror(errno));
+    if (r == 0 && *disk)
+        r = check_folder("kv-disk", disk, err);
     if (r == 0)
         audit_key_file(keys);
     if (r == 0 && *f->config.tls_certificate) {

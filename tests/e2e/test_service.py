@@ -223,10 +223,13 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
     for flags in (["--check-config", "--model", tiny_model()], ["--model", tiny_model(), "--check-config"]):
         r = run_weftd(*flags)
         assert r.returncode == 0 and "valid" in r.stdout and not r.stderr, r
+    with tempfile.TemporaryDirectory() as folder:  # a start creates what is missing in it
+        assert run_weftd("--check-config", "--model", tiny_model(), "--kv-disk", folder + "/kv").returncode == 0
     for flags, part in ((["--model", "/nonexistent.gguf"], "/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/nonexistent"], "api-keys: /nonexistent"),
                         (["--model", tiny_model(), "--chat-template", "nosuch"], "nosuch is neither a file nor one of the built-in templates: chatml llama2 "),
                         (["--model", tiny_model(), "--chat-template", "/"], "chat-template: /: "),
-                        (["--model", tiny_model(), "--kv-disk", "/nonexistent"], "kv-disk: /nonexistent: cannot be used: No such file"),
+                        (["--model", tiny_model(), "--kv-disk", "/nonexistent/kv"], "kv-disk: /nonexistent: cannot be used: No such file"),
+                        (["--model", tiny_model(), "--kv-disk", tiny_model()], "cannot be used: Not a directory"),
                         (["--models-dir", "/nonexistent"], "models-dir: the folders contain no model")):
         r = run_weftd("--check-config", *flags)
         assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
