@@ -176,8 +176,8 @@ struct be_ops {
     const char *(*fault)(const struct be *b);
     /* With engine_opts.experts_fd: returns how often each expert was picked since open(),
      * [n_layer][n_expert], as of the last ended step whose number is a multiple of PICKS_STEPS.
-     * With shape.fetches a second such table follows: how many of these picks found their expert in
-     * host memory. NULL, also as the result: not known. */
+     * With shape.fetches one number follows: how many of these picks, of all layers, found their
+     * expert in host memory. NULL, also as the result: not known. */
     const uint64_t *(*picks)(const struct be *b);
     /* Checks that this machine can run the backend, and every device that @o names. Returns 0, or
      * -errno with @err. NULL: it always can. */

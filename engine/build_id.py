@@ -32,11 +32,11 @@ sources = sources_in("engine") + [str(pathlib.Path(root) / name) for name in OTH
 requests = sources + sources_in("proto", "text", "grammar") + [str(pathlib.Path(root) / "base" / name) for name in ("chan.c", "chan.h")]
 with open(out, "w") as f:
     print("#pragma once\n", file=f)
-    print("/* Of the headers that a backend library must have in common with weft. */", file=f)
+    print("/* Digest of the headers that a backend library must have in common with weft. */", file=f)
     print("#define ENGINE_BUILD_ID " + digest_of(headers), file=f)
-    print("/* Of all sources of the engine. */", file=f)
+    print("/* Digest of all sources of the engine. */", file=f)
     print("#define ENGINE_SOURCES " + digest_of(sources), file=f)
-    print("/* Of those, proto/, text/, grammar/ and the channel. */", file=f)
+    print("/* Digest of these, proto/, text/, grammar/ and the channel. */", file=f)
     print("#define REQUEST_SOURCES " + digest_of(requests), file=f)
 with open(depfile, "w") as f:
     print(out + ": " + " ".join(s.replace(" ", "\\ ") for s in requests), file=f)

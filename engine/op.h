@@ -266,13 +266,13 @@ struct temper {
 float temper_at(const struct temper *t, uint32_t pos);
 
 /*
- * One op of a pass: its kind and operands. The comment of a member names the kinds that read it;
- * other kinds leave it zero. NULL: the model has no such tensor. A layer is a sequence of ops
- * (engine/arch).
+ * One op of a pass: its kind and operands. Only the members that the kind reads are set; comments
+ * name the main ones of these kinds. NULL: the model has no such tensor. A layer is a sequence of
+ * ops (engine/arch).
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;   /* number of the layer in the file, for messages */
+    uint32_t layer;   /* number of the layer in the file */
     enum act_role in; /* PROJ: ACT_O, ACT_H or ACT_D */
     uint32_t width;   /* width of x: n_embd, or less in pass 1 behind DRAFT_IN */
     /* QKV, KEYS, ATTEND: may be that of an earlier layer whose keys this layer shares */
@@ -331,7 +331,7 @@ struct model_op {
     const struct tensor *conv, *conv_bias;
     const struct tensor *conv_more[2];      /* KDA: the channels that follow those of conv */
     const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: for each (value) head */
-    /* NGRAM: rows are read from the mapped file, since a step needs few of them; ROUTE: I32 */
+    /* NGRAM: stays in the file, from which the rows of each step are read; ROUTE: I32 */
     const struct tensor *table;
     struct weights *weights; /* set by load(); NULL before */
 };

@@ -59,7 +59,8 @@ struct state_shape {
     uint32_t n_in[OP_MATRICES];
     uint32_t n_out;    /* values of the output, ACT_D */
     uint64_t n_floats; /* size of a sequence's state in one layer */
-    /* floats of a sequence's state after those of the layers: data of NGRAM, INDEX, CONDENSE */
+    /* floats of a sequence's state after those of the layers: data of NGRAM, INDEX,
+     * CONDENSE, and of drafting blocks LEAN_KEYS */
     uint64_t n_more;
 };
 

@@ -3,8 +3,8 @@
 /*
  * cuda - the state of the CUDA backend, private to engine/cuda. All work of a step is enqueued on
  * one stream and runs in order, so two steps may be in flight with the same device buffers; only
- * data that the host writes or reads exists twice (struct step, one for even and one for odd
- * steps).
+ * data that the host writes or reads while a step runs exists twice (struct step, one for even and
+ * one for odd steps).
  *
  *     open   memory.c counts and allocates all memory but the weights', or refuses with the sum
  *     load   load.c   file -> pinned buffer -> device -> tiles, with two buffers alternately
@@ -274,8 +274,8 @@ struct latent {
 /* Recurrent layers. */
 struct recurrent {
     float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
-    /* [n_states][layers][n_floats]; states from n_device on are in pinned host memory, for all
-     * ranks together. */
+    /* [n_states], each [layers][n_floats] and then n_more floats; states from n_device on are in
+     * pinned host memory, for all ranks together. */
     float *state, *host_state;
     uint32_t n_states, n_device;
     /* number of recurrent layers before those of the device, and of the model */
@@ -496,8 +496,8 @@ int cuda_rooms(const struct model_shape *shape, const struct engine_opts *opts,
  * failure. */
 int cuda_memory_open(struct be *b, struct err *err);
 void cuda_memory_close(struct be *b);
-/* Computes the bytes that pages may take, for a backend that is not open: only api, shape, opts and
- * page are set. Returns 0 or -EINVAL. */
+/* Computes the bytes that pages may take, for a backend of which cuda_room() has set what sizes
+ * depend on. Returns 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
 /* Scales all tiles of @m (@n_row_tiles: those of all experts) by their largest scale, @most, and
  * sets @m.inverse. Called after repack; waits for the device. Returns 0 or -EIO. */
@@ -653,7 +653,8 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
 void graph_end(struct step *s);
 
 /* Functions of a step as in be_ops: begin, the ops by kind, masks, sample, end. Each enqueues and
- * returns; only step_end() waits. They return 0, or -EIO with the reason in be.error. */
+ * returns; only step_end() waits, and step_begin() of a model with a table of n-grams. They return
+ * 0, or -EIO with the reason in be.error. */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 /* Parts of step_begin(): the upload of the batch, and the first launches, once the grids are
  * decided. */

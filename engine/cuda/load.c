@@ -455,7 +455,8 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
     return load_decoded(b, &op->w[3], 1, &w->gate, err);
 }
 
-/* A mix: two matrices take the streams, and the first one what these made. */
+/* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank vector that w[1]
+ * makes, and is @w->down. */
 static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     w->down = weights_new(b);
     if (!w->down)

@@ -1,5 +1,5 @@
 /*
- * latent - the ops of latent attention (engine/backend.h). The matrices of each head, attn_k_b in
+ * latent - the ops of latent attention (engine/op.h). The matrices of each head, attn_k_b in
  * front of attention and attn_v_b behind it, are multiplied as experts are (experts.cu): a row's
  * heads are pairs, and all rows pick all heads. So lists are the same in every step, and only the
  * items depend on the number of rows.
@@ -40,7 +40,7 @@ uint32_t latent_items(const struct be *b) {
 const char *latent_lacks(const struct model_shape *s) {
     const struct mla_shape *m = &s->mla;
 
-    static_assert(LATENT_VALUE == 512 && LATENT_KEY == 576, "said below");
+    static_assert(LATENT_VALUE == 512 && LATENT_KEY == 576, "numbers in the texts below");
     if (m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY)
         return "latent vectors of more than 512 values, or 576 with those that turn";
     return m->rank % 8 || s->head_dim % 8 ? "latent vectors whose size 8 does not divide" : NULL;

@@ -3,7 +3,7 @@
 /*
  * Residual streams that are blended (OP_SPREAD, OP_BLEND) and attention to condensed keys
  * (OP_LEAN_IN to OP_LEAN_OUT): the arguments of the kernels and the buffers. Formulas and
- * letters: engine/backend.h.
+ * letters: engine/op.h.
  */
 
 #include <stddef.h>
@@ -72,7 +72,8 @@ struct block_keys {
     uint32_t page_tokens, block, n; /* n: values of a key */
 };
 
-/* What the mean of a block becomes: its norm, turned by the block's first position, in its page. */
+/* Operands that make a block's key of the mean of its tokens: norm, rotation by the block's first
+ * position, and the place in the page. */
 struct key_end {
     const float *norm;  /* [keys.n] */
     const double *freq; /* [turn.n_rot / 2] */

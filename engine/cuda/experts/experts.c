@@ -384,6 +384,7 @@ int step_shared(struct step *s, const struct model_op *op) {
     TRY(step_multiply(s, w->down, false));
     if (!op->branch)
         return 0;
+    assert(!experts->post_norm); /* it would include the shared expert */
     s->due = NULL;
     return add_to_branch(s, experts);
 }

@@ -388,7 +388,7 @@ DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, co
 template <int F> struct Halves {
     uint32_t a[2][4];
 
-    /* Decodes pair @pair of @t; the last argument (many groups of rows?) does not matter here. */
+    /* Decodes pair @pair of @t. The last argument, for other formats, is not used. */
     MEMBER void take(const struct Tile<F> &t, int pair, bool) {
         weights_of<F>(t, 2 * pair, a[0]);
         weights_of<F>(t, 2 * pair + 1, a[1]);

@@ -2,7 +2,7 @@
 
 /*
  * Recurrent layers: the arguments of the kernels, their grids and addresses. Formulas and letters:
- * engine/backend.h.
+ * engine/op.h.
  */
 
 #include <stddef.h>
@@ -19,7 +19,7 @@ extern "C" {
 #define DELTA_ROWS 8u      /* rows in shared memory at a time; as many are in flight */
 #define DELTA_DIM 128u     /* most values of a head */
 
-/* A gated delta net, or Kimi delta attention (engine/backend.h), in three kernels that share their
+/* A gated delta net, or Kimi delta attention (engine/op.h), in three kernels that share their
  * argument. A layer's state of slot s is at state + s stride: [n_taps - 1][channels] of u, the
  * oldest first, then a matrix of each value head in the order of delta_place(). Sequences that
  * begin do not read it.
@@ -46,7 +46,7 @@ struct delta_args {
     struct pack_args pack; /* packs out */
 };
 
-/* Mamba-2 (engine/backend.h) in three kernels likewise; a state is laid out as a delta net's, with
+/* Mamba-2 (engine/op.h) in three kernels likewise; a state is laid out as a delta net's, with
  * n_state keys and dim values a head.
  *   mamba_in   grid x rows, y channels / CUDA_THREADS, rounded up: c and mix of in
  *   mamba      grid x sequences, or more, y n_head * (dim / DELTA_VALUES, rounded up);
@@ -69,7 +69,7 @@ struct mamba_args {
     struct pack_args pack; /* packs out */
 };
 
-/* A short convolution (engine/backend.h). State of slot s at state + s stride: [n_taps - 1][n] of
+/* A short convolution (engine/op.h). State of slot s at state + s stride: [n_taps - 1][n] of
  * what goes into it, the oldest first.
  *   conv       grid x rows, y n / CUDA_THREADS, rounded up: out
  *   conv_keep  grid x sequences, or more, y as above: the state */

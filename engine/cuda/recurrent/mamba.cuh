@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * mamba - Mamba-2 (engine/backend.h, engine/reference/mamba.c) with the parts of a delta net: rows
+ * mamba - Mamba-2 (engine/op.h, engine/reference/mamba.c) with the parts of a delta net: rows
  * of the sequence in shared memory, a head's matrix in registers, four lanes a value.
  *
  * mamba_in   a thread a channel and row: the convolution; of the first, a head's dt

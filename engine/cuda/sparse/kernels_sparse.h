@@ -66,8 +66,8 @@ void sparse_size(struct be *b);
 void sparse_divide(struct be *b);
 /* Sets the blocks that a row sees at most, @most or as many as the model has. */
 void sparse_see_most(struct be *b, uint32_t most);
-/* Returns the bytes of a page that are the keys of blocks of all layers. They lie behind the pages
- * of the layers' keys and values, as those of one more layer. */
+/* Returns the bytes that the keys of blocks of all layers take in a page. They are stored after the
+ * pages of the layers' keys and values, like those of one more layer. */
 size_t sparse_page_bytes(const struct be *b);
 
 #ifdef __cplusplus

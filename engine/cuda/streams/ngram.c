@@ -19,6 +19,7 @@
 #include "engine/cuda/cuda.h"
 
 _Static_assert(NGRAM_TOKENS == NGRAM_KNOWN && NGRAM_KNOWN <= NGRAM_STATE, "");
+_Static_assert(NGRAM_STATE == 16, "STATE of streams.cu");
 
 const struct model_op *ngram_op(const struct model_shape *s) {
     for (uint32_t i = 0; i < s->n_ops && s->ngram.n; i++)
@@ -90,7 +91,8 @@ static bool read_rows(const struct step *s, const struct model_op *op, uint8_t *
     return good;
 }
 
-/* What could not be read, or is another file's, must not become a token. */
+/* Uploads the rows of the table that the step's tokens have. Fails if a row cannot be read or the
+ * file has changed, so that no token comes from it. Returns 0 or -EIO. */
 int ngram_bring(struct step *s) {
     struct be *b = s->be;
     const struct model_op *op = ngram_op(b->shape);
