@@ -28,7 +28,7 @@
 #define FORMAT_VARIABLE "WEFT_LOG_FORMAT" /* for the processes that this one starts */
 #define LEVEL_VARIABLE "WEFT_LOG_LEVEL"
 
-static atomic_int max_level = WLOG_INFO; /* enum log_level; any thread logs, as n_dropped */
+static atomic_int max_level = WLOG_INFO; /* enum log_level; atomic, because any thread logs */
 static enum log_format format = LOG_TEXT;
 static const char *process_name = "weft";
 static int journal_fd = -1;

@@ -20,7 +20,7 @@
  * it. A request that lacks a page takes it by preempting the lowest running request, whose pages
  * that no other request holds become free; the preempted request waits again and later recomputes
  * what is not cached any more. No request takes pages from a higher one; one that gets none keeps
- * its pages and waits. Of the prompts only the first takes pages from others, one page per step.
+ * its pages and waits. Only the first of the prompts takes pages from others, one page per step.
  *
  * Progress. If some request can run and no step is in flight, the plan has a row, or it preempts or
  * admits a request, and the next plan has a row. The first prompt gets a few rows whatever the cost

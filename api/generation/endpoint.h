@@ -77,8 +77,8 @@ struct endpoint {
     void (*piece)(struct writer *w, const struct piece *p);
     void (*end)(struct writer *w); /* everything was written */
     /* Writes the whole answer when all generations are done. Runs on the pool if the answer has
-     * many tokens or a large body; it then only reads, and not the exchange, whose client may leave
-     * meanwhile. */
+     * many tokens or a large body; it then only reads (Responses' also gives what it kept to the
+     * store, which has a lock), and not the exchange, whose client may leave meanwhile. */
     void (*whole)(struct json *j, struct writer *w);
     /* Called when the answer fails with @err. Returns true if it has written the error to the
      * stream. */

@@ -30,7 +30,8 @@ struct model {
     struct list link; /* api.models */
     struct gen_env *env;
     const struct api_model *info;
-    const char *id; /* of `info`, as aliases: any thread reads them before the model is opened */
+    /* Copies of the pointers in `info`, which any thread reads before the model is opened. */
+    const char *id;
     const char *const *aliases;
     struct family family;
     struct fim fim;

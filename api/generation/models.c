@@ -13,7 +13,7 @@ struct model *models_find_exactly(const struct gen_env *env, const char *name, s
 
         if (!model_has_name(m, name, len))
             continue;
-        if (strlen(m->id) == len)
+        if (strlen(m->id) == len && memcmp(m->id, name, len) == 0)
             return m;
         aliased = aliased ? aliased : m;
     }

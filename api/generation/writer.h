@@ -61,7 +61,8 @@ struct writer_usage {
 struct writer {
     const struct endpoint *endpoint;
     struct exchange *exchange; /* NULL: the client is gone, or was answered */
-    /* Of the exchange, for endpoint.whole(): that may run on the pool when the client is gone. */
+    /* Copies of the exchange's, for endpoint.whole(), which may run on the pool when the client is
+     * gone. */
     const struct route *route;
     int64_t started_ns;
     struct prompt_job job;

@@ -378,7 +378,6 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
     world_stop(&w);
 }
 
-/* Tokens count until the answer is sent or the client has left; what finds no room is refused. */
 /* Embeds the inputs of a tenant that may have one generation at a time one after the other. */
 Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
     const struct api_tenant row = {.name = "default", .weight = 1, .max_running = 1};
@@ -396,6 +395,8 @@ Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
     world_stop(&w);
 }
 
+/* Charges tokens until the answer is sent or the client has left, and refuses inputs without
+ * room. */
 Test(embeddings, tokens_and_results_are_charged_to_their_client) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
