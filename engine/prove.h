@@ -9,8 +9,8 @@
 #include "engine/model.h"
 
 /* Number of blocks that a row of the proof sees in sparse attention, on both backends. Rows of the
- * proof have more blocks than that if a block has up to 4 positions, so that the choice is tested. be_ops.proving sets this limit on
- * the device. */
+ * proof have more blocks than that if a block has up to 4 positions, so that the choice is tested.
+ * be_ops.proving sets this limit on the device. */
 #define PROOF_BLOCKS 2u
 
 /*

@@ -528,7 +528,7 @@ static bool has_relu_gates(const struct model_op *op) {
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
     static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && EXPERT_GROUPS_MAX <= ROUTE_GROUPS &&
                       ROUTE_PICKS == 32,
-                  "numbers in the texts below");
+                  "as the texts say");
     if (s->n_expert_used > ROUTE_PICKS)
         return "more than 32 experts for a token";
     if (op->kind == OP_ROUTE)

@@ -40,7 +40,7 @@ uint32_t latent_items(const struct be *b) {
 const char *latent_lacks(const struct model_shape *s) {
     const struct mla_shape *m = &s->mla;
 
-    static_assert(LATENT_VALUE == 512 && LATENT_KEY == 576, "numbers in the texts below");
+    static_assert(LATENT_VALUE == 512 && LATENT_KEY == 576, "as the texts say");
     if (m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY)
         return "latent vectors of more than 512 values, or 576 with those that turn";
     return m->rank % 8 || s->head_dim % 8 ? "latent vectors whose size 8 does not divide" : NULL;

@@ -14,7 +14,7 @@
 #include "engine/cuda/cuda.h"
 
 const char *indexer_lacks(uint32_t n_head, uint32_t dim) {
-    static_assert(PICK_DIM == 128 && PICK_HEADS == 256 && PICK_QUERY == 8192, "numbers in the texts below");
+    static_assert(PICK_DIM == 128 && PICK_HEADS == 256 && PICK_QUERY == 8192, "as the texts say");
     if (dim > PICK_DIM || n_head > PICK_HEADS)
         return "indexers of more than 256 heads or 128 values each";
     return round_up(n_head, 16) * round_up(dim, 32) > PICK_QUERY
@@ -25,7 +25,7 @@ const char *indexer_lacks(uint32_t n_head, uint32_t dim) {
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct condensed_shape *c = &s->condensed;
 
-    static_assert(BLEND_STREAMS == 8, "numbers in the texts below");
+    static_assert(BLEND_STREAMS == 8, "as the texts say");
     if (op->kind == OP_SPREAD && s->stream.rounds && s->stream.n > BLEND_STREAMS)
         return "more than 8 residual streams";
     return op->kind == OP_PICK ? indexer_lacks(c->n_index, c->index_dim) : NULL;

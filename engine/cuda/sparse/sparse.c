@@ -11,7 +11,7 @@
 #include "engine/cuda/cuda.h"
 
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op) {
-    static_assert(SPARSE_DIM == 256, "numbers in the texts below");
+    static_assert(SPARSE_DIM == 256, "as the texts say");
     if (op->kind == OP_INDEX)
         return indexer_lacks(s->sparse.n_head, s->sparse.dim);
     return op->heads.dim > SPARSE_DIM ? "sparse attention with heads of more than 256 values"

@@ -68,7 +68,6 @@ Test(cuda_recurrent, a_single_state_is_proved) {
     driver_close(&d);
 }
 
-
 /* Kernels that do nothing, kernels that fail, and every 97th call. */
 Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     static const struct {
