@@ -55,9 +55,16 @@ static void scanned(void) {
 
 static int put_to_sleep(void *ctx, const char *id, struct err *err);
 
+/* Names of the world's own model in place of "tiny", or NULL. */
+static const char *first_id, *const *first_aliases;
+
 static void start(uint32_t load_wait_ms) {
     n_wants = n_uses = 0;
     world_init(&w);
+    if (first_id) {
+        w.model.id = first_id;
+        w.model.aliases = first_aliases;
+    }
     w.opts.load_wait_ms = load_wait_ms;
     w.opts.keepalive_ms = keepalive_ms;
     w.opts.any_model_name = !rescans;
@@ -314,6 +321,18 @@ Test(models, a_name_with_nul_is_refused) {
     expect(ask(",\"model\":\"\\u0000\""), 400, "NUL");
     expect(ask(",\"model\":[1,2]"), 400, "model");
     expect(ask(",\"model\":\"other\""), 200, "other");
+    stop();
+}
+
+Test(models, an_id_is_found_before_an_alias_of_its_length) {
+    static const char *const named[] = {"other", NULL};
+
+    first_id = "first";
+    first_aliases = named;
+    start(60000);
+    loaded();
+    expect(ask(",\"model\":\"other\""), 200, "other");
+    first_id = NULL;
     stop();
 }
 
