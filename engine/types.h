@@ -48,7 +48,7 @@ static inline bool kv_shares_scale(enum engine_kv_type type) {
     return kv_types[type].block > 1;
 }
 
-/* Where the weights of an engine are: in its own memory; in keep_fd, packed by this engine; in
+/* Place of an engine's weights: in its own memory; in keep_fd, packed by this engine; in
  * keep_fd, packed by an earlier engine. */
 enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
 

@@ -38,7 +38,7 @@ struct arch {
     enum mtp_norm mtp_norm;
     /* Adds the model's only block in place of mtp_bind(). */
     void (*own_block)(struct binder *b, struct model *m);
-    /* How experts are picked. by_keys: by the file's keys, with @gating as the default; normed:
+    /* Rule for picking experts. by_keys: the file's keys, with @gating as the default; normed:
      * weights are normalised whatever the keys say. All zero: softmax, normalised, in all
      * layers. */
     struct {
