@@ -108,7 +108,7 @@ struct step {
     bool kept, paired;            /* KEEP, DRAFT_IN have been launched (draft.c) */
     bool listed;                  /* be.latent.item was made for this step */
     struct heads planned;         /* heads that attention's work list was made for; n 0: none yet */
-    /* How ACT_H follows from be.act.gate: PLAIN copies it, other kinds multiply it with up. */
+    /* Function that makes ACT_H of be.act.gate: PLAIN copies it, others multiply it with up. */
     struct {
         enum pack_kind kind;
         const float *up;
@@ -128,7 +128,6 @@ struct weights {
     struct weights *rank[RANKS];
     struct weights *down;         /* SHARED, MIX: m[0] */
     float scale, cap;             /* LOGITS */
-    float table_scale;            /* NGRAM: factor of the rows */
     struct tile_source raw;       /* OP_EMBED: the table; data NULL: its rows are m[0] */
     struct tile_source after_raw; /* SELECT, CHAIN: successors; raw: predecessors */
     const struct tensor *embedding;
@@ -782,6 +781,9 @@ void latent_attend(const struct be *b, struct attend_args *a);
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* Returns the buffer of product @i of a STATE_IN op with parts, of max_rows rows. */
 float *recurrent_part(const struct be *b, uint32_t i);
+/* Returns @op's part of what a sequence's state has after its layers (state_shape.n_more), of slot
+ * 0; that of slot s is s state_floats() after it. */
+float *recurrent_more(const struct be *b, const struct model_op *op);
 /* Returns the packed rows of wants [first, first + n); step_pack_wanted() packs all rows of a
  * LOGITS op. */
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n);

@@ -561,12 +561,11 @@ static int load_ones(struct be *b, float **out, struct err *err) {
     return own_bytes(b, ones, n * sizeof(*ones), (void **)out, err);
 }
 
-/* The table of n-grams stays in the file: the rows that a step has brought are read like it. */
+/* Names the buffer of rows that a step brings (ngram.c) as the table, which stays in the file. */
 static void name_table(const struct be *b, struct weights *w, const struct model_op *op) {
     uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
 
     w->raw = source_of(b, op->table, b->streams.rows, n);
-    w->table_scale = op->table->scale ? first_of(op->table->scale) : 1;
 }
 
 /* Loads all tensors of an op. Returns 0 or -errno. */

@@ -172,7 +172,6 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
                                            .block_bytes = 2,
                                            .n_rows = LEAN_ROWS * GRAM_ROWS,
                                            .n_in = n / GRAM_ROWS},
-                                 .table_scale = 2,
                                  .k_norm = device_of(g.k_norm, width * 4),
                                  .q_norm = device_of(g.q_norm, width * 4),
                                  .c_norm = device_of(g.c_norm, width * 4),
@@ -203,7 +202,7 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
     report_check("tokens before a step",
                  known.fed != 20 || (pos0 && (known.last[0] != 18 || known.last[1] != 17)), 0);
     for (size_t i = 0; i < n_x; i++)
-        right[i] = 2 * (double)mx_half_to_float(table[i]);
+        right[i] = (double)mx_half_to_float(table[i]);
     fetch(got, a.e, n_x * 4);
     report_check("rows of a table of n-grams", lean_distance(got, right, n_x), 0);
     for (size_t i = 0; i < GRAM_PAST * width && pos0; i++)

@@ -170,7 +170,6 @@ static int keep(struct step *s, const struct keep_rows_args *a) {
 int step_condense(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
-    const struct state_shape *t = &b->shape->state;
     bool is_short = op->block == BLOCK_SHORT;
     uint32_t n = (uint32_t)op->k_norm->ne[0];
     const struct condense_args a = {
@@ -178,7 +177,7 @@ int step_condense(struct step *s, const struct model_op *op) {
         .u = b->condensed.u,
         .g = b->condensed.g,
         .place = w->weigh,
-        .state = b->recurrent.state + t->n_layer * t->n_floats + op->more,
+        .state = recurrent_more(b, op),
         .stride = stride_of(b),
         .end = {.norm = w->k_norm,
                 .freq = b->load.freq[op->rope],

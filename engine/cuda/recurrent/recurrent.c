@@ -41,6 +41,12 @@ static float *states_of(const struct be *b, const struct model_op *op) {
     return b->recurrent.state + layer * b->shape->state.n_floats;
 }
 
+float *recurrent_more(const struct be *b, const struct model_op *op) {
+    const struct state_shape *t = &b->shape->state;
+
+    return b->recurrent.state + t->n_layer * t->n_floats + op->more;
+}
+
 /* Returns the argument of the kernels of a delta net. */
 static struct delta_args delta_args(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;

@@ -64,12 +64,11 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op) 
 static int store_keys(struct step *s, const struct model_op *op, const struct lean_rope *turn) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    const struct state_shape *t = &m->state;
     const struct mean_args a = {
         .batch = b->head,
         .k = b->sparse.k,
-        .state = b->recurrent.state + t->n_layer * t->n_floats + op->more,
-        .stride = state_floats(t),
+        .state = recurrent_more(b, op),
+        .stride = state_floats(&m->state),
         .end = {.norm = op->weights->k_norm,
                 .freq = b->load.freq[0],
                 .keys = keys_of(b, op),

@@ -69,7 +69,7 @@ struct ngram_args {
     uint32_t n_rows; /* rows of the table of a token */
     uint32_t n_taps, apart;
     int32_t eos;
-    float table_scale, eps;
+    float eps;
 };
 
 /* Buffers for the largest batch. */

@@ -32,19 +32,13 @@ uint32_t ngram_n_rows(const struct model_shape *s) {
     return s->ngram.n ? (s->ngram.n - 1) * s->ngram.n_head : 0;
 }
 
-static float *state_of(const struct be *b, const struct model_op *op) {
-    const struct state_shape *t = &b->shape->state;
-
-    return b->recurrent.state + t->n_layer * t->n_floats + op->more;
-}
-
 /* Asks the device for the tokens before the step and those that the last one sampled, and waits. */
 static int ask(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct ngram_ask_args a = {
         .batch = b->head,
         .sampled = b->sampling.sampled,
-        .state = state_of(b, op),
+        .state = recurrent_more(b, op),
         .stride = state_floats(&b->shape->state),
         .known = b->streams.known,
     };
@@ -122,7 +116,6 @@ int step_ngram(struct step *s, const struct model_op *op) {
     const struct ngram_args a = {
         .batch = b->head,
         .table = w->raw,
-        .table_scale = w->table_scale,
         .k_norm = w->k_norm,
         .q_norm = w->q_norm,
         .c_norm = w->post_norm,
@@ -132,7 +125,7 @@ int step_ngram(struct step *s, const struct model_op *op) {
         .s = b->condensed.s,
         .v = b->streams.f,
         .c = b->streams.gate,
-        .state = state_of(b, op),
+        .state = recurrent_more(b, op),
         .stride = state_floats(&m->state),
         .n = m->n_embd,
         .n_stream = m->stream.n,

@@ -91,8 +91,7 @@ KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
     if (r >= a.batch->n_rows)
         return;
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        a.e[(size_t)r * a.n + i] =
-            a.table_scale * tile_value_at(&a.table, r * a.n_rows + i / width, i % width);
+        a.e[(size_t)r * a.n + i] = tile_value_at(&a.table, r * a.n_rows + i / width, i % width);
 }
 
 /* Returns the weight of the value by the product of key and query. */
