@@ -9,7 +9,7 @@ import tempfile
 
 from golden_models import golden, random_tokens
 from manager import wait_until
-from weftd import BUILD, Weftd, copy_daemon, main, program, synth, tiny_model
+from weftd import BUILD, Weftd, copy_daemon, main, open_files, program, synth, tiny_model
 
 
 def metrics(d):
@@ -205,9 +205,9 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
             wait_placed(d, 8)
             # Whatever the options say, a worker that takes another's place finds experts where they were.
             worker = d.worker_pid()
-            for fd in pathlib.Path(f"/proc/{worker}/fd").iterdir():
-                if "weft-experts" in os.readlink(fd):
-                    with open(fd, "r+b") as file:
+            for path, target, _ in open_files(worker):
+                if "weft-experts" in target:
+                    with open(path, "r+b") as file:
                         file.seek(BITS)
                         file.write(struct.pack("<2I", 0b101, 0b1))
             d.kill_worker(worker)

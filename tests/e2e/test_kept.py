@@ -9,7 +9,7 @@ import threading
 
 import golden_models
 from manager import Manager, wait_until
-from weftd import DATA, Weftd, main, random_tokens, synth, tiny_model
+from weftd import DATA, Weftd, main, open_files, random_tokens, synth, tiny_model
 
 FLAGS = ("--max-context", "1024", "--kv-pages", "256", "--threads", "2")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
@@ -31,15 +31,7 @@ def weights(d):
 
 def weight_files(d):
     """Inodes of the files in memory that the front holds."""
-    folder = f"/proc/{d.process.pid}/fd"
-    found = set()
-    for fd in os.listdir(folder):
-        try:
-            if "weft-weights" in os.readlink(os.path.join(folder, fd)):
-                found.add(os.stat(os.path.join(folder, fd)).st_ino)
-        except OSError:
-            pass
-    return found
+    return {inode for _, target, inode in open_files(d.process.pid) if "weft-weights" in target}
 
 
 def replace_worker(d, n):

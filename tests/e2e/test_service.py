@@ -16,7 +16,7 @@ import threading
 import time
 
 from manager import wait_until
-from weftd import BACKEND, Skip, UnixConnection, Weftd, has_device, keys_in, main, parallel, program, random_tokens, seen, tiny_model
+from weftd import BACKEND, Skip, UnixConnection, Weftd, has_device, keys_in, main, open_files, parallel, program, random_tokens, seen, tiny_model
 
 LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
@@ -323,9 +323,8 @@ def test_signals_while_it_starts_end_nothing():
         os.chmod(file.name, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
         with Weftd("--kv-disk", folder, wait=False) as d:
-            files = pathlib.Path("/proc", str(d.process.pid), "fd")
             end = time.monotonic() + 20
-            while not any(os.path.realpath(fd) == file.name for fd in files.iterdir()):
+            while not any(target == os.path.realpath(file.name) for _, target, _ in open_files(d.process.pid)):
                 assert time.monotonic() < end
                 time.sleep(0.01)
             d.process.send_signal(signal.SIGHUP)

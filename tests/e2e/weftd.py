@@ -202,6 +202,19 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
+def open_files(pid):
+    """Lists a process's open descriptors as (path under /proc, target, inode). Skips what is closed meanwhile."""
+    found = []
+    folder = f"/proc/{pid}/fd"
+    for fd in os.listdir(folder):
+        path = os.path.join(folder, fd)
+        try:
+            found.append((path, os.readlink(path), os.stat(path).st_ino))
+        except OSError:
+            pass
+    return found
+
+
 class Weftd:
     """A running daemon; use as a context manager. Its log is in .log; a test that fails should print it."""
 
@@ -328,13 +341,7 @@ class Weftd:
 
     def listening_port(self, beside=None):
         """Of the front, as the system knows it, where its log cannot be read; another one than @beside."""
-        inodes = set()
-        folder = f"/proc/{self.process.pid}/fd"
-        for fd in os.listdir(folder):
-            try:
-                inodes.add(os.readlink(os.path.join(folder, fd)))
-            except OSError:
-                pass
+        inodes = {target for _, target, _ in open_files(self.process.pid)}
         with open("/proc/net/tcp") as file:
             for line in file.readlines()[1:]:
                 fields = line.split()
