@@ -148,17 +148,17 @@ def test_in_company_in_chunks_and_in_few_slots():
 
 def test_preempted_and_computed_again():
     requests = [{"prompt": random_tokens(50 + i, 30 + 9 * i), "temperature": i % 2, "seed": i} for i in range(8)]
-    name = MODELS[1]
-    with Weftd(*FLAGS, model=golden(name)) as d:
-        should = [ask(d, r, 250) for r in requests]
-    with Weftd(*FLAGS, "--kv-pages", 36, "--host-kv-memory", "64M", model=golden(name)) as d:
-        for _ in range(10):  # how many run beside each other depends on the machine
-            for _ in range(20):
-                d.complete([5, 6, 7], max_tokens=1)
-            assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should
-            if d.stats()["worker"]["preemptions"] > 0:
-                break
-        seen(d.stats()["worker"]["preemptions"] > 0, "a preemption")
+    for name in (MODELS[1], "deepseek4-mtp"):
+        with Weftd(*FLAGS, model=golden(name)) as d:
+            should = [ask(d, r, 250) for r in requests]
+        with Weftd(*FLAGS, "--kv-pages", 36, "--host-kv-memory", "64M", model=golden(name)) as d:
+            for _ in range(10):  # how many run beside each other depends on the machine
+                for _ in range(20):
+                    d.complete([5, 6, 7], max_tokens=1)
+                assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should, name
+                if d.stats()["worker"]["preemptions"] > 0:
+                    break
+            seen(d.stats()["worker"]["preemptions"] > 0, "a preemption", name)
 
 
 def test_what_the_device_gives_up_comes_back_from_host_memory():
