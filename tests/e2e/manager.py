@@ -10,14 +10,7 @@ import subprocess
 import threading
 import time
 
-from weftd import BACKEND, Weftd, program
-
-
-def wait_until(what, condition, limit_s=30):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
+from weftd import BACKEND, LIMIT_S, Weftd, program, wait_until
 
 
 def adopt():
@@ -25,7 +18,7 @@ def adopt():
     assert ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
 
 
-def wait_end(pid, limit_s=40):
+def wait_end(pid, limit_s=LIMIT_S):
     """The exit code of a child, adopted ones included; minus the number of the signal that ended it."""
     end = time.monotonic() + limit_s
     while True:
@@ -82,7 +75,7 @@ class Manager:
                     os.close(fd)
             self.said.append(fields)
 
-    def start(self, limit_s=60):
+    def start(self, limit_s=LIMIT_S):
         names = ["http", *self.store]
         fds = [self.http.fileno(), *self.store.values()]
         ready = sum("READY" in s for s in self.said)
@@ -100,11 +93,11 @@ class Manager:
         self.pid = self.process.pid
         wait_until("READY", lambda: sum("READY" in s for s in self.said) > ready, limit_s)
 
-    def stop(self, how=signal.SIGTERM, limit_s=40):
+    def stop(self, how=signal.SIGTERM, limit_s=LIMIT_S):
         os.kill(self.pid, how)
         self.wait(self.pid, limit_s)
 
-    def wait(self, pid, limit_s=40):
+    def wait(self, pid, limit_s=LIMIT_S):
         if pid != self.process.pid:
             return wait_end(pid, limit_s)
         return self.process.wait(limit_s)
@@ -126,7 +119,7 @@ class Manager:
             print("# " + self.log.replace("\n", "\n# "))
 
     log = Weftd.log
-    connect = lambda self, timeout=60: Weftd.connect(self, timeout)
+    connect = lambda self, timeout=LIMIT_S: Weftd.connect(self, timeout)
     request, complete, admin_request = Weftd.request, Weftd.complete, Weftd.admin_request
 
     @property

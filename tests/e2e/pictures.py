@@ -3,8 +3,7 @@ import base64
 import re
 import time
 
-from manager import wait_until
-from weftd import BACKEND, DATA, Weftd
+from weftd import BACKEND, DATA, Weftd, wait_until
 
 FOLDER = DATA / "golden-vision"
 FLAGS = ("--max-context", "2048", "--kv-pages", "128", "--backend", BACKEND)

@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 
-from weftd import Weftd, main, program
+from weftd import LIMIT_S, Weftd, main, program
 
 TRACE = """pool pages=100
 agents team tenant=1 count=2 turns=3 system=200 first=20-60 more=10-30 output=8-12 pause=10-50
@@ -17,7 +17,7 @@ def replay(daemon, folder, *args, trace=TRACE):
     with open(path, "w") as f:
         f.write(trace)
     done = subprocess.run([program("weft-bench"), "agents", "--url", daemon.url(), "--trace", path, "--endpoint", "completions",
-                           "--json", result, *args], capture_output=True, text=True, timeout=200)
+                           "--json", result, *args], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     with open(result) as f:
         return json.load(f), done.stdout

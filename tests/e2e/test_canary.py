@@ -12,11 +12,10 @@ import stat
 import struct
 import subprocess
 import tempfile
-import time
 import urllib.parse
 
 from test_traces import Collector
-from weftd import BACKEND, Weftd, main, parallel, program
+from weftd import BACKEND, LIMIT_S, Weftd, main, parallel, program, wait_until
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--host-kv-memory", "64M", "--threads", "2", "--log-level", "debug",
          "--log-requests", "0", "--max-body", "256K")
@@ -189,7 +188,7 @@ def kill_in_a_stream(d, s, key, signum):
 
 def weftctl(d, *args):
     """What it prints, stderr too."""
-    return subprocess.run([program("weftctl"), "--socket", d.admin, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60).stdout
+    return subprocess.run([program("weftctl"), "--socket", d.admin, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S).stdout
 
 
 def views(d):
@@ -215,13 +214,6 @@ def views(d):
             with open(f"/proc/{pid}/{name}", "rb") as file:
                 shown.append((f"/proc/{pid}/{name}", file.read()))
     return shown
-
-
-def wait_for(what, condition, limit_s=60):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def check(s, shown):
@@ -282,14 +274,14 @@ def test_no_secret_leaves_the_daemon():
             parallel([lambda: leave(d, s, key), lambda: check(s, views(d))])
             for signum in (signal.SIGSEGV, signal.SIGABRT):
                 check(s, kill_in_a_stream(d, s, key, signum))
-                wait_for("no fault was written", lambda: d.stats()["worker"]["state"] == "serving")
+                wait_until("no fault was written", lambda: d.stats()["worker"]["state"] == "serving")
             with open(keys, "a") as file:
                 file.write(f"{s('name')}:{s('badkey')} {s('badkey')}\n:{s('badkey')}\n{s('badkey')}\x01\n")
             check(s, [("weftctl reload", weftctl(d, "reload"))])
-            assert " reload_refused " in d.log, d.log
+            wait_until("the refusal", lambda: " reload_refused " in d.log)
             check(s, views(d))
             d.process.send_signal(signal.SIGTERM)
-            d.process.wait(60)
+            d.process.wait(LIMIT_S)
             check(s, [("log", d.log.encode())])
             check(s, [("a trace", body) for _, _, body in collector.posts])
             assert len(collector.spans()) > 100, "traces were not sent"
@@ -301,7 +293,7 @@ def test_no_secret_leaves_the_daemon():
                 # 1 and not 0: with 0 the system would still give the core to a program.
                 assert resource.prlimit(pid, resource.RLIMIT_CORE)[0] == 1
             d.process.send_signal(signal.SIGABRT)  # as the watchdog of systemd
-            d.process.wait(60)
+            d.process.wait(LIMIT_S)
         os.remove(keys)
         assert glob.glob(folder + "/faults/*.flight"), "no flight recording was written"
         # The disk tier is documented to have tokens (docs/manual/prefix-cache-on-disk.md), and is its owner's alone.

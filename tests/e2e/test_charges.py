@@ -6,7 +6,7 @@ import socket
 import tempfile
 import time
 
-from weftd import Flood, UnixConnection, Weftd, keys_in, main, seen
+from weftd import LIMIT_S, Flood, UnixConnection, Weftd, keys_in, main, seen
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -25,13 +25,13 @@ def test_idle_connections_without_a_key_lock_out_no_tenant():
             assert d.request("GET", "/v1/models", headers=own, connection=kept)[0] == 200
             sockets = []
             for _ in range(200):
-                s = socket.create_connection(("127.0.0.1", d.port), 20)
+                s = socket.create_connection(("127.0.0.1", d.port), LIMIT_S)
                 s.sendall(HEALTH)
                 assert s.recv(4096).startswith(b"HTTP/1.1 200"), "each is served"
                 sockets.append(s)
             assert ask(d, "kb") == 200
             assert d.request("GET", "/v1/models", headers=own, connection=kept)[0] == 200, "a tenant's own connection stays"
-            local = UnixConnection(path, 20)
+            local = UnixConnection(path, LIMIT_S)
             local.request("GET", "/health")
             assert local.getresponse().status == 200
             assert d.stats()["front"]["displaced"] > 50
@@ -46,11 +46,11 @@ def test_unfinished_bodies_of_one_tenant_refuse_no_other():
         with Weftd("--api-keys", keys_in(folder), "--max-body", "1M") as d:
             sockets = []
             for _ in range(12):
-                s = socket.create_connection(("127.0.0.1", d.port), 20)
+                s = socket.create_connection(("127.0.0.1", d.port), LIMIT_S)
                 s.sendall(head + b'{"prompt":"' + b"x" * (size - 12))
                 sockets.append(s)
                 assert ask(d, "kb") == 200
-            end = time.monotonic() + 20  # the bodies lie in the system's buffers until the front has read them
+            end = time.monotonic() + LIMIT_S  # the bodies lie in the system's buffers until the front has read them
             while (front := d.stats()["front"])["lost_bodies"] < 4:
                 assert time.monotonic() < end, front
                 time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_a_flood_of_requests_leaves_the_log_to_others():
             most = 100 + 10 * (time.monotonic() - start) + 1
             suppressed = d.stats()["front"]["log_suppressed"]
             d.process.terminate()
-            d.process.wait(40)
+            d.process.wait(LIMIT_S)
             lines = {name: d.log.count(f"id={name}-") for name in ("alice", "bob", "stranger")}
             told = dict(re.findall(r'requests_not_logged client="(.*?)" suppressed=(\d+)', d.log))
             assert lines["bob"] == 20, lines
@@ -143,7 +143,7 @@ def test_embeddings_of_one_tenant_keep_no_other_waiting():
                 waits = flood.measure(vector, alone)
             seen(waits[len(waits) // 2] < max(flood.took) / 3, waits, flood.took)
             wait_for(d, lambda w: w["running"] == 0)
-            until = time.monotonic() + 60
+            until = time.monotonic() + LIMIT_S
             while d.stats()["front"]["running"] + d.stats()["front"]["queued"] > 0:
                 assert time.monotonic() < until, d.stats()["front"]
                 time.sleep(0.05)
@@ -153,7 +153,7 @@ def test_pipelined_requests_of_one_client_keep_no_other_waiting():
     """1,500 requests in one read, without a key: between two answers of theirs another tenant has its own."""
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder)) as d:
-            flood = socket.create_connection(("127.0.0.1", d.port), 20)
+            flood = socket.create_connection(("127.0.0.1", d.port), LIMIT_S)
             flood.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1500)
             headers = {"Authorization": "Bearer kb"}
             assert d.request("POST", "/tokenize", {"prompt": "hello"}, headers)[0] == 200
@@ -169,7 +169,7 @@ def test_pipelined_requests_of_one_client_keep_no_other_waiting():
 
 
 def wait_for(daemon, holds):
-    until = time.monotonic() + 60
+    until = time.monotonic() + LIMIT_S
     while not holds(daemon.stats()["worker"]):
         assert time.monotonic() < until, daemon.stats()["worker"]
         time.sleep(0.05)

@@ -8,8 +8,7 @@ import subprocess
 import tempfile
 
 from golden_models import golden, random_tokens
-from manager import wait_until
-from weftd import BUILD, Weftd, copy_daemon, main, open_files, program, synth, tiny_model
+from weftd import BUILD, Weftd, copy_daemon, main, open_files, program, synth, tiny_model, wait_until
 
 
 def metrics(d):

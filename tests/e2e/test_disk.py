@@ -8,7 +8,7 @@ import time
 
 from golden_models import golden
 from test_models import folder_of
-from weftd import BACKEND, Weftd, main, program, random_tokens, tiny_model
+from weftd import BACKEND, LIMIT_S, Weftd, main, program, random_tokens, tiny_model
 
 FLAGS = ("--max-context", "4096", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
 PROMPT = random_tokens(70, 1000)
@@ -40,7 +40,7 @@ def check(daemon, cached, what):
 
 def wait_for(daemon, key, n):
     """What the worker reports is a little late."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + LIMIT_S
     while daemon.stats()["worker"][key] < n:
         assert time.monotonic() < end, daemon.stats()["worker"]
         time.sleep(0.02)
@@ -127,7 +127,7 @@ def test_each_model_finds_its_own_after_it_was_unloaded():
             assert not notes(d), notes(d)
             # What is swapped in has other weights: nothing of the old one's is found.
             assert d.admin_request("POST", f"/models/c/swap?file={models}/a.gguf")[0] == 200
-            end = time.monotonic() + 30
+            end = time.monotonic() + LIMIT_S
             while any(m["id"] == "c" and m.get("swap") != "done" for m in d.admin_request("GET", "/models")[1]["models"]):
                 assert time.monotonic() < end, d.admin_request("GET", "/models")
                 time.sleep(0.05)
@@ -239,7 +239,7 @@ def test_only_its_user_can_read_it():
             path = os.path.join(f.name, name)
             os.chmod(path, 0o640)
             command = [program("weftd"), "--model", tiny_model(), *f.flags(), "--listen", "127.0.0.1:0"]
-            r = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
+            r = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=LIMIT_S)
             assert r.returncode == 78 and name in r.stderr, (r.returncode, r.stderr)
             os.chmod(path, 0o600)
 
@@ -247,7 +247,7 @@ def test_only_its_user_can_read_it():
 def test_two_daemons_do_not_share_a_folder():
     with Folder() as f, Weftd(*f.flags()):
         command = [program("weftd"), "--model", tiny_model(), *f.flags(), "--listen", "127.0.0.1:0"]
-        r = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=LIMIT_S)
         assert r.returncode == 75 and "another weftd" in r.stderr, (r.returncode, r.stderr)
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tempfile
 
-from weftd import BACKEND, Weftd, main, synth
+from weftd import BACKEND, LIMIT_S, Weftd, main, synth
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -21,7 +21,7 @@ def served(folder):
 
 def run(daemon, *args, text="Prove it."):
     p = subprocess.run([sys.executable, str(EXAMPLES / "choose_model.py"), "--url", daemon.url(), "--max-tokens", "4", *args],
-                       input=text, capture_output=True, text=True, timeout=120)
+                       input=text, capture_output=True, text=True, timeout=LIMIT_S)
     return p.returncode, p.stderr.strip()
 
 

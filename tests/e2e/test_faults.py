@@ -7,16 +7,9 @@ import socket
 import tempfile
 import time
 
-from weftd import BACKEND, Weftd, beside, main, random_tokens
+from weftd import BACKEND, LIMIT_S, Weftd, beside, main, random_tokens, wait_until
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
-
-
-def wait_until(what, condition, limit_s=60):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
 
 
 def test_a_log_that_nobody_reads_stops_nothing():
@@ -69,7 +62,7 @@ def occupy(d, n):
     sockets = []
     for _ in range(n):
         s = socket.socket()
-        s.settimeout(60)
+        s.settimeout(LIMIT_S)
         s.connect(("127.0.0.1", d.port))
         sockets.append(s)
     return sockets

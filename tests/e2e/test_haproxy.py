@@ -11,14 +11,9 @@ import tempfile
 import threading
 import time
 
-from weftd import Skip, Weftd, main, parallel
+from weftd import LIMIT_S, Skip, Weftd, main, parallel
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "packaging" / "haproxy.cfg"
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 class Proxy:
@@ -41,7 +36,7 @@ class Proxy:
         self.process = subprocess.Popen([program, "-db", "-f", self.file.name], stderr=subprocess.DEVNULL)
 
     def __enter__(self):
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT_S
         while self.ask("GET", "/health")[0] != 200:
             assert time.monotonic() < end, "HAProxy finds no daemon"
             time.sleep(0.05)
@@ -49,11 +44,11 @@ class Proxy:
 
     def __exit__(self, *error):
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(LIMIT_S)
 
     def ask(self, method, path, body=None, session=None):
         """(status, text)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         headers = {"Content-Type": "application/json", **({"x-session-id": session} if session else {})}
         try:
             connection.request(method, path, body and json.dumps(body), headers)
@@ -92,7 +87,7 @@ def test_a_session_stays_where_its_prefix_is():
 
 def test_events_are_passed_on_as_they_come():
     with Weftd() as a, Weftd() as b, Proxy((a.port, b.port)) as proxy:
-        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=LIMIT_S)
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 20000, "stream": True, "ignore_eos": True}),
                            {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -101,7 +96,7 @@ def test_events_are_passed_on_as_they_come():
         assert len(live) == 1, "it is still being written"
         connection.sock.close()
         response.close()
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT_S
         while any(w.admin_request("GET", "/requests")[1]["requests"] for w in (a, b)):
             assert time.monotonic() < end, "the client has left, its generation goes on"
             time.sleep(0.02)
@@ -121,10 +116,10 @@ def test_a_daemon_that_is_stopped_costs_no_request():
             time.sleep(1)
             for _ in range(3):
                 a.process.send_signal(signal.SIGTERM)
-                a.process.wait(60)
+                a.process.wait(LIMIT_S)
                 time.sleep(0.7)
                 a.process = subprocess.Popen(a.process.args[:-1] + [f"127.0.0.1:{a.port}"], stderr=subprocess.DEVNULL)
-                end = time.monotonic() + 60
+                end = time.monotonic() + LIMIT_S
                 while a.stats_or_none() is None or a.health() != 200:
                     assert time.monotonic() < end
                     time.sleep(0.05)

@@ -9,7 +9,7 @@ import time
 import fuzz_gguf
 import fuzz_http
 from golden_models import golden
-from weftd import BACKEND, BUILD, Skip, Weftd, main, synth, tiny_model
+from weftd import BACKEND, BUILD, LIMIT_S, Skip, Weftd, main, synth, tiny_model
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2", "--header-timeout-ms", "3000", "--body-timeout-ms", "5000",
          "--stall-timeout-ms", "3000", "--idle-timeout-ms", "60000")
@@ -57,7 +57,7 @@ def test_templates_of_a_model_end():
             try:
                 d.wait_ready()
             except AssertionError:
-                assert d.process.wait(60) == 78 and d.log.count("\n") == 1, (text[:80], d.log[:2000])
+                assert d.process.wait(LIMIT_S) == 78 and d.log.count("\n") == 1, (text[:80], d.log[:2000])
                 d.folder.cleanup()
                 continue
             with d:
@@ -77,7 +77,7 @@ def test_two_thousand_idle_connections_cost_little():
         before, fds, _ = fuzz_http.figures(d.process.pid)
         sockets = []
         for i in range(2000):
-            s = socket.create_connection(("127.0.0.1", d.port), 60)
+            s = socket.create_connection(("127.0.0.1", d.port), LIMIT_S)
             if i % 2:
                 s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
             sockets.append(s)
@@ -103,7 +103,7 @@ def test_who_reads_nothing_costs_a_buffer():
             s.connect(("127.0.0.1", d.port))
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             sockets.append(s)
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT_S
         most = 0
         while d.stats()["front"]["cancelled"] < len(sockets):
             assert time.monotonic() < end, d.stats()["front"]

@@ -9,7 +9,7 @@ import time
 
 import golden_models
 from golden_models import FLAGS, ask, check_greedy, expected, golden, random_tokens
-from weftd import BACKEND, BUILD, Weftd, every, main, parallel, seen
+from weftd import BACKEND, BUILD, LIMIT_S, Weftd, every, main, parallel, seen
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from session import Session
@@ -171,7 +171,7 @@ def test_what_the_device_gives_up_comes_back_from_host_memory():
                 assert [ask(d, r) for r in requests] == should, name
             # What comes back, and what is computed since that is faster; told a little late. A prefix is saved when there is
             # time, so not each that the next request drives out is there.
-            end = time.monotonic() + 10
+            end = time.monotonic() + LIMIT_S
             while (worker := d.stats()["worker"])["host_loaded_tokens"] + worker["host_recomputed_tokens"] < 2 * 600:
                 seen(time.monotonic() < end, name, worker)
                 time.sleep(0.05)

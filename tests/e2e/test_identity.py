@@ -5,7 +5,7 @@ import random
 import re
 import time
 
-from weftd import BACKEND, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, seen, synth, tiny_model
+from weftd import BACKEND, LIMIT_S, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, seen, synth, tiny_model
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -178,7 +178,7 @@ def test_with_the_models_own_block():
     seen(accepted, "an accepted draft")
     alone = block_of(model, 4)
     with Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", alone, model=model) as d:
-        end = time.monotonic() + 60  # on a busy machine drafts may seem to cost more than they save
+        end = time.monotonic() + LIMIT_S  # on a busy machine drafts may seem to cost more than they save
         while not d.stats()["worker"]["drafts"]["mtp"]["drafted"]:
             seen(time.monotonic() < end, "a draft of the block")
             for request, expected in zip(REQUESTS[:4], should):

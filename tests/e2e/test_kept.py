@@ -9,7 +9,7 @@ import threading
 
 import golden_models
 from manager import Manager, wait_until
-from weftd import DATA, Weftd, main, open_files, random_tokens, synth, tiny_model
+from weftd import DATA, LIMIT_S, Weftd, main, open_files, random_tokens, synth, tiny_model
 
 FLAGS = ("--max-context", "1024", "--kv-pages", "256", "--threads", "2")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
@@ -92,7 +92,7 @@ def test_streams_go_on_while_workers_die():
         thread.start()
         wait_until("tokens", lambda: got)
         replace_worker(d, 2)
-        thread.join(60)
+        thread.join(LIMIT_S)
         assert done.is_set() and got == should and weights(d)[1] == "kept"
 
 

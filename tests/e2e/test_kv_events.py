@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from pictures import FOLDER, uri
-from weftd import Skip, Weftd, keys_in, main, program
+from weftd import LIMIT_S, Skip, Weftd, keys_in, main, program
 
 try:
     import msgpack
@@ -119,7 +119,7 @@ class Router:
 
     def wait_told(self, tokens):
         """Until all full pages of a prompt that was computed are told, and with them what came before."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT_S
         while self.finds(tokens + [0]) < len(tokens) // PAGE * PAGE:
             assert time.monotonic() < end, "its pages are not told"
             self.read(0.02)
@@ -183,7 +183,7 @@ def test_what_was_missed_comes_again():
                 ask.send_multipart([b"", struct.pack(">Q", start)])
                 got = []
                 while True:
-                    assert ask.poll(5000), "no answer"
+                    assert ask.poll(LIMIT_S * 1000), "no answer"
                     empty, number, payload = ask.recv_multipart()
                     assert empty == b""
                     if struct.unpack(">q", number)[0] == -1:
@@ -195,7 +195,7 @@ def test_what_was_missed_comes_again():
             ask.send_multipart([b"", b"short"])  # is no request
             ask.send_multipart([b"x"])
             ask.send_multipart([b"", struct.pack(">Q", router.next_number)])
-            assert ask.poll(5000) and len(ask.recv_multipart()) == 3
+            assert ask.poll(LIMIT_S * 1000) and len(ask.recv_multipart()) == 3
             ask.close(0)
             page = w.request("GET", "/metrics")[2]
             count = {name: int(float(re.search(rf"^weft_kv_events_{name}_total\S* (\S+)$", page, re.M)[1]))
@@ -208,7 +208,7 @@ def test_tenants_with_the_same_prompt_have_blocks_of_their_own():
         router = Router(folder)
         with Weftd(*router.flags, "--api-keys", keys_in(folder)) as w:
             prompt = list(range(40, 40 + 3 * PAGE))
-            end = time.monotonic() + 20
+            end = time.monotonic() + LIMIT_S
             while not router.batches:
                 assert time.monotonic() < end
                 cached(w, [random.randrange(30, 900) for _ in range(20)], {"Authorization": "Bearer ka"})
@@ -269,7 +269,7 @@ def test_blocks_in_host_memory_and_on_disk():
         disk = ("--kv-memory", "2M", "--host-kv-memory", "8M", "--kv-disk", folder, "--kv-disk-size", "64M", "--prewarm", "no")
         with Weftd(*router.flags, *disk) as w:
             router.meet(w)
-            end, i = time.monotonic() + 60, 0
+            end, i = time.monotonic() + LIMIT_S, 0
             while not (router.below["CPU"] and router.below["DISK"] and router.n_removed):
                 assert time.monotonic() < end, (len(router.below["CPU"]), len(router.below["DISK"]), router.n_removed)
                 i += 1
@@ -286,7 +286,7 @@ def test_windows_and_states_are_groups_of_their_own():
             router = Router(folder)
             with Weftd(*router.flags[2:], "--page-tokens", PAGE, "--max-context", 1024, model=golden(name)) as w:
                 router.meet(w)
-                end, i = time.monotonic() + 60, 0
+                end, i = time.monotonic() + LIMIT_S, 0
                 while not router.ends:
                     assert time.monotonic() < end, name
                     i += 1
@@ -378,7 +378,7 @@ def test_a_new_worker_begins_with_nothing():
             assert router.key_of
             cleared = router.n_cleared
             w.kill_worker()
-            end = time.monotonic() + 60
+            end = time.monotonic() + LIMIT_S
             while router.n_cleared == cleared:
                 assert time.monotonic() < end, w.log
                 router.read(0.1)
@@ -394,12 +394,12 @@ def test_the_next_daemon_has_the_addresses():
         router = Router(folder)
         with Weftd("--listen", "127.0.0.1:0", *router.flags) as w:
             router.meet(w)
-            r = subprocess.run([program("weftctl"), "--json", "--socket", w.admin, "upgrade"], capture_output=True, text=True, timeout=120)
+            r = subprocess.run([program("weftctl"), "--json", "--socket", w.admin, "upgrade"], capture_output=True, text=True, timeout=LIMIT_S)
             assert r.returncode == 0, r
             pid = json.loads(r.stdout)["pid"]
             try:
                 router.next_number = None  # the next one counts anew
-                end, i = time.monotonic() + 60, 0
+                end, i = time.monotonic() + LIMIT_S, 0
                 while not router.finds([300 + i] * 50):
                     assert time.monotonic() < end, w.log
                     router.key_of, router.next_number = {}, None
@@ -408,13 +408,13 @@ def test_the_next_daemon_has_the_addresses():
                     router.read(0.2)
             finally:
                 os.kill(pid, signal.SIGTERM)
-                w.process.wait(40)
+                w.process.wait(LIMIT_S)
 
 
 def test_what_cannot_be_is_refused_at_the_start():
     for flags, why in ((["--kv-events", "nowhere"], "kv-events: nowhere"), (["--kv-events-replay", "ipc:///x"], "set kv-events, too")):
         w = Weftd(*FLAGS, *flags, wait=False)
-        assert w.process.wait(30) != 0 and why in w.log, w.log
+        assert w.process.wait(LIMIT_S) != 0 and why in w.log, w.log
         w.folder.cleanup()
 
 

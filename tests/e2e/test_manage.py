@@ -11,7 +11,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
 from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
-from weftd import Skip, UnixConnection, Weftd, keys_in, main, program, seen, synth  # noqa: E402
+from weftd import LIMIT_S, Skip, UnixConnection, Weftd, keys_in, main, program, seen, synth  # noqa: E402
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {"Some-Q4_K_M.gguf": MODEL, "Some-Q8_0.gguf": MODEL + b"8" * 32}
@@ -65,7 +65,7 @@ def test_the_admin_socket_pulls_too():
     need_curl()
     with fake_hub.Hub(dict(FILES)) as hub, folder_of("a") as folder, daemon(folder, hub=hub, allow=None) as d:
         def pull(name):
-            connection = UnixConnection(d.admin, 30)
+            connection = UnixConnection(d.admin, LIMIT_S)
             connection.request("POST", f"/pull?name={name}")
             response = connection.getresponse()
             return response.status, [json.loads(line) for line in response.read().splitlines()]
@@ -111,7 +111,7 @@ def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
         until(lambda: hub.asked("cdn") and len(pathlib.Path(children).read_text().split()) > 1)
         start = time.monotonic()
         d.process.terminate()
-        d.process.wait(40)
+        d.process.wait(LIMIT_S)
         seen(time.monotonic() - start < 20, "within 20 s")
 
 
@@ -208,7 +208,7 @@ def test_presets_made_and_removed_at_once():
         for t in threads:
             t.start()
         for t in threads:
-            t.join(120)
+            t.join(LIMIT_S)
         assert len(answers) == 135
         bad = [a for a in answers if a[0] not in (200, 404, 400) or presets in str(a[1])]
         assert not bad, bad[:3]
@@ -238,7 +238,7 @@ def test_a_disk_that_hangs_stops_no_other_client():
         with open(f"{presets}/slow.jinja.new", "rb") as f:
             f.read()
         for t in threads:
-            t.join(30)
+            t.join(LIMIT_S)
         assert answers["slow"][0] == 500 and "slow.jinja" in answers["slow"][1]["error"], answers  # fsync of a pipe
         assert answers["next"][0] == 200 and set(listed(d)) == {"next", "a"}, answers
 

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 
-from weftd import BACKEND, Weftd, beside, main, parallel, program, random_tokens, seen, synth
+from weftd import BACKEND, LIMIT_S, Weftd, beside, main, parallel, program, random_tokens, seen, synth
 
 MIB = 1 << 20
 # KV of 16 MiB, weights and buffers of some 37: two fit.
@@ -48,7 +48,7 @@ def states(d):
     return {name: m["state"] for name, m in models(d).items()}
 
 
-def wait_state(d, name, state, limit_s=30):
+def wait_state(d, name, state, limit_s=LIMIT_S):
     end = time.monotonic() + limit_s
     while states(d)[name] != state:
         assert time.monotonic() < end, f"{name} is {states(d)[name]}, not {state}"
@@ -105,7 +105,7 @@ def test_a_running_request_is_never_ended_for_another_model():
 
         def third():
             for event in begun.values():
-                event.wait(30)
+                event.wait(LIMIT_S)
             ask(d, "c", 2)
             ends["c"] = time.monotonic()
 
@@ -120,7 +120,7 @@ def test_a_model_that_a_request_waits_for_is_loaded_whatever_the_operator_unload
         begun = threading.Event()
 
         def waits():
-            assert begun.wait(30)
+            assert begun.wait(LIMIT_S)
             ask(d, "b", 2)
 
         def operator():
@@ -225,7 +225,7 @@ def test_swaps_under_load_lose_nothing():
         assert d.stats()["front"]["server_errors"] == 0, d.stats()["front"]
 
 
-def swap(d, name, file=None, limit_s=60):
+def swap(d, name, file=None, limit_s=LIMIT_S):
     """How it ended; and all that was replaced is gone."""
     end = time.monotonic() + limit_s
     status = 0
@@ -326,12 +326,12 @@ def test_the_death_of_one_worker_leaves_the_others_alone():
         begun = threading.Event()
 
         def kill():
-            begun.wait(30)
+            begun.wait(LIMIT_S)
             os.kill(pids["a"], 9)
 
         got = parallel([lambda: stream(d, "a", 1500, begun), lambda: stream(d, "b", 1500), kill])
         assert got[0] == should["a"] and got[1] == should["b"]
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT_S
         while models(d)["a"]["worker"]["deaths"] != 1:
             assert time.monotonic() < end, models(d)
         assert models(d)["b"]["worker"]["pid"] == pids["b"] and models(d)["b"]["worker"]["deaths"] == 0, models(d)
@@ -431,7 +431,7 @@ def listed(d):
     return [m["id"] for m in d.request("GET", "/v1/models")[2]["data"]]
 
 
-def until(what, limit_s=10):
+def until(what, limit_s=LIMIT_S):
     """The folder is read every two seconds at most."""
     end = time.monotonic() + limit_s
     while not what():
@@ -461,7 +461,7 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             begun = threading.Event()
 
             def remove():
-                begun.wait(30)
+                begun.wait(LIMIT_S)
                 os.unlink(f"{folder}/b.gguf")
                 until(lambda: "b" not in listed(d))
 
@@ -588,7 +588,7 @@ def test_a_slip_in_a_preset_is_told_at_the_start():
         with tempfile.TemporaryDirectory() as presets:
             pathlib.Path(presets, "x.conf").write_text(text)
             d = Weftd("--models", presets, model="", wait=False)
-            assert d.process.wait(30) == 78, d.log
+            assert d.process.wait(LIMIT_S) == 78, d.log
             assert part in d.log and "x.conf" in d.log, d.log
             d.folder.cleanup()
 

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from manager import wait_until
-from weftd import BUILD, Skip, Weftd, copy_daemon, main
+from weftd import BUILD, LIMIT_S, Skip, Weftd, copy_daemon, main, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "conf/grafana-dashboard.json"
@@ -35,7 +34,7 @@ def metrics():
 def promtool(*args, input=None):
     if not shutil.which("promtool"):
         raise Skip("there is no promtool (Debian's package prometheus)")
-    return subprocess.run(["promtool", *args], input=input, capture_output=True, text=True, timeout=120)
+    return subprocess.run(["promtool", *args], input=input, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def served():

@@ -12,7 +12,7 @@ import time
 
 from manager import wait_end, wait_until
 from upgrading import FLAGS, Daemon, Installed, Stream, refused, replace_version, upgrade
-from weftd import copy_daemon, keys_in, main, random_tokens, tiny_model
+from weftd import LIMIT_S, copy_daemon, keys_in, main, random_tokens, tiny_model
 
 N = 800
 ARRAY = {"type": "array", "items": {"enum": ["one", 2, None]}, "minItems": 400}
@@ -49,7 +49,7 @@ def joined(value, into):
 
 def ask(d, path, body):
     """What the client is told, less ids and times; of a stream its events, end to end."""
-    connection = d.connect(120)
+    connection = d.connect()
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
     text = OTHER.sub("", response.read().decode())
@@ -145,7 +145,7 @@ def test_every_kind_of_request_goes_on_in_the_next_daemon():
             wait_until("the end of the old worker", lambda: not is_there(asked.worker))
         asked.compare(should)
         assert f" requests_moved n={asked.n}" in d.log, d.log
-        assert d.process.wait(20) == 0 and d.log.count("worker_ready") == 2
+        assert d.process.wait(LIMIT_S) == 0 and d.log.count("worker_ready") == 2
         end(pid)
 
 
@@ -174,7 +174,7 @@ def test_what_befalls_the_next_daemon_does_not_befall_the_requests():
             os.kill(pid, signal.SIGKILL)
             wait_end(pid)
         asked.compare(should)
-        assert " requests_came_back n=2" in d.log and d.process.wait(20) == 0
+        assert " requests_came_back n=2" in d.log and d.process.wait(LIMIT_S) == 0
 
 
 def told(d, worker):
@@ -202,7 +202,7 @@ def test_what_would_not_get_the_same_tokens_is_ended_by_the_old_daemon():
                     pid = upgrade(d)
                     assert is_there(asked.worker)
                 asked.compare(should)
-                assert "requests_moved" not in d.log and d.process.wait(20) == 0
+                assert "requests_moved" not in d.log and d.process.wait(LIMIT_S) == 0
                 end(pid)
             conf.write_text("")
 
@@ -220,14 +220,14 @@ def test_requests_of_several_models_and_tenants_move():
                 pid = upgrade(d)
                 wait_until("the end of the old workers", lambda: not any(map(is_there, workers)))
             assert d.log.count(" requests_moved n=1") == 2
-            d.process.wait(20)
+            d.process.wait(LIMIT_S)
             end(pid)
         with Daemon(*FLAGS, "--api-keys", keys_in(folder)) as d:
             stream = Stream(d, {"prompt": random_tokens(42, 30), "max_tokens": 16000, "ignore_eos": True, "return_token_ids": True}, key="ka")
             pid = upgrade(d)
             wait_until("alice's request", lambda: tenant(d, "alice")["running"] == 1)
             stream.connection.sock.shutdown(2)
-            assert d.process.wait(20) == 0
+            assert d.process.wait(LIMIT_S) == 0
             wait_until("its end", lambda: tenant(d, "alice")["running"] == 0)
             end(pid)
 
@@ -255,7 +255,7 @@ def test_on_a_device_the_old_worker_ends_before_the_next_one_loads():
             asked.compare(should)
             log = d.log
             assert log.index(f" worker_gave_way pid={asked.worker}") < log.rindex(" worker_started "), log
-            assert d.process.wait(20) == 0
+            assert d.process.wait(LIMIT_S) == 0
             replace_version(folder + "/weftd")
             worker = worker_of(d)
             refused(d, "another version")

@@ -4,9 +4,8 @@ import json
 import tempfile
 import time
 
-from manager import wait_until
 from pictures import FOLDER, counted, picture, pictures_total, post, settled, started, uri
-from weftd import main
+from weftd import main, wait_until
 
 PICTURES = ("resize/bicubic-224x128.png", "resize/source-97x61.png")
 

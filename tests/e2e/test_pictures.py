@@ -7,10 +7,9 @@ import tempfile
 import threading
 import time
 
-from manager import wait_until
 from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, started, uri
 from upgrading import Daemon, Installed, upgrade
-from weftd import Weftd, main, mtp_model, parallel, program, seen, synth
+from weftd import LIMIT_S, Weftd, main, mtp_model, parallel, program, seen, synth, wait_until
 
 MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2")
 
@@ -148,7 +147,7 @@ def test_requests_with_pictures_move_in_an_upgrade():
             thread.start()
             wait_until("it runs", lambda: d.stats()["worker"]["running"] > 0)
             upgrade(d)
-            thread.join(60)
+            thread.join(LIMIT_S)
             assert answer and answer[0]["choices"][0]["message"] == want, answer
             assert "requests_moved n=1" in d.log, d.log
 
@@ -163,7 +162,7 @@ def test_the_recorder_tells_of_pictures_and_plans_are_made_again():
             {"x-request-id": f"look-{i}"})[0] == 200
 
     def run(name, *args):
-        p = subprocess.run([program(name), *args], capture_output=True, text=True, timeout=60)
+        p = subprocess.run([program(name), *args], capture_output=True, text=True, timeout=LIMIT_S)
         assert p.returncode == 0, p.stdout + p.stderr
         return p.stdout
 

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 
-from weftd import Weftd, keys_in, main, seen
+from weftd import LIMIT_S, Weftd, keys_in, main, seen
 
 CHAT = "/v1/chat/completions"
 HEAD = "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nContent-Length: %d\r\n\r\n"
@@ -24,7 +24,7 @@ def worst_body(i, n=400):
 
 
 def send(daemon, body):
-    s = socket.create_connection(("127.0.0.1", daemon.port), 60)
+    s = socket.create_connection(("127.0.0.1", daemon.port), LIMIT_S)
     s.sendall((HEAD % (CHAT, len(body))).encode() + body)
     return s
 
@@ -95,7 +95,7 @@ def test_the_budget_is_the_requests_however_many_tools_it_has():
         ask(d, 0)
         before = cpu(d.process.pid)
         s = send(d, worst_body(0, 40))
-        s.settimeout(120)
+        s.settimeout(LIMIT_S)
         assert s.recv(100).startswith(b"HTTP/1.1 200")
         s.close()
         seen(cpu(d.process.pid) - before < 4, "less than 40 times 300 ms")
@@ -107,7 +107,7 @@ def test_sigterm_ends_the_process_in_the_middle_of_all_work():
         time.sleep(0.5)
         begin = time.monotonic()
         d.process.terminate()
-        assert d.process.wait(20) == 0
+        assert d.process.wait(LIMIT_S) == 0
         seen(time.monotonic() - begin < 1 + 5 + 2, "within 8 s")
         for s in sockets:
             s.close()

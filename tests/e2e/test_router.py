@@ -8,20 +8,14 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import threading
 import time
 
-from weftd import Skip, Weftd, main, tiny_model
+from weftd import LIMIT_S, Skip, Weftd, free_port, main, tiny_model
 
 N, WORKERS, TOKENS = int(os.environ.get("WEFT_TEST_REQUESTS", "1000")), 8, 48
 FLAGS = ("--max-context", 2048, "--model-name", "tiny")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as s:
-        return s.getsockname()[1]
 
 
 def metric(d, name):
@@ -51,7 +45,7 @@ class Router:
 
     def __exit__(self, *error):
         self.process.terminate()
-        self.process.wait(40)
+        self.process.wait(LIMIT_S)
 
     def ask(self, session, seed):
         """(what the client saw, text) of one stream."""
@@ -59,7 +53,7 @@ class Router:
         body = {"model": "tiny", "prompt": [30 + seed % 50] * 40, "max_tokens": TOKENS, "temperature": 1, "seed": seed,
                 "ignore_eos": True, "stream": True}
         try:
-            c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+            c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
             c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json", "x-session-id": session})
             r = c.getresponse()
             if r.status != 200:

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 
-from weftd import Weftd, keys_in, main, program
+from weftd import LIMIT_S, Weftd, keys_in, main, program
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The model server protocol of the Gateway API inference extension, which llm-d's endpoint picker follows.
@@ -77,7 +77,7 @@ def test_an_endpoint_picker_finds_its_gauges():
             for connection in live:
                 connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 100000, "ignore_eos": True}),
                                    {"Content-Type": "application/json"})
-            end = time.monotonic() + 20
+            end = time.monotonic() + LIMIT_S
             while [one(samples, name) for name in GAUGES_OF_PICKER[:2]] != [2, 1] or not one(samples, "vllm:kv_cache_usage_perc"):
                 assert time.monotonic() < end, {name: samples[name] for name in GAUGES_OF_PICKER}
                 _, samples = scrape(w)
@@ -98,7 +98,7 @@ def test_the_production_stack_finds_models_and_statistics():
         for _ in range(2):
             r = w.request("POST", "/v1/completions", {"model": "m", "prompt": "weft " * 100, "max_tokens": 1}, {"Authorization": "Bearer ka"})
             assert r[0] == 200, r
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT_S
         types, samples = scrape(w)
         while not one(samples, "vllm:gpu_prefix_cache_hits_total"):  # the worker's report may be 100 ms old
             assert time.monotonic() < end

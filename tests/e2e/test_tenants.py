@@ -6,12 +6,11 @@ import shutil
 import subprocess
 import tempfile
 
-from manager import wait_until
-from weftd import Weftd, main, program, random_tokens, tiny_model
+from weftd import LIMIT_S, Weftd, main, program, random_tokens, tiny_model, wait_until
 
 
 def weftctl(daemon, *args):
-    done = subprocess.run([program("weftctl"), "--socket", daemon.admin, *args], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program("weftctl"), "--socket", daemon.admin, *args], capture_output=True, text=True, timeout=LIMIT_S)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -66,7 +65,7 @@ def test_a_bad_file_ends_the_start_with_one_line():
     with tempfile.TemporaryDirectory() as folder:
         keys, conf = files(folder, "[alice]\n\nweight = 0\n")
         d = Weftd("--api-keys", keys, "--tenants", conf, wait=False)
-        assert d.process.wait(60) == 78
+        assert d.process.wait(LIMIT_S) == 78
         lines = [line for line in d.log.splitlines() if line.startswith("weftd: ")]
         assert len(lines) == 1 and "tenants.conf:3: weight: must be a number" in lines[0], d.log
         d.folder.cleanup()
@@ -167,7 +166,7 @@ def test_keys_are_stored_as_checksums_and_expire():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "keys")
         write(path, "bob:kb expires=2001-02-28\ncarol:kc expires=2999-12-31")
-        made = subprocess.run([program("weftctl"), "key", "new", "alice", path], capture_output=True, text=True, timeout=60)
+        made = subprocess.run([program("weftctl"), "key", "new", "alice", path], capture_output=True, text=True, timeout=LIMIT_S)
         key, text = made.stdout.strip(), open(path).read()
         assert made.returncode == 0 and len(key) == 69 and key not in text, (made, text)
         assert text.splitlines()[2].startswith("alice:sha256$"), text

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-from weftd import Skip, UnixConnection, Weftd, main, make_pair, parallel, program, seen, tiny_model
+from weftd import LIMIT_S, Skip, UnixConnection, Weftd, main, make_pair, parallel, program, seen, tiny_model
 
 if subprocess.run([program("weftd"), "--check-config", "--model", tiny_model(), "--tls-certificate", "x", "--tls-key", "x"],
                   capture_output=True, text=True).stderr.find("without OpenSSL") >= 0:
@@ -68,11 +68,11 @@ class Tls(Weftd):
             setattr(context, name, value)
         return context
 
-    def connect(self, timeout=60, context=None):
+    def connect(self, timeout=LIMIT_S, context=None):
         return http.client.HTTPSConnection("localhost", self.port, timeout=timeout, context=context or self.context())
 
     def open(self, context=None, name="localhost", session=None):
-        sock = socket.create_connection(("127.0.0.1", self.port), 20)
+        sock = socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
         return (context or self.context()).wrap_socket(sock, server_hostname=name, session=session, suppress_ragged_eofs=False)
 
     def refused(self, context=None, name="localhost"):
@@ -104,7 +104,7 @@ def test_answers_are_those_of_plain_http_and_connections_are_kept():
             texts = [w.request("POST", "/v1/completions", body, connection=connection)[2]["choices"][0]["text"] for _ in range(3)]
             sock = connection.sock
             assert connection.sock is sock and sock.version() == "TLSv1.3", sock.version()
-            want = plain.request("POST", "/v1/completions", body, connection=UnixConnection(path, 60))[2]["choices"][0]["text"]
+            want = plain.request("POST", "/v1/completions", body, connection=UnixConnection(path, LIMIT_S))[2]["choices"][0]["text"]
             assert texts == [want] * 3
 
 
@@ -165,7 +165,7 @@ def test_sessions_are_resumed():
 def test_plain_http_gets_a_400_that_says_why():
     with Tls() as w:
         for request in (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"):
-            with socket.create_connection(("127.0.0.1", w.port), 20) as sock:
+            with socket.create_connection(("127.0.0.1", w.port), LIMIT_S) as sock:
                 sock.sendall(request)
                 answer = b""
                 while piece := sock.recv(4096):
@@ -209,7 +209,7 @@ def test_a_client_that_does_not_read_is_cut_off():
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # else the kernel takes all of it from the daemon
         sock.connect(("127.0.0.1", w.port))
-        sock.settimeout(20)
+        sock.settimeout(LIMIT_S)
         with w.context().wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False) as sock:
             sock.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -248,7 +248,7 @@ def test_a_client_that_leaves_ends_its_generation():
                 except (ssl.SSLError, OSError):
                     pass
             sock.close()
-            end = time.monotonic() + 20
+            end = time.monotonic() + LIMIT_S
             while w.admin_request("GET", "/requests")[1]["requests"]:
                 assert time.monotonic() < end, polite
                 time.sleep(0.02)
@@ -284,7 +284,7 @@ def test_a_renewed_certificate_is_taken_and_a_bad_one_is_not():
             assert b" 200 " in ask(sock)
 
 
-def wait(condition, limit_s=20):
+def wait(condition, limit_s=LIMIT_S):
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end
@@ -293,7 +293,7 @@ def wait(condition, limit_s=20):
 
 def test_unfinished_handshakes_take_no_place_for_long():
     with Tls("--max-connections", "8", "--header-timeout-ms", "1500") as w:
-        silent = [socket.create_connection(("127.0.0.1", w.port), 20) for _ in range(8)]
+        silent = [socket.create_connection(("127.0.0.1", w.port), LIMIT_S) for _ in range(8)]
         for s in silent[:4]:
             s.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a ClientHello
         began = time.monotonic()
@@ -342,7 +342,7 @@ def test_bytes_that_are_no_tls_or_broken_tls_hurt_no_one():
                 continue
             else:
                 data += r.randbytes(r.randrange(1, 200))
-            with socket.create_connection(("127.0.0.1", w.port), 20) as sock:
+            with socket.create_connection(("127.0.0.1", w.port), LIMIT_S) as sock:
                 sock.sendall(data)
                 if i % 2:
                     sock.settimeout(0.005)
@@ -365,14 +365,14 @@ def test_sockets_of_the_service_manager_are_told_by_their_name():
             pass_fds=fds, env={**os.environ, "LISTEN_FDS": "2", "LISTEN_FDNAMES": "tls:http"}, stderr=log)
         try:
             context = ssl.create_default_context(cafile=cert)
-            for connection in (http.client.HTTPSConnection("localhost", tls.getsockname()[1], timeout=60, context=context),
-                               http.client.HTTPConnection("localhost", plain.getsockname()[1], timeout=60)):
+            for connection in (http.client.HTTPSConnection("localhost", tls.getsockname()[1], timeout=LIMIT_S, context=context),
+                               http.client.HTTPConnection("localhost", plain.getsockname()[1], timeout=LIMIT_S)):
                 connection.request("GET", "/health")
                 assert connection.getresponse().status == 200
                 connection.close()
         finally:
             process.terminate()
-            process.wait(40)
+            process.wait(LIMIT_S)
             log.close()
 
 
@@ -385,7 +385,7 @@ def test_what_cannot_be_used_is_refused_at_the_start():
 
         def start(*flags):
             r = subprocess.run([program("weftd"), "--model", tiny_model(), "--backend", "cpu", *flags], capture_output=True, text=True,
-                               timeout=60)
+                               timeout=LIMIT_S)
             assert r.returncode == 78, r
             return r.stderr
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from weftd import Weftd, beside, keys_in, main, make_pair, program, seen
+from weftd import LIMIT_S, Weftd, beside, keys_in, main, make_pair, program, seen
 
 FLAGS = ("--threads", "2", "--max-context", "2048", "--kv-pages", "256")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -73,14 +73,14 @@ class Collector:
         self.endpoint = f"unix:{path}" if path else f"http{'s' if pair else ''}://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def wait(self, n, limit_s=30):
+    def wait(self, n, limit_s=LIMIT_S):
         with self.changed:
             assert self.changed.wait_for(lambda: len(self.posts) >= n, limit_s), f"{len(self.posts)} posts and not {n}"
 
     def spans(self):
         return [s for _, _, body in self.posts for s in spans_of(json.loads(body))]
 
-    def wait_spans(self, condition, limit_s=30):
+    def wait_spans(self, condition, limit_s=LIMIT_S):
         end = time.monotonic() + limit_s
         while not condition(self.spans()):
             assert time.monotonic() < end, self.spans()
@@ -137,7 +137,7 @@ def counts(d):
     return [int(float(re.search(rf"^weft_traces_{name}\S* (\S+)$", page, re.M)[1])) for name in ("exported_total", "waiting", "dropped_total")]
 
 
-def wait_counts(d, exported, dropped, limit_s=30):
+def wait_counts(d, exported, dropped, limit_s=LIMIT_S):
     end = time.monotonic() + limit_s
     while counts(d) != [exported, 0, dropped]:
         assert time.monotonic() < end, counts(d)
@@ -261,7 +261,7 @@ def test_a_collector_whose_certificate_is_wrong_gets_nothing():
                                    (None, right, "no answer")):
             c = Collector(pair=pair)
             with Weftd(*FLAGS, "--otlp-endpoint", c.endpoint.replace("http:", "https:"), env={"SSL_CERT_FILE": trusted[0]}) as d:
-                n, end = 0, time.monotonic() + 30
+                n, end = 0, time.monotonic() + LIMIT_S
                 while f'traces taken=no why="{why}' not in d.log:
                     assert time.monotonic() < end, (why, d.log)
                     assert ask(d)[0] == 200
@@ -300,7 +300,7 @@ def test_no_request_waits_for_a_collector():
             assert counts(d) == ([0, QUEUE + 1, 50] if endpoint == hanging.endpoint else [0, 21, 0]), (endpoint, counts(d))
             begin = time.monotonic()
             d.process.terminate()
-            d.process.wait(20)
+            d.process.wait(LIMIT_S)
             took = time.monotonic() - begin
             assert d.process.returncode == 0, endpoint
             seen(took < 5, endpoint, took)
@@ -309,7 +309,7 @@ def test_no_request_waits_for_a_collector():
 def test_an_endpoint_that_is_none_is_refused_at_the_start():
     for wrong in ("https://", "https:/localhost:4318", "ftp://localhost:4318", "localhost:4318", "http://", "http://h:port", "http://h:", "http://h:999999", "unix:relative",
                   "http://a b", "unix:/" + "x" * 200):
-        done = subprocess.run([program("weftd"), "--model", __file__, "--otlp-endpoint", wrong], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([program("weftd"), "--model", __file__, "--otlp-endpoint", wrong], capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 78 and "otlp-endpoint: must be http[s]://" in done.stderr, (wrong, done)
 
 

@@ -16,7 +16,7 @@ import time
 
 from manager import Manager, wait_end, wait_until
 from upgrading import ASK, FLAGS, LONG, PROMPT, Daemon, Installed, Stream, answer, ctl, daemons, refused, replace_version, upgrade
-from weftd import UnixConnection, Weftd, beside, main, parallel, program, random_tokens, synth, tiny_model
+from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, synth, tiny_model
 
 class Held:
     """A daemon whose worker computes nothing inside the block: its streams are there at the end of it."""
@@ -42,7 +42,7 @@ class Clients:
         self.should = [answer(d, prompt=random_tokens(i, 20)) for i in range(n)]
 
     def ask(self, i):
-        connection = http.client.HTTPConnection("127.0.0.1", self.d.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.d.port, timeout=LIMIT_S)
         while not self.stop:
             try:
                 body = {**ASK, "prompt": random_tokens(i, 20)}
@@ -84,13 +84,13 @@ def test_the_next_daemon_takes_every_socket_and_streams_go_on_to_their_end():
                 pid = upgrade(d)
                 assert pid != d.process.pid and len(stream.tokens) < len(should), "the stream ended before the upgrade"
                 assert d.stats()["health"] == "serving" and answer(d) == should[:24]
-                over_unix = UnixConnection(path, 30)
+                over_unix = UnixConnection(path, LIMIT_S)
                 over_unix.request("GET", "/v1/models")
                 assert over_unix.getresponse().status == 200
                 assert d.process.poll() is None, "the old daemon has not waited for its stream"
-            stream.join(60)
+            stream.join(LIMIT_S)
             assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
-            assert d.process.wait(20) == 0
+            assert d.process.wait(LIMIT_S) == 0
             assert answer(d) == should[:24]
             weights = [line.split(" weights=")[1].split()[0] for line in d.log.splitlines() if " worker_ready " in line]
             assert weights == ["packed", "kept"], weights
@@ -108,7 +108,7 @@ def test_upgrades_under_load_refuse_and_cut_none():
                 os.kill(old, signal.SIGUSR2)
                 wait_until("the next main process", lambda: m.pid != old)
                 assert m.wait(old) == 0
-                stream.join(60)
+                stream.join(LIMIT_S)
                 assert len(stream.tokens) == 100 and not stream.error, stream.error
         assert not clients.wrong, clients.wrong[:3]
         assert not m.foreign, m.foreign
@@ -157,10 +157,10 @@ def test_the_disk_tier_moves_with_what_runs():
         of_running = finds(d, DISK_PROMPT[500:])
         (pid,) = set(daemons(d.admin)) - {d.process.pid}
         for s in (stream, other):
-            s.join(180)
+            s.join(LIMIT_S)
             assert len(s.tokens) == 2500 and not s.error, (len(s.tokens), s.error)
         assert stream.tokens == whole and other.tokens[:24] == of_running
-        assert d.process.wait(60) == 0 and "still" not in d.log and "kv_disk" not in d.log, d.log
+        assert d.process.wait(LIMIT_S) == 0 and "still" not in d.log and "kv_disk" not in d.log, d.log
         os.kill(pid, signal.SIGTERM)
         assert wait_end(pid) == 0
         with Weftd(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as after:
@@ -179,7 +179,7 @@ def test_upgrades_with_the_disk_tier_lose_nothing_under_load():
                 wait_until("the change", lambda: m.log.count(" upgraded ") == n)
                 assert finds(m, DISK_PROMPT) == should
                 assert m.wait(old) == 0
-                stream.join(60)
+                stream.join(LIMIT_S)
                 assert len(stream.tokens) == 100 and not stream.error, stream.error
         assert not clients.wrong, clients.wrong[:3]
         assert "kv_disk" not in m.log, m.log
@@ -229,7 +229,7 @@ def test_a_daemon_that_does_not_become_ready_changes_nothing():
             installed.replace()
             conf.write_text("[engine]\nthreads = 1\n")
             pid = upgrade(d)
-            assert d.process.wait(20) == 0 and answer(d) == should
+            assert d.process.wait(LIMIT_S) == 0 and answer(d) == should
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
 
@@ -240,7 +240,7 @@ def test_a_program_found_by_its_name_is_the_one_that_is_installed_now():
         with Daemon(*FLAGS, path="weftd", env={"PATH": f"{folder}:{os.environ['PATH']}"}) as d:
             installed.replace()
             pid = upgrade(d)
-            assert d.process.wait(20) == 0
+            assert d.process.wait(LIMIT_S) == 0
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
 
@@ -275,7 +275,7 @@ def test_there_is_one_upgrade_at_a_time():
             os.kill(pids[0], signal.SIGUSR2)
             wait_until("the next one's answer to it", lambda: d.log.count('upgrade_failed reason="the previous daemon') == 2)
             connection.sock.shutdown(socket.SHUT_RDWR)
-            assert d.process.wait(20) == 0
+            assert d.process.wait(LIMIT_S) == 0
             wait_until("the second upgrade", lambda: ctl(d, "upgrade").returncode == 0)
             assert wait_end(pids[0]) == 0 and answer(d)
             (pid,) = daemons(d.admin)
@@ -293,8 +293,8 @@ def test_sigterm_while_the_next_daemon_loads_ends_both():
             d.process.send_signal(signal.SIGUSR2)
             wait_until("its start", lambda: "upgrade_started" in d.log)
             d.process.terminate()
-            stream.join(60)
-            assert stream.tokens == should and d.process.wait(20) == 0
+            stream.join(LIMIT_S)
+            assert stream.tokens == should and d.process.wait(LIMIT_S) == 0
             wait_until("no daemon is left", lambda: not daemons(d.admin))
             assert d.log.count("worker_ready") == 1 and not os.path.exists(d.admin)
 
@@ -309,9 +309,9 @@ def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
             os.kill(pid, signal.SIGTERM)
             time.sleep(0.3)
             assert d.process.poll() is None and pid in daemons(d.admin)
-        stream.join(60)
+        stream.join(LIMIT_S)
         assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
-        assert d.process.wait(20) == 0 and wait_end(pid) == 0
+        assert d.process.wait(LIMIT_S) == 0 and wait_end(pid) == 0
 
 
 @beside
@@ -326,9 +326,9 @@ def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
                     d.process.terminate()
                 time.sleep(6)  # more than the limit and what may come behind it
                 assert (d.process.poll() is None) == whole, flags
-            stream.join(60)
+            stream.join(LIMIT_S)
             assert (len(stream.tokens) == LONG["max_tokens"]) == whole, (len(stream.tokens), stream.error)
-            assert d.process.wait(60) == 0
+            assert d.process.wait(LIMIT_S) == 0
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
 
@@ -354,7 +354,7 @@ def test_addresses_may_come_and_go():
         conf.write_text(f"[listen]\nlisten = unix:{names[0]}\n")
 
         def status(path):
-            connection = UnixConnection(path, 30)
+            connection = UnixConnection(path, LIMIT_S)
             connection.request("GET", "/health")
             return connection.getresponse().status
 
@@ -367,7 +367,7 @@ def test_addresses_may_come_and_go():
         conf.write_text(f"[listen]\nlisten = unix:{names[1]}\n")
         assert status(names[0]) == 200
         p.send_signal(signal.SIGUSR2)
-        assert p.wait(30) == 0
+        assert p.wait(LIMIT_S) == 0
         assert status(names[1]) == 200 and not os.path.exists(names[0])
         (pid,) = daemons(admin)
         os.kill(pid, signal.SIGTERM)
@@ -392,14 +392,14 @@ def test_a_swap_or_a_pull_that_is_under_way_is_not_ended():
             refused(d, "is being replaced")
             os.kill(worker, signal.SIGCONT)
             wait_until("the swap", lambda: '"under way"' not in json.dumps(d.admin_request("GET", "/models")[1]))
-            stuck.join(60)
+            stuck.join(LIMIT_S)
             pull = subprocess.Popen(["curl", "-sN", "-X", "POST", "--unix-socket", d.admin, "http://x/pull?name=hf:some/repo"], stdout=subprocess.PIPE)
             wait_until("the pull", lambda: SlowHub.asked)
             refused(d, "is being pulled")
             SlowHub.go.set()
-            pull.wait(60)
+            pull.wait(LIMIT_S)
             wait_until("the upgrade", lambda: ctl(d, "upgrade").returncode == 0)
-            assert d.process.wait(30) == 0 and answer(d, model="a") == should
+            assert d.process.wait(LIMIT_S) == 0 and answer(d, model="a") == should
             (pid,) = daemons(d.admin)
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
@@ -411,7 +411,7 @@ class SlowHub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         SlowHub.asked = True
-        SlowHub.go.wait(60)
+        SlowHub.go.wait(LIMIT_S)
         self.send_error(404)
 
     def log_message(self, *_):

@@ -9,11 +9,11 @@ import tempfile
 
 from manager import wait_end, wait_until
 from upgrading import FLAGS, LONG, Daemon, Stream, upgrade
-from weftd import Weftd, main, program
+from weftd import LIMIT_S, Weftd, main, program
 
 
 def weftctl(daemon, *args):
-    done = subprocess.run([program("weftctl"), "--socket", daemon.admin, *args], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program("weftctl"), "--socket", daemon.admin, *args], capture_output=True, text=True, timeout=LIMIT_S)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -79,7 +79,7 @@ def test_counts_are_written_while_the_daemon_runs():
             assert ask(d, "kb")[0] == 200
             wait_until("the file", lambda: os.path.exists(flags[-1]))
             d.process.send_signal(signal.SIGKILL)
-            d.process.wait(30)
+            d.process.wait(LIMIT_S)
         with Weftd(*flags) as d:
             assert own(d, "kb")["data"][0]["requests"] == 1
 
@@ -91,7 +91,7 @@ def test_an_upgrade_neither_loses_nor_doubles():
                 assert ask(d, "kb")[0] == 200
             stream = Stream(d, {**LONG, "max_tokens": 400}, key="kb")
             upgrade(d)
-            stream.join(60)
+            stream.join(LIMIT_S)
             assert len(stream.tokens) == 400, stream.error
             for _ in range(2):
                 assert ask(d, "kb")[0] == 200

@@ -2,7 +2,7 @@
 import re
 import time
 
-from weftd import DATA, Weftd, main
+from weftd import DATA, LIMIT_S, Weftd, main
 
 ANSWER = "There are three of them: " + ", ".join(f"the {i}th is in drawer number {7 * i % 31}" for i in range(1, 40)) + "."
 TEMPLATE = DATA / "templates" / "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"
@@ -14,7 +14,7 @@ def metric(d, name):
     return float(found.group(1)) if found else 0
 
 
-def wait_for(d, name, least, limit_s=60):
+def wait_for(d, name, least, limit_s=LIMIT_S):
     """The worker's figures come ten times a second."""
     end = time.monotonic() + limit_s
     while metric(d, name) < least and time.monotonic() < end:

@@ -6,7 +6,7 @@ import tempfile
 import time
 
 from websocket import CLOSE, PING, PONG, TEXT, Refused, WebSocket
-from weftd import Weftd, main, tiny_model
+from weftd import LIMIT_S, Weftd, main, tiny_model
 
 FLAGS = ("--model", tiny_model())
 
@@ -129,7 +129,7 @@ def test_who_may_open_one():
                 with open(keys, "w") as file:
                     file.write("bob:kb\n")
                 d.process.send_signal(signal.SIGHUP)
-                end = time.monotonic() + 30
+                end = time.monotonic() + LIMIT_S
                 while (event := ws.ask(input="x", max_output_tokens=2)[-1])["type"] != "error":
                     assert time.monotonic() < end, "a key that was taken away is served"
                     time.sleep(0.05)
@@ -145,7 +145,7 @@ def test_a_client_that_leaves_ends_its_answer():
             for _ in range(6):
                 ws.frame()
             ws.send(b"", CLOSE)
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT_S
         while "status=499" not in d.log:
             assert time.monotonic() < end, d.log
             time.sleep(0.05)

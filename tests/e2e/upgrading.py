@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 from manager import adopt, wait_end, wait_until
-from weftd import BUILD, Weftd, program, random_tokens
+from weftd import BUILD, LIMIT_S, Weftd, program, random_tokens
 
 FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
@@ -18,7 +18,7 @@ adopt()
 
 
 def ctl(d, *command):
-    return subprocess.run([program("weftctl"), "--socket", d.admin, *command], capture_output=True, text=True, timeout=60)
+    return subprocess.run([program("weftctl"), "--socket", d.admin, *command], capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def upgrade(d):

@@ -14,7 +14,7 @@ class Refused(Exception):
 
 
 class WebSocket:
-    def __init__(self, port, path="/v1/responses", timeout=60, **headers):
+    def __init__(self, port, path="/v1/responses", timeout=LIMIT_S, **headers):
         key = base64.b64encode(os.urandom(16)).decode()
         lines = {"Host": f"127.0.0.1:{port}", "Upgrade": "websocket", "Connection": "keep-alive, Upgrade", "Sec-WebSocket-Version": "13",
                  "Sec-WebSocket-Key": key, **{k.replace("_", "-"): v for k, v in headers.items()}}

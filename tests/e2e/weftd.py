@@ -24,13 +24,32 @@ import traceback
 
 BUILD = pathlib.Path(os.environ.get("WEFT_BUILD", "build")).resolve()
 DATA = pathlib.Path(os.environ.get("WEFT_DATA") or BUILD / "tests" / "data").resolve()  # tests/data/README.md
-START_S = 120
+# The longest wait for what must come about: a daemon's start, an answer, an end. Machines stall, so only a failure may take as long.
+LIMIT_S = 180
 # What the daemons compute with; "auto" is what users get.
 BACKEND = os.environ.get("WEFT_BACKEND", "cpu")
 
 
 class Skip(Exception):
     pass
+
+
+def wait_until(what, condition, limit_s=LIMIT_S):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def free_port():
+    """A port for a program that cannot choose one. Below those that the system gives to others, so none of them takes it meanwhile."""
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        try:
+            with socket.create_server(("127.0.0.1", random.randrange(lowest // 2, lowest))) as s:
+                return s.getsockname()[1]
+        except OSError:  # taken
+            pass
 
 
 def has_device():
@@ -249,7 +268,7 @@ class Weftd:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(40)
+                self.process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -266,7 +285,7 @@ class Weftd:
             return file.read()
 
     def wait_ready(self):
-        end = time.monotonic() + START_S
+        end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise AssertionError(f"weftd exited with {self.process.returncode}: {self.log}")
@@ -284,7 +303,7 @@ class Weftd:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def connect(self, timeout=60):
+    def connect(self, timeout=LIMIT_S):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, connection=None):
@@ -306,7 +325,7 @@ class Weftd:
         assert status == 200, (status, value)
         return {**value["choices"][0], "usage": value["usage"]}
 
-    def stream(self, path, body, timeout=60, connection=None, key=None):
+    def stream(self, path, body, timeout=LIMIT_S, connection=None, key=None):
         """Yields the parsed data of each SSE event; the final [DONE] ends it."""
         connection = connection or self.connect(timeout)
         connection.request("POST", path, json.dumps({"stream": True, **body}),
@@ -324,7 +343,7 @@ class Weftd:
         raise AssertionError("the stream ended without [DONE]")
 
     def admin_request(self, method, path):
-        connection = UnixConnection(self.admin, 10)
+        connection = UnixConnection(self.admin, LIMIT_S)
         connection.request(method, path)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
@@ -365,11 +384,8 @@ class Weftd:
         self.killed = pid
         return True
 
-    def wait_health(self, status, limit_s=30):
-        end = time.monotonic() + limit_s
-        while self.health() != status:
-            assert time.monotonic() < end, f"/health did not become {status}"
-            time.sleep(0.01)
+    def wait_health(self, status, limit_s=LIMIT_S):
+        wait_until(f"/health did not become {status}", lambda: self.health() == status, limit_s)
 
 
 def parallel(functions):
