@@ -375,6 +375,12 @@ class Weftd:
     def health(self):
         return self.request("GET", "/health")[0]
 
+    def replace_worker(self):
+        """Kills it, and waits for the next one."""
+        old = self.worker_pid()
+        self.kill_worker(old)
+        wait_until("the next worker", lambda: (w := self.stats()["worker"])["pid"] not in (0, None, old) and w["state"] == "serving")
+
     def kill_worker(self, pid=None):
         """Whether there was one that had not been killed before."""
         pid = pid or self.worker_pid()
