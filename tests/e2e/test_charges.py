@@ -2,11 +2,12 @@
 import json
 import os
 import re
+import signal
 import socket
 import tempfile
 import time
 
-from weftd import LIMIT_S, Flood, UnixConnection, Weftd, keys_in, main, seen
+from weftd import LIMIT_S, Flood, UnixConnection, Weftd, keys_in, main, seen, wait_until
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -50,10 +51,8 @@ def test_unfinished_bodies_of_one_tenant_refuse_no_other():
                 s.sendall(head + b'{"prompt":"' + b"x" * (size - 12))
                 sockets.append(s)
                 assert ask(d, "kb") == 200
-            end = time.monotonic() + LIMIT_S  # the bodies lie in the system's buffers until the front has read them
-            while (front := d.stats()["front"])["lost_bodies"] < 4:
-                assert time.monotonic() < end, front
-                time.sleep(0.05)
+            # The bodies lie in the system's buffers until the front has read them.
+            wait_until("lost bodies", lambda: d.stats()["front"]["lost_bodies"] >= 4)
             refused = sockets[0].recv(4096)
             assert refused.startswith(b"HTTP/1.1 503") and b"Retry-After" in refused, refused
             for s in sockets:
@@ -116,11 +115,14 @@ def test_grammars_of_clients_that_left_are_not_compiled():
     """The worker has nothing else to do then, and still tells."""
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder)) as d:
-            clients = []
+            clients, worker = [], d.worker_pid()
+            os.kill(worker, signal.SIGSTOP)  # it gets them all at once
             for i in range(8):  # a fifth of a second each
                 body = {"prompt": "hi", "max_tokens": 20, "structured_outputs": {"choice": [f"choice {k} {i}" for k in range(40000)]}}
                 clients.append(d.connect())
                 clients[-1].request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer ka", "Content-Type": "application/json"})
+            wait_until("all requests", lambda: (f := d.stats()["front"])["running"] + f["queued"] == len(clients))
+            os.kill(worker, signal.SIGCONT)
             wait_for(d, lambda w: w["grammars_compiling"] >= 2)
             for connection in clients:
                 connection.close()
@@ -143,10 +145,7 @@ def test_embeddings_of_one_tenant_keep_no_other_waiting():
                 waits = flood.measure(vector, alone)
             seen(waits[len(waits) // 2] < max(flood.took) / 3, waits, flood.took)
             wait_for(d, lambda w: w["running"] == 0)
-            until = time.monotonic() + LIMIT_S
-            while d.stats()["front"]["running"] + d.stats()["front"]["queued"] > 0:
-                assert time.monotonic() < until, d.stats()["front"]
-                time.sleep(0.05)
+            wait_until("their end", lambda: d.stats()["front"]["running"] + d.stats()["front"]["queued"] == 0)
 
 
 def test_pipelined_requests_of_one_client_keep_no_other_waiting():
@@ -169,10 +168,7 @@ def test_pipelined_requests_of_one_client_keep_no_other_waiting():
 
 
 def wait_for(daemon, holds):
-    until = time.monotonic() + LIMIT_S
-    while not holds(daemon.stats()["worker"]):
-        assert time.monotonic() < until, daemon.stats()["worker"]
-        time.sleep(0.05)
+    wait_until("the worker's figures", lambda: holds(daemon.stats()["worker"]))
 
 
 main(globals())

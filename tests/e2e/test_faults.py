@@ -31,7 +31,6 @@ def test_a_log_that_nobody_reads_stops_nothing():
         d.kill_worker()
         assert len(d.complete("hello", max_tokens=8, ignore_eos=True)["token_ids"]) == 8
         assert os.get_blocking(write_end), "the pipe is not the daemon's alone"
-        os.set_blocking(read_end, False)
         os.read(read_end, 1 << 16)
         assert d.request("GET", "/nothing")[0] == 404
         assert d.request("GET", "/nothing")[0] == 404
@@ -87,10 +86,9 @@ def test_a_worker_is_replaced_though_all_descriptors_are_taken():
 def test_a_worker_that_could_not_be_started_is_started_later():
     """While there is no descriptor for it: the front has none left after the limit is lowered."""
     with Weftd(*FLAGS) as d:
-        n_open = len(os.listdir(f"/proc/{d.process.pid}/fd"))
         _, hard = resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE)
         pid = d.worker_pid()
-        resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (n_open - 3, hard))
+        resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (3, hard))
         d.kill_worker(pid)
         wait_until("it was not tried", lambda: d.log.count(" worker_spawn ") >= 2)
         resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
@@ -111,14 +109,14 @@ def test_open_files_are_raised_to_what_is_needed():
 def test_who_stood_still_does_not_blame_the_worker():
     """The worker gets no step done for a moment, and then the front is stopped for longer than a worker may hang, as on a machine
     that was paused."""
-    with Weftd(*FLAGS, "--hang-timeout-ms", "3000") as d:
+    with Weftd(*FLAGS, "--hang-timeout-ms", "5000") as d:
         stream = d.stream("/v1/completions", {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True})
         next(stream)
         worker, front = d.worker_pid(), d.process.pid
         os.kill(worker, signal.SIGSTOP)
         time.sleep(0.6)
         os.kill(front, signal.SIGSTOP)
-        time.sleep(3.2)
+        time.sleep(5.2)
         os.kill(front, signal.SIGCONT)
         time.sleep(0.3)
         os.kill(worker, signal.SIGCONT)

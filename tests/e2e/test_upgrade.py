@@ -259,7 +259,7 @@ def test_there_is_one_upgrade_at_a_time():
     with tempfile.TemporaryDirectory() as folder:
         installed = Installed(folder)
         with Daemon(*FLAGS, path=installed.path) as d:
-            installed.delay(1)
+            installed.delay(4)
             pids, first = [], threading.Thread(target=lambda: pids.append(upgrade(d)))
             first.start()
             wait_until("its start", lambda: "upgrade_started" in d.log)
@@ -288,7 +288,7 @@ def test_sigterm_while_the_next_daemon_loads_ends_both():
         installed = Installed(folder)
         with Daemon(*FLAGS, path=installed.path) as d:
             should = answer(d, max_tokens=LONG["max_tokens"])
-            installed.delay(1)
+            installed.delay(30)
             stream = Stream(d)
             d.process.send_signal(signal.SIGUSR2)
             wait_until("its start", lambda: "upgrade_started" in d.log)
@@ -324,8 +324,11 @@ def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
                 pid = upgrade(d)
                 for _ in range(signals):
                     d.process.terminate()
-                time.sleep(6)  # more than the limit and what may come behind it
-                assert (d.process.poll() is None) == whole, flags
+                if whole:
+                    time.sleep(6)  # more than the limit and what may come behind it
+                    assert d.process.poll() is None, flags
+                else:
+                    d.process.wait(LIMIT_S)
             stream.join(LIMIT_S)
             assert (len(stream.tokens) == LONG["max_tokens"]) == whole, (len(stream.tokens), stream.error)
             assert d.process.wait(LIMIT_S) == 0
@@ -340,7 +343,7 @@ def test_the_death_of_the_old_one_ends_a_daemon_that_has_not_taken_over():
     with tempfile.TemporaryDirectory() as folder:
         installed = Installed(folder)
         with Daemon(*FLAGS, path=installed.path) as d:
-            installed.delay(1)
+            installed.delay(3)
             d.process.send_signal(signal.SIGUSR2)
             wait_until("its start", lambda: "upgrade_started" in d.log)
             d.process.kill()
@@ -382,7 +385,7 @@ def test_a_swap_or_a_pull_that_is_under_way_is_not_ended():
         threading.Thread(target=hub.serve_forever, daemon=True).start()
         env = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
         # Without room for two the swap lasts until the old worker has ended its requests.
-        with Daemon(*FLAGS, "--models-dir", folder, "--models-memory", "150M", "--hang-timeout-ms", "60000", model="", env=env) as d:
+        with Daemon(*FLAGS, "--models-dir", folder, "--models-memory", "150M", model="", env=env) as d:
             should, worker = answer(d, model="a"), d.stats()["worker"]["pid"]
             os.kill(worker, signal.SIGSTOP)  # its requests do not end
             stuck = threading.Thread(target=lambda: answer(d, model="a"))

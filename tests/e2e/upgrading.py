@@ -10,7 +10,8 @@ import threading
 from manager import adopt, wait_end, wait_until
 from weftd import BUILD, LIMIT_S, Weftd, program, random_tokens
 
-FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
+# A worker that a test has stopped does not hang.
+FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1", "--hang-timeout-ms", "3600000")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
 PROMPT = random_tokens(1, 30)
 LONG = {"prompt": PROMPT, **ASK, "max_tokens": 2500}
