@@ -39,7 +39,7 @@ def counted(d, name):
 def settled(d, n):
     """@n pictures were computed, and no more; what the worker reports is a little late."""
     wait_until("pictures are computed", lambda: counted(d, "pictures_computed_total") >= n)
-    time.sleep(0.3)
+    time.sleep(0.5)
     assert counted(d, "pictures_computed_total") == n, metrics(d)
 
 

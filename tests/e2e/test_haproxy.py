@@ -5,13 +5,12 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
 import time
 
-from weftd import LIMIT_S, Skip, Weftd, main, parallel
+from weftd import LIMIT_S, Skip, Weftd, free_port, main, parallel, seen, wait_until
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "packaging" / "haproxy.cfg"
 
@@ -36,10 +35,7 @@ class Proxy:
         self.process = subprocess.Popen([program, "-db", "-f", self.file.name], stderr=subprocess.DEVNULL)
 
     def __enter__(self):
-        end = time.monotonic() + LIMIT_S
-        while self.ask("GET", "/health")[0] != 200:
-            assert time.monotonic() < end, "HAProxy finds no daemon"
-            time.sleep(0.05)
+        wait_until("HAProxy finds no daemon", lambda: self.ask("GET", "/health")[0] == 200)
         return self
 
     def __exit__(self, *error):
@@ -96,14 +92,12 @@ def test_events_are_passed_on_as_they_come():
         assert len(live) == 1, "it is still being written"
         connection.sock.close()
         response.close()
-        end = time.monotonic() + LIMIT_S
-        while any(w.admin_request("GET", "/requests")[1]["requests"] for w in (a, b)):
-            assert time.monotonic() < end, "the client has left, its generation goes on"
-            time.sleep(0.02)
+        wait_until("the client has left, its generation goes on",
+                   lambda: not any(w.admin_request("GET", "/requests")[1]["requests"] for w in (a, b)))
 
 
 def test_a_daemon_that_is_stopped_costs_no_request():
-    with Weftd() as a, Weftd() as b, Proxy((a.port, b.port)) as proxy:
+    with Weftd("--listen", f"127.0.0.1:{free_port()}") as a, Weftd() as b, Proxy((a.port, b.port)) as proxy:
         want = {seed: proxy.text("alone", 60, seed) for seed in range(4)}
         over, n = threading.Event(), [0] * 8
 
@@ -118,11 +112,8 @@ def test_a_daemon_that_is_stopped_costs_no_request():
                 a.process.send_signal(signal.SIGTERM)
                 a.process.wait(LIMIT_S)
                 time.sleep(0.7)
-                a.process = subprocess.Popen(a.process.args[:-1] + [f"127.0.0.1:{a.port}"], stderr=subprocess.DEVNULL)
-                end = time.monotonic() + LIMIT_S
-                while a.stats_or_none() is None or a.health() != 200:
-                    assert time.monotonic() < end
-                    time.sleep(0.05)
+                a.process = subprocess.Popen(a.process.args, stderr=subprocess.DEVNULL)
+                wait_until("it serves", lambda: a.stats_or_none() and a.health() == 200)
                 time.sleep(1)
             over.set()
 
@@ -133,7 +124,7 @@ def test_a_daemon_that_is_stopped_costs_no_request():
                 over.set()
 
         parallel([lambda i=i: guard(lambda: agent(i)) for i in range(8)] + [lambda: guard(stop_and_start)])
-        assert sum(n) > 20, n
+        seen(sum(n) > 20, n)
         assert requests_of(a) > 0, "the new one has its sessions again"
 
 

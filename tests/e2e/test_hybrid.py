@@ -9,7 +9,7 @@ import time
 
 import golden_models
 from golden_models import FLAGS, ask, check_greedy, expected, golden, random_tokens
-from weftd import BACKEND, BUILD, LIMIT_S, Weftd, every, main, parallel, seen
+from weftd import BACKEND, BUILD, Weftd, every, main, parallel, seen, wait_until
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from session import Session
@@ -52,11 +52,13 @@ def run_session(start, fork):
 
     def stop():
         cached = session.total()["prompt_tokens"] - session.total()["computed_tokens"] - sum(c["cached_tokens"] for c in counters)
-        for _ in range(50):  # the worker tells its figures when it is idle: prewarming may come first
-            stats = daemon.stats()["worker"]
-            if stats["cached_tokens"] >= cached and not stats["running"] and not stats["states_used"]:
-                break
-            time.sleep(0.1)
+        stats = {}
+
+        def is_idle():
+            stats.update(daemon.stats()["worker"])
+            return stats["cached_tokens"] >= cached and not stats["running"] and not stats["states_used"]
+
+        wait_until("the worker's figures", is_idle)  # it tells them when it is idle: prewarming may come first
         assert stats["cached_tokens"] == cached, (session.total(), stats)
         shown = subprocess.run([BUILD / "weftctl", "--socket", daemon.admin, "stats"], capture_output=True, text=True, check=True).stdout
         assert f"  states   0 of {stats['states']} slots; {stats['snapshots']} snapshots; " in shown, shown
@@ -171,7 +173,7 @@ def test_what_the_device_gives_up_comes_back_from_host_memory():
                 assert [ask(d, r) for r in requests] == should, name
             # What comes back, and what is computed since that is faster; told a little late. A prefix is saved when there is
             # time, so not each that the next request drives out is there.
-            end = time.monotonic() + LIMIT_S
+            end = time.monotonic() + 60
             while (worker := d.stats()["worker"])["host_loaded_tokens"] + worker["host_recomputed_tokens"] < 2 * 600:
                 seen(time.monotonic() < end, name, worker)
                 time.sleep(0.05)

@@ -4,7 +4,7 @@ import random
 import tempfile
 import time
 
-from weftd import BACKEND, LIMIT_S, Skip, Weftd, assisted_model, every, main, mtp_model, parallel, random_tokens, seen, synth
+from weftd import BACKEND, Skip, Weftd, assisted_model, every, main, mtp_model, parallel, random_tokens, seen, synth, wait_until
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = every(100, 25)
@@ -65,10 +65,7 @@ def survive(d, requests, should, n_kills, seed):
         kills += results.pop()
         for i, (got, want) in enumerate(zip(results, should)):
             assert got == want, f"request {i} differs after kill {kills}: {got} instead of {want}"
-    end = time.monotonic() + LIMIT_S
-    while d.stats()["worker"]["deaths"] != kills:
-        assert time.monotonic() < end, (d.stats(), kills)
-        time.sleep(0.01)
+    wait_until(f"{kills} deaths", lambda: d.stats()["worker"]["deaths"] == kills)
 
 
 def test_streams_survive_kills_with_the_same_bits():
@@ -142,7 +139,7 @@ def test_health_is_503_while_the_worker_is_replaced():
         states = set()
         for _ in range(5):
             d.kill_worker()
-            end = time.monotonic() + LIMIT_S
+            end = time.monotonic() + 30
             while time.monotonic() < end:
                 states.add(d.health())
                 if 503 in states and d.health() == 200:

@@ -119,19 +119,24 @@ class Router:
 
     def wait_told(self, tokens):
         """Until all full pages of a prompt that was computed are told, and with them what came before."""
+        self.read_until("its pages are not told", lambda: self.finds(tokens + [0]) >= len(tokens) // PAGE * PAGE)
+
+    def read_until(self, what, condition):
         end = time.monotonic() + LIMIT_S
-        while self.finds(tokens + [0]) < len(tokens) // PAGE * PAGE:
-            assert time.monotonic() < end, "its pages are not told"
+        while not condition():
+            assert time.monotonic() < end, what
             self.read(0.02)
 
     def meet(self, w):
         """Waits until the subscription has arrived: what is told before is lost."""
-        for i in range(100):
-            w.complete([200 + i] * (PAGE + 2), max_tokens=1)
+        end, i = time.monotonic() + LIMIT_S, 0
+        while not self.batches:
+            assert time.monotonic() < end, "no event has come"
+            i += 1
+            last = [200 + i] * (PAGE + 2)
+            w.complete(last, max_tokens=1)
             self.read(0.1)
-            if self.batches:
-                return
-        raise AssertionError("no event has come")
+        self.wait_told(last)
 
 
 def cached(w, tokens, headers=None):
@@ -176,7 +181,7 @@ def test_what_was_missed_comes_again():
             router.meet(w)
             for i in range(20):
                 w.complete([300 + i] * 40, max_tokens=1)
-            router.read()
+            router.wait_told([319] * 40)
             ask = zmq.Context.instance().socket(zmq.DEALER)
             ask.connect(router.replay)
             for start in (0, router.batches[-3][0], router.next_number):
@@ -211,12 +216,14 @@ def test_tenants_with_the_same_prompt_have_blocks_of_their_own():
             end = time.monotonic() + LIMIT_S
             while not router.batches:
                 assert time.monotonic() < end
-                cached(w, [random.randrange(30, 900) for _ in range(20)], {"Authorization": "Bearer ka"})
+                last = [random.randrange(30, 900) for _ in range(20)]
+                cached(w, last, {"Authorization": "Bearer ka"})
                 router.read(0.1)
+            router.wait_told(last)
             before = len(router.key_of)
             assert cached(w, prompt, {"Authorization": "Bearer ka"}) == 0
             assert cached(w, prompt, {"Authorization": "Bearer kb"}) == 0
-            router.read(1)
+            router.read_until("the blocks of both", lambda: len(router.key_of) >= before + 6)
             assert len(router.key_of) == before + 6 and len(set(router.key_of.values())) == before + 3
 
 
@@ -232,7 +239,9 @@ def test_a_salt_is_an_extra_key_of_the_first_block():
             prompt, n = [60 + i for i in range(3 * PAGE)] + [1], 3 * PAGE
             for salt in ("mine", "of another", "x" * 300):
                 salted(w, prompt, salt)
-            router.read(1)
+            plain = [90 + i for i in range(PAGE)]  # what comes later is told later
+            w.complete(plain + [1], max_tokens=1)
+            router.wait_told(plain)
             assert [router.finds(prompt, {0: [salt]}) for salt in ("mine", "of another", "nobody's")] == [n, n, 0]
             assert router.finds(prompt) == 0 == router.finds(prompt, {0: ["x" * 300]}), "one that is too long is not told"
 
@@ -256,7 +265,7 @@ def test_a_rendered_prompt_with_pictures_finds_its_blocks():
                 for block in range(place["offset"] // PAGE, (place["offset"] + place["length"] - 1) // PAGE + 1):
                     extra.setdefault(block, []).append(name)
             assert w.request("POST", "/v1/chat/completions", {"messages": messages, "max_tokens": 1})[0] == 200
-            router.read(1)
+            router.read_until("its blocks", lambda: router.finds(tokens, extra) >= (len(tokens) - 1) // PAGE * PAGE)
             assert router.finds(tokens, extra) == (len(tokens) - 1) // PAGE * PAGE
             assert router.finds(tokens, {k: ["0" * 64] for k in extra}) == min(extra) * PAGE
             plain = w.request("POST", "/v1/completions/render", {"prompt": "word"})[2]

@@ -11,7 +11,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
 from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
-from weftd import LIMIT_S, Skip, UnixConnection, Weftd, keys_in, main, program, seen, synth  # noqa: E402
+from weftd import LIMIT_S, Skip, UnixConnection, Weftd, keys_in, main, program, seen, synth, wait_until  # noqa: E402
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {"Some-Q4_K_M.gguf": MODEL, "Some-Q8_0.gguf": MODEL + b"8" * 32}
@@ -214,26 +214,32 @@ def test_presets_made_and_removed_at_once():
         assert not bad, bad[:3]
 
 
+def connections(d):
+    return d.stats()["front"]["connections"]
+
+
 def test_a_disk_that_hangs_stops_no_other_client():
     with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
         os.mkfifo(f"{presets}/slow.jinja.new")  # opening it for writing waits for a reader
         bodies = [{"model": "slow", "from": "a", "template": "{{ messages[0].content }}"}, {"model": "next", "from": "a"}]
         answers = {}
         threads = [threading.Thread(target=lambda b=b: answers.update({b["model"]: post(d, "/api/create", b)})) for b in bodies]
+        n = connections(d)
         threads[0].start()
-        time.sleep(0.2)
+        wait_until("slow", lambda: connections(d) == n + 1)
         threads[1].start()
         assert ask(d, "a") and d.health() == 200 and listed(d) == ["a"]
         # More than 16 are refused; those that wait and are left are not made.
         left = [d.connect() for _ in range(14)]
         for c in left:
             c.request("POST", "/api/create", json.dumps({"model": "left", "from": "a"}), {"Content-Type": "application/json"})
-        time.sleep(0.5)
+        wait_until("those that wait", lambda: connections(d) == n + 16)
+        time.sleep(0.5)  # they are read
         status, value = post(d, "/api/create", {"model": "more", "from": "a"})
         assert status == 429 and "16 presets" in value["error"], value
         for c in left:
             c.close()
-        time.sleep(0.5)
+        wait_until("those that have left", lambda: connections(d) == n + 2)
         assert not answers, answers
         with open(f"{presets}/slow.jinja.new", "rb") as f:
             f.read()

@@ -5,7 +5,7 @@ import tempfile
 import time
 
 from golden_models import golden
-from weftd import BACKEND, LIMIT_S, Weftd, main, seen, synth, tiny_model
+from weftd import BACKEND, Weftd, main, seen, synth, tiny_model, wait_until
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--threads", "2")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
@@ -41,10 +41,7 @@ def check_spoiled(spoil, *flags):
             assert d.complete("tell me more", **ASK)["token_ids"] == before, "the same request, other tokens"
             assert d.request("POST", "/tokenize", {"prompt": "words never seen", "return_token_strs": True})[0] == 200
             assert d.request("GET", "/props")[0] == 200
-            end = time.monotonic() + LIMIT_S
-            while " model_changed " not in d.log:
-                assert time.monotonic() < end, d.log
-                time.sleep(0.02)
+            wait_until("the change", lambda: " model_changed " in d.log)
             starts = d.stats()["worker"]["starts"]
             d.kill_worker()
             start = time.monotonic()

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-from weftd import LIMIT_S, Skip, UnixConnection, Weftd, main, make_pair, parallel, program, seen, tiny_model
+from weftd import LIMIT_S, Skip, UnixConnection, Weftd, main, make_pair, parallel, program, seen, tiny_model, wait_until
 
 if subprocess.run([program("weftd"), "--check-config", "--model", tiny_model(), "--tls-certificate", "x", "--tls-key", "x"],
                   capture_output=True, text=True).stderr.find("without OpenSSL") >= 0:
@@ -248,10 +248,7 @@ def test_a_client_that_leaves_ends_its_generation():
                 except (ssl.SSLError, OSError):
                     pass
             sock.close()
-            end = time.monotonic() + LIMIT_S
-            while w.admin_request("GET", "/requests")[1]["requests"]:
-                assert time.monotonic() < end, polite
-                time.sleep(0.02)
+            wait(lambda: not w.admin_request("GET", "/requests")[1]["requests"])
 
 
 def test_a_name_that_is_not_the_certificates_is_the_clients_to_refuse():
@@ -284,11 +281,8 @@ def test_a_renewed_certificate_is_taken_and_a_bad_one_is_not():
             assert b" 200 " in ask(sock)
 
 
-def wait(condition, limit_s=LIMIT_S):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def wait(condition):
+    wait_until("it did not come about", condition)
 
 
 def test_unfinished_handshakes_take_no_place_for_long():

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from weftd import LIMIT_S, Weftd, beside, keys_in, main, make_pair, program, seen
+from weftd import LIMIT_S, Weftd, beside, keys_in, main, make_pair, program, seen, wait_until
 
 FLAGS = ("--threads", "2", "--max-context", "2048", "--kv-pages", "256")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -80,11 +80,8 @@ class Collector:
     def spans(self):
         return [s for _, _, body in self.posts for s in spans_of(json.loads(body))]
 
-    def wait_spans(self, condition, limit_s=LIMIT_S):
-        end = time.monotonic() + limit_s
-        while not condition(self.spans()):
-            assert time.monotonic() < end, self.spans()
-            time.sleep(0.05)
+    def wait_spans(self, condition):
+        wait_until("spans", lambda: condition(self.spans()))
         return self.spans()
 
 
@@ -137,11 +134,8 @@ def counts(d):
     return [int(float(re.search(rf"^weft_traces_{name}\S* (\S+)$", page, re.M)[1])) for name in ("exported_total", "waiting", "dropped_total")]
 
 
-def wait_counts(d, exported, dropped, limit_s=LIMIT_S):
-    end = time.monotonic() + limit_s
-    while counts(d) != [exported, 0, dropped]:
-        assert time.monotonic() < end, counts(d)
-        time.sleep(0.05)
+def wait_counts(d, exported, dropped):
+    wait_until(f"{exported} exported, {dropped} dropped", lambda: counts(d) == [exported, 0, dropped])
 
 
 def test_a_request_is_a_span_with_its_phases():

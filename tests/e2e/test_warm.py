@@ -2,7 +2,7 @@
 import re
 import time
 
-from weftd import DATA, LIMIT_S, Weftd, main
+from weftd import DATA, Weftd, main, seen, wait_until
 
 ANSWER = "There are three of them: " + ", ".join(f"the {i}th is in drawer number {7 * i % 31}" for i in range(1, 40)) + "."
 TEMPLATE = DATA / "templates" / "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"
@@ -14,12 +14,19 @@ def metric(d, name):
     return float(found.group(1)) if found else 0
 
 
-def wait_for(d, name, least, limit_s=LIMIT_S):
+def wait_for(d, name, least):
     """The worker's figures come ten times a second."""
-    end = time.monotonic() + limit_s
-    while metric(d, name) < least and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_until(f"{least} of {name}", lambda: metric(d, name) >= least)
     return metric(d, name)
+
+
+def wait_ahead(d, least):
+    """Waits until @least tokens are computed ahead, and no more come. On a slow machine more may come later."""
+    n, since = wait_for(d, "weft_prewarm_tokens_total", least), time.monotonic()
+    while time.monotonic() < since + 2:
+        time.sleep(0.02)
+        if n != (n := metric(d, "weft_prewarm_tokens_total")):
+            since = time.monotonic()
 
 
 def chat(d, messages, **params):
@@ -36,10 +43,8 @@ def two_turns(d, ahead, stop=None):
     choice, usage = chat(d, messages, thinking_budget=40, structured_outputs={"choice": [ANSWER]}, **({"stop": stop} if stop else {}))
     assert choice["finish_reason"] == "stop" and choice["message"]["content"] == answer, choice
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 40, usage
-    if ahead:  # until nothing more comes
-        n = wait_for(d, "weft_prewarm_tokens_total", 500)
-        while n < (n := wait_for(d, "weft_prewarm_tokens_total", n + 1, 2)):
-            pass
+    if ahead:
+        wait_ahead(d, 500)
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And now?"}]
     second, usage = chat(d, messages, max_tokens=24, return_token_ids=True)
     return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], second["token_ids"]
@@ -54,7 +59,7 @@ def test_a_turn_finds_what_was_computed_ahead():
             computed = metric(d, "weft_prewarm_tokens_total")
             assert 500 < found <= computed if setting == "on" else computed == 0, (setting, found, computed)
     prompt, cached, text = got["on"]
-    assert cached >= prompt - 64, got["on"][:2]
+    seen(cached >= prompt - 64, got["on"][:2])
     assert got["off"][1] < 64, got["off"][:2]
     assert text == got["off"][2]
 
@@ -62,7 +67,7 @@ def test_a_turn_finds_what_was_computed_ahead():
 def test_an_answer_that_a_stop_string_ended_is_a_turn_too():
     with Weftd("--chat-template", TEMPLATE, "--page-tokens", "16") as d:
         prompt, cached, _ = two_turns(d, True, stop=", the 32th")
-        assert cached >= prompt - 64, (prompt, cached)
+        seen(cached >= prompt - 64, (prompt, cached))
 
 
 def test_tools_before_the_last_question_are_computed_ahead():
@@ -73,12 +78,10 @@ def test_tools_before_the_last_question_are_computed_ahead():
     with Weftd("--chat-template", DATA / "templates" / "Mistral-Small-3.2-24B-Instruct-2506.jinja", "--page-tokens", "16") as d:
         choice, _ = chat(d, messages, tools=tools, temperature=1, seed=7, min_tokens=3, stop_token_ids=list(range(30, 150)))
         assert choice["finish_reason"] == "stop", choice
-        n = wait_for(d, "weft_prewarm_tokens_total", 200)
-        while n < (n := wait_for(d, "weft_prewarm_tokens_total", n + 1, 2)):
-            pass
+        wait_ahead(d, 200)
         messages += [{"role": "assistant", "content": choice["message"]["content"]}, {"role": "user", "content": "And now?"}]
         _, usage = chat(d, messages, tools=tools, max_tokens=4)
-        assert usage["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"] - 64, usage
+        seen(usage["prompt_tokens_details"]["cached_tokens"] >= usage["prompt_tokens"] - 64, usage)
 
 
 main(globals())

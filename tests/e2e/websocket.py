@@ -6,6 +6,8 @@ import os
 import socket
 import struct
 
+from weftd import LIMIT_S
+
 TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 
 
