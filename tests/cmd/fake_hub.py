@@ -167,6 +167,18 @@ def slow(chunk, pause):
     return fault
 
 
+def held(n_bytes, event):
+    """Sends the rest when @event is set."""
+    def fault(handler, _):
+        data = handler.requested()
+        handler.wfile.write(data[:n_bytes])
+        handler.wfile.flush()
+        event.wait(60)
+        handler.wfile.write(data[n_bytes:])
+        return True
+    return fault
+
+
 def no_answer(handler, _):
     handler.close_connection = True
     return True

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 
 from fake_openai import FakeServer
-from weftd import main, program
+from weftd import LIMIT_S, main, program
 
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-bench-")
 
@@ -20,7 +20,7 @@ class Server(FakeServer):
 
 
 def run(*args, code=0, env=None):
-    p = subprocess.run([program("weft-bench"), *map(str, args)], capture_output=True, timeout=100, text=True,
+    p = subprocess.run([program("weft-bench"), *map(str, args)], capture_output=True, timeout=LIMIT_S, text=True,
                        env={**os.environ, "OPENAI_API_KEY": "", **(env or {})})
     assert p.returncode == code, (args, p.returncode, p.stdout, p.stderr)
     return p.stdout, p.stderr

@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 
-from weftd import main, program
+from weftd import LIMIT_S, main, program
 
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-bench-")
 
@@ -14,7 +14,7 @@ def path(name):
 
 
 def run(*args, code=0):
-    p = subprocess.run([program("weft-bench"), "engine", *map(str, args)], capture_output=True, timeout=100, text=True)
+    p = subprocess.run([program("weft-bench"), "engine", *map(str, args)], capture_output=True, timeout=LIMIT_S, text=True)
     assert p.returncode == code, (args, p.returncode, p.stdout, p.stderr)
     return p.stdout, p.stderr
 

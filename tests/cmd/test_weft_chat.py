@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from weftd import Weftd, main, program
+from weftd import LIMIT_S, Weftd, main, program, seen
 
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-chat-")
 
@@ -83,7 +83,7 @@ class Server:
 
 def chat(*args, text="", before=(), env=None):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    return subprocess.run([program("weftctl"), *before, "chat", *args], input=text, capture_output=True, text=True, timeout=60, env={**clean, **(env or {})})
+    return subprocess.run([program("weftctl"), *before, "chat", *args], input=text, capture_output=True, text=True, timeout=LIMIT_S, env={**clean, **(env or {})})
 
 
 def test_a_message_of_the_command_line_is_answered():
@@ -159,7 +159,7 @@ class Terminal:
         self.text = ""
 
     def until(self, words):
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT_S
         while words not in self.text:
             assert time.monotonic() < end, self.text
             if select.select([self.fd], [], [], 0.2)[0]:
@@ -238,7 +238,7 @@ def test_an_answer_is_stopped_and_the_conversation_goes_on():
         begin = time.monotonic()
         os.kill(t.pid, signal.SIGINT)
         t.until("(stopped)")
-        assert time.monotonic() - begin < 5
+        seen(time.monotonic() - begin < 5, "it does not wait for the answer")
         t.say("More")
         t.until("again")
         t.until("tokens/s)")

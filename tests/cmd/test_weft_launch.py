@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 
-from weftd import main, program
+from weftd import LIMIT_S, main, program
 
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
 HOME = os.path.join(FOLDER.name, "home")
@@ -27,7 +27,7 @@ for name in CLIENTS:
 
 def launch(*args, before=(), **env):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "OPENAI_", "ANTHROPIC_"))}
-    return subprocess.run([program("weftctl"), "launch", *args], capture_output=True, text=True, timeout=30,
+    return subprocess.run([program("weftctl"), "launch", *args], capture_output=True, text=True, timeout=LIMIT_S,
                           env={**clean, "HOME": HOME, "PATH": BIN + ":/bin:/usr/bin", **env})
 
 

@@ -9,11 +9,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 import fake_hub
 from fake_hub import Hub
-from weftd import Skip, main, program, synth
+from weftd import LIMIT_S, Skip, main, program, seen, synth, wait_until
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {
@@ -53,7 +54,7 @@ class Home:
 
     def run(self, hub, *args, **more):
         p = self.start(hub, *args, **more)
-        p.out, p.err = p.communicate(timeout=60)
+        p.out, p.err = p.communicate(timeout=LIMIT_S)
         return p
 
     def pull(self, hub, *args, **more):
@@ -200,7 +201,7 @@ def test_a_stalled_connection_is_given_up_and_continued():
         hub.faults["cdn"] = [fake_hub.stalls_after(5000, 20)]
         start = time.monotonic()
         check_loaded(home, home.pull(hub, "--stall", "1", NAME))
-        assert time.monotonic() - start < 10
+        seen(time.monotonic() - start < 10, "it does not wait for the hub")
         assert hub.asked("cdn")[1][1]["Range"] == "bytes=5000-"
 
 
@@ -292,7 +293,8 @@ def test_a_hub_that_stays_away_is_given_up():
         hub.faults["api"] = [fake_hub.status(429, ("Retry-After", "86400"))]
         start = time.monotonic()
         p = home.pull(hub, NAME)
-        assert p.returncode == 69 and time.monotonic() - start < 5, (p.returncode, p.err)
+        assert p.returncode == 69, (p.returncode, p.err)
+        seen(time.monotonic() - start < 5, "it does not wait")
         url = hub.url
     with Home() as home:
         p = home.pull(None, "--tries", "2", NAME, HF_ENDPOINT=url)
@@ -404,7 +406,7 @@ def test_nothing_is_printed_into_files():
             hub.faults["cdn"] = [fake_hub.cut_after(4000), fake_hub.status(500)]
             p = subprocess.Popen([program("weftctl"), "pull", NAME], env=home.env(hub), stdout=subprocess.DEVNULL,
                                  preexec_fn=lambda closed=closed: [os.close(fd) for fd in closed])
-            assert p.wait(60) == (1 if 1 in closed else 0), p.returncode
+            assert p.wait(LIMIT_S) == (1 if 1 in closed else 0), p.returncode
             assert (home.repo / "Some-Q4_K_M.gguf").read_bytes() == MODEL and not home.parts(), home.files()
 
 
@@ -433,22 +435,27 @@ def test_what_the_disk_has_no_room_for_is_not_begun():
 
 
 def wait_for_part(home, size):
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        if any(p.stat().st_size >= size for p in home.parts()):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"nothing arrives: {home.files()}")
+    wait_until("nothing arrives", lambda: any(p.stat().st_size >= size for p in home.parts()))
+
+
+def wait_for_wait(p):
+    """Returns when @p waits for another process."""
+    said = []
+    while not said or "another process" not in said[-1]:
+        said.append(p.stderr.readline())
+        assert said[-1], said
 
 
 def test_ctrl_c_leaves_a_part_that_is_continued():
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with hub_and_home() as (hub, home):
-            hub.faults["cdn"] = [fake_hub.slow(1000, 0.05)]
+            over = threading.Event()
+            hub.faults["cdn"] = [fake_hub.held(3000, over)]
             p = home.start(hub, "pull", NAME)
             wait_for_part(home, 3000)
             p.send_signal(sig)
-            _, err = p.communicate(timeout=5)
+            _, err = p.communicate(timeout=LIMIT_S)
+            over.set()
             assert sig == signal.SIGKILL or (p.returncode == 130 and "is kept" in err), (p.returncode, err)
             part, = home.parts()
             size = part.stat().st_size
@@ -458,27 +465,32 @@ def test_ctrl_c_leaves_a_part_that_is_continued():
 
 def test_two_pulls_at_once_load_it_once():
     with hub_and_home() as (hub, home):
-        hub.faults["cdn"] = [fake_hub.slow(len(MODEL) // 20, 0.05)]
+        all_wait = threading.Event()
+        hub.faults["cdn"] = [fake_hub.held(1000, all_wait)]
         first = home.start(hub, "pull", NAME)
         wait_for_part(home, 1000)
         others = [home.start(hub, "pull", NAME) for _ in range(3)]
+        for p in others:
+            wait_for_wait(p)
+        all_wait.set()
         for p in (first, *others):
-            p.out, p.err = p.communicate(timeout=30)
+            p.out, p.err = p.communicate(timeout=LIMIT_S)
             check_loaded(home, p)
-        assert all("another process" in p.err for p in others), [p.err for p in others]
         assert len(hub.asked("cdn")) == 1
 
 
 def test_a_second_pull_goes_on_when_the_first_dies():
     with hub_and_home() as (hub, home):
-        hub.faults["cdn"] = [fake_hub.slow(1000, 0.05)]
+        over = threading.Event()
+        hub.faults["cdn"] = [fake_hub.held(3000, over)]
         first = home.start(hub, "pull", NAME)
         wait_for_part(home, 3000)
         second = home.start(hub, "pull", NAME)
-        time.sleep(0.2)
+        wait_for_wait(second)
         first.kill()
         first.communicate()
-        second.out, second.err = second.communicate(timeout=30)
+        over.set()
+        second.out, second.err = second.communicate(timeout=LIMIT_S)
         check_loaded(home, second)
         assert hub.asked("cdn")[-1][1]["Range"].startswith("bytes=")
 
@@ -520,7 +532,7 @@ def on_terminal(command, **env):
         while chunk := os.read(primary, 4096):
             seen += chunk
     os.close(primary)
-    p.communicate(timeout=10)
+    p.communicate(timeout=LIMIT_S)
     return p.returncode, seen
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 
-from weftd import Skip, main, program, synth
+from weftd import LIMIT_S, Skip, free_port, main, program, synth, wait_until
 
 SCRIPT = pathlib.Path(program("weftd")).parent / "systemd/weft-setup"
 
@@ -41,7 +41,7 @@ class Machine:
         if text is not None:
             self.config.write_text(text)
         self.told.write_text("")
-        return subprocess.run(["sh", str(SCRIPT), "--config", str(self.config), *map(str, args)], capture_output=True, text=True, timeout=60,
+        return subprocess.run(["sh", str(SCRIPT), "--config", str(self.config), *map(str, args)], capture_output=True, text=True, timeout=LIMIT_S,
                               env={**os.environ, "PATH": f"{self.folder}/bin:/usr/bin:/bin"})
 
 
@@ -112,7 +112,7 @@ def test_quickstart_says_how_much_is_left():
     script = pathlib.Path(__file__).parents[2] / "setup/progress.sh"
     for said, seconds, shown in (("5/100", 10, "5/100"), ("50/100", 30, "50/100, about 30 s left"), ("25/100", 9, "25/100, about 27 s left"),
                                  ("100/100", 9, "100/100"), ("downloading 5 %", 3, "downloading 5 %")):
-        r = subprocess.run(["bash", "-c", f'. {script}; echo "$1" | progress_left {seconds}', "-", said], capture_output=True, text=True, timeout=30)
+        r = subprocess.run(["bash", "-c", f'. {script}; echo "$1" | progress_left {seconds}', "-", said], capture_output=True, text=True, timeout=LIMIT_S)
         assert r.stdout.strip() == shown, (said, r)
 
 
@@ -135,7 +135,7 @@ def test_the_first_chat_needs_no_proxy_and_no_unicode():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         script = pathlib.Path(__file__).parents[2] / "setup/first-chat"
-        r = subprocess.run([str(script), f"http://127.0.0.1:{server.server_port}"], capture_output=True, text=True, timeout=30,
+        r = subprocess.run([str(script), f"http://127.0.0.1:{server.server_port}"], capture_output=True, text=True, timeout=LIMIT_S,
                            env={"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", "http_proxy": "http://127.0.0.1:1"})
         server.shutdown()
     assert r.returncode == 0 and "\nParis ?\n" in r.stdout, r
@@ -166,7 +166,7 @@ def test_weftctl_finds_the_model_that_quickstart_fetches():
     shutil.copy(m.model, model)  # fetched before
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
     for command in (["bash", "setup/fetch-model"], ["build/weftctl", "models", "--path", "tinyllama-1.1b-chat"]):
-        r = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+        r = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         assert r.stdout == f"{model}\n", (command, r)
 
 
@@ -174,10 +174,9 @@ def test_two_quickstarts_at_once_serve_beside_each_other():
     m = Machine(boots=True)
     folder = m.folder / "it's a \"folder\" $x"
     quickstart_folder(folder)
-    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [s.getsockname()[1] for s in free]
-    for s in free:
-        s.close()
+    ports = []
+    while len(set(ports)) < 2:
+        ports = [free_port(), free_port()]
     started = [subprocess.Popen(["bash", "./quickstart", "--model", str(m.model), "--port", str(port)], cwd=folder,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for port in ports]
     try:
@@ -195,7 +194,7 @@ def test_two_quickstarts_at_once_serve_beside_each_other():
     finally:
         for p in started:
             p.terminate()
-            p.communicate(timeout=60)
+            p.communicate(timeout=LIMIT_S)
 
 
 def test_quickstarts_of_one_folder_build_one_after_the_other():
@@ -204,12 +203,15 @@ def test_quickstarts_of_one_folder_build_one_after_the_other():
     quickstart_folder(folder)
     (folder / "build/build.ninja").unlink()
     # Programs that fail where another of them is at work.
-    alone = f"mkdir {m.folder}/busy || {{ echo two at a time; exit 1; }}; sleep 0.5; rmdir {m.folder}/busy"
+    alone = f"mkdir {m.folder}/busy || {{ echo two at a time; exit 1; }}; sleep 1.5; rmdir {m.folder}/busy"
     m.program("meson", f"{alone}; touch build/build.ninja")
     m.program("ninja", alone)
-    started = [subprocess.Popen(["bash", "./quickstart", "--build"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "PATH": f"{m.folder}/bin:/usr/bin:/bin"}) for _ in range(2)]
-    said = [p.communicate(timeout=60)[0] for p in started]
+    started = []
+    for _ in range(2):  # the second one while the first is at work
+        started.append(subprocess.Popen(["bash", "./quickstart", "--build"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        env={**os.environ, "PATH": f"{m.folder}/bin:/usr/bin:/bin"}))
+        wait_until("it is at work", (m.folder / "busy").exists)
+    said = [p.communicate(timeout=LIMIT_S)[0] for p in started]
     assert [p.returncode for p in started] == [0, 0], said
     assert sum("Another ./quickstart is at work in this folder" in s for s in said) == 1, said
 
@@ -221,7 +223,7 @@ def test_quickstart_reads_ports_as_decimal_numbers():
         port = s.getsockname()[1]
         for zeros in ("0", "00"):
             r = subprocess.run(["bash", "./quickstart", "--model", str(m.model), "--port", f"{zeros}{port}"], cwd=m.folder / "checkout",
-                               capture_output=True, text=True, timeout=60)
+                               capture_output=True, text=True, timeout=LIMIT_S)
             assert r.returncode == 1 and r.stderr == f"Something listens on port {port} already. Another one: ./quickstart --port {port + 1}\n", r
 
 
@@ -237,7 +239,7 @@ def test_quickstart_says_first_that_it_may_not_write():
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, 65534, 65534, follow_symlinks=False)
         os.chown(folder / unwritable, 0, 0)
-        r = subprocess.run(as_nobody, cwd=folder, capture_output=True, text=True, timeout=60)
+        r = subprocess.run(as_nobody, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
         assert r.returncode == 1 and r.stdout == "" and r.stderr == f"{folder}/{unwritable}: you may not write there. Its owner is root.\n", r
 
 

@@ -14,7 +14,7 @@ from state import SOCKET, State
 
 FLAGS = ("--backend", "cpu", "--max-context", "2048", "--kv-pages", "64", "--threads", "1", "--drain-timeout-ms", "8000", "--log-requests", "0", "--log-level", "info")
 PROBE = scenes.ask("POST", "/v1/completions", {"prompt": scenes.TEXT, **scenes.DIGEST})
-SETTLE_S = 10
+SETTLE_S = 60
 EXIT_AGAIN = 75
 adopt()
 
@@ -256,7 +256,7 @@ class Life:
             self.d.end()
             self.d = None
 
-    def wait_code(self, limit_s=25):
+    def wait_code(self, limit_s=60):
         end = time.monotonic() + limit_s
         while self.d.process.poll() is None and time.monotonic() < end:
             time.sleep(0.005)
@@ -307,7 +307,7 @@ class Start(Life):
     def act(self):
         self.open(wait=False)
         begin = time.monotonic()
-        while time.monotonic() < begin + 25 and self.d.process.poll() is None:
+        while time.monotonic() < begin + 60 and self.d.process.poll() is None:
             self.d.port = self.port_of(time.monotonic() > begin + 5)
             if self.d.port:
                 return PROBE(self.d)

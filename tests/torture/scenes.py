@@ -19,7 +19,7 @@ import time
 
 from weftd import UnixConnection, parallel, program, random_tokens
 
-LIMIT_S = 20
+LIMIT_S = 60
 VOLATILE = {"id", "created", "created_at", "completed_at", "timings", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
             "prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens", "input_tokens", "service_tier", "tokens_cached",
             "tokens_evaluated", "prompt_eval_count", "item_id", "call_id", "metrics", "system_fingerprint", "mtime"}
