@@ -197,7 +197,7 @@ def test_daemon_without_standard_descriptors_serves():
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/http.sock"
         p = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', program("weftd"), "--model", tiny_model(),
-                              "--backend", BACKEND, "--listen", "unix:" + path])
+                              "--backend", BACKEND, "--kv-memory", "64M", "--listen", "unix:" + path])
         try:
             while True:
                 assert p.poll() is None, p.returncode
@@ -267,8 +267,8 @@ def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
 
 
 def test_drain_limit_ends_streams_with_an_error():
-    with Weftd("--max-context", "100000", "--kv-memory", "256M", "--drain-timeout-ms", "300") as d:
-        events = start_long(d, max_tokens=90000)
+    with Weftd("--max-context", "24000", "--drain-timeout-ms", "300") as d:
+        events = start_long(d, max_tokens=22000)
         start = time.monotonic()
         d.process.send_signal(signal.SIGTERM)
         last = None
@@ -284,8 +284,8 @@ def test_drain_limit_ends_streams_with_an_error():
 
 
 def test_second_sigterm_stops_at_once():
-    with Weftd("--max-context", "100000", "--kv-memory", "256M") as d:
-        events = start_long(d, max_tokens=90000)
+    with Weftd("--max-context", "24000") as d:
+        events = start_long(d, max_tokens=22000)
         d.process.send_signal(signal.SIGTERM)
         wait_until("it drains", lambda: " draining " in d.log)
         assert d.process.poll() is None
@@ -301,7 +301,7 @@ def test_sighup_reloads_keys_and_says_what_it_cannot():
         keys, conf = pathlib.Path(folder) / "keys", pathlib.Path(folder) / "weft.conf"
         keys.write_text("first:key-number-one\n")
         conf.write_text(f"[listen]\napi-keys = {keys}\n[engine]\nthreads = 1\n")
-        with Weftd("--config", conf) as d:
+        with Weftd("--config", conf, "--kv-memory", "64M") as d:
             ask = lambda key: d.request("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0]
             assert ask("key-number-one") == 200 and ask("key-number-two") == 401
             keys.write_text("second:key-number-two\n")
@@ -367,7 +367,7 @@ class Manager:
             "NOTIFY_SOCKET": self.notify_path,
             "WATCHDOG_USEC": "400000",
         }
-        command = ["sh", "-c", 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$0" "$@"', program("weftd"), "--model", tiny_model(), "--backend", BACKEND, *flags]
+        command = ["sh", "-c", 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$0" "$@"', program("weftd"), "--model", tiny_model(), "--backend", BACKEND, "--kv-memory", "64M", *flags]
         process = subprocess.Popen(command, env=env, preexec_fn=child, close_fds=False, stderr=subprocess.DEVNULL)
         os.close(a)
         os.close(b)
@@ -462,14 +462,14 @@ def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
 
 
 def test_admin_socket_answers_lists_cancels_and_drains():
-    with Weftd("--max-context", "100000", "--kv-memory", "256M") as d:
+    with Weftd("--max-context", "24000") as d:
         assert os.stat(d.admin).st_mode & 0o777 == 0o660
         stats = d.stats()
         assert stats["health"] == "serving" and stats["worker"]["state"] == "serving", stats
         # The worker's report may come a little later.
         wait_until(stats, lambda: d.stats()["worker"]["pages"] == stats["model"]["n_pages"])
         assert stats["model"]["max_context"] > 0, stats
-        events = start_long(d, max_tokens=90000)
+        events = start_long(d, max_tokens=22000)
         status, listed = d.admin_request("GET", "/requests")
         assert status == 200 and len(listed["requests"]) == 1, listed
         assert listed["requests"][0]["prompt_tokens"] == 20 and listed["requests"][0]["state"] == "running", listed

@@ -355,7 +355,7 @@ def test_sockets_of_the_service_manager_are_told_by_their_name():
         log = open(os.path.join(folder, "log"), "w+")
         process = subprocess.Popen(
             ["bash", "-c", f'exec 103<&{fds[0]} 104<&{fds[1]} 3<&103 4<&104; export LISTEN_PID=$$; exec "$0" "$@"', program("weftd"),
-             "--model", tiny_model(), "--backend", "cpu", "--tls-certificate", cert, "--tls-key", key],
+             "--model", tiny_model(), "--backend", "cpu", "--kv-memory", "64M", "--tls-certificate", cert, "--tls-key", key],
             pass_fds=fds, env={**os.environ, "LISTEN_FDS": "2", "LISTEN_FDNAMES": "tls:http"}, stderr=log)
         try:
             context = ssl.create_default_context(cafile=cert)

@@ -246,7 +246,7 @@ class Weftd:
         command = [path or program("weftd"), "--admin-socket", self.admin]
         if model != "":  # "": the flags name models
             command += ["--model", model or tiny_model()]
-            if not any(str(f).startswith(("--kv-", "--config")) for f in flags):
+            if not any(str(f).startswith(("--kv-memory", "--kv-pages", "--config")) for f in flags):
                 command += ["--kv-memory", "64M"]  # a start is mostly clearing pages of the default
         if "--backend" not in flags:
             command += ["--backend", BACKEND]
