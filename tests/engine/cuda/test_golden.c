@@ -6,6 +6,11 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <string.h>
+#include "engine/cuda/condensed/kernels_condensed.h"
+#include "engine/experts.h"
+#include "engine/sparse.h"
+#include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/golden.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/test_data.h"
@@ -15,8 +20,8 @@ struct seen {
     const struct golden *golden;
     const struct driver_seq *seq[GOLDEN_CASES];
     double last[GOLDEN_CASES]; /* distance of the logits behind the prompt */
-    /* Tokens that follow; those whose logit is near the golden one. */
-    uint32_t n_greedy[GOLDEN_CASES], n_near[GOLDEN_CASES];
+    /* Tokens that follow; those that are golden; those whose logit is near the golden one. */
+    uint32_t n_greedy[GOLDEN_CASES], n_equal[GOLDEN_CASES], n_near[GOLDEN_CASES];
 };
 
 static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -32,25 +37,28 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     uint32_t k = pos + 1 - c->n_prompt;
     for (uint32_t t = 0; t < c->n_last && k == 0; t++)
         seen->last[i] = fmax(seen->last[i], fabs((double)logits[t] - (double)c->last[t]));
-    cr_expect(out->token == c->greedy[k].id, "%s, %u tokens, then %u: %d in the place of %d",
-              seen->golden->label.arch, c->n_prompt, k, out->token, c->greedy[k].id);
     seen->n_greedy[i]++;
+    seen->n_equal[i] += out->token == c->greedy[k].id;
     seen->n_near[i] += fabs((double)logits[c->greedy[k].id] - (double)c->greedy[k].logit) < 0.05;
 }
 
-/* Computes the prompts of up to 130 tokens in chunks, and then their continuations together. Logits
- * behind the prompts are within @limit of the golden ones. */
-static void check_file(const char *name, double limit) {
-    char path[2][TEST_DATA_PATH];
-    CLEANUP(golden_freep)
-    struct golden *g = golden_load(test_data_file(path[0], "golden", name, ".json"));
-    struct seen seen = {.golden = g};
-    const struct driver_opts o = {.backend = "cuda",
-                                  .path = test_data_file(path[1], "golden", name, ".gguf"),
+static struct golden *load(const char *name) {
+    char path[TEST_DATA_PATH];
+
+    return golden_load(test_data_file(path, "golden", name, ".json"));
+}
+
+/* Computes the prompts of up to 130 tokens in chunks, and then their continuations together.
+ * @begin: called once the model is open, or NULL. */
+static void run_file(const struct golden *g, const char *name, const char *backend,
+                     void (*begin)(void), struct seen *seen) {
+    char path[TEST_DATA_PATH];
+    const struct driver_opts o = {.backend = backend,
+                                  .path = test_data_file(path, "golden", name, ".gguf"),
                                   .max_rows = 64,
                                   .max_seqs = GOLDEN_CASES,
                                   .on_out = look,
-                                  .ctx = &seen,
+                                  .ctx = seen,
                                   .shuffle = 3};
     int32_t forced[GOLDEN_CASES][GOLDEN_STEPS];
     struct driver_seq *seq[GOLDEN_CASES];
@@ -59,12 +67,15 @@ static void check_file(const char *name, double limit) {
     int r = driver_open(&d, &o, &err);
 
     cr_assert(r == 0, "%s", err.message);
+    *seen = (struct seen){.golden = g};
+    if (begin)
+        begin();
     for (uint32_t i = 0; i < g->n_cases; i++) {
         const struct golden_case *c = &g->cases[i];
 
         for (uint32_t k = 0; k < c->n_greedy; k++)
             forced[i][k] = c->greedy[k].id;
-        seen.seq[i] = seq[i] = driver_add(&d, c->prompt, c->n_prompt, c->n_greedy, NULL);
+        seen->seq[i] = seq[i] = driver_add(&d, c->prompt, c->n_prompt, c->n_greedy, NULL);
         cr_assert(seq[i] && c->n_greedy == g->cases[0].n_greedy && c->n_greedy > 1);
         seq[i]->forced = forced[i];
         driver_prefill(&d, seq[i], 50);
@@ -73,15 +84,164 @@ static void check_file(const char *name, double limit) {
     for (uint32_t i = 0; i < g->n_cases; i++) {
         const struct golden_case *c = &g->cases[i];
 
-        printf("# %s, %u tokens: %.2g, %u of %u rows are near\n", name, c->n_prompt, seen.last[i],
-               seen.n_near[i], c->n_greedy);
-        cr_expect(seen.last[i] < limit, "%s, %u tokens: %g", name, c->n_prompt, seen.last[i]);
-        cr_expect(seen.n_greedy[i] == c->n_greedy && seen.n_near[i] > c->n_greedy / 2,
-                  "%s, %u tokens: %u rows are near", name, c->n_prompt, seen.n_near[i]);
+        printf("# %s, %s, %u tokens: %.2g; of %u rows %u are equal, %u near\n", name, backend,
+               c->n_prompt, seen->last[i], c->n_greedy, seen->n_equal[i], seen->n_near[i]);
+        cr_expect(seen->n_greedy[i] == c->n_greedy);
         driver_drop(&d, seq[i]);
     }
     driver_close(&d);
 }
+
+/* All tokens are golden, and logits behind the prompts within @limit of the golden ones. */
+static void expect_equal(const struct seen *seen, double limit) {
+    const struct golden *g = seen->golden;
+
+    for (uint32_t i = 0; i < g->n_cases; i++) {
+        const struct golden_case *c = &g->cases[i];
+
+        cr_expect(seen->last[i] < limit, "%s, %u tokens: %g", g->label.arch, c->n_prompt,
+                  seen->last[i]);
+        cr_expect(seen->n_equal[i] == c->n_greedy && seen->n_near[i] > c->n_greedy / 2,
+                  "%s, %u tokens: %u of %u are equal, %u near", g->label.arch, c->n_prompt,
+                  seen->n_equal[i], c->n_greedy, seen->n_near[i]);
+    }
+}
+
+static void check_file(const char *name, double limit) {
+    CLEANUP(golden_freep) struct golden *g = load(name);
+    struct seen seen;
+
+    run_file(g, name, "cuda", NULL, &seen);
+    expect_equal(&seen, limit);
+}
+
+/* -- choices ----------------------------------------------------------------------------------- */
+
+/* Numbers that the reference chose by, in the order of its rows, which is that of the device's. */
+struct choices {
+    float *v;
+    size_t n, cap, at;       /* at: of the device's next choice */
+    uint32_t n_all, n_other; /* chosen; of them those that the reference did not choose */
+};
+
+static struct choices experts, blocks;
+static bool records, imposes;
+
+void __real_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
+void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
+void __real_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
+                       uint32_t *seen);
+void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
+                       uint32_t *seen);
+
+static void record(struct choices *c, const float *v, uint32_t n) {
+    if (!records)
+        return;
+    if (c->n + n > c->cap) {
+        c->cap = 2 * c->cap + n;
+        c->v = realloc(c->v, c->cap * sizeof(*c->v));
+        cr_assert(c->v);
+    }
+    memcpy(c->v + c->n, v, n * sizeof(*v));
+    c->n += n;
+}
+
+/* The linker puts them before experts_pick() and sparse_see(). */
+void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
+    record(&experts, logits, r->n);
+    __real_experts_pick(logits, r, out);
+}
+
+void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
+                       uint32_t *seen) {
+    if (sparse_whole(s, pos) > s->n_block)
+        record(&blocks, score, sparse_whole(s, pos));
+    __real_sparse_see(s, pos, score, seen);
+}
+
+/* Counts which of the @k largest of the device's @n numbers are not among the reference's. With
+ * @imposes the reference's, divided by @by, take their place. */
+static void compare_row(struct choices *c, float *own, uint32_t n, uint32_t k, float by) {
+    uint32_t a[64], b[64], same = 0;
+    const float *right = c->v + c->at;
+
+    c->at += n;
+    cr_assert(c->at <= c->n && k <= ARRAY_SIZE(a));
+    sparse_best(own, n, k, a);
+    sparse_best(right, n, k, b);
+    for (uint32_t i = 0; i < k * k; i++)
+        same += a[i / k] == b[i % k];
+    c->n_all += k;
+    c->n_other += k - same;
+    for (uint32_t i = 0; i < n && imposes; i++)
+        own[i] = right[i] / by;
+}
+
+/* on_launch of fake_api.h. */
+static void compare(const char *kernel, uint64_t number, void *args) {
+    if (strcmp(kernel, "route") == 0) {
+        const struct route_args *a = args;
+
+        for (uint32_t r = 0; r < a->batch->n_rows; r++)
+            compare_row(&experts, (float *)a->logits + (size_t)r * a->n_expert, a->n_expert,
+                        a->n_used, a->in_scale);
+    } else if (strcmp(kernel, "choose_blocks") == 0) {
+        const struct pick_args *a = args;
+        uint32_t end = MIN(a->row0 + PICK_ROWS, a->batch->n_rows);
+
+        for (uint32_t r = a->row0; r < end; r++) {
+            uint32_t n = (a->batch->pos[r] + 1) / a->keys.block;
+
+            if (n > a->n_best)
+                compare_row(&blocks, a->score + (size_t)(r - a->row0) * a->stride, n, a->n_best, 1);
+        }
+    }
+}
+
+static void begin_record(void) {
+    records = true;
+}
+
+static void begin_compare(void) {
+    fake_find()->on_launch = compare;
+}
+
+/* At most one of @part choices is another one. */
+static void expect_same(const char *what, struct choices *c, uint32_t part) {
+    printf("# %u of %u %s are others\n", c->n_other, c->n_all, what);
+    cr_expect(c->at == c->n && c->n > 0 && c->n_other * part <= c->n_all, "%u of %u %s are others",
+              c->n_other, c->n_all, what);
+    c->n_all = c->n_other = c->at = 0;
+}
+
+/* Experts and blocks are chosen by comparisons, and rounded activations move the numbers behind
+ * them: where two are close, another one is chosen, and the row's values and those of the rows
+ * behind it are others. Where the reference's numbers are imposed, the device computes the golden
+ * tokens; else at least @least of them. */
+static void check_choices(const char *name, double limit, const uint32_t *least) {
+    CLEANUP(golden_freep) struct golden *g = load(name);
+    struct seen seen;
+
+    run_file(g, name, "reference", begin_record, &seen);
+    records = false;
+    expect_equal(&seen, limit);
+    for (int i = 0; i < 2; i++) {
+        imposes = i == 0;
+        run_file(g, name, "cuda", begin_compare, &seen);
+        fake_find()->on_launch = NULL;
+        expect_same("experts", &experts, imposes ? 250 : 50);
+        expect_same("blocks", &blocks, imposes ? 100 : 20);
+        if (imposes)
+            expect_equal(&seen, limit);
+        for (uint32_t k = 0; k < g->n_cases; k++)
+            cr_expect(seen.n_equal[k] >= least[k], "%s, case %u: %u are equal", name, k,
+                      seen.n_equal[k]);
+    }
+    free(experts.v);
+    free(blocks.v);
+}
+
+/* -- files ------------------------------------------------------------------------------------- */
 
 /* A block of 128 positions. Scores of blocks are 1e-4 apart and more, which is less than what
  * rounded activations move them by: a row that picks another one is apart, and with it those that
@@ -98,4 +258,9 @@ Test(cuda_golden, norm_of_the_embedding) {
 /* Kimi delta attention beside latent attention, experts in groups. */
 Test(cuda_golden, delta_and_latent_attention) {
     check_file("bailingmoe3", 0.1);
+}
+
+/* Mixed residual streams, attention to chosen blocks, a table of n-grams. */
+Test(cuda_golden, chosen_keys) {
+    check_choices("qwen4exp", 0.1, (const uint32_t[]){48, 46, 40});
 }
