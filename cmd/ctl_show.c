@@ -436,8 +436,6 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
     yyjson_val *list = yyjson_obj_get(story, "records"), *r;
     size_t i, n;
 
-    if (yyjson_arr_size(list) == 0)
-        ADD("the worker has no record of this request any more, or never received it\n");
     yyjson_arr_foreach(list, i, n, r) {
         struct ctl_cell at = ctl_duration(r, "at_ms", 1e-3), ms = ctl_duration(r, "ms", 1e-3);
         struct ctl_cell why = ctl_text(r, "why"), text = ctl_text(r, "text");

@@ -309,13 +309,23 @@ static void cancel_serve(struct exchange *x, struct http *h) {
 static void why_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t number = strtoull(x->arg, &end, 10);
+    char *text = NULL;
+    bool known = true;
 
-    if (strchr(x->arg, '/'))
+    if (strchr(x->arg, '/')) {
         refuse_path(x);
-    else if (*end && !api_find(opts_of(x)->api, x->arg, &number))
-        refuse(x, 404, "no recent request has this id; weftctl requests lists the live ones");
+        return;
+    }
+    if (*end)
+        known = api_find(opts_of(x)->api, x->arg, &number);
+    if (known)
+        text = admin_json_why(opts_of(x), number, &known);
+    if (known)
+        respond_own(x, text);
     else
-        respond_own(x, admin_json_why(opts_of(x), number));
+        refuse(x, 404,
+               "no recent request with this id reached a worker; weftctl requests lists the live "
+               "ones");
 }
 
 static void models_serve(struct exchange *x, struct http *h) {

@@ -265,7 +265,7 @@ static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int
         yyjson_mut_obj_add_str(d, v, "finish", ends[MIN(r->detail, ARRAY_SIZE(ends) - 1)]);
 }
 
-char *admin_json_why(const struct admin_opts *o, uint64_t id) {
+char *admin_json_why(const struct admin_opts *o, uint64_t id, bool *known) {
     struct flight_record r[RECORDS_MAX];
     uint32_t n = 0;
 
@@ -275,16 +275,18 @@ char *admin_json_why(const struct admin_opts *o, uint64_t id) {
         models_info(o->models, i, &m);
         n = flight_story(workers_flight(m.workers), id, r, RECORDS_MAX);
     }
+    char now[300];
+    bool waits = api_wait_text(o->api, id, now, sizeof(now));
     val_t *root;
-    doc_t *d = begin(&root);
+    doc_t *d;
 
-    if (!d)
+    *known = n > 0 || waits;
+    if (!*known || !(d = begin(&root)))
         return NULL;
     yyjson_mut_obj_add_uint(d, root, "id", id);
     yyjson_mut_obj_add_int(d, root, "age_ms",
                            n ? (clock_now(o->clock) - r[0].from_ns) / 1000000 : 0);
-    char now[300];
-    if (api_wait_text(o->api, id, now, sizeof(now)))
+    if (waits)
         yyjson_mut_obj_add_strcpy(d, root, "now", now);
     val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
     for (uint32_t i = 0; i < n; i++)

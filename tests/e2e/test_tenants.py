@@ -121,6 +121,7 @@ def test_why_tells_the_story_of_a_request():
         for what in ("admitted", "prompt", "decode", "ended"):
             assert any(what in w for w in words), text
         assert weftctl(d, "why", "another")[0] == 1
+        assert weftctl(d, "why", "987654")[0] == 1
 
 
 def test_what_a_request_waits_for_is_told():
