@@ -631,8 +631,14 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
     }
     const struct item_entry *e = s ? find_item(s, id) : NULL;
     snprintf(place, sizeof(place), "input[%zu].id", b->i);
-    if (!e)
-        r = refuse(b, ".id", "must be the id of an item of a stored response");
+    if (!id)
+        r = refuse(b, ".id", "must be a string");
+    else if (!e)
+        r = err_set_code(b->err, 404, NULL, place,
+                         "Item with id '%.100s' not found. Stored items are lost when weftd "
+                         "restarts and some time after their last use: send the items themselves, "
+                         "as SDKs do with `store` set to false.",
+                         id);
     else if ((r = responses_ask_for(b, e->len, place)) == 0 &&
              !(*doc = yyjson_read(s->parts.head.data + e->at, e->len, 0)))
         r = -ENOMEM;

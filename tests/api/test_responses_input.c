@@ -463,7 +463,7 @@ Test(input, a_bad_field_is_named) {
         {"\"input\":[" SHELL_SAYS("{\"stdout\":\"a\",\"stderr\":5") "]", "input[1].output"},
         {"\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"weft1.%%\"}]",
          "input[0].encrypted_content"},
-        {"\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_1\"}]", "input[0].id"},
+        {"\"input\":[{\"type\":\"item_reference\",\"id\":1}]", "input[0].id"},
         {"\"input\":\"a\",\"instructions\":[]", "instructions"},
         {"\"input\":\"a\",\"tools\":{}", "tools"},
         {"\"input\":\"a\",\"tools\":[{}]", "tools[0].type"},
