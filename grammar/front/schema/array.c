@@ -2,11 +2,11 @@
  * array - translates arrays: items by position, items that satisfy `contains`, items that must
  * differ.
  *
- * `contains`. Some item must fit a further schema. With one such schema and without items by
- * position the array is: any items, one that fits, any items (array_containing()). In general the
- * expression is built from the left and remembers which of the schemas are still to be met, a bit
- * set `left`: the next item may fit any subset of them, and the rest of the array has the others
- * left (items_from(), item_of()). Rests are shared by their `left`, so there are 2^n of them.
+ * `contains`. Some item must fit a further schema. With one such schema the array is: any items,
+ * one that fits, any items (array_containing()). With several the expression is built from the left
+ * and remembers which of the schemas are still to be met, a bit set `left`: the next item may fit
+ * any subset of them, and the rest of the array has the others left (item_of()). Rests are shared
+ * by their `left`, so there are 2^n of them.
  *
  * `uniqueItems`. A few listed values become all orders of different ones (differing()), or members
  * in any order (members.c); other items are compared while the text is read (machine/distinct.c).
@@ -111,7 +111,6 @@ static struct expr *array_containing(struct schema *s, const struct facets *f) {
 struct containing {
     struct schema *s;
     const struct facets *f;
-    uint32_t n_prefix; /* number of items by position; any number of further ones may follow */
     struct expr *any, *item[1 << CONTAINS_MAX]; /* item[set] fits the schemas of `set` */
     struct expr
         *made[1 << CONTAINS_MAX]; /* the rest of the array, by the set of schemas still to be met */
@@ -126,7 +125,7 @@ static struct expr *item_of(struct containing *c, uint32_t left) {
 
     for (uint32_t set = left; set && !b->failed; set = (set - 1) & left) {
         if (!c->item[set])
-            c->item[set] = item_value(c->s, c->f, c->n_prefix, set);
+            c->item[set] = item_value(c->s, c->f, 0, set);
         c->item[set] = schema_share(c->s, c->item[set]);
         expr_vec_add(b, &v, expr_seq2(b, c->item[set], items_behind(c, left & ~set)));
     }
@@ -145,54 +144,6 @@ static struct expr *items_behind(struct containing *c, uint32_t left) {
     if (left)
         others = schema_share(c->s, expr_seq3(b, others, comma, item_of(c, left)));
     return c->made[left] = others;
-}
-
-/* Returns the items from position @i on, which together meet the schemas of @left. A comma stands
- * before each but item 0. */
-static struct expr *items_from(struct containing *c, uint32_t i, uint32_t left) {
-    const struct facets *f = c->f;
-    struct build *b = c->s->b;
-    struct expr *comma = i ? json_comma(b) : expr_empty(b);
-    struct expr_vec v = {0};
-    uint32_t set = i < f->max_items ? left : 0;
-
-    if (b->failed || build_work(b, 16) < 0 || !c->any)
-        return NULL;
-    if (i == c->n_prefix && i < f->max_items && left) {
-        if (c->any->kind != EXPR_NEVER && (f->max_items != NO_MAX || f->min_items > i + 1))
-            return failed(schema_unsupported(
-                c->s, f->contains[0].path,
-                "is not supported together with schemas by position and minItems or maxItems"));
-        return items_behind(c, left);
-    }
-    if (i == c->n_prefix && i < f->max_items)
-        return expr_repeat(b, expr_seq2(b, comma, c->any), f->min_items > i ? f->min_items - i : 0,
-                           f->max_items == NO_MAX ? NO_MAX : f->max_items - i);
-    for (bool more = i < f->max_items; more; set = (set - 1) & left) {
-        struct expr *x = item_value(c->s, f, i, set); /* the item fits every schema of @set */
-
-        if (x && x->kind != EXPR_NEVER)
-            expr_vec_add(b, &v, expr_seq3(b, comma, x, items_from(c, i + 1, left & ~set)));
-        more = set && !b->failed;
-    }
-    if (left == 0 && i > 0 && i >= f->min_items)
-        expr_vec_add(b, &v, expr_empty(b));
-    return expr_alt_of(b, &v);
-}
-
-#define PLACES_MAX 64 /* items by position beside `contains` */
-
-/* Makes arrays with items by position, where for each `contains` some item fits it. */
-static struct expr *array_containing_placed(struct schema *s, const struct facets *f,
-                                            uint32_t n_prefix) {
-    struct containing c = {.s = s, .f = f, .n_prefix = n_prefix};
-
-    if (f->n_contains > CONTAINS_MAX || n_prefix > PLACES_MAX)
-        return failed(
-            schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                               "is not supported together with many schemas by position"));
-    c.any = schema_share(s, item_value(s, f, n_prefix, 0));
-    return items_from(&c, 0, (1u << f->n_contains) - 1);
 }
 
 /* Makes arrays as array_containing() does, with several `contains`; one item may satisfy some of
@@ -394,7 +345,8 @@ struct expr *lower_array(struct schema *s, const struct facets *f) {
     if (f->unique && f->max_items > 1)
         items = array_unique(s, f, n_prefix);
     else if (f->n_contains && n_prefix)
-        items = array_containing_placed(s, f, n_prefix);
+        return failed(schema_unsupported(s, f->contains[0].path,
+                                         "is not supported together with schemas by position"));
     else if (f->n_contains)
         items = f->n_contains > 1 ? array_containing_all(s, f) : array_containing(s, f);
     else if (f->max_items)
