@@ -67,7 +67,7 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
 #else
     ucontext_t context;
 #endif
-    bool done;
+    bool begun, done;
     const char *here;    /* the barrier or instruction of the warp that it waits at */
     struct barrier *bar; /* whose phase it waits for, or NULL */
     uint32_t phase;
@@ -77,7 +77,7 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     struct products *own;
     uint32_t n_products, n_product_groups;
     uint64_t multiplied; /* a digest of the operands of its products, in their order */
-    bool begun;          /* wgmma_begin() stands in front of them */
+    bool multiplies;     /* wgmma_begin() stands in front of them */
 };
 
 struct gift { /* what a lane shows the others of its warp */
@@ -91,6 +91,7 @@ struct gift { /* what a lane shows the others of its warp */
 struct warp {
     struct gift gift[2][32];
     float product[2][32][4]; /* of mma, by the lane that came last */
+    uint32_t largest[2];     /* likewise */
     /* Lanes at the current instruction; instructions that are through; where. */
     uint32_t n_arrived, n_complete;
     const char *here;
@@ -134,10 +135,35 @@ uint64_t simt_blocks(void) {
 
 /* -- fibers ------------------------------------------------------------------------------------ */
 
+static void fiber_main();
+
+/* Prepares the first switch to @f. */
+static void begin(struct fiber *f) {
+#ifdef __x86_64__
+    void **sp = (void **)(f->stack + STACK_BYTES) - 2;
+
+    *sp = (void *)
+        fiber_main; /* the return address of the first switch; the stack is aligned after it */
+    f->sp = sp - 6;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&f->context, fiber_main, 0);
+#endif
+    f->begun = true;
+}
+
+static void become(struct fiber *f) {
+    current = f;
+    simt_lane = &f->lane;
+    simt_thread.x = f->lane.thread;
+}
+
 static void switch_to(struct fiber *from, struct fiber *to) {
-    current = to;
-    simt_lane = &to->lane;
-    simt_thread.x = to->lane.thread;
+    if (!to->begun)
+        begin(to);
+    become(to);
 #ifdef __x86_64__
     simt_switch(&from->sp, to->sp);
 #else
@@ -149,24 +175,46 @@ static uint32_t place_bit() {
     return 1u << ((current - fibers) % 32);
 }
 
-/* Goes on with the next lane of the warp that is ready, with the scheduler if none is. */
-static void yield() {
+/* Returns the next lane of the warp that is ready, the scheduler if none is. */
+static struct fiber *next_fiber() {
     uint32_t later = warp->ready & ~(place_bit() * 2 - 1), next = later ? later : warp->ready;
 
-    switch_to(current, next ? &fibers[(warp - warps) * 32 + __builtin_ctz(next)] : &scheduler);
+    return next ? &fibers[(warp - warps) * 32 + __builtin_ctz(next)] : &scheduler;
 }
 
-static void fiber_main() {
-    (simt_looks ? kernel->run : kernel->quick)(kernel_args);
+static void yield() {
+    switch_to(current, next_fiber());
+}
+
+static void check_end() {
     if (current->n_copies)
         simt_fault("ends with a copy that it has not waited for");
     if (current->n_products)
         simt_fault("ends with products that it has not waited for");
     if (!current->lane.waited)
         simt_fault("ends without wait_for_previous()");
-    current->done = true;
-    warp->ready &= ~place_bit();
-    n_alive--;
+}
+
+/* A thread, and on the same stack those of the warp that begin as soon as the last one has ended:
+ * threads that wait for no others take no switch. */
+static void fiber_main() {
+    for (;;) {
+        (simt_looks ? kernel->run : kernel->quick)(kernel_args);
+        check_end();
+        current->done = true;
+        warp->ready &= ~place_bit();
+        n_alive--;
+        struct fiber *next = next_fiber(), *last = current;
+        if (next->begun)
+            break;
+        uint8_t *stack = next->stack;
+        next->stack = last->stack;
+        last->stack = stack;
+        if (simt_looks)
+            next->lane.stack = next->stack;
+        next->begun = true;
+        become(next);
+    }
     yield();
     abort();
 }
@@ -183,30 +231,19 @@ static void make_fibers() {
         fibers[i].own = &products[i];
     }
     scheduler.lane = *simt_lane;
+    scheduler.begun = true;
 }
 
 static void start(struct fiber *f, uint32_t thread) {
-    f->done = false;
+    f->begun = f->done = false;
     f->n_copies = f->n_groups = 0;
     f->n_products = f->n_product_groups = 0;
     f->multiplied = 0;
-    f->begun = false;
+    f->multiplies = false;
     f->bar = NULL;
     f->lane = {f->stack, STACK_BYTES, thread, 0, false, false, false, 0, {}};
     if (!simt_looks)
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
-#ifdef __x86_64__
-    void **sp = (void **)(f->stack + STACK_BYTES) - 2;
-
-    *sp = (void *)
-        fiber_main; /* the return address of the first switch; the stack is aligned after it */
-    f->sp = sp - 6;
-#else
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = STACK_BYTES;
-    makecontext(&f->context, fiber_main, 0);
-#endif
 }
 
 /* -- what threads wait for --------------------------------------------------------------------- */
@@ -252,7 +289,16 @@ static void multiply(const struct gift gift[32], float product[32][4]) {
 
 static void finish_products();
 
-enum meeting { GIFTS, MMA, WGMMA_WAIT };
+/* The largest gift, of a whole warp. */
+static uint32_t largest(const struct gift gift[32]) {
+    uint32_t most = 0;
+
+    for (uint32_t lane = 0; lane < 32; lane++)
+        most = gift[lane].u[0] > most ? gift[lane].u[0] : most;
+    return most;
+}
+
+enum meeting { GIFTS, LARGEST, MMA, WGMMA_WAIT };
 
 /* What this lane gives to the instruction that it comes to: written before meet(). */
 static struct gift *mine() {
@@ -272,6 +318,8 @@ static uint32_t meet(const char *here, enum meeting what) {
         w->n_arrived = 0;
         w->n_complete++;
         w->ready = ~0u;
+        if (what == LARGEST)
+            w->largest[i] = largest(w->gift[i]);
         if (what == MMA)
             multiply(w->gift[i], w->product[i]);
         if (what == WGMMA_WAIT)
@@ -307,11 +355,7 @@ uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from) {
 
 uint32_t simt_lanes_max(const char *here, uint32_t v) {
     mine()->u[0] = v;
-    uint32_t i = meet(here, GIFTS);
-
-    for (uint32_t lane = 0; lane < 32; lane++)
-        v = warp->gift[i][lane].u[0] > v ? warp->gift[i][lane].u[0] : v;
-    return v;
+    return warp->largest[meet(here, LARGEST)];
 }
 
 void simt_sync_warp(const char *here) {
@@ -398,7 +442,7 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
 
     if (f->n_products == PRODUCTS_MAX)
         simt_fault("more than %u products under way", PRODUCTS_MAX);
-    if (!f->begun)
+    if (!f->multiplies)
         simt_fault("at %s, without wgmma_begin()", here);
     if (f->n_products == 0) {
         memcpy(f->own->sums, d, n / 2 * sizeof(*d));
@@ -414,11 +458,11 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
 }
 
 void simt_wgmma_begin(const char *here) {
-    current->begun = true;
+    current->multiplies = true;
 }
 
 void wgmma_commit() {
-    current->begun = false;
+    current->multiplies = false;
     current->n_product_groups++;
 }
 
