@@ -49,11 +49,9 @@ void gen_waits(const struct gen *g, struct gen_wait *out) {
     if (g->n_out > 0) {
         *out = (struct gen_wait){flight_name(WHY_DECODE), flight_text(WHY_DECODE), 0, g->n_prompt};
     } else if (g->state == GEN_WAITING) {
-        double ms = admit_place_ms(&g->env->admit, t);
-
         out->name = "place";
         out->text = "waited in the queue (max-running)";
-        out->expect_ms = ms > 0 ? (int64_t)(ms * (n_before(g) + 1)) : -1;
+        out->expect_ms = (int64_t)admit_wait_ms(&g->env->admit, t, n_before(g));
     } else if (p->story) {
         read_story(g, r, p->story(p, g->m.id, r, STORY_MAX), out);
     }

@@ -132,6 +132,7 @@ static void admit(struct admit *m, struct waiter *w) {
     assert(list_empty(&w->link) && !w->dropped);
 
     m->n_running += w->n;
+    m->changed_ns = clock_now(m->opts.clock);
     w->admitted(w);
     note_busy(m, t);
 }
@@ -149,23 +150,36 @@ static void admit_waiting(struct admit *m) {
 
 /* ---- the queue ---- */
 
-double admit_place_ms(const struct admit *m, const struct tenant *t) {
+/* Returns the mean time in ms until a place becomes free for @t, which has a part of the places. */
+static double place_ms(const struct admit *m, const struct tenant *t) {
     uint32_t n = MAX(m->n_running, 1u);
     double each_ms = MAX(m->each_ms, m->mean_ms / n); /* a tenant may wait while slots are free */
 
     return each_ms * n / MAX(t->stats.n_running, 1u);
 }
 
+/* Returns the time in ms in which no generation has begun or ended. Where the rate at which places
+ * become free is constant, the next one is as far away. Generations that are all longer than
+ * `mean_ms` are thus noticed before one of them has ended. */
+static double still_ms(const struct admit *m) {
+    return m->n_running ? (double)(clock_now(m->opts.clock) - m->changed_ns) / 1e6 : 0;
+}
+
+double admit_wait_ms(const struct admit *m, const struct tenant *t, uint32_t n_before) {
+    return MAX(place_ms(m, t) * (n_before + 1), still_ms(m));
+}
+
 /* Estimates when one more request of @t could be admitted: behind its queue and behind the requests
  * that were refused before, because these would otherwise all come back for the first place. A
  * random part keeps clients from returning together. */
 static uint32_t retry_ms(struct admit *m, struct tenant *t) {
-    double each_ms = admit_place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
+    double each_ms = place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
     int64_t now = clock_now(m->opts.clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
 
     t->away_ns = MAX(t->away_ns + each_ns, now + (t->stats.n_queued + 1) * each_ns);
     t->away_ns = MIN(t->away_ns, now + (int64_t)(most_ms * 1e6));
-    double ms = MAX((double)(t->away_ns - now) / 1e6, RETRY_MIN_MS);
+    double least_ms = MIN(MAX(still_ms(m), RETRY_MIN_MS), most_ms);
+    double ms = MAX((double)(t->away_ns - now) / 1e6, least_ms);
     return (uint32_t)(ms * (1 + 0.25 * rng_unit(m->opts.rng)));
 }
 
@@ -294,6 +308,7 @@ static void note_end(struct admit *m, uint32_t n) {
 void admit_release(struct admit *m, struct tenant *t, uint32_t n) {
     assert(m->n_running >= n);
     note_end(m, n);
+    m->changed_ns = clock_now(m->opts.clock);
     m->n_running -= n;
     note_busy(m, t);
     admit_waiting(m);

@@ -50,6 +50,7 @@ struct admit {
     double mean_ms;      /* mean time of a generation at the worker */
     double each_ms;      /* between places that become free while others wait; 0: not known */
     int64_t last_end_ns; /* time when a place became free; 0: no request waited */
+    int64_t changed_ns;  /* time of the last change of n_running */
     uv_timer_t tick;
     bool ticking, closed;
 };
@@ -78,9 +79,8 @@ void admit_again(struct admit *m, struct waiter *w);
 void admit_cancel(struct admit *m, struct waiter *w);
 /* Reports that @n generations have left (their charges are settled) and admits waiters. */
 void admit_release(struct admit *m, struct tenant *t, uint32_t n);
-/* Returns the mean time in ms until a place becomes free for @t, which has a part of the places; 0:
- * unknown. */
-double admit_place_ms(const struct admit *m, const struct tenant *t);
+/* Estimates the time in ms until a request of @t with @n_before others before it has a place. */
+double admit_wait_ms(const struct admit *m, const struct tenant *t, uint32_t n_before);
 /* reports how long a generation took, for Retry-After */
 void admit_took(struct admit *m, int64_t ns);
 /* Schedules a check of deadlines and of generations that the worker did not take. */

@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "api/limits/admit.h"
+#include "api/limits/tenant.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "stream.h"
 
@@ -293,6 +296,50 @@ Test(tenants, one_that_waits_for_its_own_place_is_told_how_long_that_takes) {
     for (int i = 0; i < 2; i++)
         cr_expect_eq(answer(fd[i], &r), 200, "%d", i);
     stop();
+}
+
+static bool needs_no_retry(void *ctx) {
+    return false;
+}
+
+static void ignore(struct waiter *waiter) {}
+
+Test(tenants, long_generations_are_noticed_before_one_has_ended) {
+    struct clock_virtual clock;
+    struct rng rng = {1};
+    uv_loop_t loop;
+    struct admit m;
+    struct tenant t = {.conf = {.weight = 1}};
+    struct waiter runs = {.tenant = &t, .n = 1, .admitted = ignore}, more = runs;
+    struct err err;
+    uint32_t retry_ms;
+
+    clock_virtual_init(&clock, 1);
+    uv_loop_init(&loop);
+    list_init(&t.waiting);
+    list_init(&t.link);
+    admit_init(&m, &(struct admit_opts){.loop = &loop,
+                                        .clock = &clock.clock,
+                                        .rng = &rng,
+                                        .max_running = 1,
+                                        .retry = needs_no_retry});
+    cr_assert_eq(admit_enter(&m, &runs, &retry_ms, &err), 0);
+    t.stats.n_running = 1;
+    cr_expect_lt(admit_enter(&m, &more, &retry_ms, &err), 0);
+    cr_expect(retry_ms >= 1000 && retry_ms <= 1250, "a second is assumed: %u", retry_ms);
+    clock.ns += 20000000000;
+    cr_expect_lt(admit_enter(&m, &more, &retry_ms, &err), 0);
+    cr_expect(retry_ms >= 20000 && retry_ms <= 25000, "%u", retry_ms);
+    cr_expect_float_eq(admit_wait_ms(&m, &t, 0), 20000, 1);
+    clock.ns += 2000000000000;
+    cr_expect_lt(admit_enter(&m, &more, &retry_ms, &err), 0);
+    cr_expect(retry_ms >= 48000 && retry_ms <= 60000, "%u", retry_ms);
+    t.stats.n_running = 0;
+    admit_release(&m, &t, 1);
+    cr_expect_lt(admit_wait_ms(&m, &t, 0), 1001);
+    admit_close(&m);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    uv_loop_close(&loop);
 }
 
 Test(tenants, weights_and_classes_reach_the_worker) {
