@@ -357,6 +357,31 @@ Test(otlp, one_that_is_not_there_is_named) {
     otlp_free(o);
 }
 
+/* A collector that takes the connection and never answers does not delay the end of the daemon by
+ * more than two seconds; POST_MS is ten. */
+Test(otlp, a_silent_collector_does_not_delay_the_end) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct otlp *o = NULL;
+    struct trace_span s = span();
+    char silent[sizeof(a.sun_path) + 8];
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s-silent", path);
+    snprintf(silent, sizeof(silent), "unix:%s", a.sun_path);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    cr_assert_eq(otlp_new(&o, silent), 0);
+    otlp_add(o, &s);
+    int peer = accept(fd, NULL, NULL); /* the thread posts */
+    int64_t begin = clock_now(clock_monotonic());
+    otlp_free(o);
+    double took_s = (double)(clock_now(clock_monotonic()) - begin) / 1e9;
+    cr_expect_lt(took_s, 5, "%f s", took_s);
+    close(peer);
+    close(fd);
+    unlink(a.sun_path);
+}
+
 /* Sends a request with header @parent, and returns what the collector got. */
 static const char *traced(const char *parent) {
     static char text[8192];
