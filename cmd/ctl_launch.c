@@ -168,6 +168,7 @@ static int add(struct buf *out, const char *s, bool json) {
 struct target {
     const char *url, *model, *key; /* key: "none" without an API key */
     uint64_t n_context;            /* 0: not known */
+    uint64_t n_trained;            /* longest context of the model; 0: not known */
     bool sees;                     /* the model reads pictures */
     char context[24], output[24];  /* texts; "": not known */
     const char *limit;             /* the client's, filled in; "": not known */
@@ -404,6 +405,7 @@ static int look_up(struct target *t, const char *key, char **out) {
     }
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
     t->n_context = context;
+    t->n_trained = yyjson_get_uint(yyjson_obj_get(yyjson_obj_get(found, "meta"), "n_ctx_train"));
     t->sees = yyjson_is_obj(yyjson_obj_get(found, "images"));
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
@@ -424,14 +426,16 @@ static int look_up(struct target *t, const char *key, char **out) {
  * Warns where little is left behind it. */
 static bool is_roomy(const struct launch_client *c, const struct target *t) {
     bool fits = t->n_context > c->n_first;
+    bool grows = !t->n_trained || t->n_trained > t->n_context;
 
     if (!t->n_context || !c->n_first || t->n_context >= c->n_first + c->n_first / 2)
         return true;
     fprintf(stderr,
             "weftctl: %s sends about %u tokens first; %s has a context of %llu: %s "
-            "(weftd --max-context N, or a model with a longer context)\n",
+            "(%s a model with a longer context)\n",
             c->name, c->n_first, t->model, (unsigned long long)t->n_context,
-            fits ? "little room is left for work" : "it cannot work");
+            fits ? "little room is left for work" : "it cannot work",
+            grows ? "weftd --max-context N, or" : "this is the model's limit; choose");
     return fits;
 }
 

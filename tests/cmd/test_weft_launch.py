@@ -98,6 +98,8 @@ def test_the_model_is_the_first_that_is_served():
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b'{"data": [{"id": "first", "max_model_len": 4096}, {"id": "second", "max_model_len": 65536},'
+                             b' {"id": "short", "max_model_len": 4096, "meta": {"n_ctx_train": 4096}},'
+                             b' {"id": "cut", "max_model_len": 4096, "meta": {"n_ctx_train": 40960}},'
                              b' {"id": "third", "max_model_len": 131072, "images": {"max_images": 256}}]}')
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -106,6 +108,9 @@ def test_the_model_is_the_first_that_is_served():
     r = launch("claude", "--url", url)
     assert r.returncode == 1 and "sends about 12000 tokens first; first has a context of 4096: it cannot work" in r.stderr, r
     assert "cannot work" in launch("claude", "--url", url, "--print").stderr
+    for model, remedy in (("first", "weftd --max-context N, or a model with a longer context"), ("cut", "weftd --max-context N, or"),
+                          ("short", "(this is the model's limit; choose a model with a longer context)")):
+        assert remedy in launch("claude", "--url", url, "--model", model).stderr, model
     assert "sends about 14000 tokens first" in launch("qwen", "--url", url).stderr
     assert "goose sends about 4500 tokens first" in launch("goose", "--url", url).stderr
     assert started("goose", "--url", url, "--model", "second")[1]["GOOSE_CONTEXT_LIMIT"] == "65536"
