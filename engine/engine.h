@@ -27,6 +27,9 @@ struct engine_kind {
 /* Checks by the file alone whether the engine supports the model's architecture and tensors.
  * Returns 0 with *out, which may be NULL, or -errno with @err. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
+/* Checks that this machine has the instruction set opts->isa, unless opts->backend is one that does
+ * not compute on the CPU. Returns 0, or -EINVAL with @err. */
+int engine_check_isa(const struct engine_opts *opts, struct err *err);
 /* Returns true if @file is not a whole model: a block of multi-token prediction, or the assistant
  * or block drafter of another model (arch/assistant.h, arch/dflash.h). */
 bool engine_is_block(const struct gguf *file);

@@ -640,6 +640,10 @@ static int check_files(struct front *f, struct err *err) {
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
     if (r == 0 && *disk)
         r = check_folder("kv-disk", disk, err);
+    if (r == 0 && *f->config.kv_events)
+        r = kv_events_check(f->config.kv_events, f->config.kv_events_replay, err);
+    if (r == 0)
+        r = engine_check_isa(&f->config.engine, err);
     if (r == 0)
         audit_key_file(keys);
     if (r == 0 && *f->config.tls_certificate) {

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -650,6 +651,38 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
                    e->zmq.strerror(e->zmq.error()));
 }
 
+/* Checks that @e could bind @address, which another daemon may have now. A file of ipc:// is not
+ * bound, because ZeroMQ would take it from the daemon that serves. */
+static int try_address(const struct kv_events *e, const char *key, const char *address,
+                       struct err *err) {
+    void *s;
+    int r = 0;
+
+    if (!*address || strncmp(address, "ipc://", 6) == 0)
+        return 0;
+    if (!(s = e->zmq.socket(e->context, ZMQ_PUB)))
+        return -ENOMEM;
+    if (e->zmq.bind(s, address) < 0 && e->zmq.error() != EADDRINUSE)
+        r = err_set(err, 0, key, "%s: %s: %s", key, address, e->zmq.strerror(e->zmq.error()));
+    e->zmq.close(s);
+    return r;
+}
+
+int kv_events_check(const char *endpoint, const char *replay, struct err *err) {
+    CLEANUP(freep) struct kv_events *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return -ENOMEM;
+    TRY(load(&e->zmq, err));
+    if (!(e->context = e->zmq.ctx_new()))
+        return -ENOMEM;
+    int r = try_address(e, "kv-events", endpoint, err);
+    if (r == 0)
+        r = try_address(e, "kv-events-replay", replay, err);
+    close_sockets(e);
+    return r;
+}
+
 void kv_events_close(struct kv_events *e) {
     if (!e || e->closed)
         return;
@@ -678,6 +711,10 @@ struct kv_events *kv_events_free(struct kv_events *e) {
 
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err) {
     return err_set(err, 0, "kv-events", "kv-events: this weftd was built without ZeroMQ");
+}
+
+int kv_events_check(const char *endpoint, const char *replay, struct err *err) {
+    return kv_events_new(NULL, NULL, err);
 }
 
 void kv_events_bind(struct kv_events *e) {}

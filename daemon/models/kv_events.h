@@ -30,6 +30,9 @@ struct kv_events_opts {
 /* Opens the sockets. Returns 0, or -errno with @err: libzmq is missing, or an address cannot be
  * bound. */
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err);
+/* Checks that libzmq is there and that the addresses can be bound or are in use; @replay may be "".
+ * Returns 0, or -errno with @err. */
+int kv_events_check(const char *endpoint, const char *replay, struct err *err);
 /* Binds the addresses as soon as the previous daemon has freed them. */
 void kv_events_bind(struct kv_events *e);
 /* Implements api_opts.on_salt: remembers the salt from which @isolation_key was made. @ctx: struct

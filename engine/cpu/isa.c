@@ -1,6 +1,8 @@
 #include "engine/cpu/cpu.h"
+#include "engine/engine.h"
 #include "engine/quant.h"
 
+#include <errno.h>
 #include <string.h>
 #ifdef CPU_X86
 #include <cpuid.h>
@@ -103,4 +105,10 @@ const struct cpu_kernels *isa_find(const char *name, struct err *err) {
     else
         err_set(err, 0, "isa", "isa \"%s\" is unknown, or this weftd was built without it", name);
     return NULL;
+}
+
+int engine_check_isa(const struct engine_opts *opts, struct err *err) {
+    bool on_cpu = strcmp(opts->backend, "cpu") == 0 || strcmp(opts->backend, "auto") == 0;
+
+    return !on_cpu || isa_find(opts->isa, err) ? 0 : -EINVAL;
 }

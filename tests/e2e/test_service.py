@@ -17,6 +17,7 @@ import time
 
 from weftd import BACKEND, LIMIT_S, Skip, UnixConnection, Weftd, has_device, keys_in, main, open_files, parallel, program, random_tokens, seen, tiny_model, wait_until
 
+OTHER_ISA = "avx2" if os.uname().machine == "aarch64" else "neon"
 LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
 
@@ -229,6 +230,8 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
                         (["--model", tiny_model(), "--chat-template", "/"], "chat-template: /: "),
                         (["--model", tiny_model(), "--kv-disk", "/nonexistent/kv"], "kv-disk: /nonexistent: cannot be used: No such file"),
                         (["--model", tiny_model(), "--kv-disk", tiny_model()], "cannot be used: Not a directory"),
+                        (["--model", tiny_model(), "--kv-events", "tcp://nowhere"], "kv-events: "),
+                        (["--model", tiny_model(), "--isa", OTHER_ISA], f'isa "{OTHER_ISA}" is unknown, or this weftd was built without it'),
                         (["--models-dir", "/nonexistent"], "models-dir: the folders contain no model")):
         r = run_weftd("--check-config", *flags)
         assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
