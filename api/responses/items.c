@@ -647,12 +647,21 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
     return r;
 }
 
+/* Returns true for {"type":"item_reference","id":..}; the type may be missing or null. */
+static bool is_reference(yyjson_val *item) {
+    yyjson_val *type = yyjson_obj_get(item, "type");
+
+    if (!type || yyjson_is_null(type))
+        return yyjson_obj_get(item, "id") && yyjson_obj_size(item) == (type ? 2 : 1);
+    return yyjson_equals_str(type, "item_reference");
+}
+
 /* Adds @item, or the one that it refers to; @keep: it will be found again in the store. */
 static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
     yyjson_doc *doc = NULL;
     int r = 0;
 
-    if (yyjson_equals_str(yyjson_obj_get(item, "type"), "item_reference"))
+    if (is_reference(item))
         r = follow(b, item, &doc, &item);
     if (r == 0)
         r = read_item(b, item);

@@ -479,20 +479,22 @@ Test(kept, a_conversation_goes_on) {
 }
 
 Test(kept, items_may_be_referred_to) {
+    static const char *const forms[] = {"\"type\":\"item_reference\",", "\"type\":null,", ""};
     struct world w;
-    char id[64], fields[600];
+    char hello[64], id[64], fields[600];
 
     responses_start(&w);
-    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
-    snprintf(
-        fields, sizeof(fields),
-        "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"item_reference\",\"id\":"
-        "\"msg_%s_0\"},{\"role\":\"user\",\"content\":\"more\"}]",
-        id + 5);
-    ask_id(&w, fields, "x", id);
-    cr_expect_str_eq(responses_prompt(&w),
-                     "<|im_start|>user\nhi<|im_end|><|im_start|>assistant\nHello<|im_end|>"
-                     "<|im_start|>user\nmore<|im_end|><|im_start|>assistant");
+    ask_id(&w, "\"input\":\"hi\"", "Hello", hello);
+    for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
+        snprintf(fields, sizeof(fields),
+                 "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{%s\"id\":"
+                 "\"msg_%s_0\"},{\"role\":\"user\",\"content\":\"more\"}]",
+                 forms[i], hello + 5);
+        ask_id(&w, fields, "x", id);
+        cr_expect_str_eq(responses_prompt(&w),
+                         "<|im_start|>user\nhi<|im_end|><|im_start|>assistant\nHello<|im_end|>"
+                         "<|im_start|>user\nmore<|im_end|><|im_start|>assistant");
+    }
     world_stop(&w);
 }
 
