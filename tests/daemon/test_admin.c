@@ -13,6 +13,7 @@
 
 static struct world w;
 static struct admin *admin;
+static FILE *log_file; /* in place of stderr */
 static char path[64];
 static char did[400]; /* what the daemon was asked to do */
 static bool refuses, scans;
@@ -143,6 +144,8 @@ static int on_upgrade(void *ctx, struct err *err) {
 static void start(void) {
     struct err err = {0};
 
+    log_file = tmpfile();
+    cr_assert(log_file && dup2(fileno(log_file), STDERR_FILENO) >= 0);
     flight = calloc(1, FLIGHT_BYTES);
     cr_assert(flight);
     world_init(&w);
@@ -166,6 +169,7 @@ static void stop(void) {
     cr_expect_lt(access(path, F_OK), 0);
     admin_free(admin);
     free(flight);
+    fclose(log_file);
 }
 
 TestSuite(admin, .init = start, .fini = stop);
@@ -378,6 +382,21 @@ Test(admin, each_model_is_listed) {
            "wrong\"}]}\n");
 }
 
+/* Returns the number of audit lines that say that request @id was cancelled. */
+static int n_audited(unsigned long long id) {
+    char line[1000], part[200];
+    int n = 0;
+
+    rewind(log_file);
+    snprintf(part, sizeof(part),
+             "audit action=cancel target=\"%llu\" detail=\"\" by=admin client=uid:%u "
+             "result=accepted",
+             id, getuid());
+    while (fgets(line, sizeof(line), log_file))
+        n += strstr(line, part) != NULL;
+    return n;
+}
+
 Test(admin, live_requests_are_listed_and_cancelled) {
     char text[200];
 
@@ -397,6 +416,7 @@ Test(admin, live_requests_are_listed_and_cancelled) {
     expect(text, 200, "{\"cancelled\":true}\n");
     expect(text, 404, "no live request");
     world_drop(&w, fd);
+    cr_expect_eq(n_audited(id), 1, "the refused one changed nothing");
 }
 
 Test(admin, decisions_about_a_request_are_told) {
