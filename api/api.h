@@ -67,6 +67,9 @@ struct api_model {
     uint8_t vocab_type;   /* llama.cpp's number of the vocabulary's kind */
     bool encoder;         /* an embedding model: computes vectors, generates no text */
     bool ranks;           /* a reranker: scores how well documents answer a query */
+    /* Known before the model is opened: its template has a form of reasoning; a projector lies
+     * beside its file. */
+    bool reasons, sees;
     /* With ranks: the texts before, between and behind query and document in the prompt; they
      * may contain special tokens. */
     struct {
@@ -265,6 +268,8 @@ void api_replace_model(struct model *old, struct model *next);
 void api_remove_model(struct model *m); /* a model that no request finds (any more) */
 /* Returns true if the vocabulary has the tokens around the pictures of @p. */
 bool api_marks_pictures(const struct projector *p, const struct tokenizer *t);
+/* Returns true if a model with the chat template @source writes reasoning. */
+bool api_template_reasons(const char *source, size_t len);
 /* Sets the name of the loop's current activity; @what must stay valid. The event loop_busy reports
  * the activity that took longest in a long iteration. On the loop's thread. */
 void api_mark_loop(const char *what);

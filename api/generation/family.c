@@ -96,6 +96,14 @@ bool family_takes_text(const struct template *t) {
     return template_uses(t, "functions") && !template_uses(t, "tools");
 }
 
+static bool reasons(const struct toolcall_reasoning *r, const struct toolcall_format *f) {
+    return r || (f && f->own.begin);
+}
+
+bool api_template_reasons(const char *source, size_t len) {
+    return reasons(toolcall_detect_reasoning(source, len), toolcall_detect(source, len));
+}
+
 void family_init(struct family *f, const struct api_model *m) {
     memset(f, 0, sizeof(*f));
     if (!m->template)
@@ -109,7 +117,7 @@ void family_init(struct family *f, const struct api_model *m) {
     f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(m);
     f->drops_system = drops_system(m->template);
-    f->reasons = f->reasoning || (f->format && f->format->own.begin);
+    f->reasons = reasons(f->reasoning, f->format);
 }
 
 const struct toolcall_format *family_format(const struct family *f, bool tools) {

@@ -78,6 +78,15 @@ static inline bool model_takes_tools(const struct model *m) {
     return !m->info->encoder && (m->info->template || !m->opened);
 }
 
+/* Return true if the model writes reasoning; if it takes pictures. */
+static inline bool model_reasons(const struct model *m) {
+    return m->opened ? m->family.reasons : m->info->reasons;
+}
+
+static inline bool model_sees(const struct model *m) {
+    return m->opened ? *m->sight.text != 0 : m->info->sees;
+}
+
 /* Returns true if the model is loaded when a request needs it, and may be unloaded. */
 static inline bool model_on_demand(const struct model *m) {
     return m->port->want != NULL;

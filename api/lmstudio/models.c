@@ -35,7 +35,7 @@ static void put_model(struct json *j, const struct model *m) {
     json_open(j, '{');
     json_put_string(j, "id", m->info->id);
     json_put_string(j, "object", "model");
-    json_put_string(j, "type", m->info->encoder ? "embeddings" : *m->sight.text ? "vlm" : "llm");
+    json_put_string(j, "type", m->info->encoder ? "embeddings" : model_sees(m) ? "vlm" : "llm");
     json_put_string(j, "publisher", o->owned_by ? o->owned_by : "weft");
     json_put_string(j, "arch", m->info->arch ? m->info->arch : "");
     json_put_string(j, "compatibility_type", "gguf");
@@ -73,7 +73,7 @@ static void put_instances(struct json *j, const struct model *m) {
 
 static void put_capabilities(struct json *j, const struct model *m) {
     json_put_open(j, "capabilities", '{');
-    json_put_bool(j, "vision", *m->sight.text);
+    json_put_bool(j, "vision", model_sees(m));
     json_put_bool(j, "trained_for_tool_use", model_takes_tools(m));
     json_close(j, '}');
 }

@@ -172,11 +172,11 @@ static void put_capabilities(struct json *j, const struct model *m) {
     json_cstring(j, "completion");
     if (model_takes_tools(m))
         json_cstring(j, "tools");
-    if (m->family.reasons)
+    if (model_reasons(m))
         json_cstring(j, "thinking");
     if (m->opened && m->fim.prefix >= 0)
         json_cstring(j, "insert");
-    if (*m->sight.text)
+    if (model_sees(m))
         json_cstring(j, "vision");
     json_close(j, ']');
 }

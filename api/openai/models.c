@@ -80,7 +80,7 @@ static void put_model(struct json *j, const struct model *model) {
     json_cstring(j, "embedding");
     if (m->ranks)
         json_cstring(j, "rerank");
-    if (*model->sight.text)
+    if (model_sees(model))
         json_cstring(j, "multimodal");
     json_close(j, ']');
     if (*model->sight.text)

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "api/api.h"
 #include "daemon/config/config.h"
 
 /* Reads "<architecture>.@name"; 0 if the file does not have it. */
@@ -35,7 +36,7 @@ static uint8_t vocab_of(const struct gguf *g) {
 
 void model_header_read(struct model_header *h, const struct gguf *g) {
     const struct gguf_array *tokens = gguf_array(g, "tokenizer.ggml.tokens");
-    struct gguf_str arch = {"", 0};
+    struct gguf_str arch = {"", 0}, text;
 
     *h = (struct model_header){.vocab_type = vocab_of(g)};
     gguf_string(g, "general.architecture", &arch);
@@ -43,6 +44,8 @@ void model_header_read(struct model_header *h, const struct gguf *g) {
     h->n_ctx_train = number(h, g, "context_length");
     h->n_embd = number(h, g, "embedding_length");
     h->n_vocab = tokens ? (uint32_t)MIN(gguf_array_n(tokens), UINT32_MAX) : 0;
+    if (gguf_string(g, "tokenizer.chat_template", &text) == 0)
+        h->reasons = api_template_reasons(text.data, text.len);
     for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
         const struct tensor *t = gguf_tensor(g, i);
 

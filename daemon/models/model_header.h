@@ -17,6 +17,7 @@ struct model_header {
     char arch[64];
     uint32_t n_ctx_train, n_embd, n_vocab;
     uint8_t vocab_type;
+    bool reasons; /* its chat template has a form of reasoning */
     uint64_t n_params, tensor_bytes;
 };
 

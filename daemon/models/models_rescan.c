@@ -7,6 +7,7 @@
 #include "base/printable.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
+#include "daemon/models/projector_file.h"
 
 /*
  * Files come and go while the daemon runs. They are looked for when a client asks for a name that
@@ -35,6 +36,7 @@ struct found {
     char *name;
     uint64_t bytes;
     struct known_header header;
+    bool sees; /* a projector lies beside it */
 };
 
 uint64_t models_file_id(const char *path) {
@@ -76,6 +78,7 @@ static int collect(void *ctx, struct config *c, const char *name, uint64_t file_
     f->config = *c;
     memset(c, 0, sizeof(*c)); /* taken over */
     f->header = header_of(s, f->config.model);
+    f->sees = projector_file_is_there(&f->config);
     s->n++;
     return 0;
 }
@@ -238,7 +241,9 @@ static void remove_gone(struct models *m) {
 }
 
 /* Describes a model that was not opened to clients, by the header of its file. */
-static void take_header(struct served *s, const struct model_header *h) {
+static void take_header(struct served *s, const struct found *f) {
+    const struct model_header *h = &f->header.header;
+
     if (s->front)
         return;
     s->header = *h;
@@ -248,6 +253,8 @@ static void take_header(struct served *s, const struct model_header *h) {
     s->info.n_embd = h->n_embd;
     s->info.n_vocab = h->n_vocab;
     s->info.vocab_type = h->vocab_type;
+    s->info.reasons = h->reasons && !*s->config.chat_template;
+    s->info.sees = f->sees;
     s->info.n_params = h->n_params;
     s->info.tensor_bytes = h->tensor_bytes;
 }
@@ -279,7 +286,7 @@ static void apply(struct models *m) {
         struct served *live = find_live(m, s->found[i].name);
 
         if (live && live->found)
-            take_header(live, &s->found[i].header.header);
+            take_header(live, &s->found[i]);
     }
     keep_headers(s);
     if (r < 0)

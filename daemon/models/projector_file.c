@@ -115,16 +115,26 @@ void projector_file_deinit(struct projector_file *p) {
     *p = (struct projector_file){0};
 }
 
+/* Writes the path of the projector that the options name or that lies beside the model, or "". */
+static void find(const struct config *c, char *out, size_t size) {
+    snprintf(out, size, "%s", strcmp(c->mmproj, NONE) == 0 ? "" : c->mmproj);
+    if (!*c->mmproj)
+        find_beside(c->model, out, size);
+}
+
+bool projector_file_is_there(const struct config *c) {
+    char path[1300];
+
+    find(c, path, sizeof(path));
+    return *path && access(path, R_OK) == 0;
+}
+
 int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
                         const struct tokenizer *t, struct err *err) {
     char path[1300];
     struct err e = {0};
 
-    if (strcmp(c->mmproj, NONE) == 0)
-        return 0;
-    snprintf(path, sizeof(path), "%s", c->mmproj);
-    if (!*c->mmproj)
-        find_beside(c->model, path, sizeof(path));
+    find(c, path, sizeof(path));
     if (!*path)
         return 0;
     int r = open_file(out, path, file, t, &e);

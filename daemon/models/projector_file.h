@@ -18,6 +18,9 @@ struct projector_file {
     uint8_t id[32]; /* a digest of the file */
 };
 
+/* Returns true if the option names a file that can be read, or one lies beside the model. Any
+ * thread. */
+bool projector_file_is_there(const struct config *c);
 /* Opens the file for the model @file, whose tokens are those of @t. A file beside the model that
  * does not fit it is ignored, with a warning in the log. Returns 0, or -errno with @err, which
  * begins with the option. */

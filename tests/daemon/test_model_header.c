@@ -43,10 +43,17 @@ Test(model_header, has_the_numbers_of_the_file) {
 
     cr_expect_str_eq(h.arch, "some");
     cr_expect_eq(h.n_ctx_train, 4096);
+    cr_expect_not(h.reasons);
     cr_expect_eq(h.n_embd, 64);
     cr_expect_eq(h.n_vocab, 3);
     cr_expect_eq(h.n_params, 64 * 3 + 64 * 2 * 5 + 7);
     cr_expect_eq(h.tensor_bytes, 64 * 3 * 4 + 64 * 2 * 5 * 2 + 7 * 4);
+}
+
+Test(model_header, tells_reasoning_by_the_template) {
+    start();
+    gw_string(&w, "tokenizer.chat_template", "{{ messages[0].content.split('</think>')[-1] }}");
+    cr_expect(read_file().reasons);
 }
 
 Test(model_header, names_the_kind_of_vocabulary) {

@@ -357,6 +357,23 @@ def test_what_cannot_be_loaded_says_why_and_harms_nothing():
             assert f"it needs {(has >> 20) + 112} MiB" in value["error"]["message"], (has, value)
 
 
+def test_capabilities_are_known_before_a_model_is_loaded():
+    with folder_of("ab") as folder:
+        a = pathlib.Path(folder, "a.gguf")
+        data = a.read_bytes()
+        a.unlink()
+        part = b"You can call these functions:"  # of the template
+        a.write_bytes(data.replace(part, b"</think>".ljust(len(part))))
+        pathlib.Path(folder, "mmproj-b.gguf").write_bytes(b"")
+        with Weftd("--models-dir", folder, *FLAGS, model="") as d:
+            for name, last in (("a", "thinking"), ("b", "vision")):
+                status, _, value = d.request("POST", "/api/show", {"model": name})
+                assert status == 200 and value["capabilities"] == ["completion", "tools", last], (name, value["capabilities"])
+            types = {m["id"]: m["type"] for m in d.request("GET", "/api/v0/models")[2]["data"]}
+            assert types == {"a": "llm", "b": "vlm"}, types
+            assert set(states(d).values()) == {"unloaded"}, states(d)
+
+
 @beside
 def test_presets_have_their_own_options_and_idle_models_are_unloaded():
     with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
