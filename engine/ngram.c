@@ -2,6 +2,9 @@
 
 #include <assert.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
@@ -37,9 +40,43 @@ bool ngram_read(const struct gguf *file, const struct tensor *table, uint64_t ro
                  place_of(table, row)) == (ssize_t)table->row_bytes;
 }
 
-void ngram_expect(const struct gguf *file, const struct tensor *table, uint64_t row) {
-    posix_fadvise(gguf_shard_fd(file, table->shard), place_of(table, row), (off_t)table->row_bytes,
-                  POSIX_FADV_WILLNEED);
+static int by_row(const void *a, const void *b) {
+    const struct ngram_find *x = a, *y = b;
+
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+/* Copies the row if it is in memory, else has the system begin to fetch it. Returns whether it was
+ * copied. */
+static bool copy_or_fetch(const struct gguf *file, const struct tensor *table, uint64_t row,
+                          void *bytes) {
+    int fd = gguf_shard_fd(file, table->shard);
+    struct iovec to = {bytes, table->row_bytes};
+
+    if (preadv2(fd, &to, 1, place_of(table, row), RWF_NOWAIT) == (ssize_t)table->row_bytes)
+        return true;
+    posix_fadvise(fd, place_of(table, row), (off_t)table->row_bytes, POSIX_FADV_WILLNEED);
+    return false;
+}
+
+bool ngram_find(const struct gguf *file, const struct tensor *table, struct ngram_find *find,
+                size_t n, uint8_t *bytes) {
+    size_t size = table->row_bytes;
+    bool good = true;
+
+    qsort(find, n, sizeof(*find), by_row);
+    for (size_t i = 0; i < n; i++)
+        find[i].missed = (i == 0 || find[i].row != find[i - 1].row) &&
+                         !copy_or_fetch(file, table, find[i].row, bytes + find[i].to * size);
+    for (size_t i = 0; i < n; i++) {
+        uint8_t *to = bytes + find[i].to * size;
+
+        if (i > 0 && find[i].row == find[i - 1].row)
+            memcpy(to, bytes + find[i - 1].to * size, size);
+        else if (find[i].missed)
+            good &= ngram_read(file, table, find[i].row, to);
+    }
+    return good;
 }
 
 void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,

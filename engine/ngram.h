@@ -17,8 +17,19 @@ void ngram_tokens(const struct ngram_shape *g, const struct engine_batch *batch,
 void ngram_rows(const struct ngram_shape *g, const int32_t *token, uint64_t *row);
 /* Reads row @row of the table as the file has it to @bytes. Returns false if it cannot be read. */
 bool ngram_read(const struct gguf *file, const struct tensor *table, uint64_t row, void *bytes);
-/* Has the system begin to fetch such a row. */
-void ngram_expect(const struct gguf *file, const struct tensor *table, uint64_t row);
+
+/* A row of the table, and the place of its copy in units of rows. missed: it is not in memory. */
+struct ngram_find {
+    uint64_t row;
+    uint32_t to;
+    bool missed;
+};
+
+/* Reads the rows @find, which are sorted, to their places in @bytes; equal rows once. Rows that the
+ * system has in memory are copied while it fetches the others. Returns false if one cannot be
+ * read. */
+bool ngram_find(const struct gguf *file, const struct tensor *table, struct ngram_find *find,
+                size_t n, uint8_t *bytes);
 /* Updates @last to the last tokens after the rows of @q in this step. */
 void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,
                 const struct engine_seq *q, float *last);

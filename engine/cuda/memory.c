@@ -4,6 +4,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/ngram.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -181,7 +182,10 @@ static void add_streams(struct be *b) {
     if (!op)
         return;
     add(b, &b->streams.rows, rows, row, "activations", false);
-    add(b, &b->streams.host_rows, rows, row, "uploads", true);
+    for (int i = 0; i < 2; i++)
+        add(b, &b->streams.host_rows[i], rows, row, "uploads", true);
+    add(b, &b->streams.find, rows * ngram_n_rows(b->shape), sizeof(*b->streams.find), "uploads",
+        true);
     add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
 

@@ -75,12 +75,16 @@ struct ngram_args {
 /* Buffers for the largest batch. */
 struct streams {
     float *f, *gate;           /* of a MIX: [max_rows][streams][n_embd] each */
-    uint8_t *rows, *host_rows; /* of the table, [max_rows][rows of a token], as in the file */
+    uint8_t *rows;             /* of the table, [max_rows][rows of a token], as in the file */
+    uint8_t *host_rows[2];     /* likewise, pinned, used in turn */
     struct ngram_known *known; /* [max_seqs], pinned */
+    struct ngram_find *find;   /* [max_rows][rows of a token] */
+    uint32_t turn;
 };
 
 struct be;
 struct model_op;
+struct ngram_find;
 
 /* Returns where product @i of such an op goes; NULL: it is of another family. */
 float *streams_target(const struct be *b, const struct model_op *op, int i);

@@ -4,8 +4,8 @@
  * launches, and a kernel decodes them. Which rows these are depends on the tokens before the step,
  * which the state of the sequence on the device has, so that copies of states need no other care;
  * and, where a token is a sample of the step before, on that. The host therefore asks the device
- * for both, behind all that was enqueued, and waits for the answer: such a model has no step that
- * is prepared while another one runs.
+ * for both, behind all that was enqueued, and waits for the answer. Most rows of a prompt depend on
+ * tokens of the step alone; they are read before, while the device computes the step before.
  */
 
 #include "engine/ngram.h"
@@ -49,6 +49,11 @@ static int ask(struct step *s, const struct model_op *op) {
     return cuda_wait_event(b, s->event, "the tokens before a step");
 }
 
+/* Whether the host knows all tokens of row @nth of @q. */
+static bool is_known(const struct ngram_shape *g, const struct engine_seq *q, uint32_t nth) {
+    return nth >= g->n || (nth + 1 == g->n && q->feed < 0);
+}
+
 /* Computes the numbers of the rows of the table for row @nth of sequence @i. */
 static void rows_of(const struct step *s, uint32_t i, uint32_t nth, uint64_t *row) {
     const struct ngram_shape *g = &s->be->shape->ngram;
@@ -62,42 +67,42 @@ static void rows_of(const struct step *s, uint32_t i, uint32_t nth, uint64_t *ro
     ngram_rows(g, token, row);
 }
 
-/* Has the system fetch the rows of the step, or with @to reads them. Returns false if one cannot be
- * read. */
-static bool read_rows(const struct step *s, const struct model_op *op, uint8_t *to) {
+/* Reads the rows of the table for the rows of the step whose tokens are @known, or for the others.
+ * Returns false if one cannot be read. */
+static bool read_rows(const struct step *s, const struct model_op *op, bool known, uint8_t *to) {
     const struct be *b = s->be;
-    const struct tensor *t = op->table;
     uint32_t n = ngram_n_rows(b->shape);
+    struct ngram_find *find = b->streams.find;
     uint64_t row[NGRAM_HEADS];
-    bool good = true;
+    size_t n_find = 0;
 
     for (uint32_t i = 0; i < s->batch->n_seqs; i++)
         for (uint32_t k = 0; k < s->batch->seq[i].n_rows; k++) {
-            size_t first = (size_t)(s->batch->seq[i].row0 + k) * n;
-
+            if (is_known(&b->shape->ngram, &s->batch->seq[i], k) != known)
+                continue;
             rows_of(s, i, k, row);
             for (uint32_t h = 0; h < n; h++)
-                if (to)
-                    good &= ngram_read(b->opts->file, t, row[h], to + (first + h) * t->row_bytes);
-                else
-                    ngram_expect(b->opts->file, t, row[h]);
+                find[n_find++] =
+                    (struct ngram_find){.row = row[h], .to = (s->batch->seq[i].row0 + k) * n + h};
         }
-    return good;
+    return ngram_find(b->opts->file, op->table, find, n_find, to);
 }
 
 /* Uploads the rows of the table that the step's tokens have. Fails if a row cannot be read or the
- * file has changed, so that no token comes from it. Returns 0 or -EIO. */
+ * file has changed, so that no token comes from it. The rows of the step before may still be
+ * copied from the other buffer. Returns 0 or -EIO. */
 int ngram_bring(struct step *s) {
     struct be *b = s->be;
     const struct model_op *op = ngram_op(b->shape);
-    uint8_t *to = b->streams.host_rows;
 
     if (!op)
         return 0;
     assert(!s->batch->model && !s->batch->holes);
+    uint8_t *to = b->streams.host_rows[b->streams.turn++ % 2];
+    bool good = read_rows(s, op, true, to);
     TRY(ask(s, op));
-    read_rows(s, op, NULL);
-    if (!read_rows(s, op, to) || gguf_has_changed(b->opts->file)) {
+    good &= read_rows(s, op, false, to);
+    if (!good || gguf_has_changed(b->opts->file)) {
         snprintf(b->error, sizeof(b->error),
                  "the table of n-grams cannot be read, or the model's file has changed");
         b->lost = true;

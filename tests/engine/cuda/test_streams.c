@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include "engine/engine.h"
+#include "engine/ngram.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/synth/synth.h"
@@ -128,6 +130,97 @@ Test(cuda_streams, the_table_takes_no_memory_of_the_device) {
     unlink(path);
     fake_find()->bytes = 400 << 20;
     cr_expect(open_model(&e, file, NULL, &err) == 0, "%s", err.message);
+    engine_free(e);
+}
+
+/* Reads of rows of the table that are in memory, in the place of the system's. */
+static uint32_t n_reads, n_reads_asked; /* all; before the device is asked for tokens */
+static bool away;                       /* none of them is in memory */
+
+ssize_t preadv2(int fd, const struct iovec *v, int n, off_t at, int flags) {
+    cr_assert(n == 1 && flags == RWF_NOWAIT);
+    n_reads++;
+    if (!away)
+        return pread(fd, v->iov_base, v->iov_len, at);
+    errno = EAGAIN;
+    return -1;
+}
+
+/* Each row comes to all its places, whether it is in memory or not, and is read once. */
+Test(cuda_streams, equal_rows_of_the_table_are_read_once) {
+    enum { N = 40, ROWS = 25 };
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct err err = {0};
+    char path[64];
+
+    make_model(path, SMALL "n_table=100", "F16");
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    unlink(path);
+    const struct tensor *t = gguf_find(file, "per_layer_token_embd.weight");
+    cr_assert(t);
+    CLEANUP(freep) uint8_t *got = malloc(N * t->row_bytes), *right = malloc(t->row_bytes);
+    for (int i = 0; i < 2; i++) {
+        struct ngram_find find[N];
+
+        away = i == 1;
+        n_reads = 0;
+        memset(got, 0, N * t->row_bytes);
+        for (uint32_t k = 0; k < N; k++)
+            find[k] = (struct ngram_find){.row = 7 * (N - k) % ROWS, .to = k};
+        cr_expect(ngram_find(file, t, find, N, got));
+        cr_expect_eq(n_reads, ROWS);
+        for (uint32_t k = 0; k < N; k++) {
+            cr_assert(ngram_read(file, t, 7 * (N - k) % ROWS, right));
+            cr_expect(memcmp(got + k * t->row_bytes, right, t->row_bytes) == 0, "place %u", k);
+        }
+        find[0] = (struct ngram_find){.row = UINT32_MAX};
+        cr_expect(!ngram_find(file, t, find, 1, got));
+    }
+}
+
+/* on_launch of fake_api.h. */
+static void count_asked(const char *kernel, uint64_t number, void *args) {
+    if (strcmp(kernel, "ngram_ask") == 0)
+        n_reads_asked = n_reads;
+}
+
+/* Two chunks of a prompt, the second one launched while the first one runs: what it reads is not
+ * what the first one uploads. */
+Test(cuda_streams, rows_of_a_prompt_are_read_while_the_device_computes) {
+    static const uint32_t start[2] = {0, 2}, page[2] = {3, 4};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+    struct err err = {0};
+    int32_t token[16];
+    char path[64];
+
+    make_model(path, SMALL "n_table=5000", "F16");
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    unlink(path);
+    cr_assert(open_model(&e, file, NULL, &err) == 0, "%s", err.message);
+    fake_find()->on_launch = count_asked;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct engine_seq seq = {.n_rows = 16, .pos0 = 16 * i, .feed = -1};
+        const struct engine_batch b = {.step = 1 + i,
+                                       .n_rows = 16,
+                                       .n_seqs = 1,
+                                       .token = token,
+                                       .seq = &seq,
+                                       .table[KV_GLOBAL] = {start, page}};
+
+        for (int32_t k = 0; k < 16; k++)
+            token[k] = 16 * (int32_t)i + k;
+        n_reads = 0;
+        cr_assert(engine_launch(e, &b) == 0 && engine_seal(e, 1 + i) == 0, "%s", engine_fault(e));
+        cr_expect(n_reads > 0 && 3 * n_reads_asked > 2 * n_reads, "%u of %u reads", n_reads_asked,
+                  n_reads);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_result result;
+
+        cr_expect(engine_wait(e, 1 + i, &result) == 0, "%s", engine_fault(e));
+    }
+    fake_find()->on_launch = NULL;
     engine_free(e);
 }
 
