@@ -81,7 +81,6 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
         assert(b->table[KV_GLOBAL].page[p] < k->opts->n_pages);
     if (k->n_windows)
         check_windows(k, b, i);
-    assert(!s->n_replay); /* drafts are undone by loading the state before them */
     /* move_states() checks that the sequence continues where its state is. */
     assert(s->state_slot < MAX(MAX(k->opts->n_states, k->n_slots), 1));
     assert(!b->holes || s->pos0 >= s->n_prompt);

@@ -91,7 +91,7 @@ struct engine_seq {
      * @begins: the slot belonged to another sequence before, and its hidden states are dropped. */
     uint32_t state_slot;
     bool begins;
-    uint16_t n_draft, n_replay; /* n_replay: not used yet, 0 */
+    uint16_t n_draft;
     /* Pass 1 with engine_info.borrows: drafted tokens up to and including the row's token, while
      * pos0 is the position of the last known token. Otherwise 0. */
     uint16_t n_ahead;
