@@ -26,9 +26,13 @@
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
 /* Returns an upper bound of the launches of a pass on one device. A layer with residual streams has
- * up to 57. */
-static uint32_t launches_of(const struct model_shape *s) {
-    return (s->stream.n ? 64 : 36) * (s->n_layer + s->drafts) + 12;
+ * up to 57; attention to chosen keys adds two for each further chunk of rows. */
+static uint32_t launches_of(const struct be *b) {
+    const struct model_shape *s = b->shape;
+    uint32_t n_rows = MIN(sizes[GRAPHS - 1], b->opts->max_rows);
+    uint32_t chunks = s->sparse.n_layer ? (n_rows - 1) / b->sparse.n_rows : 0;
+
+    return (s->stream.n ? 64 : 36) * (s->n_layer + s->drafts) + 2 * chunks * s->sparse.n_layer + 12;
 }
 
 /* Returns the pass of the step. */
@@ -48,7 +52,7 @@ int graph_open(struct be *b) {
     b->graphs.on = cuda_wants("GRAPHS") && b->rank == 0;
     if (!b->graphs.on)
         return 0;
-    b->graphs.capacity = b->n_ranks * launches_of(b->shape);
+    b->graphs.capacity = b->n_ranks * launches_of(b);
     b->graphs.note = calloc(b->graphs.capacity, sizeof(*b->graphs.note));
     return b->graphs.note ? 0 : -ENOMEM;
 }

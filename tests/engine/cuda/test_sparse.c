@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/synth/synth.h"
 
@@ -120,6 +121,33 @@ Test(cuda_sparse, a_model_of_real_widths_opens) {
     make_model(path, "n_low=320");
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     driver_close(&d);
+    unlink(path);
+}
+
+/* A row sees so many keys that each has launches of its own, which the notes of a graph have room
+ * for. */
+Test(cuda_sparse, graphs_have_all_chunks_of_rows) {
+    static int32_t token[128];
+    struct fake_cuda *fake = fake_find();
+    char path[64];
+    const struct driver_opts o = {.backend = "cuda",
+                                  .path = path,
+                                  .n_pages = 262144 / 16,
+                                  .max_rows = ARRAY_SIZE(token),
+                                  .max_seqs = 1};
+    struct err err = {0};
+    struct driver d;
+
+    make_model(path, "n_embd=256,n_low=32,n_head=24,n_kv=1,n_chosen=262144");
+    fake->idle = true; /* launches are counted, not computed */
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    struct driver_seq *s = driver_add(&d, token, ARRAY_SIZE(token), 1, NULL);
+    driver_prefill(&d, s, 0);
+    cr_expect_eq(fake->n_graphs, 1, "%llu launches", (unsigned long long)fake->n_launches);
+    cr_expect(fake->n_launches > 256);
+    driver_drop(&d, s);
+    driver_close(&d);
+    fake->idle = false;
     unlink(path);
 }
 
