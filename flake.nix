@@ -23,8 +23,8 @@
           mesonFlags = [
             "-Dwerror=false" "-Dtests=false" "-Dcuda=disabled" "-Dsysconfdir=${placeholder "out"}/etc"
           ];
-          # libzmq is opened when kv-events asks for it, and not linked.
-          postFixup = "patchelf --add-rpath ${pkgs.lib.makeLibraryPath [ pkgs.zeromq ]} $out/bin/weftd";
+          # weftd opens libzmq and libcurl when an option asks for them, and is not linked with them.
+          postFixup = "patchelf --add-rpath ${pkgs.lib.makeLibraryPath [ pkgs.zeromq pkgs.curl ]} $out/bin/weftd";
           PKG_CONFIG_SYSTEMD_SYSTEMDSYSTEMUNITDIR = "${placeholder "out"}/lib/systemd/system";
           PKG_CONFIG_SYSTEMD_SYSUSERSDIR = "${placeholder "out"}/lib/sysusers.d";
           meta.license = pkgs.lib.licenses.asl20;

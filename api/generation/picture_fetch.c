@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 #ifdef HAVE_CURL
-#include <curl/curl.h>
+#include "api/http/curl_calls.h"
 #endif
 #include "base/buf.h"
 #include "base/jobs.h"
@@ -84,54 +84,59 @@ static bool is_allowed(const struct picture_fetch_opts *o, const char *host, con
     return false;
 }
 
-static bool has(CURLU *u, CURLUPart part) {
+static bool has(const struct curl_calls *curl, CURLU *u, CURLUPart part) {
     char *v = NULL;
-    bool is = curl_url_get(u, part, &v, 0) == CURLUE_OK;
+    bool is = curl->url_get(u, part, &v, 0) == CURLUE_OK;
 
-    curl_free(v);
+    curl->free(v);
     return is;
 }
 
 /* Parses and checks the address. Returns 0 with *out, -ENOMEM, or a 400. */
-static int parse(const struct picture_fetch_opts *o, const char *url, const char *place,
-                 CURLU **out, struct err *err) {
+static int parse(const struct curl_calls *curl, const struct picture_fetch_opts *o, const char *url,
+                 const char *place, CURLU **out, struct err *err) {
     char *scheme = NULL, *host = NULL, *port = NULL;
-    CURLU *u = curl_url();
+    if (!curl)
+        return refuse(err, place, "this service has no libcurl and fetches nothing");
+    CURLU *u = curl->url();
     int r = 0;
 
     if (!u)
         return -ENOMEM;
-    if (curl_url_set(u, CURLUPART_URL, url, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
-        curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
-        curl_url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
+    if (curl->url_set(u, CURLUPART_URL, url, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK ||
+        curl->url_get(u, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
+        curl->url_get(u, CURLUPART_HOST, &host, 0) != CURLUE_OK)
         r = refuse(err, place, "it is not a valid address");
     else if (strcmp(scheme, "https") != 0 &&
              (strcmp(scheme, "http") != 0 || o->may_connect == picture_fetch_is_public))
         r = refuse(err, place, "only addresses with https:// are fetched");
-    else if (has(u, CURLUPART_USER) || has(u, CURLUPART_PASSWORD) || has(u, CURLUPART_ZONEID))
+    else if (has(curl, u, CURLUPART_USER) || has(curl, u, CURLUPART_PASSWORD) ||
+             has(curl, u, CURLUPART_ZONEID))
         r = refuse(err, place,
                    "an address with a user's name, a password or a zone is not fetched");
-    else if (curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
+    else if (curl->url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
              !is_allowed(o, host, port))
         r = refuse(err, place,
                    "pictures are not fetched from this host (option picture-hosts): send the "
                    "picture itself as a data URI with base64");
-    curl_free(scheme);
-    curl_free(host);
-    curl_free(port);
+    curl->free(scheme);
+    curl->free(host);
+    curl->free(port);
     if (r == 0)
         *out = u;
     else
-        curl_url_cleanup(u);
+        curl->url_cleanup(u);
     return r;
 }
 
 int picture_fetch_check(const struct picture_fetch_opts *o, const char *url, const char *place,
                         struct err *err) {
+    const struct curl_calls *curl = curl_calls("picture-hosts", NULL);
     CURLU *u = NULL;
-    int r = parse(o, url, place, &u, err);
+    int r = parse(curl, o, url, place, &u, err);
 
-    curl_url_cleanup(u);
+    if (u)
+        curl->url_cleanup(u);
     return r;
 }
 
@@ -157,24 +162,25 @@ static int on_progress(void *ctx, curl_off_t n_in, curl_off_t in, curl_off_t n_o
     return job_pause() < 0;
 }
 
-static bool set_options(CURL *c, CURLU *u, struct transfer *t) {
+static bool set_options(const struct curl_calls *curl, CURL *c, CURLU *u, struct transfer *t) {
     const char *trusted = getenv("SSL_CERT_FILE");
-    bool ok = curl_easy_setopt(c, CURLOPT_CURLU, u) == CURLE_OK;
+    bool ok = curl->easy_setopt(c, CURLOPT_CURLU, u) == CURLE_OK;
 
-    ok &= curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK; /* parse() checks */
-    ok &= curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_PROXY, "") == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)PICTURE_FETCH_MS) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_MAXFILESIZE, (long)PICTURE_FILE_MAX) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, t) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_WRITEDATA, t) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L) == CURLE_OK;
-    ok &= curl_easy_setopt(c, CURLOPT_USERAGENT, "weft/" WEFT_VERSION) == CURLE_OK;
-    return ok && (!trusted || curl_easy_setopt(c, CURLOPT_CAINFO, trusted) == CURLE_OK);
+    ok &=
+        curl->easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK; /* parse() checks */
+    ok &= curl->easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_PROXY, "") == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)PICTURE_FETCH_MS) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_MAXFILESIZE, (long)PICTURE_FILE_MAX) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_OPENSOCKETDATA, t) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_WRITEDATA, t) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_NOPROGRESS, 0L) == CURLE_OK;
+    ok &= curl->easy_setopt(c, CURLOPT_USERAGENT, "weft/" WEFT_VERSION) == CURLE_OK;
+    return ok && (!trusted || curl->easy_setopt(c, CURLOPT_CAINFO, trusted) == CURLE_OK);
 }
 
 /* Returns 0 for a whole answer with status 200, else an error that tells the client nothing of the
@@ -204,20 +210,21 @@ static int judge(const struct transfer *t, CURLcode r, long status, const char *
 int picture_fetch(const struct picture_fetch_opts *o, const char *url, const char *place,
                   uint8_t **out, size_t *n, struct err *err) {
     struct transfer t = {.opts = o, .body.max = PICTURE_FILE_MAX + 1};
+    const struct curl_calls *curl = curl_calls("picture-hosts", NULL);
     CURLU *u = NULL;
     long status = 0;
 
-    TRY(parse(o, url, place, &u, err));
-    CURL *c = curl_easy_init();
-    int r = c && set_options(c, u, &t) ? 0 : -ENOMEM;
+    TRY(parse(curl, o, url, place, &u, err));
+    CURL *c = curl->easy_init();
+    int r = c && set_options(curl, c, u, &t) ? 0 : -ENOMEM;
     if (r == 0) {
-        CURLcode answer = curl_easy_perform(c);
+        CURLcode answer = curl->easy_perform(c);
 
-        curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
+        curl->easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
         r = judge(&t, answer, status, place, err);
     }
-    curl_easy_cleanup(c);
-    curl_url_cleanup(u);
+    curl->easy_cleanup(c);
+    curl->url_cleanup(u);
     if (r == 0 && t.body.len == 0)
         r = refuse(err, place, "its host has no picture there");
     if (r == 0) {
@@ -229,7 +236,7 @@ int picture_fetch(const struct picture_fetch_opts *o, const char *url, const cha
 }
 
 int picture_fetch_check_hosts(const char *const *hosts, struct err *err) {
-    return curl_global_init(CURL_GLOBAL_DEFAULT) == 0 ? 0 : -ENOMEM;
+    return !hosts || !*hosts || curl_calls("picture-hosts", err) ? 0 : -EINVAL;
 }
 
 #else

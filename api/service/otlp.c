@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #ifdef HAVE_CURL
-#include <curl/curl.h>
+#include "api/http/curl_calls.h"
 #endif
 #include "api/service/trace.h"
 #include "base/buf.h"
@@ -51,6 +51,7 @@ struct otlp {
     struct endpoint to;
     struct trace_origin origin;
 #ifdef HAVE_CURL
+    const struct curl_calls *call;
     CURL *curl; /* the thread's, as are heads and error */
     struct curl_slist *heads;
     char error[CURL_ERROR_SIZE];
@@ -95,7 +96,7 @@ static int open_curl(struct otlp *o) {
     const char *trusted = getenv("SSL_CERT_FILE");
     bool tcp = *to->host, v6 = strchr(to->host, ':');
 
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) != 0 || !(o->curl = curl_easy_init()))
+    if (!(o->call = curl_calls("otlp-endpoint", NULL)) || !(o->curl = o->call->easy_init()))
         return -ENOMEM;
     snprintf(host, sizeof(host), "Host: %s", tcp ? to->host : "localhost");
     snprintf(url, sizeof(url), "http%s://%s%s%s:%s%s", to->tls ? "s" : "", v6 ? "[" : "",
@@ -104,33 +105,35 @@ static int open_curl(struct otlp *o) {
     const char *const heads[] = {host, "Content-Type: application/json", "Connection: close",
                                  "Expect:"};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
-        struct curl_slist *more = curl_slist_append(o->heads, heads[i]);
+        struct curl_slist *more = o->call->slist_append(o->heads, heads[i]);
 
         if (!more)
             return -ENOMEM;
         o->heads = more;
     }
-    curl_easy_setopt(o->curl, CURLOPT_HTTPHEADER, o->heads);
-    curl_easy_setopt(o->curl, CURLOPT_USERAGENT, "weft/" WEFT_VERSION);
-    curl_easy_setopt(o->curl, CURLOPT_NOPROXY, "*");
-    curl_easy_setopt(o->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(o->curl, CURLOPT_FORBID_REUSE, 1L);
-    curl_easy_setopt(o->curl, CURLOPT_TIMEOUT_MS, (long)POST_MS);
-    curl_easy_setopt(o->curl, CURLOPT_ERRORBUFFER, o->error);
-    curl_easy_setopt(o->curl, CURLOPT_WRITEFUNCTION, on_body);
-    curl_easy_setopt(o->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(o->curl, CURLOPT_XFERINFODATA, o);
-    curl_easy_setopt(o->curl, CURLOPT_NOPROGRESS, 0L);
+    o->call->easy_setopt(o->curl, CURLOPT_HTTPHEADER, o->heads);
+    o->call->easy_setopt(o->curl, CURLOPT_USERAGENT, "weft/" WEFT_VERSION);
+    o->call->easy_setopt(o->curl, CURLOPT_NOPROXY, "*");
+    o->call->easy_setopt(o->curl, CURLOPT_NOSIGNAL, 1L);
+    o->call->easy_setopt(o->curl, CURLOPT_FORBID_REUSE, 1L);
+    o->call->easy_setopt(o->curl, CURLOPT_TIMEOUT_MS, (long)POST_MS);
+    o->call->easy_setopt(o->curl, CURLOPT_ERRORBUFFER, o->error);
+    o->call->easy_setopt(o->curl, CURLOPT_WRITEFUNCTION, on_body);
+    o->call->easy_setopt(o->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    o->call->easy_setopt(o->curl, CURLOPT_XFERINFODATA, o);
+    o->call->easy_setopt(o->curl, CURLOPT_NOPROGRESS, 0L);
     if (trusted)
-        curl_easy_setopt(o->curl, CURLOPT_CAINFO, trusted);
+        o->call->easy_setopt(o->curl, CURLOPT_CAINFO, trusted);
     if (!tcp)
-        curl_easy_setopt(o->curl, CURLOPT_UNIX_SOCKET_PATH, to->path);
-    return curl_easy_setopt(o->curl, CURLOPT_URL, url) == CURLE_OK ? 0 : -ENOMEM;
+        o->call->easy_setopt(o->curl, CURLOPT_UNIX_SOCKET_PATH, to->path);
+    return o->call->easy_setopt(o->curl, CURLOPT_URL, url) == CURLE_OK ? 0 : -ENOMEM;
 }
 
 static void close_curl(struct otlp *o) {
-    curl_easy_cleanup(o->curl);
-    curl_slist_free_all(o->heads);
+    if (!o->call)
+        return;
+    o->call->easy_cleanup(o->curl);
+    o->call->slist_free_all(o->heads);
 }
 
 /* Writes why there is no answer into @why. */
@@ -156,16 +159,16 @@ static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char 
     long status = 0;
 
     *o->error = 0;
-    curl_easy_setopt(o->curl, CURLOPT_POSTFIELDS, body->data);
-    curl_easy_setopt(o->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
-    CURLcode r = curl_easy_perform(o->curl);
-    curl_easy_getinfo(o->curl, CURLINFO_RESPONSE_CODE, &status);
+    o->call->easy_setopt(o->curl, CURLOPT_POSTFIELDS, body->data);
+    o->call->easy_setopt(o->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
+    CURLcode r = o->call->easy_perform(o->curl);
+    o->call->easy_getinfo(o->curl, CURLINFO_RESPONSE_CODE, &status);
     if (!status) {
         explain(o, r, why);
         return 0;
     }
     snprintf(why, OTLP_WHY, "status %ld", status);
-    curl_easy_getinfo(o->curl, CURLINFO_RETRY_AFTER, &seconds);
+    o->call->easy_getinfo(o->curl, CURLINFO_RETRY_AFTER, &seconds);
     *retry_ms = MIN((int64_t)seconds, PAUSE_MAX_MS / 1000) * 1000;
     return (int)status;
 }
@@ -326,12 +329,14 @@ int otlp_check(const char *endpoint, struct err *err) {
     struct endpoint to = {0};
     int r = read_endpoint(&to, endpoint, err);
 
-#ifndef HAVE_CURL
+#ifdef HAVE_CURL
+    return r < 0 || curl_calls("otlp-endpoint", err) ? r : -EINVAL;
+#else
     if (r == 0)
         return err_set(err, 0, "otlp-endpoint",
                        "otlp-endpoint: weftd was built without libcurl (libcurl4-openssl-dev)");
-#endif
     return r;
+#endif
 }
 
 int otlp_new(struct otlp **out, const char *endpoint) {

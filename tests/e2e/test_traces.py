@@ -125,6 +125,17 @@ def ask(d, headers=None, path="/v1/completions", **more):
     return d.request("POST", path, {"prompt": "hello", "max_tokens": 8, "ignore_eos": True, **more}, headers)
 
 
+def has_curl(d):
+    with open(f"/proc/{d.process.pid}/maps") as file:
+        return "libcurl" in file.read()
+
+
+def test_a_daemon_without_a_collector_loads_no_libcurl():
+    """The library and those that it needs take each start 30 ms."""
+    with Weftd(*FLAGS) as d:
+        assert ask(d)[0] == 200 and not has_curl(d)
+
+
 def roots(spans):
     return [s for s in spans if s["kind"] == 2]
 
@@ -144,6 +155,7 @@ def test_a_request_is_a_span_with_its_phases():
             Weftd(*FLAGS, "--otlp-endpoint", c.endpoint, "--api-keys", keys_in(folder)) as d:
         status, headers, _ = ask(d, {"Authorization": "Bearer ka", "traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"})
         assert status == 200
+        assert has_curl(d), "the test of a daemon without it is blind"
         spans = c.wait_spans(lambda spans: len(spans) == 4)
         path, head, _ = c.posts[0]
         assert path == "/v1/traces" and head["Content-Type"] == "application/json", (path, head)

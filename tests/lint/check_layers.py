@@ -88,7 +88,7 @@ LIBRARIES = {
     r"utf8proc\.h": ("text/",),
     r"pcre2\.h": ("api/anthropic/tool_search.c", "tests/"),
     r"xxhash\.h": ("kvpager/", "api/"),
-    r"curl/.*": ("cmd/", "api/service/otlp.c", "api/generation/picture_fetch.c"),
+    r"curl/.*": ("cmd/", "api/http/curl_calls.h"),
     r"n?curses.*\.h": ("cmd/",),
     r"openssl/.*": ("api/http/tls.c",),
     r"z(lib|std)\.h": ("api/http/unpack.c", "tests/"),
