@@ -4,8 +4,8 @@ import json
 import tempfile
 import time
 
-from pictures import FOLDER, counted, picture, pictures_total, post, settled, started, uri
-from weftd import main, wait_until
+from pictures import counted, picture, pictures_total, post, settled, started, uri
+from weftd import main, see, wait_until
 
 PICTURES = ("resize/bicubic-224x128.png", "resize/source-97x61.png")
 
@@ -40,8 +40,8 @@ def check_restart(name, *flags):
         with started(name, *disk) as d:
             again = chat(d, conversation(tail + "a"))
             assert again["choices"][0]["message"] == first["choices"][0]["message"], (name, again, first)
-            wait_until(f"{name}: {known} of {whole} tokens were there, as far as {again['usage']}",
-                       lambda: found(d, again) >= max(known - 64, whole - 119))
+            see(f"{name}: {known} of {whole} tokens were there, as far as {again['usage']}",
+                lambda: found(d, again) >= max(known - 64, whole - 119))
             other = chat(d, conversation(tail + "a", PICTURES[1], PICTURES[0]))  # the same pictures, exchanged
             assert cached(other) < 300 < whole - 120, (name, other["usage"])
             settled(d, 2)  # none of them for the request before

@@ -16,7 +16,7 @@ import time
 
 from manager import Manager, wait_end, wait_until
 from upgrading import ASK, FLAGS, LONG, PROMPT, Daemon, Installed, Stream, answer, ctl, daemons, refused, replace_version, upgrade
-from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, synth, tiny_model
+from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, see, tiny_model
 
 class Held:
     """A daemon whose worker computes nothing inside the block: its streams are there at the end of it."""
@@ -136,11 +136,11 @@ def recomputed(d):
 
 def finds(d, prompt):
     """The tokens behind @prompt, which is found, or computed again where that looks faster than reading, as it may beside
-    other programs."""
+    other programs. On a slow machine it may not be written yet, or be read for too long."""
     before, whole = recomputed(d), (len(prompt) - 1) // 32 * 32
     tokens, n = cached(d, prompt)
     if n < whole:
-        wait_until(f"{whole - n} tokens were there", lambda: recomputed(d) - before >= whole - n)
+        see(f"{whole - n} tokens were there", lambda: recomputed(d) - before >= whole - n)
     return tokens
 
 

@@ -430,6 +430,14 @@ def seen(condition, *what):
         raise Unseen(*what)
 
 
+def see(what, condition):
+    """Waits for what a slow machine may not come to: a prefix that is read back in time, say. Then it is not seen()."""
+    end = time.monotonic() + 20
+    while not condition():
+        seen(time.monotonic() < end, what)
+        time.sleep(0.02)
+
+
 def every(all_of_them, one_of_each_kind):
     """The first in the suite "night", which sets WEFT_EVERY; ./check has fifteen minutes and takes the second."""
     return all_of_them if os.environ.get("WEFT_EVERY") else one_of_each_kind
