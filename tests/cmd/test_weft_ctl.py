@@ -286,7 +286,7 @@ def test_reload_names_what_it_cannot():
 
 
 def test_no_daemon_is_69():
-    for path in ("/nonexistent/admin.sock", "/dev/null", FOLDER.name, "/" + "x" * 200):
+    for path in ("/proc/nonexistent/admin.sock", "/dev/null", FOLDER.name, "/" + "x" * 200):
         for command in (["stats"], ["stats", "--watch"], ["requests"], ["cancel", "1"], ["health"], ["drain"], ["top"]):
             err = run("--socket", path, *command, code=69)[1]
             assert path in err, err
@@ -327,7 +327,7 @@ def test_a_key_that_has_no_room_leaves_no_part():
 def test_socket_option_wins_over_the_environment():
     with Server({("GET", "/stats"): http(STATS)}):
         for args in (["--socket", SOCKET], ["--socket=" + SOCKET]):
-            run(*args, "stats", env={"WEFT_ADMIN": "/nonexistent"})
+            run(*args, "stats", env={"WEFT_ADMIN": "/proc/nonexistent"})
         run("stats", env={"http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"})
 
 

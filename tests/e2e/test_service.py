@@ -225,14 +225,14 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
         assert r.returncode == 0 and "valid" in r.stdout and not r.stderr, r
     with tempfile.TemporaryDirectory() as folder:  # a start creates what is missing in it
         assert run_weftd("--check-config", "--model", tiny_model(), "--kv-disk", folder + "/kv").returncode == 0
-    for flags, part in ((["--model", "/nonexistent.gguf"], "/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/nonexistent"], "api-keys: /nonexistent"),
+    for flags, part in ((["--model", "/proc/nonexistent.gguf"], "/proc/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/proc/nonexistent"], "api-keys: /proc/nonexistent"),
                         (["--model", tiny_model(), "--chat-template", "nosuch"], "nosuch is neither a file nor one of the built-in templates: chatml llama2 "),
                         (["--model", tiny_model(), "--chat-template", "/"], "chat-template: /: "),
-                        (["--model", tiny_model(), "--kv-disk", "/nonexistent/kv"], "kv-disk: /nonexistent: cannot be used: No such file"),
+                        (["--model", tiny_model(), "--kv-disk", "/proc/nonexistent/kv"], "kv-disk: /proc/nonexistent: cannot be used: No such file"),
                         (["--model", tiny_model(), "--kv-disk", tiny_model()], "cannot be used: Not a directory"),
                         (["--model", tiny_model(), "--kv-events", "tcp://nowhere"], "kv-events: "),
                         (["--model", tiny_model(), "--isa", OTHER_ISA], f'isa "{OTHER_ISA}" is unknown, or this weftd was built without it'),
-                        (["--models-dir", "/nonexistent"], "models-dir: the folders contain no model")):
+                        (["--models-dir", "/proc/nonexistent"], "models-dir: the folders contain no model")):
         r = run_weftd("--check-config", *flags)
         assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
     with tempfile.NamedTemporaryFile("w") as keys:
