@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the kernels to what ptxas reported when they were compiled: no spills, no stack, few enough registers for
 the blocks that should share a multiprocessor, no more shared memory than every device has, no name that depends on
-where it was compiled; and loads in assembly to be volatile. Exit 77 (skipped) where nothing was compiled.
+where it was compiled; and loads in assembly to be volatile. Exit 77 (skipped) where no machine code was compiled.
 
 usage: check_kernels.py REPORT...
 """
@@ -217,6 +217,9 @@ def main():
     for what in movable_loads():
         problems += 1
         print(what)
+    if not seen and not problems:
+        print("no device: nvcc wrote PTX, and no machine code")
+        return 77
     for missing in sorted(set(LIMITS) - seen):
         problems += 1
         print(f"{missing}: no report")
