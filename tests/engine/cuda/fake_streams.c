@@ -5,10 +5,13 @@
 #include <string.h>
 #include "tests/engine/cuda/fake_ptx.h"
 
-#define LOOK_LAUNCHES                                                                              \
-    64 /* in a row whose accesses are looked at: a step of a small model and more */
-#ifndef LOOK_EVERY
-#define LOOK_EVERY 1 /* of so many such rows, one is looked at, the first among them */
+/* Launches in a row whose accesses are looked at: a step of a small model and more. */
+#define LOOK_LAUNCHES 64
+#ifdef LOOK_EVERY /* of so many such rows, one is looked at, the first among them */
+#define LOOK_BLOCKS 64u /* of a launch: few launches of small models have more */
+#else
+#define LOOK_EVERY 1
+#define LOOK_BLOCKS UINT32_MAX
 #endif
 
 #define UPLOAD_US 100 /* what the first launch of a graph takes by the clock beside its kernels */
@@ -103,7 +106,7 @@ static void run_launch(struct op *o, int device) {
     simt_device(device);
     if (fake_cuda.order)
         simt_order(fake_cuda.order + fake_cuda.n_launches);
-    simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
+    simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0 ? LOOK_BLOCKS : 0);
     simt_wgmma_other(fake_cuda.other_wgmma);
     simt_launch(k, o->grid, o->shared, o->args);
     simt_device(fake_used);

@@ -880,8 +880,8 @@ static void check_waiting() {
     simt_fault("threads wait for each other, thread %u at %s", f->lane.thread, f->here);
 }
 
-static void run_block() {
-    simt_check_block();
+static void run_block(uint32_t block, uint32_t n) {
+    simt_check_block(block, n);
     start_all();
     while (n_alive > 0) {
         bool ran = false;
@@ -928,7 +928,7 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
 #endif
     for (uint32_t i = 0; i < n; i++) {
         simt_block = {order[i] % grid.x, order[i] / grid.x, 0};
-        run_block();
+        run_block(order[i], n);
     }
     free(order);
 }

@@ -34,7 +34,7 @@ struct simt_dim {
 
 struct simt_kernel {
     void (*run)(const void *args);
-    void (*quick)(const void *args); /* the same, not instrumented: while simt_look(false) */
+    void (*quick)(const void *args); /* the same, not instrumented: where simt_looks is not set */
     const char *name;
     uint32_t n_threads;
     size_t args_size;

@@ -35,6 +35,7 @@ extern const uint8_t __ehdr_start[], _end[];
 static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, false, 0, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true;
+static uint32_t looked = UINT32_MAX; /* simt_look() */
 
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
@@ -112,8 +113,12 @@ void simt_fault(const char *format, ...) {
 
 /* -- what is allocated ------------------------------------------------------------------------- */
 
+static size_t cell_bytes(size_t n) {
+    return (n / 4 + 2) * sizeof(struct cell);
+}
+
 static struct cell *new_cells(size_t n) {
-    void *p = mmap(NULL, (n / 4 + 2) * sizeof(struct cell), PROT_READ | PROT_WRITE,
+    void *p = mmap(NULL, cell_bytes(n), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (p == MAP_FAILED)
@@ -123,7 +128,7 @@ static struct cell *new_cells(size_t n) {
 
 static void free_cells(struct memory *m) {
     if (m->cell)
-        munmap(m->cell, ((m->to - m->from) / 4 + 2) * sizeof(struct cell));
+        munmap(m->cell, cell_bytes(m->to - m->from));
 }
 
 void simt_memory_add(const void *p, size_t n, enum simt_space space) {
@@ -199,8 +204,8 @@ void simt_settled(void) {
     first_unsettled = ++interval;
 }
 
-void simt_look(bool on) {
-    simt_looks = on;
+void simt_look(uint32_t n_blocks_a_launch) {
+    looked = n_blocks_a_launch;
 }
 
 void simt_check_launch(const char *name, const void *args, size_t args_size, uint32_t shared) {
@@ -215,7 +220,11 @@ void simt_check_launch(const char *name, const void *args, size_t args_size, uin
     dynamic_memory.to = dynamic_memory.from + shared;
 }
 
-void simt_check_block() {
+/* The last block is always among those that are looked at. */
+void simt_check_block(uint32_t block, uint32_t n) {
+    uint64_t many = n < looked ? n : looked;
+
+    simt_looks = block * many / n != (block + 1) * many / n;
     first_of_block = ++interval;
     n_blocks++;
     n_heard = 0;

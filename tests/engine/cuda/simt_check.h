@@ -55,9 +55,9 @@ int simt_memory_device(const void *p);
 /* Says that nothing is being written: the host has waited for the device, or a kernel is not
  * launched early. */
 void simt_settled(void);
-/* Whether accesses of the launches that follow are looked at; if not, reads of what they write
- * count as ordered. */
-void simt_look(bool on);
+/* Sets how many blocks of each launch that follows are looked at, spread over its grid; reads of
+ * what the others write count as ordered. */
+void simt_look(uint32_t n_blocks);
 
 #ifdef __cplusplus
 }
@@ -75,13 +75,14 @@ struct simt_lane {        /* the thread that runs */
 };
 
 extern struct simt_lane *simt_lane;
-extern bool simt_looks; /* simt_look() */
+extern bool simt_looks; /* at the block that runs */
 
 enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
 [[noreturn]] void simt_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void simt_check_launch(const char *kernel, const void *args, size_t args_size, uint32_t shared);
-void simt_check_block();
+/* Begins block @block of @n. */
+void simt_check_block(uint32_t block, uint32_t n);
 void simt_check_barrier();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
 /* Whether @p lies in shared memory. */
