@@ -123,6 +123,7 @@ static struct cell *new_cells(size_t n) {
 
     if (p == MAP_FAILED)
         abort();
+    madvise(p, cell_bytes(n), MADV_HUGEPAGE); /* page faults are slow */
     return (struct cell *)p;
 }
 
