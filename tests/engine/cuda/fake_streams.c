@@ -7,7 +7,8 @@
 
 /* Launches in a row whose accesses are looked at: a step of a small model and more. */
 #define LOOK_LAUNCHES 64
-#ifdef LOOK_EVERY /* of so many such rows, one is looked at, the first among them */
+/* LOOK_EVERY: of so many such rows, one is looked at, the first among them. */
+#ifdef LOOK_EVERY
 #define LOOK_BLOCKS 64u /* of a launch: few launches of small models have more */
 #else
 #define LOOK_EVERY 1
