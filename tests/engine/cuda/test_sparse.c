@@ -55,7 +55,7 @@ Test(cuda_sparse, a_long_sequence_is_the_same_in_chunks) {
     static uint64_t at_once[LONG], other[LONG];
     char path[TEST_DATA_PATH];
 
-    for (size_t i = 0; i < ARRAY_SIZE(models); i++) {
+    for (size_t i = FEWER(0, 1); i < ARRAY_SIZE(models); i++) {
         ways_golden(models[i], path);
         ways_long(path, LONG, 0, at_once);
         ways_long(path, LONG, 61, other);
@@ -119,6 +119,7 @@ Test(cuda_sparse, a_model_of_real_widths_opens) {
     struct driver d;
 
     make_model(path, "n_low=320");
+    fake_find()->idle = true; /* what kernels compute does not matter here */
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     driver_close(&d);
     unlink(path);
