@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "base/gguf.h"
+#include "tests/support/few.h"
 #include "tests/support/serving.h"
 #include "tests/support/test_data.h"
 
@@ -17,9 +18,17 @@
 #define MODEL "deepseek4"
 #endif
 
-enum { REQUESTS = 3, COMMON = 114, OWN = 8, OUT = 18, N_VOCAB = 384, GIVEN = 5 };
+enum {
+    REQUESTS = FEWEST(3, 2),
+    MOST = 4, /* requests of a run */
+    COMMON = 114,
+    OWN = 8,
+    OUT = FEWEST(18, 13),
+    N_VOCAB = 384,
+    GIVEN = 5
+};
 
-static struct heard alone[REQUESTS + 1], together[REQUESTS + 1];
+static struct heard alone[MOST], together[MOST];
 static int32_t prediction[REQUESTS][HEARD_MAX];
 
 static uint32_t n_different; /* requests that do not begin alike, and then again; 0: all do */
