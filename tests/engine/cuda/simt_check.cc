@@ -117,7 +117,24 @@ static size_t cell_bytes(size_t n) {
     return (n / 4 + 2) * sizeof(struct cell);
 }
 
+#define KEPT 64u
+
+/* Cells of memory that was freed, for the next one of the same size. What they tell was before
+ * every launch to come. */
+static struct {
+    struct cell *cell;
+    size_t bytes;
+} kept[KEPT];
+static uint32_t n_kept;
+
 static struct cell *new_cells(size_t n) {
+    for (uint32_t i = 0; i < n_kept; i++)
+        if (kept[i].bytes == cell_bytes(n)) {
+            struct cell *c = kept[i].cell;
+
+            kept[i] = kept[--n_kept];
+            return c;
+        }
     void *p = mmap(NULL, cell_bytes(n), PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -128,8 +145,12 @@ static struct cell *new_cells(size_t n) {
 }
 
 static void free_cells(struct memory *m) {
-    if (m->cell)
-        munmap(m->cell, cell_bytes(m->to - m->from));
+    size_t bytes = cell_bytes(m->to - m->from);
+
+    if (m->cell && n_kept < KEPT)
+        kept[n_kept++] = {m->cell, bytes};
+    else if (m->cell)
+        munmap(m->cell, bytes);
 }
 
 void simt_memory_add(const void *p, size_t n, enum simt_space space) {
