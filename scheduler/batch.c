@@ -16,8 +16,9 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->item = calloc(max_seqs, sizeof(*t->item));
     t->token = calloc(max_rows, sizeof(*t->token));
     t->seq = calloc(max_seqs, sizeof(*t->seq));
-    t->want = calloc(max_rows, sizeof(*t->want));                      /* at most one per row */
-    t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param)); /* each draft has its own */
+    t->want = calloc(max_rows, sizeof(*t->want)); /* at most one per row */
+    /* one for each sequence and one for each draft */
+    t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param));
     t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
     t->page = calloc(n_pages, sizeof(*t->page));
     t->window = windows ? calloc(n_pages, sizeof(*t->window)) : NULL;
@@ -86,7 +87,7 @@ static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_d
     *p = r->param;
     p->tokens = r->tokens;
     p->n_tokens = r->n_tokens + n_draft;
-    /* Masks of a constraint contain the bans. */
+    /* The masks of a constrained request exclude its banned tokens already. */
     p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->matcher ? r->n_bans : 0;
     assert(t->b.n_params < t->max_seqs + t->max_rows);
     return t->b.n_params++;
@@ -125,7 +126,7 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
 }
 
 /* Adds wants to rows [pos0, pos0 + n_rows): log probabilities of the prompt that are still missing,
- * and the next token where the rows reach the last known one, also after each draft. */
+ * and the next token where the rows reach the last known token, and after each draft. */
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
@@ -255,8 +256,8 @@ uint32_t *batch_mask(struct batch *t) {
     return *m;
 }
 
-/* Takes the samples of @it: a draft is right if the token sampled before it is the same. Samples
- * from the first late mask on are discarded. Returns as batch_take(). */
+/* Takes the samples of @it. A draft is right if the row before it has sampled the same token.
+ * Samples from the first late mask on are discarded. Returns as batch_take(). */
 static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
                         const struct engine_out *out) {
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
@@ -280,7 +281,7 @@ static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
     return why;
 }
 
-/* Takes the hidden states of item @i, which such a request has in place of a token. Returns as
+/* Takes the hidden states of item @i, whose request wants vectors instead of tokens. Returns as
  * batch_take(). */
 static int take_hidden(const struct batch *t, uint32_t i, const struct engine_out *out) {
     const struct batch_item *it = &t->item[i];
@@ -320,7 +321,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
         /* Positions after the last right draft are not valid. */
         n_wrong = it->n_draft - it->n_right;
         assert((it->n_draft == 0 && it->n_late == 0) || r->n_in_flight == 0);
-        /* Without any sample the row of the last token is computed again. */
+        /* If no sample is left, the row of the last token is computed again. */
         if (it->n_late > it->n_draft) {
             late_set_row(r, false);
             n_wrong++;

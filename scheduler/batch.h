@@ -12,9 +12,9 @@
 struct batch_item {
     struct request *request;
     uint32_t pos0, n_rows, want0, n_wants;
-    uint32_t n_draft;  /* drafts among the rows */
+    uint32_t n_draft;  /* number of drafts among the rows */
     uint32_t n_right;  /* drafts that were right, once the results are taken */
-    uint32_t n_late;   /* last samples that are discarded because their masks were late */
+    uint32_t n_late;   /* number of last samples that are discarded because their masks were late */
     uint32_t snapshot; /* snapshot of the state behind the rows; KV_NO_SNAPSHOT: none is made */
     uint32_t backup;   /* snapshot of the state before a draft; KV_NO_SNAPSHOT: no state */
     bool passes;       /* the next snapshot of the request replaces this one */
@@ -27,13 +27,14 @@ struct batch {
     struct cost_shape shape;
     int64_t launched_ns;
     int64_t expect_ns;
-    int64_t draft_ns; /* time of the draft model before the launch */
+    int64_t draft_ns; /* time that the draft model took before the launch */
     bool alone;
     bool drafts;      /* some rows are drafts: no step is launched behind it */
     bool prefills;    /* some sequence has more than one row that is neither draft nor replayed */
     bool replays;     /* some sequence computes the right tokens of a draft again */
     bool constrained; /* some request may need a mask */
-    bool unsealed;    /* masks need the samples of the step before */
+    /* masks depend on samples of the previous step, so this step samples when it is sealed */
+    bool unsealed;
     uint32_t max_rows, max_seqs;
     uint32_t picture_width; /* engine_info.picture_width */
     /* Arrays to which b points. */
@@ -58,8 +59,9 @@ void batch_deinit(struct batch *t); /* accepts a zeroed one */
 /* Begins step @step (> 0) with no rows, masks and copies. */
 void batch_begin(struct batch *t, uint64_t step);
 /* Adds the next @n_rows rows of @r, whose pages have room for them. Counts them as computed and
- * their sample as pending. A pending sample of step - 1 is fed on the device. The last @n_draft
- * rows are the tokens @draft, behind all known tokens, where request_reserve() has made room. */
+ * their sample as pending. If the sample of the previous step is pending, the engine takes it as
+ * input on the device. The last @n_draft rows are the tokens @draft, which follow all known tokens;
+ * request_reserve() has made room for them. */
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
@@ -70,7 +72,8 @@ void batch_add_pictures(struct batch *t, struct request *r, struct engine_seq *q
 /* Sets the page table of the next sequence to at most the first @most pages of @seq. */
 void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);
 
-/* Appends @n copies to the list of copies before the step. Returns 0 or -ENOMEM. */
+/* Appends @n copies to those that the engine makes before the rows of the step. Returns 0 or
+ * -ENOMEM. */
 int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n);
 /* Returns an empty mask that stays until batch_begin(); NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);

@@ -70,7 +70,8 @@ static bool is_masked(const struct request *r, uint32_t n_tokens) {
            r->ignore_eos;
 }
 
-/* Computes that mask. Returns the number of allowed tokens or a negative errno. */
+/* Computes the mask after the first @n_tokens of @r, the position of its constraint. Returns the
+ * number of allowed tokens or a negative errno. */
 static int64_t fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
     int64_t n = allowed(r, n_tokens, bits);
     bool early = is_early(r, n_tokens);
@@ -90,7 +91,7 @@ int constrain_check(struct request *r) {
     if (!bits)
         return -ENOMEM;
     if (constraint_mask_within(r->matcher, bits, left) != 0)
-        return 0; /* a shorter output exists, though not in bytes */
+        return 0; /* the distance is an upper bound: some output still fits */
     err_set_code(&r->why, 400, "max_tokens_too_small", "max_tokens",
                  "The shortest output of the requested form takes %u tokens, but there is room for "
                  "only %u. Raise max_tokens, or send \"complete_output\": false.",
@@ -152,8 +153,9 @@ static bool may_come_late(const struct request *r, enum constrain_late late) {
     return (late == LATE_ALL || BUGGIFY(mask_late)) && !late_has_mask(r);
 }
 
-/* Handles a mask, after @n drafts, that takes long. Returns 0: this sample and the following ones
- * are discarded; or the result of make_mask() if the mask must be made now. */
+/* Handles the mask after @n drafts, which takes long to make; a thread makes it if @n is 0. Returns
+ * 0: this sample and the following ones are discarded; or the result of make_mask() if the mask
+ * must be made now. */
 static int come_late(struct batch *t, struct batch_item *it, uint32_t n, const uint32_t **bits) {
     struct request *r = it->request;
 

@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * constrain - masks for the samples of a step: of requests whose output is constrained
- * (grammar/constraint.h), or for which some tokens are not allowed (allowed.h). A row's mask
+ * constrain - makes the masks for the samples of a step. A request has masks if its output is
+ * constrained (grammar/constraint.h) or if some tokens are not allowed (allowed.h). A row's mask
  * depends on all tokens before it, including the drafts of the step. While a sample of the previous
- * step is missing, the step computes without masks, and samples when it is sealed.
+ * step is missing, the step computes its logits without masks, and samples when it is sealed.
  */
 
 #include "scheduler/batch.h"
 
 struct engine;
 
-/* Returns whether masks of step @t, which was launched, depend on samples still in flight. */
+/* Returns whether the masks of launched step @t depend on samples still in flight. */
 bool constrain_must_wait(const struct batch *t);
 /* Checks that @r, which has just got its constraint, can end its output as the constraint requires.
  * Returns 0, 1 if it cannot (r->why has the reason), or -ENOMEM. */

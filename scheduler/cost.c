@@ -12,20 +12,21 @@
 #define COPIES_FORGET 0.15
 /* share of copies in a step beyond which nothing else is learnt from it */
 #define COPIES_MOST 0.7
-#define KNEE 16          /* rows up to here share the reading of the weights */
-#define TILE 8u          /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
-#define TRUSTED_MIN 32   /* rows that may be tried without experience */
-#define DISTRUST 0.5     /* part of a step's time that was not expected */
-#define FORGET 0.01      /* standard deviation of a coefficient from step to step, relative */
-#define NOISE 0.01       /* least variance of the relative error: on a shared processor, */
-#define OWN_NOISE 0.001  /* on a processor of its own, where equal steps take equal times */
+#define KNEE 16 /* rows of a step up to which they share the reading of the weights */
+/* backends compute the rows beyond KNEE in tiles; the last tile has 1, 2, 4 or 8 rows */
+#define TILE 8u
+#define TRUSTED_MIN 32 /* rows that may be tried without experience */
+#define DISTRUST 0.5   /* part of a step's time that was not expected */
+#define FORGET 0.01    /* standard deviation of a coefficient from step to step, relative */
+#define NOISE 0.01     /* least variance of the relative error on a shared processor */
+/* least variance where no other program uses the processor: equal steps take equal times */
+#define OWN_NOISE 0.001
 #define NOISE_MEMORY 0.9 /* weight of the old value in the running variance */
 #define CLIP 1.0         /* a longer step counts as one of 1 + CLIP times the expected time */
-#define BLOCK                                                                                      \
-    128 /* steps of a block, whose sums are compared with those of the next
-                          * block */
-/* Relative variance of a block's time: that of a step, divided by this, since errors of successive
- * steps are alike; and the least, for a machine whose speed drifts. */
+#define BLOCK 128        /* steps of a block; the sums of successive blocks are compared */
+/* Relative variance of a block's time: the variance of a step's time divided by BLOCK_MEANS,
+ * because errors of successive steps are alike, but at least BLOCK_NOISE, because the speed of a
+ * machine drifts. */
 #define BLOCK_MEANS 16
 #define BLOCK_NOISE 0.001
 /* Standard deviations beyond which a block's time does not change the shape, and a step's time
@@ -81,9 +82,9 @@ void cost_init_for(struct cost *c, const struct cost_model *m) {
     double row = m->n_params, byte = BALANCE / row;
 
     cost_init(c);
-    if (m->own_processor) /* noise begins as on a shared one: the first errors are the prior's */
+    if (m->own_processor) /* c->noise still begins at NOISE: the first errors come from the prior */
         c->least_noise = OWN_NOISE;
-    if (m->n_params < 1000) /* no model */
+    if (m->n_params < 1000) /* the sizes of the model are not known */
         return;
     c->a[0] = fmin(fmax(m->weight_bytes * byte, PRIOR[0] / 2), PRIOR[0] * 8);
     c->a[CONTEXT] = fmin(m->key_bytes * byte * 16384, PRIOR[CONTEXT] * 16);
@@ -216,9 +217,9 @@ static void learn_difference(struct cost *c, const double g[COST_FEATURES], doub
 }
 
 /*
- * Learns the shape from what distinguishes this step from the last ones: both its features and its
- * time are taken less the mean of those, so that steps of one size do not affect other sizes, even
- * if the machine was slow meanwhile.
+ * Learns the shape from what distinguishes this step from the last ones: the means over the last
+ * steps are subtracted from its features and its time, so that steps of one size do not affect
+ * other sizes, even if the machine was slow meanwhile.
  */
 static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms) {
     double work = work_ms(c, x), g[COST_FEATURES] = {0};
@@ -231,8 +232,8 @@ static void learn_shape(struct cost *c, const double x[COST_FEATURES], double ms
     }
     forget(c, g);
     double noise = c->noise, unsure = unsure_of(c, g);
-    /* Other work runs on a dedicated processor after all, so the step counts as little as on a
-     * shared one. */
+    /* Such a step shows that other work runs on the dedicated processor after all, so it counts as
+     * little as on a shared one. */
     if (error * error > SURPRISE * SURPRISE * (noise + unsure))
         noise = fmax(noise, NOISE);
     learn_noise(c, error, unsure);
@@ -260,8 +261,8 @@ static void learn_block(struct cost *c, const double x[COST_FEATURES], double ms
         for (int i = 0; i < COPIES; i++)
             g[i] = b->x[i] / work - last->x[i] / work_last;
         double sure = SURPRISE * sqrt(noise + unsure_of(c, g));
-        /* A time beyond both no change and the expected one is the machine's: other programs took
-         * the processor, or returned it. */
+        /* A ratio outside the range between 1 (no change) and the expected ratio does not come from
+         * the features: other programs took the processor or released it. */
         if (grown > fmin(expected, 1) - sure && grown < fmax(expected, 1) + sure)
             learn_difference(c, g, grown / expected - 1, noise, b->x);
     }
@@ -271,9 +272,9 @@ static void learn_block(struct cost *c, const double x[COST_FEATURES], double ms
 
 /* ---- copies ---- */
 
-/* Learns the price of a copy from a step that took @ms, by a Kalman filter of one value. Copies
- * have a speed of their own, which no prior knows, so the first copies set the price, with half of
- * their step as uncertainty. */
+/* Learns the price of a copy from a step that took @ms, by a Kalman filter of one value. No prior
+ * tells the speed of copies, so the first copies set the price, and half of the time of their step
+ * is its uncertainty. */
 static void learn_copies(struct cost *c, const double x[COST_FEATURES], double ms) {
     double *a = &c->a[COPIES], *p = &c->p[COPIES][COPIES], all = ms / x[COPIES];
     double seen = fmax(all - c->speed * work_ms(c, x) / x[COPIES], 0);
@@ -307,7 +308,7 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     if (c->n_seen > 0)
         c->error = c->error * ERROR_MEMORY + error * (1 - ERROR_MEMORY);
     c->n_seen++;
-    /* A chunk that took far longer than expected: the price of rows is wrong, and larger steps
+    /* The chunk took far longer than expected, so the price of rows is wrong, and larger steps
      * would take longer still. */
     bool surprises = error > DISTRUST && s->pairs > 0 && s->rows >= TRUSTED_MIN;
     c->max_rows = surprises ? s->rows / 2 : MAX(c->max_rows, s->rows);
@@ -386,7 +387,7 @@ uint32_t cost_trusted_rows(const struct cost *c) {
 }
 
 /* Returns the sum of the contexts of @n_rows rows: p + 1, p + 2, .. p + n positions. A single row
- * counts as decode and has none. */
+ * counts as decode and adds none. */
 static uint64_t pairs_of(uint32_t pos0, uint32_t n_rows) {
     return n_rows < 2 ? 0 : (uint64_t)n_rows * pos0 + (uint64_t)n_rows * (n_rows + 1) / 2;
 }

@@ -28,14 +28,14 @@ struct cost_shape {
     uint32_t rows, seqs;
     uint64_t context; /* sum over sequences of the positions they read: decode reads keys */
     uint64_t pairs;   /* sum over the rows of prefill chunks of their context: arithmetic */
-    uint32_t copies;  /* pages that go to host memory or come back */
+    uint32_t copies;  /* pages copied to or from host memory */
 };
 
-/* Sums over the steps of a block. */
+/* Sums over the steps of a block, of which n have been added. */
 struct cost_block {
-    double x[COST_FEATURES]; /* features */
+    double x[COST_FEATURES]; /* sums of the features */
     double ms;
-    uint32_t n; /* steps */
+    uint32_t n; /* number of steps */
 };
 
 struct cost {
@@ -43,14 +43,15 @@ struct cost {
     double p[COST_FEATURES][COST_FEATURES]; /* scaled covariance of a */
     double cap[COST_FEATURES];              /* the largest diagonal of p */
     double mean[COST_FEATURES];             /* mean of the last steps' features per ms */
-    double mean_error;                      /* mean of their relative errors */
+    double mean_error;                      /* mean of the relative errors of the last steps */
     double speed;                           /* factor of the time that a gives */
     double recent[COST_SPEEDS];             /* speeds of the last steps (ring buffer) */
     uint64_t decodes;                       /* bit i: recent[i] is of a step that only decoded */
     double noise;                           /* running variance of the relative error */
     double least_noise;                     /* lower bound of noise, by cost_model.own_processor */
     double error;                           /* running mean of the relative underestimate */
-    struct cost_block last, block;          /* the last whole block; the one that is filled */
+    /* last: the previous complete block; block: the one that is being filled */
+    struct cost_block last, block;
     uint64_t n_seen, n_speeds;
     uint32_t max_rows; /* half of cost_trusted_rows() */
     bool has_copied;
@@ -69,8 +70,8 @@ struct cost_model {
 /* Initialises @c without data, for a processor that other programs use too: 1 ms a row until the
  * first step sets the scale. */
 void cost_init(struct cost *c);
-/* Initialises @c for the processor of @m, with the ratios of coefficients that follow from @m;
- * without parameters with those of cost_init(). */
+/* Initialises @c for the processor of @m, with the ratios of coefficients that follow from @m, or
+ * those of cost_init() if the number of parameters is unknown. */
 void cost_init_for(struct cost *c, const struct cost_model *m);
 
 /* Learns from a step of shape @s that took @ns. */

@@ -40,17 +40,17 @@
 
 struct job {
     struct list link; /* in disk.saves or disk.loads */
-    uint64_t id;      /* load: the request that waits */
-    uint64_t after;   /* step that must end first */
+    uint64_t id;      /* load: request that waits for the pages */
+    uint64_t after;   /* step that must end before the job begins */
     bool active, under_way, cancelled;
     struct kv_seq *host, *slots;
     struct kv_isolation share;
     int32_t *tokens;
     uint32_t n_tokens;
-    int32_t *stored;         /* save: tokens of the pages under way as the file has them, */
-    struct kv_medium *media; /* and their pictures */
-    /* Snapshots of the host's and of the slots' pager, or KV_NO_SNAPSHOT both: the source of the
-     * copy is held, its destination taken. */
+    int32_t *stored;         /* save: tokens of the pages under way, in the form of the file */
+    struct kv_medium *media; /* save: pictures of the pages under way */
+    /* Snapshots of the host's and of the slots' pager, or both KV_NO_SNAPSHOT. The source of the
+     * copy is held, its destination is taken. */
     uint32_t state, state_slot;
     /* save: number of first pages whose snapshots were searched in the file */
     uint32_t n_looked;
@@ -61,7 +61,7 @@ struct disk {
     struct disk_opts opts;
     struct store *store;
     struct kv_pager *slots;
-    struct store_id *id;  /* [n_slots + n_states] of published pages and their snapshots */
+    struct store_id *id;  /* [n_slots + n_states] ids of published pages, then of their snapshots */
     struct store_id next; /* id for the next page or state */
     uint32_t state_pages; /* size of a state in pages; 0: no state */
     uint64_t stamp;
@@ -311,9 +311,9 @@ static bool write_state(struct disk *d, struct job *j) {
     return true;
 }
 
-/* Makes the tokens of @n pages of @j from page @from on as the file has them. Returns how many of
- * the pages can be written: those before one with too many pictures, or with one whose content is
- * forgotten. */
+/* Puts the tokens of @n pages of @j from page @from on into j->stored, in the form of the file, and
+ * their pictures into j->media. Returns the number of pages that can be written: the pages before
+ * one that has too many pictures or a picture whose content is forgotten. */
 static uint32_t store_tokens(const struct disk *d, struct job *j, uint32_t from, uint32_t n) {
     uint32_t t = d->opts.pager.page_tokens, n_media = 0, n_here = 0;
     const int32_t *in = j->tokens + (size_t)from * t;
@@ -569,7 +569,7 @@ static bool take_read_state(struct disk *d, struct job *j) {
     d->opts.stats->n_disk_bad++;
     note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
     leave_states(d, j);
-    kv_pager_forget_snapshot(d->slots, slot); /* other jobs that hold it will find the damage too */
+    kv_pager_forget_snapshot(d->slots, slot); /* other jobs that read it will find the damage too */
     return fall_back(d, j, j->n_tokens - 1);
 }
 
@@ -590,7 +590,7 @@ static bool take_read(struct disk *d, struct job *j) {
     kv_page bad = j->io.slot[j->io.n_done];
     leave_states(d, j);
     kv_seq_truncate(j->slots, n_tokens);
-    kv_pager_forget(d->slots, bad); /* other jobs that hold it will find the damage too */
+    kv_pager_forget(d->slots, bad); /* other jobs that read it will find the damage too */
     return fall_back(d, j, n_tokens);
 }
 
@@ -603,7 +603,7 @@ static void end_load(struct disk *d, struct job *j) {
         d->opts.loaded(d->opts.ctx, id);
 }
 
-/* ---- together ---- */
+/* ---- steps of jobs ---- */
 
 static bool take_mail(struct disk *d) {
     struct disk_io *io = disk_thread_take(&d->thread);
@@ -630,7 +630,7 @@ static void begin_loads(struct disk *d, uint64_t decided, uint64_t waited) {
             continue;
         bool opened = j->active || open_load(d, j);
         if (opened && !j->io.n && j->after == 0)
-            j->after = decided; /* steps decided so far may copy from the pages just taken */
+            j->after = decided; /* steps decided so far may still copy from the pages just taken */
         if (!opened || (j->after <= waited && !read_more(d, j)))
             end_load(d, j);
     }

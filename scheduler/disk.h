@@ -10,8 +10,9 @@
 #include "kvpager/kvpager.h"
 #include "kvpager/store.h"
 
-#define DISK_SAVES 32u     /* prefixes that wait to be written; further ones are dropped */
-#define DISK_LOADS 8u      /* requests whose pages are read at once; others wait */
+#define DISK_SAVES 32u /* prefixes that wait to be written; further ones are dropped */
+/* requests whose pages are read at the same time; further requests wait */
+#define DISK_LOADS 8u
 #define DISK_IDENTITY 256u /* bytes, at most */
 
 struct disk;

@@ -19,20 +19,20 @@ struct disk_io {
     struct list link; /* disk_thread.turns */
     enum { IO_READ, IO_WRITE, IO_STOP } what;
     uint32_t n, n_done, page_tokens;
-    int answer; /* error of the first piece that failed */
-    int64_t ns; /* time of its pieces; 0 with disk_thread.in_step */
+    int answer; /* error of the first piece that failed; 0: none */
+    int64_t ns; /* time that its pieces took; 0 with disk_thread.in_step */
     uint32_t slot[DISK_IO_PAGES];
     void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];
-    const int32_t *tokens;         /* [n][page_tokens] of pages to be written, */
-    const struct kv_medium *media; /* and their pictures, as store_write() takes them */
-    struct store_io *now;          /* I/O of slot[n_done]; NULL: not begun */
+    const int32_t *tokens;         /* [n][page_tokens] tokens of pages to be written */
+    const struct kv_medium *media; /* pictures of these pages, as store_write() takes them */
+    struct store_io *now;          /* I/O of slot[n_done]; NULL: it has not begun */
 };
 
 struct disk_thread {
     const struct store *store;
     struct mbox to, from;
-    struct list turns; /* disk_io.link: jobs in turn, the next first */
+    struct list turns; /* disk_io.link: jobs in round-robin order, the next one first */
     pthread_t thread;
     bool in_step; /* tests: no thread, jobs are done in disk_thread_give() */
     bool started, used;

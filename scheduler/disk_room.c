@@ -6,7 +6,7 @@
 
 #define RETRY_NS INT64_C(60000000000)
 #define DAY_NS 86400e9
-#define BUCKET_PART 24 /* the bucket holds this part (1/24) of a day's bytes */
+#define BUCKET_PART 24 /* the bucket holds a day's bytes divided by BUCKET_PART */
 
 static uint32_t pages_of_seq(uint32_t page_tokens, uint32_t max_seq_tokens) {
     return MAX(max_seq_tokens / page_tokens, 1u);

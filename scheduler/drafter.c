@@ -39,7 +39,7 @@ struct drafter {
     const struct draft_source *source;
     uint64_t *step, own_step; /* last step of its engine */
     uint32_t n_chosen;
-    uint64_t probe_at;  /* step from which on one request is probed although drafts do not pay, */
+    uint64_t probe_at;  /* step from which on one request is probed although drafts do not pay */
     uint32_t probe_gap; /* steps between the last two probes; 0: drafts pay */
     /* Scratch of drafter_choose(): [max_seqs]. */
     struct candidate {
@@ -122,7 +122,7 @@ void drafter_forget(struct request *r) {
     r->drafted = NULL;
 }
 
-/* ---- for whom, and how much ---- */
+/* ---- choice of requests and lengths ---- */
 
 /* Returns whether the drafter can draft for @r with @n tokens more. The block continues from the
  * hidden state that the step of the last position left in the request's slot; where that position
@@ -392,7 +392,7 @@ static int run_batch(struct drafter *d) {
     return 0;
 }
 
-/* ---- keeping up ---- */
+/* ---- catching up ---- */
 
 /* Takes back rejected drafts and commits accepted positions. Leaves the row of the last token,
  * since the next draft begins with it. */

@@ -21,15 +21,15 @@ struct spec;
 
 struct drafter_opts {
     struct engine *engine; /* engine of the small model; not taken over */
-    /* Pager of the large model if its block drafts; `engine` is then the large model's, and *step
-     * counts steps of both passes. NULL: a small model drafts. */
+    /* Pager of the large model if its own block drafts; then `engine` is the engine of the large
+     * model, and *step counts the steps of both passes. NULL: a small model drafts. */
     struct kv_pager *block;
     uint64_t *step;
     struct clock *clock;
     uint32_t max_seqs, max_rows; /* limits of the scheduler */
     uint32_t n_vocab;            /* tokens of a mask */
     int64_t catch_up_ns;         /* most time of a step for catching up */
-    float size;                  /* size of the small model relative to the large one */
+    float size;                  /* size of the small model divided by that of the large one */
     uint32_t force;              /* tests: drafts of this many tokens at any cost; 0: by gain */
 };
 

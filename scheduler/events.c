@@ -33,7 +33,7 @@ static int pack_refusal(struct buf *out, const struct request *r) {
     return msg_event_pack(out, &e);
 }
 
-/* Packs TOKENS, or FINISH with the last tokens. */
+/* Packs a TOKENS event, or a FINISH event with the last tokens. Returns 0 or a negative errno. */
 static int pack_progress(struct buf *out, struct request *r) {
     uint32_t n_out = request_n_out(r), from = r->acked.n_out, i = from - r->out_base;
     uint32_t n = request_is_prewarm(r) ? 0 : MIN(n_out - from, EVENTS_TOKENS_MAX);
@@ -107,6 +107,6 @@ bool events_delivered(struct request *r) {
         request_trim(r);
     if (r->state == REQUEST_DONE)
         return r->acked.end;
-    /* The last message may have been full before this request. */
+    /* The last message may have been full before it came to this request. */
     return (r->acked.accepted || r->compiling) && r->acked.n_out == request_n_out(r);
 }

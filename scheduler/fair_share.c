@@ -136,7 +136,7 @@ static void lift(struct fair_share *f, struct fair_tenant *t) {
     t->elsewhere_ns = fmax(t->elsewhere_ns - behind_ns * t->weight, 0);
 }
 
-/* ---- coming, going and being served ---- */
+/* ---- arrival, end and charges ---- */
 
 static double decayed(double ns, int64_t from, int64_t now) {
     return ns * exp2(-(double)MAX(now - from, 0) / FAIR_HALF_LIFE_NS);
@@ -216,7 +216,7 @@ uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max)
     return n;
 }
 
-/* ---- the order of waiting requests ---- */
+/* ---- order of waiting requests ---- */
 
 static bool is_due(const struct fair_item *x) {
     return x->n_left == 0;
@@ -591,8 +591,8 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
         struct request *r = f->item[index[i]].who;
         struct fair_tenant *who = &f->tenant[r->tenant];
 
-        /* Counts as if all were admitted in this order. Later requests of a tenant leave as much
-         * room as an earlier one that has to wait, so they do not overtake it. */
+        /* Counts the requests as if all were admitted in this order. Later requests of a tenant
+         * leave as much room as an earlier one that has to wait, so they do not overtake it. */
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
@@ -607,8 +607,8 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
     return n;
 }
 
-/* An admitted request overtakes earlier ones of its tenant. The plan has counted this for requests
- * that came before it in the plan and did not fit. */
+/* Counts, for each admission of the plan, the earlier requests of its tenant that it overtakes. The
+ * plan itself has counted it for earlier requests that it considered and that did not fit. */
 void fair_note_admissions(struct fair_share *f, struct request *const *planned) {
     const struct plan *p = f->view->plan;
 

@@ -24,11 +24,11 @@ struct sched_view;
 struct fair_tenant {
     uint32_t id;
     uint8_t class;
-    double weight;    /* times the factor of the class */
-    double served_ns; /* virtual time: device time charged, divided by weight */
-    double own_ns;    /* device time charged; sched_served() has reported told_ns of it */
+    double weight;    /* weight of the tenant times the factor of its class */
+    double served_ns; /* virtual time: charged device time divided by weight */
+    double own_ns;    /* charged device time, of which sched_served() has reported told_ns */
     double told_ns;
-    /* device time at other workers: not yet in served_ns, and already counted there */
+    /* device time at other workers: elsewhere_ns is not yet in served_ns, counted_ns is */
     double elsewhere_ns;
     double counted_ns;
     double recent_ns;   /* device time here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
@@ -39,8 +39,8 @@ struct fair_tenant {
     uint32_t n_pages;
     /* virtual time of the longest remaining part of a running prompt; set before each plan */
     double coming_ns;
-    double slots;      /* running mean of the slots that it needs, at most its share */
-    uint32_t n_window; /* scratch of fair_pick(), fair_waiting() */
+    double slots;      /* running mean of the slots that the tenant needs, at most its share */
+    uint32_t n_window; /* scratch of fair_pick() and fair_waiting(), to the end of the struct */
     uint32_t leaves;
     double next_ns;
     uint32_t head;
@@ -63,22 +63,22 @@ struct fair_share {
     uint32_t n_tenants;
     double fair_ns;   /* virtual time of a tenant that always uses its share */
     int64_t fair_at;  /* time of fair_ns */
-    int64_t slots_at; /* time of the means of slots */
+    int64_t slots_at; /* time at which the means of slots were updated */
     double clock_ns;  /* least virtual time of the live tenants; monotonic */
 
-    /* State of the step. */
+    /* State of the step that is planned. */
     struct fair_item *item;       /* [FAIR_ITEMS] */
     uint16_t order[FAIR_TENANTS]; /* live tenants, least virtual time first */
-    uint16_t group[FAIR_TENANTS]; /* [tenant] its index in order[] */
-    float weight[FAIR_TENANTS];   /* [of groups] in this step */
-    /* [of groups] part of a step for prefill: 1, or the share of a tenant far ahead */
+    uint16_t group[FAIR_TENANTS]; /* [tenant] index of the tenant in order[] */
+    float weight[FAIR_TENANTS];   /* [n_groups] weights in this step */
+    /* [n_groups] part of a step for prefill: 1, or the share of a tenant far ahead */
     float part[FAIR_TENANTS];
-    bool over[FAIR_TENANTS]; /* [of groups] above its share of the sequences */
+    bool over[FAIR_TENANTS]; /* [n_groups] the tenant is above its share of the sequences */
     uint32_t n_groups;
     uint32_t victim; /* tenant whose slot is preempted, FAIR_TENANTS: none */
 };
 
-/* 0, -ENOMEM. */
+/* Returns 0 or -ENOMEM. */
 int fair_init(struct fair_share *f, const struct sched_view *view);
 void fair_deinit(struct fair_share *f);
 

@@ -7,20 +7,22 @@
 #include "scheduler/request.h"
 #include "grammar/constraint.h"
 
-/* A mask being made. While `away`, the thread owns state, bits and n; the scheduler owns the
- * rest. */
+/* A mask that a thread makes. While `away`, the thread owns state, bits and n; the scheduler owns
+ * the rest. */
 struct late {
     struct constrain_job job;
-    /* NULL: it was freed; the constraint is released when the mask is done */
+    /* NULL: the request was freed; the constraint is released when the mask is done */
     struct request *request;
     const struct sched_constraints *source;
     const struct constraint *constraint;
     struct constraint_state *state; /* copy of the request's state */
     uint32_t payer;                 /* number of the tenant in the front */
     uint32_t *bits, n_words;
-    uint32_t n_tokens, left; /* tokens of the request, and tokens to go, at the start */
+    /* tokens of the request, and tokens that may follow, when the job began */
+    uint32_t n_tokens, left;
     int64_t n;
-    bool away, row; /* row: a step in flight has a row of the request whose sample is discarded */
+    /* row: a step in flight has a row of the request, and its sample is discarded */
+    bool away, row;
 };
 
 static struct late *late_free(struct late *l) {

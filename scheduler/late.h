@@ -20,14 +20,15 @@
 struct request;
 struct constraint_state;
 
-/* Computes the mask of tokens that may come next with at most @left tokens to go. Returns their
+/* Computes the mask of tokens that may come next if at most @left tokens may follow. Returns their
  * number or a negative errno, as constraint_mask_within(). Where the output cannot end in time,
  * which happens only after a request was resumed, the mask ignores the limit. */
 int64_t late_compute(struct constraint_state *s, uint32_t left, uint32_t *bits);
 /* Lets a thread make the mask behind all tokens of @r, unless one is being made. Returns 0 or
  * -ENOMEM. */
 int late_begin(struct request *r, uint32_t left);
-/* Returns whether a thread makes the mask, or a row whose sample is discarded is in flight. */
+/* Returns whether a thread makes the mask, or a row of @r whose sample will be discarded is in
+ * flight. */
 bool late_waits(const struct request *r);
 /* Notes whether the row whose sample is discarded is in flight: true when it is launched, false
  * when its step has ended. */

@@ -21,7 +21,7 @@ struct offload_job {
     struct kv_seq *saved; /* sequence in the host's pager */
     int32_t *tokens;
     uint32_t n_tokens;
-    bool returns; /* the session returns, so the disk gets the pages too */
+    bool returns; /* the session is expected to return, so the disk gets the pages too */
 };
 
 struct disk;
@@ -29,7 +29,7 @@ struct sched_view;
 
 struct offload {
     const struct sched_view *view;
-    struct disk *disk;     /* NULL, or the tier that gets saved turns */
+    struct disk *disk;     /* tier that gets saved turns, or NULL */
     struct kv_pager *host; /* NULL: no host memory */
     /* Device's pager of a hybrid model, whose snapshots are copied with the pages; else NULL. */
     struct kv_pager *states;
@@ -72,7 +72,7 @@ uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n_tokens);
 /* Returns whether copying tokens [from, to) back is faster than computing them. */
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
-/* Returns offload_pays() for a copy that begins only after @ns. */
+/* Returns offload_pays() for a copy that begins after a wait of @ns. */
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
 /* Copies back up to @max_pages pages, and their snapshots, behind the end of @seq, which is its
  * committed length. Takes pages of the device that are free or idle, and leaves @reserve of them.

@@ -19,15 +19,15 @@ enum picture_state {
 
 /* Owned by struct pictures. */
 struct sched_picture {
-    struct list link;           /* pictures.coming, or .ready by use */
+    struct list link;           /* in pictures.coming, or in pictures.ready by last use */
     struct sched_picture *next; /* chain of its bucket */
     struct kv_isolation isolation;
     int32_t number;
     enum picture_state state;
     struct picture_layout layout;
-    uint32_t n_users; /* requests that hold it */
+    uint32_t n_users; /* number of requests that hold it */
     uint64_t id;      /* ASKED: the request that was named, and the index of the picture in it */
     uint32_t index, n_rgb;
-    uint8_t *rgb; /* PIXELS, UNDER_WAY; ASKED: its first n_rgb bytes */
-    float *rows;  /* READY: its rows; UNDER_WAY: some of them */
+    uint8_t *rgb; /* PIXELS, UNDER_WAY: pixels; ASKED: their first n_rgb bytes */
+    float *rows;  /* READY: its rows; UNDER_WAY: the rows computed so far */
 };

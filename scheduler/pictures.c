@@ -77,7 +77,8 @@ void pictures_deinit(struct pictures *p) {
     assert(p->n_bytes == 0 && p->n_pixel_bytes == 0);
 }
 
-/* Returns a new entry, WANTED, for picture @q of @r; NULL: no memory, and it is tried again. */
+/* Returns a new entry, WANTED, for picture @q of @r; NULL: no memory; the caller tries again at the
+ * next step. */
 static struct sched_picture *add_picture(struct pictures *p, const struct request *r,
                                          const struct request_picture *q) {
     struct sched_picture *x = calloc(1, sizeof(*x));
@@ -99,7 +100,8 @@ static struct sched_picture *add_picture(struct pictures *p, const struct reques
     return x;
 }
 
-/* Frees ready pictures that no request holds until @more bytes have room, or none is left. */
+/* Frees ready pictures without users, the least recently used first, until @more bytes have room or
+ * no such picture is left. */
 static void make_room(struct pictures *p, uint64_t more) {
     LIST_FOREACH_ENTRY(x, &p->ready, struct sched_picture, link) {
         if (p->n_bytes + more <= p->max_bytes)
@@ -122,7 +124,7 @@ static void hold(struct pictures *p, struct request_picture *q, struct sched_pic
     q->held = x;
     if (x->n_users++ == 0 && x->state == PICTURE_READY)
         p->n_held_bytes += row_bytes(p, x);
-    if (x->state == PICTURE_READY) { /* moves to the end: the most recently used */
+    if (x->state == PICTURE_READY) { /* moves it to the end: the most recently used */
         list_remove(&x->link);
         list_push_back(&p->ready, &x->link);
         p->view->stats->n_picture_hits++;
@@ -140,7 +142,7 @@ static void let_go(struct pictures *p, struct request *r, struct request_picture
         p->n_held_bytes -= x->n_users == 0 ? row_bytes(p, x) : 0;
         make_room(p, 0);
     } else if (x->state == PICTURE_ASKED && x->id == r->id) {
-        /* the front may not answer for this request any more: another one is named */
+        /* the front may not answer for this request any more: another request is named */
         drop_pixels(p, x);
         x->state = PICTURE_WANTED;
     }
@@ -156,7 +158,7 @@ void pictures_release(struct pictures *p, struct request *r) {
             continue;
         bool runs = r->state == REQUEST_RUNNING && r->seq;
         bool needs = runs && q->in.at + q->in.n_rows > done;
-        /* A step in flight may still read rows for a request that was preempted or has ended. */
+        /* A step in flight may still read rows of a request that was preempted or has ended. */
         bool read = !runs && r->n_in_flight > 0 && q->held->state == PICTURE_READY;
         if (!needs && !read)
             let_go(p, r, q);
@@ -168,7 +170,7 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
     uint64_t near = (uint64_t)r->n_computed + p->view->max_rows;
 
     assert(r->state == REQUEST_RUNNING);
-    pictures_release(p, r); /* attached pages may hold rows that it was about to compute */
+    pictures_release(p, r); /* rows in newly attached pages are not computed any more */
     for (uint32_t i = 0; i < r->n_pictures; i++) {
         struct request_picture *q = &r->pictures[i];
 
@@ -179,8 +181,7 @@ uint32_t pictures_hold(struct pictures *p, struct request *r) {
         struct sched_picture *x = q->held ? q->held : *slot_of(p, &r->isolation, q->number);
         bool ready = x && x->state == PICTURE_READY;
         if (ready && reach != UINT32_MAX) {
-            /* Ready pictures after one that is missing are released: that one may need their
-             * room. */
+            /* Releases ready pictures after one that is missing: that one may need their room. */
             if (q->held)
                 let_go(p, r, q);
             continue;
@@ -222,7 +223,7 @@ enum why pictures_why(const struct request *r) {
 }
 
 /* Returns the running request whose missing picture in @state is next, and the picture's index: the
- * first in order of the tenant furthest behind. NULL: none. */
+ * first in order of the tenant furthest behind. NULL: there is none. */
 static struct request *next_of(const struct pictures *p, enum picture_state state,
                                uint32_t *index) {
     struct request *best = NULL;
@@ -233,7 +234,8 @@ static struct request *next_of(const struct pictures *p, enum picture_state stat
         if (best && group[best->tenant] <= group[r->tenant])
             continue;
         if (state == PICTURE_WANTED && request_is_prewarm(r))
-            continue; /* no client waits, and the front has forgotten the pictures */
+            /* prewarms have no client that waits, and the front has dropped their pictures */
+            continue;
         for (uint32_t i = 0; i < r->n_pictures; i++)
             if (r->pictures[i].held && r->pictures[i].held->state == state) {
                 best = r;

@@ -42,7 +42,7 @@ struct pictures {
     struct list coming, ready;
     struct sched_picture *bucket[PICTURES_BUCKETS];
     struct sched_picture *now; /* UNDER_WAY; NULL: none */
-    uint64_t left;             /* its remaining work, in multiply-adds */
+    uint64_t left;             /* remaining work of `now`, in multiply-adds */
     uint64_t max_bytes, n_bytes, n_held_bytes, n_pixel_bytes;
     double ns_per_work; /* running mean of the time per multiply-add; 0: not known */
 };

@@ -1,7 +1,7 @@
 /*
- * pin - keeps the pages of a session between its turns. An agent calls a tool and comes back with
- * its whole conversation and a little more, and computing that again would cost more than anything
- * else that it asks for. docs/fairness.md, "Sessions", describes what ends a pin and which one is
+ * pin - keeps the pages of a session between its turns. An agent calls a tool and returns with its
+ * whole conversation and a little more; computing the conversation again would cost more than the
+ * rest of the turn. docs/fairness.md, "Sessions", describes what ends a pin and which one is
  * dropped first.
  *
  * Active sessions are those whose turns run or are pinned; their working sets fit. Other sessions
@@ -9,9 +9,9 @@
  * a session whose pages are gone were admitted as soon as it fits, the next turn of an active
  * session would evict the pages of another one, and most prompts would be computed again.
  *
- * After a tool call a session comes back as soon as the tool has run, after an answer when a person
- * has read it. Only the front knows which it was, and reports it a moment after the end
- * (pin_turn_end()). Without a report the mean over all of the session's pauses counts.
+ * A session returns after a tool call as soon as the tool has run, and after an answer when a
+ * person has read it. Only the front knows the kind of end, and reports it a moment later
+ * (pin_turn_end()). Without a report the pauses after all kinds of end count.
  */
 
 #include "scheduler/pin.h"
@@ -55,8 +55,8 @@ static const struct pauses *known_pauses(const struct pins *t, uint64_t session)
     return x ? &x->pauses : NULL;
 }
 
-/* Returns the pauses of @session for an update; a new session begins with the pauses of all. NULL:
- * 0 is no session. */
+/* Returns the pauses of @session for an update; NULL if @session is 0. Values that a session lacks
+ * are copied from those of all sessions. */
 static struct pauses *pauses_of(struct pins *t, uint64_t session) {
     struct session *x = sessions_use(t->view->sessions, session);
     struct pauses *p = x ? &x->pauses : NULL;
@@ -140,7 +140,7 @@ static bool is_worth_pinning(const struct pins *t, const struct request *r) {
            pin_returns(t, r->session, r->tenant);
 }
 
-/* Returns the next pin to be dropped, with @spare only a spare one; NULL: none. */
+/* Returns the pin to be dropped next, with @spare only among spare pins; NULL: there is none. */
 static struct pin *next_victim(struct pins *t, bool spare, int64_t now) {
     const struct fair_share *f = t->view->fair;
     struct pin *best = NULL;
@@ -304,7 +304,7 @@ static void expire(struct pins *t, int64_t now) {
 }
 
 /* Returns the pages by which active sessions, running or in a pause, will grow before one of them
- * is likely to end. */
+ * probably ends. */
 static uint64_t growth_pages(const struct pins *t) {
     double tokens = 0;
 

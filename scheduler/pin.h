@@ -14,9 +14,9 @@ struct turn_end;
 #define PIN_MAX 256u /* turns that may be pinned */
 
 struct pin {
-    struct list link; /* pins.pinned, the oldest first; or pins.unused */
+    struct list link; /* in pins.pinned, the oldest first, or in pins.unused */
     struct kv_seq *seq;
-    uint64_t session, turn; /* turn: id of the request */
+    uint64_t session, turn; /* turn: id of the request that was the turn */
     uint16_t tenant;
     uint8_t end; /* enum pause_after */
     /* pinned after an answer whose next turn is not expected soon */
@@ -31,7 +31,8 @@ struct pins {
     struct list pinned, unused;
     struct pauses any; /* pauses of all sessions */
     struct {
-        uint32_t n_ended, n_returned; /* recent turns, and those of them that returned */
+        /* recent turns, and the number of them after which the session returned */
+        uint32_t n_ended, n_returned;
         /* mean tokens by which a turn is longer than the previous one */
         float growth;
     } of_tenant[FAIR_TENANTS]; /* a tenant of single requests pins nothing */

@@ -140,7 +140,7 @@ uint64_t plan_next_pages(const struct plan *p) {
     return need;
 }
 
-/* ---- all together ---- */
+/* ---- the plan ---- */
 
 /* Step 1: returns the quarantined request whose turn it is to run alone, or PLAN_NONE. */
 static uint32_t pick_alone(const struct plan *p) {
@@ -206,7 +206,7 @@ static void break_tie(struct plan_work *w) {
         return;
     for (uint32_t i = 0; i < p->n_running; i++)
         if (p->req[i].last || p->req[i].n_stored != p->req[i].n_computed)
-            return; /* in flight: its end may bring pages */
+            return; /* a step in flight has it, and its end may free pages */
     plan_preempt(w, &p->req[p->n_running - 1]);
 }
 

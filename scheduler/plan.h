@@ -40,7 +40,7 @@ struct plan_req {
     uint32_t n_tokens;   /* tokens, with the sample of a step in flight */
     uint32_t n_computed; /* positions computed; waiting: 0 */
     uint32_t n_stored;   /* computed positions in pages that are shared when full */
-    uint32_t n_pages;    /* held */
+    uint32_t n_pages;    /* pages held */
     /* Running: held pages with reference count 1, which a preemption frees. */
     uint32_t n_exclusive;
     uint32_t n_target; /* expected tokens at its end, >= n_tokens */
@@ -79,7 +79,7 @@ struct plan_req {
     /* Output. */
     uint32_t n_rows;
     uint32_t n_draft; /* drafts among n_rows */
-    uint32_t n_led;   /* position where its last follower stops following; 0: no follower */
+    uint32_t n_led;   /* position where its last follower stops following; 0: it has no follower */
     enum plan_verdict verdict;
     bool admitted; /* was waiting and runs from this step on, with n_hit tokens in shared pages */
 };

@@ -333,10 +333,10 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         if (len < n) {
             have += p->group_weight[p->req[list[k]].group];
             part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
-            /* Rounded up: of few rows the first tenant gets some, not the last. */
+            /* Rounds up, so that the first tenant gets a row even if rows are few. */
             part.max_rows = rows + (uint32_t)ceil((w->max_rows - rows) * have / sum);
             if (k == 0 && !may_fit(w, &p->req[list[0]], part.limit_ns))
-                /* must have rows, so may use the whole step */
+                /* must have rows, so it may use the whole step */
                 part = (struct part){w->limit_ns, w->max_rows};
         }
         uint16_t group = p->req[list[k]].group;

@@ -68,7 +68,7 @@ void prewarm_found(struct prewarm *p, const struct request *r) {
     *d = (struct prewarm_done){0};
 }
 
-/* ---- coming and going ---- */
+/* ---- submission and end ---- */
 
 static void leave_queue(struct prewarm *p, struct request *r) {
     assert(request_is_prewarm(r));
@@ -138,7 +138,7 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
     }
 }
 
-/* ---- its turn ---- */
+/* ---- when a prewarm runs ---- */
 
 uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens) {
     struct kv_stats before, after;

@@ -41,7 +41,7 @@ void request_finish(struct request *r, enum finish_reason why) {
     r->finish = why;
 }
 
-/* ---- making one ---- */
+/* ---- checks and parameters ---- */
 
 static int check_ids(const struct sched_view *v, const int32_t *id, uint32_t n, const char *what,
                      struct err *err) {
@@ -471,7 +471,7 @@ struct kv_match request_match(const struct request *r, const struct kv_pager *p,
     }
 }
 
-/* ---- together ---- */
+/* ---- creation and end ---- */
 
 /* Feeds the output of a resumed request to its stop conditions again. The request may have ended
  * already, if the worker died between the last token and the event of its end. */
@@ -604,7 +604,7 @@ int request_new(struct request **out, const struct submit *m, const struct sched
     r->payer = m->tenant;
     memcpy(r->isolation.key, m->isolation_key, sizeof(r->isolation.key));
     r->share = r->isolation;
-    if (view->no_sharing) /* a key of its own */
+    if (view->no_sharing) /* a unique key, which no other request has */
         for (size_t i = 0; i < sizeof(order); i++)
             r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
     if (check_submit(m, view, &r->why) < 0) {

@@ -50,7 +50,7 @@ static void free_request(struct request *r) {
  * cannot go back. So prefixes are shared where snapshots exist, drafts need room for the state
  * before them, nothing is pinned, and each running request needs a state slot. */
 static void adapt_to_states(struct sched *s) {
-    /* Keys of an encoder depend on the tokens after them, so no other text has the same. */
+    /* Keys of an encoder depend on the tokens after them, so prefixes cannot be shared. */
     if (s->info->encoder) {
         s->opts.no_prefix_sharing = true;
         s->opts.no_pins = true;
@@ -271,7 +271,7 @@ struct sched *sched_free(struct sched *s) {
 
     if (!s)
         return NULL;
-    /* Steps in flight read the batches and the requests' tokens. */
+    /* Steps in flight read the batches and the tokens of requests. */
     while (!s->lost && sched_n_in_flight(s) > 0)
         if (engine_wait(s->engine, s->batch[++s->n_waited % SCHED_DEPTH_MAX].b.step, &res) < 0)
             s->lost = true;
@@ -361,7 +361,7 @@ static void enqueue(struct sched *s, struct request *r) {
         queue_insert(&s->waiting, &r->queued);
 }
 
-/* Refuses @r, of which the front has no ACCEPTED event yet. */
+/* Refuses @r, whose ACCEPTED event the front does not have yet. */
 static void refuse(struct sched *s, struct request *r, const struct err *why) {
     r->why = *why;
     r->refused = true;

@@ -39,8 +39,8 @@ struct sched_disk {
 };
 
 struct sched_opts {
-    uint32_t max_seqs;      /* running at once */
-    uint32_t max_rows;      /* rows of a step */
+    uint32_t max_seqs;      /* most requests that run at once */
+    uint32_t max_rows;      /* most rows of a step */
     uint32_t itl_target_ms; /* target for the time of a step while anything decodes */
     uint32_t max_step_ms;   /* target for the time of any step */
     uint32_t depth;         /* steps in flight: 1 or 2, at most the engine's */
@@ -50,7 +50,7 @@ struct sched_opts {
     uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
     bool no_speculation;
     bool no_pins;         /* pages of a session's last turn are not kept for the next one */
-    uint32_t max_draft;   /* tokens; 0: 16, at most DRAFT_MAX */
+    uint32_t max_draft;   /* most tokens of a draft, up to DRAFT_MAX; 0: 16 */
     uint32_t no_sources;  /* bit i: source i of the table drafts nothing */
     uint32_t force_draft; /* tests: drafts of up to this many tokens at any cost; 0: by gain */
     bool force_late;      /* tests: every mask that may be late is late */

@@ -48,7 +48,7 @@ struct sched {
     struct drafter *drafter; /* NULL: there is no draft model */
     struct offload offload;
     struct kv_opts pager_opts;
-    int64_t leave_disk_ns; /* time by which the disk tier is left; INT64_MAX: it is not */
+    int64_t leave_disk_ns; /* time by which the disk tier is left; INT64_MAX: it is used */
     struct states states;
     struct fair_share fair;
     struct pins pins;
@@ -58,12 +58,13 @@ struct sched {
     struct recorder recorder;
 
     struct batch batch[SCHED_DEPTH_MAX]; /* batch of step n, in [n % SCHED_DEPTH_MAX] */
-    uint64_t n_launched, n_waited;       /* steps */
-    uint64_t step;                       /* the engine's last step, steps of drafting counted */
-    int64_t last_end_ns;                 /* end of the last step waited for */
-    int64_t checked_ns;                  /* time of the last check of the pager */
-    bool lost;                           /* the engine is lost */
-    struct msg_stats stats;              /* counters */
+    uint64_t n_launched, n_waited;       /* number of steps launched, and of steps waited for */
+    /* number of the engine's last step; steps of drafting are counted */
+    uint64_t step;
+    int64_t last_end_ns;    /* end of the last step waited for */
+    int64_t checked_ns;     /* time of the last check of the pager */
+    bool lost;              /* the engine is lost */
+    struct msg_stats stats; /* counters since the start */
 };
 
 /* Returns the number of steps in flight. */

@@ -294,7 +294,7 @@ float spec_offers(struct spec *s, struct request *r) {
     float sum = 0;
 
     spec_propose(s, r);
-    s->n_probes = n_probes; /* a question only: no probe is used up */
+    s->n_probes = n_probes; /* only an estimate: no probe is used up */
     for (uint32_t k = 0; r->spec && k < r->spec->n_draft; k++)
         sum += r->spec->survival[k];
     return sum;

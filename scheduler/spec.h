@@ -19,7 +19,7 @@ struct spec_trials {
 
 struct spec_opts {
     bool off;
-    uint32_t max_draft;                       /* 0: 16 */
+    uint32_t max_draft;                       /* most tokens of a draft; 0: 16 */
     uint32_t no_sources;                      /* bit i: source i drafts nothing */
     const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
 };
@@ -36,7 +36,7 @@ struct spec_ledger {
 struct spec {
     const struct draft_source *source[DRAFT_SOURCES_MAX];
     void *common[DRAFT_SOURCES_MAX];
-    uint32_t n_sources, max_draft; /* 0 sources: off */
+    uint32_t n_sources, max_draft; /* n_sources 0: speculation is off */
     uint32_t no_sources;
     struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
@@ -44,7 +44,7 @@ struct spec {
      * with drafts divided by the cost model's times `took`. A cost model that is wrong by a factor
      * therefore does not count against drafts. */
     float took, slower;
-    uint64_t turn;     /* number of the step that is planned; set by spec_begin_step() */
+    uint64_t turn;     /* number of the step that is planned, set by spec_begin_step() */
     uint32_t n_probes; /* probes that this step may still make */
     bool quiet;        /* true: this step has no drafts */
 };

@@ -101,7 +101,7 @@ bool states_follows(const struct states *s, const struct request *r, const struc
         return false;
     for (i = cut / t; i < n && r->hash[i] == o->hash[i]; i++)
         cut = (i + 1) * t;
-    /* Finds the last cut of both that @o has not passed yet. */
+    /* Finds the last cut in the common pages that @o has not passed yet. */
     for (i = o->cuts.n; i > 0 && o->cuts.at[i - 1] > cut; i--)
         ;
     cut = MAX(i > 0 ? o->cuts.at[i - 1] : 0, o->cuts.branch <= cut ? o->cuts.branch : 0);

@@ -29,8 +29,9 @@ struct states {
     bool on; /* the model has recurrent states */
     bool keeps;
     const struct sched_view *view;
-    uint32_t pages;       /* size of a state in pages */
-    uint32_t n_may_draft; /* requests of the next step that may draft: one per free snapshot */
+    uint32_t pages; /* size of a state in pages */
+    /* requests that may still draft in the next step: one for each free snapshot */
+    uint32_t n_may_draft;
     /* [n_loads] loads of states for requests that were admitted or whose drafts were wrong, one per
      * slot; behind them room for as many saves of states before drafts, of which the next item's is
      * n_backups. */

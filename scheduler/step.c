@@ -117,7 +117,7 @@ static int draft(struct sched *s, struct batch *t) {
     int64_t ns = drafter_run(s->drafter, &s->running);
     if (ns < 0)
         return (int)ns;
-    step_write_crash_page(s, 0, false); /* no step may follow these drafts */
+    step_write_crash_page(s, 0, false); /* clears the ids: perhaps no step follows these drafts */
     t->draft_ns = ns;
     return 0;
 }

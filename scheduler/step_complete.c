@@ -7,7 +7,8 @@
 #include "scheduler/scheduler_private.h"
 #include "base/try.h"
 
-#define HOST_MAX_NS 1000000 /* a longer pause before a launch was idle time, not work of the host */
+/* a longer pause before a launch was idle time and not work of the host */
+#define HOST_MAX_NS 1000000
 
 static const struct cost_shape ONE_ROW = {.rows = 1, .seqs = 1, .context = 1};
 

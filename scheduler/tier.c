@@ -1,7 +1,7 @@
 /*
- * tier - opens, leaves and flushes the disk tier. If the file has more pages of a request than
- * device and host memory, the request waits until these pages are read, provided that reading is
- * faster than computing. Meanwhile it is in `compiling` and not in the queue.
+ * tier - opens, leaves and flushes the disk tier. A request waits for pages in the file if the file
+ * has more of them than device and host memory, and if reading is faster than computing. Meanwhile
+ * the request is in `compiling` and not in the queue.
  */
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 #define FLUSH_SLEEP_MS 50
 #define LEAVE_LOOK_NS 10000000 /* time between two checks whether the disk tier can be left */
 
-/* ---- requests that wait for it ---- */
+/* ---- requests that wait for the disk ---- */
 
 static void put_into_queue(struct sched *s, struct request *r) {
     assert(r->loading && r->state == REQUEST_WAITING);

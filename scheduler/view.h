@@ -18,13 +18,14 @@ struct sched_view {
     uint32_t max_rows; /* most rows of a step */
     const struct engine_info *info;
     const struct tokenizer *tokenizer;           /* NULL: message boundaries are not known */
-    const struct sched_constraints *constraints; /* or NULL */
+    const struct sched_constraints *constraints; /* NULL: constrained requests are refused */
     struct clock *clock;
     struct kv_pager *pager;
     const struct cost *cost;
     const struct estimate *estimate;
     struct sessions *sessions;
-    /* features set groups, reserves and prewarm; has the running requests once gathered */
+    /* plan of the next step: features set its groups, reserves and prewarm; step_gather() adds the
+     * requests */
     struct plan *plan;
     struct list *waiting, *running, *compiling; /* request.queued */
     struct list *pending;                       /* request.pending */
@@ -33,7 +34,7 @@ struct sched_view {
     struct kv_media *media;
     struct pictures *pictures;
     struct offload *offload; /* takes the pages of dropped pins */
-    struct msg_stats *stats; /* counters */
+    struct msg_stats *stats; /* counters since the start */
     /* pin_delays(), for fair_share, which pin.h includes. */
     bool (*is_paused)(const struct pins *t, const struct request *r, uint64_t room, int64_t now);
 };

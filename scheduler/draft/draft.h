@@ -4,7 +4,7 @@
  * draft - sources of drafts: each one predicts how a sequence continues from tokens alone. A
  * drafted token costs a row of the step, and the model checks it; scheduler/spec.h decides whether
  * it is worth that. A source works incrementally: it reads the tokens added since the last call, in
- * time proportional to their number. No match, no draft.
+ * time proportional to their number. A source that finds no match drafts nothing.
  */
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ struct constraint_state;
 struct tokenizer;
 
 #define DRAFT_MAX 32u        /* most tokens of a draft */
-#define DRAFT_SOURCES_MAX 6u /* rows of a table */
+#define DRAFT_SOURCES_MAX 6u /* most sources of a table */
 #define DRAFT_CATCH_UP 8192u /* most tokens that a source reads in one call */
 
 struct draft_source;
@@ -33,9 +33,9 @@ struct draft_text {
     const int32_t *prediction; /* expected output given by the request, or NULL */
     uint32_t n_prediction;
     const struct draft_tokens *drafted; /* drafts of the small model or the block; NULL: none */
-    /* state of the constraint after the last token, read only; or NULL */
+    /* state of the constraint after the last token, read only; NULL: none */
     struct constraint_state *matcher;
-    const struct tokenizer *tokenizer; /* or NULL */
+    const struct tokenizer *tokenizer; /* NULL: there is none */
     const uint8_t *isolation_key;      /* [16] drafts may only use outputs under the same key */
 };
 
