@@ -16,7 +16,8 @@ static _Noreturn void broken(int invariant, const char *what, uint32_t page) {
     abort();
 }
 
-/* Checks invariants 1 and 8: @node, number @n of its list, is a page of @state. */
+/* Checks invariants 1 and 8 for @node, the node with number @n of its list: it is a page of @state.
+ * Returns the page. */
 static const struct page *check_node(const struct kv_pager *p, const struct list *node,
                                      enum page_state state, uint32_t n) {
     const struct page *page = LIST_ENTRY(node, const struct page, link);
@@ -30,7 +31,7 @@ static const struct page *check_node(const struct kv_pager *p, const struct list
     return page;
 }
 
-/* Checks the list of free pages, in which each is once. */
+/* Checks that the list of free pages has each free page once. */
 static void check_free(const struct kv_pager *p) {
     uint32_t n = 0;
 
@@ -40,9 +41,9 @@ static void check_free(const struct kv_pager *p) {
         broken(8, "a list does not hold all pages of its state", NO_PAGE);
 }
 
-/* Checks the list of idle pages, in which each is once, and in the order of eviction every page
- * comes after its children. The list is walked backwards: when a page comes up, its parent must be
- * held or have come up before. */
+/* Checks that the list of idle pages has each cached page once, and that in the order of eviction
+ * every page comes after its children. The list is walked backwards: the parent of a page must be
+ * held or have been visited before. */
 static void check_idle(const struct kv_pager *p) {
     const struct list *idle = &p->evict.idle;
     uint32_t n = 0;

@@ -4,12 +4,12 @@
  * evict - the cached pages, in the order of eviction. Private to kvpager/.
  *
  * Leaves must go before parents: without its parent a page could never be found again, and its
- * comparison by parent page would point to something else. A plain list is enough, without a
- * priority queue, because of the order in which it is filled. A sequence that holds a page holds
- * its parent too, and releases its pages from the last to the first. A parent therefore becomes
- * idle after its children and is behind them in the list; if it is taken and released alone, it
- * moves further back. The front of the list is therefore always a leaf and the least recently used
- * page: O(1), no search.
+ * comparison by parent page would point to something else. The order in which pages become idle
+ * makes a plain list enough; a priority queue is not needed. A sequence that holds a page holds its
+ * parent too, and releases its pages from the last to the first. A parent therefore becomes idle
+ * after its children and is behind them in the list; if it is taken and released alone, it moves
+ * further back. The front of the list is therefore always a leaf and the least recently used page:
+ * O(1), no search.
  */
 
 #include "kvpager/pool.h"

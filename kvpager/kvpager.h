@@ -20,7 +20,8 @@
 #include <stdint.h>
 #include "base/util.h"
 
-#define KV_FULL 1 /* no page is available: evict, preempt or wait */
+/* Answer of kv_seq_grow(): no page is available, so the caller evicts, preempts or waits. */
+#define KV_FULL 1
 
 #define KV_NO_PAGE UINT32_MAX
 
@@ -33,7 +34,7 @@ struct kv_isolation {
     uint8_t key[16]; /* only sequences of equal key share pages */
 };
 
-/* Fixed for the life of a pager. */
+/* Options of a pager, fixed for its life. */
 struct kv_opts {
     uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
     uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
@@ -50,34 +51,38 @@ struct kv_opts {
     uint32_t n_windows, window;
     uint8_t fingerprint[16]; /* names the model; part of every key */
     uint64_t hash_seed;
-    uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
+    uint32_t hash_bits; /* bits of the hash in use, for tests that force collisions; 0: all */
     bool watch;         /* kv_pager_next_change() will be called */
 };
 
-/* A change of a published page: it has keys now, or no longer has them. With `ends`: it has, or no
- * longer has, the state or the keys of windows that a sequence needs to continue behind it. */
+/* A change of a published page: it has got keys, or has lost them. With `ends`: it has got, or has
+ * lost, the state or the keys of windows that a sequence needs to continue behind it. */
 struct kv_change {
-    /* Names of its content and of that of the page before it, which follow from model, isolation
-     * key and tokens up to there. parent 0: it is a first page. */
+    /* Names of the content of the page and of the page before it. A name follows from the model,
+     * the isolation key and the tokens up to the end of the page. parent 0: the page is a first
+     * page. */
     uint64_t block, parent;
-    const int32_t *tokens; /* [page_tokens], until the pager is called again; NULL: it is gone */
-    /* Only with tokens. n_before: tokens right before the page that equal its first one, counted
-     * where that is a row of a picture (media.h). */
+    /* [page_tokens], until the pager is called again; NULL: the page has lost its keys */
+    const int32_t *tokens;
+    /* Set if tokens is. n_before: number of tokens right before the page that equal its first one,
+     * if that is a row of a picture (media.h); else 0. */
     const struct kv_isolation *isolation;
     uint32_t n_before;
 };
 
 /* Statistics: uint64_t fields count since the start, all other fields are current values. */
 struct kv_stats {
-    uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
+    /* n_pages is the sum of the four others */
+    uint32_t n_pages, n_free, n_owned, n_shared, n_cached;
     uint32_t n_seqs;
     uint32_t n_pinned;                      /* shared pages that only pinned sequences hold */
     uint32_t n_states;                      /* slots in use by sequences */
     uint64_t n_lookup_tokens, n_hit_tokens; /* counted by kv_seq_attach() */
     uint64_t n_evicted, n_published, n_deduplicated;
-    uint32_t n_snapshots; /* snapshots of pages; the next three since the start */
+    /* n_snapshots: snapshots of pages now; the others are counted since the start */
+    uint32_t n_snapshots;
     uint64_t n_snapshots_made, n_snapshots_used, n_snapshots_evicted;
-    uint32_t n_windows_free, n_windows_idle; /* further ones are held by sequences */
+    uint32_t n_windows_free, n_windows_idle; /* window pages; all others are held by sequences */
     uint64_t n_windows_evicted;
     uint64_t n_missed_tokens; /* tokens by which hits were cut because a window page was gone */
 };
@@ -141,8 +146,8 @@ int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot);
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens);
 
-/* Writes the pages [from, from + max) of that prefix to @out, as far as it has pages. Returns
- * their number. */
+/* Writes the pages [from, from + max) of the prefix that kv_pager_match() finds to @out, as far as
+ * it has pages. Returns their number. */
 uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
@@ -157,15 +162,15 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
 #define KV_NO_SNAPSHOT UINT32_MAX
 
 /* Returns a snapshot to be written, which belongs to the caller until kv_seq_put_snapshot() or
- * kv_snapshot_give(). If none is free, it is the passing one of @s, which may be NULL, or else
- * the one with the least expected benefit. KV_NO_SNAPSHOT: all are taken. */
+ * kv_snapshot_give(). If none is free, it is the passing snapshot of @s, or else the snapshot with
+ * the least expected benefit; @s may be NULL. KV_NO_SNAPSHOT: all are taken. */
 uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
 /* Frees @snapshot, which kv_snapshot_take() returned and which was not written. */
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
-/* Returns the number of snapshots that kv_snapshot_take() can still give. */
+/* Returns the number of snapshots that kv_snapshot_take() can still return. */
 uint32_t kv_snapshot_untaken(const struct kv_pager *p);
-/* Keeps @snapshot, of a page that a sequence holds meanwhile, from being freed or replaced, until
- * it has been released as often as held. */
+/* Keeps @snapshot from being freed or replaced until it has been released as often as held. A
+ * sequence must hold its page meanwhile. */
 void kv_snapshot_hold(struct kv_pager *p, uint32_t snapshot);
 void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot);
 /* Attaches @snapshot, the state behind the committed tokens of @s, to the page that ends there.
@@ -177,9 +182,9 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
 void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i);
 /* Returns the snapshot of published page @i of @s, or KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i);
-/* Attaches the snapshot of page @page of the peer also to page @i of @s, unless that has one.
- * @page holds the same prefix as the first @i + 1 pages of @s, which are all published. Not for
- * a passing snapshot. */
+/* Attaches the snapshot of page @page of the peer also to page @i of @s, unless page @i has a
+ * snapshot. @page holds the same prefix as the first @i + 1 pages of @s, which are all published.
+ * Not for a passing snapshot. */
 void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page);
 /* Returns the snapshot of the sequence's last published page and counts a use of it, or
  * KV_NO_SNAPSHOT. */
@@ -197,14 +202,14 @@ struct kv_seq *kv_seq_free(struct kv_seq *s);
  * allowed. Pages that only such sequences hold count as n_pinned. */
 void kv_seq_pin(struct kv_seq *s);
 
-/* Takes published pages that continue the sequence, whose tokens from position 0 on are @tokens
- * (as for match and commit). The sequence must end at its committed length, a multiple of
- * page_tokens: it has grown no further, or was truncated. At the start this is the prefix hit;
- * later it picks up pages that a sibling has published meanwhile. Returns the number of tokens
- * that the sequence has committed now. */
+/* Takes published pages that continue the sequence, whose tokens from position 0 on are @tokens (as
+ * for match and commit). The sequence must end at its committed length, a multiple of page_tokens:
+ * it has grown no further, or was truncated. The first call gives the prefix hit; later calls give
+ * pages that other sequences have published meanwhile. Returns the number of tokens that the
+ * sequence has committed now. */
 uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
-/* Returns the pages that kv_seq_grow() would take for @n_tokens. */
+/* Returns the number of pages that kv_seq_grow() would take for @n_tokens. */
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
 /* Makes room for positions [0, n_tokens), at most max_seq_tokens, and evicts cached pages for it.
  * Returns 0, or KV_FULL without a change. The new pages are the sequence's own until they are
@@ -214,26 +219,27 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
 
 /* Declares tokens [0, n_tokens) final and their keys and values written: pages that became full are
  * published for sharing, and window pages that no row behind is going to read are given back.
- * @n_tokens never goes back except by truncate. When another sequence has
- * published an equal page meanwhile, this one takes that page and frees its own: a step that was
- * launched with the old page must be ordered before the next one that writes it. */
+ * @n_tokens is at least the committed length; only kv_seq_truncate() reduces that. When another
+ * sequence has published an equal page meanwhile, this one takes that page and frees its own: a
+ * step that was launched with the old page must be ordered before the next one that writes it. */
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
 /* Drops the tokens from @n_tokens on: wrong drafts, or all tokens (0) for a preemption. Committed
  * full pages that are dropped stay cached. A committed full page cannot be cut, since it would be
- * written again: @n_tokens inside one is a mistake of the caller. Below the room grown and above
- * the committed length every @n_tokens is allowed. With windows, only 0 is allowed below the
+ * written again: @n_tokens inside one is a mistake of the caller. Between the committed length and
+ * the room that was grown, every @n_tokens is allowed. With windows, only 0 is allowed below the
  * committed length, because pages that the next row would read may be gone. */
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
 /* Returns the number of tokens that were committed and not truncated. */
 uint32_t kv_seq_committed(const struct kv_seq *s);
-/* Returns the number of its pages with reference count 1: truncating to 0 makes them available. */
+/* Returns the number of the sequence's pages with reference count 1: truncating to 0 makes them
+ * available. */
 uint32_t kv_seq_exclusive(const struct kv_seq *s);
 /* Returns the isolation under which the published pages of @s are found. */
 const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
-/* Returns its state slot, below n_states; 0 where the model has no states. Not for a pinned
- * sequence. */
+/* Returns the state slot of the sequence, below n_states; 0 where the model has no states. Not
+ * allowed for a pinned sequence. */
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* Returns the page table, which is valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
@@ -241,6 +247,6 @@ const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
  * fewer: the window pages that they would read stay cached longer after this sequence has passed
  * them. */
 void kv_seq_want(struct kv_seq *s, uint32_t n_tokens);
-/* Writes its window pages to @out, one for each page: a number below n_windows, or KV_NO_PAGE where
- * no row reads the page any more. */
+/* Writes the window pages of the sequence to @out, one for each page: a number below n_windows, or
+ * KV_NO_PAGE where no row reads the page any more. */
 void kv_seq_windows(const struct kv_seq *s, kv_page *out);

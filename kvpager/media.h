@@ -25,13 +25,13 @@
 struct kv_medium {
     uint8_t digest[32];
     uint32_t n_rows, n_columns, n_lines, n_positions, width, height;
-    int32_t token; /* stands for each row in a prompt */
+    int32_t token; /* negative number that stands for each of the rows in a prompt */
 };
 
 /* Invariants: each of the first n_known entries is in one bucket and in `used`; numbers below
  * `last` were never assigned. */
 struct kv_media {
-    struct kv_media_entry *entry; /* [max] */
+    struct kv_media_entry *entry; /* [max] entries */
     uint32_t *bucket;             /* [n_buckets], a power of two: index of an entry + 1; 0: none */
     uint32_t max, n_buckets, n_known;
     struct list used; /* kv_media_entry.used, the least recently used first */

@@ -5,26 +5,27 @@
  *
  *  1. A page is free, owned, shared or cached; the four counts add up to n_pages.
  *  2. A page's reference count equals the number of page tables that hold it.
- *  3. Only a full page whose tokens are all committed is ever shared or cached. Never a page that
+ *  3. Only a full page whose tokens are all committed is ever shared or cached, never a page that
  *     holds draft tokens.
  *  4. A shared page is never written. (Only full pages are shared, so nothing is copied on write.)
  *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, isolation key,
- *     model fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens.
- *     So no two published pages have the same parent, isolation key and tokens. Rows of pictures
- *     are in the tokens as numbers, one for one content (media.h).
+ *     model fingerprint). The hash only selects candidates; a hit compares parent page, isolation
+ *     key and tokens. So no two published pages have the same parent, isolation key and tokens.
+ *     Rows of pictures are in the tokens as numbers, one for each content (media.h).
  *  6. A recurrent state snapshot exists only at a committed, page-aligned position: it belongs to
- *     one published page, which knows it; else it is free, or taken by a caller. Of pagers that are
- *     peers it may belong to a page of each, which have the same prefix, but not while it passes.
+ *     one published page, which knows it; else it is free, or taken by a caller. Between pagers
+ *     that are peers it may belong to a page of each, which have the same prefix, unless it is
+ *     passing.
  *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
  *     published page in a table is the page before it in that table.
  *  8. Freed and evicted exactly once; eviction takes leaves before parents.
- *  9. A state slot is free or that of one sequence. Where there are slots, every sequence but the
- *     pinned ones has one.
- * 10. A window page is free, or that of one page, which knows it and is not free. Its reference
- *     count is that of the sequences that hold it: those, but for the pinned ones, that have its
- *     page at or behind their n_behind, the first page that a row behind the published pages
- *     reads. Without any it is idle.
- *     Where there are windows, every page there has one.
+ *  9. A state slot is free or belongs to one sequence. If the pager has slots, every sequence
+ *     except pinned ones has one.
+ * 10. A window page is free or belongs to one page, which knows it and is not free. Its reference
+ *     count is the number of sequences that hold it: sequences, not pinned, whose page table has
+ *     the page at or behind their n_behind, the first page that a row behind the published pages
+ *     reads. A window page without holders is idle. If the pager has window pages, every page at or
+ *     behind n_behind of such a sequence has one.
  *
  * States of a page, and the functions that change them:
  *
@@ -264,7 +265,7 @@ static struct walk walk_start(const struct kv_pager *p, const struct kv_isolatio
     return (struct walk){isolation, prefix_root_key(&p->prefix, &root), NO_PAGE};
 }
 
-/* Returns the published page with @tokens after the one at which @w is, and moves @w to it; NULL if
+/* Returns the published page with @tokens that follows the page of @w, and moves @w to it; NULL if
  * there is none. */
 static struct page *walk_down(const struct kv_pager *p, struct walk *w, const int32_t *tokens) {
     XXH128_hash_t key = prefix_key(&p->prefix, w->key, tokens);
@@ -409,7 +410,7 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
     return NULL;
 }
 
-/* Returns a walk that stands behind the sequence's last published page. */
+/* Returns a walk whose position is the sequence's last published page. */
 static struct walk walk_of(const struct kv_seq *s) {
     if (s->n_published == 0)
         return (struct walk){&s->isolation, s->root, NO_PAGE};
@@ -459,7 +460,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     s->n_committed = end * t;
     windows_pass(s, first);
     s->n_found = n > first ? n * t : s->n_found;
-    /* A lookup is counted once a sequence, so that hits are never more than lookups. */
+    /* Counts a lookup once for each sequence, so that hits never exceed lookups. */
     if (before == 0) {
         p->stats.n_lookup_tokens += n_tokens;
         p->stats.n_missed_tokens += (n - end) * t;

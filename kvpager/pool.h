@@ -14,27 +14,27 @@
 /* The states of a page; pager.c explains each of them and the transitions. */
 enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES };
 
-/* A page's life; the legal changes are in pool.c, the functions that make them in pager.c. */
+/* A page; the legal changes of its state are in pool.c, the functions that make them in pager.c. */
 struct page {
-    struct list link; /* pool.free or evict.idle, else alone */
-    uint32_t refs;    /* number of page tables that hold it */
-    uint32_t pinned;  /* number of these that belong to pinned sequences */
+    struct list link; /* in pool.free or evict.idle, else in no list */
+    uint32_t refs;    /* number of page tables that hold the page */
+    uint32_t pinned;  /* number of these page tables that belong to pinned sequences */
     enum page_state state;
-    /* The following members are of a published (shared or cached) page. */
-    uint32_t n_children; /* published pages whose parent this is */
+    /* Members of a published (shared or cached) page, up to isolation. */
+    uint32_t n_children; /* number of published pages whose parent this page is */
     kv_page parent;      /* the page before it, NO_PAGE at position 0 */
     kv_page next;        /* next page in its bucket */
     struct kv_isolation isolation;
     XXH128_hash_t key;
-    uint32_t snapshot; /* snapshot of the state behind it; KV_NO_SNAPSHOT: none */
+    uint32_t snapshot; /* snapshot of the state behind the page; KV_NO_SNAPSHOT: none */
     kv_page window;    /* window page, also of an owned page; NO_PAGE: none */
 };
 
 /* Invariants: n_in[] counts the pages of each state, n_pages in all; `free` holds exactly the free
- * ones. */
+ * pages. */
 struct pool {
-    struct page *page; /* [n_pages] */
-    int32_t *tokens;   /* [n_pages][page_tokens]: of published pages */
+    struct page *page; /* [n_pages] pages */
+    int32_t *tokens;   /* [n_pages][page_tokens] tokens of published pages */
     uint32_t n_pages, page_tokens;
     struct list free; /* page.link */
     uint32_t n_in[PAGE_STATES];
@@ -62,7 +62,7 @@ static inline kv_page pool_number(const struct pool *pool, const struct page *pa
     return (kv_page)(page - pool->page);
 }
 
-/* [page_tokens]: of a published page. */
+/* Returns the tokens of @page, [page_tokens], valid for a published page. */
 static inline int32_t *pool_tokens(const struct pool *pool, const struct page *page) {
     return pool->tokens + (size_t)pool_number(pool, page) * pool->page_tokens;
 }

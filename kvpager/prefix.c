@@ -1,4 +1,5 @@
-#define XXH_INLINE_ALL /* page keys are hashed one by one: a call costs as much as the hash */
+/* inlined because keys are hashed one by one: the call would cost as much as the hash */
+#define XXH_INLINE_ALL
 #include "kvpager/prefix.h"
 
 #include <assert.h>
@@ -17,7 +18,7 @@ int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t has
     x->bucket = malloc(n * sizeof(*x->bucket));
     if (!x->bucket)
         return -ENOMEM;
-    memset(x->bucket, 0xFF, n * sizeof(*x->bucket)); /* NO_PAGE */
+    memset(x->bucket, 0xFF, n * sizeof(*x->bucket)); /* fills with NO_PAGE */
     return 0;
 }
 

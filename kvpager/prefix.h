@@ -6,16 +6,16 @@
  *
  * A hash table of all published pages under a key that is a chain: XXH3-128 over (key of the page
  * before, the page's tokens), starting from a root key over the data that must be equal for sharing
- * (struct prefix_root). The hash only nominates. A hit also has the same parent page, the same
- * isolation key and the same tokens; as the parent was found in the same way, and cannot be evicted
- * or renumbered while it has children, equality of the whole prefix follows by induction, and no
- * collision, constructed or not, ever gives another prefix's keys and values.
+ * (struct prefix_root). The hash only selects candidates. A hit also has the same parent page, the
+ * same isolation key and the same tokens. As the parent was found in the same way, and cannot be
+ * evicted or renumbered while it has children, equality of the whole prefix follows by induction,
+ * and no collision, constructed or not, ever gives another prefix's keys and values.
  */
 
 #include "kvpager/pool.h"
 #include "kvpager/watch.h"
 
-#define PREFIX_MAX_TOKENS 256 /* tokens of a page */
+#define PREFIX_MAX_TOKENS 256 /* most tokens of a page */
 
 /* Holds everything that two sequences must have in common besides tokens. It is hashed as bytes, so
  * it has no padding. */
@@ -30,12 +30,12 @@ struct prefix {
     kv_page *bucket; /* [n_buckets], a power of two; chained by page.next */
     uint32_t n_buckets;
     uint64_t seed;
-    XXH128_hash_t mask; /* all bits set except in tests */
+    XXH128_hash_t mask; /* bits of the hash that count: all except in tests */
     struct watch watch;
 };
 
-/* Initialises a table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0
- * or -ENOMEM. */
+/* Initialises a table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts.
+ * Returns 0 or -ENOMEM. */
 int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t hash_bits);
 void prefix_deinit(struct prefix *x); /* may follow a failure of prefix_init() */
 
@@ -52,5 +52,5 @@ struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page pare
  * page, and @parent must be published. */
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
                 const struct kv_isolation *isolation, const int32_t *tokens);
-/* Removes @page, which must be in the table and have no children: its identity is gone. */
+/* Removes @page, which must be in the table and have no children, and clears its identity. */
 void prefix_remove(struct prefix *x, struct page *page);

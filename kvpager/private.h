@@ -1,33 +1,34 @@
 #pragma once
 
 /*
- * private - the pager's and the sequences' insides, for pager.c, check.c and tests.
+ * private - the structs of the pager and of sequences, for pager.c, check.c and tests.
  */
 
 #include "kvpager/evict.h"
 #include "kvpager/prefix.h"
 
-/* Invariants: pager.c (3, 7). n_published <= n_pages; n_published = n_committed / page_tokens
- * between calls; pinned: n_pages = n_published, and it has no state slot. */
+/* Invariants: 3 and 7 in pager.c; n_published <= n_pages; n_published = n_committed / page_tokens
+ * between calls; a pinned sequence has n_pages = n_published and no state slot. */
 struct kv_seq {
-    struct list link; /* kv_pager.unused_seqs or kv_pager.seqs */
+    struct list link; /* in kv_pager.unused_seqs or kv_pager.seqs */
     struct kv_pager *pager;
     struct kv_isolation isolation;
     XXH128_hash_t root;
     kv_page *page; /* [max_seq_pages]: the page table */
     uint32_t n_pages, n_published, n_committed;
-    uint32_t state;   /* slot of its state; NO_STATE: none */
-    uint32_t passing; /* snapshot that its next one replaces; KV_NO_SNAPSHOT: none */
+    uint32_t state; /* slot of its state; NO_STATE: none */
+    /* snapshot that the sequence's next snapshot replaces; KV_NO_SNAPSHOT: none */
+    uint32_t passing;
     bool pinned;
-    /* n_behind: the sequence holds window pages of its pages from this one on. n_found: the number
-     * of tokens up to which pages of other sequences were last found for it. */
+    /* n_behind: first page whose window page the sequence holds. n_found: number of tokens up to
+     * which the last search found pages of other sequences. */
     uint32_t n_behind, n_found;
-    uint32_t n_wanted; /* kv_seq_want() */
+    uint32_t n_wanted; /* set by kv_seq_want() */
 };
 
 /* A page of the layers with a window: invariant 10. */
 struct window_page {
-    struct list link; /* one of windows.free, passed, ended; alone while it is held */
+    struct list link; /* in windows.free, passed or ended; in no list while it is held */
     kv_page page;     /* page that it belongs to; NO_PAGE: free */
     uint32_t refs;    /* number of sequences that hold it */
 };
@@ -35,23 +36,23 @@ struct window_page {
 /* Invariant: n_free counts the pages of `free`, n_idle those of `passed` and `ended`; all remaining
  * pages are held. */
 struct windows {
-    struct window_page *at; /* [opts.n_windows] */
+    struct window_page *at; /* [opts.n_windows] window pages */
     struct list free;
-    /* Idle window pages, the oldest first. passed: those that a sequence has moved past; ended:
-     * those at the end or the beginning of a sequence, which are kept longer. */
+    /* Idle window pages, the oldest first. passed: pages that a sequence has moved past; ended:
+     * pages at the end or the beginning of a sequence, which are kept longer. */
     struct list passed, ended;
     uint32_t n_free, n_idle;
     uint64_t n_evicted;
 };
 
-/* Counts what kv_pager_check() has seen of a page; kv_pager_forget() uses `seen`. */
+/* Counts of a page by kv_pager_check(); kv_pager_forget() uses only `seen`. */
 struct kv_tally {
     uint32_t refs, pinned, windows, children, seen;
 };
 
 #define NO_STATE UINT32_MAX
 
-/* Everything is allocated by kv_pager_new(). Invariants: pager.c. */
+/* Invariants are in pager.c. kv_pager_new() allocates everything. */
 struct kv_pager {
     struct kv_opts opts;
     uint32_t max_seq_pages;
@@ -59,37 +60,43 @@ struct kv_pager {
     struct prefix prefix;
     struct evict evict;
     struct windows windows;
-    struct watch ends;     /* of the published pages: those that have a snapshot or a window page */
-    struct kv_seq *seq;    /* [max_seqs] */
-    kv_page *tables;       /* [max_seqs][max_seq_pages] */
-    struct kv_pager *peer; /* NULL, or the pager that has the same snapshots, by number */
-    struct list seqs;      /* kv_seq.link: in use */
+    struct watch ends;  /* changes of snapshots and window pages of published pages */
+    struct kv_seq *seq; /* [max_seqs] */
+    kv_page *tables;    /* [max_seqs][max_seq_pages] */
+    /* pager with which this one shares its snapshots, by number; NULL: none */
+    struct kv_pager *peer;
+    struct list seqs;        /* kv_seq.link: sequences in use */
     struct list unused_seqs; /* kv_seq.link */
-    uint32_t *free_state;    /* [opts.n_states]: slots; stats.n_states are not there */
-    struct kv_snapshot {     /* [opts.n_snapshots] */
-        kv_page page; /* page that it belongs to; NO_PAGE: free, taken, or only of the peer */
+    /* [opts.n_states] free slots; their number is opts.n_states - stats.n_states */
+    uint32_t *free_state;
+    struct kv_snapshot { /* [opts.n_snapshots] */
+        /* page of this pager that it belongs to; NO_PAGE: it is free, taken, or only of the peer */
+        kv_page page;
         bool taken;
-        uint32_t n_held;        /* kv_snapshot_hold() */
-        uint32_t n_tokens;      /* tokens before it */
-        uint32_t n_saves;       /* tokens between it and the snapshot before it on its chain */
-        uint64_t id, before;    /* id; id of the snapshot before it, 0: none */
+        uint32_t n_held;   /* number of holds by kv_snapshot_hold() */
+        uint32_t n_tokens; /* number of tokens before it */
+        /* number of tokens between it and the previous snapshot of its chain */
+        uint32_t n_saves;
+        /* id of the snapshot, and of the previous one of its chain; 0: none */
+        uint64_t id, before;
         uint64_t used;          /* value of n_snapshot_uses at its last use */
-        struct kv_seq *passing; /* NULL, or the sequence whose kv_seq.passing it is */
+        struct kv_seq *passing; /* sequence whose kv_seq.passing it is; NULL: none */
     } * snapshot;
     uint64_t n_snapshot_uses, n_snapshot_ids;
     struct kv_tally *tally; /* [n_pages]: scratch of check.c and restore.c */
-    uint64_t n_changes;     /* changes of pages, tables and sequences, except of their lengths */
-    struct kv_stats stats;  /* only the counters since the start and n_seqs are kept */
+    /* number of changes of pages, tables and sequences, except of their lengths */
+    uint64_t n_changes;
+    struct kv_stats stats; /* holds only n_seqs and the counters since the start */
 };
 
 /* snapshot.c */
 
-/* Releases the window page of @page before @page is freed. */
+/* Takes its snapshot, if any, from @page, which is about to be freed. */
 void snapshot_drop(struct kv_pager *p, struct page *page);
-/* Ends the passing of the last snapshot of @s: it is kept when @s ends. */
+/* Ends the passing of the last snapshot of @s, so that it is kept when @s ends. */
 void snapshot_leave(struct kv_seq *s);
 
-/* window.c. Without windows these do nothing. */
+/* Functions of window.c, which do nothing for models without windows. */
 
 /* Makes all window pages free. Returns 0 or -ENOMEM; windows_deinit() accepts a failed or zeroed
  * pager. */

@@ -1,6 +1,6 @@
 /*
- * restore - enters pages that are on a disk from an earlier process as cached pages, and removes
- * those that turn out to be damaged.
+ * restore - enters pages that an earlier process has left on a disk as cached pages, and removes
+ * pages that turn out to be damaged.
  */
 
 #include "kvpager/private.h"
@@ -38,7 +38,7 @@ int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
     prefix_add(&p->prefix, page, key, parent, isolation, tokens);
     pool_set_state(pool, page, PAGE_SHARED);
     pool_set_state(pool, page, PAGE_CACHED);
-    evict_add_oldest(&p->evict, page); /* before its parent: see evict.h */
+    evict_add_oldest(&p->evict, page); /* evicted before its parent: see evict.h */
     return 0;
 }
 

@@ -3,8 +3,8 @@
  *
  * Eviction. When a slot is needed, the snapshot with the least worth is replaced. A snapshot saves
  * computing the tokens between it and the snapshot before it on its chain of pages: n_saves. Its
- * worth is n_saves divided by its age, which is counted in uses of any snapshot since its own last
- * one (worth()). Example, a conversation with snapshots behind tokens 2000, 2100 and 2200:
+ * worth is n_saves divided by OLD plus its age, which is counted in uses of any snapshot since its
+ * own last one (worth()). Example, a conversation with snapshots behind tokens 2000, 2100 and 2200:
  *
  *     after 2000, the instructions     n_saves 2000     stays, while other sessions begin with it
  *     after 2100, a turn               n_saves 100      goes first; then the next one has 200
@@ -54,8 +54,8 @@ static void note_use(struct kv_pager *p, uint32_t snapshot) {
         p->peer->n_snapshot_uses = p->n_snapshot_uses;
 }
 
-/* Takes the snapshot from its page in @p. The next snapshots on the chain then save its tokens,
- * too. */
+/* Takes the snapshot from its page in @p. The snapshots that follow it on the chain then save its
+ * tokens too. */
 static void drop(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 

@@ -14,13 +14,12 @@
  * Numbers are in this machine's byte order, which is part of the identity. The file is sparse: a
  * slot of zeros is free.
  *
- * Nothing is ever forced to the disk and no order of writes is relied on. A slot's head has a
- * checksum of itself, keyed by the file's identity, and one of the page's bytes; whatever a crash
- * or a disk leaves there, either both are right, and then it is what was written, or the slot
- * counts as free. The bytes are written before the head, so that a process that is killed in
- * between leaves a slot whose head does not fit. The checksums (XXH3) guard against accidents, not
- * attacks: a process that may write the file may write anything into it, and runs as the service's
- * own user.
+ * Writes are not forced to the disk, and their order does not matter. A slot's head has a checksum
+ * of itself, keyed by the file's identity, and one of the page's bytes. If a crash or a faulty disk
+ * leaves other bytes, a checksum is wrong and the slot counts as free. The bytes are written before
+ * the head, so that a process that is killed in between leaves a slot whose head does not fit. The
+ * checksums (XXH3) guard against accidents, not attacks: a process that may write the file may
+ * write anything into it, and runs as the service's own user.
  */
 
 #include "kvpager/store.h"
@@ -35,24 +34,24 @@
 #include "base/try.h"
 
 #define BLOCK 4096u
-#define MAGIC UINT64_C(0x3330564B74666577) /* "weftKV03", as it stands in the file */
-#define MAX_TOKENS 256u                    /* tokens of a page */
+#define MAGIC UINT64_C(0x3330564B74666577) /* bytes "weftKV03" of the file as a number */
+#define MAX_TOKENS 256u                    /* most tokens of a page */
 
 /* The first block of the file. */
 struct file_head {
     uint64_t magic, slot_bytes, page_bytes, page_tokens, state_bytes;
     XXH128_hash_t identity;
-    uint64_t sum; /* checksum of the members before it */
+    uint64_t sum; /* checksum of the preceding members */
 };
 
 /* Describes a slot in the file; it takes one block, as the layout above shows. */
 struct slot_head {
     uint64_t magic;
-    uint64_t sum; /* checksum of the members behind it */
+    uint64_t sum; /* checksum of the following members */
     XXH128_hash_t bytes;
     struct store_head head;
-    uint32_t n_tokens, n_media; /* n_tokens: 0 for a state */
-    int32_t tokens[MAX_TOKENS]; /* >= -n_media */
+    uint32_t n_tokens, n_media; /* n_tokens: tokens of the page, 0 for a state */
+    int32_t tokens[MAX_TOKENS]; /* token ids, or negative numbers of pictures >= -n_media */
     struct kv_medium media[STORE_MEDIA];
 };
 
@@ -65,9 +64,9 @@ static_assert(sizeof(struct store_head) ==
 struct store {
     int fd;
     uint32_t n_slots, n_states, page_tokens;
-    uint32_t group; /* pages of a group */
+    uint32_t group; /* number of pages of a group */
     uint64_t page_bytes, slot_bytes;
-    uint64_t state_bytes, state_slot_bytes; /* 0: there are no states */
+    uint64_t state_bytes, state_slot_bytes; /* 0: the model has no states */
     XXH128_hash_t identity;
 };
 
@@ -126,7 +125,7 @@ static uint64_t bytes_of(const struct store *s, uint32_t i) {
     return i < s->n_slots ? s->page_bytes : s->state_bytes;
 }
 
-/* Computes how many slots fit into the @n_bytes behind the first block. */
+/* Computes the numbers of slots that fit into the @n_bytes behind the first block. */
 static void count_slots(struct store *s, uint64_t n_bytes) {
     uint64_t n_groups = MIN(n_bytes / group_bytes(s), STORE_STATES_MAX);
     uint64_t rest = n_bytes - n_groups * group_bytes(s), n = n_groups * s->group;
@@ -154,8 +153,7 @@ static void make_file_head(const struct store *s, struct file_head *h) {
     h->sum = XXH3_64bits(h, offsetof(struct file_head, sum));
 }
 
-/* Gives the file its size, and empties it if it has another identity. Returns what store_open()
- * does. */
+/* Gives the file its size, and empties it if it has another identity. Returns as store_open(). */
 static int claim_file(const struct store *s) {
     struct file_head is, should;
     struct stat st;
@@ -277,11 +275,11 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
 struct store_io {
     const struct store *store;
     uint32_t slot;
-    uint64_t done; /* bytes that are read or written, and hashed */
-    void *to;      /* reading: memory for the bytes; writing: `from` has them */
+    uint64_t done; /* number of bytes that were read or written, and hashed */
+    void *to;      /* to: memory for the bytes that are read; from: bytes to be written */
     const void *from;
     XXH3_state_t *hash;
-    struct slot_head head; /* to be written behind the bytes, or as read */
+    struct slot_head head; /* head that is written after the bytes, or that was read */
 };
 
 struct store_io *store_io_free(struct store_io *io) {
@@ -320,7 +318,7 @@ int store_read(struct store_io **out, const struct store *s, uint32_t i, const s
     return r;
 }
 
-/* Puts a page's tokens into @h, with the pictures counted from the page's first one on. */
+/* Puts a page's tokens into @h, with pictures numbered from the first picture of the page on. */
 static void put_tokens(struct slot_head *h, const int32_t *tokens, const struct kv_medium *media) {
     int32_t first = 0;
 

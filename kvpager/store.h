@@ -12,20 +12,20 @@
 #include "kvpager/kvpager.h"
 #include "kvpager/media.h"
 
-/* Return values. */
+/* Answers of the functions. */
 #define STORE_FREE 1 /* the slot is empty */
-#define STORE_BAD 2  /* damaged, or another page than expected */
+#define STORE_BAD 2  /* damaged, or not the page that was expected */
 #define STORE_NEW 3  /* store_open: the file was empty */
 #define STORE_CLEARED                                                                              \
     4                /* store_open: the file was damaged or of another identity, and was emptied */
-#define STORE_MORE 5 /* store_go_on: pieces are left */
+#define STORE_MORE 5 /* store_go_on: more pieces follow */
 #define STORE_SLOTS_MAX (1u << 20)
-#define STORE_STATES_MAX 4096u /* the most that an engine has in host memory */
-#define STORE_MEDIA 40u        /* pictures of a page, at most */
+#define STORE_STATES_MAX 4096u /* most states that an engine has in host memory */
+#define STORE_MEDIA 40u        /* most pictures of a page */
 
 struct store;
 
-/* Id of a page or state that was written, which is never used again, in this run or another. All
+/* Id of a page or state that was written. No other one gets it, in this run or a later one. All
  * zero: none. */
 struct store_id {
     uint64_t run, n;
@@ -33,12 +33,12 @@ struct store_id {
 
 /* Describes the bytes of a slot. */
 struct store_head {
-    /* parent: for a page the page before it, none at position 0; for a state the page that ends at
-     * its position. */
+    /* parent of a page: the page before it, none at position 0; parent of a state: the page that
+     * ends at its position. */
     struct store_id id, parent;
     struct kv_isolation isolation;
     uint32_t depth; /* number of pages before it; for a state, before its parent */
-    uint32_t zero;  /* instead of padding, so that all written bytes are initialised */
+    uint32_t zero;  /* takes the place of padding, so that all written bytes are initialised */
     uint64_t stamp; /* grows with each write */
 };
 
@@ -46,7 +46,7 @@ struct store_head {
 struct store_opts {
     int fd;           /* readable and writable; owned by the caller, and open as long as the store
                        * exists */
-    uint64_t n_bytes; /* the file's size is at most this */
+    uint64_t n_bytes; /* largest size of the file */
     uint32_t page_tokens;
     uint64_t page_bytes;
     uint64_t state_bytes; /* 0: the model has no recurrent states */
@@ -55,15 +55,15 @@ struct store_opts {
     size_t n_identity;
 };
 
-/* Brings the file to its size and checks that it is of this identity. 0: there may be pages in it;
- * STORE_NEW, STORE_CLEARED: there are none; -ENOSPC: @n_bytes are not enough for one page and one
- * state; -EINVAL: page_tokens or page_bytes out of range; another negative errno. */
+/* Brings the file to its size and checks that it has this identity. Returns 0: there may be pages
+ * in it; STORE_NEW, STORE_CLEARED: there are none; -ENOSPC: @n_bytes are not enough for one page
+ * and one state; -EINVAL: page_tokens or page_bytes out of range; or another negative errno. */
 int store_open(struct store **out, const struct store_opts *opts);
 /* Closes the file, whose pages stay. Accepts NULL, returns NULL. */
 struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
-/* Return the numbers of pages and of states that the file has room for. States have half of its
+/* Return the numbers of pages and of states that the file has room for. States have half of the
  * bytes. */
 uint32_t store_n_slots(const struct store *s);
 uint32_t store_n_states(const struct store *s);
@@ -71,14 +71,15 @@ uint32_t store_n_states(const struct store *s);
 uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 
 /* Reads the head of slot @i. @tokens has room for the tokens of a page; a state's slot does not
- * change it. A row of a picture is -1 - n, of @media[n]. 0, STORE_FREE, STORE_BAD or -errno. */
+ * change it. A row of picture @media[n] is token -1 - n. Returns 0, STORE_FREE, STORE_BAD or
+ * -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens,
                     struct kv_medium media[static STORE_MEDIA]);
 
 /* Enters the pages whose prefixes are complete in the file into @slots, an empty pager whose pages
- * and snapshots are its slots. Pictures get their numbers from @media; NULL: pages with pictures
- * are left out. Sets @id and @written of the entered slots. Raises *stamp to the greatest stamp in
- * the file; *n_bad counts damaged heads. Returns 0 or -ENOMEM. */
+ * and snapshots are its slots. @media assigns the numbers of pictures; if it is NULL, pages with
+ * pictures are left out. Sets @id and @written of the entered slots. Raises *stamp to the greatest
+ * stamp in the file; *n_bad counts damaged heads. Returns 0 or -ENOMEM. */
 int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *media,
                 struct store_id *id, bool *written, uint64_t *stamp, uint64_t *n_bad);
 
@@ -86,13 +87,13 @@ int store_enter(const struct store *s, struct kv_pager *slots, struct kv_media *
  * one thread can do several in turns: a state is as large as many pages. */
 struct store_io;
 
-/* Begins to read the bytes of slot @i to @bytes. The slot must hold the page or state named @id. 0,
- * STORE_FREE, STORE_BAD or -errno. */
+/* Begins to read the bytes of slot @i to @bytes. The slot must hold the page or state named @id.
+ * Returns 0, STORE_FREE, STORE_BAD or -errno. */
 int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
                void *bytes);
 /* Begins to replace the content of slot @i, which is lost from the first piece on, even if writing
- * fails; @tokens: of a page. Rows of pictures are -1 - n, of @media[n], which grow by one from
- * picture to picture, STORE_MEDIA of them at most. Returns 0 or -ENOMEM. */
+ * fails. @tokens are those of a page. Rows of picture @media[n] are tokens -1 - n; n grows by one
+ * from picture to picture and stays below STORE_MEDIA. Returns 0 or -ENOMEM. */
 int store_write(struct store_io **out, const struct store *s, uint32_t i,
                 const struct store_head *head, const int32_t *tokens, const struct kv_medium *media,
                 const void *bytes);

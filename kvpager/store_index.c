@@ -1,5 +1,5 @@
-/* store_index - reads what a file holds when a worker begins: the heads of all slots are read, and
- * pages whose parents are there are entered into the slots' pager, parents first. */
+/* store_index - reads the index of a file when a worker begins: reads the heads of all slots and
+ * enters the pages whose parents are there into the slots' pager, parents first. */
 
 #include "kvpager/store.h"
 
@@ -12,8 +12,8 @@
 /* A slot of the file whose head is valid. */
 struct found {
     struct store_head head;
-    uint32_t slot, parent; /* parent: index among the pages, or n */
-    uint64_t recent;       /* the greatest stamp of this page and the pages behind it */
+    uint32_t slot, parent; /* parent: index among the pages; n: it has none in the file */
+    uint64_t recent;       /* greatest stamp of this page and of the pages that follow it */
     bool restored;
 };
 
@@ -22,10 +22,10 @@ struct index {
     const struct store *store;
     struct kv_pager *slots;
     struct kv_media *media; /* NULL: pages with pictures are left out */
-    struct store_id *id;    /* ids as in store_enter() */
+    struct store_id *id;    /* as for store_enter() */
     bool *written;
     struct found *page, *state;
-    int32_t *tokens; /* [n_slots][page_tokens] */
+    int32_t *tokens; /* [n_slots][page_tokens] tokens of the pages */
     uint32_t n, n_states, *order, page_tokens;
 };
 
@@ -63,8 +63,8 @@ static int latest_first(const void *a, const void *b, void *all) {
     return x->head.depth < y->head.depth ? -1 : x->head.depth > y->head.depth;
 }
 
-/* Returns the page that @f, a page or a state, names as its parent, if that has @depth pages before
- * it; x->n if there is none. */
+/* Returns the index of the page that @f, a page or a state, names as its parent, if that page has
+ * @depth pages before it; x->n if there is none. */
 static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t depth) {
     struct found key = {.head.id = f->head.parent};
     const struct found *p = bsearch(&key, x->page, x->n, sizeof(key), by_id);
@@ -153,7 +153,7 @@ static void restore_pages(struct index *x) {
         struct found *f = &x->page[x->order[i]], *p = f->parent < x->n ? &x->page[f->parent] : NULL;
 
         if (f->head.depth > 0 && (!p || !p->restored))
-            continue; /* the parent is gone */
+            continue; /* the parent is not in the file */
         f->restored =
             kv_pager_restore(x->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
                              &f->head.isolation, x->tokens + (size_t)f->slot * x->page_tokens) == 0;

@@ -34,7 +34,7 @@ void watch_went(struct watch *w, kv_page page) {
         return;
     struct watched *x = &w->at[page];
 
-    if (!list_empty(&x->came)) { /* its content was not reported yet */
+    if (!list_empty(&x->came)) { /* the content of the page was not reported yet */
         list_remove(&x->came);
         return;
     }

@@ -3,9 +3,9 @@
 /*
  * watch - tracks which published pages came and went since the last report. Private to kvpager/.
  *
- * A log of changes could grow without bound while no one reads it. So there is no log, but for each
- * page the content that was last reported: memory is bounded by the number of pages however slowly
- * changes are read, and a page that came and went in between is not reported at all.
+ * A log of changes could grow without bound while no one reads it. So the last reported content is
+ * kept for each page instead: memory is bounded by the number of pages however slowly changes are
+ * read, and a page that was published and freed in between is not reported at all.
  *
  * Invariants. `reported` is the block that was last reported to be in the page; 0: none. A page is
  * in `gone` if reported is not 0 and the page does not hold that block any more; in `came` if it is
@@ -24,7 +24,7 @@ struct watched {
 
 /* The lists hold struct watched; only the pager's thread uses them. */
 struct watch {
-    struct watched *at; /* [n_pages]; NULL: nothing is watched, and the rest does nothing */
+    struct watched *at; /* [n_pages]; NULL: nothing is watched, and the functions do nothing */
     struct list gone, came;
 };
 
@@ -35,8 +35,9 @@ void watch_deinit(struct watch *w);
 /* Notes that page @page has been published, or is not published any more. */
 void watch_came(struct watch *w, kv_page page);
 void watch_went(struct watch *w, kv_page page);
-/* Returns the next block that is gone, and counts it as reported; 0: there is none. */
-uint64_t watch_next_gone(struct watch *w);
-/* Returns the next page that came, when no block is gone; the caller sets its `reported`. NO_PAGE:
+/* Returns the next block that is no longer published, and counts it as reported; 0: there is
  * none. */
+uint64_t watch_next_gone(struct watch *w);
+/* Returns the next published page to be reported, after watch_next_gone() has returned 0; the
+ * caller sets its `reported`. NO_PAGE: there is none. */
 kv_page watch_next_came(struct watch *w);

@@ -3,7 +3,7 @@
  *
  * Those layers read only the last opts.window keys. So their keys lie in pages of their own, window
  * pages, of which a sequence needs a few, however long it is. A window page belongs to a page and
- * holds the same positions: the page knows the tokens, the key and the parent of both. The window
+ * holds the same positions: the page knows the tokens, the key and the parent for both. The window
  * page can be evicted alone, and the page stays. Example, pages of 4 tokens, a window of 6, and a
  * sequence of 16 tokens whose pages are all published:
  *
@@ -12,18 +12,18 @@
  *
  * A row at position p reads the window pages from windows_first(p) on. No row at a committed
  * position is computed again. So a sequence holds the window pages that rows behind its published
- * pages read, those of drafts and of room grown ahead included, and releases the earlier ones when
- * it commits (windows_pass()). What it holds is what another sequence needs to begin behind its
- * published pages.
+ * pages read, including pages of drafts and of room grown ahead, and releases earlier window pages
+ * when it commits (windows_pass()). The held window pages are those that another sequence needs to
+ * begin behind the published pages.
  *
- * A prefix is found up to the last position for which all window pages are there that the next row
- * reads: beyond, the keys of the other layers are of no use (kv_pager_match()). The tokens from
+ * A prefix is found up to the last position for which all window pages exist that the next row
+ * reads: behind it, the keys of the other layers are of no use (kv_pager_match()). The tokens from
  * there on are computed again, and pages that had lost their window page get one again.
  *
- * Eviction. Window pages that a sequence has passed go first (`passed`), the oldest of them before
- * the others. Those that a next turn is likely to begin with stay longer (`ended`): those before
+ * Eviction. Window pages that a sequence has passed go first (`passed`), the oldest before the
+ * others. Window pages that a next turn is likely to begin with stay longer (`ended`): pages before
  * the position where a sequence ended or began, before the end of a prefix that was found without
- * them, since that was asked for twice, and before the position that the caller has named
+ * them, since it was requested twice, and before the position that the caller has named
  * (kv_seq_want()).
  */
 
@@ -32,7 +32,7 @@
 #include "kvpager/private.h"
 
 #define WANTED_BEFORE                                                                              \
-    2u /* pages: a turn that begins at the end of a prompt often begins a little before it */
+    2u /* in pages: a turn that begins at the end of a prompt often begins a little before it */
 
 int windows_init(struct kv_pager *p) {
     struct windows *w = &p->windows;

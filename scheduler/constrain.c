@@ -91,7 +91,7 @@ int constrain_check(struct request *r) {
     if (!bits)
         return -ENOMEM;
     if (constraint_mask_within(r->matcher, bits, left) != 0)
-        return 0; /* the distance is an upper bound: some output still fits */
+        return 0; /* a completion of more bytes takes fewer tokens than the shortest one */
     err_set_code(&r->why, 400, "max_tokens_too_small", "max_tokens",
                  "The shortest output of the requested form takes %u tokens, but there is room for "
                  "only %u. Raise max_tokens, or send \"complete_output\": false.",
