@@ -2,7 +2,7 @@
 
 /*
  * flight - the flight recorder: the decisions about each request in the last steps, and the steps.
- * It is in memory that worker and front share, so writing needs no message, reading does not
+ * It lies in memory that worker and front share, so writing needs no message, reading does not
  * disturb the worker, and the records survive the death of the worker. There is one writer; a
  * reader may see a half-written entry and checks every value. Repeated decisions share one record,
  * so that records of a request stay in the ring for long.
@@ -14,9 +14,9 @@
 
 #define FLIGHT_RECORDS 8192u
 #define FLIGHT_STEPS 512u
-#define FLIGHT_OFFSET 65536 /* in the memory shared, behind struct crash_page */
+#define FLIGHT_OFFSET 65536 /* offset in the shared memory, behind struct crash_page */
 
-/* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
+/* Reasons of decisions, which docs/fairness.md explains. Names and sentences are in flight.c. */
 enum why {
     WHY_QUEUED,    /* arrived; not considered yet */
     WHY_PROMPT,    /* got rows for its prompt; one more row would take `detail` us */
@@ -25,16 +25,16 @@ enum why {
     WHY_FOLLOW,    /* another request computes the same pages */
     WHY_TIME,      /* the step's time was given to other requests; one more row takes `detail` us */
     WHY_ROWS,      /* the batch was full */
-    WHY_PAGES,     /* no pages */
+    WHY_PAGES,     /* no page was free */
     WHY_SEQS,      /* max-seqs requests run */
     WHY_TURN,      /* an earlier request was overtaken max_bypass times */
     WHY_ALONE,     /* a quarantined request runs */
     WHY_PICTURE,   /* a picture lacks its pixels, or others are computed first */
     WHY_ENCODE,    /* its picture is being computed */
     WHY_SHARE,     /* free pages or slots are reserved for tenants below their share */
-    WHY_ADMITTED,  /* with `detail` tokens from the cache */
+    WHY_ADMITTED,  /* got a slot, with `detail` tokens from the cache */
     WHY_PREEMPTED, /* lost `detail` exclusive pages */
-    WHY_ENDED,     /* `detail`: enum finish_reason */
+    WHY_ENDED,     /* ended; `detail`: enum finish_reason */
     WHY_N,
 };
 
@@ -42,7 +42,7 @@ enum why {
  * decision in between. */
 struct flight_record {
     uint64_t id;
-    int64_t from_ns, until_ns; /* clock_monotonic */
+    int64_t from_ns, until_ns; /* times of clock_monotonic */
     uint32_t n_steps, n_rows, detail;
     uint8_t why;
 };
@@ -58,7 +58,8 @@ struct flight_step {
 /* Invariant of the writer: an entry is complete before its number is in n_records or n_steps. After
  * a crash the memory may hold any bytes, so a reader checks all of them. */
 struct flight {
-    uint64_t n_records, n_steps; /* written so far; the entry is n % FLIGHT_... */
+    /* number written so far; entry n is at n % FLIGHT_RECORDS or n % FLIGHT_STEPS */
+    uint64_t n_records, n_steps;
     struct flight_record record[FLIGHT_RECORDS];
     struct flight_step step[FLIGHT_STEPS];
 };

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The last @max of @n entries of @size bytes, the oldest first. */
+/* Appends the last @max of the @n entries of ring @ring, of @size bytes each, the oldest first.
+ * Sets *n_out to their number. Returns 0 or -errno. */
 static int add_ring(struct buf *out, const void *ring, size_t size, uint64_t n, uint32_t max,
                     uint32_t *n_out) {
     int e;

@@ -11,12 +11,12 @@
 #define FLIGHT_FILE_MAX (FLIGHT_BYTES + 65536)
 #define FLIGHT_MAGIC "weftflt1"
 
-/* The beginning of a file; records, steps and tape follow. */
+/* Head of a file; records, steps and tape follow it. */
 struct flight_head {
     char magic[8];
     char version[48];
     int64_t at_ns;
-    /* The layout of a record and of a step: another layout is another version. */
+    /* Sizes of a record and of a step: a file whose sizes differ has another layout. */
     uint32_t record_size, step_size, n_records, n_steps;
     uint64_t n_tape;
 };

@@ -1,7 +1,7 @@
 /*
  * A record stands between two copies of its length, so the ring can be walked from its end to the
- * oldest record that is still whole. What is being written lies over the oldest bytes: n_begun
- * says so before the first of them changes.
+ * oldest record that is still whole. A new record overwrites the oldest bytes; n_begun is raised
+ * before the first of them changes.
  */
 
 #include "proto/flight_tape.h"
@@ -11,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FRAME (2 * (uint32_t)sizeof(uint32_t)) /* the length before and after a record */
-#define PART 8 /* part of the ring that the longest record may take */
+#define FRAME (2 * (uint32_t)sizeof(uint32_t)) /* bytes of the lengths before and after a record */
+#define PART 8                                 /* the longest record takes 1/PART of the ring */
 
-/* Writes @len bytes at byte @at of all that was ever written: the ring wraps around. */
+/* Writes @len bytes at byte @at, counted over everything that was ever written: the ring wraps
+ * around. */
 static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
@@ -23,7 +24,7 @@ static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *d
     memcpy(t->ring, (const uint8_t *)data + n, len - n);
 }
 
-/* Reads them. */
+/* Reads @len bytes at byte @at, counted as for put(). */
 static void get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
@@ -46,8 +47,8 @@ void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, u
     __atomic_store_n(&t->n_bytes, at + len + FRAME, __ATOMIC_RELEASE);
 }
 
-/* The oldest record in [from, end) of @ring; @end, if there is none. Nothing in the ring is
- * trusted. */
+/* Returns the begin of the oldest record in [from, end) of @ring; @end if there is none. Checks
+ * every length, because the writer may have died at any byte. */
 static uint64_t oldest(const uint8_t *ring, uint32_t size, uint64_t from, uint64_t end) {
     uint32_t len, first;
     uint64_t at = end;

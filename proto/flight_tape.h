@@ -3,8 +3,8 @@
 /*
  * flight_tape - records of any length, one after the other, in a ring of bytes: the plans of the
  * last steps (scheduler/plan_tape.h), behind struct flight in the memory that worker and front
- * share. One writer, which may die at any byte; a reader meanwhile or afterwards gets whole records
- * only.
+ * share. There is one writer, which may die at any byte; a reader gets whole records only,
+ * meanwhile or afterwards.
  */
 
 #include <stdint.h>
@@ -13,16 +13,15 @@
 
 #define FLIGHT_TAPE_BYTES (4u << 20)
 
-/* n_begun exceeds n_bytes while a record is being written, also after the writer has died at that
- * point. */
+/* n_begun exceeds n_bytes while a record is being written, and stays so if the writer dies then. */
 struct flight_tape {
-    /* Bytes written so far: n_begun with the unfinished record, n_bytes without it. The ring holds
-     * the last bytes. */
+    /* Number of bytes written so far: n_begun with the unfinished record, n_bytes without it. The
+     * ring holds the last of them. */
     uint64_t n_begun, n_bytes;
     uint8_t ring[];
 };
 
-/* The size of the flight recorder and its tape together. */
+/* Size of the flight recorder and its tape together, in bytes. */
 #define FLIGHT_BYTES (sizeof(struct flight) + sizeof(struct flight_tape) + FLIGHT_TAPE_BYTES)
 
 /* Returns the tape behind @f, in memory of FLIGHT_BYTES. */
@@ -34,6 +33,6 @@ static inline struct flight_tape *flight_tape_of(struct flight *f) {
  * ring. */
 void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, uint32_t len);
 
-/* Appends to @out the records that are whole, the oldest first: each its length as uint32_t and its
- * bytes. Returns 0, or -errno of buf_add(). */
+/* Appends to @out the records that are whole, the oldest first: of each the length as uint32_t,
+ * then its bytes. Returns 0, or -errno of buf_add(). */
 int flight_tape_read(const struct flight_tape *t, uint32_t size, struct buf *out);

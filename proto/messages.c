@@ -16,12 +16,13 @@ struct span {
     uint32_t off, len;
 };
 
-/* Place and size of a number of a struct; bytes 0: there is none. */
+/* Offset and size of a number in a struct; 0 bytes: there is none. */
 struct field {
     uint16_t at, bytes;
 };
 
-/* A part: a string, or an array of count * times elements (count alone without `times`). */
+/* A part: a string, or an array of count * times elements, or of count elements if there is no
+ * `times`. */
 struct part {
     uint16_t at;   /* offset of the struct str, or of the pointer to the array */
     uint16_t size; /* bytes of an element; 0: a string */
@@ -52,7 +53,7 @@ struct form {
     { sizeof(struct type), ARRAY_SIZE(parts), parts }
 #define PARTS_MAX 32
 
-/* Returns the number of elements that the counts of @m give part @p. */
+/* Returns the number of elements of part @p according to the counts in @m. */
 static uint64_t n_elements(const struct part *p, const void *m) {
     uint64_t n = 0, k = 0;
 
@@ -82,7 +83,7 @@ static int pad8(struct buf *out) {
     return buf_add(out, zeros, -out->len % 8);
 }
 
-/* Appends message @m; takes everything back on failure. */
+/* Appends message @m. Returns 0 or -errno; a failure leaves @out unchanged. */
 static int pack(struct buf *out, const struct form *f, const void *m) {
     struct span span[PARTS_MAX] = {{0}};
     size_t start = out->len, n_spans = f->n * sizeof(*span);
@@ -108,8 +109,8 @@ static int pack(struct buf *out, const struct form *f, const void *m) {
     return r;
 }
 
-/* Reads a message of @len bytes at @data into @m, whose pointers lead into @data: 0 or -EPROTO. A
- * string of no bytes is "", an array of none NULL. */
+/* Reads a message of @len bytes at @data into @m, whose pointers lead into @data. Returns 0 or
+ * -EPROTO. A string of no bytes is "", an array of none NULL. */
 static int parse(const void *data, uint32_t len, const struct form *f, void *m) {
     if (len < f->size + f->n * sizeof(struct span) || len % 8)
         return -EPROTO;
@@ -280,7 +281,7 @@ int msg_blocks_pack(struct buf *out, const struct msg_blocks *m) {
     return pack(out, &blocks_form, m);
 }
 
-/* Returns true if the @n pictures are in the order of the blocks, of which there are @n_came. */
+/* Returns true if the @n pictures are in the order of the @n_came published blocks. */
 static bool are_in_order(const struct msg_block_picture *p, uint32_t n, uint32_t n_came) {
     for (uint32_t i = 0; i < n; i++)
         if (p[i].block >= n_came || (i > 0 && p[i].block < p[i - 1].block))
@@ -343,7 +344,7 @@ static bool pictures_sane(const struct submit_picture *p, uint32_t n, uint32_t n
     return true;
 }
 
-/* Checks the limits that a request must meet beyond those of its single fields. */
+/* Checks the limits of a request that involve more than one field. */
 static bool submit_sane(const struct submit *m) {
     return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
            m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
@@ -376,7 +377,7 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
 /* ---- EVENTS ---- */
 
 struct wire_event {
-    uint32_t bytes, zero; /* bytes of the whole record */
+    uint32_t bytes, zero; /* length of the whole record in bytes */
     struct event e;
 };
 
@@ -394,8 +395,7 @@ static const struct part event_parts[] = {
 };
 static const struct form event_form = FORM(wire_event, event_parts);
 
-/* Checks the limits that an event must meet beyond those of its single fields; every packed event
- * meets them. */
+/* Checks the limits of an event that involve more than one field; every packed event meets them. */
 static bool event_sane(const struct event *e) {
     return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX &&
            e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float);

@@ -4,7 +4,8 @@
  * messages - the messages between front and worker, as plain structs, and their packing into
  * channel frames (base/chan.h). The structs here carry pointers for the convenience of both sides;
  * on the wire every pointer is a span inside the frame, and the parser checks each span, count and
- * enum before it sets a pointer. Parsed pointers point into the frame and are valid as long as it.
+ * enum before it sets a pointer. Parsed pointers point into the frame and are valid as long as the
+ * frame.
  *
  * The front sends OPEN once, then SUBMIT, CANCEL, PICTURE, TURN_END, DISK_USE and DISK_LEAVE. The
  * worker sends HELLO at once, PROGRESS while loading, READY or FAILED, then one EVENTS frame per
@@ -24,10 +25,11 @@
 #include "proto/params.h"
 #include "proto/stats.h"
 
-#define MSG_MAGIC 0x54464557u /* "WEFT" */
+#define MSG_MAGIC 0x54464557u /* "WEFT" as a number */
 #define MSG_VERSION 1u
 #define MSG_MAX_FRAME (64u << 20)
-#define MSG_MAX_QUEUED (MSG_MAX_FRAME + (64u << 10)) /* bytes that the other end has not read */
+/* most bytes that wait until the other end reads them */
+#define MSG_MAX_QUEUED (MSG_MAX_FRAME + (64u << 10))
 #define SUBMIT_STOPS_MAX 16
 #define SUBMIT_TOP_MAX 20
 
@@ -36,18 +38,20 @@ enum msg_type {
     MSG_OPEN,
     MSG_PROGRESS,
     MSG_READY,
-    MSG_FAILED, /* text: why the worker cannot serve; it exits */
+    MSG_FAILED, /* text: the reason why the worker cannot serve; it exits then */
     MSG_SUBMIT,
     MSG_CANCEL,
     MSG_EVENTS,
     MSG_STATS,
     MSG_TURN_END,
-    MSG_DISK_USE,   /* empty: no other process has the file of the disk tier; use it */
-    MSG_DISK_LEAVE, /* empty: release the file for another process; answered by: */
-    MSG_DISK_LEFT,  /* empty: the worker does not use the file any more */
+    /* empty: no other process has the file of the disk tier, so the worker uses it */
+    MSG_DISK_USE,
+    /* empty: the worker releases the file for another process and answers with MSG_DISK_LEFT */
+    MSG_DISK_LEAVE,
+    MSG_DISK_LEFT, /* empty: the worker does not use the file any more */
     MSG_BLOCKS,
-    MSG_SERVED,       /* struct msg_served, SERVED_MAX at most */
-    MSG_NEED_PICTURE, /* from the worker: struct msg_need_picture; answered by: */
+    MSG_SERVED,       /* array of struct msg_served, at most SERVED_MAX */
+    MSG_NEED_PICTURE, /* from the worker: struct msg_need_picture; the answer is MSG_PICTURE */
     MSG_PICTURE,      /* from the front: pixels, or the reason why there are none */
 };
 
@@ -57,7 +61,7 @@ struct str {
     uint32_t len;
 };
 
-/* The first frame of a worker, as it lies in memory. Both sides must be the same build. */
+/* The first frame of a worker, sent as its bytes in memory. Both sides must be the same build. */
 struct msg_hello {
     uint32_t magic, version;
     uint8_t build_id[20];
@@ -65,33 +69,35 @@ struct msg_hello {
 
 /* Tells the worker to open a model, and how. The files are descriptors inherited from the front. */
 struct msg_open {
-    struct str options;      /* packed by daemon/config/config.h */
+    struct str options;      /* options, packed by daemon/config/config.h */
     uint64_t kv_bytes;       /* preferred memory for pages if the options give no size; 0: any */
     uint64_t memory_bytes;   /* memory of the machine that the worker may use; 0: unknown */
-    uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
-    /* 0 or 1: behind the shards there is the file of the disk tier; it waits for DISK_USE. */
+    uint32_t n_draft_shards; /* the last n_draft_shards shards are those of the draft model */
+    /* 0 or 1. has_disk: behind the shards comes the file of the disk tier; disk_waits: the worker
+     * does not touch it before DISK_USE. */
     uint32_t has_disk, disk_waits;
-    /* 0 or 1: behind that, the files in memory for the weights of the model and of the draft
-     * model. */
+    /* 0 or 1: then come the files in memory for the weights of the model and of the draft model. */
     uint32_t keeps, keeps_draft;
-    /* 0 or 1: the last file is that of the model's experts (engine_opts.experts_fd); the experts
-     * stay where that file places them. */
+    /* 0 or 1. has_experts: the last file is that of the model's experts (engine_opts.experts_fd);
+     * keeps_place: the experts stay where that file places them. */
     uint32_t has_experts, keeps_place;
-    uint32_t tells_blocks;  /* 0 or 1: the worker shall send BLOCKS */
+    uint32_t tells_blocks;  /* 0 or 1: the worker sends BLOCKS */
     uint32_t has_projector; /* 0 or 1: the file behind the shards is that of the image encoder */
 };
 
 struct msg_progress {
-    struct str what; /* the finished part, for logs */
+    struct str what; /* part of the work that is finished, for logs */
     float fraction;  /* progress of loading: 0 to 1 */
 };
 
 /* Reports that the worker serves, the properties of the model, and the room on its device. */
 struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
-    uint64_t memory_bytes; /* memory of model and draft model: weights, buffers, pages, states */
+    /* memory of model and draft model in bytes: weights, buffers, pages, states */
+    uint64_t memory_bytes;
     uint64_t page_bytes, n_params;
-    uint8_t fingerprint[16]; /* covers all that tokens depend on: files, sources, formats, places */
+    /* digest of everything that tokens depend on: files, sources, formats, places */
+    uint8_t fingerprint[16];
     struct str arch, backend, isa;
     uint32_t weights; /* engine_info.weights of the model; below READY_WEIGHTS */
 };
@@ -115,9 +121,11 @@ enum submit_flags {
      * if that is impossible. */
     SUBMIT_COMPLETE = 128,
     SUBMIT_POOL_CLS = 256, /* like SUBMIT_POOL_LAST, at the first token */
-    /* Besides one of SUBMIT_POOL_*: the vector has one number, the model's score for the prompt. */
+    /* Set together with one of SUBMIT_POOL_*: the vector has one number, the model's score for the
+     * prompt. */
     SUBMIT_SCORE = 512,
-    /* The hidden states of all tokens, one after the other, of SUBMIT_VECTORS_MAX bytes at most. */
+    /* The vector is the hidden states of all tokens, one after the other, of at most
+     * SUBMIT_VECTORS_MAX bytes. */
     SUBMIT_POOL_NONE = 1024,
 };
 
@@ -133,11 +141,11 @@ struct submit_bias {
 /* Identifies a full page that requests may share, and its parent; kvpager/kvpager.h defines the
  * ids. */
 struct msg_block {
-    uint64_t id, parent;       /* parent 0: a first page */
-    uint8_t isolation_key[16]; /* SUBMIT's; the other names follow from it, too */
+    uint64_t id, parent;       /* parent 0: the block is the first one of a text */
+    uint8_t isolation_key[16]; /* isolation key of SUBMIT; blocks of another key have other ids */
 };
 
-/* Bit of the last byte of an isolation key: it was made with a salt of the client. */
+/* Bit of the last byte of an isolation key that was made with a salt of the client. */
 #define ISOLATION_SALTED 1u
 
 /* A picture with rows in block @block of the published ones: its first row is at token @at of the
@@ -154,8 +162,8 @@ struct msg_block_picture {
 enum block_tier { BLOCKS_DEVICE, BLOCKS_HOST, BLOCKS_DISK, BLOCK_TIERS };
 enum block_kind { BLOCKS_FULL, BLOCKS_LATENT, BLOCKS_WINDOW, BLOCKS_STATE, BLOCK_KINDS };
 
-/* The freed blocks, then the published blocks, each with page_tokens tokens, and the pictures in
- * the order of the blocks. All are of one tier and kind; @window in tokens, 0 except for
+/* Changes of one tier and kind: the freed blocks, then the published blocks, each with page_tokens
+ * tokens, and the pictures in the order of the blocks; @window in tokens, 0 except for
  * BLOCKS_WINDOW. A row of a picture whose content was forgotten has a negative token. */
 struct msg_blocks {
     uint32_t page_tokens, tier, kind, window;
@@ -166,82 +174,91 @@ struct msg_blocks {
     const struct msg_block_picture *pictures;
 };
 
-#define BLOCKS_MAX_PAGE 256u /* tokens */
+#define BLOCKS_MAX_PAGE 256u /* most tokens of a block */
 
 #define SUBMIT_PICTURES_MAX 256u
-#define PICTURE_DIGEST 32u             /* bytes */
-#define PICTURE_BYTES_MAX (192u << 20) /* of the pixels of one picture */
-#define PICTURE_PART (1u << 20)        /* bytes of pixels in a PICTURE, at most */
+#define PICTURE_DIGEST 32u             /* bytes of a digest */
+#define PICTURE_BYTES_MAX (192u << 20) /* most bytes of the pixels of one picture */
+#define PICTURE_PART (1u << 20)        /* most bytes of pixels in one PICTURE */
 
 /* A picture in a prompt: tokens [at, at + n_rows) stand for its rows; they are all the same token,
  * and only their number counts. SUBMIT has no pixels: a worker that has neither pages nor rows of
  * the picture asks for them with NEED_PICTURE. */
 struct submit_picture {
-    uint32_t at, n_rows, n_columns, n_lines, n_positions; /* see struct picture_layout */
-    uint32_t width, height;                               /* pixels, as the encoder gets them */
+    /* in tokens and rows; see struct picture_layout */
+    uint32_t at, n_rows, n_columns, n_lines, n_positions;
+    /* of the resized picture in pixels, as the encoder gets it */
+    uint32_t width, height;
     uint8_t digest[PICTURE_DIGEST]; /* hash of the resized pixels, their size and the projector */
 };
 
-/* Asks for the pixels of picture @index of request @id; once more if the request was preempted
- * meanwhile. All requests of one isolation key with this digest have the same picture; the message
- * names one of them. */
+/* Asks for the pixels of picture @index of request @id; the worker may ask again after a preemption
+ * of the request. All requests of one isolation key with this digest have the same picture; the
+ * message names one of them. */
 struct msg_need_picture {
     uint64_t id;
     uint32_t index, zero;
 };
 
-/* Pixels that the worker asked for: rows from the top, three bytes a pixel, in consecutive parts,
- * so that other messages can be sent in between: bytes [offset, offset + rgb.len) of @total, which
- * is 3 * width * height. total 0: there are no pixels, and requests that need them end with @status
- * (400 to 599), @code and @why, as struct err. */
+/* Pixels that the worker asked for: rows from the top, three bytes a pixel. Consecutive messages
+ * carry parts of them, so that other messages can be sent in between: bytes [offset, offset +
+ * rgb.len) of @total, which is 3 * width * height. total 0: there are no pixels, and requests that
+ * need them end with @status (400 to 599), @code and @why, as struct err. */
 struct msg_picture {
     uint64_t id; /* id of the request in NEED_PICTURE */
     uint32_t index, offset, total;
-    uint16_t status; /* 0 with pixels */
+    uint16_t status; /* HTTP status; 0 with pixels */
     struct str rgb, why, code;
 };
 
-/* A generation to be made. The front assigns ids, and uses none twice in a worker's life.
+/* A generation to be made. The front assigns ids, each once in the life of a worker.
  * msg_submit_parse() guarantees: 0 < n_prompt <= n_tokens, n_tokens - n_prompt <= max_new, max_new
  * > 0, counts within their limits, parameters in their ranges. The scheduler checks that tokens are
  * in the vocabulary and fit the context. */
 struct submit {
     uint64_t id, group, seed, session; /* group: the first id of the choices of one prompt */
     int64_t arrived_ns, deadline_ns;   /* clock_monotonic; deadline 0: none */
-    uint32_t tenant, n_prompt;         /* tokens[0, n_prompt) prompt, the rest output: resumed */
-    uint32_t max_new, min_new;         /* output tokens in all, including resumed ones */
-    uint16_t choice, n_faults, flags;  /* n_faults: worker deaths that it was present at */
-    int16_t priority;                  /* among the requests of one tenant */
-    uint32_t weight_milli;             /* the tenant's weight; 0 counts as 1000 */
-    uint8_t class;                     /* the tenant's class: 0 normal, 1 interactive, 2 batch */
-    uint8_t isolation_key[16];         /* caches are shared only under an equal one */
+    /* tokens[0, n_prompt) is the prompt; the rest is output of a resumed request */
+    uint32_t tenant, n_prompt;
+    /* limits of the number of output tokens, including those of a resumed request */
+    uint32_t max_new, min_new;
+    /* n_faults: number of worker deaths at which the request was present */
+    uint16_t choice, n_faults, flags;
+    int16_t priority;          /* priority among the requests of one tenant, lower first */
+    uint32_t weight_milli;     /* the tenant's weight in thousandths; 0 counts as 1000 */
+    uint8_t class;             /* the tenant's class: 0 normal, 1 interactive, 2 batch */
+    uint8_t isolation_key[16]; /* caches are shared only between requests with equal keys */
     uint8_t n_top;
     uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
     struct sampling sampling;
     uint32_t n_tokens, n_stop_ids, n_bias, n_stops;
-    const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
+    /* stop_ids: tokens that end the generation and are not part of its text */
+    const int32_t *tokens, *stop_ids;
     const struct submit_bias *bias;
-    struct str stops[SUBMIT_STOPS_MAX]; /* matched on token bytes; the front cuts the text */
+    /* compared with the bytes of tokens; the front cuts the text */
+    struct str stops[SUBMIT_STOPS_MAX];
     /* grammar, triggers: as grammar/constraint.h takes them. prediction: the probable output as
      * token ids, int32_t of this machine; used for drafts only. */
     struct str grammar, triggers, prediction;
     /* Token ids, as int32_t. allowed: the allowed tokens; empty: all tokens. bad_words: words that
-     * must not occur, each as its length and its ids. */
+     * must not occur, each as its length and its ids. All are int32_t. */
     struct str allowed, bad_words;
-    struct str breakers;    /* token ids as int32_t, which end a repetition for DRY */
-    struct str tenant_name; /* for another front, which has another number for it
-                             * (daemon/models/guests.h) */
-    uint32_t n_pictures;    /* in the prompt, in the order of their places; they do not overlap */
+    struct str breakers; /* token ids as int32_t that end a repetition for DRY */
+    /* name of the tenant for another front, which numbers tenants itself
+     * (daemon/models/guests.h) */
+    struct str tenant_name;
+    /* pictures of the prompt in the order of their places; they do not overlap */
+    uint32_t n_pictures;
     const struct submit_picture *pictures;
 };
 
 /* Tells the worker the kind of end of generation @id, which ended normally: only the front parses
  * tool calls. A request that still runs ends, because the front has found a stop string; its pages
- * are kept as after any turn. If the message is lost, or the turn is not the session's last, the
- * decisions are poorer. */
+ * are kept as after any other turn. The message only improves decisions: it may be lost, or come
+ * after the session's next turn. */
 struct turn_end {
     uint64_t id, session;
-    uint32_t calls; /* 1: the client will run tools and come back; 0: the answer is final */
+    uint32_t calls; /* 1: the client will run tools and return; 0: the answer is final */
     uint32_t zero;
 };
 
@@ -257,11 +274,11 @@ struct msg_served {
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
 enum finish_reason {
     FINISH_NONE,
-    FINISH_STOP,      /* an end token or stop id (the last token) or a stop string */
-    FINISH_LENGTH,    /* max_new or the context's end */
-    FINISH_CANCELLED, /* by the front */
+    FINISH_STOP,      /* an end token or a stop id, which is the last token, or a stop string */
+    FINISH_LENGTH,    /* max_new or the end of the context */
+    FINISH_CANCELLED, /* cancelled by the front */
     FINISH_DEADLINE,
-    FINISH_ERROR, /* status and text say why */
+    FINISH_ERROR, /* status and text give the reason */
 };
 
 /* An alternative token and its log probability (natural logarithm). */
@@ -270,30 +287,32 @@ struct event_top {
     float logprob;
 };
 
-/* REJECTED and FINISH end a request. A FINISH may carry the last tokens. */
+/* An event of a request. REJECTED and FINISH end it; a FINISH may carry the last tokens. */
 struct event {
     uint64_t id;
     uint16_t kind, finish, status; /* status: HTTP status of REJECTED and FINISH_ERROR */
     uint8_t n_top, n_prompt_top;
     uint32_t from, n_tokens;
-    uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
-    uint32_t n_predicted, n_predicted_accepted; /* the part of these two from submit.prediction */
-    int64_t first_step_ns; /* when the request was first scheduled; 0: not yet */
-    /* When the worker had computed the prompt, and the latest token; 0: not yet. The step that
+    /* n_cached, n_drafted, n_accepted: totals so far */
+    uint32_t n_cached, n_drafted, n_accepted, retry_ms;
+    /* the part of n_drafted and n_accepted from submit.prediction */
+    uint32_t n_predicted, n_predicted_accepted;
+    int64_t first_step_ns; /* time when the request was first in a step; 0: not yet */
+    /* Times when the worker had computed the prompt and the latest token; 0: not yet. The step that
      * does both is divided evenly among the prompt's rows in it and the token. */
     int64_t prompt_end_ns, computed_ns;
     const int32_t *tokens;       /* [n_tokens] */
     const float *logprobs;       /* [n_tokens] or NULL */
     const struct event_top *top; /* [n_tokens][n_top] or NULL */
     const uint64_t *digests;     /* [n_tokens] or NULL */
-    /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the prompt's tokens 1 .. n_prompt - 1,
-     * in this order. */
+    /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: log probabilities of tokens 1 .. n_prompt
+     * - 1 of the prompt, in this order. */
     uint32_t n_prompt_lp;
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
-    struct str text, code, param;       /* the reason for REJECTED and FINISH_ERROR, as in struct
-                                         * err */
-    /* FINISH_STOP with SUBMIT_POOL_*: n_embd; SUBMIT_POOL_NONE: for each token; SUBMIT_SCORE: 1 */
+    struct str text, code, param;       /* reason of REJECTED and FINISH_ERROR, as in struct err */
+    /* FINISH_STOP with SUBMIT_POOL_*: n_embd numbers; SUBMIT_POOL_NONE: n_embd for each token;
+     * SUBMIT_SCORE: 1 */
     uint32_t n_vector;
     const float *vector;
 };
@@ -324,11 +343,12 @@ int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 
 /* Appends an event to an EVENTS payload. Returns 0, or -errno with nothing appended. */
 int msg_event_pack(struct buf *out, const struct event *e);
-/* Points to the next event of a payload; at <= end. */
+/* Position in an EVENTS payload: `at` is the next event, at <= end. */
 struct event_cursor {
     const uint8_t *at, *end;
 };
-/* @data is 8-byte aligned and outlives the cursor and the events that it gives. */
+/* Starts at the first event of a payload. @data is 8-byte aligned and outlives the cursor and its
+ * events. */
 void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len);
 /* Reads the next event. Returns 0 with *out; 1 at the end; -EPROTO, after which the cursor must not
  * be used. */

@@ -12,7 +12,7 @@
 #define BOOL(field, def)                                                                           \
     { #field, PARAM_BOOL, 0, 1, def, offsetof(struct sampling, field) }
 
-/* Ranges: OpenAI's where it has the parameter, vLLM's or llama.cpp's otherwise. */
+/* Ranges of OpenAI where it has the parameter, otherwise of vLLM or llama.cpp. */
 const struct param params_table[] = {
     NUMBER(temperature, 0, 2, 1),
     NUMBER(top_p, 0, 1, 1),
@@ -74,7 +74,8 @@ const struct param *params_find(const char *name) {
     return NULL;
 }
 
-/* Range and type of @value; the comparison is written so that NaN fails. */
+/* Checks range and type of @value; the comparison is written so that NaN fails. Returns 0 or
+ * -EINVAL. */
 static int check(const struct param *p, double value, struct err *err) {
     if (!(value >= p->min && value <= p->max))
         return err_set(err, 400, p->name, "%s must be between %g and %g", p->name, p->min, p->max);

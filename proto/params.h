@@ -14,25 +14,27 @@
 struct sampling {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
-    double typical_p, top_n_sigma;         /* 1; 0 and less: off */
-    double xtc_probability, xtc_threshold; /* probability 0: off */
-    double dry_multiplier, dry_base;       /* multiplier 0: off */
-    int64_t dry_allowed_length;            /* tokens that may be repeated */
-    int64_t dry_penalty_last_n;            /* last tokens that are searched; -1: all; 0: off */
-    int64_t top_k;                         /* 0 or -1: off */
-    int64_t min_tokens;                    /* end tokens and stop ids are banned before */
-    int64_t ignore_eos;                    /* 0 or 1 */
+    double typical_p, top_n_sigma;         /* typical_p 1, top_n_sigma 0 or less: off */
+    double xtc_probability, xtc_threshold; /* xtc_probability 0: off */
+    double dry_multiplier, dry_base;       /* dry_multiplier 0: off */
+    int64_t dry_allowed_length;            /* tokens that may be repeated without a penalty */
+    /* number of last tokens that are searched; -1: all; 0: off */
+    int64_t dry_penalty_last_n;
+    int64_t top_k; /* top_k 0 or -1: off */
+    /* number of output tokens before which end tokens and stop ids are banned */
+    int64_t min_tokens;
+    int64_t ignore_eos; /* 0 or 1 */
 };
 
-/* NUMBER: a double of struct sampling; INTEGER and BOOL: an int64_t. */
+/* Type of a parameter: NUMBER is a double of struct sampling, INTEGER and BOOL are an int64_t. */
 enum param_type { PARAM_NUMBER, PARAM_INTEGER, PARAM_BOOL };
 
-/* A row; min <= initial <= max. */
+/* A row of the table; min <= initial <= max. */
 struct param {
     const char *name;
     enum param_type type;
-    double min, max, initial; /* allowed: min <= x <= max and finite */
-    size_t offset;            /* place of the double or int64_t in struct sampling */
+    double min, max, initial; /* a value is allowed if it is finite and min <= value <= max */
+    size_t offset;            /* offset of the double or int64_t in struct sampling */
 };
 
 extern const struct param params_table[];
@@ -45,6 +47,6 @@ const struct param *params_find(const char *name);
 /* Stores @value after checking type and range. Returns 0, or -EINVAL with @err: status 400,
  * @err->param = name. */
 int params_set(struct sampling *s, const struct param *p, double value, struct err *err);
-/* Checks all parameters of a struct that came in a frame: 0, or -EINVAL with @err set like
+/* Checks all parameters of a struct that came in a frame. Returns 0, or -EINVAL with @err set as by
  * params_set(). */
 int params_check(const struct sampling *s, struct err *err);

@@ -5,12 +5,13 @@
  *
  *     ROW(TYPE, FIELD, KIND, PER, METRIC, KEY, HELP)
  *
- * A row makes the field of its struct, which the owner increments or sets; the family METRIC of
- * /metrics, as value / PER (so that times are in seconds), "" if it is not in /metrics; and the KEY
- * in answers of the admin socket, which have the value unchanged. TYPE is uint32_t, uint64_t or
- * double. Names that begin with vllm: are vLLM's, because routers and dashboards look for them.
+ * A row makes three things: the field of its struct, which the owner increments or sets; the family
+ * METRIC of /metrics, whose value is divided by PER (so that times are in seconds), or "" if it is
+ * not in /metrics; and the KEY in answers of the admin socket, with the value unchanged. TYPE is
+ * uint32_t, uint64_t or double. Names that begin with vllm: are vLLM's, because routers and
+ * dashboards look for them.
  *
- * The structs are sent and copied as they are: both processes are the same executable.
+ * The structs are sent and copied as bytes: both processes are the same executable.
  */
 
 #include <stdbool.h>
@@ -190,7 +191,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(accepted_by, "weft_draft_accepted_tokens_total", "accepted",                               \
         "Accepted drafted tokens by source.")
 
-/* Upper bounds of the buckets of step_rows, in tokens, which end with a negative one; steps above
+/* Upper bounds of the buckets of step_rows, in tokens; a negative number ends the list. Steps above
  * the last bound are in a bucket of their own. The buckets are vLLM's. */
 #define STEP_ROWS_BUCKETS 14
 extern const double step_rows_bounds[STEP_ROWS_BUCKETS];
@@ -298,7 +299,7 @@ extern const double step_rows_bounds[STEP_ROWS_BUCKETS];
 #define STAT_FIELD(type, field, kind, per, metric, key, help) type field;
 #define STAT_SOURCE_FIELD(field, metric, key, help) uint64_t field[MSG_DRAFT_SOURCES];
 
-/* Device @number of CUDA. */
+/* A device of CUDA, with its number and statistics. */
 struct msg_device {
     uint32_t number;
     DEVICE_STATS(STAT_FIELD)
@@ -306,11 +307,11 @@ struct msg_device {
 
 /* A worker's statistics. Its bytes are the payload of a STATS frame. */
 struct msg_stats {
-    int64_t at_ns; /* clock_monotonic, when this was written */
+    int64_t at_ns; /* time of clock_monotonic at which this was written */
     WORKER_STATS(STAT_FIELD)
     WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
-    uint64_t step_rows[STEP_ROWS_BUCKETS]; /* steps by the tokens that they computed */
-    uint32_t n_devices;                    /* at most MSG_DEVICES: the front checks it */
+    uint64_t step_rows[STEP_ROWS_BUCKETS]; /* number of steps by the tokens that they computed */
+    uint32_t n_devices;                    /* at most MSG_DEVICES, which the front checks */
     struct msg_device device[MSG_DEVICES];
 };
 
@@ -330,9 +331,9 @@ enum stat_kind { STAT_COUNTER, STAT_GAUGE };
 /* A row of a table above. */
 struct stat_row {
     const char *metric, *key, *help;
-    size_t offset, size; /* place of the field in its struct */
+    size_t offset, size; /* offset and size of the field in its struct */
     enum stat_kind kind;
-    bool is_real; /* double */
+    bool is_real; /* the field is a double */
     double per;   /* divisor of the metric: 1e9 for ns shown as seconds */
 };
 
@@ -340,8 +341,9 @@ extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_
     tenant_rows[];
 extern const size_t n_worker_rows, n_source_rows, n_device_rows, n_front_rows, n_tenant_rows;
 
-/* The field of row @s in @stats, which is a struct of the row's table. */
+/* Return the field of row @s in @stats, which is a struct of the row's table. */
 uint64_t stat_whole(const struct stat_row *s, const void *stats); /* for rows that are not real */
-double stat_value(const struct stat_row *s, const void *stats);   /* any row; not divided by per */
-/* [MSG_DRAFT_SOURCES] of a row of source_rows. */
+/* any row; the value is not divided by per */
+double stat_value(const struct stat_row *s, const void *stats);
+/* Returns the array [MSG_DRAFT_SOURCES] of a row of source_rows. */
 const uint64_t *stat_by_source(const struct stat_row *s, const struct msg_stats *stats);
