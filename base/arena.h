@@ -14,9 +14,9 @@ struct arena_chunk;
  * alignment. For one thread at a time. */
 struct arena {
     struct arena_chunk *chunks;
-    size_t used, max; /* bytes */
+    size_t used, max; /* in bytes */
     bool full;        /* an allocation was refused because of the limit */
-    bool starved;     /* ... or because there was no memory */
+    bool starved;     /* an allocation was refused because memory was short */
 };
 
 /* Initialises an arena of at most @max bytes, alignment included. Allocates nothing yet. */

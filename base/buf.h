@@ -12,7 +12,7 @@
 struct buf {
     char *data;
     size_t len, cap;
-    size_t max; /* len never exceeds it */
+    size_t max; /* hard limit of len */
 };
 
 /* Initialises an empty buffer of at most @max bytes. Allocates nothing yet. */
@@ -33,4 +33,4 @@ int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 
 /* Removes the first @n bytes, n <= len, and moves the rest to the front. */
 void buf_consume(struct buf *b, size_t n);
-void buf_clear(struct buf *b); /* len = 0, keeps the memory */
+void buf_clear(struct buf *b); /* sets len to 0 and keeps the memory */

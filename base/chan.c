@@ -9,13 +9,14 @@
 
 #define READ_CHUNK (64u << 10)
 
-/* In front of every payload. */
+/* Header in front of every payload. */
 struct header {
     uint32_t len;
     uint16_t type, zero;
 };
 
-/* A payload is padded to 8 bytes, so that every header and payload is aligned in the buffers. */
+/* Returns @len rounded up to 8 bytes, to which payloads are padded, so that every header and
+ * payload is aligned in the buffers. */
 static size_t padded(uint32_t len) {
     return round_up(len, 8);
 }
@@ -38,7 +39,7 @@ void chan_deinit(struct chan *c) {
     buf_deinit(&c->out);
 }
 
-/* The first error ends the channel for good; every later call answers it. A peer that closes its
+/* Ends the channel with its first error, which every later call returns. A peer that closes its
  * socket with frames unread is reported as ECONNRESET, otherwise as EPIPE: both mean closed. */
 static int die(struct chan *c, int error) {
     assert(error < 0);
@@ -88,7 +89,8 @@ bool chan_wants_write(const struct chan *c) {
     return !c->dead && c->out.len > 0;
 }
 
-/* 0: a whole frame stands at c->consumed, CHAN_EMPTY: more bytes are needed. */
+/* Reads the header of the frame at c->consumed. Returns 0: the whole frame is there; CHAN_EMPTY:
+ * more bytes are needed; -EPROTO: the header is damaged. */
 static int peek(struct chan *c, struct header *h) {
     size_t have = c->in.len - c->consumed;
 

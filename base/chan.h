@@ -8,17 +8,17 @@
  * so integers travel in host order. A frame over the limit, a non-zero third field or a closed peer
  * makes the channel dead: all functions then return -EPROTO or -EPIPE.
  *
- * Writing never blocks: chan_send() queues up to a limit and answers CHAN_FULL beyond it (the
- * caller skips: events are cumulative). Reading is by chan_recv() after poll says readable, or
- * chan_wait(). The object is not shared between threads.
+ * Writing never blocks: chan_send() queues frames up to a limit and returns CHAN_FULL beyond it;
+ * then the caller drops the frame, since events are cumulative. chan_recv() reads, after poll() or
+ * chan_wait() has found the socket readable. One thread uses a channel.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/buf.h"
 
-#define CHAN_FULL 1  /* chan_send: the queue is full, the frame was not queued */
-#define CHAN_EMPTY 1 /* chan_recv: no whole frame yet */
+#define CHAN_FULL 1  /* answer of chan_send(): the queue is full, and the frame was not queued */
+#define CHAN_EMPTY 1 /* answer of chan_recv(): no whole frame has arrived */
 
 /* A message as chan_recv() returns it. */
 struct chan_frame {
@@ -34,7 +34,7 @@ struct chan {
     int dead; /* 0 or the negative errno that ended it */
     uint32_t max_frame;
     struct buf in, out;
-    size_t consumed; /* bytes of in that were handed out; frames are 8-byte multiples */
+    size_t consumed; /* bytes of `in` that were handed out; frames are multiples of 8 bytes */
 };
 
 /* Initialises a channel over the socket @fd, which it takes over. @max_frame: largest payload in
@@ -44,20 +44,20 @@ void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued);
 /* Closes the socket; queued frames are lost. */
 void chan_deinit(struct chan *c);
 
-/* Queues a frame of at most max_frame bytes and writes as much as the socket accepts: 0, CHAN_FULL
- * or -errno. */
+/* Queues a frame of at most max_frame bytes and writes as much as the socket accepts. Returns 0,
+ * CHAN_FULL or -errno. */
 int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len);
-/* Writes as much as the socket accepts: 0, also when frames remain, or -errno. */
+/* Writes as much as the socket accepts. Returns 0, also when frames remain, or -errno. */
 int chan_flush(struct chan *c);
-/* Returns true if frames are queued: poll for POLLOUT then. */
+/* Returns true if frames are queued, so that the caller must poll for POLLOUT. */
 bool chan_wants_write(const struct chan *c);
-/* Reads the next frame: 0, CHAN_EMPTY or -errno. Frames that arrived before the peer closed come
- * first. */
+/* Reads the next frame. Returns 0, CHAN_EMPTY or -errno. Frames that arrived before the peer closed
+ * the socket come before the error. */
 int chan_recv(struct chan *c, struct chan_frame *out);
 
 /* Flushes and sleeps until the channel is readable (or writable, when frames are queued), a signal
  * comes or @timeout_ms has passed (-1: no limit). Returns 0 or -errno. */
 int chan_wait(struct chan *c, int timeout_ms);
-/* Waits like chan_wait(), and also returns when @other becomes readable; -1: no other
- * descriptor. */
+/* Waits like chan_wait(), and also returns when descriptor @other becomes readable; -1: there is
+ * none. */
 int chan_wait_or(struct chan *c, int other, int timeout_ms);

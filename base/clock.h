@@ -21,7 +21,7 @@ static inline int64_t clock_now(struct clock *c) {
 /* Returns the clock of the machine's CLOCK_MONOTONIC. Static; any thread may read it. */
 struct clock *clock_monotonic(void);
 
-/* Stands still until its owner adds to `ns`. */
+/* A clock that stands still until its owner adds to `ns`. */
 struct clock_virtual {
     struct clock clock;
     int64_t ns;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * control_group - the control groups (version 2) around this process: those of a container, or of a
- * unit of systemd. Each may have limits; the strictest one counts.
+ * control_group - reads the control groups (version 2) around this process, as a container or a
+ * unit of systemd has them. Each may have limits; the strictest one counts.
  */
 
 #include <stdbool.h>

@@ -4,7 +4,8 @@
 #include "base/control_group.h"
 #include "base/util.h"
 
-/* cpu.max holds the microseconds of processor time in each period, or "max", and the period. */
+/* Lowers *@ctx to the limit of a group. Its cpu.max holds the microseconds of processor time in
+ * each period, or "max", and the period. */
 static void take_limit(const char *folder, void *ctx) {
     unsigned long long quota, period;
     uint32_t *n = ctx;

@@ -7,12 +7,12 @@
 
 #include "base/util.h"
 
-/* Zeroed: no error. */
+/* An error; zeroed: none. */
 struct err {
     int status;        /* HTTP status; 0: not meant for a client */
-    char param[64];    /* the offending field ("messages[3].role"), or "" */
-    char code[48];     /* machine-readable ("context_length_exceeded"), or "" */
-    char message[400]; /* one sentence, no paths or addresses when status != 0 */
+    char param[64];    /* offending field ("messages[3].role"), or "" */
+    char code[48];     /* machine-readable code ("context_length_exceeded"), or "" */
+    char message[400]; /* one sentence, without paths and addresses if status is not 0 */
     /* For context_length_exceeded: the tokens of the prompt (a lower bound) and of the context. 0
      * where they are unknown, and for every other error. */
     uint32_t n_prompt, n_context;
@@ -26,5 +26,5 @@ int err_set(struct err *e, int status, const char *param, const char *fmt, ...) 
 int err_set_code(struct err *e, int status, const char *code, const char *param, const char *fmt,
                  ...) PRINTF(5, 6);
 
-/* Adds both numbers to a context_length_exceeded. Returns -EINVAL. */
+/* Adds both numbers to an error context_length_exceeded. Returns -EINVAL. */
 int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context);

@@ -56,7 +56,7 @@ static void advance(struct fairq *q) {
     }
 }
 
-/* The flow of @tenant, made with all of the credit if there is none; NULL: no memory. */
+/* Returns the flow of @tenant. A new flow begins with the whole credit. NULL: no memory. */
 static struct fairq_flow *find(struct fairq *q, uint32_t tenant) {
     LIST_FOREACH(node, &q->flows) {
         struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
@@ -107,7 +107,7 @@ static bool is_before(const struct fairq_item *a, const struct fairq_item *b) {
     return a->used_ns / FAIRQ_QUANTUM_NS < b->used_ns / FAIRQ_QUANTUM_NS;
 }
 
-/* The item of @f that is next; NULL: none may run. */
+/* Returns the item of @f that runs next; NULL: none may run. */
 static struct fairq_item *first_of(const struct fairq *q, const struct fairq_flow *f) {
     struct fairq_item *best = NULL;
 
@@ -158,7 +158,7 @@ void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns) {
     i->flow->virtual_ns += (double)ns / i->flow->weight;
 }
 
-/* @i, which runs, gives its place up. */
+/* Takes the place of @i, which runs. */
 static void leave_place(struct fairq *q, struct fairq_item *i) {
     assert(i->running && q->n_running > 0 && i->flow->n_running > 0);
     i->running = false;
@@ -169,10 +169,11 @@ static void leave_place(struct fairq *q, struct fairq_item *i) {
 
 void fairq_pause(struct fairq *q, struct fairq_item *i) {
     leave_place(q, i);
-    list_push_front(&i->flow->waiting, &i->link); /* continues before equal items */
+    /* before equal items, so that it continues first */
+    list_push_front(&i->flow->waiting, &i->link);
 }
 
-/* @i, which holds nothing any more, leaves the queue. */
+/* Removes @i, which holds neither slot nor place, from the queue. */
 static void leave(struct fairq *q, struct fairq_item *i) {
     assert(i->flow->n_items > 0 && q->n_items > 0);
     i->flow->n_items--;

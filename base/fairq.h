@@ -3,11 +3,11 @@
 /*
  * fairq - decides which item runs next when tenants share a few places: start-time fair queueing. A
  * tenant's virtual time is the time that its items have run, divided by its weight. The waiting
- * tenant with the least virtual time is next, with that of its items that has run the fewest
- * quanta: items of a tenant change once per quantum and not at each pause, because each change
- * costs cache misses and a wake-up. A tenant that returns from idleness begins at most
- * FAIRQ_CREDIT_NS before the active tenants. An occasional short job of a tenant therefore runs at
- * once, in the middle of another tenant's long work, and absence earns no more credit than that.
+ * tenant with the least virtual time is next, with its item that has run the fewest quanta: items
+ * of a tenant change once per quantum and not at each pause, because each change costs cache misses
+ * and a wake-up. A tenant that returns from idleness begins at most FAIRQ_CREDIT_NS before the
+ * active tenants. An occasional short job of a tenant therefore runs at once, in the middle of
+ * another tenant's long work, and absence earns no more credit than that.
  *
  *            next                end
  *     NEW ─────────> RUNNING ─────────> out
@@ -20,7 +20,7 @@
  * further item only while it has fewer slots than a quarter of the free ones: the more slots are
  * taken, the fewer a tenant can add.
  *
- * Not thread-safe, and without a clock: the caller locks and measures time.
+ * The queue has no lock and no clock: the caller locks and measures time.
  */
 
 #include <stdbool.h>
@@ -29,12 +29,12 @@
 
 struct fairq_flow;
 
-#define FAIRQ_CREDIT_NS 100000000 /* virtual time that a tenant may be behind */
-#define FAIRQ_QUANTUM_NS 16000000 /* turn of an item among those of its tenant */
+#define FAIRQ_CREDIT_NS 100000000 /* most virtual time by which a tenant may be behind the others */
+#define FAIRQ_QUANTUM_NS 16000000 /* longest turn of an item while other items of its tenant wait */
 
 /* Embedded in the object that waits; zeroed by the owner. */
 struct fairq_item {
-    struct list link; /* flow.waiting, while NEW or PAUSED */
+    struct list link; /* in fairq_flow.waiting while NEW or PAUSED */
     struct fairq_flow *flow;
     int64_t used_ns;
     bool begun, running;
@@ -52,7 +52,7 @@ struct fairq {
 
 /* Initialises an empty queue; 0 < @n_places <= @n_slots. */
 void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots);
-void fairq_deinit(struct fairq *q); /* has no items */
+void fairq_deinit(struct fairq *q); /* the queue must have no items */
 /* Adds @i, which is in no queue and stays the caller's, as NEW. @weight > 0; a tenant has the
  * weight of its last item. Returns 0 or -ENOMEM. Takes time linear in the number of tenants, as do
  * the functions below. */
@@ -61,8 +61,9 @@ int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double wei
 struct fairq_item *fairq_next(struct fairq *q);
 /* Charges @i, which has begun, for another @ns >= 0 of running. */
 void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns);
-void fairq_pause(struct fairq *q, struct fairq_item *i); /* RUNNING: gives up its place */
+void fairq_pause(struct fairq *q, struct fairq_item *i); /* @i is RUNNING; takes its place */
 /* Withdraws @i in any state. A NEW item never begins; a PAUSED one continues without a place and
  * keeps its slot until fairq_end(). */
 void fairq_withdraw(struct fairq *q, struct fairq_item *i);
-void fairq_end(struct fairq *q, struct fairq_item *i); /* RUNNING, or withdrawn when PAUSED */
+/* @i is RUNNING, or was withdrawn when PAUSED */
+void fairq_end(struct fairq *q, struct fairq_item *i);

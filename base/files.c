@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define WRITER_MS 1000 /* for a writer to open a FIFO */
+#define WRITER_MS 1000 /* time to wait for a writer to open a FIFO */
 
 void files_open_standard(void) {
     int fd;
@@ -29,14 +29,15 @@ bool files_flush(void) {
     return false;
 }
 
-/* Opens @path without waiting for the other end of a FIFO. A descriptor or -errno. */
+/* Opens @path without waiting for the other end of a FIFO. Returns a descriptor or -errno. */
 static int open_at_once(const char *path) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
     return fd < 0 ? -errno : fd;
 }
 
-/* Waits until @fd can be read. 0 or -errno; -EAGAIN: no writer came, or it writes nothing. */
+/* Waits until @fd can be read. Returns 0 or -errno; -EAGAIN: no writer opened the FIFO, or it
+ * writes nothing. */
 static int await(int fd) {
     struct pollfd p = {fd, POLLIN, 0};
     int r;
@@ -61,7 +62,7 @@ FILE *files_open(const char *path) {
     if (r < 0)
         errno = -r;
     if (!file)
-        close(fd); /* which leaves errno as it is */
+        close(fd); /* does not change errno */
     return file;
 }
 
@@ -74,7 +75,7 @@ static int read_some(int fd, struct buf *out) {
     if (r < 0 || n < 0)
         return r < 0 ? r : -errno;
     r = buf_add(out, chunk, (size_t)n);
-    explicit_bzero(chunk, sizeof(chunk)); /* it may be of a key */
+    explicit_bzero(chunk, sizeof(chunk)); /* the file may hold a key */
     return r == -EMSGSIZE ? -EFBIG : r < 0 ? r : (int)n;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-/* files - descriptors that every program expects, and files that are named by a user. */
+/* files - opens the standard descriptors, and files that a user names. */
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,20 +11,20 @@
  * numbers and receive printed text. */
 void files_open_standard(void);
 
-/* Writes out what was printed to stdout. Returns false, after saying so, if not all of it arrived;
- * a program that prints ends with this. */
+/* Writes out what was printed to stdout. Returns false, with a message on stderr, if a part could
+ * not be written. A program that prints calls this at its end. */
 bool files_flush(void);
 
-/* Opens the file @path to be read. Waits a short time for the writer of a FIFO, because a daemon
+/* Opens the file @path for reading. Waits a short time for the writer of a FIFO, because a daemon
  * that reads its configuration again must not block. Returns NULL with errno; EAGAIN: no writer
  * opened the FIFO. */
 FILE *files_open(const char *path);
 
-/* Writes to @out the folder in which systemd lets the daemon keep files: the first of the list
- * $STATE_DIRECTORY. Returns false without one, or if it is longer than @size. */
+/* Writes to @out the folder in which systemd lets the daemon keep files: the first one of the list
+ * $STATE_DIRECTORY. Returns false if there is none or its path is longer than @size. */
 bool files_state_folder(char *out, size_t size);
 
-/* Adds the whole file @path to @out, and says its permissions in *@mode unless that is NULL. Waits
- * as files_open(), also for a writer that pauses. 0 or -errno; -EFBIG: it has more bytes than @out
- * may have, as a device without an end. */
+/* Appends the whole file @path to @out, and writes its permissions to *@mode unless that is NULL.
+ * Waits as files_open(), also for a writer that pauses. Returns 0 or -errno; -EFBIG: the file has
+ * more bytes than @out may have, as an endless device has. */
 int files_read(const char *path, struct buf *out, mode_t *mode);

@@ -1,14 +1,15 @@
 /*
- * gguf - opening: descriptors, mappings, shards, and the fingerprint.
+ * gguf - opens files: descriptors, mappings, shards, and the fingerprint.
  *
  * A file is read through one cursor (gguf_cursor.c) that cannot pass the end of the file nor the
- * limit on headers, metadata first (gguf_meta.c), then the directory of tensors (gguf_tensor.c).
+ * limit on headers: metadata first (gguf_meta.c), then the directory of tensors (gguf_tensor.c).
  * Counts are compared with the bytes that remain before anything is allocated for them. Data must
- * lie exactly as the directory orders it, each tensor padded to the alignment: overlap and gaps
- * are then impossible, and only the last end has to be compared with the end of the file.
+ * lie in the order of the directory, each tensor padded to the alignment: overlap and gaps are then
+ * impossible, and only the last end has to be compared with the end of the file.
  *
- * The whole file is mapped, and once its header has been read the pages of the header are replaced
- * by a private copy at the same address: what points into it stays, and the file can change.
+ * The whole file is mapped. Once its header has been read, the pages of the header are replaced by
+ * a private copy at the same address, so pointers into the header stay valid even if the file
+ * changes.
  */
 
 #include "base/gguf_private.h"
@@ -23,8 +24,9 @@
 #include <unistd.h>
 #include "base/try.h"
 
-#define HEADER_MIN 24 /* magic, version, two counts */
-#define KV_MIN 14     /* an empty key is refused: length, one byte, type, one byte */
+#define HEADER_MIN 24 /* bytes of magic, version and two counts */
+/* least bytes of a key: length, one byte of a name, type, one byte of a value */
+#define KV_MIN 14
 #define TENSOR_MIN 33
 
 /* Maps @fd, which the shard takes over also on failure. */
@@ -89,8 +91,9 @@ static bool shard_has_changed(const struct gguf_shard *s) {
            st.st_mtim.tv_sec != s->changed.tv_sec || st.st_mtim.tv_nsec != s->changed.tv_nsec;
 }
 
-/* Says what is in place of a model. A repository of a hub that was cloned without Git LFS has texts
- * of three lines under the names of its models; a page is what a browser's address downloads. */
+/* Fails with a message that tells the kind of the file. Returns -EINVAL. A repository that was
+ * cloned without Git LFS has texts of three lines under the names of its models; the address that a
+ * browser shows downloads a page. */
 static int not_gguf(struct gguf_cursor *c, const uint8_t *magic) {
     if (memcmp(magic, "vers", 4) == 0)
         return gguf_cursor_fail_at(c, 0,
@@ -103,7 +106,7 @@ static int not_gguf(struct gguf_cursor *c, const uint8_t *magic) {
     return gguf_cursor_fail_at(c, 0, "not a GGUF file");
 }
 
-/* The first 24 bytes: format, version, counts that the bytes left have room for. */
+/* Parses the first 24 bytes: magic, version, and counts for which the remaining bytes have room. */
 static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tensors,
                       uint32_t *n_kv) {
     const uint8_t *magic;
@@ -136,7 +139,7 @@ static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tens
     return 0;
 }
 
-/* A key with a meaning here, @def when it is absent. */
+/* Reads the number of @key; @def if the file lacks the key. Returns 0 or -EINVAL. */
 static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, const char *key,
                      uint32_t def, uint32_t *out) {
     const struct gguf_kv *kv = gguf_meta_find(m, key);
@@ -148,7 +151,7 @@ static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, con
                                "key '%s': must be a number in range", key);
 }
 
-/* Checks that the file calls itself shard c->shard of @n_shards. */
+/* Checks that the metadata call the file shard c->shard of @n_shards. */
 static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, uint32_t n_shards) {
     uint32_t no, count;
 
@@ -181,8 +184,8 @@ static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct g
 
 enum { PART_OF_SPLIT = 1 };
 
-/* Parses shard @i into @g. *n_shards = 0: it is not known yet, the caller has opened one file. Then
- * PART_OF_SPLIT, with *n_shards set, is the answer for a file that is not a whole model. */
+/* Parses shard @i into @g. *n_shards = 0: the number is not known yet, because the caller has
+ * opened one file. If that file is not a whole model, sets *n_shards and returns PART_OF_SPLIT. */
 static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct err *err) {
     struct gguf_shard *s = &g->shard[i];
     struct gguf_meta other = {0}, *m = i == 0 ? &g->meta : &other;
@@ -238,7 +241,7 @@ static struct gguf *alloc(uint32_t n_shards) {
     return STEAL(g);
 }
 
-/* The whole of a model whose shards are mapped. */
+/* Parses all shards of a model, which are mapped, and builds its index of tensors. */
 static int parse_all(struct gguf *g, struct err *err) {
     uint32_t n_tensors;
     int r = 0;
@@ -277,7 +280,7 @@ int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err 
     return 0;
 }
 
-/* O_NONBLOCK: opening a FIFO must not wait for its other end. */
+/* O_NONBLOCK, because opening a FIFO must not wait for its other end */
 static int open_map(struct gguf_shard *s, const char *path, struct err *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
@@ -297,7 +300,7 @@ static int open_split(struct gguf **out, const char *path, uint32_t n, struct er
         return err_set(err, 0, NULL, "split.count is %u; the limit is %u", n, GGUF_SHARDS_MAX);
     size_t len = strlen(path), tail_len = strlen("-00001-of-00001.gguf");
 
-    /* "X-00002-of-00003.gguf": the prefix is what all have in common */
+    /* "X-00002-of-00003.gguf": all shards have the same prefix */
     snprintf(tail, sizeof(tail), "-of-%05u.gguf", n);
     if (len < tail_len || path[len - tail_len] != '-' ||
         strcmp(path + len - strlen(tail), tail) != 0)

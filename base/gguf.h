@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include "base/err.h"
 
-/* Numbers as in the file. */
+/* Types of tensors, numbered as in the file. */
 enum tensor_type {
     TENSOR_F32 = 0,
     TENSOR_F16 = 1,
@@ -40,7 +40,7 @@ enum tensor_type {
     TENSOR_IQ3_S = 21,
     TENSOR_IQ2_S = 22,
     TENSOR_IQ4_XS = 23,
-    TENSOR_I32 = 26, /* tables, which are no weights */
+    TENSOR_I32 = 26, /* a type of tables, not of weights */
     TENSOR_IQ1_M = 29,
     TENSOR_BF16 = 30,
     TENSOR_TQ1_0 = 34,
@@ -77,7 +77,7 @@ enum gguf_type {
     GGUF_F64,
 };
 
-/* Bytes of the file. */
+/* A string of the file. */
 struct gguf_str {
     const char *data; /* not NUL-terminated; lives as long as the file is open */
     size_t len;
@@ -93,7 +93,7 @@ struct tensor {
     size_t row_bytes, n_bytes;
     const uint8_t *data; /* NULL after gguf_drop_data() */
     uint16_t shard;
-    uint64_t file_offset; /* begin of the data in its shard */
+    uint64_t file_offset; /* offset of the data in its shard */
     /* F32: factor of all values, one number for each of the ne[2] matrices. engine/bind.h sets it
      * for the tensors of a model that have one; NULL as read from the file. */
     const struct tensor *scale;
@@ -108,29 +108,30 @@ int gguf_open(struct gguf **out, const char *path, struct err *err);
 /* Opens a model like gguf_open(), from descriptors that are already open (the worker has no file
  * system): one for each shard, in order. The descriptors are duplicated. */
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
-/* Unmaps the tensors' data: their `data` becomes NULL, everything else stays. */
+/* Unmaps the tensors' data: tensor.data becomes NULL, all other members stay valid. */
 void gguf_drop_data(struct gguf *g);
 /* Copies the tensors' data to private memory, at the same addresses. Returns 0 or -ENOMEM. */
 int gguf_copy_data(struct gguf *g);
 /* Returns true if a file was written to or truncated since it was opened. A file that was replaced
- * by a rename has not changed: the old one is still open. */
+ * by a rename has not changed, because the old file is still open. */
 bool gguf_has_changed(const struct gguf *g);
 /* Unmaps and closes the files; strings, arrays and tensors become invalid. Accepts NULL, returns
  * NULL. */
 struct gguf *gguf_free(struct gguf *g);
 DEFINE_FREEP(struct gguf, gguf)
 
-uint32_t gguf_version(const struct gguf *g);             /* version of the format: 2 or 3 */
-uint32_t gguf_n_shards(const struct gguf *g);            /* files, at least 1 */
-int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* owned by @g; shard < n */
-uint64_t gguf_bytes(const struct gguf *g);               /* size of all shards */
+uint32_t gguf_version(const struct gguf *g);  /* version of the format: 2 or 3 */
+uint32_t gguf_n_shards(const struct gguf *g); /* number of files, at least 1 */
+/* descriptor of shard @shard < n, owned by @g */
+int gguf_shard_fd(const struct gguf *g, uint32_t shard);
+uint64_t gguf_bytes(const struct gguf *g); /* size of all shards in bytes */
 /* Computes 128 bits that distinguish model files, from header, tensor directory and samples of
  * the data. */
 void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);
 
-/* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL when the value has
- * another type or is out of the range of the result; out-parameters are written only on success.
- * Integers of every width are accepted by _u32, F32 and F64 by _f32. */
+/* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL if the value has another
+ * type or does not fit into the result; out-parameters are written only on success. gguf_u32()
+ * accepts integers of every width, gguf_f32() accepts F32 and F64. */
 uint64_t gguf_n_kv(const struct gguf *g);
 /* Returns key @i < n and, unless @type is NULL, the type of its value. */
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);
@@ -140,8 +141,8 @@ int gguf_f32(const struct gguf *g, const char *key, float *out);
 int gguf_bool(const struct gguf *g, const char *key, bool *out);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out);
 
-/* Returns the array of @key, whose elements have one type; NULL: there is none. It is valid as long
- * as the file. */
+/* Returns the array of @key, whose elements have one type; NULL: there is none. The array is valid
+ * until gguf_free(). */
 const struct gguf_array *gguf_array(const struct gguf *g, const char *key);
 enum gguf_type gguf_array_type(const struct gguf_array *a);
 uint64_t gguf_array_n(const struct gguf_array *a);
@@ -150,7 +151,8 @@ struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i);
 /* Returns element @i < n of an array of numbers or bools; integers beyond 2^53 are rounded. */
 double gguf_array_num(const struct gguf_array *a, uint64_t i);
 
-/* Tensors of all shards, in file order, @i < n; they are valid as long as the file. */
+/* Tensors of all shards, in file order, @i < n; they are valid until gguf_free(). */
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i);
-const struct tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: absent; O(1) */
+/* finds a tensor by name in O(1); NULL: absent */
+const struct tensor *gguf_find(const struct gguf *g, const char *name);

@@ -89,14 +89,15 @@ int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, co
     return 0;
 }
 
-/* 64 bits of @a * @b, both halves folded. */
+/* Returns @a * @b folded to 64 bits: the xor of both halves of the product. */
 static uint64_t fold(uint64_t a, uint64_t b) {
     __extension__ unsigned __int128 p = (unsigned __int128)a * b;
 
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Keyed by the index's seed: a file cannot choose names that collide. */
+/* Returns the hash of @s, keyed by the index's seed, so that a file cannot choose names that
+ * collide. */
 static uint32_t hash_name(const struct gguf_index *x, struct gguf_str s) {
     uint64_t h = x->seed[0] ^ s.len;
 

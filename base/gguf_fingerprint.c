@@ -1,11 +1,12 @@
 /*
- * gguf_fingerprint - 128 bits that tell model files apart: size and header of every shard, and
- * samples of its data. Page keys and the handshake of the two processes contain it. It is not a
- * proof against an adversary who may write the model file (that one can change the answers
- * anyhow), but random differences, other quantisations and other fine-tunes of a model differ in
- * it.
+ * gguf_fingerprint - computes 128 bits that distinguish model files from the size and header of
+ * every shard and samples of its data. Page keys and the handshake of the two processes contain it.
+ * It does not resist an adversary who may write the model file and could change the answers anyway,
+ * but accidental differences, other quantisations and other fine-tunes of a model have other
+ * fingerprints.
  *
- * Read with pread(), not through the mapping: no signal when the file shrinks meanwhile.
+ * The data is read with pread() and not through the mapping, so that a file that shrinks meanwhile
+ * causes no signal.
  */
 
 #include "base/gguf_private.h"
@@ -17,7 +18,7 @@
 #define PIECE 65536u
 #define N_SAMPLES 64u /* pieces of a shard's data; smaller data is read whole */
 
-/* The state of the hash after the bytes so far. */
+/* State of the hash after the bytes so far. */
 struct mix {
     uint64_t a, b;
 };
@@ -28,8 +29,8 @@ static uint64_t fold(uint64_t x, uint64_t y) {
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Two lanes with different multipliers, each fed by the other: a 64-bit collision of one is not
- * one of both. */
+/* Mixes @w into two lanes with different multipliers, each fed by the other, so that a collision of
+ * 64 bits in one lane is no collision of both. */
 static void mix_word(struct mix *m, uint64_t w) {
     uint64_t a = fold(m->a ^ w, 0xA0761D6478BD642Fu) + m->b;
 
@@ -47,7 +48,7 @@ static void mix_bytes(struct mix *m, const uint8_t *p, size_t n) {
     }
 }
 
-/* Bytes [at, at + len) of the file; what cannot be read counts as absent. */
+/* Mixes in bytes [at, at + len) of the file; bytes that cannot be read are left out. */
 static void mix_range(struct mix *m, int fd, uint64_t at, uint64_t len) {
     uint8_t buf[PIECE];
 

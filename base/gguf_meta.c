@@ -7,7 +7,7 @@
 #include <string.h>
 #include "base/try.h"
 
-/* Bytes of one value; 0: not a scalar of fixed size. */
+/* Returns the bytes of one value; 0: the type is not a scalar of fixed size. */
 static size_t scalar_bytes(uint32_t type) {
     switch (type) {
     case GGUF_U8:
@@ -34,13 +34,14 @@ static struct gguf_str key_of(const void *owner, uint32_t i) {
     return ((const struct gguf_meta *)owner)->kv[i].key;
 }
 
-/* -EINVAL; the message names the key of @kv and position @at. */
+/* Returns -EINVAL with a message that names the key of @kv and position @at. */
 static int key_fail(struct gguf_cursor *c, size_t at, const struct gguf_kv *kv, const char *what) {
     return gguf_cursor_fail_at(c, at, "key '%.*s': %s", (int)MIN(kv->key.len, 100u), kv->key.data,
                                what);
 }
 
-/* The index of a string array: one pass over the lengths. */
+/* Reads a string array and builds its index in one pass over the lengths. Returns 0, -ENOMEM or
+ * -EINVAL. */
 static int parse_strings(struct gguf_cursor *c, struct gguf_kv *kv) {
     struct gguf_array *a = &kv->array;
     size_t start = c->at;
@@ -58,7 +59,7 @@ static int parse_strings(struct gguf_cursor *c, struct gguf_kv *kv) {
     return 0;
 }
 
-/* The @n bytes at @p, which end at the cursor, are bools. */
+/* Checks that the @n bytes at @p, which end at the cursor, are bools. Returns 0 or -EINVAL. */
 static int parse_bools(struct gguf_cursor *c, struct gguf_kv *kv, const uint8_t *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (p[i] > 1)
@@ -144,7 +145,7 @@ const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key)
     return i < 0 ? NULL : &m->kv[i];
 }
 
-/* The @n <= 8 bytes at @p as a little-endian number. */
+/* Returns the @n <= 8 bytes at @p as a little-endian number. */
 static uint64_t load(const uint8_t *p, size_t n) {
     uint64_t v = 0;
 
@@ -166,7 +167,8 @@ static double load_float(enum gguf_type type, const uint8_t *p) {
     return (double)f;
 }
 
-/* Any integer, sign-extended; false: not an integer, or a U64 above INT64_MAX. */
+/* Reads any integer, sign-extended. Returns false if the value is no integer, or a U64 above
+ * INT64_MAX. */
 static bool load_int(enum gguf_type type, const uint8_t *p, int64_t *out) {
     uint64_t v = load(p, scalar_bytes(type));
 
@@ -243,7 +245,7 @@ int gguf_f32(const struct gguf *g, const char *key, float *out) {
     return 0;
 }
 
-/* The value of @key, which must have type @type: 0, -ENOENT or -EINVAL. */
+/* Finds the value of @key, which must have type @type. Returns 0, -ENOENT or -EINVAL. */
 static int find_typed(const struct gguf *g, const char *key, enum gguf_type type,
                       const struct gguf_kv **out) {
     *out = gguf_meta_find(&g->meta, key);

@@ -14,14 +14,14 @@
  * one number bounds the memory and the time that a hostile file can cost: strings, arrays and
  * counts lie inside it, and the index of a string array takes at most half of the bytes that it
  * indexes. */
-/* Ends messages about files that are shorter than they say. */
+/* End of messages about files that are shorter than their headers claim. */
 #define GGUF_WHOLE ": was it copied or downloaded whole?"
 
 #define GGUF_HEADER_MAX (32u << 20)
 #define GGUF_KV_MAX 65536u
 #define GGUF_TENSORS_MAX 65536u
 #define GGUF_SHARDS_MAX 512u
-#define GGUF_NAME_MAX 63u /* bytes of a tensor's name */
+#define GGUF_NAME_MAX 63u /* most bytes of a tensor's name */
 #define GGUF_KEY_MAX 1024u
 
 /* Reads the header of one shard, never past @end. The offset in a message is @at, the position in
@@ -29,7 +29,8 @@
 struct gguf_cursor {
     const uint8_t *base;
     size_t at, end;
-    size_t file_size; /* end < file_size: the limit on headers ends the reading, not the file */
+    /* end < file_size: the limit on headers ends the reading before the file does */
+    size_t file_size;
     uint32_t shard, n_shards;
     struct err *err;
 };
@@ -42,9 +43,9 @@ static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
 /* Returns -EINVAL with err "offset @at: ..." and the number of the shard. */
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
 
-/* The functions below read at the cursor and advance it: 0; or -EINVAL with the cursor's err filled
- * and *out unchanged. @what names the item for the message. gguf_cursor_take() returns a pointer to
- * @n bytes of the file, without a copy. */
+/* The functions below read at the cursor and advance it. They return 0, or -EINVAL with the
+ * cursor's err filled and *out unchanged. @what names the item for the message. gguf_cursor_take()
+ * returns a pointer to @n bytes of the file, without a copy. */
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
@@ -73,12 +74,13 @@ struct gguf_array {
     enum gguf_type type;
     uint64_t n;
     const uint8_t *data;
-    /* Strings: n + 1 offsets of length fields from data; NULL for other types. Lengths are read
-     * from here and not from the mapping, which other processes can change. */
+    /* Arrays of strings: n + 1 offsets of the length fields from data; NULL for other types.
+     * Lengths are read from here and not from the mapping, which other processes can change. */
     uint32_t *offset;
 };
 
-/* A key and its value: `value` of a scalar (else NULL), `str` or `array`, by type. */
+/* A key and its value: `value` points to a scalar (else NULL), `str` and `array` are set by
+ * type. */
 struct gguf_kv {
     struct gguf_str key;
     enum gguf_type type;
@@ -106,11 +108,13 @@ int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 /* A file of the model. Invariant: copied <= mapped <= size once its header was read. */
 struct gguf_shard {
     int fd;
-    const uint8_t *map;            /* the first `copied` bytes are private, the rest is the file */
-    size_t size, mapped, copied;   /* bytes of the file; mapped bytes; mapped bytes in private
+    /* the first `copied` bytes are private, the rest is mapped from the file */
+    const uint8_t *map;
+    size_t size, mapped, copied; /* bytes of the file; mapped bytes; mapped bytes in private
                                   * memory */
-    struct timespec changed;       /* the file's time of change when it was opened */
-    size_t header_end, data_start; /* end of the directory; begin of the tensors' data */
+    struct timespec changed;     /* time of the file's last change when it was opened */
+    /* offsets of the end of the directory and of the begin of the tensors' data */
+    size_t header_end, data_start;
 };
 
 /* Invariants: header_bytes <= GGUF_HEADER_MAX; the index has tensor[0 .. n_tensors), whose data lie
@@ -122,7 +126,7 @@ struct gguf {
     struct tensor *tensor;
     struct gguf_index index; /* finds tensors by name */
     struct arena names;
-    size_t header_bytes; /* read so far, of all shards */
+    size_t header_bytes; /* bytes of headers of all shards that were read so far */
 };
 
 /* Appends the @n tensors of the shard whose directory starts at the cursor. Returns 0, -ENOMEM, or

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/try.h"
 
-/* Names of the types that exist but that weft does not read, for messages. */
+/* Returns the name of a type that exists but that weft does not read, for messages. */
 static const char *foreign_name(uint32_t type) {
     static const struct {
         uint32_t type;
@@ -34,7 +34,8 @@ static struct gguf_str name_of(const void *owner, uint32_t i) {
     return (struct gguf_str){name, strlen(name)};
 }
 
-/* Dimensions and type: row_bytes and n_bytes without overflow. */
+/* Reads dimensions and type, and computes row_bytes and n_bytes without overflow. Returns 0 or
+ * -EINVAL. */
 static int parse_shape(struct gguf_cursor *c, struct tensor *t) {
     size_t at = c->at, n_values = 1;
     uint32_t type;
@@ -70,7 +71,8 @@ static int parse_shape(struct gguf_cursor *c, struct tensor *t) {
     return 0;
 }
 
-/* One entry of the directory. @sum: offset that it must have, then that of the next one. */
+/* Reads one entry of the directory. @sum: the offset that its data must have; afterwards the offset
+ * of the next tensor. */
 static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t, size_t *sum,
                         uint32_t alignment) {
     size_t at = c->at, end;
@@ -93,7 +95,7 @@ static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t,
                                    t->name, (unsigned long long)offset, *sum);
     if (size_add(*sum, t->n_bytes, &end) || end > SIZE_MAX - alignment)
         return gguf_cursor_fail_at(c, at, "tensor '%s' is too large", t->name);
-    t->file_offset = offset; /* relative to the data section until its begin is known */
+    t->file_offset = offset; /* relative to the data section until the begin of that is known */
     t->shard = (uint16_t)c->shard;
     *sum = round_up(end, alignment);
     return 0;

@@ -16,7 +16,7 @@ int hash_index_reserve(struct hash_index *x, uint32_t n) {
     struct hash_index bigger = {.n = x->n};
     uint32_t size = 64;
 
-    assert(n >= x->n && n <= UINT32_MAX / 4); /* 2 n is no overflow */
+    assert(n >= x->n && n <= UINT32_MAX / 4); /* 2 n does not overflow */
     while (size < 2 * n)
         size *= 2;
     if (x->slot && size <= x->mask + 1)

@@ -12,11 +12,11 @@
 
 #include <stdint.h>
 
-/* Zeroed: empty. */
+/* An index; zeroed: empty. */
 struct hash_index {
     uint32_t n, mask; /* mask: number of slots - 1; slot = NULL: empty */
     struct hash_slot {
-        uint32_t hash, item; /* item + 1; 0: free */
+        uint32_t hash, item; /* item: index of the item + 1; 0: free */
     } * slot;
 };
 
@@ -27,10 +27,10 @@ struct hash_index {
 int hash_index_reserve(struct hash_index *x, uint32_t n);
 /* Enters @item, which has this hash. Returns 0, or -ENOMEM with the index unchanged. */
 int hash_index_add(struct hash_index *x, uint32_t hash, uint32_t item);
-void hash_index_deinit(struct hash_index *x); /* leaves an empty one */
+void hash_index_deinit(struct hash_index *x); /* leaves an empty index */
 
 /* Returns an item of this hash at or behind slot *@at, which becomes the slot behind it;
- * HASH_INDEX_NONE: no more. */
+ * HASH_INDEX_NONE: there are no more. */
 static inline uint32_t hash_index_next(const struct hash_index *x, uint32_t hash, uint32_t *at) {
     const struct hash_slot *s;
 

@@ -10,26 +10,28 @@
 
 #define STACK_BYTES ((size_t)8 << 20) /* templates and schemas are read recursively */
 
-/* One of the pool. */
+/* A thread of the pool. */
 struct thread {
     pthread_t id;
-    pthread_cond_t woken; /* a job for it, its paused job continues, or the pool stops */
+    /* signalled when it gets a job, its paused job may continue, or the pool stops */
+    pthread_cond_t woken;
     struct jobs *pool;
-    struct job *job; /* under the mutex */
+    struct job *job; /* guarded by the mutex */
 };
 
 /*
- * The mutex guards everything but `opts`, `out` and n_out. A thread without a job waits on its
- * `woken`; so does one whose job is paused.
+ * The mutex guards everything except `opts`, `out` and n_out. A thread without a job, or with a
+ * paused job, waits on its `woken`.
  */
 struct jobs {
     struct jobs_opts opts;
     pthread_mutex_t mutex;
     struct fairq queue;
-    struct list ended;     /* job.ended: to be delivered */
+    struct list ended;     /* job.ended: jobs to be delivered */
     struct thread *thread; /* [n_threads] */
     uint32_t n_threads;
-    struct list out; /* job.link: put and not delivered; the owner's, as n_out */
+    /* job.link: jobs that were put and not delivered; for the owner's thread, as n_out */
+    struct list out;
     uint32_t n_out;
     uint64_t n_done, busy_ns;
     bool stopping;
@@ -43,7 +45,7 @@ static struct job *job_of(struct fairq_item *i) {
 
 /* ---- turns, under the mutex ---- */
 
-/* A thread without a job; NULL: all have one. */
+/* Returns a thread without a job; NULL: all have one. */
 static struct thread *idle_thread(struct jobs *p) {
     for (uint32_t i = 0; i < p->n_threads; i++)
         if (!p->thread[i].job)
@@ -71,7 +73,7 @@ static void dispatch(struct jobs *p) {
     }
 }
 
-/* @j has left the queue, and is to be delivered. */
+/* Moves @j, which has left the queue, to the jobs to be delivered. */
 static void tell(struct jobs *p, struct job *j) {
     assert(j->state == JOB_WAITING || j->state == JOB_BEGUN);
     j->state = JOB_ENDED;
@@ -79,7 +81,7 @@ static void tell(struct jobs *p, struct job *j) {
     p->opts.wake(p->opts.ctx);
 }
 
-/* @j has run from slice_ns to @now, where its next slice begins. */
+/* Charges @j for its time from slice_ns to @now, where its next slice begins. */
 static void charge(struct jobs *p, struct job *j, int64_t now) {
     int64_t ns = MAX(now - j->slice_ns, 0);
 
@@ -89,7 +91,7 @@ static void charge(struct jobs *p, struct job *j, int64_t now) {
     j->slice_ns = now;
 }
 
-/* opts.turn() for @j, if it holds a place. */
+/* Calls opts.turn() for @j if it holds a place. */
 static void tell_turn(struct jobs *p, struct job *j, bool has) {
     if (p->opts.turn && j->item.running)
         p->opts.turn(p->opts.ctx, j, has);
@@ -190,7 +192,7 @@ static int start(struct jobs *p) {
     return r;
 }
 
-/* ---- for the owner ---- */
+/* ---- functions of the owner ---- */
 
 int jobs_new(struct jobs **out, const struct jobs_opts *opts) {
     CLEANUP(jobs_freep) struct jobs *p = calloc(1, sizeof(*p));

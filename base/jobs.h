@@ -33,36 +33,36 @@ struct jobs;
  */
 enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
 
-/* A job, embedded in the owner's struct and zeroed by the owner, who touches it only through
- * jobs_abandon() from jobs_put() to done(). */
+/* A job, embedded in the owner's struct and zeroed by the owner, who from jobs_put() to done()
+ * touches it only through jobs_abandon(). */
 struct job {
     /* Set by the owner. done() may free the job. */
-    void (*run)(struct job *j);  /* on a thread */
-    void (*done)(struct job *j); /* on the owner's thread */
+    void (*run)(struct job *j);  /* called on a thread */
+    void (*done)(struct job *j); /* called on the owner's thread */
     uint32_t tenant;
     double weight;
-    bool background; /* runs only when no other job waits */
+    bool background; /* runs only when no job waits that is not in the background */
     /* Fields of the pool. */
     struct fairq_item item;
     struct list link;  /* jobs.out */
     struct list ended; /* jobs.ended */
     struct jobs *jobs;
-    pthread_cond_t *resumed; /* wakes its thread */
-    int64_t slice_ns;        /* when its turn began */
+    pthread_cond_t *resumed; /* condition that wakes its thread */
+    int64_t slice_ns;        /* time when its turn began */
     enum job_state state;
     atomic_bool abandoned;
 };
 
-/* name and clock stay the caller's, and outlive the pool. */
+/* Options; name and clock stay the caller's, and outlive the pool. */
 struct jobs_opts {
     const char *name;    /* name of the threads */
     uint32_t n_running;  /* jobs that work at the same time */
-    uint32_t n_threads;  /* >= n_running: jobs that may have begun */
-    int nice;            /* added to each thread's */
+    uint32_t n_threads;  /* most jobs that have begun, >= n_running */
+    int nice;            /* added to the nice value of each thread */
     struct clock *clock; /* any thread may read it */
     void *ctx;
-    /* Called on any thread when a result can be delivered. It returns before the delivery, so
-     * the loop that it wakes may be closed when no job is left. It must not wait. */
+    /* Called on any thread when a result can be delivered. It returns before that result is
+     * delivered, so the loop that it wakes may be closed once no job is left. It must not wait. */
     void (*wake)(void *ctx);
     /* NULL, or called on the thread of @j when its turn begins (@has) or ends. With n_running 1
      * at most one job has the turn. */
@@ -70,17 +70,18 @@ struct jobs_opts {
 };
 
 struct jobs_stats {
-    uint32_t n_waiting, n_begun; /* not begun; begun and not ended */
+    /* n_waiting: jobs that have not begun; n_begun: jobs that have begun and not ended */
+    uint32_t n_waiting, n_begun;
     uint64_t n_done;
-    uint64_t busy_ns; /* sum over all threads */
+    uint64_t busy_ns; /* time that jobs have run, added over all threads */
 };
 
-/* Makes all threads. Returns 0 or -errno (-EAGAIN: so many threads cannot be made). */
+/* Makes all threads. Returns 0 or -errno (-EAGAIN: the system does not allow as many threads). */
 int jobs_new(struct jobs **out, const struct jobs_opts *opts);
-/* Ends and joins all threads. All jobs have been delivered. Accepts NULL, returns NULL. */
+/* Ends and joins all threads. All jobs must have been delivered. Accepts NULL, returns NULL. */
 struct jobs *jobs_free(struct jobs *p);
 DEFINE_FREEP(struct jobs, jobs)
-/* Gives @j away until done(). Returns 0 or -ENOMEM. */
+/* Takes over @j until done(). Returns 0 or -ENOMEM. */
 int jobs_put(struct jobs *p, struct job *j);
 /* Abandons @j, which was put: it ends soon, and done() is still called, later. */
 void jobs_abandon(struct jobs *p, struct job *j);

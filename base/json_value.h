@@ -59,7 +59,7 @@ static inline bool json_is_empty(yyjson_val *v) {
 }
 
 /* Reads a whole number, which some clients write as 5.0. Returns false, with *@out unchanged, if @v
- * is none or does not fit. */
+ * is no whole number or does not fit. */
 static inline bool json_whole(yyjson_val *v, int64_t *out) {
     double d = yyjson_get_real(v);
 
@@ -72,7 +72,8 @@ static inline bool json_whole(yyjson_val *v, int64_t *out) {
     return true;
 }
 
-/* Returns the value behind @v and its content: the next member of an array, or the end of @v. */
+/* Returns the value that follows @v and its content: the next member of an array, or the end of
+ * @v. */
 static inline yyjson_val *json_next(yyjson_val *v) {
     return unsafe_yyjson_get_next(v);
 }

@@ -22,21 +22,22 @@
  * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY. A
  * log that cannot be written is dropped: serving never waits for it. stderr may be a pipe without a
  * reader or a terminal that was stopped, and whether writes to it wait is a flag that all processes
- * with this open file share: therefore it is opened once more, for this process alone.
+ * with this open file share: therefore stderr is opened once more, for this process alone.
  */
 
-#define FORMAT_VARIABLE "WEFT_LOG_FORMAT" /* for the processes that this one starts */
+/* environment variable for processes that this one starts */
+#define FORMAT_VARIABLE "WEFT_LOG_FORMAT"
 #define LEVEL_VARIABLE "WEFT_LOG_LEVEL"
 
 static atomic_int max_level = WLOG_INFO; /* enum log_level; atomic, because any thread logs */
 static enum log_format format = LOG_TEXT;
 static const char *process_name = "weft";
 static int journal_fd = -1;
-static int out_fd = -1; /* stderr, opened again */
+static int out_fd = -1; /* descriptor of stderr opened again; -1: not used */
 static _Atomic uint64_t n_dropped;
 
-/* Returns true if JOURNAL_STREAM names the file that stderr is now: a terminal that a service has
- * started inherits the variable, too. */
+/* Returns true if JOURNAL_STREAM names the file that stderr is now. The comparison is needed
+ * because a terminal that a service has started inherits the variable. */
 static bool stderr_is_journal(void) {
     const char *stream = getenv("JOURNAL_STREAM");
     unsigned long long dev, ino;
@@ -60,7 +61,8 @@ static int open_journal(void) {
     return fd;
 }
 
-/* stderr once more, without waiting; -1: it is a file or a socket, or cannot be opened. */
+/* Opens stderr once more, in non-blocking mode. Returns -1 if it is a file or a socket, or cannot
+ * be opened. */
 static int open_again(void) {
     struct stat st;
 
@@ -132,7 +134,7 @@ static size_t add_fields(char *out, size_t size, const char *pairs) {
     return n;
 }
 
-/* One datagram in the journal's native protocol. */
+/* Sends one datagram in the journal's native protocol. */
 static void send_journal(enum log_level level, const char *event, const char *pairs) {
     char msg[4096];
     int n = snprintf(msg, sizeof(msg),
@@ -162,7 +164,7 @@ static bool put_now(const char *line, size_t len) {
     return n == (ssize_t)len;
 }
 
-/* log_render() at the present time. */
+/* Renders an event as log_render() does, with the present time. */
 static size_t render(char *out, size_t size, const char *level, const char *event,
                      const char *pairs) {
     struct timespec now;

@@ -9,11 +9,12 @@
 #include "base/util.h"
 
 /*
- * JSON values: plain decimal numbers are numbers, "-" (none) is null, all else is a string. An id
- * is always a string, since clients choose them and readers of logs want one type for each key.
+ * JSON values: plain decimal numbers become numbers, "-" (none) becomes null, all other texts
+ * become strings. An id is always a string, since clients choose them and readers of logs want one
+ * type for each key.
  */
 
-#define DIGITS_MAX 15 /* largest integer that every double up to it holds exactly */
+#define DIGITS_MAX 15 /* digits of the largest integers that doubles hold exactly */
 
 const char *log_value_end(const char *p) {
     if (*p != '"')
@@ -31,7 +32,7 @@ static void put_time(char out[32], int64_t unix_ms) {
     snprintf(out + n, 32 - n, ".%03dZ", (int)(unix_ms % 1000));
 }
 
-/* Returns true if [@v, @end) is a decimal number as JSON has it. */
+/* Returns true if [@v, @end) is a decimal number in JSON's syntax. */
 static bool is_number(const char *v, const char *end) {
     const char *p = v + (*v == '-');
     size_t whole = strspn(p, "0123456789");
@@ -105,7 +106,7 @@ static size_t render_json(char *out, size_t size, const struct log_entry *e, con
     int head =
         snprintf(out, size, "{\"time\":\"%s\",\"level\":\"%s\",\"process\":\"%s\",\"event\":\"%s\"",
                  time, e->level, e->process, e->event);
-    size_t n = (size_t)head, room = size - 3; /* for the end */
+    size_t n = (size_t)head, room = size - 3; /* keeps room for the end */
 
     assert(head > 0 && n < room);
     for (const char *p = e->pairs; *p;) {
@@ -115,7 +116,7 @@ static size_t render_json(char *out, size_t size, const struct log_entry *e, con
             break;
         const char *end = log_value_end(eq + 1);
         size_t len = put_pair(out + n, room - n, p, eq + 1, end);
-        if (len < room - n) /* keeps the pair only if there is room for it */
+        if (len < room - n) /* leaves out a pair for which there is no room */
             n += len;
         p = end + strspn(end, " ");
     }

@@ -3,9 +3,9 @@
 /*
  * mathx - exp, log, sin and cos with the same bits on every machine and device.
  *
- * libm gives other last bits on other CPUs and versions; what a model computes must not depend on
- * that. Every function here is a fixed sequence of IEEE operations with explicit fma, so a
- * vectorised copy that performs the same operations lane by lane agrees bit for bit. Compile with
+ * libm gives other last bits on other CPUs and in other versions; the results of a model must not
+ * depend on that. Every function here is a fixed sequence of IEEE operations with explicit fma, so
+ * a vectorised copy that performs the same operations lane by lane agrees bit for bit. Compile with
  * -ffp-contract=off (nvcc: --fmad=false where these are used). Polynomials: Cephes (expf) and
  * fdlibm (double); errors: expf < 2 ulp, the double functions < 1 ulp on the ranges stated.
  */
@@ -52,7 +52,8 @@ MX_FN uint64_t mx_bits_of_double(double f) {
     return u;
 }
 
-/* e^x. Below -87 the result is 0, above 88 it is e^88 (finite): callers subtract the maximum. */
+/* Returns e^x. Below -87 the result is 0, above 88 it is e^88 (finite): callers subtract the
+ * maximum. */
 MX_FN float mx_expf(float x) {
     if (!(x > -87.0f))
         return x == x ? 0.0f : x;
@@ -70,29 +71,29 @@ MX_FN float mx_expf(float x) {
     return p * mx_float_of((uint32_t)((int32_t)n + 127) << 23);
 }
 
-/* x / (1 + e^-x) */
+/* Returns x / (1 + e^-x). */
 MX_FN float mx_silu(float x) {
     return x / (1.0f + mx_expf(-x));
 }
 
-/* x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+/* Returns x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). */
 MX_FN float mx_gelu(float x) {
     return x / (1.0f + mx_expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
 }
 
-/* cap tanh(x / cap) */
+/* Returns cap tanh(x / cap). */
 MX_FN float mx_soft_cap(float x, float cap) {
     float e = mx_expf(2.0f / cap * x);
 
     return cap * ((e - 1.0f) / (e + 1.0f));
 }
 
-/* Natural logarithm of a normal positive double. */
+/* Returns the natural logarithm of a normal positive double. */
 MX_FN double mx_log(double x) {
     uint64_t u = mx_bits_of_double(x);
     int k = (int)(u >> 52) - 1023;
     u = (u & 0xFFFFFFFFFFFFFu) | 0x3FF0000000000000u;
-    double m = mx_double_of(u); /* [1, 2) */
+    double m = mx_double_of(u); /* in [1, 2) */
 
     if (m > 1.4142135623730951) {
         m *= 0.5;
@@ -111,7 +112,7 @@ MX_FN double mx_log(double x) {
     return fma((double)k, 6.93147180369123816490e-01, f - (h - r));
 }
 
-/* e^x for |x| < 700. */
+/* Returns e^x for |x| < 700. */
 MX_FN double mx_exp(double x) {
     double n = fma(x, 1.44269504088896338700, 6755399441055744.0) - 6755399441055744.0;
     double hi = fma(n, -6.93147180369123816490e-01, x), lo = n * 1.90821492927058770002e-10;
@@ -126,12 +127,12 @@ MX_FN double mx_exp(double x) {
     return y * mx_double_of((uint64_t)((int64_t)n + 1023) << 52);
 }
 
-/* @base^@y for base > 0. */
+/* Returns @base^@y for base > 0. */
 MX_FN double mx_pow(double base, double y) {
     return mx_exp(y * mx_log(base));
 }
 
-/* sin and cos of @x, |x| < 2^27 (a position times a frequency). */
+/* Computes sin and cos of @x, |x| < 2^27 (a position times a frequency). */
 MX_FN void mx_sincos(double x, double *sin_out, double *cos_out) {
     double n = fma(x, 6.36619772367581382433e-01, 6755399441055744.0) - 6755399441055744.0;
     double r = fma(n, -1.57079632673412561417e+00, x);
@@ -168,15 +169,15 @@ MX_FN void mx_sincos(double x, double *sin_out, double *cos_out) {
     }
 }
 
-/* Gumbel noise of a random word: -log(-log1p(-(x + 0.5) 2^-32)), docs/design/architecture.md 7. 1 -
- * u is exact in double, so log(1 - u) needs no log1p. */
+/* Returns the Gumbel noise of a random word: -log(-log1p(-(x + 0.5) 2^-32)),
+ * docs/design/architecture.md 7. 1 - u is exact in double, so log(1 - u) needs no log1p. */
 MX_FN double mx_gumbel(uint32_t x) {
     double u = ((double)x + 0.5) * 0x1p-32;
 
     return -mx_log(-mx_log(1.0 - u));
 }
 
-/* Exact. */
+/* Converts exactly. */
 MX_FN float mx_half_to_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3FFu;
 
@@ -204,17 +205,17 @@ MX_FN uint16_t mx_float_to_half(float f) {
     return (uint16_t)(sign | ((a >> 13) - (112u << 10)));
 }
 
-/* Exact: bfloat16 is the upper half of a float. */
+/* Converts exactly: bfloat16 is the upper half of a float. */
 MX_FN float mx_bf16_to_float(uint16_t h) {
     return mx_float_of((uint32_t)h << 16);
 }
 
-/* Half of an E8M0 scale: 2^(e - 128). */
+/* Returns half of an E8M0 scale: 2^(e - 128). */
 MX_FN float mx_e8m0_half(uint8_t e) {
     return mx_float_of(e < 2 ? 0x200000u << e : (e - 1u) << 23);
 }
 
-/* Half of an unsigned scale of four bits of exponent and three of mantissa. */
+/* Returns half of an unsigned scale with four bits of exponent and three of mantissa. */
 MX_FN float mx_ue4m3_half(uint8_t x) {
     unsigned e = (x >> 3) & 15, m = x & 7;
 

@@ -27,7 +27,7 @@ void mbox_post(struct mbox *m, struct mbox_link *l) {
     pthread_cond_signal(&m->posted);
     pthread_mutex_unlock(&m->mutex);
 
-    /* A mailbox that was not empty has a wake-up on its way already. */
+    /* A mailbox that was not empty has already caused a wake-up. */
     if (was_empty && m->wake)
         m->wake(m);
 }

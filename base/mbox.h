@@ -10,14 +10,15 @@
 #include <stdbool.h>
 #include "base/util.h"
 
-/* A link, embedded in the object that is posted and zeroed by its owner. queued: it is in a
+/* A link, embedded in the posted object and zeroed by its owner. queued: the link is in a
  * mailbox. */
 struct mbox_link {
     struct mbox_link *next;
     bool queued;
 };
 
-/* Invariant, under the mutex: tail points to the `next` of the last link, to `head` when empty. */
+/* Invariant, under the mutex: tail points to the `next` of the last link, or to `head` if the
+ * mailbox is empty. */
 struct mbox {
     pthread_mutex_t mutex;
     pthread_cond_t posted;
@@ -27,7 +28,7 @@ struct mbox {
 
 /* @wake is called by the posting thread, without the lock. */
 void mbox_init(struct mbox *m, void (*wake)(struct mbox *));
-void mbox_deinit(struct mbox *m); /* must be empty */
+void mbox_deinit(struct mbox *m); /* the mailbox must be empty */
 /* Posts @l, which is in no mailbox: the caller must not touch it any more. For any thread. */
 void mbox_post(struct mbox *m, struct mbox_link *l);
 /* Takes the oldest link and returns it to the caller, who owns it from then on; returns NULL at

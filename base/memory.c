@@ -7,17 +7,17 @@
 #include "base/util.h"
 
 /*
- * The smallest of three: what the machine has available, what is left below each limit of the
- * control groups above this process, what is left below the limit of the address space. Caches of
- * files count as available in the first two, since the kernel drops them: a group in which a model
- * has just been downloaded is full of them. Memory that other processes may claim later is not
- * foreseen: the caller takes a part of the answer.
+ * Three limits are compared, and the smallest counts: the available memory of the machine, the room
+ * below the limits of the control groups of this process, and the room below the limit of the
+ * address space. Caches of files count as available in the first two, since the kernel drops them:
+ * a group in which a model has just been downloaded is full of them. Other processes may claim
+ * memory later, so the caller uses only a part of the answer.
  */
 
-#define UNKNOWN (4ull << 30) /* assumed where /proc/meminfo cannot be read */
+#define UNKNOWN (4ull << 30) /* bytes that are assumed where /proc/meminfo cannot be read */
 
-/* Returns the bytes of cached files that are charged to a group. Files in memory (tmpfs) are not
- * among them. */
+/* Returns the bytes of cached files that are charged to a group. Files in memory (tmpfs) do not
+ * count. */
 static uint64_t cached(const char *folder) {
     unsigned long long v;
     uint64_t sum = 0;
@@ -34,13 +34,13 @@ static uint64_t cached(const char *folder) {
     return sum;
 }
 
-/* Lowers *@ctx to what the group may still take. */
+/* Lowers *@ctx to the bytes that the group may still take. */
 static void take_room(const char *folder, void *ctx) {
     unsigned long long max, now = 0;
     uint64_t *room = ctx;
 
     if (control_group_read(folder, "memory.max", "%llu", &max) == 0)
-        return; /* "max" */
+        return; /* the file holds "max" */
     (void)!control_group_read(folder, "memory.current", "%llu", &now);
     now -= MIN(now, cached(folder));
     *room = MIN(*room, max - MIN(now, max));
@@ -53,7 +53,7 @@ uint64_t memory_in_group(const char *root, const char *path) {
     return room;
 }
 
-/* MemAvailable of /proc/meminfo, in bytes. */
+/* Returns MemAvailable of /proc/meminfo, in bytes. */
 static uint64_t of_machine(void) {
     unsigned long long kib = UNKNOWN >> 10;
     char line[128];

@@ -17,13 +17,13 @@
  *   hub               ROOT/models--OWNER--REPO/refs/main holds the name of a folder below
  *                     snapshots/, in which files are links to ../../blobs/CHECKSUM
  *   Ollama            ROOT/manifests/HOST/NAMESPACE/MODEL/TAG is JSON whose layer of the type
- *                     ...image.model has the digest of ROOT/blobs/sha256-HEX
- * A shard finds the others beside it by name, so paths are those of the links, not of what they
- * lead to.
+ *                     ...image.model has the digest of ROOT/blobs/sha256-HEX The other shards are
+ *                     found beside the first one by name, so paths are those of the links and not
+ *                     of their targets.
  */
 
-#define DEPTH_MAX 6        /* levels of folders below a root */
-#define MANIFEST_MAX 65536 /* bytes */
+#define DEPTH_MAX 6        /* most levels of folders below a root */
+#define MANIFEST_MAX 65536 /* most bytes of a manifest */
 #define MODEL_LAYER "application/vnd.ollama.image.model"
 
 const char *model_store_name(enum model_store store) {
@@ -33,7 +33,7 @@ const char *model_store_name(enum model_store store) {
     return names[store];
 }
 
-/* A list that is being made. Invariant: file[] and ids[] have room for @cap, and n <= cap. */
+/* A list under construction. Invariant: file[] and ids[] have room for @cap, and n <= cap. */
 struct lister {
     struct model_list *list;
     struct file_id {
@@ -42,8 +42,8 @@ struct lister {
     } * ids; /* ids[i] belongs to list->file[i] */
     size_t cap;
     enum model_store store;
-    size_t root_len;  /* length of the path before the repository's name */
-    const char *repo; /* NULL: the two folders below the root */
+    size_t root_len;  /* length of the path up to the repository's name */
+    const char *repo; /* name of the repository; NULL: the two folders below the root give it */
 };
 
 /* ---- one model ---- */
@@ -61,7 +61,7 @@ void model_list_deinit(struct model_list *l) {
     *l = (struct model_list){0};
 }
 
-/* Room for one file more in the list and in ids. Returns 0 or -ENOMEM. */
+/* Makes room for one more file in the list and in ids. Returns 0 or -ENOMEM. */
 static int grow(struct lister *l) {
     size_t cap = MAX(2 * l->cap, (size_t)16);
 
@@ -75,7 +75,8 @@ static int grow(struct lister *l) {
 }
 
 /* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out a file that
- * the list has already, and files beyond MODEL_LIST_MAX. Returns 0 or -ENOMEM. */
+ * the list has already, names and paths with unprintable characters, and files beyond
+ * MODEL_LIST_MAX. Returns 0 or -ENOMEM. */
 static int add(struct lister *l, struct model_file *f, const struct stat *st) {
     int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
 
@@ -93,7 +94,7 @@ static int add(struct lister *l, struct model_file *f, const struct stat *st) {
     return 0;
 }
 
-/* Sizes of the shards after the first. */
+/* Adds the sizes of the shards after the first, and counts missing shards. */
 static void sum_shards(struct model_file *f, size_t prefix_len) {
     char path[4096];
     struct stat st;
@@ -119,7 +120,7 @@ static char *repo_of_path(const struct lister *l, const char *path) {
     return repo ? strndup(below, (size_t)(repo - below)) : strdup("");
 }
 
-/* A visit_fn: a model of its own or the first shard of one; anything else is passed over. */
+/* Adds a model of one file, or the first shard of a model; ignores other files. A visit_fn. */
 static int add_gguf(struct lister *l, const char *path, const char *name, const struct stat *st) {
     struct model_name parts;
 
@@ -143,7 +144,7 @@ static int add_gguf(struct lister *l, const char *path, const char *name, const 
 typedef int (*visit_fn)(struct lister *l, const char *path, const char *name,
                         const struct stat *st);
 
-/* @visit for every regular file below @dir, links to files included, links to folders not. */
+/* Calls @visit for every regular file below @dir. Follows links to files and not to folders. */
 static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
     DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
     struct dirent *e;
@@ -167,7 +168,7 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
     return r;
 }
 
-/* The first line of a small file; false: there is none. */
+/* Reads the first line of a small file. Returns false if there is none. */
 static bool read_line(const char *path, char *out, size_t size) {
     FILE *f = files_open(path);
     bool ok = f && fgets(out, (int)size, f);
@@ -179,7 +180,7 @@ static bool read_line(const char *path, char *out, size_t size) {
     return ok && *out;
 }
 
-/* The folder of the newest snapshot; "" if there is none. */
+/* Finds the folder of the newest snapshot; "" if there is none. */
 static void newest_snapshot(const char *dir, char *out, size_t size) {
     DIR *d = opendir(dir);
     struct timespec newest = {0};
@@ -200,7 +201,8 @@ static void newest_snapshot(const char *dir, char *out, size_t size) {
         closedir(d);
 }
 
-/* One "models--OWNER--REPO": what its main branch holds, else its newest snapshot. */
+/* Lists one folder "models--OWNER--REPO": the snapshot of its main branch, or else its newest
+ * snapshot. */
 static int list_hub_repo(struct lister *l, const char *root, const char *folder) {
     char repo[256], path[4096], commit[256];
     struct stat st;
@@ -270,7 +272,7 @@ static bool is_digest(const char *s) {
            strspn(s + 7, "0123456789abcdef") == 64;
 }
 
-/* HOST/NAMESPACE/MODEL/TAG as Ollama writes it: "llama3.2:3b", "hf.co/OWNER/REPO:TAG". */
+/* Returns HOST/NAMESPACE/MODEL/TAG as Ollama writes it: "llama3.2:3b", "hf.co/OWNER/REPO:TAG". */
 static char *ollama_name(const char *below) {
     static const char *const implied[] = {"registry.ollama.ai/library/", "registry.ollama.ai/"};
     const char *tag = strrchr(below, '/');
@@ -286,7 +288,7 @@ static char *ollama_name(const char *below) {
     return asprintf(&out, "%.*s:%s", (int)(tag - below), below, tag + 1) < 0 ? NULL : out;
 }
 
-/* A visit_fn: the model that a manifest of Ollama names, if its blob is there. */
+/* Adds the model that a manifest of Ollama names, if its blob exists. A visit_fn. */
 static int add_manifest(struct lister *l, const char *path, const char *name,
                         const struct stat *unused) {
     char text[MANIFEST_MAX], digest[80], blob[4096];
@@ -395,10 +397,10 @@ int model_list_read(struct model_list *out, const struct model_dirs *d) {
     return 0;
 }
 
-/* ---- where to look ---- */
+/* ---- root folders ---- */
 
-/* A path that can be a root: $VAR, of systemd's list of folders the first, with @below behind it.
- * NULL: the variable is not set, or no memory, which *r then says. */
+/* Returns $VAR followed by @below, or the first folder of systemd's list. NULL: the variable is not
+ * set, or memory is short; then *r is -ENOMEM. */
 static char *from_env(const char *var, const char *below, int *r) {
     const char *value = getenv(var);
     char folder[PATH_MAX], *out = NULL;
@@ -422,7 +424,7 @@ static bool is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* A folder that a variable of the environment leads to. */
+/* A candidate for a root: a folder named by an environment variable. */
 struct place {
     const char *var, *below;
     bool if_there; /* a default place, taken only if it is a folder */

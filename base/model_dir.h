@@ -27,34 +27,35 @@ struct model_dirs {
  * $XDG_DATA_HOME/weft/models, ~/.local/share/weft/models; without a home /var/lib/weft/models. The
  * hub's: $HF_HUB_CACHE, $HF_HOME/hub, $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub. LM
  * Studio's: $LMSTUDIO_MODELS, ~/.lmstudio/models, ~/.cache/lm-studio/models. Ollama's:
- * $OLLAMA_MODELS, ~/.ollama/models, /usr/share/ollama/.ollama/models. Of several, the first that is
- * set counts, or, for folders of other programs, the first that exists. @option may be NULL.
- * Returns 0 or -ENOMEM.
+ * $OLLAMA_MODELS, ~/.ollama/models, /usr/share/ollama/.ollama/models. The first variable that is
+ * set counts; default folders of LM Studio and Ollama count only if they exist. @option may be
+ * NULL. Returns 0 or -ENOMEM.
  */
 int model_dirs_init(struct model_dirs *d, const char *option);
 void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zeroed one */
 
-/* One model; the list owns its strings. */
+/* A model; the list owns its strings. */
 struct model_file {
-    char *name; /* unique in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
-    char *path; /* absolute if the root is; of a split model the first shard; printable UTF-8 */
-    char *repo; /* "Qwen/Qwen3-0.6B-GGUF": if the path contains it; else "" */
+    char *name; /* unique name in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
+    /* path, absolute if the root is; the first shard of a split model; printable UTF-8 */
+    char *path;
+    char *repo; /* "Qwen/Qwen3-0.6B-GGUF", if the path contains it; else "" */
     enum model_store store;
-    uint32_t n_files;   /* shards of a split model; else 1 */
-    uint32_t n_missing; /* missing shards; above 0 the model cannot be served */
+    uint32_t n_files;   /* number of shards of a split model; else 1 */
+    uint32_t n_missing; /* number of missing shards; above 0 the model cannot be served */
     uint64_t bytes;
 };
 
-/* Ordered by store, then path. */
+/* Models ordered by store, then path. */
 struct model_list {
     struct model_file *file;
     size_t n;
 };
 
-#define MODEL_LIST_MAX 4096u /* models; further ones are not listed */
+#define MODEL_LIST_MAX 4096u /* most models of a list; further ones are left out */
 
 /* Lists the models in @d now. Missing and unreadable folders count as empty. A file that is reached
- * in two ways is listed once. Returns 0 or -ENOMEM. */
+ * by two paths is listed once. Returns 0 or -ENOMEM. */
 int model_list_read(struct model_list *out, const struct model_dirs *d);
 void model_list_deinit(struct model_list *l); /* frees files and names; accepts a zeroed one */
 
@@ -75,8 +76,9 @@ int model_find(const struct model_list *l, const char *text, const struct model_
 const char *model_quant(const char *stem);
 
 /*
- * A file name (without folders) taken apart: whether it is a model's, the length of its stem, and
- * of "STEM-00002-of-00003.gguf" the numbers 2 and 3, else 1 and 1.
+ * Parts of a file name without folders: the length of its stem, and for "STEM-00002-of-00003.gguf"
+ * the numbers 2 and 3, else 1 and 1. model_name_parse() returns false if the name is not that of a
+ * model.
  */
 struct model_name {
     size_t stem_len;
@@ -86,6 +88,6 @@ bool model_name_parse(const char *name, struct model_name *out);
 
 /* Returns how well the file @name suits model file @model as its projector (both without folders);
  * 0: not at all. A name with "mmproj" and the model's name without its quantisation is better than
- * one that has "mmproj" and says nothing but a format; of these the most exact one that is not
- * larger than F16 is the best. */
+ * a name with "mmproj" and only a format; among equals the most exact format that is not larger
+ * than F16 is the best. */
 int model_projector_fit(const char *name, const char *model);

@@ -9,7 +9,7 @@
 /* Names of model files: their parts, and which file of a list a name means. */
 
 #define SHARD_TAIL "-00001-of-00001"
-#define SHARDS_MAX 512u /* limit of gguf_open() */
+#define SHARDS_MAX 512u /* most shards that gguf_open() reads */
 
 static bool digits(const char *p, size_t n, uint32_t *out) {
     uint32_t v = 0;
@@ -97,7 +97,8 @@ static bool fits_without_quant(const struct model_file *f, const char *text) {
     return quant && strlen(text) == len && strncasecmp(f->name, text, len) == 0;
 }
 
-/* OWNER/REPO[:QUANT]; "-GGUF" at the end of the repository's name may be left out. */
+/* Returns true if @text is OWNER/REPO[:QUANT] of @f; "-GGUF" at the end of the repository's name
+ * may be left out. */
 static bool fits_repo(const struct model_file *f, const char *text) {
     size_t len = strcspn(text, ":"), repo = strlen(f->repo);
     const char *quant = model_quant(f->name);
@@ -109,8 +110,8 @@ static bool fits_repo(const struct model_file *f, const char *text) {
            strcasecmp(f->name, text + len + 1) == 0;
 }
 
-/* Writes @text without @tail at its end to @out, ignoring case. Returns false if it has no such
- * end. */
+/* Writes @text without @tail at its end to @out, ignoring case. Returns false if @text does not end
+ * so. */
 static bool without(const char *text, const char *tail, char out[1024]) {
     size_t len = strlen(text), n = strlen(tail);
 
@@ -146,7 +147,7 @@ static bool fits(const struct model_file *f, const char *text, int way) {
 
 #define WAYS 4
 
-/* The names that fit, or all, as far as they find room. */
+/* Writes the names that match rule @way, or all names, to @out, as far as they fit. */
 static void list_names(const struct model_list *l, const char *text, int way, char *out,
                        size_t size) {
     size_t n = 0;
@@ -204,8 +205,8 @@ int model_find(const struct model_list *l, const char *text, const struct model_
 
 /* ---- projectors ---- */
 
-/* Copies the letters and digits of @s in lower case: what is left when people write a name in
- * different ways. */
+/* Copies the letters and digits of @s in lower case, so that different spellings of a name become
+ * equal. */
 static void plain(const char *s, size_t len, char out[256]) {
     size_t n = 0;
 
@@ -225,7 +226,7 @@ static int rank_of(const char *name) {
     return ARRAY_SIZE(formats) + 1;
 }
 
-/* Returns true if the plain name says nothing of a model. */
+/* Returns true if the plain name does not name a model. */
 static bool is_general(const char *name) {
     static const char *const words[] = {"mmproj", "model", "gguf", "bf16", "f16", "f32", "q80"};
     const char *at = name;

@@ -11,7 +11,7 @@ size_t utf8_sequence(const char *in, size_t len, uint32_t *c) {
     const uint8_t *p = (const uint8_t *)in;
     uint32_t v = p[0];
     size_t n = v >= 0xF0 ? 4 : v >= 0xE0 ? 3 : 2;
-    /* The first continuation byte carries the rules against overlong forms, surrogates and numbers
+    /* The range of the first continuation byte excludes overlong forms, surrogates and numbers
      * beyond the last plane. */
     uint8_t low = v == 0xE0 ? 0xA0 : v == 0xF0 ? 0x90 : 0x80;
     uint8_t high = v == 0xED ? 0x9F : v == 0xF4 ? 0x8F : 0xBF;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PRINTABLE_MAX 8 /* bytes that one character becomes, at most; one that is escaped, 6 */
+#define PRINTABLE_MAX 8 /* most bytes that one character becomes; an escaped one becomes 6 */
 
 /* Returns the length of the UTF-8 character at @in, which has @len > 0 bytes, and sets *c to its
  * code point. Returns 0 if there is none. */

@@ -3,8 +3,8 @@
 /*
  * probe - static probes (USDT) of provider "weft", for bpftrace, perf and SystemTap. A probe is one
  * nop until a tracer replaces it, and a note in the ELF file that says where its arguments are.
- * Without <sys/sdt.h> there are none. Names and arguments: docs/reference/traces-and-probes.md. No
- * argument is text of a prompt or an answer.
+ * Without <sys/sdt.h> there are none. docs/reference/traces-and-probes.md lists names and
+ * arguments. No argument is text of a prompt or an answer.
  */
 
 #ifdef HAVE_SDT

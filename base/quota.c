@@ -3,9 +3,9 @@
 #include <assert.h>
 
 /*
- * The victim is looked for in the whole tree each time: that happens only while the resource is
- * full, and costs less than what is then freed. Nothing is cached that a weight or a charge could
- * make stale.
+ * quota_victim() searches the whole tree each time: it is called only while the resource is full,
+ * and the search costs less than freeing the victim. No result is cached that a change of a weight
+ * or charge would make wrong.
  */
 
 void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight) {
@@ -23,12 +23,12 @@ void quota_init(struct quota *q, uint64_t limit, uint64_t reserve) {
 
 /* ---- charges ---- */
 
-/* An account is in its parent's list exactly while it holds something. */
+/* Checks that an account is in its parent's list exactly while something is charged to it. */
 static void check(const struct quota_account *a) {
     assert(!a->parent || list_empty(&a->link) == (a->used == 0));
 }
 
-/* Charges @n more to @a and all above it; the first unit links an account. */
+/* Charges @n more to @a and all its ancestors; the first unit links an account. */
 static void add(struct quota_account *a, uint64_t n) {
     for (; a; a = a->parent) {
         if (a->parent && a->used == 0 && n > 0)
@@ -38,7 +38,7 @@ static void add(struct quota_account *a, uint64_t n) {
     }
 }
 
-/* Charges @n less; the last unit unlinks an account. */
+/* Charges @n less to @a and all its ancestors; the last unit unlinks an account. */
 static void subtract(struct quota_account *a, uint64_t n) {
     for (; a; a = a->parent) {
         assert(a->used >= n);
@@ -55,7 +55,7 @@ void quota_charge_init(struct quota_charge *c, struct quota_account *a) {
 }
 
 void quota_charge_set(struct quota_charge *c, uint64_t n) {
-    if (n == c->n) /* an account that nothing is charged to may be gone */
+    if (n == c->n) /* the account of an unchanged charge of 0 may have been freed */
         return;
     if (n > c->n)
         add(c->account, n - c->n);
@@ -99,12 +99,12 @@ void quota_charge_withhold(struct quota_charge *c) {
 
 /* ---- shares ---- */
 
-/* The search of quota_victim(): its parameters and the best charge so far. */
+/* Parameters of quota_victim()'s search, and the best charge so far. */
 struct search {
     const struct quota_account *asker;
     uint64_t n;
     struct quota_charge *found;
-    double most; /* amount of the account of `found` divided by its weight */
+    double most; /* charge of the account of `found` divided by its share */
 };
 
 /* Returns true if @a is @asker or one of its ancestors. */
@@ -115,8 +115,8 @@ static bool pays_for(const struct quota_account *a, const struct quota_account *
     return false;
 }
 
-/* Returns the sum of the weights of those children of @parent that hold something; the child that
- * leads to @asker counts as one of them. */
+/* Returns the sum of the weights of the children of @parent that have charges; the child that leads
+ * to @asker counts as one of them. */
 static double sum_of_weights(const struct quota_account *parent,
                              const struct quota_account *asker) {
     double sum = 0;
@@ -129,7 +129,8 @@ static double sum_of_weights(const struct quota_account *parent,
     return sum;
 }
 
-/* Looks below @parent, whose share is @share. Only those above their own shares are looked at. */
+/* Searches the accounts below @parent, whose share is @share. Skips accounts within their
+ * shares. */
 static void search_below(struct search *s, const struct quota_account *parent, double share) {
     double sum = sum_of_weights(parent, s->asker);
 
@@ -156,7 +157,7 @@ struct quota_charge *quota_victim(const struct quota *q, const struct quota_acco
     return s.found;
 }
 
-/* The part of the limit that @a is due, by weight at every account on the way to the root. */
+/* Returns the share of @a in the limit, by weight at every account on the way to the root. */
 static double share_of(const struct quota *q, const struct quota_account *a,
                        const struct quota_account *asker) {
     return a->parent ? share_of(q, a->parent, asker) * a->weight / sum_of_weights(a->parent, asker)

@@ -26,13 +26,13 @@
 #include <stdint.h>
 #include "base/list.h"
 
-/* Invariants: used is the sum of the charges of this account and of those below it; the account is
- * in its parent's list exactly while used > 0. */
+/* Invariants: used is the sum of the charges of this account and of all accounts below it; the
+ * account is in its parent's list exactly while used > 0. */
 struct quota_account {
-    struct list link;             /* parent.busy */
-    struct list busy;             /* quota_account.link: children that hold something */
+    struct list link;             /* in parent.busy */
+    struct list busy;             /* quota_account.link: children that have charges */
     struct list offered;          /* quota_charge.link, oldest first */
-    struct quota_account *parent; /* NULL: the root */
+    struct quota_account *parent; /* NULL: this account is the root */
     double weight;
     uint64_t used;
 };
@@ -43,9 +43,10 @@ struct quota {
     uint64_t limit, reserve;
 };
 
-/* Embedded in the object that it pays for. Invariant: in account.offered only while n > 0. */
+/* A charge, embedded in the object that it pays for. Invariant: it is in account.offered only while
+ * n > 0. */
 struct quota_charge {
-    struct list link; /* account.offered */
+    struct list link; /* in account.offered */
     struct quota_account *account;
     uint64_t n;
 };

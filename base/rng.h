@@ -2,8 +2,8 @@
 
 /*
  * rng - Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a
- * random word as a pure function of a key and a counter, the same on host and device. And a small
- * sequential generator (SplitMix64) for tests and synthetic data.
+ * random word as a pure function of a key and a counter, the same on host and device. A small
+ * sequential generator (SplitMix64) serves tests and synthetic data.
  */
 
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #define RNG_FN static inline
 #endif
 
-/* 128 random bits. */
+/* A block of 128 random bits. */
 struct rng_block {
     uint32_t v[4];
 };
@@ -65,12 +65,12 @@ static inline uint64_t rng_next(struct rng *r) {
     return z ^ (z >> 31);
 }
 
-/* Uniform in [0, n), n > 0 (bias below 2^-32 for small n). */
+/* Returns a number that is uniform in [0, n), n > 0 (bias below 2^-32 for small n). */
 static inline uint32_t rng_below(struct rng *r, uint32_t n) {
     return (uint32_t)(((rng_next(r) >> 32) * (uint64_t)n) >> 32);
 }
 
-/* Uniform in [0, 1). */
+/* Returns a number that is uniform in [0, 1). */
 static inline double rng_unit(struct rng *r) {
     return (double)(rng_next(r) >> 11) * 0x1p-53;
 }

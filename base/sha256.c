@@ -65,7 +65,7 @@ static void add_plain(uint32_t state[8], const uint8_t *p, size_t n) {
 
 #ifdef HAS_X86
 
-/* The instructions keep the state as ABEF and CDGH. */
+/* The instructions take the state as two registers, ABEF and CDGH. */
 __attribute__((target("sha,sse4.1"))) static void add_fast(uint32_t state[8], const uint8_t *p,
                                                            size_t n) {
     const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);

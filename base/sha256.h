@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include "base/util.h"
 
-/* The state of the hash after n_bytes bytes. */
+/* State of the hash after n_bytes bytes. */
 struct sha256 {
     uint32_t state[8];
     uint64_t n_bytes;

@@ -1,6 +1,6 @@
 #include "base/gguf.h"
 
-/* Block sizes: the structs block_* of ggml-common.h, which files are written with. */
+/* Block sizes of the structs block_* of ggml-common.h, with which files are written. */
 static const struct tensor_format formats[] = {
     {TENSOR_F32, "F32", 1, 4},         {TENSOR_F16, "F16", 1, 2},
     {TENSOR_BF16, "BF16", 1, 2},       {TENSOR_Q4_0, "Q4_0", 32, 18},

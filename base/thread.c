@@ -4,7 +4,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
-/* On the stack of thread_start() until `ready`. */
+/* Arguments of a new thread, on the stack of thread_start() until `ready`. */
 struct beginning {
     void *(*run)(void *);
     void *arg;

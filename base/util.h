@@ -10,14 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/param.h> /* MIN, MAX */
+#include <sys/param.h> /* for MIN and MAX */
 
 #define CLEANUP(f) __attribute__((cleanup(f)))
 #define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
-/* For STEAL(). */
+/* Implements STEAL(). */
 static inline void *steal_pointer(void *pp) {
     void **p = (void **)pp;
     void *v = *p;
@@ -36,12 +36,12 @@ static inline void *steal_pointer(void *pp) {
             name##_free(*p);                                                                       \
     }
 
-/* For CLEANUP(freep): memory of malloc(). */
+/* Frees memory of malloc(), for CLEANUP(freep). */
 static inline void freep(void *pp) {
     free(*(void **)pp);
 }
 
-/* Gives *@array, memory of malloc(), room for @n items of @size bytes. Returns false if memory is
+/* Resizes *@array, memory of malloc(), to @n items of @size bytes. Returns false if memory is
  * short; the array is then unchanged. */
 static inline _Bool array_resize(void *array, size_t n, size_t size) {
     void **v = (void **)array;
@@ -52,8 +52,9 @@ static inline _Bool array_resize(void *array, size_t n, size_t size) {
     return p != NULL;
 }
 
-/* Makes room for one item behind the @n items of array @v, which has room for @cap items: room for
- * @first items at first, then twice as many each time. False if memory is short. */
+/* Makes room for one item behind the @n items of array @v, which has room for @cap items: for
+ * @first items at first, then for twice as many each time. The value is false if memory is
+ * short. */
 #define ARRAY_GROW(v, n, cap, first)                                                               \
     ((n) < (cap) || (array_resize(&(v), (cap) ? 2 * (size_t)(cap) : (first), sizeof(*(v))) &&      \
                      ((cap) = (cap) ? 2 * (cap) : (first), 1)))
@@ -83,18 +84,18 @@ static inline void hex_write(char *out, const uint8_t *bytes, size_t n) {
     *out = 0;
 }
 
-/* *out = a + b; true when that does not fit. Sizes that come from outside are only ever added and
- * multiplied with these two. */
+/* Sets *out = a + b and returns true if that does not fit. Sizes that come from outside are only
+ * ever added and multiplied with these two. */
 static inline _Bool size_add(size_t a, size_t b, size_t *out) {
     return __builtin_add_overflow(a, b, out);
 }
 
-/* *out = a * b; true when that does not fit. */
+/* Sets *out = a * b and returns true if that does not fit. */
 static inline _Bool size_mul(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
 
-/* Returns the smallest multiple of @to >= @n; the caller knows that it fits. */
+/* Returns the smallest multiple of @to >= @n; the caller ensures that it fits. */
 static inline size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
