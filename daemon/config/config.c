@@ -18,7 +18,7 @@
 
 /* ---- values ---- */
 
-/* A copy of @text in place of *@at. Returns 0 or -ENOMEM: *@at is as it was. */
+/* Replaces the string at *@at by a copy of @text. Returns 0, or -ENOMEM with *@at unchanged. */
 static int set_string(char **at, const char *text) {
     char *copy = strdup(text);
 
@@ -29,7 +29,7 @@ static int set_string(char **at, const char *text) {
     return 0;
 }
 
-/* Frees the entries; the list is empty. */
+/* Frees the entries and leaves an empty list. */
 static void clear_list(char **list) {
     for (; *list; list++) {
         free(*list);
@@ -60,7 +60,7 @@ static int set_list(char **list, const char *text, const char *key, struct err *
     return 0;
 }
 
-/* A decimal number, with K, M or G behind it when @size. */
+/* Reads a decimal number, followed by K, M or G if @size. Returns 0 or -EINVAL. */
 static int parse_uint(const char *text, bool size, uint64_t *out) {
     char *end;
 
@@ -85,7 +85,7 @@ static int parse_uint(const char *text, bool size, uint64_t *out) {
     return 0;
 }
 
-/* 0, or -EINVAL for a word that is neither. */
+/* Reads a word that stands for true or false. Returns 0, or -EINVAL for any other word. */
 static int parse_bool(const char *text, bool *out) {
     static const char *const yes[] = {"yes", "true", "on", "1"}, *const no[] = {"no", "false",
                                                                                 "off", "0"};
@@ -110,8 +110,8 @@ static int choice_of(const char *choices, const char *text) {
     return -1;
 }
 
-/* Stores @v in the field of @o at @at, which has room for it: the table's ranges were checked
- * against the fields. A field is the low bytes of a little-endian number. */
+/* Stores @v in the field of @o at @at; the table's ranges were checked against the sizes of the
+ * fields. The field takes the low bytes of a little-endian number. */
 static void store(const struct option *o, char *at, uint64_t v) {
     assert(o->size == 8 || v >> 8 * o->size == 0);
     memcpy(at, &v, o->size);
@@ -151,7 +151,7 @@ static int set_number(const struct option *o, char *at, const char *text, struct
 }
 
 /* Rejects values of users that a shell would have changed: a leading ~, and quotes around the text.
- * Names of files, which config_set() gets, may have both. */
+ * Names of files that come from config_set() may have both. */
 static int check_shell(const struct option *o, const char *text, struct err *err) {
     size_t len = strlen(text);
 
@@ -164,8 +164,8 @@ static int check_shell(const struct option *o, const char *text, struct err *err
     return 0;
 }
 
-/* Gives @o the value @text, checked. Returns 0 or -errno with @err, which may be NULL: nothing has
- * changed. */
+/* Checks @text and sets option @o to it. Returns 0, or -errno with @err, which may be NULL, and
+ * nothing changed. */
 static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
     char *at = (char *)c + o->offset;
     int choice = o->choices ? choice_of(o->choices, text) : 0;
@@ -235,7 +235,7 @@ void config_deinit(struct config *c) {
     }
 }
 
-/* A key, or a flag with its @dashes, that there is not. */
+/* Refuses a name that is no option: a key, or a flag with its @dashes. Returns -EINVAL. */
 static int unknown(const char *dashes, const char *name, const char *what, struct err *err) {
     const char *meant = config_meant(name);
 
@@ -249,10 +249,10 @@ static int unknown(const char *dashes, const char *name, const char *what, struc
 
 struct file {
     struct config *c;
-    bool *seen; /* [config_table_n] */
+    bool *seen; /* [config_table_n] keys that occurred in the file */
 };
 
-/* One line of a file. A key may come once: of two lines, one would be without effect. */
+/* Takes one line of a file. A key may occur once, because of two lines one would have no effect. */
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
                    struct err *err) {
     const struct option *o = find(name);
@@ -288,7 +288,7 @@ int config_read_file(struct config *c, const char *path, struct err *err) {
     return read_file(c, path, "config", on_pair, err);
 }
 
-/* One line of a preset. */
+/* Takes one line of a preset. */
 static int on_preset_pair(void *ctx, const char *section, const char *name, const char *value,
                           struct err *err) {
     static const char *const shared[] = {"any-model-name", "models",  "models-dir",
@@ -310,7 +310,7 @@ int config_read_preset(struct config *c, const char *path, struct err *err) {
 
 /* ---- flags ---- */
 
-/* The value of flag argv[*i], which may stand behind '=' or be the next argument. */
+/* Splits flag argv[*i] into @key and its value, which stands behind '=' or is the next argument. */
 static int flag_value(int argc, char **argv, int *i, char *key, size_t size, const char **value,
                       struct err *err) {
     const char *arg = argv[*i];
@@ -351,7 +351,7 @@ static int set_flag(struct config *c, const struct option *o, const char *value,
     return set(c, o, joined, err);
 }
 
-/* With @config_only only the files of --config are read, else only the other flags. */
+/* Reads the flags: with @config_only only the files of --config, else only the other flags. */
 static int read_flags(struct config *c, int argc, char **argv, bool config_only, struct err *err) {
     CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
 
@@ -402,14 +402,15 @@ static bool is_host(const char *host, size_t n) {
     memcpy(text, host, n);
     text[bracket ? n - 1 : n] = 0;
     if (bracket) {
-        text[strcspn(text, "%")] = 0; /* the interface of a link-local address */
+        text[strcspn(text, "%")] = 0; /* cuts off the interface of a link-local address */
         return inet_pton(AF_INET6, text + 1, &addr) == 1;
     }
     return strcmp(text, "localhost") == 0 || strcmp(text, "*") == 0 ||
            inet_pton(AF_INET, text, &addr) == 1;
 }
 
-/* Returns true if @address has the form that main.c listens on; binding it may still fail there. */
+/* Returns true if @address has the form that main.c listens on; binding main.c may still fail to
+ * bind it. */
 static bool is_address(const char *address) {
     const char *at = config_without_tls(address), *colon = strrchr(at, ':');
     uint64_t port;
@@ -419,7 +420,7 @@ static bool is_address(const char *address) {
             parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
 }
 
-/* A listen address that only this machine reaches. */
+/* Returns true for a listen address that only this machine reaches. */
 static bool is_loopback(const char *address) {
     static const char *const local[] = {"unix:", "127.", "localhost:", "[::1]:"};
 
@@ -455,7 +456,8 @@ bool config_drafts_from(const struct config *c, const char *name) {
     return false;
 }
 
-/* The names are the worker's to act on, so that they are checked on both sides of the channel. */
+/* Checks the names of draft sources, which the worker uses, so both sides of the channel check
+ * them. */
 static int check_sources(const struct config *c, struct err *err) {
     for (char *const *name = c->draft_sources; *name; name++)
         if (source_of(*name) < 0)

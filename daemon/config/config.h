@@ -3,8 +3,9 @@
 /*
  * config - the options of weftd. One row each in config_table.c gives an option its key in the
  * file, its flag (`--key VALUE`), type, default, range, sentence, and the field that it sets.
- * Fields lie in the options of the module that uses them, which struct config embeds: nothing is
- * copied in between. A flag overrides the file, and the file overrides the default.
+ * Fields lie in the options of the module that uses them, which struct config embeds, so values are
+ * not copied from one struct to another. A flag overrides the file, and the file overrides the
+ * default.
  *
  * The worker process gets the options of section [engine] as config_pack() writes them and reads
  * them into a struct config of its own, by the same table.
@@ -21,11 +22,11 @@
 #include "scheduler/scheduler.h"
 
 #define CONFIG_LIST_MAX 16
-#define EXIT_CONFIG 78 /* EX_CONFIG: systemd does not restart on it */
-#define EXIT_AGAIN 75  /* EX_TEMPFAIL: trying again may help */
+#define EXIT_CONFIG 78 /* EX_CONFIG, after which systemd does not restart the service */
+#define EXIT_AGAIN 75  /* EX_TEMPFAIL: a later start may succeed */
 
-/* Strings are never NULL; lists end with NULL. Fields of embedded structs that have no row are
- * zero: the caller that opens the module sets them. */
+/* Values of all options. Strings are never NULL; lists end with NULL. Fields of embedded structs
+ * that have no row are zero: the caller that opens the module sets them. */
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, except model_name */
     char *mmproj; /* a path; "none"; "": the file beside the model */
@@ -34,15 +35,15 @@ struct config {
     char *system_prompt; /* a path; "": none */
     char *aliases[CONFIG_LIST_MAX + 1];
     char *models, *models_dir; /* paths; "": none */
-    uint64_t models_memory;    /* 0: decided at the start */
+    uint64_t models_memory;    /* bytes; 0: decided at the start */
     uint32_t keep_alive_s;     /* 0: no limit */
     bool pinned;
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
-    char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants; "*": all */
+    char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants that may pull models; "*": all */
     char *picture_hosts[CONFIG_LIST_MAX + 1];
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     uint32_t reasoning;                      /* enum thinking_switch */
-    uint32_t pooling;                        /* index into the row's choices */
+    uint32_t pooling;                        /* index among the choices of `pooling` */
     uint32_t loop_tokens;                    /* api_model.loop_tokens */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     char *tls_certificate, *tls_key;         /* paths; "": none */
@@ -55,11 +56,11 @@ struct config {
     /* kv_type: index among the choices of kv-type. kv_type_k, kv_type_v: index + 1; 0: the same as
      * kv_type. */
     uint32_t kv_type, kv_type_k, kv_type_v;
-    uint32_t log_level; /* index into the row's choices */
+    uint32_t log_level; /* index among the choices of `log-level` */
     enum log_format log_format;
     char *fault_dir, *usage_file;
     struct api_opts api;
-    struct engine_opts engine; /* options of the model; kv_bytes 0: not given */
+    struct engine_opts engine; /* options of the model; kv_bytes 0: no size was given */
     struct sched_opts sched;
 };
 
@@ -69,26 +70,26 @@ enum option_type {
     OPTION_UINT,   /* uint32_t or uint64_t */
     OPTION_SIZE,   /* uint64_t in bytes; takes K, M and G */
     OPTION_BOOL,   /* bool */
-    OPTION_CHOICE, /* bool, enum or uint32_t: the place among choices, from 0 */
+    OPTION_CHOICE, /* bool, enum or uint32_t: the index among `choices` */
 };
 
 /* A row of the table. Invariant: `initial` is a value that config_set() accepts. */
 struct option {
     const char *section, *key;
     enum option_type type;
-    size_t offset, size; /* place and size of the field in struct config */
+    size_t offset, size; /* offset and size of the field in struct config */
     const char *initial; /* default as text */
     uint64_t min, max;   /* UINT, SIZE: accepted range */
-    const char *choices; /* CHOICE, some STRINGs: "a|b|c"; a UINT: a word that stands for max; else
-                          * NULL */
-    bool reloads;        /* SIGHUP applies it */
-    const char *help;    /* one sentence */
+    /* CHOICE, some STRINGs: the words, "a|b|c"; UINT: a word that stands for max; else NULL */
+    const char *choices;
+    bool reloads;     /* SIGHUP applies a new value */
+    const char *help; /* one sentence */
 };
 
 extern const struct option config_table[];
 extern const uint32_t config_table_n;
 
-int config_init(struct config *c);    /* every option at its default; 0 or -ENOMEM */
+int config_init(struct config *c);    /* sets every option to its default; returns 0 or -ENOMEM */
 void config_deinit(struct config *c); /* may follow a failure of config_init() */
 
 /* Reads an INI file. Returns 0, or -errno with one line in @err: "FILE:LINE: KEY: REASON". */
@@ -115,11 +116,11 @@ int config_set(struct config *c, const char *key, const char *text, struct err *
 int config_copy(struct config *to, const struct config *from, const struct option *o);
 /* Appends each option of @section to @out as KEY NUL VALUE NUL. Returns 0 or -errno. */
 int config_pack(const struct config *c, const char *section, struct buf *out);
-/* Sets the options that config_pack() wrote. Returns 0, -EPROTO: config_pack() cannot have written
- * @data, or -ENOMEM. */
+/* Sets the options that config_pack() wrote. Returns 0; -EPROTO: @data is not from config_pack();
+ * or -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
-enum log_level config_log_level(const struct config *c); /* value of log-level */
+enum log_level config_log_level(const struct config *c); /* Returns the value of log-level. */
 /* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);
 /* Returns the draft sources that are missing in @c->draft_sources, which config_check() has
@@ -130,8 +131,8 @@ uint32_t config_no_sources(const struct config *c);
  * servers use that name. NULL: no key is similar. */
 const char *config_meant(const char *name);
 
-void config_print(FILE *out); /* the default configuration file */
-void config_help(FILE *out);  /* the flags */
+void config_print(FILE *out); /* prints the default configuration file */
+void config_help(FILE *out);  /* prints the flags */
 
 /* Size of a value as written in a file; longer values are cut. */
 #define CONFIG_VALUE_MAX 4096

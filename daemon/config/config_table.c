@@ -6,7 +6,7 @@
 /*
  * The options of weftd, one row each. The row names the field that it sets, in struct config or in
  * the options of the module that uses it, which config.h embeds; type and range of the field are
- * checked when this file is compiled. All that lists options is made of this table: --help,
+ * checked when this file is compiled. This table is the source of every list of options: --help,
  * --print-config, the installed weft.conf, weft.conf(5) and the completion of bash.
  */
 
@@ -17,7 +17,7 @@
 #define FIELD(f) ((struct config *)0)->f
 #define AT(f) .offset = offsetof(struct config, f), .size = sizeof(FIELD(f))
 #define MAX_OF(f) (UINT64_MAX >> (64 - 8 * sizeof(FIELD(f))))
-/* 0; does not compile unless @condition holds. */
+/* Is 0; does not compile unless @condition holds. */
 #define CHECKED(condition, text)                                                                   \
     (0 * sizeof(struct {                                                                           \
          static_assert(condition, text);                                                           \
@@ -29,7 +29,7 @@
     .section = section_, .key = key_, .type = type_, AT(f), .initial = initial_, .help = help_
 #define STRING(section, key, f, initial, help)                                                     \
     { ROW(section, key, OPTION_STRING, f, initial, help), .min = IS(f, char *) }
-/* One of a few words, kept as a string. */
+/* A string whose value is one of a few words. */
 #define NAME(section, key, f, initial, words, help)                                                \
     {                                                                                              \
         ROW(section, key, OPTION_STRING, f, initial, help), .choices = words,                      \
@@ -46,7 +46,7 @@
     }
 #define UINT(section, key, f, initial, least, most, help)                                          \
     NUMBER(section, key, OPTION_UINT, f, initial, least, most, help)
-/* @word stands for the largest number. */
+/* A UINT for which @word stands for the largest number. */
 #define UINT_OR(section, key, f, initial, word, help)                                              \
     { ROW(section, key, OPTION_UINT, f, initial, help), .choices = word, .max = MAX_OF(f) }
 #define SIZE(section, key, f, initial, least, most, help)                                          \

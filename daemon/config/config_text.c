@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Options as text: their values, the default configuration file, --help, and suggestions for
- * unknown names. All texts are made from the table. */
+/* Writes options as text: their values, the default configuration file, --help, and suggestions for
+ * unknown names. All texts follow from the table. */
 
-/* Longest line of config_help(). */
+/* length of the longest line of config_help() */
 #define HELP_COLUMNS 78
 
 /* Returns the value of @o's field, which has the type of a number, a bool or an enum. */
@@ -17,7 +17,7 @@ static uint64_t load(const struct option *o, const char *at) {
     return v;
 }
 
-/* Word @i of "a|b|c". */
+/* Returns word @i of "a|b|c", and its length in *@len. */
 static const char *word_of(const char *choices, uint64_t i, int *len) {
     for (; i; i--) {
         choices += strcspn(choices, "|");
@@ -88,7 +88,7 @@ void config_print(FILE *out) {
     }
 }
 
-/* @text, its lines indented and broken between words. */
+/* Prints @text, indented and broken between words. */
 static void print_wrapped(FILE *out, const char *text, size_t indent) {
     size_t column = 0;
 
@@ -149,7 +149,7 @@ void config_help(FILE *out) {
 
 /* ---- suggestions for unknown names ---- */
 
-/* Names that other servers use for our options. */
+/* Names that other servers use for weft's options. */
 static const struct {
     const char *theirs, *ours;
 } foreign[] = {
@@ -187,7 +187,7 @@ static const struct {
 
 #define NAME_MAX_BYTES 40
 
-/* Letters to insert, leave out or replace until @a is @b. */
+/* Returns the number of letters to insert, leave out or replace until @a is @b. */
 static size_t distance(const char *a, const char *b) {
     size_t n = strlen(b), row[NAME_MAX_BYTES + 1];
 

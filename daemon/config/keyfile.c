@@ -9,8 +9,8 @@
 /*
  * inih splits the lines, but it does not report line numbers, reads a line that is too long for its
  * buffer as two, treats an indented line as a continuation of the previous value, and cuts names of
- * sections after 49 characters. It therefore gets its lines from here, one at a time and without
- * indentation; sections are parsed here, and the first error ends the reading and is reported.
+ * sections after 49 characters. Therefore this file gives it the lines, one at a time and without
+ * indentation, parses the sections itself, and ends at the first error.
  */
 
 #define BYTE_ORDER_MARK "\xEF\xBB\xBF"
@@ -22,12 +22,12 @@ struct reading {
     struct err *err;
     FILE *file;
     int line;          /* number of the last line handed to inih */
-    char section[200]; /* longer than any that there may be */
+    char section[200]; /* longer than the name of any section */
     int result;        /* error of the first bad pair */
 };
 
-/* Counts lines for on_pair(), which inih does not tell. A line that ends early has a NUL byte, as
- * all of UTF-16 have. */
+/* Reads a line and counts it for on_pair(), since inih does not report line numbers. A line that
+ * ends early has a NUL byte, as files in UTF-16 have. */
 static char *read_line(char *out, int n, void *stream) {
     struct reading *r = stream;
     char *line = fgets(out, n, r->file);
@@ -45,7 +45,7 @@ static char *read_line(char *out, int n, void *stream) {
     size_t indent = marked ? 3 : 0;
     indent += strspn(line + indent, " \t");
     memmove(line, line + indent, strlen(line + indent) + 1);
-    if (*line == '[' && strchr(line, ']')) /* inih refuses others */
+    if (*line == '[' && strchr(line, ']')) /* inih refuses other lines */
         snprintf(r->section, sizeof(r->section), "%.*s", (int)strcspn(line + 1, "]"), line + 1);
     return line;
 }
@@ -66,7 +66,8 @@ static int on_pair(void *user, const char *section, const char *name, const char
     return 0;
 }
 
-/* -@e: whether it may pass is told by the errno. */
+/* Returns -@e with @err, whose text depends on the errno: it shows whether a later try may
+ * succeed. */
 static int fail_to_read(const char *path, const char *param, int e, struct err *err) {
     err_set(err, 0, param, "%s: cannot be read: %s", path, strerror(e));
     return -e;

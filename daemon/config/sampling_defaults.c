@@ -6,11 +6,12 @@
 #include <string.h>
 #include "base/util.h"
 
-/* Values that a family's makers publish in model cards or in generation_config.json; a value that
- * is not listed is off (proto/params.c). Penalties are left out: they would change the tokens of
- * requests that ask for greedy choice. The first row that fits counts. @arch: architectures,
- * separated by spaces, "*": any. @name: a part of the model's name, "": any; a space stands for a
- * space, "-", "_" or nothing, and no digit follows: "llama 3" is not in "codellama-34b". */
+/* Values that the makers of a model family publish in model cards or in generation_config.json; a
+ * value that is not listed is off (proto/params.c). Penalties are left out because they would
+ * change the tokens of requests that ask for greedy choice. The first row that fits is used. @arch:
+ * architectures, separated by spaces, "*": any. @name: a part of the model's name, "": any; a space
+ * stands for a space, "-", "_" or nothing, and no digit follows: "llama 3" is not in
+ * "codellama-34b". */
 static const struct family {
     const char *id, *arch, *name;
     double temperature, top_p, min_p;
@@ -35,10 +36,10 @@ static const struct family {
     {"olmo-3", "*", "olmo 3", 0.6, 0.95, 0, 0},
 };
 
-/* The last layer: llama-server's defaults. */
+/* Values of the last layer, the defaults of llama-server. */
 static const struct family fallback = {"weft", "*", "", 0.8, 0.95, 0.05, 40};
 
-/* Returns true if @text has the name @part somewhere, in any case; see struct family. */
+/* Returns true if @text contains the name @part, in upper or lower case; see struct family. */
 static bool has_name(const char *text, const char *part) {
     for (; *text; text++) {
         const char *t = text, *p = part;
@@ -58,7 +59,7 @@ static bool has_name(const char *text, const char *part) {
     return !*part;
 }
 
-/* Returns true if @word is one of the @words, which spaces separate. */
+/* Returns true if @word is one of @words, which are separated by spaces. */
 static bool has_word(const char *words, const char *word) {
     size_t n = strlen(word);
 
@@ -121,7 +122,7 @@ static unsigned take_file(struct sampling *s, const struct gguf *file) {
                 params_set(s, params_find("top_k"), top_k, &ignored) == 0);
 }
 
-/* Takes one item of the option: NAME=VALUE. */
+/* Takes one item of the option, NAME=VALUE. Returns 0 or -EINVAL. */
 static int take_item(struct sampling_defaults *d, const char *text, struct err *err) {
     const char *value = strchr(text, '=');
     char name[32] = "", *end = NULL;

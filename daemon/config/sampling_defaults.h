@@ -19,13 +19,14 @@
 struct sampling_defaults {
     struct sampling values;
     bool has_seed;
-    uint64_t seed;   /* the option's, where has_seed */
-    char source[48]; /* the first layer above that set a value: "option", "model-file",
-                      * "family:NAME", "weft" or "openai" */
+    uint64_t seed; /* seed from the option, if has_seed */
+    /* first layer above that set a value: "option", "model-file", "family:NAME", "weft" or
+     * "openai" */
+    char source[48];
 };
 
 /* Fills @out for the model in @file, which clients call @name. @option: the items of the option
- * `sampling`, ended by NULL. Returns 0, or -EINVAL with @err for an item that is not a
+ * `sampling`; NULL ends the list. Returns 0, or -EINVAL with @err for an item that is not a
  * parameter. */
 int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *file, const char *name,
                            char *const *option, struct err *err);

@@ -9,8 +9,9 @@
 #include "text/repeats.h"
 
 /*
- * A key of a section is a row of the table below. A row of struct reading is a section, in the
- * order of the file; after the last line each takes missing keys from [default].
+ * The keys of a section are the rows of the table below. The rows of struct reading are the
+ * sections, in the order of the file; after the last line each section takes the keys that it lacks
+ * from [default].
  */
 
 #define AT(field) offsetof(struct api_tenant, field)
@@ -51,19 +52,19 @@ static const struct key {
     {"loop-breaker", KEY_UINT32, AT(loop_tokens), REPEATS_MAX},
 };
 
-/* A row, and which of its keys were given. */
+/* A section of the file, and the keys that it has given. */
 struct row {
     struct api_tenant t;
     bool given[ARRAY_SIZE(keys)];
 };
 
 struct reading {
-    struct row *row; /* [n_rows] */
+    struct row *row; /* [n_rows] sections */
     uint32_t n_rows;
     struct err *err;
 };
 
-/* Names are parts of log lines, labels and hashes. */
+/* Checks the name of a tenant, which becomes part of log lines, labels and hashes. */
 static bool is_name(const char *s, size_t n) {
     static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@";
 
@@ -95,7 +96,8 @@ static int set_number(struct reading *r, const struct key *k, char *at, const ch
     return 0;
 }
 
-/* 0 or -EINVAL with r->err. The range keeps a weight from meaning never, or always. */
+/* Sets a weight. Returns 0 or -EINVAL with r->err. The range excludes weights that mean never or
+ * always. */
 static int set_weight(struct reading *r, const struct key *k, char *at, const char *text) {
     char *end;
     double v = strtod(text, &end);
@@ -107,7 +109,7 @@ static int set_weight(struct reading *r, const struct key *k, char *at, const ch
     return 0;
 }
 
-/* The number of the class, as api_tenant.class has it. Returns 0 or -EINVAL with r->err. */
+/* Sets the number of the class, as api_tenant.class has it. Returns 0 or -EINVAL with r->err. */
 static int set_class(struct reading *r, const struct key *k, char *at, const char *text) {
     static const char *const names[] = {"normal", "interactive", "batch"};
 
@@ -146,8 +148,8 @@ static uint32_t *count_of(const struct key *k, struct api_tenant *t) {
     return k->type == KEY_NAMES ? &t->n_keys : k->type == KEY_UIDS ? &t->n_uids : &t->n_models;
 }
 
-/* One entry of the list `keys`, `uids` or `models`. Returns 0 or -EINVAL with r->err: it is not
- * one, or is another tenant's. */
+/* Adds one entry of the list `keys`, `uids` or `models`. Returns 0, or -EINVAL with r->err if the
+ * entry is not valid or belongs to another tenant. */
 static int add_item(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *item) {
     uint32_t *n = count_of(k, t);
@@ -205,7 +207,7 @@ static int set_list(struct reading *r, const struct key *k, struct api_tenant *t
     return e;
 }
 
-/* 0 or -EINVAL with r->err. */
+/* Sets key @k of @t to @text. Returns 0 or -EINVAL with r->err. */
 static int set(struct reading *r, const struct key *k, struct api_tenant *t, const char *text) {
     char *at = (char *)t + k->offset;
 
@@ -230,7 +232,7 @@ static int set(struct reading *r, const struct key *k, struct api_tenant *t, con
     return -EINVAL;
 }
 
-/* The row of section @name; a new one. NULL with r->err: it cannot be. */
+/* Returns the row of section @name, or a new one. NULL with r->err: there cannot be another row. */
 static struct row *row_of(struct reading *r, const char *name) {
     for (uint32_t i = 0; i < r->n_rows; i++)
         if (strcmp(r->row[i].t.name, name) == 0)
@@ -255,7 +257,7 @@ static struct row *row_of(struct reading *r, const char *name) {
     return row;
 }
 
-/* A pair of the file. A key may stand once in a section; sections may be continued. */
+/* Takes a pair of the file. A key may occur once in a section; a section may be continued later. */
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
                    struct err *err) {
     struct reading *r = ctx;
@@ -310,7 +312,8 @@ static void inherit(struct reading *r) {
 }
 
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err) {
-    CLEANUP(freep) struct row *rows = malloc(API_TENANTS_MAX * sizeof(*rows)); /* row_of() fills */
+    /* filled by row_of() */
+    CLEANUP(freep) struct row *rows = malloc(API_TENANTS_MAX * sizeof(*rows));
     struct reading r = {.row = rows};
 
     if (!rows)

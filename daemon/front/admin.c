@@ -19,15 +19,15 @@
 #include "proto/flight_file.h"
 
 /*
- * An instance of the HTTP server beside the API's, with limits of its own: it must answer when the
- * API's connections are all taken. It knows no keys; who may connect is decided by the socket's
- * file and the peer's credentials. Each body is one line of JSON. A watched answer is sent until
- * its client leaves.
+ * The admin socket has its own instance of the HTTP server with its own limits, because it must
+ * answer when all connections of the API are taken. It knows no keys: the socket's file and the
+ * peer's credentials decide who may connect. Each body is one line of JSON. A watched answer is
+ * sent until its client leaves.
  */
 
 #define CONNS_MAX 64
 #define TARGET_MAX 4096
-#define REQUEST_MAX (16u << 10) /* bytes of a head, and of a body, which no route reads */
+#define REQUEST_MAX (16u << 10) /* most bytes of a head, and of a body, which no route reads */
 #define HEADERS_MAX 1000
 #define OUT_MAX (4u << 20) /* unsent bytes above which a watcher that does not read is dropped */
 #define IDLE_MS 60000
@@ -58,7 +58,7 @@ static void refuse(struct exchange *x, int status, const char *message) {
     respond_error(x, &err);
 }
 
-/* Answers an action that failed; one without a reason found no memory. */
+/* Answers an action that failed. An error without a message means that memory was short. */
 static void refuse_action(struct exchange *x, const struct err *err) {
     if (*err->message)
         refuse(x, err->status ? err->status : 400, err->message);
@@ -70,7 +70,7 @@ static void refuse_path(struct exchange *x) {
     refuse(x, 404, NO_SUCH_PATH);
 }
 
-/* @json, which may be NULL for want of memory, as a whole answer. */
+/* Sends @json as a whole answer. NULL means that memory was short. */
 static void respond_line(struct exchange *x, const char *json) {
     CLEANUP(buf_deinit) struct buf line = {.max = SIZE_MAX};
 
@@ -85,7 +85,7 @@ static void respond_own(struct exchange *x, char *json) {
     free(json);
 }
 
-/* Writes an error. Requests for an unknown path are told the paths. */
+/* Writes an error. The answer to an unknown path lists the paths. */
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
     const char *message = err->message;
 
@@ -99,13 +99,13 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
     json_put_int(j, "code", err->status);
     json_close(j, '}');
     json_close(j, '}');
-    if (j->error == 0 && !x->stream) /* a stream's line gets its newline below */
+    if (j->error == 0 && !x->stream) /* a line of a stream gets its newline below */
         j->error = buf_add_char(j->out, '\n');
 }
 
 /* ---- watching ---- */
 
-/* /stats?watch: a line each time the timer comes. Freed when the timer is closed. */
+/* Answers /stats?watch with a line at each tick of the timer. Freed when the timer is closed. */
 struct watch {
     uv_timer_t timer;
     struct exchange *x;
@@ -199,7 +199,7 @@ static void usage_serve(struct exchange *x, struct http *h) {
 }
 
 /* Returns the index of the model that the path names; < 0: there is none, and the error was
- * answered. */
+ * sent. */
 static int named_model(struct exchange *x) {
     struct err err = {0};
     int i = models_index(opts_of(x)->models, x->arg, &err);
@@ -305,7 +305,7 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     }
 }
 
-/* The argument is a number or an x-request-id. */
+/* Serves GET /requests/ID/why, whose argument is a number or an x-request-id. */
 static void why_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t number = strtoull(x->arg, &end, 10);
@@ -329,7 +329,7 @@ static void why_serve(struct exchange *x, struct http *h) {
 }
 
 static void models_serve(struct exchange *x, struct http *h) {
-    models_rescan(opts_of(x)->models, NULL); /* for the next time */
+    models_rescan(opts_of(x)->models, NULL); /* so that the next request sees new files */
     respond_own(x, admin_json_models(opts_of(x)));
 }
 
@@ -374,7 +374,7 @@ static void swap_serve(struct exchange *x, struct http *h) {
     answer_change(x, "swap", file, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
 }
 
-/* /pull: its lines as they come. */
+/* Answers /pull with the lines of weftctl as they arrive. */
 struct pulling {
     struct api_task task;
     struct exchange *x;
@@ -403,7 +403,7 @@ static void on_pull_line(struct api_task *t, const char *json, size_t len) {
     conn_flush(x->conn);
 }
 
-/* A client that has read the end finds the model served. */
+/* Ends the answer after the model is served, so that a client that has read it finds the model. */
 static void on_pull_over(struct api_task *t, const struct err *err) {
     struct exchange *x = end_pulling(CONTAINER_OF(t, struct pulling, task));
 
@@ -485,7 +485,8 @@ static bool in_group(int fd, gid_t group) {
     return false;
 }
 
-/* The group that owns the file of the socket that @fd was accepted from. 0: none, or root's. */
+/* The group that owns the file of the socket that @fd was accepted from. Returns 0 if there is none
+ * or root owns it. */
 static gid_t group_of(int fd) {
     struct sockaddr_un at = {0};
     socklen_t len = sizeof(at);
@@ -497,7 +498,8 @@ static gid_t group_of(int fd) {
     return st.st_gid;
 }
 
-/* Root, the daemon's own user, and members of the socket's group, unless that is root's. */
+/* Returns true for root, the daemon's own user, and members of the socket's group, unless the group
+ * is root's. */
 static bool is_allowed(void *ctx, int fd) {
     struct ucred peer;
     socklen_t len = sizeof(peer);

@@ -29,12 +29,12 @@ struct admin;
 
 /* Creates the admin interface; @o is copied. Returns 0 or -errno. */
 int admin_new(struct admin **out, const struct admin_opts *o);
-struct admin *admin_free(struct admin *a); /* after admin_close() and the loop has run out */
+struct admin *admin_free(struct admin *a); /* needs admin_close() and the end of the loop before */
 /* Listens at @path with a file of mode 0660, or on the inherited @fd. Returns 0, or a negative
  * value with @err. */
 int admin_listen_unix(struct admin *a, const char *path, struct err *err);
 int admin_listen_fd(struct admin *a, int fd, struct err *err);
-int admin_last_fd(const struct admin *a); /* http_server_last_fd() */
+int admin_last_fd(const struct admin *a); /* returns http_server_last_fd() */
 /* Answers the request for an upgrade. @why NULL: it succeeded, and process @pid serves. */
 void admin_upgrade_over(struct admin *a, int pid, const char *why);
 /* Stops accepting because the next daemon listens; the files of the sockets stay. */

@@ -15,12 +15,12 @@
 #define REQUESTS_MAX 4096
 #define TENANTS_MAX 4096
 #define RECORDS_MAX 256
-#define USAGE_MAX (16u << 20) /* bytes */
+#define USAGE_MAX (16u << 20) /* most bytes of an answer about use */
 
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
 
-static bool lacks_memory; /* for the document that is being built */
+static bool lacks_memory; /* memory was short for the document that is being built */
 
 static void *noted(void *p) {
     lacks_memory = lacks_memory || !p;
@@ -41,8 +41,8 @@ static void alc_free(void *ctx, void *p) {
 
 static const yyjson_alc ALC = {alc_malloc, alc_realloc, alc_free, NULL};
 
-/* The text of @d, which is freed; NULL: no memory, now or while it was built. Paths in reasons may
- * have bytes that are not UTF-8. */
+/* Returns the text of @d, which is freed. NULL: memory was short, now or while the document was
+ * built. Paths in reasons may have bytes that are not UTF-8. */
 static char *finish(doc_t *d) {
     size_t len;
     char *text =
@@ -54,7 +54,7 @@ static char *finish(doc_t *d) {
     return text;
 }
 
-/* An empty object at the root of a new document; NULL: no memory. */
+/* Returns an empty object at the root of a new document. NULL: no memory. */
 static doc_t *begin(val_t **root) {
     lacks_memory = false;
     doc_t *d = yyjson_mut_doc_new(&ALC);
@@ -74,7 +74,8 @@ static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
     yyjson_mut_obj_add_uint(d, o, "page_tokens", m->page_tokens);
 }
 
-/* One member for each row of a table of proto/stats.h: a new row is shown without a line here. */
+/* Adds a member for each row of a table of proto/stats.h, so that a new row is shown without a line
+ * here. */
 static void add_rows(doc_t *d, val_t *o, const struct stat_row *row, size_t n, const void *stats) {
     for (; n > 0; n--, row++) {
         if (row->is_real)
@@ -205,7 +206,7 @@ char *admin_json_stats(const struct admin_opts *o) {
     return finish(d);
 }
 
-/* A number of 64 bits is text: many a reader of JSON has only doubles. */
+/* Adds the number of a session as text, because many readers of JSON have only doubles. */
 static void add_session(doc_t *d, val_t *v, const struct api_request_info *r) {
     char hex[20];
 
@@ -227,7 +228,8 @@ char *admin_json_requests(const struct admin_opts *o) {
         val_t *v = yyjson_mut_arr_add_obj(d, list);
 
         yyjson_mut_obj_add_uint(d, v, "id", r[i].id);
-        yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id); /* until finish() */
+        /* the string stays valid until finish() */
+        yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id);
         yyjson_mut_obj_add_str(d, v, "endpoint", r[i].endpoint);
         yyjson_mut_obj_add_str(d, v, "state", r[i].state);
         yyjson_mut_obj_add_uint(d, v, "prompt_tokens", r[i].n_prompt);
@@ -244,7 +246,7 @@ char *admin_json_requests(const struct admin_opts *o) {
     return finish(d);
 }
 
-/* One thing that was decided about a request; times are from its arrival. */
+/* Adds one decision about a request; times count from its arrival. */
 static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int64_t begin_ns) {
     static const char *const ends[] = {"none", "stop", "length", "cancelled", "deadline", "error"};
     val_t *v = yyjson_mut_arr_add_obj(d, list);

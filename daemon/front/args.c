@@ -16,7 +16,7 @@
 /*
  * Each argument is weftd's own option, a row of llama_options.c, or unknown. A name that both
  * programs have is weftd's, unless it has a row. Options that depend on each other (-c and -np,
- * --host and --port) are collected, and added at the end.
+ * --host and --port) are collected and added at the end.
  */
 
 #define NOTES_MAX (64u << 10)
@@ -26,14 +26,14 @@ struct reading {
     int argc;
     char **argv;
     int i;
-    int r; /* 0, or -ENOMEM */
+    int r; /* result: 0 or -ENOMEM */
     /* Values of llama-server's options; NULL: not given. */
     const char *host, *port;
     uint64_t context, parallel;
     bool has_context, unified, tls;
 };
 
-/* Appends the argument that @fmt gives. */
+/* Appends the argument that printf() makes of @fmt. */
 static void PRINTF(2, 3) add(struct reading *d, const char *fmt, ...) {
     struct args *a = d->a;
     va_list ap;
@@ -97,7 +97,7 @@ static void skip_switch(struct reading *d) {
         }
 }
 
-/* Reads a whole number that is not negative; false and a note for others. */
+/* Reads a whole number that is not negative; returns false and adds a note for any other text. */
 static bool number(struct reading *d, const char *name, const char *text, uint64_t *out) {
     char *end;
     unsigned long long n = strtoull(text, &end, 10);
@@ -110,7 +110,7 @@ static bool number(struct reading *d, const char *name, const char *text, uint64
     return true;
 }
 
-/* Adds "--listen ADDRESS,...", as --host and --port say; hosts are separated by commas. */
+/* Adds "--listen ADDRESS,..." from --host and --port; hosts are separated by commas. */
 static void add_listen(struct reading *d) {
     const char *host = d->host ? d->host : "127.0.0.1", *port = d->port ? d->port : "8080";
     CLEANUP(buf_deinit) struct buf list = {.max = NOTES_MAX};
@@ -131,7 +131,8 @@ static void add_listen(struct reading *d) {
     add(d, "--listen=%s", list.len ? list.data : "");
 }
 
-/* Adds the longest request and their number. llama-server divides -c among the slots of -np. */
+/* Adds the length of the longest request and the number of requests. llama-server divides -c among
+ * the slots of -np. */
 static void add_context(struct reading *d) {
     bool divided = d->parallel > 1 && !d->unified;
 
@@ -146,7 +147,7 @@ static void add_context(struct reading *d) {
 /* Puts the keys of --api-key, separated by commas, into a file without a name, since weftd reads
  * them again when it reloads. */
 static void add_keys(struct reading *d, const char *keys) {
-    static int fd = -1; /* for as long as the process runs: a reload gets the same path */
+    static int fd = -1; /* open as long as the process runs: a reload gets the same path */
 
     if (fd < 0 && (fd = memfd_create("api-keys", MFD_CLOEXEC)) < 0) {
         d->r = -errno;
@@ -184,7 +185,7 @@ static void add_names(struct reading *d, const char *names) {
         add(d, "--aliases=%s", names + n + 1);
 }
 
-/* Options whose values mean something else than ours. */
+/* Translates an option whose values mean something else in weftd. */
 static void translate_value(struct reading *d, const struct llama_option *o, const char *name,
                             const char *text) {
     uint64_t n;
@@ -344,7 +345,7 @@ static bool is_path(const char *text) {
     return *text == '/' || *text == '.' || access(text, F_OK) == 0;
 }
 
-/* Puts the path of the model that option @key names as weftctl models does in place of the name. */
+/* Replaces the model name that option @key has by the model's path, found as by weftctl models. */
 static int resolve(struct config *c, const char *key, const char *text, struct err *err) {
     struct model_dirs dirs;
     struct model_list list = {0};
@@ -357,7 +358,8 @@ static int resolve(struct config *c, const char *key, const char *text, struct e
         r = model_list_read(&list, &dirs);
     if (r == 0 && (r = model_find(&list, text, &file, NULL)) == 0)
         r = config_set(c, key, file->path, err);
-    else if (r == -EINVAL) /* several, or shards are missing: the reason names them */
+    /* several models have the name, or shards are missing: the reason names them */
+    else if (r == -EINVAL)
         model_find(&list, text, &file, err);
     else if (r == -ENOENT && strncmp(text, "hf:", 3) == 0)
         r = err_set(err, 0, key, "%s: %.120s has not been downloaded: run weftctl pull %.120s", key,

@@ -8,11 +8,12 @@
 
 #include "daemon/config/config.h"
 
-/* A command line in weftd's own options. */
+/* A command line translated to weftd's own options. */
 struct args {
-    char **v; /* v[0]: the program; owned, ends with NULL */
+    char **v; /* v[0] is the program; owned, ends with NULL */
     int n;
-    struct buf here;    /* ignored options, because they always apply: "-fa, --jinja" */
+    /* list of options that are ignored because they always apply: "-fa, --jinja" */
+    struct buf here;
     struct buf refused; /* a line for each option that cannot be used */
     uint32_t n_refused;
 };
@@ -21,7 +22,7 @@ struct args {
 int args_translate(struct args *a, int argc, char **argv);
 void args_deinit(struct args *a);
 
-/* Reads the options into @c and replaces names of models (as of weftctl models) by their files.
- * Writes a line for refused and ignored options to @notes, which may be NULL. Returns 0, or -errno
- * with @err. */
+/* Reads the options into @c and replaces names of models, as weftctl models lists them, by their
+ * files. Writes a line for refused and ignored options to @notes, which may be NULL. Returns 0, or
+ * -errno with @err. */
 int args_read(struct config *c, int argc, char **argv, FILE *notes, struct err *err);

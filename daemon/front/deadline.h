@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * deadline - ends the process if its orderly end takes too long, because a thread computes without
- * a pause or a loop waits. A timer and a signal do it, so no thread of the process has to be able
- * to run.
+ * deadline - ends the process if its orderly end takes too long, for example because a thread
+ * computes without a pause or a loop waits. A timer and a signal do this, so it needs no thread of
+ * the process.
  */
 
 #include <stdint.h>

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "base/util.h"
 
-#define CONTROL 255u /* the minor number of nvidiactl */
+#define CONTROL 255u /* minor number of nvidiactl */
 
 const struct device_nodes device_nodes_system = {"/dev", "/proc/driver/nvidia/gpus",
                                                  "/usr/bin/nvidia-modprobe"};
@@ -21,7 +21,7 @@ static bool is_missing(const struct device_nodes *at, const char *name) {
     return access(path, F_OK) < 0;
 }
 
-/* -c @minor, and @last or NULL. */
+/* Runs the program with "-c @minor", and with @last unless that is NULL. */
 static void run(const struct device_nodes *at, uint32_t minor, const char *last) {
     char number[16], *none[] = {NULL};
     char *args[] = {(char *)at->program, (char *)"-c", number, (char *)last, NULL};
@@ -55,7 +55,7 @@ void device_nodes_make(const struct device_nodes *at) {
 
     if (access(at->program, X_OK) < 0)
         return;
-    if (is_missing(at, "nvidiactl")) /* opening it also loads the module that lists the devices */
+    if (is_missing(at, "nvidiactl")) /* the program also loads the module that lists the devices */
         run(at, CONTROL, NULL);
     uint32_t n = count_gpus(at);
     for (uint32_t i = 0; i < n; i++) {

@@ -4,9 +4,10 @@
  * nvidia-modprobe where the driver's modules are not loaded or nodes are missing, as after a boot
  * without a display; a worker may not start programs (sandbox.h), so the front does it first. */
 
-/* Paths of a system; device_nodes_system has the real ones. */
+/* Paths in a system; device_nodes_system has the real ones. */
 struct device_nodes {
-    const char *dev, *gpus, *program; /* gpus: a folder for each device, of the loaded module */
+    /* gpus: folder of the loaded module with a folder for each device */
+    const char *dev, *gpus, *program;
 };
 extern const struct device_nodes device_nodes_system;
 

@@ -10,9 +10,9 @@
 #include "daemon/upgrade/upgrade.h"
 
 /*
- * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
- * when everything has been told to end. was_ready, draining, handed_over (to the next daemon; this
- * one drains) and closing are set once and stay.
+ * The front starts until the first worker serves (was_ready), then serves; it drains after SIGTERM,
+ * and closes when everything has been told to end. handed_over: the next daemon serves, and this
+ * one drains. was_ready, draining, handed_over and closing are set once and stay set.
  */
 struct front {
     uv_loop_t loop;
@@ -32,11 +32,11 @@ struct front {
     struct listeners listeners;
     int disk_fd; /* file of the disk tier; -1: none */
     uint64_t share_secret[2];
-    char usage_path[PATH_MAX]; /* "": none */
-    char status[400];          /* for the service manager, from was_ready on */
+    char usage_path[PATH_MAX]; /* file of usage; "": none */
+    char status[400];          /* status line for the service manager, from was_ready on */
     int next_pid;              /* process id of the next daemon */
     bool draining, closing, was_ready, handed_over;
-    bool gave_way; /* the next daemon has asked for the device, and has it */
+    bool gave_way; /* the next daemon asked for the device and got it */
     int exit_code;
 };
 

@@ -18,7 +18,7 @@ static int add_socket(struct listeners *l, struct front_socket s) {
     return 0;
 }
 
-/* The listener of the API that came last. */
+/* Adds a socket of the options for the listener that the API has opened last. */
 static int add_own_socket(struct listeners *l, const char *address) {
     return add_socket(l, (struct front_socket){.fd = api_last_fd(l->api),
                                                .tls = config_without_tls(address) != address,
@@ -45,7 +45,7 @@ bool listeners_managed(const struct listeners *l, bool admin) {
     return false;
 }
 
-/* Listens on the sockets of the API, or on the admin sockets, that this daemon got. */
+/* Listens on the sockets of the API or, with @admin, on the admin sockets that this daemon got. */
 static int listen_on_given(struct listeners *l, bool admin, struct err *err) {
     int r = 0;
 
@@ -75,7 +75,7 @@ static int port_of(int fd) {
                                           : ((struct sockaddr_in *)&sa)->sin_port);
 }
 
-/* One address of the listen option. The first one names the service in messages. */
+/* Listens on one address of the listen option. The first one names the service in messages. */
 static int listen_on(struct listeners *l, const char *address, struct err *err) {
     char host[256];
     const struct front_socket *given = find_socket(l, false, address);
@@ -110,13 +110,13 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
     return r < 0 || given ? r : add_own_socket(l, address);
 }
 
-/* Returns true if connections to @s begin with TLS: by its name, or by its address. */
+/* Returns true if connections to @s begin with TLS, according to its name or its address. */
 static bool has_tls(const struct service_fd *s) {
     return s->address ? !s->admin && config_without_tls(s->address) != s->address
                       : strcmp(s->name, "tls") == 0;
 }
 
-/* Returns true if @s is the service manager's, or the options still have its address. */
+/* Returns true if the service manager bound @s, or if the options still have its address. */
 static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
     if (!s->address)
         return true;
@@ -128,7 +128,7 @@ static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
     return false;
 }
 
-/* A socket of an address that is not in the options any more. */
+/* Closes the socket of an address that is not in the options any more. */
 static void drop_socket(struct front_socket *s) {
     const char *path = s->admin ? s->address : NULL;
 

@@ -18,15 +18,17 @@
  * socket has an address and is not listened on; fd is open, or -1 once it was dropped. */
 struct front_socket {
     int fd;
-    bool admin; /* false: HTTP */
+    bool admin; /* true: admin socket; false: HTTP */
     bool tls;
     bool listens;
-    bool unwanted; /* bound by the previous daemon, and not in the options any more */
+    /* bound by the previous daemon for an address that is not in the options any more */
+    bool unwanted;
     const char
         *address; /* address in the options if a daemon bound it; NULL: the service manager did */
 };
 
-/* config is set from the beginning, api and admin from listeners_open() on. */
+/* The listening sockets. config is set from the beginning, api and admin from listeners_open()
+ * on. */
 struct listeners {
     const struct config *config;
     struct api *api;

@@ -156,7 +156,7 @@ static const struct llama_option table[] = {
     {"--perf,--no-perf,-e,--escape,--no-escape,-sp,--special", LLAMA_HERE, NULL},
 };
 
-/* Returns true if @a and @b are equal but for '_' in place of '-', as llama-server reads them. */
+/* Returns true if @a and @b are equal when '_' counts as '-', as llama-server reads them. */
 static bool is_same(const char *a, const char *b, size_t len) {
     for (size_t i = 0; i < len; i++)
         if (a[i] != b[i] && (a[i] != '-' || b[i] != '_'))

@@ -8,16 +8,16 @@
 #include <stddef.h>
 
 enum llama_kind {
-    LLAMA_VALUE,       /* has the value of weftd's option `ours` */
-    LLAMA_COUNT,       /* LLAMA_VALUE where a negative value or "auto" is the default */
-    LLAMA_FLAG,        /* means `ours`, which is KEY=VALUE */
-    LLAMA_SAMPLING,    /* has the value of the sampling parameter `ours` */
-    LLAMA_HERE,        /* always applies, or weftd decides it; no value */
-    LLAMA_HERE_VALUE,  /* LLAMA_HERE with a value */
-    LLAMA_HERE_SWITCH, /* LLAMA_HERE followed by "on", "off", "auto" or nothing */
-    LLAMA_REFUSED,     /* has no equivalent: `ours` says what to do; no value */
+    LLAMA_VALUE,       /* takes the value of weftd's option `ours` */
+    LLAMA_COUNT,       /* as LLAMA_VALUE; a negative value or "auto" is the default */
+    LLAMA_FLAG,        /* stands for `ours`, which is KEY=VALUE */
+    LLAMA_SAMPLING,    /* takes the value of the sampling parameter `ours` */
+    LLAMA_HERE,        /* always applies, or weftd decides it; has no value */
+    LLAMA_HERE_VALUE,  /* as LLAMA_HERE, with a value */
+    LLAMA_HERE_SWITCH, /* as LLAMA_HERE, followed by "on", "off", "auto" or nothing */
+    LLAMA_REFUSED,     /* has no equivalent and no value; `ours` advises what to do */
     LLAMA_REFUSED_VALUE,
-    LLAMA_CONTEXT, /* args.c treats this and the following kinds one by one */
+    LLAMA_CONTEXT, /* args.c handles this and the following kinds one by one */
     LLAMA_PARALLEL,
     LLAMA_UNIFIED,
     LLAMA_HOST,
@@ -33,7 +33,7 @@ enum llama_kind {
 };
 
 struct llama_option {
-    const char *names; /* separated by commas */
+    const char *names; /* names separated by commas */
     enum llama_kind kind;
     const char *ours;
 };

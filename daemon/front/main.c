@@ -2,11 +2,12 @@
  * main - wires the front process: options, model file, API, worker, service life. With --worker as
  * its first argument the same executable is the worker process (daemon/worker/worker.c).
  *
- * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no
- * new connections, streams finish up to drain-timeout-ms, and CLOSE_MS later the process is gone in
- * any case), a second one stops at once; SIGHUP reloads what can be reloaded and says what cannot;
- * SIGUSR2 starts the next daemon (upgrade.h), which takes over while this one ends what it has.
- * While everything is opened, which takes seconds, the last two wait, and the first two end it.
+ * The front opens all parts, listens, starts the worker and serves. SIGTERM or SIGINT drains: no
+ * new connections are accepted, streams may finish until drain-timeout-ms, and CLOSE_MS later the
+ * process ends in any case; a second signal stops at once. SIGHUP reloads the options that can be
+ * reloaded and names the others. SIGUSR2 starts the next daemon (upgrade.h), which takes over while
+ * this one finishes its requests. While the parts are opened, which takes seconds, SIGHUP and
+ * SIGUSR2 wait, and SIGTERM and SIGINT end the process.
  */
 
 #include <assert.h>
@@ -40,16 +41,16 @@
 #include "daemon/worker/worker.h"
 #include "vision/decoder.h"
 
-#define FILES_KEPT 128      /* descriptors for all that is not a client */
-#define FILES_OF_MODEL 6    /* open files per model, beyond the first few */
-#define LEAVE_NS 1000000000 /* for requests that are on their way when the drain begins */
-#define CLOSE_MS 5000       /* for everything to end once it has been told to */
+#define FILES_KEPT 128      /* descriptors reserved for everything except clients */
+#define FILES_OF_MODEL 6    /* open files of each model after the first */
+#define LEAVE_NS 1000000000 /* time for requests that are on their way when the drain begins */
+#define CLOSE_MS 5000       /* time for all parts to end once they have been told to */
 
 static struct front *the_front(uv_handle_t *h) {
     return h->loop->data;
 }
 
-/* Returns true for errors that may have passed when the service manager tries again. */
+/* Returns true for errors that may be gone when the service manager tries again. */
 static bool is_temporary(int r) {
     static const int codes[] = {EADDRINUSE, EADDRNOTAVAIL, ENOMEM, ENOBUFS, EMFILE,
                                 ENFILE,     EAGAIN,        EIO,    ENOSPC};
@@ -70,7 +71,7 @@ static int fail(const struct err *err, int r) {
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
 }
 
-/* @r, with @err beginning with the key of the option it is about. */
+/* Returns @r, and puts the key of the option that it concerns at the beginning of @err. */
 static int name_key(int r, const char *key, struct err *err) {
     struct err e = *err;
 
@@ -81,7 +82,7 @@ static int name_key(int r, const char *key, struct err *err) {
 
 /* ---- stopping ---- */
 
-/* Ends everything at once; the loop runs out and serve() returns. */
+/* Ends all parts at once; then the loop has nothing left to run and serve() returns. */
 static void close_all(struct front *f) {
     if (f->closing)
         return;
@@ -120,7 +121,7 @@ static void on_drain_tick(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
     if (f->handed_over)
-        next_daemon_offer(f); /* kept weights of models that had none before */
+        next_daemon_offer(f); /* offers the requests of models that had none before */
     if (is_leaving(f))
         return;
     if (!f->handed_over) /* after a hand-over the next daemon serves, and no request is refused */
@@ -131,8 +132,8 @@ static void on_drain_tick(uv_timer_t *t) {
     }
 }
 
-/* Gives running requests @ms to end. 0 in a daemon that was replaced: no limit, because nothing
- * waits for its end. */
+/* Gives running requests @ms to end. @ms 0, in a daemon that was replaced, means no limit, because
+ * its end does not delay the next daemon. */
 static void limit_drain(struct front *f, uint32_t ms) {
     f->drain_ends_ns = INT64_MAX;
     log_event(WLOG_INFO, "draining", "limit_ms=%u", ms);
@@ -171,7 +172,7 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
         front_start_drain(f);
 }
 
-/* For the admin socket: one of the words that admin.h lists. */
+/* Returns the state for the admin socket: one of the words that admin.h lists. */
 static const char *health_word(void *front) {
     static const char *const words[] = {
         [API_STARTING] = "starting", [API_SERVING] = "serving",   [API_REPLACING] = "replacing",
@@ -191,8 +192,8 @@ static void drain_from_admin(void *front) {
 
 /* ---- reloading ---- */
 
-/* Takes the reloadable options of @next over, and names every other one that differs, also to
- * @later unless that is NULL. Returns 0 or -errno. */
+/* Takes over the reloadable options of @next, and names each other option that differs in the log
+ * and, unless it is NULL, in @later. Returns 0 or -errno. */
 static int apply_reload(struct front *f, const struct config *next, struct json *later) {
     int r;
 
@@ -232,7 +233,7 @@ static int read_files(struct front *f, struct err *err) {
                : api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
 }
 
-/* Tells the service manager that it serves, or why not all that was read again is in effect: a
+/* Tells the service manager that the front serves, or why a part of the reload has failed, since a
  * reload by signal has no other answer. */
 static void tell_reload(const struct front *f, int r, const struct err *err) {
     char status[500];
@@ -290,7 +291,7 @@ static void on_usr2(uv_signal_t *s, int signum) {
 
 /* ---- starting ---- */
 
-/* models_opts.on_ready, and takeover_opts.take. */
+/* Implements models_opts.on_ready, and serves from then on; also called by on_take(). */
 static void serve_from_now(struct front *f) {
     struct models_info first;
     struct err err = {0};
@@ -320,7 +321,7 @@ static void serve_from_now(struct front *f) {
         log_line(line);
 }
 
-/* models_opts.on_ready. */
+/* Implements models_opts.on_ready. */
 static void on_ready(void *ctx) {
     struct front *f = ctx;
 
@@ -330,7 +331,7 @@ static void on_ready(void *ctx) {
         serve_from_now(f);
 }
 
-/* takeover_opts.take: this is the service's main process now. */
+/* Implements takeover_opts.take: this process becomes the service's main process. */
 static void on_take(void *ctx) {
     struct front *f = ctx;
 
@@ -347,7 +348,7 @@ static void on_take(void *ctx) {
         kv_events_bind(f->kv_events);
 }
 
-/* takeover_opts.load. */
+/* Implements takeover_opts.load. */
 static void on_load(void *ctx) {
     struct front *f = ctx;
     struct err err = {0};
@@ -359,12 +360,12 @@ static void on_load(void *ctx) {
     }
 }
 
-/* takeover_opts.guests. */
+/* Implements takeover_opts.guests. */
 static void on_guests(void *ctx, const char *name, int fd) {
     models_take_guests(((struct front *)ctx)->models, name, fd);
 }
 
-/* takeover_opts.gone. */
+/* Implements takeover_opts.gone. */
 static void on_old_gone(void *ctx) {
     struct front *f = ctx;
 
@@ -383,8 +384,8 @@ static void on_refused(void *ctx, const char *why, int r) {
     close_all(f);
 }
 
-/* Counts the kinds of sockets over which clients may come, TCP and UNIX, from the options: each has
- * max-connections places. */
+/* Returns the number of kinds of sockets, TCP and UNIX, over which clients may come according to
+ * the options: each kind has max-connections places. */
 static uint32_t kinds_of_sockets(const struct front *f) {
     bool tcp = false, local = false;
 
@@ -395,8 +396,8 @@ static uint32_t kinds_of_sockets(const struct front *f) {
     return local && tcp ? 2 : 1;
 }
 
-/* Limits connections to the descriptors that there can be. A refused client can be told so, but a
- * worker that dies when no descriptor is left could not be replaced. */
+/* Limits connections to the number of available descriptors. A client can be refused, but a worker
+ * that dies when no descriptor is left could not be replaced. */
 static void limit_connections(struct front *f) {
     uint32_t n_kinds = kinds_of_sockets(f);
     rlim_t kept = FILES_KEPT + FILES_OF_MODEL * models_n(f->models);
@@ -418,7 +419,8 @@ static void limit_connections(struct front *f) {
               f->max_connections, (unsigned long long)files.rlim_cur);
 }
 
-/* Returns the file of usage, or NULL: the configuration names none, and systemd no folder. */
+/* Returns the path of the file of usage. NULL: the configuration names none, and systemd gives no
+ * folder. */
 static const char *usage_path(struct front *f) {
     char state[PATH_MAX - sizeof("/usage")];
 
@@ -467,7 +469,7 @@ static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int si
 }
 
 /* Opens the resources that outlive this process: inherited sockets, kept weights, the disk tier, KV
- * events. 0 or -errno with @err. */
+ * events. Returns 0 or -errno with @err. */
 static int open_stores(struct front *f, struct err *err) {
     const struct kept_opts kept = {service_keep, service_forget};
     const struct kv_events_opts k = {
@@ -580,7 +582,7 @@ static void free_front(struct front *f) {
     config_deinit(&f->config);
 }
 
-/* The life of the front after its options were read. Returns the exit code. */
+/* Runs the front after its options were read. Returns the exit code. */
 static int serve(struct front *f) {
     const char *backend = f->config.engine.backend;
     struct err err = {0};
@@ -602,7 +604,7 @@ static int serve(struct front *f) {
     if (r == 0)
         r = open_front(f, &err);
     if (r < 0)
-        return fail(&err, r); /* the process ends: the system closes everything */
+        return fail(&err, r); /* the process ends, so the system closes everything */
     uv_run(&f->loop, UV_RUN_DEFAULT);
     r = f->exit_code;
     free_front(f);
@@ -669,7 +671,8 @@ int main(int argc, char **argv) {
         return worker_main(argc, argv);
     if (argc == 2 && strcmp(argv[1], DECODER_FLAG) == 0)
         return decoder_main();
-    signal(SIGHUP, SIG_IGN); /* until they have a handler: nothing is read yet */
+    /* ignored until there is a handler, because nothing has been read yet */
+    signal(SIGHUP, SIG_IGN);
     signal(SIGUSR2, SIG_IGN);
     takeover_begin(next_daemon_sources());
     if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))

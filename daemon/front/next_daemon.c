@@ -36,7 +36,7 @@ const char *next_daemon_sources(void) {
     return text;
 }
 
-/* upgrade_opts.opened: the next daemon waits for the device. */
+/* Implements upgrade_opts.opened: the next daemon waits for the memory of the device. */
 static void on_next_opened(void *ctx) {
     struct front *f = ctx;
 
@@ -48,7 +48,7 @@ void next_daemon_on_away(void *ctx) {
     upgrade_load(((struct front *)ctx)->upgrade);
 }
 
-/* Workers of this daemon have left the disk tier, or there is none. */
+/* Notes that the workers of this daemon have left the disk tier, or that there is none. */
 static void on_disk_left(void *ctx) {
     struct front *f = ctx;
 
@@ -59,8 +59,8 @@ static void on_disk_left(void *ctx) {
     upgrade_take(f->upgrade);
 }
 
-/* Lets the next daemon, which is ready, take over. If it has the device it must have taken all
- * requests before, because this daemon could not continue them. */
+/* Lets the next daemon, which is ready, take over. If it has the device, it must have taken all
+ * requests before, because this daemon cannot continue them. */
 static void let_go(struct front *f) {
     if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
         return;
@@ -71,7 +71,7 @@ static void let_go(struct front *f) {
         models_leave_disk(f->models, on_disk_left);
 }
 
-/* upgrade_opts.ready. */
+/* Implements upgrade_opts.ready. */
 static void on_next_ready(void *ctx, int pid) {
     struct front *f = ctx;
 
@@ -89,7 +89,7 @@ void next_daemon_on_answer(void *ctx) {
         let_go(f);
 }
 
-/* upgrade_opts.taken. */
+/* Implements upgrade_opts.taken. */
 static void on_next_taken(void *ctx, int pid) {
     struct front *f = ctx;
 
@@ -102,7 +102,7 @@ static void on_next_taken(void *ctx, int pid) {
     front_start_drain(f);
 }
 
-/* upgrade_opts.failed. */
+/* Implements upgrade_opts.failed. */
 static void on_next_failed(void *ctx, const char *why) {
     struct front *f = ctx;
 
@@ -129,8 +129,8 @@ static int check_upgrade(struct front *f, struct err *err) {
     return changing ? err_set(err, 0, "", "%s; try again when that is over", changing) : 0;
 }
 
-/* The program that this one was started as: an upgrade puts another file there, and Linux adds to
- * the path of the one that was replaced that it is deleted. */
+/* Returns the path of the program of this process. An upgrade replaces the file, and Linux marks
+ * the path of a replaced file as deleted. */
 static char *program_of(const struct front *f) {
     static const char deleted[] = " (deleted)";
     static char path[4096];
@@ -146,7 +146,7 @@ static char *program_of(const struct front *f) {
     return path;
 }
 
-/* kept_pass(). */
+/* Implements the callback of kept_pass(). */
 static int add_file(void *files, int fd, const char *name) {
     return upgrade_add(files, fd, name, NULL);
 }

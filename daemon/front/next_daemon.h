@@ -4,10 +4,9 @@
  * next_daemon - the old daemon's side of an upgrade: upgrade.h exchanges the messages with the next
  * daemon; this file decides what the front does at each of them.
  *
- *      start ──> opened: the workers give the device away
- *            ──> ready: requests under way are offered, the disk tier is left, "take" is said
- *            ──> taken: the next daemon listens; this one drains
- *            ──> failed: the device and the disk tier are this daemon's again
+ *      start ──> opened: the workers release the device ──> ready: requests under way are offered,
+ *            the disk tier is left, "take" is said ──> taken: the next daemon listens; this one
+ *            drains ──> failed: the device and the disk tier are this daemon's again
  */
 
 #include "base/err.h"
@@ -22,8 +21,8 @@ int next_daemon_start(void *front, struct err *err);
 void next_daemon_offer(struct front *f);
 /* Leaves the listening sockets to the next daemon. */
 void next_daemon_hand_over(struct front *f);
-/* Returns a text that is equal in daemons that can continue each other's requests. */
+/* Returns a text that is equal in two daemons if each can continue the other's requests. */
 const char *next_daemon_sources(void);
 
-void next_daemon_on_away(void *ctx);   /* models_opts.on_away */
-void next_daemon_on_answer(void *ctx); /* models_opts.on_answer */
+void next_daemon_on_away(void *ctx);   /* implements models_opts.on_away */
+void next_daemon_on_answer(void *ctx); /* implements models_opts.on_answer */

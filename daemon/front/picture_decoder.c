@@ -5,9 +5,9 @@
 #include "vision/decoder.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct decoder *decoder; /* NULL: not needed yet */
+static struct decoder *decoder; /* decoder process; NULL: not needed yet */
 
-/* 0 or -errno. */
+/* Starts the decoder process. Returns 0 or -errno. */
 static int start(struct decoder **out) {
     int r = 0;
 

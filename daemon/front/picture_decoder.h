@@ -10,4 +10,4 @@
 /* Implements api_opts.decode; @ctx is not used. May be called on any thread. */
 int picture_decoder_run(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
                         struct picture *out, struct picture_layout *layout, struct err *err);
-void picture_decoder_stop(void); /* when no thread decodes any more */
+void picture_decoder_stop(void); /* called when no thread decodes any more */

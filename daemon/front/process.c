@@ -33,7 +33,8 @@ void process_forbid_cores(void) {
     setrlimit(RLIMIT_CORE, &core);
 }
 
-/* A job for each thread of libuv's pool; no job ends before all have begun. */
+/* A job for each thread of libuv's pool; no job ends before all have begun, so that each thread
+ * gets one. */
 struct readying {
     uv_work_t work;
     uv_barrier_t *all;
@@ -68,7 +69,8 @@ int process_make_ready(uv_loop_t *loop) {
         return -ENOMEM;
     for (int i = 0; i < POOL_N; i++) {
         job[i].all = &all;
-        uv_queue_work(loop, &job[i].work, make_arena, on_made); /* fails without a function only */
+        /* fails only if there is no function */
+        uv_queue_work(loop, &job[i].work, make_arena, on_made);
     }
     uv_run(loop, UV_RUN_DEFAULT);
     uv_barrier_destroy(&all);

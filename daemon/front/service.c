@@ -44,8 +44,8 @@ static bool is_listening(int fd) {
            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
 }
 
-/* Finds the purpose of @fd by its @name, of which @address is the part behind a '='; NULL: it has
- * none. -EINVAL with @err: the descriptor cannot be used. */
+/* Finds the purpose of @fd by its @name; @address is the part of the name behind '=', NULL if it
+ * has none. Returns 0, or -EINVAL with @err if the descriptor cannot be used. */
 static int sort(struct service_fd *out, int fd, const char *name, const char *address,
                 struct err *err) {
     *out = (struct service_fd){.fd = fd, .address = address};
@@ -89,7 +89,7 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err) {
 
 static bool held;
 
-/* sd_notify() of a process that is the service's main one. */
+/* Calls sd_notify() if this process is the service's main one. */
 static PRINTF(1, 2) void tell(const char *fmt, ...) {
     va_list ap;
     char text[512];
@@ -167,7 +167,7 @@ void service_forget(const char *name) {
 static uv_timer_t watchdog;
 static bool watching;
 
-/* The loop has turned. */
+/* Pings the watchdog: the loop has completed an iteration. */
 static void ping(uv_timer_t *t) {
     tell("WATCHDOG=1");
 }

@@ -15,8 +15,8 @@
 
 struct service_fd {
     int fd;
-    bool admin;          /* true: named "admin", the admin socket; false: HTTP */
-    bool kept;           /* kept by service_keep() of an earlier process; not a socket */
+    bool admin;          /* true: the admin socket, named "admin"; false: HTTP */
+    bool kept;           /* a file kept by service_keep() of an earlier process, not a socket */
     const char *address; /* value of listen or admin-socket for which the previous daemon bound the
                           * socket; NULL: the service manager bound it */
     char name[KEPT_NAME_MAX];
@@ -33,8 +33,8 @@ int service_check_path(const char *key, const char *path, struct err *err);
  * or -EINVAL with @err if one cannot be used. Removes the variables from the environment. */
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX], struct err *err);
 
-/* Notify the service manager: the model is served, keys are read again, the end has begun, the
- * status line. */
+/* Notify the service manager that the model is served, that keys are read again, that the end has
+ * begun, and of the status line. */
 void service_ready(void);
 void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);
@@ -47,8 +47,8 @@ void service_release(void);
 /* Makes process @pid of the same service the main process, and stops notifications. */
 void service_hand_over(int pid);
 
-/* Lets the service manager hold the file @fd, too. It passes the file to the process after this
- * one, until service_forget() or until the service is stopped for good. @name begins with
+/* Lets the service manager hold the file @fd too. It passes the file to the next process of the
+ * service, until service_forget() or until the service is stopped. @name begins with
  * KEPT_PREFIX. */
 void service_keep(int fd, const char *name);
 void service_forget(const char *name);

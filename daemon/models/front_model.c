@@ -16,8 +16,8 @@
 /*
  * Checks a model before a worker is started and before the service reports that it is ready, and
  * reports errors in one line with the file's name: a worker could only write to the log. The files
- * stay open, since each worker gets their descriptors, so a model that is replaced by a rename is
- * still served. Nothing reads them in this process after front_model_open().
+ * stay open because each worker gets their descriptors, so a model that is replaced by a rename is
+ * still served. This process does not read them after front_model_open().
  */
 
 #define TEMPLATE_FILE_MAX (1u << 20)
@@ -52,8 +52,8 @@ static char *name_of_file(const char *path) {
     return name;
 }
 
-/* Reads the file that the option @key names. 0 or -errno with @err, also for a file larger than
- * 1 MiB. */
+/* Reads the file that the option @key names. Returns 0 or -errno with @err, also for a file larger
+ * than 1 MiB. */
 static int read_text_file(const char *key, const char *path, struct buf *out, struct err *err) {
     int r = files_read(path, out, NULL);
 
@@ -81,7 +81,7 @@ static bool find_named(struct front_model *m, const char *name, struct gguf_str 
     return true;
 }
 
-/* Says that @name is no template, and which names are. Returns -EINVAL. */
+/* Refuses @name, which is no template, with a list of the names. Returns -EINVAL. */
 static int refuse_template(const char *name, struct err *err) {
     char names[200] = "";
 
@@ -92,13 +92,14 @@ static int refuse_template(const char *name, struct err *err) {
                    name, names);
 }
 
-/* The chat template: the configured file or name, else the model's, else the usual one. */
+/* Opens the chat template: the configured file or name, else the model's, else the default. Returns
+ * 0 or -errno with @err. */
 static int open_template(struct front_model *m, const struct config *c, struct err *err) {
     struct buf *text = &m->template_text;
     struct gguf_str s;
 
     if (*c->chat_template && find_named(m, c->chat_template, &s)) {
-        /* found */
+        /* the built-in template was found */
     } else if (*c->chat_template) {
         buf_init(text, TEMPLATE_FILE_MAX);
         if (access(c->chat_template, F_OK) < 0 && errno == ENOENT)
@@ -118,7 +119,8 @@ static int open_template(struct front_model *m, const struct config *c, struct e
                      is_own ? "model" : "chat-template", is_own ? c->model : c->chat_template, err);
 }
 
-/* The configured system message, which may be empty: then the model has none. */
+/* Reads the configured system message; an empty one removes the model's. Returns 0 or -errno with
+ * @err. */
 static int open_system(struct front_model *m, const struct config *c, struct err *err) {
     if (!*c->system_prompt)
         return 0;
@@ -131,12 +133,13 @@ static int open_system(struct front_model *m, const struct config *c, struct err
     return r;
 }
 
-/* The places of pooling's choices. */
+/* Flags of the choices of `pooling`, in their order. */
 static const uint16_t poolings[] = {0, SUBMIT_POOL_MEAN, SUBMIT_POOL_CLS, SUBMIT_POOL_LAST,
                                     SUBMIT_POOL_NONE};
 
-/* "<arch>.pooling_type": 1 mean, 2 first token, 3 last, 4 a classifier's. Files without it are of
- * models that write, whose last token has seen all others, or of encoders, whose first one has. */
+/* Returns the pooling of "<arch>.pooling_type": 1 mean, 2 first token, 3 last token, 4 a
+ * classifier's. Files of generative models lack it: their last token attends to all others. So do
+ * files of encoders, where the first token does. */
 static uint16_t pooling_of(const struct gguf *g, bool encoder) {
     uint16_t usual = encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST;
     struct gguf_str arch;
@@ -174,9 +177,9 @@ static int check_kind(const struct gguf *g, struct engine_kind *out, struct err 
     return engine_check(g, out, err);
 }
 
-/* Forms of query and document in a reranker's prompt: the file's template, else the one that
- * Qwen3-Reranker was trained with; an encoder has its separator between the two, and RoBERTa's
- * family (whose tokens are "t5") has it twice. */
+/* Template of query and document in a reranker's prompt if the file has none: the one that
+ * Qwen3-Reranker was trained with. An encoder has its separator between the two; RoBERTa's family
+ * (whose tokens are "t5") has it twice. */
 #define PAIR_TEMPLATE                                                                              \
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "    \
     "and "                                                                                         \
@@ -213,8 +216,8 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
     return 0;
 }
 
-/* Returns the bytes that the model would take, or those of its file if it cannot be opened: the
- * worker reports the reason. *@context: longest context that fits; 0: unknown. */
+/* Returns the bytes that the model would take, or the size of its file if it cannot be opened; then
+ * the worker reports the reason. *@context: longest context that fits; 0: unknown. */
 static uint64_t fit_bytes(const struct engine_opts *o, uint32_t *context) {
     struct engine_fit f;
 
@@ -229,11 +232,11 @@ static const struct gguf *block_of(const struct front_model *m) {
     return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
 }
 
-/* Computes the sizes with the worker's arithmetic, also for a device: the front opens no device,
- * but the sizes there are the same. Fills in the resulting context. */
+/* Returns the bytes that the worker will need, computed as the worker does, also for a device,
+ * which the front does not open. Sets the resulting context. */
 static uint64_t memory_of(struct front_model *m, const struct config *c,
                           const struct msg_open *room) {
-    struct config k = *c; /* a borrowed copy: its members are not freed */
+    struct config k = *c; /* borrows the members of *c, which are not freed */
     struct msg_open open = *room;
     struct engine_opts *o = &k.engine, d;
     uint64_t draft = 0;
@@ -341,7 +344,7 @@ void front_model_deinit(struct front_model *m) {
     free(m->pair);
 }
 
-/* Computes a digest of everything that a request's tokens depend on besides the request: model file
+/* Returns a digest of everything that a request's tokens depend on besides the request: model file
  * and program. */
 static uint64_t fingerprint_of(const struct front_model *m) {
     uint8_t file[16];

@@ -15,9 +15,9 @@
 #include "engine/engine.h"
 #include "proto/messages.h"
 
-/* Zeroed before front_model_open(). Pointers of @api lead into the rest. */
+/* Zeroed before front_model_open(). Pointers of `api` lead into the other members. */
 struct front_model {
-    struct gguf *file, *draft; /* draft: NULL without a draft model */
+    struct gguf *file, *draft; /* draft: file of the draft model; NULL: none */
     struct projector_file projector;
     struct tokenizer *tokenizer;
     struct template *template; /* never NULL once opened */
@@ -28,9 +28,9 @@ struct front_model {
     struct sampling_defaults sampling;
     struct model_header header;
     char fingerprint[24];
-    /* Keys of the weights packed from the file, and from the draft model's file. */
+    /* Keys under which the packed weights of the file and of the draft model's file are kept. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
-    uint64_t memory_bytes; /* memory that its worker will need, as far as files and options tell */
+    uint64_t memory_bytes; /* bytes that its worker will need, as far as files and options tell */
     struct api_model api;
 };
 
@@ -41,9 +41,10 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
                      struct err *err);
 void front_model_deinit(struct front_model *m);
 
-/* Fills in the values that only a serving worker knows, in m->api and its copy @info. Threads may
- * read both. */
+/* Sets the values that only a serving worker knows, in m->api and in its copy @info, which threads
+ * may read. */
 void front_model_ready(struct front_model *m, const struct msg_ready *ready,
                        struct api_model *info);
-/* Logs that the pages do not hold the model's context, if the configuration has no max-context. */
+/* Logs a warning if the pages do not hold the model's context and the configuration has no
+ * max-context. */
 void front_model_warn_of_short_context(const struct front_model *m);

@@ -7,12 +7,13 @@
 #include <unistd.h>
 #include "daemon/workers/worker_chan.h"
 
-/* Invariants: answered implies asked; there are requests only of one that is answered and open. */
+/* Invariants: answered implies asked; requests exist only if the other front was answered and its
+ * channel is open. */
 struct guests {
     struct guests_opts opts;
     struct worker_chan chan;
     bool asked, answered;
-    struct buf theirs; /* the READY of the other front's worker */
+    struct buf theirs; /* the READY message of the other front's worker */
     struct api_guest **list;
     uint32_t n, cap;
     struct buf out;
@@ -32,8 +33,9 @@ static void forget(struct guests *g, uint32_t i) {
     g->list[i] = g->list[--g->n];
 }
 
-/* api_guest_new.tell. A frame cannot be left out when the channel is full, because its content is
- * not sent again; the channel is closed then, and the other front starts over. */
+/* Sends an event; a callback of api_guest_new(). A frame that does not fit into the channel cannot
+ * be left out, because its content is not sent again; so the channel is closed, and the other front
+ * starts over. */
 static void on_news(void *ctx, struct api_guest *guest, const struct event *e) {
     struct guests *g = ctx;
 
@@ -41,10 +43,11 @@ static void on_news(void *ctx, struct api_guest *guest, const struct event *e) {
         forget(g, find(g, api_guest_id(guest)));
     buf_clear(&g->out);
     if (msg_event_pack(&g->out, e) < 0 || worker_chan_send(&g->chan, MSG_EVENTS, &g->out) != 0)
-        shutdown(g->chan.chan.fd, SHUT_RDWR); /* seen in the next iteration */
+        shutdown(g->chan.chan.fd, SHUT_RDWR); /* on_frame() sees the end in the next iteration */
 }
 
-/* api_guest_new.need: the other front has the pictures of its requests. */
+/* Asks the other front, which has the pictures of its requests, for one; a callback of
+ * api_guest_new(). */
 static void on_need(void *ctx, struct api_guest *guest, uint32_t index) {
     const struct msg_need_picture m = {.id = api_guest_id(guest), .index = index};
     struct guests *g = ctx;
@@ -92,7 +95,7 @@ static void cancel(struct guests *g, uint64_t id) {
     }
 }
 
-/* worker_chan_opts.frame: none has parts. */
+/* Implements worker_chan_opts.frame; no frame has parts. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct guests *g = ctx;
     struct turn_end end;
@@ -115,7 +118,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
             cancel(g, id);
     } else if (f->type == MSG_TURN_END && g->answered) {
         r = msg_turn_end_parse(f->data, f->len, &end);
-        if (r == 0) /* no pages are kept: the next turn comes under another key */
+        if (r == 0) /* keeps no pages, since the next turn comes under another key */
             cancel(g, end.id);
     }
     if (r < 0)

@@ -6,7 +6,7 @@
  * sources (engine_request_sources()). This front acts as a worker of the other front:
  *
  *      old front                                   this front
- *      READY   what its worker said of itself ──>
+ *      READY   of its worker ──>
  *                                              <── READY   this model's; or the end: other tokens
  *      SUBMIT, CANCEL, TURN_END ──>            <── EVENTS  one a frame
  *
@@ -26,7 +26,8 @@ struct guests_opts {
     struct clock *clock;
     struct model *model;
     void *ctx;
-    void (*asked)(void *ctx); /* guests_answer() or guests_close() is to follow, also at once */
+    /* guests_answer() or guests_close() must follow, perhaps inside the call */
+    void (*asked)(void *ctx);
 };
 
 /* Begins to receive requests over the socket @fd, which is taken over, also after an error. Returns

@@ -17,30 +17,30 @@
 /*
  * libzmq is opened when it is needed, and not linked: most daemons publish nothing, and it depends
  * on a dozen libraries. zmq_send() on a PUB socket puts a message into the queue of each subscriber
- * and returns; ZeroMQ's own thread does the rest.
+ * and returns; a thread of ZeroMQ sends it.
  */
 
 #ifdef HAVE_ZMQ
 #include <zmq.h>
 
 #define LIBRARY "libzmq.so.5"
-#define SALTS_MAX 1024u              /* salts that are known, */
-#define SALT_BYTES 256u              /* of this length at most */
-#define REPLAY_MAX 10000             /* batches stored for subscribers that missed some, */
-#define REPLAY_BYTES_MAX (32u << 20) /* bytes of these batches */
-#define QUEUE_MAX 1000               /* batches that wait for one subscriber, or replay */
+#define SALTS_MAX 1024u              /* most salts that are remembered */
+#define SALT_BYTES 256u              /* most bytes of a salt */
+#define REPLAY_MAX 10000             /* most batches stored for subscribers that missed some */
+#define REPLAY_BYTES_MAX (32u << 20) /* most bytes of these batches */
+#define QUEUE_MAX 1000               /* most batches that wait for one subscriber, or replay */
 #define BATCH_MAX (4u << 20)
-#define REPLAYS_MAX 4u          /* at a time; requests for others wait in the socket */
-#define REQUESTS_MAX 64         /* requests read per iteration */
-#define FRAMES_MAX 16           /* frames of a message read at once; a request has 3 */
-#define PART_MAX 256u           /* batches of a part of a replay, */
-#define PART_BYTES (256u << 10) /* bytes at which a part ends */
-#define STALL_MS 10000          /* after which a replay that takes nothing ends */
-#define TURN_MS 1   /* to the next part: with 0 libuv may take it into the same iteration */
-#define WAIT_MS 5   /* for the room of a replay */
-#define RETRY_MS 50 /* for an address */
+#define REPLAYS_MAX 4u          /* most replays at a time; further requests wait in the socket */
+#define REQUESTS_MAX 64         /* most requests read in an iteration */
+#define FRAMES_MAX 16           /* most frames of a message read at once; a request has 3 */
+#define PART_MAX 256u           /* most batches of a part of a replay */
+#define PART_BYTES (256u << 10) /* bytes at which a part of a replay ends */
+#define STALL_MS 10000          /* time after which a replay ends whose peer takes nothing */
+#define TURN_MS 1   /* time to the next part; with 0 libuv may run it in the same iteration */
+#define WAIT_MS 5   /* time between two tries to send to a peer without room */
+#define RETRY_MS 50 /* time between two tries to bind an address */
 
-/* The functions in use, by their names in libzmq. */
+/* Functions of libzmq in use, by name. */
 struct zmq {
     void *(*ctx_new)(void);
     int (*ctx_term)(void *);
@@ -68,26 +68,27 @@ struct replay {
     uint64_t next, sent_ms;
 };
 
-/* Names an isolation key to routers. A slot belongs to the keys with its number; the last one has
- * it. len 0: none. */
+/* The salt by which routers know an isolation key. Keys that share a slot replace each other. len
+ * 0: none. */
 struct salt {
     uint8_t key[16];
     uint32_t len;
     char text[SALT_BYTES];
 };
 
-/* past: a ring of batches with consecutive numbers, the oldest at first; their n_bytes are at most
- * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is published any more. */
+/* past: a ring of batches with consecutive numbers, of which `first` is the oldest; n_bytes, their
+ * size, is at most REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is published any
+ * more. */
 struct kv_events {
     struct kv_events_opts opts;
     struct zmq zmq;
     void *context, *pub, *router; /* router: NULL without a replay address, and once closed */
     bool pub_bound, router_bound, closed;
-    bool skips; /* the rest of a message is dropped: it has more frames than a request */
+    bool skips; /* the message being read has more frames than a request; the rest is dropped */
     uv_timer_t retry;
-    uv_poll_t poll; /* watches the router; polls: in use */
+    uv_poll_t poll; /* watches the router; polls: it is in use */
     bool polls;
-    uv_timer_t turn; /* active while there is a replay */
+    uv_timer_t turn; /* active while a replay exists */
     struct replay replay[REPLAYS_MAX];
     uint32_t turn_of; /* index of the peer that gets the next replayed batch */
     struct api_kv_counts counts;
@@ -153,7 +154,7 @@ static void put_uint(struct buf *out, uint32_t v) {
         put_bytes(out, 0xCE, v, 4);
 }
 
-/* Puts the name of a block: llm-d takes integers of 64 bits only. */
+/* Puts the name of a block, an integer of 64 bits, since llm-d takes no other. */
 static void put_name(struct buf *out, uint64_t name) {
     put_bytes(out, 0xCF, name, 8);
 }
@@ -224,8 +225,8 @@ void kv_events_salt(void *ctx, const uint8_t isolation_key[16], struct str salt)
     s->len = (uint32_t)salt.len;
 }
 
-/* Puts the salt of an isolation key; of one that is not known any more the key itself, so that no
- * request is taken for one that would find these blocks. */
+/* Puts the salt of an isolation key. If the salt is forgotten, puts the key itself, so that routers
+ * do not take a request for one that would find these blocks. */
 static void put_salt(struct kv_events *e, const uint8_t key[16]) {
     const struct salt *s = slot_of(e, key);
 
@@ -239,7 +240,7 @@ static void put_salt(struct kv_events *e, const uint8_t key[16]) {
 
 static const char *const medium_of[BLOCK_TIERS] = {
     [BLOCKS_DEVICE] =
-        "GPU", /* the processor's backend, too: it is where blocks are computed with */
+        "GPU", /* also of the processor's backend: the medium where blocks are computed */
     [BLOCKS_HOST] = "CPU",
     [BLOCKS_DISK] = "DISK",
 };
@@ -255,7 +256,7 @@ static uint32_t group_of(const struct msg_blocks *m) {
     return m->kind == BLOCKS_WINDOW || m->kind == BLOCKS_STATE;
 }
 
-/* Returns how many of the blocks from @i on follow each other: they share one event. */
+/* Returns the number of blocks from @i on that follow each other and so share one event. */
 static uint32_t run_at(const struct msg_blocks *m, uint32_t i) {
     uint32_t n = 1;
 
@@ -323,9 +324,9 @@ static void put_stored(struct kv_events *e, const struct msg_blocks *m, uint32_t
     for (uint32_t k = 0; k < n * m->page_tokens; k++)
         put_uint(out, (uint32_t)m->tokens[i * m->page_tokens + k]);
     put_uint(out, m->page_tokens);
-    put_nil(out); /* no adapter */
+    put_nil(out); /* there is no adapter */
     put_text(out, medium_of[m->tier]);
-    put_nil(out); /* nor a name of one */
+    put_nil(out); /* and no name of one */
     put_extra_keys(e, m, i, n);
     put_uint(out, group_of(m));
     put_text(out, kind_of[m->kind]);
@@ -343,7 +344,8 @@ static void put_removed(struct buf *out, const struct msg_blocks *m) {
     put_uint(out, group_of(m));
 }
 
-/* [time in seconds, [event, ...], rank 0], each event an array that begins with its name. */
+/* Puts [time in seconds, [event, ...], rank 0]; each event is an array that begins with its
+ * name. */
 static void put_batch(struct kv_events *e, const struct msg_blocks *m) {
     struct buf *out = &e->out;
     struct timespec now;
@@ -390,7 +392,8 @@ static void drop_oldest(struct kv_events *e) {
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
-    while (e->n_past && !data) /* the kept batches have no gaps; at most REPLAY_MAX iterations */
+    /* without memory drops all batches, since kept batches have no gaps */
+    while (e->n_past && !data)
         drop_oldest(e);
     if (!data)
         return;
@@ -518,8 +521,8 @@ static bool read_request(struct kv_events *e, struct replay *r) {
 }
 
 /* Sends a part of one replay, then reads requests while there is room for more. The descriptor of a
- * ZeroMQ socket signals changes only, including those that a send has consumed; so reading
- * continues, if necessary in the next iteration, until it finds nothing. */
+ * ZeroMQ socket signals only changes, which a send consumes too; so reading continues, if necessary
+ * in the next iteration, until it finds no request. */
 static void on_turn(uv_timer_t *t) {
     struct kv_events *e = CONTAINER_OF(t, struct kv_events, turn);
     struct replay *r = NULL;

@@ -2,8 +2,8 @@
 
 /*
  * kv_events - tells routers which blocks the prefix cache of each model holds, as vLLM's KV events
- * do: batches in MessagePack from a PUB socket of ZeroMQ, numbered, and past batches again from a
- * ROUTER socket. docs/reference/kv-events.md describes the format and the routers that read it.
+ * do. A PUB socket of ZeroMQ sends numbered batches in MessagePack; a ROUTER socket repeats past
+ * batches. docs/reference/kv-events.md describes the format and the routers that read it.
  *
  * The daemon never waits for a subscriber and keeps no more data for a slow one. A subscriber that
  * falls too far behind misses batches and sees this by their numbers. Past batches go out in parts,
@@ -22,9 +22,9 @@ struct kv_events;
 struct kv_events_opts {
     uv_loop_t *loop;
     const char *endpoint; /* address that the PUB socket binds, in ZeroMQ's form */
-    const char *replay;   /* address that the ROUTER socket binds; "": none */
+    const char *replay;   /* address that the ROUTER socket binds, in the same form; "": none */
     const char *topic;    /* topic of all batches, before "@MODEL"; "": kv@HOST */
-    bool later;           /* another daemon still has the addresses: kv_events_bind() follows */
+    bool later;           /* another daemon still has the addresses, so kv_events_bind() follows */
 };
 
 /* Opens the sockets. Returns 0, or -errno with @err: libzmq is missing, or an address cannot be
@@ -45,4 +45,5 @@ const struct api_kv_counts *kv_events_counts(const struct kv_events *e);
 /* Closes the handles and the sockets, so that another daemon can bind the addresses. Accepts
  * NULL. */
 void kv_events_close(struct kv_events *e);
-struct kv_events *kv_events_free(struct kv_events *e); /* after the loop has run out; NULL: NULL */
+/* needs the end of the loop before; accepts NULL, returns NULL */
+struct kv_events *kv_events_free(struct kv_events *e);

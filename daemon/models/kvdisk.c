@@ -15,17 +15,18 @@
 #include "base/util.h"
 
 /*
- * The folder's content reveals prompts. Its files must therefore belong to the daemon and be
- * unreadable for other users, are opened relative to the folder and never through a link, and are
- * refused, not repaired, if these conditions do not hold. The lock belongs to the open file: the
- * workers inherit it, and the next daemon gets it when the last of them is gone, or has left the
- * file (an upgrade).
+ * The folder's content reveals prompts. Therefore its files must belong to the daemon and be
+ * unreadable for other users. They are opened relative to the folder and never through a link;
+ * files that break these rules are refused and not repaired. The lock belongs to the open file: the
+ * workers inherit it, and the next daemon gets it when the last worker has ended or, in an upgrade,
+ * has left the file.
  */
 
 #define FILE_NAME "prefixes.kv"
 #define KEY_NAME "prefixes.key"
 #define NEW_KEY_NAME "prefixes.key.new"
-#define LOCK_TRIES 100 /* the worker of a daemon that was killed may need seconds to be gone */
+/* tries for the lock: the worker of a killed daemon may need seconds to end */
+#define LOCK_TRIES 100
 #define LOCK_PAUSE_NS 50000000
 
 static void closep(int *fd) {
@@ -33,12 +34,13 @@ static void closep(int *fd) {
         close(*fd);
 }
 
-/* -EINVAL, with @err about file @name of the folder ("": the folder itself). */
+/* Returns -EINVAL with @err about file @name of the folder ("": the folder itself). */
 static int fail(struct err *err, const char *path, const char *name, const char *why) {
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
 }
 
-/* Returns -@e and sets @err; the errno tells whether the condition may pass. */
+/* Returns -@e and sets @err with the text of the errno, which shows whether a later try may
+ * succeed. */
 static int fail_errno(struct err *err, const char *path, const char *name, int e) {
     fail(err, path, name, strerror(e));
     return -e;
@@ -64,7 +66,7 @@ void kvdisk_unlock(int fd) {
     flock(fd, LOCK_UN);
 }
 
-/* Locks like kvdisk_lock(), but waits for a worker to end. Returns 0, -EAGAIN with @err. */
+/* Locks like kvdisk_lock(), but waits for a worker to end. Returns 0, or -EAGAIN with @err. */
 static int wait_lock(int fd, const char *path, struct err *err) {
     const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
 
@@ -81,14 +83,14 @@ static int wait_lock(int fd, const char *path, struct err *err) {
     return -EAGAIN;
 }
 
-/* Draws the secret; it is in place only when it is on the disk whole. Returns 0 or -errno with
- * @err. */
+/* Draws the secret and gives the file its name once all of it is on the disk. Returns 0 or -errno
+ * with @err. */
 static int make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
     CLEANUP(closep)
     int fd = openat(dir, NEW_KEY_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 
-    errno = fd < 0 ? errno : 0; /* a write that is cut short sets none */
+    errno = fd < 0 ? errno : 0; /* a short write sets no errno */
     if (fd < 0 || getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
         write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
         renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0) {
@@ -101,7 +103,7 @@ static int make_key(int dir, const char *path, struct err *err) {
     return 0;
 }
 
-/* Returns 0; -ENOENT: there is none yet; or another -errno with @err. */
+/* Reads the secret. Returns 0; -ENOENT: there is none yet; or another -errno with @err. */
 static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
     CLEANUP(closep)
     int fd = openat(dir, KEY_NAME, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
@@ -136,12 +138,12 @@ int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struc
         r = read_key(dir, path, secret, err);
     if (r < 0)
         return r;
-    *out = fd; /* with its lock */
+    *out = fd; /* the lock belongs to the open file */
     fd = -1;
     return 0;
 }
 
-/* False: the name is too long for a file. */
+/* Makes the name of a model's file. Returns false if it is too long. */
 static bool file_of(const char *name, char *out, size_t size) {
     size_t n = (size_t)snprintf(out, size, "prefixes-");
 

@@ -9,10 +9,10 @@
 
 struct config;
 
-/* Kinds of vocabularies, numbered as llama.cpp's clients know them. */
+/* Kinds of vocabularies, with the numbers that clients of llama.cpp expect. */
 enum vocab_type { VOCAB_NONE, VOCAB_SPM, VOCAB_BPE, VOCAB_WPM, VOCAB_UGM, VOCAB_RWKV };
 
-/* Numbers that the file does not have are 0. */
+/* Header of a file; numbers that it lacks are 0. */
 struct model_header {
     char arch[64];
     uint32_t n_ctx_train, n_embd, n_vocab;

@@ -13,26 +13,29 @@
 #include "daemon/models/models_private.h"
 
 /*
- * Everything runs on the loop's thread but the reading of a file, which is a job of libuv's pool
- * and touches nothing but the front_model that it makes. All decisions are taken in one place,
- * decide(), which looks at all models and is run by a timer: soon after anything that could change
- * them, and every TICK_MS for what depends on time. So no call of the api decides anything, and
- * api_worker_failed() never comes inside of one.
+ * All code runs on the loop's thread except the reading of a file, a job of libuv's pool that
+ * touches only the front_model that it makes. decide() takes all decisions: it looks at all models,
+ * and a timer runs it soon after each change that could matter, and every TICK_MS for decisions
+ * that depend on time. So calls of the api decide nothing, and api_worker_failed() is never called
+ * inside one.
  *
- * A swap is a second model under the name of the first (served.next and served.old), which no
- * request finds until it is READY. Then it takes the place of the first, which is `retired`: it
- * goes when its last request has been answered. A successor that cannot be loaded is retired too.
+ * A swap makes a second model under the name of the first (served.next and served.old), which
+ * requests do not find until it is READY. Then it takes the place of the first, which is `retired`
+ * and removed when its last request has been answered. A successor that cannot be loaded is retired
+ * too.
  */
 
 #define TICK_MS 500
-#define QUEUED_TICK_MS 50 /* while a model waits for room */
+#define QUEUED_TICK_MS 50 /* period of decisions while a model waits for room */
 #define RETRY_MIN_MS 5000
 #define RETRY_MAX_MS 60000
-#define PROMPTS_MS 30000 /* for which a model that is replaced waits for prompts */
-#define KEPT_MS 60000    /* for weights of the last daemon, until a request asks for their model */
-#define KV_PART 8        /* divisor of models-memory: KV memory of a model without kv-memory */
+#define PROMPTS_MS 30000 /* longest wait of a model that is replaced for prompts */
+/* time for which weights of the last daemon wait for a request for their model */
+#define KEPT_MS 60000
+/* a model without kv-memory gets models-memory divided by this for its pages */
+#define KV_PART 8
 
-/* The invariants of struct served. */
+/* Checks the invariants of struct served. */
 static void check(const struct served *s) {
     assert(s->front || s->state == SERVED_ABSENT || s->state == SERVED_OPENING ||
            s->state == SERVED_FAILED);
@@ -42,7 +45,7 @@ static void check(const struct served *s) {
     assert(!s->closing || (s->retired && !s->model));
 }
 
-/* The only place that changes the state. */
+/* Changes the state; no other function does. */
 void models_set_state(struct served *s, enum served_state next) {
     static const uint8_t legal[] = {
         [SERVED_ABSENT] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
@@ -110,7 +113,7 @@ static void describe_opened(struct served *s) {
     s->info.keep_alive_s = s->config.keep_alive_s;
 }
 
-/* The swap to @s, if it is for one, has come to nothing: the old model is served on. */
+/* Ends the swap to @s, if it is one, without success: the old model is served on. */
 static void end_swap(struct served *s, const char *why) {
     struct served *old = s->old;
 
@@ -142,12 +145,12 @@ static void fail(struct served *s, const char *why) {
     end_swap(s, why);
 }
 
-/* workers_opts.want. */
+/* Implements workers_opts.want. */
 static void on_want(void *ctx) {
     models_want(ctx);
 }
 
-/* workers_opts.use. */
+/* Implements workers_opts.use. */
 static void on_use(void *ctx, uint32_t tenant, double weight) {
     struct served *s = ctx;
 
@@ -200,7 +203,7 @@ static void take_place(struct served *s) {
         models_set_state(old, SERVED_LEAVING);
 }
 
-/* workers_opts.on_ready. */
+/* Implements workers_opts.on_ready. */
 static void on_ready(void *ctx, const struct msg_ready *r) {
     struct served *s = ctx;
     struct models *m = s->of;
@@ -226,14 +229,15 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     models_decide_soon(m);
 }
 
-/* workers_opts.on_blocks. */
+/* Implements workers_opts.on_blocks. */
 static void on_blocks(void *ctx, const struct msg_blocks *m) {
     const struct served *s = ctx;
 
     kv_events_tell(s->of->opts.kv_events, s->name, m);
 }
 
-/* workers_opts.on_served: the other models of the device, or of the processor, count this time. */
+/* Implements workers_opts.on_served: other models on the same device, or processor, count this
+ * time. */
 static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
     const struct served *s = ctx;
     const struct models *m = s->of;
@@ -245,7 +249,8 @@ static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
             workers_tell_served(m->served[i]->workers, served, n);
 }
 
-/* workers_opts.on_refused. At the start a first model that cannot be served ends the daemon. */
+/* Implements workers_opts.on_refused. If the first model cannot be served at the start, the daemon
+ * ends. */
 static void on_refused(void *ctx, const char *why, int error) {
     struct served *s = ctx;
     struct models *m = s->of;
@@ -255,12 +260,12 @@ static void on_refused(void *ctx, const char *why, int error) {
         return;
     }
     models_set_state(s, SERVED_ENDING);
-    tell_failure(s, why); /* no generation waits for the worker any more */
+    tell_failure(s, why); /* no generation is left that waits for the worker */
     end_swap(s, why);
     workers_unload(s->workers);
 }
 
-/* workers_opts.on_unloaded. */
+/* Implements workers_opts.on_unloaded. */
 static void on_unloaded(void *ctx) {
     struct served *s = ctx;
 
@@ -304,7 +309,7 @@ static void front_free(struct front_model *f) {
     free(f);
 }
 
-/* The file was read: it is the model's from here on. */
+/* Takes over the model that a thread has read. */
 static void take_front(struct served *s) {
     s->front = STEAL(s->opened);
     s->file_bytes = s->front->api.n_bytes;
@@ -356,14 +361,15 @@ static struct served *served_free(struct served *s) {
 
 /* ---- deciding ---- */
 
-/* Returns true if no request can come to need the model's worker. */
+/* Returns true if no present or future request can need the model's worker. */
 static bool is_done(const struct served *s) {
     struct api_model_use use = api_model_use(s->model);
 
     if (use.n_running > 0)
         return false;
     /* A model that is to be replaced also waits for requests whose prompts are being made, since it
-     * will not be loaded again. These may wait for one that needs its memory, so not for ever. */
+     * will not be loaded again. The wait is limited, because those requests may wait for a model
+     * that needs its memory. */
     return !(s->next || s->retired) || use.n_jobs == use.n_waiting ||
            now_ns(s->of) - s->leaving_ns >= PROMPTS_MS * INT64_C(1000000);
 }
@@ -385,7 +391,8 @@ static uint64_t about_to_end(const struct models *m) {
     return sum;
 }
 
-/* Two workers cannot share a file of the disk tier: a model leaves before its successor comes. */
+/* Two workers cannot share a file of the disk tier: a model is unloaded before its successor is
+ * loaded. */
 static bool is_alone(struct served *s) {
     struct served *old = s->old;
 
@@ -396,7 +403,8 @@ static bool is_alone(struct served *s) {
     return old->state == SERVED_ABSENT || old->state == SERVED_FAILED;
 }
 
-/* Starts the worker of @s if there is room for it, else sees to it that there will be. */
+/* Starts the worker of @s if there is room for it; else makes a model leave, so that there will
+ * be. */
 static void make_room(struct served *s) {
     assert(s->state == SERVED_QUEUED && s->front);
     struct models *m = s->of;
@@ -428,12 +436,12 @@ static void make_room(struct served *s) {
         }
         return;
     }
-    /* At most one turn for each model: one that has been asked to leave is not chosen again. */
+    /* Ends after at most one turn for each model, since a model that leaves is not chosen again. */
     while (used - about_to_end(m) + s->bytes > m->budget) {
         struct served *victim = models_choose_victim(s);
 
         if (!victim)
-            return; /* the tick comes again */
+            return; /* tried again at the next tick */
         models_leave(victim);
     }
 }
@@ -442,7 +450,7 @@ int64_t models_unload_ms(const struct served *s) {
     int64_t own_s = s->config.keep_alive_s, keep_s;
 
     if (s->state != SERVED_READY || s->config.pinned || !s->of->on_demand)
-        return -1; /* the api may have forgotten it */
+        return -1; /* the api may have removed the model */
     keep_s = api_model_use(s->model).keep_alive_s;
     if (keep_s == API_KEEP_UNSET)
         keep_s = own_s > 0 ? own_s : -1;
@@ -464,9 +472,9 @@ static void on_closed(void *ctx) {
     served_free(s);
 }
 
-/* Returns true if model @i of a folder, which was opened once and is to be loaded, is swapped for
- * the file that is at its path now; each file is tried once. If that cannot be loaded the old one
- * is. */
+/* Swaps model @i, which was opened once and is to be loaded, for the file that is now at its path,
+ * and returns true, if that file is another one. Each file is tried once; if it cannot be loaded,
+ * the old one is. */
 static bool renew(struct models *m, uint32_t i) {
     struct served *s = m->served[i];
     struct err err;
@@ -503,11 +511,11 @@ static void decide(struct models *m) {
         if (models_unload_ms(s) == 0)
             models_leave(s);
     }
-    /* At most one turn for each model: it leaves SERVED_QUEUED, or ends the loop. */
+    /* Ends after at most one turn for each model: it leaves SERVED_QUEUED, or the loop ends. */
     while ((s = models_first_queued(m))) {
         make_room(s);
         if (s->state == SERVED_QUEUED)
-            return; /* later ones wait, too: they would take its room */
+            return; /* later models wait too, because they would take its room */
     }
 }
 
@@ -528,7 +536,7 @@ void models_decide_soon(struct models *m) {
 
 /* ---- life ---- */
 
-/* models_find_cb: a model of a preset, or of the folder. */
+/* Adds a model of a preset or of the folder. Implements models_find_cb. */
 static int add(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models *m = ctx;
     int r = models_add(m, c, name, file_bytes);
@@ -551,7 +559,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
     s->of = m;
     s->disk_fd = -1;
     s->config = *c;
-    memset(c, 0, sizeof(*c)); /* taken over */
+    memset(c, 0, sizeof(*c)); /* its members were taken over */
     s->file = models_file_id(s->config.model);
     s->file_bytes = file_bytes;
     m->served[m->n++] = s;
@@ -632,7 +640,7 @@ int models_bring(struct served *s, models_make *make, struct err *err) {
     return r;
 }
 
-/* The model of the option model. */
+/* Adds the model of the option model. */
 static int add_first(struct models *m) {
     CLEANUP(config_deinit) struct config c = {0};
     int r = config_clone(&c, m->opts.config);
@@ -643,7 +651,7 @@ static int add_first(struct models *m) {
     return 0;
 }
 
-/* The model of the option model is in the folder, too. */
+/* Removes the model of the folder that is the model of the option model. */
 static void remove_namesake(const struct served *first) {
     struct models *m = first->of;
 
@@ -713,7 +721,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     m->kv_bytes = m->several ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
     if (r == 0 && m->served[0]->first)
         r = open_first(m->served[0], err);
-    /* The only model can be loaded again after it was unloaded. */
+    /* Allows the only model to be loaded again after it was unloaded. */
     if (r == 0 && !m->several && !o->config->models_memory)
         m->budget = MAX(m->budget, m->served[0]->opened->memory_bytes);
     for (uint32_t i = 0; i < m->n && r == 0; i++) {
@@ -723,7 +731,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
         if (r == 0 && s->opened)
             take_front(s);
     }
-    *out = m; /* set even after an error: models_free() frees the rest */
+    *out = m; /* set even after an error, for models_free() */
     return r;
 }
 
@@ -756,7 +764,7 @@ int models_start(struct models *m) {
     } else {
         tell_ready(m);
     }
-    if (!m->on_demand) /* no other model could claim kept weights */
+    if (!m->on_demand) /* no other model can use kept weights */
         kept_drop_unclaimed(m->opts.kept, NULL);
     models_decide_soon(m);
     models_rescan(m, NULL); /* reads the headers of the files */
@@ -783,7 +791,7 @@ struct models *models_free(struct models *m) {
         struct served *s = m->served[i];
 
         if (s->model && (s->old || s->retired))
-            api_remove_model(s->model); /* api_free() frees those that it finds */
+            api_remove_model(s->model); /* api_free() frees the models that it still has */
         served_free(s);
     }
     models_free_guests(m);

@@ -41,12 +41,12 @@ struct models_opts {
     /* Another daemon runs beside this one: memory in use will not be free soon, and the disk tier
      * is not used before models_use_disk(). */
     bool beside;
-    bool waits; /* the workers of the other daemon end before models_start() */
+    bool waits; /* models_start() follows when the workers of the other daemon have ended */
     /* File of the disk tier of the option model; -1: none. Other models have files beside it. */
     int disk_fd;
     void *ctx;
-    void (*on_away)(void *ctx);   /* models_give_way() is done */
-    void (*on_answer)(void *ctx); /* an answer to models_offer(), for one model */
+    void (*on_away)(void *ctx);   /* called when models_give_way() is done */
+    void (*on_answer)(void *ctx); /* called for each answer to models_offer(), one for each model */
     /* Called once, when the first model is served; at once if none is loaded at the start. */
     void (*on_ready)(void *ctx);
     /* Reports that the model of the option model cannot be served (workers_opts.on_refused). */
@@ -89,16 +89,16 @@ void models_come_back(struct models *m);
 /* In the next daemon: asks for the requests of model @name over the socket @fd, which is taken
  * over. */
 void models_take_guests(struct models *m, const char *name, int fd);
-void models_stop(struct models *m);           /* kills all workers; no new one is started */
-struct models *models_free(struct models *m); /* after the loop has run out and api_free() */
+void models_stop(struct models *m);           /* kills all workers, after which none is started */
+struct models *models_free(struct models *m); /* needs the end of the loop and api_free() before */
 
-/* ---- for the admin socket ---- */
+/* ---- functions for the admin socket ---- */
 
 struct models_info {
-    const char *name, *state; /* "absent", "opening", "queued", "loading", ... */
-    const char *why;          /* "failed": the reason */
+    const char *name, *state; /* state: "absent", "opening", "queued", "loading", ... */
+    const char *why;          /* reason, if the state is "failed" */
     const char *file;
-    uint64_t bytes; /* memory that it uses, or would need */
+    uint64_t bytes; /* bytes that it uses or would need */
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;

@@ -3,7 +3,8 @@
 #include <string.h>
 #include "daemon/models/models_private.h"
 
-#define REPLACED_RETRY_MS 1000 /* the model that has replaced it exists */
+/* time after which a client should ask again for a model that was replaced */
+#define REPLACED_RETRY_MS 1000
 
 /* Functions with which the admin socket shows and changes models. */
 
@@ -63,7 +64,7 @@ int models_index(const struct models *m, const char *name, struct err *err) {
     return -ENOENT;
 }
 
-/* Loading on demand begins: of a daemon that had one model, always loaded. */
+/* Begins loading on demand in a daemon that had one model, always loaded. */
 static void start_on_demand(struct models *m) {
     if (m->on_demand)
         return;
@@ -94,7 +95,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
         return r;
     s = m->served[m->n - 1];
     s->first = old->first;
-    s->found = old->found && !file; /* a file given by path is not in the folder */
+    s->found = old->found && !file; /* a file that is named by its path is not in the folder */
     if ((r = models_bring(s, api_new_model, err)) < 0)
         return r;
     assert(s != old && !s->old && !old->next);
@@ -138,7 +139,7 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
     start_on_demand(m);
     if (s->state == SERVED_READY)
         models_leave(s);
-    if (models_has_requests(s)) /* a model that is not loaded is loaded for them */
+    if (models_has_requests(s)) /* loads a model that is not loaded for these requests */
         return 0;
     s->wanted = false;
     if (s->state == SERVED_QUEUED)

@@ -11,7 +11,7 @@
 #include "daemon/models/guests.h"
 #include "daemon/models/models_private.h"
 
-/* ---- of the old daemon ---- */
+/* ---- functions of the old daemon ---- */
 
 void models_away(void *served) {
     struct models *m = ((struct served *)served)->of;
@@ -81,7 +81,7 @@ void models_come_back(struct models *m) {
     models_decide_soon(m);
 }
 
-/* ---- the next daemon ---- */
+/* ---- functions of the next daemon ---- */
 
 /* A connection of the daemon before this one, for one model. */
 struct guest_link {
@@ -104,7 +104,7 @@ static void answer(struct guest_link *g) {
         models_want(s);
 }
 
-/* guests_opts.asked. */
+/* Implements guests_opts.asked. */
 static void on_asked(void *ctx) {
     answer(ctx);
 }

@@ -13,10 +13,10 @@
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_private.h"
 
-#define LEAVE_MS 8000 /* more than a worker takes (worker.c); one that hangs keeps its lock */
+#define LEAVE_MS 8000 /* more than a worker takes (worker.c); a worker that hangs keeps its lock */
 #define TRY_MS 200
 
-/* -1: it has none. */
+/* Returns the file of the disk tier of @s; -1: it has none. */
 static int fd_of(const struct served *s) {
     return s->first ? s->of->opts.disk_fd : s->disk_fd;
 }
@@ -68,7 +68,7 @@ void models_use_disk(struct models *m) {
     m->disk_waits = false;
     m->disk_left = NULL;
     uv_timer_stop(&m->disk_timer);
-    all = kvdisk_lock(m->opts.disk_fd); /* the folder's, too */
+    all = kvdisk_lock(m->opts.disk_fd); /* also the lock of the folder */
     for (uint32_t i = 0; i < m->n; i++) {
         int fd = fd_of(m->served[i]);
 
@@ -118,7 +118,7 @@ void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
             kvdisk_unlock(fd_of(s));
     }
     if (m->opts.disk_fd >= 0 && !(m->n && m->served[0]->first))
-        kvdisk_unlock(m->opts.disk_fd); /* no model has it */
+        kvdisk_unlock(m->opts.disk_fd); /* no model uses it */
     if (m->n_disk_leaving == 0)
         end_leaving(m);
     else

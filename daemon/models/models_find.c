@@ -21,7 +21,7 @@
 
 struct search {
     const struct config *config;
-    struct model_list files; /* files of models-dir; presets may name them */
+    struct model_list files; /* files of models-dir, which presets may name */
     char **names;            /* names of presets */
     size_t n_names;
     models_find_cb cb;
@@ -29,7 +29,7 @@ struct search {
     void *ctx;
 };
 
-/* Makes the options of one model: those of the daemon, except the options that name a model. */
+/* Makes the options of one model: the daemon's options without those that name a model. */
 static int clone_for(struct config *c, const struct config *from, const char *path,
                      struct err *err) {
     static const char *const own[] = {"aliases", "draft-model", "mmproj", "chat-template",
@@ -49,8 +49,8 @@ int models_is_preset(const struct dirent *e) {
            is_printable(e->d_name);
 }
 
-/* A preset's model is a path, or the name of a file in models-dir. Puts its path into @c and its
- * size into *@bytes. */
+/* Resolves the model of a preset, a path or the name of a file in models-dir: puts its path into @c
+ * and its size into *@bytes. Returns 0 or -errno with @err. */
 static int resolve(const struct search *s, struct config *c, const char *preset, uint64_t *bytes,
                    struct err *err) {
     const struct model_file *f = NULL;
@@ -95,13 +95,14 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
     uint64_t bytes = 0;
     int len = (int)(strlen(file) - strlen(PRESET_END));
 
-    assert(len > 0 && (size_t)len < sizeof(name)); /* models_is_preset() */
+    assert(len > 0 && (size_t)len < sizeof(name)); /* checked by models_is_preset() */
     snprintf(name, sizeof(name), "%.*s", len, file);
     int r = read_preset(s, file, name, &c, &bytes, err);
     bool is_bad = r < 0 && s->bad && *err->message;
     if (r < 0 && !is_bad)
         return r;
-    /* Takes the name of a bad preset too: no file is served under it without its options. */
+    /* Takes the name of a bad preset too, so that no file is served under it without its
+     * options. */
     if (!array_resize(&s->names, s->n_names + 1, sizeof(*s->names)) ||
         !(s->names[s->n_names] = strdup(name)))
         return -ENOMEM;
@@ -170,7 +171,7 @@ static int add_files(struct search *s, struct err *err) {
     return r;
 }
 
-/* Lists the files of models-dir, or with "auto" those of all programs. */
+/* Lists the files of models-dir, or with "auto" those of all programs. Returns 0 or -ENOMEM. */
 static int list_files(struct search *s) {
     const char *option = s->config->models_dir;
     bool all = strcmp(option, "auto") == 0;

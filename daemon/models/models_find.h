@@ -1,6 +1,6 @@
 #pragma once
 
-/* models_find - finds the models beside that of the option model: presets, and the files of a
+/* models_find - finds the models besides that of the option model: presets, and the files of a
  * folder. */
 
 #include <dirent.h>

@@ -9,17 +9,17 @@
 #include "daemon/models/models_private.h"
 
 /*
- * Presets that clients make and remove. Disks may be slow, and a template long to read: files are
- * changed on a thread of libuv's pool, one change after the other, so that two of one name cannot
- * mix and no more than one thread waits for the disk. A change whose client leaves before it has
- * begun is left out; one that has begun comes about.
+ * Presets that clients make and remove. Disks may be slow, and a template may be long. So files are
+ * changed on a thread of libuv's pool, one change after the other: changes of one name cannot mix,
+ * and no more than one thread waits for the disk. A change whose client leaves before it has begun
+ * is left out; one that has begun is completed.
  */
 
-#define CHANGES_MAX 16 /* changes that wait or are under way */
+#define CHANGES_MAX 16 /* most changes that wait or are under way */
 
 struct change {
     struct models_doing doing; /* api_task.of */
-    struct list link;          /* models.changes; the first is being made */
+    struct list link;          /* in models.changes, whose first is being made */
     struct models *of;
     struct api_task *task; /* NULL: cancelled */
     uv_work_t work;
@@ -43,7 +43,7 @@ static void change_free(struct change *c) {
     free(c);
 }
 
-/* models_doing.cancel. */
+/* Implements models_doing.cancel. */
 static void cancel(struct models_doing *d) {
     struct change *c = CONTAINER_OF(d, struct change, doing);
 
@@ -53,7 +53,7 @@ static void cancel(struct models_doing *d) {
         change_free(c);
 }
 
-/* ---- its end ---- */
+/* ---- end of a change ---- */
 
 /* Checks that no other model is made of the file of @s; else names it in @err. */
 static int check_unused(const struct served *s, struct err *err) {
@@ -69,7 +69,8 @@ static int check_unused(const struct served *s, struct err *err) {
     return 0;
 }
 
-/* There is no preset: it is a file of models-dir. 0: @t was taken. */
+/* Removes a file of models-dir, since no preset has the name. Returns 0, and then @t was taken
+ * over, or -errno with @err. */
 static int remove_file(struct models *m, const char *name, struct api_task *t, struct err *err) {
     int i = models_index(m, name, err);
 
@@ -79,7 +80,7 @@ static int remove_file(struct models *m, const char *name, struct api_task *t, s
     return models_remove_file(m, name, t, err);
 }
 
-/* The files are changed, so the models will be. */
+/* Updates the models after the files have been changed. */
 static void take_change(struct change *c) {
     const struct preset_change *p = &c->preset;
     struct err none;
@@ -115,7 +116,7 @@ static void end(struct change *c) {
     t->over(t, &c->err);
 }
 
-/* ---- its beginning ---- */
+/* ---- begin of a change ---- */
 
 static void on_thread(uv_work_t *w) {
     struct change *c = CONTAINER_OF(w, struct change, work);
@@ -150,7 +151,7 @@ static void begin_next(struct models *m) {
     assert(!c->began);
     c->began = true;
     uv_queue_work(m->opts.loop, &c->work, on_thread,
-                  on_changed); /* fails without a callback only */
+                  on_changed); /* fails only if there is no callback */
 }
 
 static struct change *change_new(struct models *m, const char *name) {
@@ -192,12 +193,12 @@ static int check_room(const struct models *m, struct err *err) {
                      n);
 }
 
-/* NULL stays NULL. False: no memory. */
+/* Copies @s; NULL stays NULL. Returns false without memory. */
 static bool copy(char **out, const char *s) {
     return !s || (*out = strdup(s));
 }
 
-/* api_manage.create. */
+/* Implements api_manage.create. */
 static int create(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err) {
     struct models *m = ctx;
     struct err none;
@@ -223,7 +224,7 @@ static int create(void *ctx, const struct api_preset *p, struct api_task *t, str
     return -ENOMEM;
 }
 
-/* api_manage.remove. */
+/* Implements api_manage.remove. */
 static int remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
     struct models *m = ctx;
     int i = models_index(m, name, err), r = i < 0 ? i : check_room(m, err);

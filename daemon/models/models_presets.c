@@ -17,16 +17,17 @@
 
 /*
  * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
- * it, with the template and the system message beside it. A first line tells them from the
- * operator's own, which no client changes. A preset is read as the next start will read it before
- * it has its name: none that is wrong is ever there. Its texts get theirs before it; the former
- * ones are kept until then under another name, and come back where it is refused. Changes wait for
- * each other, as those of one preset use the same names.
+ * it, with the template and the system message beside it. A first line distinguishes them from the
+ * operator's own presets, which clients cannot change. A new preset is read as the next start will
+ * read it before it gets its name, so the folder never holds an invalid one. Its template and
+ * system message are written before it; the former ones are kept under another name until then, and
+ * restored if the preset is refused. Changes wait for each other because changes of one preset use
+ * the same names.
  */
 
 #define MADE "# made by a client\n"
 #define NAME_LEN_MAX 100
-#define PRESETS_MAX 1024 /* in the folder */
+#define PRESETS_MAX 1024 /* most presets in the folder */
 #define PRESET_MAX (64u << 10)
 #define TEXT_MAX (1u << 20)
 
@@ -69,7 +70,7 @@ static bool is_made(const char *path) {
 
 /* ---- files ---- */
 
-/* In place at once, or not at all. Returns 0 or -errno. */
+/* Writes a file that appears complete or not at all. Returns 0 or -errno. */
 static int write_file(const char *path, const char *text, size_t len) {
     char part[1300];
     int r = 0;
@@ -94,7 +95,8 @@ static int write_file(const char *path, const char *text, size_t len) {
     return r;
 }
 
-/* Names the file without its folder, which is the operator's. */
+/* Reports that a file cannot be written, by its name without the folder, which is the operator's.
+ * Returns @r. */
 static int cannot_write(const char *path, int r, struct err *err) {
     const char *slash = strrchr(path, '/');
 
@@ -103,7 +105,7 @@ static int cannot_write(const char *path, int r, struct err *err) {
                         slash ? slash + 1 : path, strerror(-r));
 }
 
-/* Reads a text of the base, whose files another client may have removed since the base was looked
+/* Reads a text of the base. Another client may have removed the file since the base was looked
  * up. */
 static int read_base(const struct preset_change *p, const char *path, struct buf *out,
                      struct err *err) {
@@ -134,7 +136,7 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
     return r < 0 ? cannot_write(file.s, r, err) : config_set(c, key, file.s, err);
 }
 
-/* ---- making one ---- */
+/* ---- making a preset ---- */
 
 /* Writes the options of @c that differ from the daemon's, as a file of keys. */
 static int write_keys(const struct config *own, const struct config *c, struct buf *out) {
@@ -160,7 +162,8 @@ static int write_keys(const struct config *own, const struct config *c, struct b
     return r;
 }
 
-/* The next start may be in another folder. */
+/* Makes the paths absolute, because the next start may be in another folder. Returns 0 or -errno
+ * with @err. */
 static int make_absolute(struct config *c, struct err *err) {
     CLEANUP(freep) char *here = *c->model == '/' ? NULL : getcwd(NULL, 0);
     CLEANUP(freep) char *path = NULL;
@@ -187,7 +190,8 @@ static int change(struct config *c, const struct preset_change *p, struct err *e
             n += (size_t)snprintf(text + n, sizeof(text) - n, "%s,", *s);
         if (n + strlen(p->sampling) >= sizeof(text))
             return -E2BIG;
-        snprintf(text + n, sizeof(text) - n, "%s", p->sampling); /* the later of two values wins */
+        /* appended, because the later of two values counts */
+        snprintf(text + n, sizeof(text) - n, "%s", p->sampling);
         r = config_set(c, "sampling", text, err);
     }
     if (r == 0 && p->max_context) {
@@ -197,7 +201,7 @@ static int change(struct config *c, const struct preset_change *p, struct err *e
     return r;
 }
 
-/* The template is one that the service can render. */
+/* Checks that the service can render the template. Returns 0 or -EINVAL with @err. */
 static int check_template(const char *text, struct err *err) {
     struct template *t = NULL;
     struct err why = {0};
@@ -232,8 +236,8 @@ static int check_place(const struct preset_change *p, struct err *err) {
                : 0;
 }
 
-/* Reads the preset as the next start will, under a temporary name that is never searched, and then
- * renames it. */
+/* Writes the preset under a temporary name that is never searched, reads it as the next start will,
+ * and renames it. Returns 0 or -errno with @err. */
 static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
     CLEANUP(config_deinit) struct config check = {0};
     struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
@@ -263,13 +267,13 @@ static int put_all(const struct preset_change *p, struct config *c, struct err *
     return put_preset(p, &text, err);
 }
 
-/* Gives the text @end its former file back, or none, if the preset was not made; else forgets that
- * file. */
+/* Ends the change of the text @end. If the preset was not made, restores the former file, or
+ * removes the new one if there was none; otherwise removes the former file. */
 static void settle(const struct preset_change *p, const char *end, const char *kept, bool there,
                    bool made) {
     if (!made && !there)
         unlink(path_of(p, end).s);
-    else if (!made) /* fails where none was kept, and changes nothing where both are one file */
+    else if (!made) /* fails if no file was kept, and does nothing if both names are one file */
         (void)!rename(path_of(p, kept).s, path_of(p, end).s);
     unlink(path_of(p, kept).s);
 }
@@ -285,7 +289,7 @@ static int make(const struct preset_change *p, struct err *err) {
     TRY(config_clone(&c, &p->base));
     TRY(change(&c, p, err));
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
-        unlink(path_of(p, texts[i][1]).s); /* of a daemon that was killed meanwhile */
+        unlink(path_of(p, texts[i][1]).s); /* left by a daemon that was killed meanwhile */
         there[i] =
             link(path_of(p, texts[i][0]).s, path_of(p, texts[i][1]).s) == 0 || errno != ENOENT;
     }

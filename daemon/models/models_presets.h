@@ -9,17 +9,18 @@
 
 /* Preset to be made or removed. A member that is NULL or 0 leaves the value of the base model. */
 struct preset_change {
-    struct config own;  /* the daemon's */
+    struct config own;  /* options of the daemon */
     struct config base; /* options of the base model */
     char *name, *from;  /* from: name of the base model; NULL: the preset is removed */
     char *sampling, *template, *system;
     uint32_t max_context;
-    bool served; /* a model has the name already */
+    bool served; /* a served model has the name already */
 };
 
-enum { PRESET_NONE = 1 }; /* an answer of preset_remove() */
+enum { PRESET_NONE = 1 }; /* answer of preset_remove() */
 
 /* Writes the preset and the files of its texts. Returns 0, or -errno with @err. */
 int preset_make(const struct preset_change *p, struct err *err);
-/* Removes them. Returns 0; PRESET_NONE: no preset has the name; or -errno with @err. */
+/* Removes the preset and the files of its texts. Returns 0; PRESET_NONE: no preset has the name; or
+ * -errno with @err. */
 int preset_remove(const struct preset_change *p, struct err *err);

@@ -9,7 +9,7 @@
 #include "daemon/models/model_share.h"
 #include "daemon/models/models.h"
 
-/* States of models.h's diagram; models_set_state() has the table of legal transitions. */
+/* States of the diagram in models.h; models_set_state() has the table of legal transitions. */
 enum served_state {
     SERVED_ABSENT,
     SERVED_OPENING,
@@ -28,10 +28,11 @@ struct bad_preset {
 
 /* An operation that an api_task waits for (api_task.of) before the folders are read again. */
 struct models_doing {
-    void (*cancel)(struct models_doing *d); /* the end of the task is not reported then */
+    /* cancels the operation; the end of the task is not reported then */
+    void (*cancel)(struct models_doing *d);
 };
 
-/* The folders being read again, or waiting for that (models_rescan.c). */
+/* State of reading the folders again (models_rescan.c). */
 struct models_scan {
     uv_work_t work;
     struct config config;
@@ -43,17 +44,17 @@ struct models_scan {
     size_t n_bad;
     struct err err;
     int result;
-    bool running, again; /* again: repeat it at its end */
+    bool running, again; /* again: repeat the scan at its end */
     int64_t at_ns;       /* begin of the running scan, or end of the last one */
-    struct list waiting; /* api_rescan.link */
+    struct list waiting; /* api_rescan.link: requests that wait for the scan */
 };
 
 /*
- * One model. `front` is set when it has been opened, and stays; `info` is the api's copy. Its
- * memory counts while it is LOADING, READY, LEAVING or ENDING. Invariants (models_set_state()):
- * from QUEUED to ENDING `front` is set; old->next and next->old are this model; a retired model has
- * neither; `opened` belongs to the thread from OPENING on; closing implies retired and model ==
- * NULL.
+ * One model. `front` is set when the model has been opened, and stays set; `info` is the api's
+ * copy. The memory of the model counts while it is LOADING, READY, LEAVING or ENDING. Invariants
+ * (models_set_state()): from QUEUED to ENDING `front` is set; old->next and next->old are this
+ * model; a retired model has no old and no next; `opened` belongs to the thread from OPENING on;
+ * closing implies retired and model == NULL.
  */
 struct served {
     struct models *of;
@@ -63,29 +64,31 @@ struct served {
     struct model *model; /* the api's handle of the model */
     struct workers *workers;
     struct front_model *front;
-    int disk_fd; /* file of the disk tier; -1: none, not loaded yet, or this is the first model,
-                  * which uses models_opts.disk_fd */
+    /* file of the disk tier; -1: none, not opened yet, or this is the first model, which uses
+     * models_opts.disk_fd */
+    int disk_fd;
     enum served_state state;
     bool first, wanted;
     struct model_header header; /* header of a model that was not opened */
     bool found;                 /* found in a folder, and withdrawn when it is removed there */
-    bool stale;                 /* the preset has changed: the model is withdrawn and found anew */
-    uint64_t file;              /* models_file_id() */
-    struct served *old, *next;  /* during a swap: the model that this one replaces, or that replaces
-                                 * this one */
-    bool retired;               /* freed when it is not used any more */
-    bool closing;               /* the api has forgotten it */
-    char why[400];              /* FAILED */
-    char swap[400];             /* result of the last swap; "": none */
+    bool stale;                 /* the preset has changed: the model is withdrawn and found again */
+    uint64_t file;              /* value of models_file_id() for the file */
+    /* during a swap. old: model that this one replaces; next: model that replaces this one */
+    struct served *old, *next;
+    bool retired;   /* replaced or removed; freed when it is not used any more */
+    bool closing;   /* the api has removed it */
+    char why[400];  /* reason of FAILED */
+    char swap[400]; /* result of the last swap; "": none */
     uint32_t retry_ms, n_loads;
     int64_t ready_ns, used_ns;     /* used_ns: time of the last request, or of READY */
-    int64_t queued_ns, leaving_ns; /* when QUEUED, LEAVING was entered */
+    int64_t queued_ns, leaving_ns; /* times when QUEUED and LEAVING were entered */
     int64_t loading_ns;            /* when loading began */
     int64_t load_ns;               /* duration of the last load */
     struct model_users users;
-    uint64_t file_bytes, bytes; /* bytes: memory that it uses or would need; file_bytes until the
-                                 * file was opened */
-    struct msg_open room;       /* contents of its OPEN besides the options */
+    /* bytes: memory that the model uses or would need; the same as file_bytes until its file was
+     * opened */
+    uint64_t file_bytes, bytes;
+    struct msg_open room; /* values of its OPEN besides the options */
     float progress;
     /* Reading of the file on a thread. */
     uv_work_t work;
@@ -100,22 +103,22 @@ struct models {
     uint32_t n;
     struct bad_preset *bad; /* bad presets of the last scan */
     size_t n_bad;
-    const char **bad_names; /* their names for the api: NULL-terminated, or NULL */
-    bool several;           /* there are folders: models come and go */
+    const char **bad_names; /* names of bad presets for the api: NULL-terminated, or NULL */
+    bool several;           /* there are folders, so models are added and removed */
     bool on_demand, ready_told, stopping;
-    uint64_t budget, kv_bytes; /* kv_bytes: for a model without kv-memory */
+    uint64_t budget, kv_bytes; /* kv_bytes: memory for the pages of a model without kv-memory */
     uint64_t available;        /* memory of the machine when the daemon started */
     int64_t started_ns;
     struct model_share share;
     int64_t charged_ns; /* time up to which memory is charged */
     uv_timer_t timer;
-    /* Disk tier (models_disk.c): whether another daemon has it, and the state of
-     * models_leave_disk(). */
+    /* State of the disk tier (models_disk.c). disk_waits: another daemon has it; the others are
+     * those of models_leave_disk(). */
     bool disk_waits;
     uint32_t n_disk_leaving;
-    void (*disk_left)(void *ctx); /* NULL: nothing waits for it */
+    void (*disk_left)(void *ctx); /* callback of models_leave_disk(); NULL: it is done */
     uv_timer_t disk_timer;
-    /* An upgrade (models_away.c). */
+    /* State of an upgrade (models_away.c). */
     bool away; /* the next daemon has the device: no worker is started */
     uint32_t n_giving_way;
     struct list guest_links; /* guest_link.link: requests of the previous daemon */
@@ -130,7 +133,8 @@ static inline int64_t now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
 }
 
-/* Returns true if there is, or may still be, a worker process: served.bytes count. */
+/* Returns true if the model has, or may still have, a worker process, so that served.bytes
+ * count. */
 static inline bool has_memory(const struct served *s) {
     return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
            s->state == SERVED_ENDING;
@@ -152,7 +156,7 @@ bool models_has_requests(const struct served *s);
 void models_leave(struct served *s);
 /* Appends a model with options @c, which are taken over (zeroed). Returns 0 or -ENOMEM. */
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
-/* api_add_model() or api_new_model(). */
+/* Type of api_add_model() and api_new_model(). */
 typedef int models_make(struct api *a, const struct api_model *info, struct api_port *port,
                         struct model **out);
 /* Creates the workers and the api's model for @s, which models_add() has just added. Returns 0, or
@@ -163,8 +167,8 @@ void models_disk_init(struct models *m);
 
 /* models_room.c: decides when not all requested models fit. */
 
-/* Returns the time of the model's last use: the last of these: a request named it, it became ready,
- * its last request ended. */
+/* Returns the time of the model's last use: a request named it, it became ready, or its last
+ * request ended. */
 int64_t models_idle_since(const struct served *s);
 /* Returns true if @s may make room for @other: a pinned model only for its successor. */
 bool models_may_leave(const struct served *s, const struct served *other);
@@ -172,8 +176,8 @@ bool models_may_leave(const struct served *s, const struct served *other);
  * used one without running requests or, after a while, the one that has been loaded longest. NULL:
  * none yet. */
 struct served *models_choose_victim(const struct served *for_it);
-/* Returns the QUEUED model whose users have used the least memory; among equals, the one that has
- * waited longest. */
+/* Returns the QUEUED model whose users have used the least memory; of several, the one that has
+ * waited longest. NULL: there is none. */
 struct served *models_first_queued(const struct models *m);
 /* Charges the models in memory to their users while a model waits for room. */
 void models_charge_memory(struct models *m);
@@ -183,19 +187,19 @@ void models_charge_memory(struct models *m);
 /* Opens the file of the disk tier of a model other than the first, once it is loaded. After a
  * failure the model is served without a disk tier. */
 void models_open_disk(struct served *s);
-void models_disk_left(void *served); /* workers_opts.on_disk_left */
-void models_away(void *served);      /* workers_opts.on_away */
-void models_answered(void *served);  /* workers_opts.on_answer */
+void models_disk_left(void *served); /* implements workers_opts.on_disk_left */
+void models_away(void *served);      /* implements workers_opts.on_away */
+void models_answered(void *served);  /* implements workers_opts.on_answer */
 /* Tells the old daemon whether this one accepts its requests for @s, which is READY or cannot be
  * loaded. */
 void models_answer_guests(struct served *s);
-/* Frees a model that was replaced and has no worker, when its last request has ended. A remaining
- * request waited for admission: its prompt was made for this model, which is not loaded again, so
- * the request fails. */
+/* Frees a model that was replaced and has no worker, when its last request has ended. A request
+ * that still waits for admission fails, because its prompt was made for this model, which is not
+ * loaded again. */
 void models_remove_retired(struct served *s);
 /* Returns the requests for @s (NULL: for all models) to the old daemon. */
 void models_close_guests(struct models *m, const struct served *s);
-void models_free_guests(struct models *m); /* when the loop has run out */
+void models_free_guests(struct models *m); /* needs the end of the loop before */
 
 /* models_rescan.c, models_manage.c, models_pull.c */
 
@@ -207,7 +211,8 @@ bool models_rescan_now(struct models *m, struct api_rescan *wait);
 /* Ends @t, whose operation has succeeded, once the folders have been read again. Returns false if
  * memory is short. */
 bool models_task_done(struct models *m, struct api_task *t);
-/* Implement api_manage.pull, .cancel for any task, and the removal of a file of the folder. */
+/* Implement api_manage.pull, .cancel of every kind of task, and the removal of a file of the
+ * folder. */
 int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
 void models_cancel(void *models, struct api_task *t);
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);
@@ -216,4 +221,5 @@ void models_pull_stop(struct models *m); /* kills the children of all pulls */
 uint32_t models_n_live(const struct models *m);
 /* Lets requests that wait for a scan continue if it takes too long. */
 void models_rescan_tick(struct models *m);
-void models_rescan_deinit(struct models *m); /* when the loop has run out: no scan is under way */
+/* needs the end of the loop before, so that no scan is under way */
+void models_rescan_deinit(struct models *m);

@@ -15,8 +15,8 @@
 /*
  * weftctl, a child process, downloads and removes files: the front has no code for a hub and does
  * not wait for a disk. It reads weftctl's output, a line of JSON for each step, from a pipe. A
- * child that is not needed any more is killed at any moment: the downloaded part is kept, and the
- * next pull continues.
+ * child that is not needed any more is killed at once; the downloaded part is kept, and the next
+ * pull continues.
  */
 
 #define PULLS_MAX 4
@@ -25,12 +25,12 @@
 #define DENIED 77
 
 /*
- * One child. It is freed when its process and its pipe are closed: n_open is 2, 1, 0. While there
- * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end reported.
+ * One child process. It is freed when its process and its pipe are closed: n_open is 2, 1, 0.
+ * task->of is `doing`; task is NULL once it was cancelled or its end was reported.
  */
 struct pull {
     struct models_doing doing; /* api_task.of */
-    struct list link;          /* models.pulls */
+    struct list link;          /* in models.pulls */
     struct models *of;
     struct api_task *task;
     uv_process_t process;
@@ -39,7 +39,7 @@ struct pull {
     char read[4096];
     int64_t status;
     int n_open; /* open handles: process and pipe */
-    bool ended; /* the process, or it was never started */
+    bool ended; /* the process has ended, or was never started */
 };
 
 /* ---- arguments of weftctl ---- */
@@ -58,7 +58,8 @@ static int find_program(char *out, size_t size) {
     return access(out, X_OK) < 0 ? -errno : 0;
 }
 
-/* "hf.co/OWNER/REPO[:QUANT]" as weftctl pull takes it. */
+/* Writes the name "hf.co/OWNER/REPO[:QUANT]" as weftctl pull takes it. Returns 0 or -EINVAL with
+ * @err. */
 static int spec_of(const char *name, char *out, size_t size, struct err *err) {
     static const char *const hosts[] = {"hf:", "hf.co/", "huggingface.co/", "https://hf.co/",
                                         "https://huggingface.co/"};
@@ -84,7 +85,7 @@ static int spec_of(const char *name, char *out, size_t size, struct err *err) {
     return 0;
 }
 
-/* ---- its life ---- */
+/* ---- life of a pull ---- */
 
 /* Frees a pull whose handles are both closed, or that never began. */
 static void pull_free(struct pull *p) {
@@ -164,7 +165,7 @@ static void stop(struct pull *p) {
         uv_process_kill(&p->process, SIGKILL);
 }
 
-/* models_doing.cancel. */
+/* Implements models_doing.cancel. */
 static void cancel(struct models_doing *d) {
     struct pull *p = CONTAINER_OF(d, struct pull, doing);
 
@@ -172,7 +173,7 @@ static void cancel(struct models_doing *d) {
     stop(p);
 }
 
-/* pull_lines.report. */
+/* Implements pull_lines.report. */
 static void report(void *ctx, const char *text, size_t len) {
     struct pull *p = ctx;
 
@@ -198,12 +199,12 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
         stop(p);
 }
 
-/* Starts weftctl with @args, its name being the first, for model @name. Returns 0 or -errno with
- * @err; then @t is not taken. */
+/* Starts weftctl with @args, which begin with its name, for model @name. Returns 0, or -errno with
+ * @err, and then @t is not taken over. */
 static int start(struct models *m, char **args, const char *name, struct api_task *t,
                  struct err *err) {
     struct pull *p = calloc(1, sizeof(*p));
-    char program[512] = "weftctl"; /* for the error, where it is not found out */
+    char program[512] = "weftctl"; /* for the error, if the program is not found */
     uv_stdio_container_t stdio[3] = {{.flags = UV_IGNORE}, {0}, {.flags = UV_INHERIT_FD}};
     uv_process_options_t o = {.exit_cb = on_process_exit,
                               .file = program,
@@ -261,13 +262,13 @@ static int check_folder(const struct models *m, struct err *err) {
     return 0;
 }
 
-/* "--models=DIR"; false: weftctl's own idea of the folder is ours. */
+/* Writes "--models=DIR" to @out. Returns false if weftctl uses the same folder without it. */
 static bool folder_option(const struct models *m, char *out, size_t size) {
     snprintf(out, size, "--models=%s", m->opts.config->models_dir);
     return strcmp(m->opts.config->models_dir, "auto") != 0;
 }
 
-/* api_manage.pull. */
+/* Implements api_manage.pull. */
 int models_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
     struct models *m = ctx;
     char spec[300], option[1100];

@@ -10,19 +10,19 @@
 #include "daemon/models/projector_file.h"
 
 /*
- * Files come and go while the daemon runs. They are looked for when a client asks for a name that
- * is not there, or for the list, on a thread of libuv's pool, since a folder may lie behind a
- * network; what asks waits for it, SCAN_LIMIT_MS at most. The options are a copy, as a reload may
- * change the daemon's meanwhile.
+ * Files may be added and removed while the daemon runs. The folders are scanned when a client asks
+ * for an unknown name or for the list. A thread of libuv's pool scans, since a folder may lie
+ * behind a network; the request waits at most SCAN_LIMIT_MS. The scan has a copy of the options,
+ * because a reload may change those of the daemon meanwhile.
  *
- * Models are compared by name. A model whose file is gone is found by no further request, and its
- * worker ends with those it has. One whose file is another now is swapped when it is next loaded
+ * Models are compared by name. New requests do not find a model whose file is gone, and its worker
+ * ends after its last request. A model whose file was replaced is swapped when it is next loaded
  * (models.c). A preset that cannot be read is named in the log, in /v1/models and on the admin
- * socket; if it was served before, it is served as it was.
+ * socket; if it was served before, it is served with its former options.
  */
 
-#define PAUSE_MS 2000      /* from the end of one scan to the next */
-#define SCAN_LIMIT_MS 5000 /* requests that wait for a scan continue without it */
+#define PAUSE_MS 2000      /* least time from the end of one scan to the next */
+#define SCAN_LIMIT_MS 5000 /* time after which requests that wait for a scan continue without it */
 
 /* The header of a file that models_file_id() identifies; zeroed if it cannot be read. */
 struct known_header {
@@ -30,7 +30,7 @@ struct known_header {
     struct model_header header;
 };
 
-/* A model that the scan has met; a name is found once. */
+/* A model that the scan has found; each name is found once. */
 struct found {
     struct config config;
     char *name;
@@ -52,7 +52,7 @@ uint64_t models_file_id(const char *path) {
     return hash_step(h, (uint64_t)st.st_mtim.tv_nsec);
 }
 
-/* ---- on a thread ---- */
+/* ---- functions on a thread ---- */
 
 /* Returns the header of the file at @path, which is read unless the last scan has read it. */
 static struct known_header header_of(const struct models_scan *s, const char *path) {
@@ -65,7 +65,7 @@ static struct known_header header_of(const struct models_scan *s, const char *pa
     return h;
 }
 
-/* models_find_cb. */
+/* Implements models_find_cb. */
 static int collect(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models_scan *s = ctx;
 
@@ -83,7 +83,7 @@ static int collect(void *ctx, struct config *c, const char *name, uint64_t file_
     return 0;
 }
 
-/* models_bad_cb. */
+/* Implements models_bad_cb. */
 static int collect_bad(void *ctx, const char *name, const struct err *why) {
     struct models_scan *s = ctx;
 
@@ -100,7 +100,7 @@ static void on_thread(uv_work_t *w) {
     s->result = models_find_all(&s->config, collect, collect_bad, s, &s->err);
 }
 
-/* ---- on the loop's thread ---- */
+/* ---- functions on the loop's thread ---- */
 
 static bool is_live(const struct served *s) {
     return !s->old && !s->retired;
@@ -178,14 +178,14 @@ uint32_t models_n_live(const struct models *m) {
     return n;
 }
 
-/* Returns true if the model may be removed now; else something has begun, and the next scan sees it
- * again. */
+/* Returns true if the model may be removed now; otherwise a load or change is under way, and the
+ * next scan tries again. */
 static bool may_go(const struct served *s) {
     return !s->next && !s->wanted &&
            (s->state == SERVED_ABSENT || s->state == SERVED_FAILED || s->state == SERVED_READY);
 }
 
-/* No request finds it from here on; decide() does the rest. */
+/* Hides the model from new requests; decide() removes it later. */
 static void withdraw(struct served *s) {
     struct models *m = s->of;
     uint32_t i = 0;
@@ -194,17 +194,17 @@ static void withdraw(struct served *s) {
     api_withdraw_model(s->model);
     s->retired = true;
     if (s->state == SERVED_READY)
-        models_set_state(
-            s,
-            SERVED_LEAVING); /* the api's model stays READY for requests whose prompts are made */
+        models_set_state(s,
+                         /* the api's model stays READY for requests whose prompts are being made */
+                         SERVED_LEAVING);
     while (m->served[i] != s)
         i++;
     memmove(&m->served[i], &m->served[i + 1], (m->n - i - 1) * sizeof(*m->served));
-    m->served[m->n - 1] = s; /* models that are replaced or gone stand last */
+    m->served[m->n - 1] = s; /* replaced and removed models are at the end of the list */
 }
 
-/* Adds a model behind the served models and before replaced and removed ones. Returns 0 or -errno
- * with @err. */
+/* Adds a model to the list behind the served models, before replaced and removed ones. Returns 0 or
+ * -errno with @err. */
 static int add_found(struct models *m, struct found *f, struct err *err) {
     int r = models_add(m, &f->config, f->name, f->bytes);
 
@@ -223,7 +223,7 @@ static int add_found(struct models *m, struct found *f, struct err *err) {
     return 0;
 }
 
-/* Models whose files are not there any more are withdrawn; the last that is served stays. */
+/* Withdraws models whose files do not exist any more; the last one that is served stays. */
 static void remove_gone(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
@@ -236,7 +236,7 @@ static void remove_gone(struct models *m) {
         log_event(WLOG_INFO, "model_gone", "model=%s file=%s", quoted(s->name).s,
                   quoted(s->config.model).s);
         withdraw(s);
-        i--; /* another model is at this index now */
+        i--; /* the next model has this index now */
     }
 }
 
@@ -297,8 +297,8 @@ static void apply(struct models *m) {
 static void release(struct models *m) {
     struct list *node;
 
-    /* Each iteration ends the wait of one request; requests that its answer causes do not wait,
-     * because the scan was just now. */
+    /* Each iteration ends the wait of one request. Requests that its answer causes do not wait,
+     * because the scan has just ended. */
     while ((node = list_pop_front(&m->scan.waiting))) {
         struct api_rescan *w = LIST_ENTRY(node, struct api_rescan, link);
 
@@ -360,7 +360,7 @@ bool models_rescan(void *ctx, struct api_rescan *wait) {
     bool late = now - s->at_ns >= (s->running ? SCAN_LIMIT_MS : PAUSE_MS) * INT64_C(1000000);
 
     if (!m->several || m->stopping || late == s->running)
-        return false; /* there is no folder; it was read just now; it cannot be read */
+        return false; /* there is no folder, the last scan has just ended, or none can be started */
     if (!s->running && !start_scan(m))
         return false;
     if (wait)

@@ -2,10 +2,10 @@
 #include <math.h>
 #include "daemon/models/models_private.h"
 
-/* Choice of the models in memory, if not all requested models fit. */
+/* Chooses the models in memory if not all requested models fit. */
 
-/* A model that has running requests stays for as long as STAY_LOADS loads of it take, and no longer
- * than STAY_MS; that is also the quantum of model_share_holds(). */
+/* A model with running requests stays for STAY_LOADS times the duration of its load, but no longer
+ * than STAY_MS. The same time is the quantum of model_share_holds(). */
 #define STAY_LOADS 4
 #define STAY_MS 3000
 
@@ -31,7 +31,7 @@ static int64_t stay_ns(const struct served *s) {
     return MIN(STAY_LOADS * s->load_ns, STAY_MS * INT64_C(1000000));
 }
 
-/* Returns true if @s stays because of its users' share, though @for_it waits for room. */
+/* Returns true if the share of its users keeps @s in memory although @for_it waits for room. */
 static bool is_held(const struct served *s, const struct served *for_it) {
     const struct models *m = s->of;
     int64_t now = now_ns(m), idle_ns = is_idle(s) ? now - models_idle_since(s) : 0;

@@ -13,12 +13,12 @@
 
 #define NONE "none"
 
-/* ---- beside the model ---- */
+/* ---- a file beside the model ---- */
 
 /* Finds the projector beside the model at @path: a file whose name contains "mmproj" and the
- * model's name without its quantisation, otherwise a file that is named after its quantisation
- * only; of several the most exact one that is not larger than F16. Writes its path to @out of @size
- * bytes, or "" if there is none. */
+ * model's name without its quantisation, otherwise a file whose name has only a quantisation; of
+ * several the most exact one that is not larger than F16. Writes its path to @out of @size bytes,
+ * or "" if there is none. */
 static void find_beside(const char *path, char *out, size_t size) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     int dir_len = slash ? (int)(slash - path) : 1, best = 0;
@@ -57,7 +57,7 @@ static void make_id(const struct gguf *file, uint8_t out[32]) {
     sha256_end(&sum, out);
 }
 
-/* Opens the file at @path and checks that the model can be shown pictures with it. */
+/* Opens the file at @path and checks that the model can take pictures with it. */
 static int open_file(struct projector_file *p, const char *path, const struct gguf *model,
                      const struct tokenizer *t, struct err *err) {
     uint32_t n_embd = 0;
@@ -83,7 +83,7 @@ static int open_file(struct projector_file *p, const char *path, const struct gg
     return 0;
 }
 
-/* The least that a picture may have is not above the most. */
+/* Checks that the least size of a picture is not above the largest. */
 static int check_limits(const struct projector *p, const struct config *c, struct err *err) {
     uint32_t most = c->engine.picture_rows ? c->engine.picture_rows : p->most;
 
@@ -95,8 +95,9 @@ static int check_limits(const struct projector *p, const struct config *c, struc
 }
 
 /* Returns true if the worker will probably compute on a device that takes no pictures of the
- * projector's kind, since rows of a picture see each other: a projector that no option names must
- * not keep the model from being served there. Gemma 4 E2B and E4B are told by their widths. */
+ * projector's kind, because rows of a picture attend to each other. A projector that no option
+ * names must not prevent such a device from serving the model. Gemma 4 E2B and E4B are recognised
+ * by their widths. */
 static bool is_not_for_device(const struct projector *p, const char *backend) {
     bool cuda = strcmp(backend, "cuda") == 0, automatic = strcmp(backend, "auto") == 0;
     bool gemma4 = p->kind == PROJECTOR_GEMMA4V || p->kind == PROJECTOR_GEMMA4UV;

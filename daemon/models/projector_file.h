@@ -11,11 +11,11 @@
 
 struct tokenizer;
 
-/* Zeroed: the model takes no pictures. */
+/* The file; zeroed: the model takes no pictures. */
 struct projector_file {
     struct gguf *file;
     struct projector projector;
-    uint8_t id[32]; /* a digest of the file */
+    uint8_t id[32]; /* digest of the file */
 };
 
 /* Returns true if the option names a file that can be read, or one lies beside the model. Any

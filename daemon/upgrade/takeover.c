@@ -17,19 +17,19 @@
  *
  * The old daemon starts this process with the socket pair as UPGRADE_FD and the handed-over
  * descriptors after it, which are named in the environment. takeover_begin() forks at the beginning
- * of main() and the parent exits: the child is then a child of the service manager, which is told
- * of the end of its own children only. "started" carries the pid of the child.
+ * of main() and the parent exits: the child is then a child of the service manager, which learns
+ * only of the end of its own children. "started" carries the pid of the child.
  *
  * Messages arrive in the event loop. A failure before "take" has no effect outside this process: it
- * says "failed WHY" and ends. Once "take" arrives the old daemon does not accept connections any
- * more, so this one accepts at once and says "taken". Any other message, or the end of the channel,
- * means that the old daemon is gone or has given up (takeover_opts.gone()).
+ * sends "failed WHY" and ends. Once "take" arrives, the old daemon accepts no more connections, so
+ * this one accepts at once and sends "taken". Any other message, or the end of the channel, means
+ * that the old daemon has ended or given up (takeover_opts.gone()).
  *
  *   NONE ──begin──> PENDING ──"take"──> TAKING ──taken──> DONE ──old daemon ends──> NONE
  */
 enum takeover_state { TAKEOVER_NONE, TAKEOVER_PENDING, TAKEOVER_TAKING, TAKEOVER_DONE };
 
-/* One of a process. NONE: there is no old daemon, or it has ended after DONE. */
+/* State of this process. NONE: there is no old daemon, or it has ended after DONE. */
 static struct {
     struct takeover_opts opts;
     enum takeover_state state;
@@ -80,8 +80,8 @@ int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX])
     return n;
 }
 
-/* Reads one message. Returns 0 if the other side has ended. *fd: the descriptor that came with it,
- * or -1. */
+/* Reads one message. Returns its length, 0 if the other side has ended, or -1. *fd: the descriptor
+ * that came with it, or -1. */
 static ssize_t hear(char *text, size_t size, int *fd) {
     union {
         struct cmsghdr head;
@@ -91,7 +91,7 @@ static ssize_t hear(char *text, size_t size, int *fd) {
     struct msghdr m = {.msg_iov = &part,
                        .msg_iovlen = 1,
                        .msg_control = &control,
-                       .msg_controllen = CMSG_LEN(sizeof(int))}; /* not room for two */
+                       .msg_controllen = CMSG_LEN(sizeof(int))}; /* room for one descriptor */
     ssize_t n = recvmsg(UPGRADE_FD, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     *fd = -1;

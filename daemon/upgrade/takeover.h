@@ -10,17 +10,20 @@
 struct takeover_opts {
     uv_loop_t *loop;
     void *ctx;
-    void (*load)(void *ctx); /* the old daemon's workers have ended (takeover_waits()) */
-    void (*take)(void *ctx); /* the old daemon stops accepting: accept, then takeover_taken() */
+    /* called when the old daemon's workers have ended (takeover_waits()) */
+    void (*load)(void *ctx);
+    /* called when the old daemon stops accepting: accept, then call takeover_taken() */
+    void (*take)(void *ctx);
     /* Called when the old daemon asks this one to take its requests for model @name over the socket
      * @fd, which is taken over. */
     void (*guests)(void *ctx, const char *name, int fd);
-    void (*gone)(void *ctx); /* the old daemon has ended; before "take" this one must end, too */
+    /* called when the old daemon has ended; before "take" this one must end too */
+    void (*gone)(void *ctx);
 };
 
-/* Detaches from the parent, at the beginning of the process, since the service manager sees the end
- * of its own children only. Inherited files are closed on exec from now on. */
-void takeover_begin(const char *sources); /* sources: see upgrade.h */
+/* Detaches from the parent, at the beginning of the process, since the service manager learns only
+ * of the end of its own children. Inherited files are closed on exec from now on. */
+void takeover_begin(const char *sources); /* @sources: see upgrade.h */
 /* Returns the descriptors that were handed over, and their names, which live as long as the
  * process. The number may be 0. */
 int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
@@ -29,14 +32,15 @@ int takeover_start(const struct takeover_opts *o);
 /* Tells the old daemon why this one cannot serve. */
 void takeover_failed(const char *why);
 /* Returns true if workers must not be started before takeover_opts.load(), which takeover_opened()
- * asks for. */
+ * requests. */
 bool takeover_waits(void);
-void takeover_opened(void); /* files and vocabularies are read */
-void takeover_ready(void);  /* the models that were asked for are served */
-void takeover_taken(void);  /* called in takeover_opts.take(), once this daemon accepts */
+void takeover_opened(void); /* tells the old daemon that files and vocabularies were read */
+/* tells the old daemon that the models to be loaded at the start are served */
+void takeover_ready(void);
+void takeover_taken(void); /* to be called in takeover_opts.take(), once this daemon accepts */
 /* Returns true if this daemon was started to take over and "take" has not arrived yet. */
 bool takeover_is_pending(void);
 /* Returns true if the previous daemon still runs. */
 bool takeover_has_old(void);
-void takeover_close(void); /* receives no more messages; the old daemon sees only the end of the
-                            * process */
+/* stops receiving messages; the old daemon sees only the end of the process */
+void takeover_close(void);

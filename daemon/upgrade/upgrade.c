@@ -13,38 +13,38 @@
 
 /*
  * upgrade - the old daemon's side of an upgrade without a pause: it starts the next daemon, talks
- * to it over a socket pair, and lets go when the next one is ready. upgrade.h has the messages and
- * the diagrams of states; takeover.c is the other side, main.c has the callbacks.
+ * to it over a socket pair, and hands over when the next one is ready. upgrade.h has the messages
+ * and the diagrams of states; takeover.c is the other side, main.c has the callbacks.
  *
- * Idea. Connections can be accepted by any process that has the listening socket. So the next
- * daemon inherits the sockets, loads its models while the old one serves, and accepts only when the
- * old one has stopped accepting. At every moment exactly one of them accepts; a client that
- * connects in between waits in the socket's queue. Neither needs to know the other's version,
- * except for the few messages of upgrade.h.
+ * Any process that has the listening socket can accept connections. So the next daemon inherits the
+ * sockets, loads its models while the old one serves, and accepts only when the old one has stopped
+ * accepting. At every moment exactly one of them accepts; a client that connects in between waits
+ * in the socket's queue. The daemons share only the few messages of upgrade.h, so their versions
+ * may differ.
  *
  *     old   serves ................................ stops accepting | ends its requests, exits
  *     new        reads configuration, loads models .... ready       | accepts, serves ...
  *                "started"                           "ready" "take" "taken"
  *
- * Until "taken" the upgrade can fail at every point, and then nothing has happened: the old daemon
- * kills the next one, takes back what it released (on_next_failed()) and serves on. That is why the
- * next daemon tells the service manager nothing before it is told to take, and why what only one
- * process may have (the file of kv-disk, the descriptors that the service manager stores, being the
- * service's main process) is released in opts.ready(), as late as possible.
+ * Until "taken" the upgrade can fail at every point without effect: the old daemon kills the next
+ * one, takes back what it released (on_next_failed()) and continues to serve. Therefore the next
+ * daemon tells the service manager nothing before "take", and the resources that only one process
+ * may have (the file of kv-disk, the descriptors that the service manager stores, the role of the
+ * service's main process) are released in opts.ready(), as late as possible.
  *
- * Trust. The program at our path may be anything: a later version, one that knows no upgrades, a
- * broken file. So nothing is believed except the messages, each state has a time limit, and a
- * process that misses one, or says something unexpected, is killed. It may also have daemonized: a
- * weftd leaves its parent at once (takeover_begin()), because a service manager is told of the end
- * of its own children only. The first process then ends with status 0, which is no failure, and
- * from "started" on the pid is the one of the process that sent it, as the kernel tells it
- * (SCM_CREDENTIALS). The end of the channel, not of a process, says that the next daemon is gone.
+ * Trust. The program at the path of this one may be a later version, one without upgrades, or a
+ * broken file. So only the messages count, each state has a time limit, and a process that exceeds
+ * one or sends an unexpected message is killed. It may also have daemonized: a weftd leaves its
+ * parent at once (takeover_begin()), because a service manager learns only of the end of its own
+ * children. The first process then ends with status 0, which is no failure. From "started" on the
+ * pid is that of the process that sent it, according to the kernel (SCM_CREDENTIALS). The next
+ * daemon has ended when the channel ends, not when a process ends.
  *
  * Devices. Two workers share the packed weights of the CPU backend (kept.h), so both daemons can be
- * loaded at the same time. The memory of a CUDA device cannot be held twice. Then the next daemon
- * stops before loading ("opened"), the old one ends its workers while their requests wait, and only
- * then the next one loads ("load"). Since the old workers are gone, the requests have to move to
- * the next daemon, so this works only between daemons with the same engine sources.
+ * loaded at the same time. The memory of a CUDA device does not hold the weights twice. So the next
+ * daemon stops before loading ("opened"), the old one ends its workers while their requests wait,
+ * and only then the next one loads ("load"). Since the old workers are gone, the requests have to
+ * move to the next daemon, so this works only between daemons with the same engine sources.
  *
  * Requests under way stay with the old front, which holds their connections, and are computed by
  * the next daemon's worker where it gives the same tokens: for each model the old front hands over
@@ -53,9 +53,10 @@
  * request.
  */
 
-#define HELLO_MS 10000 /* for "started", in which nothing is loaded */
-#define READY_MS 20000 /* for opts.ready(): more than closing the disk tier takes (models_disk.c) */
-#define TAKE_MS 10000  /* for "taken", likewise */
+#define HELLO_MS 10000 /* time limit for "started", before which nothing is loaded */
+/* time limit for opts.ready(), more than closing the disk tier takes (models_disk.c) */
+#define READY_MS 20000
+#define TAKE_MS 10000 /* time limit for "taken" */
 
 /* Invariants (check()): from STARTED to TAKEN the channel is open; after STARTED the pid is known;
  * OPENED and LOADING occur only if the next daemon waits. IDLE: the poll and the process may still
@@ -92,13 +93,13 @@ static bool has_ended(int channel) {
 }
 
 /* Reads one message; an empty @text means that the other side has ended, "?" that it sent a message
- * without text. *pid: the process that sent it; 0: it has no number here. Returns false if there is
- * none at the moment. */
+ * without text. *pid: the process that sent it; 0: its number is not visible here. Returns false if
+ * no message has arrived. */
 static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1], int *pid) {
     struct ucred from = {0};
     union {
         struct cmsghdr head;
-        char room[CMSG_SPACE(sizeof(from))]; /* descriptors do not fit, so none is taken over */
+        char room[CMSG_SPACE(sizeof(from))]; /* too small for descriptors, so none is taken over */
     } control;
     struct iovec part = {text, UPGRADE_MESSAGE_MAX};
     struct msghdr m = {.msg_iov = &part,
@@ -165,11 +166,11 @@ static void close_channel(struct upgrade *u) {
         uv_close((uv_handle_t *)&u->poll, on_channel_closed);
 }
 
-/* Kills the process that was started, and the daemon that it became. */
+/* Kills the process that was started, and the daemon that detached from it. */
 static void kill_next(struct upgrade *u) {
     if (u->process_open && uv_is_active((uv_handle_t *)&u->process))
         uv_process_kill(&u->process, SIGKILL);
-    if (u->pid > 0 && u->poll_open) /* the channel is open: the number is still its own */
+    if (u->pid > 0 && u->poll_open) /* while the channel is open, no other process has the number */
         kill(u->pid, SIGKILL);
 }
 
@@ -227,14 +228,15 @@ static void on_message(struct upgrade *u, const char *text, int from) {
     } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
         u->state = UPGRADE_TAKEN;
         uv_timer_stop(&u->limit);
-        uv_poll_stop(&u->poll); /* the channel stays open: the new one sees the end of this one */
+        /* the channel stays open, so that the new daemon sees the end of this one */
+        uv_poll_stop(&u->poll);
         u->opts.taken(u->opts.ctx, u->pid);
     } else if (strncmp(text, "failed ", 7) == 0) {
         upgrade_fail(u, text + 7);
     } else if (*text) {
         upgrade_fail(u, "it sent an unexpected message");
     } else {
-        u->pid = 0; /* the process has ended, and another may have its number */
+        u->pid = 0; /* the process has ended, and another one may get its number */
         upgrade_fail(u, "it ended before it took over; its last log line may say why");
     }
 }
@@ -267,7 +269,8 @@ void upgrade_send_guests(struct upgrade *u, const char *name, int fd) {
 
     assert(u->state >= UPGRADE_READY);
     memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
-    if (sendmsg(u->channel, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) /* the end of @fd is seen */
+    /* the caller closes @fd, so the other end of it sees the failure */
+    if (sendmsg(u->channel, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
 
@@ -284,7 +287,8 @@ static void on_readable(uv_poll_t *p, int status, int events) {
     char text[UPGRADE_MESSAGE_MAX + 1];
     int from = 0;
 
-    /* Reads until the pair is empty or closed. No bound is needed: the other end is a weftd. */
+    /* Reads until the pair is empty or closed. The other end is a weftd, which sends few messages,
+     * so the loop has no other bound. */
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
            (status < 0 || hear(u->channel, text, &from)))
         on_message(u, status < 0 ? "" : text, from);
@@ -313,8 +317,8 @@ static bool is_ours(const char *variable) {
     return false;
 }
 
-/* Returns the environment of this process without the variables that hold for it alone. The caller
- * frees the array, not its strings. NULL: no memory. */
+/* Returns the environment of this process without the variables that are meant only for it. The
+ * caller frees the array, not its strings. NULL: no memory. */
 static char **environment(char *names, char *waits) {
     extern char **environ;
     size_t n = 0, at = 0;

@@ -10,9 +10,8 @@
  *      new:         "started PID SOURCES" ... "ready" ──>  <── "take" ... "taken" ──>
  *                            └─ "failed WHY", its end, or the time limit ──> IDLE
  *
- * If both workers cannot have the memory that they need, as on a device, the old daemon sets
- * UPGRADE_WAITS in the new daemon's environment. Then the old workers end between "started" and
- * "ready":
+ * If there is not enough memory for both workers, as on a device, the old daemon sets UPGRADE_WAITS
+ * in the new daemon's environment. Then the old workers end between "started" and "ready":
  *
  *      old: STARTED ──> OPENED, its workers end ──> LOADING ──> READY
  *      new:  "opened" ──>                       <── "load" ... "ready" ──>
@@ -29,10 +28,10 @@
  * The new daemon gets the socket pair as descriptor UPGRADE_FD, and the descriptors that it takes
  * over behind it. The variable WEFT_UPGRADE has their names, each ended by a line feed:
  *
- *      http, tls, admin  a socket of the service manager's
- *      http=ADDRESS      one that the daemon bound for this value of the option listen
- *      admin=PATH        likewise, of the option admin-socket
- *      weights-...       kept weights, as the service manager knows them
+ *      http, tls, admin  a socket that the service manager bound
+ *      http=ADDRESS      a socket that the daemon bound for this value of the option listen
+ *      admin=PATH        a socket that the daemon bound for the option admin-socket
+ *      weights-...       kept weights, under their name at the service manager
  */
 
 #include <stdbool.h>
@@ -44,9 +43,9 @@
 #define UPGRADE_NAMES_MAX 8192
 #define UPGRADE_VARIABLE "WEFT_UPGRADE"
 #define UPGRADE_WAITS "WEFT_UPGRADE_WAITS"
-#define UPGRADE_MESSAGE_MAX 500 /* characters */
+#define UPGRADE_MESSAGE_MAX 500 /* most characters of a message */
 #define UPGRADE_GUESTS "guests "
-#define UPGRADE_SOURCES 41 /* characters, with the NUL */
+#define UPGRADE_SOURCES 41 /* characters of a digest of sources with the NUL */
 
 /* States of the old daemon, as in the diagrams. */
 enum upgrade_state {
@@ -75,7 +74,7 @@ struct upgrade_opts {
     void (*failed)(void *ctx, const char *why);
 };
 
-/* Descriptors to hand over. The caller keeps and closes its own. */
+/* Descriptors to hand over. The caller keeps and closes its own copies. */
 struct upgrade_files {
     int fd[UPGRADE_FDS_MAX];
     uint32_t n;
@@ -98,7 +97,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
 void upgrade_load(struct upgrade *u);
 /* Returns true if the next daemon can continue requests of this one. */
 bool upgrade_takes_requests(const struct upgrade *u);
-/* Hands over the socket @fd for the requests of model @name. The caller closes its own. */
+/* Hands over the socket @fd for the requests of model @name. The caller closes its own copy. */
 void upgrade_send_guests(struct upgrade *u, const char *name, int fd);
 /* Kills the next daemon, which has not taken over, for reason @why; then calls opts.failed(). */
 void upgrade_fail(struct upgrade *u, const char *why);
@@ -109,4 +108,4 @@ enum upgrade_state upgrade_state(const struct upgrade *u);
 void upgrade_stop(struct upgrade *u);
 /* Calls upgrade_stop() and closes the handles. */
 void upgrade_close(struct upgrade *u);
-struct upgrade *upgrade_free(struct upgrade *u); /* after the loop has run out */
+struct upgrade *upgrade_free(struct upgrade *u); /* needs the end of the loop before */

@@ -24,8 +24,8 @@
 #include "text/tokenizer.h"
 
 #define SLOTS 1024u
-#define AWAY_MAX 6    /* grammars that may be half compiled; each takes memory and a thread */
-#define AWAY_OF_ONE 2 /* entries of one tenant: one is compiled, the next is ready to begin */
+#define AWAY_MAX 6    /* most grammars that may be half compiled; each takes memory and a thread */
+#define AWAY_OF_ONE 2 /* most entries of one tenant: one is compiled, the next is ready to begin */
 /* Twice the limit of the front, which compiles without a vocabulary: a grammar that the front has
  * accepted is not refused here because of the work for token classes. */
 #define WORK_MAX 72000000
@@ -33,7 +33,7 @@
 /* Units beyond the limit for tenants below their shares: if one tenant holds the whole limit, other
  * tenants need not wait until it gives memory back. */
 #define RESERVE (UINT64_MAX / 2)
-#define NICE 5 /* threads that compute steps come first */
+#define NICE 5 /* so that threads that compute steps come first */
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
@@ -50,7 +50,7 @@ struct task {
     struct compiler *compiler;
     const char *text; /* grammar, then triggers */
     size_t n_grammar, n_triggers;
-    struct blame blame; /* requests that waited when the pool got it */
+    struct blame blame; /* requests that waited when the pool got the task */
     struct constraint *constraint;
     struct err err;
     int64_t ns;
@@ -69,21 +69,21 @@ struct waiting {
  * neither exist.
  */
 struct entry {
-    struct list link; /* compiler.queued or compiler.ready_entries */
+    struct list link; /* in compiler.queued or compiler.ready_entries */
     struct entry *next;
     enum entry_state state;
     uint64_t hash;
     uint8_t isolation_key[16];
     char *text;
-    bool quarantined, abandoned; /* quarantined: compiled alone */
-    /* AWAY: slot of the tenant for which it is compiled; n_refs > 0: of the tenant that is
+    bool quarantined, abandoned; /* quarantined: to be compiled alone */
+    /* AWAY: slot of the tenant for which it is compiled; if n_refs > 0: slot of the tenant that is
      * charged. */
     uint32_t slot;
     uint32_t n_refs, n_waiting, cap_waiting;
-    uint32_t users[TENANTS]; /* n_refs by slot; users[slot] > 0 if n_refs > 0 */
+    uint32_t users[TENANTS]; /* number of references by slot; users[slot] > 0 implies n_refs > 0 */
     struct waiting *waiting;
     size_t bytes;
-    bool prepared; /* READY: prepared, or being prepared */
+    bool prepared; /* READY: its masks are prepared, or being prepared */
     struct task task;
 };
 
@@ -93,14 +93,15 @@ struct preparation {
     struct job job;
     bool is_away;
     struct constraint *constraint;
-    struct constraint *orphan; /* the constraint if its entry was dropped meanwhile, or NULL */
+    struct constraint *orphan; /* constraint whose entry was dropped meanwhile, or NULL */
     struct blame blame;
 };
 
 struct tenant_slot {
     struct quota_account account;
-    struct quota_charge charge; /* for grammars in use and requests' places in them */
-    uint64_t served;            /* compiler.turn when the pool last got a task of it */
+    struct quota_charge charge; /* charge for grammars in use and for the states of requests */
+    /* value of compiler.turn when the pool last got a task of the tenant */
+    uint64_t served;
     uint32_t n_away;
 };
 
@@ -124,13 +125,14 @@ struct compiler {
     struct quota memory;
     struct tenant_slot tenant[TENANTS];
     struct preparation preparation;
-    bool freed;              /* memory was given back since hand_out_held() */
-    size_t bytes, max_bytes; /* memory of READY entries; limit for those not in use */
-    size_t state_bytes;      /* memory of the matchers of requests */
+    bool freed; /* memory was given back since the last hand_out_held() */
+    /* bytes: memory of READY entries; max_bytes: limit of entries that are not in use */
+    size_t bytes, max_bytes;
+    size_t state_bytes; /* memory of the matchers of requests */
     uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 
-/* ---- on a thread ---- */
+/* ---- functions on a thread ---- */
 
 static struct task *task_of(struct job *j) {
     return CONTAINER_OF(j, struct task, job);
@@ -143,9 +145,9 @@ static struct preparation *preparation_of(struct job *j) {
 static void compile(struct job *j);
 static void prepare(struct job *j);
 
-/* jobs_opts.turn. Notes in the crash page whom to blame if the worker dies now: the requests of the
- * grammar that is compiled or prepared, or the one whose mask is computed; none whose job is
- * paused. */
+/* Implements jobs_opts.turn. Notes in the crash page which requests to blame if the worker dies
+ * now: those of the grammar that is compiled or prepared, or the one whose mask is computed;
+ * Requests whose jobs are paused are not blamed. */
 static void on_turn(void *ctx, struct job *j, bool has) {
     struct compiler *c = ctx;
     struct blame one = {.n = 1};
@@ -164,7 +166,7 @@ static void on_turn(void *ctx, struct job *j, bool has) {
     __atomic_store_n(&c->crash_page->n_compiling, has ? blame->n : 0, __ATOMIC_RELEASE);
 }
 
-/* Compiles a task: sets t->constraint, or t->err. */
+/* Compiles a task: sets t->constraint or t->err. */
 static void compile(struct job *j) {
     struct task *t = task_of(j);
     int64_t begin = clock_now(clock_monotonic());
@@ -186,7 +188,7 @@ static void wake(void *ctx) {
     const uint64_t one = 1;
     ssize_t r = write(c->fd, &one, sizeof(one));
 
-    (void)r; /* cannot fail: the counter is far from its end */
+    (void)r; /* cannot fail: the counter cannot overflow */
 }
 
 /* ---- entries ---- */
@@ -228,7 +230,7 @@ static struct entry *entry_free(struct entry *e) {
     return NULL;
 }
 
-/* Takes @e out of everything and frees it. */
+/* Removes @e from all lists and frees it. */
 static void drop(struct compiler *c, struct entry *e) {
     struct entry **at = &c->slot[e->hash % SLOTS];
 
@@ -248,7 +250,7 @@ static void drop(struct compiler *c, struct entry *e) {
     entry_free(e);
 }
 
-/* Adds a queued entry for the isolation key and text of @m. Returns NULL without memory. */
+/* Adds a queued entry for the isolation key and text of @m. Returns NULL if memory is short. */
 static struct entry *add(struct compiler *c, uint64_t hash, const struct submit *m) {
     struct entry *e = calloc(1, sizeof(*e));
 
@@ -287,7 +289,7 @@ static void remove_waiting(struct compiler *c, struct entry *e, uint32_t i) {
     c->n_held -= e->state == ENTRY_READY;
 }
 
-/* ---- whose memory ---- */
+/* ---- charges for memory ---- */
 
 static struct tenant_slot *slot_of(struct compiler *c, const struct submit *m) {
     struct tenant_slot *t = &c->tenant[m->tenant % TENANTS];
@@ -313,7 +315,7 @@ static void charge_slot(struct compiler *c, uint32_t slot, int64_t more) {
     }
 }
 
-/* sched_constraints.charge. */
+/* Implements sched_constraints.charge. */
 static void charge(void *ctx, uint32_t tenant, int64_t more) {
     struct compiler *c = ctx;
 
@@ -332,8 +334,8 @@ static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     charge_slot(c, slot, (int64_t)e->bytes);
 }
 
-/* Counts one request less. When the charged tenant has no request left, the tenant with the most
- * requests is charged. */
+/* Counts one request less. If the charged tenant has no request left, charges the tenant with the
+ * most requests. */
 static void drop_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     uint32_t most = 0;
 
@@ -351,7 +353,7 @@ static void drop_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     charge_slot(c, most, (int64_t)e->bytes);
 }
 
-/* Returns the tenant to compile @e for: among those that wait for it, have room and may have one
+/* Returns the tenant to compile @e for: of the tenants that wait for it, have room and may have one
  * more task away, the one served longest ago. NULL if there is none. */
 static struct tenant_slot *payer_of(struct compiler *c, const struct entry *e) {
     struct tenant_slot *best = NULL;
@@ -438,7 +440,7 @@ static void prepare_next(struct compiler *c) {
     }
 }
 
-/* Gives the pool as many tasks as it may have. Without memory the rest waits for the next call. */
+/* Gives the pool as many tasks as it may have. If memory is short, the next call continues. */
 static void give_away(struct compiler *c) {
     struct entry *e;
 
@@ -457,10 +459,10 @@ static struct entry *first_quarantined(const struct compiler *c) {
     return NULL;
 }
 
-/* ---- called by the scheduler ---- */
+/* ---- functions that the scheduler calls ---- */
 
-/* sched_constraints.ask. Hands out a compiled entry at once if its tenant has room; otherwise the
- * request waits for the entry. */
+/* Implements sched_constraints.ask: hands out a compiled entry at once if its tenant has room;
+ * otherwise the request waits for the entry. */
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     struct compiler *c = ctx;
     uint64_t hash = hash_of(m);
@@ -491,7 +493,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     return 1;
 }
 
-/* sched_constraints.put. */
+/* Implements sched_constraints.put. */
 static int put(void *ctx, struct constrain_job *j) {
     struct compiler *c = ctx;
 
@@ -509,7 +511,7 @@ static bool forget_in(struct compiler *c, struct entry *e, uint64_t id) {
     return false;
 }
 
-/* sched_constraints.forget. Ends a compilation for which no request waits any more. */
+/* Implements sched_constraints.forget: ends a compilation for which no request waits any more. */
 static void forget(void *ctx, uint64_t id) {
     struct compiler *c = ctx;
 
@@ -543,7 +545,7 @@ static void evict(struct compiler *c) {
     }
 }
 
-/* sched_constraints.release. */
+/* Implements sched_constraints.release. */
 static void release(void *ctx, const struct constraint *constraint, uint32_t tenant) {
     struct compiler *c = ctx;
 
@@ -556,7 +558,7 @@ static void release(void *ctx, const struct constraint *constraint, uint32_t ten
         }
     }
     if (c->ready)
-        return; /* deliver() is under way; its caller does the rest */
+        return; /* deliver() is under way, and its caller completes the rest */
     evict(c);
     give_away(c);
 }
@@ -658,7 +660,7 @@ static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
 
 bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     if (c->turn == 0)
-        return false; /* the pool never had a task */
+        return false; /* the pool never got a task */
     uint32_t n_out = jobs_n(c->jobs);
     deliver(c, ready, ctx);
     bool came_back = jobs_n(c->jobs) < n_out;

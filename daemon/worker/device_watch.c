@@ -11,15 +11,15 @@
 #include "base/try.h"
 #include "base/util.h"
 
-/* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. CUDA 13
- * deprecates two calls, which its successor answers with an error; older drivers have their
- * successors not. */
+/* Declarations of NVML from its API reference, so that its header is not needed. A result of 0 is
+ * success. CUDA 13 replaced two calls, which then return an error; older drivers lack the new
+ * calls. */
 struct nvml_memory {
     unsigned long long total, free, used;
 };
 
 struct nvml_temperature {
-    unsigned version; /* TEMPERATURE_1 */
+    unsigned version; /* value TEMPERATURE_1 */
     int sensor, celsius;
 };
 
@@ -27,8 +27,9 @@ struct nvml_temperature {
 
 enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
 
-/* Reasons for a lower clock: software's cap on power, hardware, heat by software and by hardware,
- * the power supply's brake. Not: idle, set by the user, kept like another device's. */
+/* Reasons for a lower clock that count: the cap on power, hardware, heat (by software and by
+ * hardware), the power supply's brake. Being idle, a user's setting and a clock kept equal to that
+ * of another device do not count. */
 enum { REASONS_THROTTLED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80 };
 
 struct nvml {
@@ -47,12 +48,12 @@ struct nvml {
     int (*old_reasons)(void *device, unsigned long long *bits);
 };
 
-/* A thread that hangs in a call keeps it when the owner has freed it. */
+/* State of a watch. A thread that hangs in a call of NVML keeps it after device_watch_free(). */
 struct device_watch {
     struct nvml nvml;
     void *device;
     pthread_t thread;
-    pthread_mutex_t lock; /* over what follows */
+    pthread_mutex_t lock; /* guards the following members */
     pthread_cond_t ends;
     bool ending;
     struct device_state state;
@@ -110,7 +111,7 @@ static bool is_throttled(const struct nvml *n, void *device) {
     return bits & REASONS_THROTTLED;
 }
 
-/* Asks NVML for the state of the device; values that it cannot tell stay 0. */
+/* Asks NVML for the state of the device; values that it does not have stay 0. */
 static struct device_state ask(const struct device_watch *w) {
     const struct nvml *n = &w->nvml;
     void *device = w->device;

@@ -14,8 +14,8 @@
 /* Statistics of a device; 0: not available. */
 struct device_state {
     uint64_t memory_bytes, memory_used_bytes; /* memory used by all programs */
-    uint64_t energy_mj;                       /* since the driver started */
-    uint32_t power_mw, clock_mhz, celsius;    /* clock: of the multiprocessors */
+    uint64_t energy_mj;                       /* energy_mj: since the driver started */
+    uint32_t power_mw, clock_mhz, celsius;    /* clock_mhz: clock of the multiprocessors */
     bool throttled;                           /* the clock is lowered for power or heat */
 };
 
@@ -25,8 +25,9 @@ struct device_watch;
  * -ENODEV: there is no NVML, or it does not know the device; or another -errno. @err has the
  * reason. */
 int device_watch_new(struct device_watch **out, const char *address, struct err *err);
-/* Returns the last state that was read; it changes once a second. @w NULL: all 0. */
+/* Returns the last state that was read; it changes once a second. If @w is NULL, all members are
+ * 0. */
 struct device_state device_watch_read(struct device_watch *w);
-/* Ends the watch; accepts NULL. A thread that does not return from a call within a second is left
- * behind. */
+/* Ends the watch; accepts NULL. A thread that does not return from a call within a second keeps
+ * running. */
 void device_watch_free(struct device_watch *w);

@@ -38,11 +38,11 @@ int sandbox_worker(void) {
         LOAD(nr),
 #ifdef __x86_64__
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1),
-        REFUSE, /* the x32 numbers */
+        REFUSE, /* refuses the numbers of x32 */
 #endif
         REFUSE_CALL(SYS_execve),
         REFUSE_CALL(SYS_execveat),
-#ifndef __SANITIZE_ADDRESS__ /* which looks for leaks with it when the worker ends */
+#ifndef __SANITIZE_ADDRESS__ /* the sanitizer looks for leaks with ptrace() when the worker ends */
         REFUSE_CALL(SYS_ptrace),
 #endif
         REFUSE_CALL(SYS_process_vm_readv),
@@ -52,9 +52,9 @@ int sandbox_worker(void) {
         REFUSE_CALL(SYS_mount),
         REFUSE_CALL(SYS_bpf),
         REFUSE_CALL(SYS_keyctl),
-        /* Sockets between processes of this machine only: logging and driver helpers use them. They
-         * may be bound and listened on: libcuda does so with an abstract one (cuda-uvmfd-...), and
-         * without it there is no device. */
+        /* Allows only sockets between processes of this machine, which logging and driver helpers
+         * use. They may be bound and listened on: libcuda does so with an abstract one
+         * (cuda-uvmfd-...), and without it finds no device. */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
         LOAD(args[0]),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 1, 0),

@@ -4,17 +4,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Set before the handler, read by it: whichever thread has read the file. */
+/* Set before the handler is installed; the handler runs on the thread that has read the file. */
 static int exit_code;
 static const char *last_line;
 
 static void on_bus(int signum, siginfo_t *info, void *context) {
-    if (info->si_code != BUS_ADRERR) { /* for instance, an error of the memory itself */
+    /* another cause, for instance a fault of the memory itself */
+    if (info->si_code != BUS_ADRERR) {
         signal(signum, SIG_DFL);
-        return; /* the instruction faults again */
+        return; /* the instruction runs again and faults */
     }
     ssize_t n = write(STDERR_FILENO, last_line, strlen(last_line));
-    (void)n; /* there is nowhere else to say it */
+    (void)n; /* no other way is left to report it */
     _exit(exit_code);
 }
 

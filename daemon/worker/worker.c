@@ -27,47 +27,50 @@
 #include "scheduler/scheduler.h"
 #include "text/tokenizer.h"
 
-#define EVENTS_MAX (16u << 20) /* bytes of one event batch */
-#define STATS_NS 100000000     /* time between two statistics */
-/* Time for writing to the disk: at the end; while requests run, before another process gets the
- * file. */
+#define EVENTS_MAX (16u << 20) /* most bytes of one event batch */
+#define STATS_NS 100000000     /* least time between two statistics */
+/* Longest time for writing to the disk. FLUSH_NS: when the worker ends; LEAVE_NS: while requests
+ * run, before another process gets the file. */
 #define FLUSH_NS INT64_C(2000000000)
 #define LEAVE_NS INT64_C(5000000000)
 #define WARM_UP_TOKENS 8u
 #define CPU_NICE 5    /* nice value of threads that compute; compiling threads have a higher one */
 #define MAX_BYPASS 8u /* times that a waiting request may be overtaken */
-/* Host memory for the disk tier when none was configured, at most as much as the KV cache: pages
+/* Host memory for the disk tier if none was configured, but at most the size of the KV cache: pages
  * pass through it on their way to the disk. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
-#define WATCH_NS INT64_C(5000000000)     /* time between two readings of an idle device's state */
-#define PICTURES_PART 16u                /* of the machine's memory, for rows of pictures */
-#define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
+#define WATCH_NS INT64_C(5000000000) /* time between two readings of an idle device's state */
+/* rows of pictures take at most the machine's memory divided by this */
+#define PICTURES_PART 16u
+#define GRAMMARS_MAX ((size_t)128 << 20) /* most bytes of compiled grammars kept for later */
 
 /*
  * Parts are opened in this order and freed in reverse: files, tokenizer, engines, compiler,
- * scheduler. From the first byte of OPEN to READY crash_page->loading is 1.
+ * scheduler. crash_page->loading is 1 from the arrival of OPEN to READY.
  */
 struct worker {
     struct chan chan;
-    struct config config; /* section [engine]: engine and scheduler keep pointers into it */
+    /* options of section [engine]; engine and scheduler keep pointers into it */
+    struct config config;
     struct crash_page *crash_page;
     struct flight *flight;
-    struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
+    struct gguf *file, *draft_file; /* draft_file: of the draft model; NULL: there is none */
     struct gguf *projector;         /* NULL: the model takes no pictures */
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
-    struct device_watch *watch[ENGINE_DEVICES]; /* NULL: no device of this number, or no NVML */
-    bool watches;                               /* at least one watch exists */
+    /* NULL: there is no device of this number, or no NVML */
+    struct device_watch *watch[ENGINE_DEVICES];
+    bool watches; /* at least one watch exists */
     struct sched *sched;
     struct buf out;
     int n_shards;
-    int disk_fd;       /* where there is a disk tier */
-    int keep_draft_fd; /* engine_opts.keep_fd of the draft model */
+    int disk_fd;       /* file of the disk tier, if there is one */
+    int keep_draft_fd; /* keep_fd in the engine_opts of the draft model */
     int wake_fd;       /* readable when the compiler or the disk tier has a result */
-    bool leaves_disk;  /* DISK_LEFT is to be sent */
+    bool leaves_disk;  /* DISK_LEFT must be sent */
     int64_t stats_sent_ns;
-    bool stats_stale; /* they have changed since they were sent */
+    bool stats_stale; /* statistics have changed since they were sent */
     float reported;   /* the last progress of loading that was sent */
 };
 
@@ -130,8 +133,8 @@ static int handshake(struct worker *w, struct chan_frame *f) {
     return r < 0 ? r : f->type == MSG_OPEN ? 0 : -EPROTO;
 }
 
-/* Checks that both models mean the same by a token. Numbers beyond the smaller vocabulary are
- * padding. */
+/* Checks that each token has the same text in both models. Numbers beyond the smaller vocabulary
+ * are padding. */
 static int check_tokens(const struct worker *w, struct err *err) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
 
@@ -149,7 +152,7 @@ static int check_tokens(const struct worker *w, struct err *err) {
     return 0;
 }
 
-/* 0, also when there is nothing to open, or -errno with @err. */
+/* Opens the draft model, if there is one. Returns 0 or -errno with @err. */
 static int open_draft(struct worker *w, struct err *err) {
     struct engine_opts o = engine_draft_opts(&w->config.engine, w->config.draft_kv_bytes);
 
@@ -189,7 +192,8 @@ static void log_memory(const struct worker *w, uint64_t room) {
               (unsigned long long)host >> 20, (unsigned long long)room >> 20, i->max_context);
 }
 
-/* Takes the formats from the options: keys' and values' own ones before the common one. */
+/* Takes the formats from the options; separate formats of keys and values override the common
+ * one. */
 static void take_kv_types(const struct config *c, struct engine_opts *o) {
     static const enum engine_kv_type types[] = {ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
     enum engine_kv_type both = types[c->kv_type < ARRAY_SIZE(types) ? c->kv_type : 0];
@@ -208,7 +212,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     take_kv_types(c, o);
     o->max_wants = o->max_rows;
     o->windows = true;
-    /* A draft model, which the operator has chosen by name, wins over the model's own block. */
+    /* The operator names a draft model, so it is used instead of the model's own block. */
     o->drafts = !c->sched.no_speculation && (!c->draft_model[0] || o->block) &&
                 config_drafts_from(c, "mtp");
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
@@ -267,14 +271,14 @@ static void watch_devices(struct worker *w) {
 }
 
 /*
- * A backend without a device, or beside one for experts or pictures, computes on every core. The
- * front needs a core for some microseconds at a time; at equal priorities the scheduler lets it
- * wait for the next tick (4 ms) whenever it has just had more than its part. So every thread of
- * the worker gets a lower priority. It counts only among the processes of a service or session, as
- * Linux shares cores between those first.
+ * Gives every thread of the worker a lower priority. A backend that computes on the processor, for
+ * all layers or only for experts or pictures, uses every core. The front needs a core for some
+ * microseconds at a time; at equal priority the scheduler makes it wait for the next tick (4 ms)
+ * whenever it has just used more than its share. The priority counts only among the processes of a
+ * service or session, since Linux divides cores between services first.
  */
 static void lower_priority(const struct worker *w) {
-    int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* Linux cuts it at 19 */
+    int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* Linux limits it to 19 */
     DIR *threads = NULL;
     struct dirent *t;
 
@@ -323,7 +327,8 @@ static int add_wake(struct worker *w, int fd) {
     return fd < 0 || epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
 }
 
-/* One descriptor for the results of the compiler and of the disk tier. */
+/* Makes one descriptor for the results of the compiler and of the disk tier. Returns 0 or
+ * -errno. */
 static int open_wake(struct worker *w) {
     w->wake_fd = epoll_create1(EPOLL_CLOEXEC);
     if (w->wake_fd < 0)
@@ -332,8 +337,8 @@ static int open_wake(struct worker *w) {
     return add_wake(w, sched_fd(w->sched));
 }
 
-/* DISK_USE; a file that is left is closed by that, and taken out of wake_fd. Returns 0 or
- * -errno. */
+/* Handles DISK_USE. A file that was in use has been closed, which has removed it from wake_fd.
+ * Returns 0 or -errno. */
 static int use_disk(struct worker *w) {
     bool uses = sched_uses_disk(w->sched);
 
@@ -342,13 +347,13 @@ static int use_disk(struct worker *w) {
     return uses ? 0 : add_wake(w, sched_fd(w->sched));
 }
 
-/* DISK_LEAVE. */
+/* Handles DISK_LEAVE. */
 static void leave_disk(struct worker *w) {
     sched_leave_disk(w->sched, clock_now(clock_monotonic()) + LEAVE_NS);
     w->leaves_disk = true;
 }
 
-/* A channel that is full: with the next step. */
+/* Sends DISK_LEFT once the file is left; if the channel is full, after the next step. */
 static void tell_left(struct worker *w) {
     if (w->leaves_disk && !sched_uses_disk(w->sched) &&
         chan_send(&w->chan, MSG_DISK_LEFT, "", 0) == 0)
@@ -379,8 +384,8 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
     return open_wake(w);
 }
 
-/* Runs a few tokens through everything before READY is sent to the front: touches all weights,
- * and a model that cannot run a step never serves. */
+/* Computes a few tokens before READY is sent to the front. That touches all weights, and a model
+ * that cannot run a step is never served. */
 static int warm_up(struct worker *w) {
     int32_t tokens[WARM_UP_TOKENS] = {0};
     struct submit m = {.n_prompt = WARM_UP_TOKENS,
@@ -415,7 +420,7 @@ static int leave_file(const struct worker *w, struct gguf *file) {
     return 0;
 }
 
-/* 0 or -errno. */
+/* Sends READY. Returns 0 or -errno. */
 static int send_ready(struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
 
@@ -480,7 +485,8 @@ static int drain(struct worker *w) {
     return r < 0 ? r : 0;
 }
 
-/* One event batch. When the channel is full the batch is skipped: the next one carries more. */
+/* Sends one event batch. If the channel is full, the batch is left out, because the next one has
+ * its events too. */
 static void send_events(struct worker *w) {
     buf_clear(&w->out);
     if (sched_events(w->sched, &w->out) == 0 &&
@@ -554,7 +560,8 @@ static void add_devices(const struct worker *w, struct msg_stats *s) {
     }
 }
 
-/* At most every STATS_NS, and when there is nothing to run. A full channel: with the next step. */
+/* Sends statistics, at most every STATS_NS and when nothing runs; if the channel is full, after the
+ * next step. */
 static void send_stats(struct worker *w, bool idle) {
     int64_t now = clock_now(clock_monotonic());
     struct msg_stats s;
@@ -576,7 +583,7 @@ static void send_stats(struct worker *w, bool idle) {
         chan_send(&w->chan, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
 }
 
-/* compiler_deliver(): a grammar is ready, or refused with @why. */
+/* Implements compiler_ready_fn: a grammar is ready, or refused for reason @why. */
 static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     struct worker *w = ctx;
 
@@ -584,7 +591,7 @@ static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, cons
     return sched_constraint_ready(w->sched, id, c, why);
 }
 
-/* Until the next deadline of the scheduler, as poll(2) takes it; -1: none. */
+/* Returns the ms until the next deadline of the scheduler, for poll(2); -1: there is none. */
 static int idle_timeout_ms(struct worker *w) {
     int64_t wake = sched_wake_ns(w->sched);
 
@@ -595,9 +602,9 @@ static int idle_timeout_ms(struct worker *w) {
 }
 
 /*
- * The loop: frames, compiled grammars, one step, its events. Returns only a negative errno: -EPIPE
- * the front has closed the channel, -EIO the device is lost, others are faults of the channel or of
- * memory.
+ * Runs the loop of the worker: takes frames and compiled grammars, runs one step, sends its events.
+ * Returns only a negative errno: -EPIPE: the front has closed the channel; -EIO: the device is
+ * lost; others: a fault of the channel, or no memory.
  */
 static int serve(struct worker *w) {
     assert(w->sched && w->compiler);
@@ -661,7 +668,7 @@ static void take_files(struct worker *w, const struct msg_open *m) {
     w->config.engine.keeps_place = m->keeps_place;
 }
 
-/* From HELLO to the end of serving. Returns the exit code. */
+/* Runs the worker from HELLO to the end of serving. Returns the exit code. */
 static int run(struct worker *w, int n_shards) {
     int fds[WORKER_SHARDS_MAX + 1];
     struct chan_frame f;
@@ -688,7 +695,7 @@ static int run(struct worker *w, int n_shards) {
     if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
         return refuse(w, -ENOMEM, "out of memory");
     if (w->projector)
-        gguf_drop_data(w->projector); /* the encoder has its weights */
+        gguf_drop_data(w->projector); /* the encoder has copied its weights */
     if ((r = new_sched(w, &open)) < 0)
         return refuse(w, r, strerror(-r));
     if ((r = warm_up(w)) < 0)
@@ -698,7 +705,7 @@ static int run(struct worker *w, int n_shards) {
         return WORKER_CHANNEL;
     r = serve(w);
     assert(r < 0);
-    if (r == -EPIPE) { /* the front has ended, or has closed the channel to end this */
+    if (r == -EPIPE) { /* the front has ended, or has closed the channel to end this worker */
         sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
         return WORKER_DONE;
     }
@@ -720,9 +727,10 @@ int worker_main(int argc, char **argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "weft-worker");
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGINT, SIG_IGN); /* Ctrl-C is the front's: it drains */
+    signal(SIGINT, SIG_IGN); /* Ctrl-C is for the front, which drains */
     signal(SIGHUP, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on sizes of files: weights are not kept then */
+    /* with a limit on sizes of files, weights are not kept and the worker continues */
+    signal(SIGXFSZ, SIG_IGN);
     sigbus_exit_with(WORKER_CUT_OFF, "");
     log_init(log_told_level(), "worker");
     if (sandbox_worker() < 0)
@@ -737,7 +745,8 @@ int worker_main(int argc, char **argv) {
         return WORKER_CHANNEL;
 
     int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
-    if (r == WORKER_LOST) /* the driver's own end may wait for a device that does not answer */
+    /* leaves out the driver's own end, which may wait for a device that does not answer */
+    if (r == WORKER_LOST)
         _exit(r);
 
     sched_free(w.sched);

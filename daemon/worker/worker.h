@@ -11,7 +11,7 @@
 #include "proto/messages.h"
 
 #define WORKER_FLAG                                                                                \
-    "--worker" /* argv[1] of a worker; argv[2] is the number of shards, of both models */
+    "--worker" /* argv[1] of a worker; argv[2] is the number of shards of both models */
 #define WORKER_SHARDS_MAX 256
 
 enum worker_fd {
@@ -19,11 +19,11 @@ enum worker_fd {
     WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
     /* The first shard; the other shards follow, then those of the draft model, the projector's
      * file, the file of the disk tier, and the files in memory for the weights of both models, each
-     * if there is one. Shards and projector are open for reading only. */
+     * if it exists. Shards and projector are open for reading only. */
     WORKER_FD_MODEL = 5,
 };
 
-/* Exit codes, for the front's log line. */
+/* Exit codes, which the front logs. */
 enum worker_exit {
     WORKER_DONE = 0,
     WORKER_REFUSED = 2,

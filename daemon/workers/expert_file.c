@@ -13,10 +13,11 @@
 #include "base/printable.h"
 #include "base/util.h"
 
-#define SIZE_LIMIT (8 << 20) /* 512 layers of 1024 experts take half of it */
+/* largest size of the file; 512 layers of 1024 experts take half of it */
+#define SIZE_LIMIT (8 << 20)
 #define KEEP_NS INT64_C(600000000000)
 
-/* "" without a folder. */
+/* Makes the path of the kept file; "" if there is no folder. */
 static void name_path(struct expert_file *f) {
     char state[201], print[2 * sizeof(f->print) + 1];
 
@@ -57,13 +58,13 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     int from =
         *f->path ? open(f->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW) : -1;
     if (from >= 0) {
-        copy(fd, from); /* the engine ignores an incomplete file */
+        copy(fd, from); /* a short copy is ignored by the engine */
         close(from);
     }
     return fd;
 }
 
-/* The old file exists until the new one is complete. */
+/* Keeps the old file until the new one is complete. */
 void expert_file_save(const struct expert_file *f) {
     char next[sizeof(f->path) + 8];
     int r = 0;

@@ -2,17 +2,17 @@
 
 /*
  * expert_file - statistics of a model's experts that its workers pass on (engine_opts.experts_fd):
- * how often each expert was picked and where it is stored, or how many layers' FFNs are in host
- * memory. While the model is served, the file is in memory; a copy in the service manager's state
- * folder stays for the next load.
+ * how often each expert was picked and where it is stored, or the number of layers whose FFNs are
+ * in host memory. While the model is served, the file is in memory; a copy in the service manager's
+ * state folder stays for the next load.
  */
 
 #include "base/gguf.h"
 
 struct expert_file {
-    int fd;            /* in memory; 0: there is none */
+    int fd;            /* file in memory; 0: there is none */
     uint8_t print[16]; /* fingerprint of the model */
-    uint64_t n_kept;   /* picks counted at the last copy */
+    uint64_t n_kept;   /* number of picks at the last copy */
     int64_t kept_ns;
     char path[256];
 };

@@ -11,9 +11,9 @@
 #include "base/printable.h"
 #include "base/util.h"
 
-#define FILES 8 /* recordings that are kept */
+#define FILES 8 /* most recordings that are kept */
 
-/* The row of @id, or FAULTS_MAX. */
+/* Returns the index of the row of @id, or FAULTS_MAX. */
 static uint32_t find(const struct faults *f, uint64_t id) {
     for (uint32_t i = 0; i < MIN(f->n, FAULTS_MAX); i++)
         if (f->row[i].id == id)
@@ -32,7 +32,8 @@ static void note_one(struct faults *f, uint64_t id) {
     f->row[i].n++;
 }
 
-/* No request is in both lists: it runs when its grammar has been compiled. */
+/* Counts ids of steps and of compilations. No request is in both lists, since it runs only when its
+ * grammar has been compiled. */
 void faults_note(struct faults *f, const struct crash_page *page) {
     for (uint32_t i = 0; i < MIN(page->n, CRASH_PAGE_MAX); i++)
         note_one(f, page->ids[i]);
@@ -58,13 +59,13 @@ void faults_write(const struct buf *record, const char *dir, uint32_t n, char *p
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool ok = fd >= 0 && write(fd, record->data, record->len) == (ssize_t)record->len;
     if (!ok && errno == 0)
-        errno = ENOSPC; /* a part was written */
+        errno = ENOSPC; /* only a part was written */
     if (!ok)
         log_event(WLOG_WARN, "fault_not_written", "path=%s error=\"%s\"", quoted(path).s,
                   strerror(errno));
     if (fd >= 0)
         close(fd);
-    if (fd >= 0 && !ok) /* a part cannot be replayed */
+    if (fd >= 0 && !ok) /* removes a partial file, which cannot be replayed */
         unlink(path);
     *path = ok ? *path : 0;
 }

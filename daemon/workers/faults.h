@@ -12,14 +12,14 @@
 
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
-/* Table of requests. The oldest row is used again, because an id that died twice and was submitted
- * again is among the newest. Row i is in use when i < n. */
+/* Table of requests. A new id takes the oldest row, since an id that was present at a death and
+ * submitted again is among the newest. Row i is in use when i < n. */
 struct faults {
     struct {
         uint64_t id;
         uint32_t n;
     } row[FAULTS_MAX];
-    uint32_t n; /* written so far; the next is row[n % FAULTS_MAX] */
+    uint32_t n; /* number of rows written so far; the next one is row[n % FAULTS_MAX] */
 };
 
 /* Counts a death for all requests in @page. The page was shared with a crashed process, so its

@@ -11,25 +11,25 @@
 #include "base/list.h"
 #include "base/log.h"
 
-/* Invariants: an empty one has users, and without them only one that was inherited stays; `kept` is
- * set once; a bad one gets no further users. */
+/* Invariants: an empty file has users; a file without users stays only if it was inherited; `kept`
+ * is set once; a bad file gets no further users. */
 struct kept_file {
     struct kept *of;
-    struct list link; /* kept.files */
+    struct list link; /* in kept.files */
     int fd;
     char name[KEPT_NAME_MAX]; /* name at the service manager */
     uint8_t key[ENGINE_KEEP_KEY];
     uint64_t n_bytes;
     uint32_t n_users;
-    bool kept, bad; /* kept: sealed, and with the service manager */
-    bool passed;    /* to the daemon of an upgrade */
+    bool kept, bad; /* kept: sealed, and stored at the service manager */
+    bool passed;    /* passed to the next daemon in an upgrade */
 };
 
 struct kept {
     struct kept_opts opts;
     struct list files;
-    bool leaving, held;   /* held: kept_announce() stores it at the service manager */
-    struct buf forgotten; /* held: names, each ended by NUL */
+    bool leaving, held;   /* held: files are stored at the service manager by kept_announce() */
+    struct buf forgotten; /* held: names to be forgotten then, each ended by NUL */
 };
 
 int kept_new(struct kept **out, const struct kept_opts *o) {
@@ -49,7 +49,8 @@ static void drop(struct kept_file *f) {
 
     assert(f->n_users == 0 || k->leaving);
     if (f->kept && k->held)
-        buf_add(&k->forgotten, f->name, strlen(f->name) + 1); /* if not, the file stays too long */
+        /* without memory the file stays too long */
+        buf_add(&k->forgotten, f->name, strlen(f->name) + 1);
     else if (f->kept && !k->leaving)
         k->opts.forget(f->name);
     list_remove(&f->link);
@@ -68,7 +69,8 @@ struct kept *kept_free(struct kept *k) {
     return NULL;
 }
 
-/* Appends a file for @fd, which it takes over. NULL: no memory, and @fd is closed. */
+/* Appends a file for @fd, which it takes over. Returns NULL, with @fd closed, if memory is
+ * short. */
 static struct kept_file *append(struct kept *k, int fd) {
     struct kept_file *f = calloc(1, sizeof(*f));
 
@@ -183,7 +185,7 @@ int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), v
 }
 
 void kept_hand_over(struct kept *k) {
-    assert(!k->held); /* this is the main process until then */
+    assert(!k->held); /* this process is the service's main process until then */
     LIST_FOREACH(i, &k->files) {
         struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 
@@ -206,6 +208,6 @@ void kept_announce(struct kept *k) {
         const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 
         if (f->kept)
-            k->opts.keep(f->fd, f->name); /* once more does nothing */
+            k->opts.keep(f->fd, f->name); /* has no effect for a file that is stored already */
     }
 }

@@ -19,7 +19,7 @@
 #define KEPT_PREFIX "weights-" /* begin of the names of kept files */
 #define KEPT_NAME_MAX 40
 
-struct kept;      /* all kept files of a daemon */
+struct kept;      /* the kept files of a daemon */
 struct kept_file; /* the weights of one model file */
 
 /* Callbacks that tell the service manager of a kept file, and that it may close one. */
@@ -34,12 +34,12 @@ int kept_new(struct kept **out, const struct kept_opts *o);
  * NULL. */
 struct kept *kept_free(struct kept *k);
 
-/* Takes over the file that the service manager kept under @name, or closes it if it cannot be
+/* Takes over the file @fd that the service manager kept under @name, or closes it if it cannot be
  * used. */
 void kept_inherit(struct kept *k, int fd, const char *name);
 /* Returns the file kept under @key, or a new empty one. NULL: no file can be created. */
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
-int kept_fd(const struct kept_file *f); /* remains owned by @f */
+int kept_fd(const struct kept_file *f); /* descriptor of the file, which @f owns */
 /* Notes that a worker has opened its model with the file. Returns true if the weights are in it;
  * the file is kept from now on. */
 bool kept_confirm(struct kept_file *f);
@@ -50,9 +50,9 @@ void kept_release(struct kept_file *f, bool bad);
 /* Returns the memory in bytes of inherited files that no model has claimed, except that of @but
  * (may be NULL). */
 uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
-/* Drops these files. */
+/* Drops the files that kept_unclaimed() counts. */
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
-/* Ends the use of the files: those that the service manager holds stay with it. */
+/* Ends the use of the files; files that the service manager holds stay there. */
 void kept_leave(struct kept *k);
 
 /* In an upgrade: calls @add with each file that the next daemon gets, until it returns an error,

@@ -5,9 +5,9 @@
 #include "proto/messages.h"
 
 /*
- * The rest of a turn cannot wait for the poll: frames that were read from the socket already make
- * nothing readable. An idle handle runs once in each iteration and keeps the loop from sleeping.
- * While it is active the poll only writes, so there is one turn in an iteration and not two.
+ * Frames that were read from the socket already make no descriptor readable, so the rest of a turn
+ * cannot wait for the poll. An idle handle runs once in each iteration and keeps the loop from
+ * sleeping. While it is active the poll only writes, so that an iteration has one turn and not two.
  */
 
 static void on_poll(uv_poll_t *poll, int status, int events);
@@ -20,9 +20,10 @@ static void update_poll(struct worker_chan *c) {
 
     if (!c->open)
         return;
-    if (c->chan.dead) { /* ended(), or the exit of the process, does the rest */
+    if (c->chan.dead) { /* ended(), or the end of the process, completes the rest */
         uv_poll_stop(&c->poll);
-        shutdown(c->chan.fd, SHUT_RDWR); /* an error on this side; the peer is alive */
+        /* the error is on this side, so the other end must see it too */
+        shutdown(c->chan.fd, SHUT_RDWR);
         want = 0;
         if (c->opts.ended)
             uv_idle_start(&c->rest, on_rest);
@@ -32,7 +33,7 @@ static void update_poll(struct worker_chan *c) {
     c->waits_for = want;
 }
 
-/* One part or frame. 0, CHAN_EMPTY, -errno. */
+/* Takes one part or frame. Returns 0, CHAN_EMPTY or -errno. */
 static int take_one(struct worker_chan *c) {
     struct chan_frame f;
 
@@ -84,7 +85,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     if (status < 0) {
         uv_poll_stop(poll);
         c->waits_for = 0;
-        if (c->opts.ended) /* after the frames that can still be read */
+        if (c->opts.ended) /* called after the frames that can still be read */
             uv_idle_start(&c->rest, on_rest);
         return;
     }
@@ -128,7 +129,7 @@ size_t worker_chan_queued(const struct worker_chan *c) {
 }
 
 void worker_chan_drain(struct worker_chan *c) {
-    /* The other end is closed, so the loop reads at most the socket's buffer. */
+    /* The other end is closed, so the loop reads no more than the socket's buffer. */
     while (c->open && take_one(c) == 0)
         ;
 }

@@ -14,7 +14,8 @@
 #include "base/chan.h"
 #include "base/clock.h"
 
-#define WORKER_CHAN_TURN_NS 1000000 /* a turn ends at the first part that ends after it */
+/* a turn ends with the first part that takes it beyond this time */
+#define WORKER_CHAN_TURN_NS 1000000
 
 struct worker_chan_opts {
     uv_loop_t *loop;
@@ -31,8 +32,8 @@ struct worker_chan_opts {
     void (*ended)(void *ctx);
 };
 
-/* `rest` is active while frames of the last turn may be left. has_parts implies open; a channel
- * that is dead stays open until it is closed. */
+/* State of a channel. `rest` is active while frames of the last turn may be left. has_parts implies
+ * open; a channel that is dead stays open until it is closed. */
 struct worker_chan {
     struct worker_chan_opts opts;
     struct chan chan;

@@ -21,19 +21,21 @@
  * compromised it. Every frame is parsed with its bounds, a frame that does not fit the state ends
  * the worker, and numbers from shared memory are limited to the size of their arrays.
  *
- * The end of a process is the one event that all else waits for. Nothing is torn down when a
- * channel breaks or a frame is wrong: the process is killed, its exit takes what it still said and
- * closes the handle, and the next one starts then. So there are never two, and a death counts once.
+ * Only the end of a process ends its state. When a channel breaks or a frame is wrong, the process
+ * is just killed; on its exit the front reads its remaining frames and closes the handle, and then
+ * the next process starts. So there are never two processes, and a death counts once.
  */
 
-#define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
-#define PICTURES_BACKLOG (256u << 10) /* and pictures, which must not make requests wait */
-#define LINGER_MS 3000                /* time for a stopping worker to write pages to the disk */
+/* unsent bytes above which requests wait here, because packing them takes time */
+#define BACKLOG_MAX (1u << 20)
+/* unsent bytes above which pictures wait, so that they do not delay requests */
+#define PICTURES_BACKLOG (256u << 10)
+#define LINGER_MS 3000 /* time for a worker that stops to write pages to the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
 #define FAILED_AFTER_MS 2000 /* shortest wait of requests for a worker that cannot load */
 #define LOAD_TRIES 3         /* failed starts after which requests are refused */
-#define RETRY_MIN_MS 1000    /* shortest Retry-After for clients */
+#define RETRY_MIN_MS 1000    /* shortest Retry-After for clients, in ms */
 #define SHARED_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES) /* size of the crash page's file */
 #define FILE_CHANGED "its file was changed after weftd had read it"
 
@@ -72,7 +74,7 @@ static struct workers *of_port(struct api_port *p) {
 
 /* ---- the channel ---- */
 
-/* Returns the channel for requests, or NULL if requests have to wait. */
+/* Returns the channel for requests; NULL: requests have to wait. */
 static struct worker_chan *way(struct workers *w) {
     return w->state == WORKERS_SERVING ? &w->chan : w->next == NEXT_TAKEN ? &w->next_chan : NULL;
 }
@@ -95,7 +97,7 @@ static void tell(struct workers *w, uint16_t type, int packed) {
     buf_clear(&w->out);
 }
 
-/* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
+/* Implements api_port.submit. Returns -EAGAIN if there is no worker, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
     struct worker_chan *c = way(w);
@@ -106,14 +108,15 @@ static int port_submit(struct api_port *p, const struct submit *m) {
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
-/* api_port.cancel. */
+/* Implements api_port.cancel. */
 static void port_cancel(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
     tell(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
 }
 
-/* api_port.picture. -EAGAIN: so much is unsent that a request would have to wait. */
+/* Implements api_port.picture. Returns -EAGAIN if so much is unsent that a request would have to
+ * wait. */
 static int port_picture(struct api_port *p, const struct msg_picture *m) {
     struct workers *w = of_port(p);
     struct worker_chan *c = way(w);
@@ -126,7 +129,7 @@ static int port_picture(struct api_port *p, const struct msg_picture *m) {
     return r == CHAN_FULL ? -EAGAIN : r;
 }
 
-/* api_port.turn_end. */
+/* Implements api_port.turn_end. */
 static void port_turn_end(struct api_port *p, const struct turn_end *m) {
     struct workers *w = of_port(p);
 
@@ -138,18 +141,18 @@ void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t
         tell(w, MSG_SERVED, buf_add(&w->out, m, n * sizeof(*m)));
 }
 
-/* api_port.story. */
+/* Implements api_port.story. */
 static uint32_t port_story(struct api_port *p, uint64_t id, struct flight_record *out,
                            uint32_t max) {
     return flight_story(of_port(p)->flight, id, out, max);
 }
 
-/* api_port.want. */
+/* Implements api_port.want. */
 static void port_want(struct api_port *p) {
     of_port(p)->opts.want(of_port(p)->opts.ctx);
 }
 
-/* api_port.use. */
+/* Implements api_port.use. */
 static void port_use(struct api_port *p, uint32_t tenant, double weight) {
     of_port(p)->opts.use(of_port(p)->opts.ctx, tenant, weight);
 }
@@ -158,7 +161,7 @@ uint32_t workers_n_faults(struct api_port *p, uint64_t id) {
     return faults_of(&of_port(p)->faults, id);
 }
 
-/* SIGKILL; on_process_exit() does the rest. */
+/* Sends SIGKILL; on_process_exit() completes the rest. */
 static void kill_worker(struct workers *w, const char *why) {
     if (!w->process_open)
         return;
@@ -172,7 +175,8 @@ static void send_open(struct workers *w) {
     w->open_sent = true;
 }
 
-/* The first frame. Messages have no versions of their own: both sides must be the same build. */
+/* Handles the first frame. Messages have no versions of their own: both sides must be the same
+ * build. */
 static void on_hello(struct workers *w, const struct chan_frame *f) {
     struct msg_hello h;
     uint8_t id[20];
@@ -200,12 +204,12 @@ static void forget_failures(struct workers *w) {
     *w->failure = 0;
 }
 
-/* Handles READY: the worker serves. Submits everything that waits before it returns. */
+/* Handles READY: the worker serves. Submits all waiting requests before it returns. */
 static void on_ready(struct workers *w, const struct msg_ready *m) {
     static const char *const where[READY_WEIGHTS] = {"own", "packed", "kept"};
 
     assert(w->model);
-    if (file_has_changed(w)) { /* the loaded bytes may be of both versions */
+    if (file_has_changed(w)) { /* the worker may have loaded bytes of both versions */
         kill_worker(w, "the model's file was changed while it was loaded");
         return;
     }
@@ -240,7 +244,7 @@ int workers_next_event(struct workers *w) {
     return r;
 }
 
-/* worker_chan_opts.part. */
+/* Implements worker_chan_opts.part. */
 static bool on_part(void *ctx) {
     int r = workers_next_event(ctx);
 
@@ -279,7 +283,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
                msg_ready_parse(f->data, f->len, &ready) == 0) {
         buf_clear(&w->ready);
         if (buf_add(&w->ready, f->data, f->len) <
-            0) /* then no requests are offered to the next daemon */
+            0) /* without memory no requests are offered to the next daemon */
             buf_clear(&w->ready);
         on_ready(w, &ready);
     } else if (f->type == MSG_FAILED) {
@@ -316,7 +320,7 @@ static void on_timers_closed(uv_handle_t *h) {
     w->opts.on_closed(w->opts.ctx);
 }
 
-/* Handles are closed in the reverse order. */
+/* Closes the timers, in the reverse order of their creation. */
 static void close_timers(struct workers *w) {
     if (uv_is_closing((uv_handle_t *)&w->restart))
         return;
@@ -365,7 +369,8 @@ static void on_process_closed(uv_handle_t *h) {
         close_timers(w);
 }
 
-/* A model that cannot be loaded is not tried for ever. @is_short: it may be another time. */
+/* Refuses the model if it cannot be loaded: at once for a reason of the worker, or after LOAD_TRIES
+ * deaths. @is_short: memory or descriptors are short, so it may succeed later. */
 static void give_up(struct workers *w, int signal, bool is_short) {
     if (file_has_changed(w)) {
         w->opts.on_refused(w->opts.ctx, FILE_CHANGED, -EAGAIN);
@@ -385,17 +390,18 @@ static void dump_fault(struct workers *w, char *path, size_t size) {
         faults_write(&record, w->opts.config->fault_dir, w->n_deaths, path, size);
 }
 
-/* The worker has ended. Its requests are submitted again when the next one serves. */
+/* Handles the end of the worker. Its requests are submitted again when the next one serves. */
 static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     char path[256] = "";
 
     PROBE3(worker__death, p->pid, status, signal);
-    worker_chan_drain(&w->chan); /* frames that it sent before its death count */
+    worker_chan_drain(&w->chan); /* takes the frames that it sent before its death */
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
     expert_file_save(&w->experts);
-    if (!w->was_ready) /* the next worker packs anew, since the kept weights may be the cause */
+    /* the next worker packs the weights again, since the kept ones may be the cause */
+    if (!w->was_ready)
         workers_release_weights(w, true);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
@@ -407,7 +413,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         faults_note(&w->faults, w->crash_page);
         if (served)
             dump_fault(w, path, sizeof(path));
-        /* The reason why no worker ever served is the front's last line: main.c says it. */
+        /* main.c reports the reason why no worker ever served, as the last line of the front. */
         log_event(!w->served && *w->refusal ? WLOG_DEBUG : WLOG_ERROR, "worker_died",
                   "pid=%d status=%lld signal=%d hang=%d in_flight=%u%s%s%s%s", p->pid,
                   (long long)status, signal, w->killed_for_hang, w->crash_page->n,
@@ -485,7 +491,7 @@ int workers_start(struct workers *w) {
     return 0;
 }
 
-/* The pause is over. */
+/* Starts a worker after the pause. */
 static void on_restart(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 
@@ -500,11 +506,11 @@ static void on_restart(uv_timer_t *t) {
         log_event(WLOG_ERROR, "worker_spawn", "error=\"%s\"", uv_strerror(r));
         snprintf(w->refusal, sizeof(w->refusal), "no worker can be started: %s", uv_strerror(r));
     }
-    if (r < 0 && !w->process_open) /* with an open process on_process_closed() does it */
+    if (r < 0 && !w->process_open) /* otherwise on_process_closed() does it */
         on_failed_start(w);
 }
 
-/* At once after a worker that served; with growing pauses while none gets that far. */
+/* Starts a worker at once after one that served, and with growing pauses while none serves. */
 void workers_schedule_restart(struct workers *w) {
     uint32_t ms = w->backoff_ms;
 
@@ -525,9 +531,9 @@ static void note_change(struct workers *w) {
               quoted(w->opts.config->model).s);
 }
 
-/* A worker hangs when the loading takes too long, or when requests run and for hang-timeout-ms no
- * op of a step ends. A step may take longer than that where other programs have the cores. The
- * front's own watchdog is another one (service.c). */
+/* Kills a worker that hangs: loading takes too long, or requests run and for hang-timeout-ms no
+ * operation of a step ends. A whole step may take longer than that on a machine that other programs
+ * use. The watchdog of the front itself is in service.c. */
 static void on_watch(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, watch);
     const struct config *c = w->opts.config;
@@ -538,15 +544,15 @@ static void on_watch(uv_timer_t *t) {
     if (!w->process_open || w->killed_for_hang)
         return;
     expert_file_keep(&w->experts, w->last.n_picks, now);
-    /* A front that was itself late (a machine that was paused) does not count that time against the
-     * worker. */
+    /* If the front itself was late, as on a machine that was paused, that time does not count
+     * against the worker. */
     int64_t late_ns = w->watched_ns ? now - w->watched_ns - WATCH_MS * INT64_C(1000000) : 0;
     w->watched_ns = now;
     if (late_ns > WATCH_MS * INT64_C(1000000)) {
         w->started_ns += late_ns;
         w->progress_ns += late_ns;
     }
-    /* Not api_busy(): a slow client is not the worker's fault. */
+    /* api_busy() would also count slow clients, for which the worker is not responsible. */
     if (w->crash_page->step != w->progress_step || api_model_use(w->model).n_running == 0) {
         w->progress_step = w->crash_page->step;
         w->progress_ns = now;
@@ -669,7 +675,8 @@ bool workers_leave_disk(struct workers *w) {
                 (w->open_sent || !w->chan.open);
 
     w->opts.disk_waits = true;
-    w->leaving_disk = used; /* without OPEN it does not leave, and is waited for */
+    /* A worker without OPEN does not have the file yet; one without a channel is about to end. */
+    w->leaving_disk = used;
     if (used)
         tell(w, MSG_DISK_LEAVE, 0);
     return used;

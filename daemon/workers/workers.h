@@ -11,7 +11,7 @@
  *                 DOWN <───────────────┘   unload ──> IDLE ──> start    stop ──> STOPPED
  *
  * The death of a worker ends no stream: the front submits every live request again with its tokens
- * so far, and by promise 1 (docs/design/architecture.md) the stream continues with the same tokens.
+ * so far, and the stream continues with the same tokens (promise 1 of docs/design/architecture.md).
  * The page shared with the worker (struct crash_page) names the requests that are suspected of a
  * death.
  *
@@ -43,19 +43,20 @@ struct workers_opts {
     /* Called when the first worker since the start or since workers_unload() is ready: the model
      * is served from now on. */
     void (*on_ready)(void *ctx, const struct msg_ready *m);
-    /* Called if no worker has become ready since then: a worker reported the reason @why (-EINVAL),
-     * or several died without a reason (-EAGAIN). */
+    /* Called if no worker has become ready since the start or workers_unload(): a worker reported
+     * the reason @why (-EINVAL; -ENOMEM if memory is short), or several died without a reason
+     * (-EAGAIN). */
     void (*on_refused)(void *ctx, const char *why, int error);
     /* The next four are for a model that is loaded on demand: a request waits for it
      * (api_port.want); a tenant uses it; loading has progressed to @fraction; the process has ended
      * after workers_unload(). */
     void (*want)(void *ctx);
-    void (*use)(void *ctx, uint32_t tenant, double weight); /* api_port.use */
+    void (*use)(void *ctx, uint32_t tenant, double weight); /* as api_port.use */
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
-    void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
-    void (*on_away)(void *ctx);      /* workers_give_way() is done */
-    void (*on_answer)(void *ctx);    /* workers_answer() has changed */
+    void (*on_disk_left)(void *ctx); /* called when workers_leave_disk() is done */
+    void (*on_away)(void *ctx);      /* called when workers_give_way() is done */
+    void (*on_answer)(void *ctx);    /* called when workers_answer() has changed */
     /* Called with the tenants' recent use of the device, for workers_tell_served() of other
      * models. */
     void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
@@ -71,21 +72,23 @@ struct workers_opts {
 struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
-    int pid;              /* 0: none */
-    const char *weights;  /* weights of the last ready worker: own, packed, kept; "" */
+    int pid;              /* process id of the worker; 0: there is none */
+    const char *weights;  /* weights of the last ready worker: "own", "packed", "kept" or "" */
     const char *failure;  /* reason why no worker can be started, if it is known; else "" */
-    int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
+    int64_t stats_age_ms; /* ms since the worker reported `last`; -1: never */
     struct msg_stats last;
 };
 
 /* Prepares what all workers share: this executable, the crash page. Returns 0, or -errno with
  * @err. */
 int workers_new(struct workers **out, const struct workers_opts *o, struct err *err);
-struct workers *workers_free(struct workers *w); /* after workers_stop() and the loop has run out */
+/* needs workers_stop() and the end of the loop before */
+struct workers *workers_free(struct workers *w);
 
 /* Returns the port through which api/ reaches the current worker; it lives as long as @w. */
 struct api_port *workers_port(struct workers *w);
-void workers_attach(struct workers *w, struct model *model); /* before workers_start() */
+/* must be called before workers_start() */
+void workers_attach(struct workers *w, struct model *model);
 /* Sets the files of a model that is opened after workers_new(); before workers_start(). @keys: of
  * both files for kept_claim(), not copied. */
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
@@ -102,16 +105,16 @@ int workers_start(struct workers *w);
 /* Ends the worker, or the attempts to start one. No worker is started before the next
  * workers_start(), which may be called after on_unloaded(). The worker must have no generation. */
 void workers_unload(struct workers *w);
-/* Loads the model on demand (api_port.want) from here on. */
+/* Makes the model one that is loaded on demand (api_port.want). */
 void workers_on_demand(struct workers *w);
-void workers_stop(struct workers *w); /* kills the worker; no new one is started */
+void workers_stop(struct workers *w); /* kills the worker, after which none is started */
 
 /* In an upgrade: asks the next daemon, at the other end of the socket @fd, which is taken over,
  * to continue the requests. Called at most once, after a worker was ready. */
 void workers_offer(struct workers *w, int fd);
 /* Answer to workers_offer() so far; opts.on_answer reports changes. */
 enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
-enum workers_answer workers_answer(const struct workers *w); /* any number of times */
+enum workers_answer workers_answer(const struct workers *w); /* may be called at any time */
 /* Ends the process, so that another one can use its memory and device. Requests wait, or move to
  * the next daemon if it has accepted them. Returns true if on_away() will be called when the
  * process has ended; false: there is no process. */

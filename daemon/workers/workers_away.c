@@ -3,8 +3,9 @@
 #include "daemon/workers/workers_private.h"
 
 /*
- * The next daemon's worker computes for this front: an upgrade (models_away.c). The requests stay
- * here, and are submitted with what they have so far, as after a death.
+ * Lets the worker of the next daemon compute for this front in an upgrade (models_away.c). The
+ * requests stay in this front and are submitted with their tokens so far, as after the death of a
+ * worker.
  *
  *      NONE ──offer──> OFFERED ──its READY──> ACCEPTED ──give_way, no process──> TAKEN
  *                         └────── end of the channel ────┴──> REFUSED <────────────┘
@@ -13,14 +14,15 @@
  * have the same sources. The first frame is the READY of this front's worker.
  */
 
-#define DEVICE_FREE_MS 1000 /* until a device has freed the memory of the other daemon's process */
+/* time until a device has freed the memory of the other daemon's process */
+#define DEVICE_FREE_MS 1000
 
 static void close_next(struct workers *w, enum workers_next how) {
     worker_chan_close(&w->next_chan);
     w->next = how;
 }
 
-/* Requests go over the channel from now on. */
+/* Sends requests over the channel from now on. */
 static void take_way(struct workers *w) {
     assert(w->state == WORKERS_AWAY && w->next == NEXT_ACCEPTED && !w->process_open);
     w->next = NEXT_TAKEN;
@@ -28,7 +30,7 @@ static void take_way(struct workers *w) {
     api_worker_up(w->model, workers_n_faults);
 }
 
-/* A worker of this front is to start again, if its place was given. */
+/* Ends the exchange. If the process of this front was ended for it, starts one again. */
 static void come_back(struct workers *w, enum workers_next next) {
     if (w->next == NEXT_TAKEN)
         api_worker_down(w->model);
@@ -42,7 +44,7 @@ static void come_back(struct workers *w, enum workers_next next) {
         workers_schedule_restart(w);
 }
 
-/* The next daemon takes no requests (any more). */
+/* Handles that the next daemon takes no requests, or no longer takes them. */
 static void lose_next(struct workers *w) {
     if (w->next == NEXT_TAKEN)
         log_event(WLOG_WARN, "requests_came_back", "n=%u", api_model_use(w->model).n_running);
@@ -50,7 +52,7 @@ static void lose_next(struct workers *w) {
     w->opts.on_answer(w->opts.ctx);
 }
 
-/* worker_chan_opts.frame. */
+/* Implements worker_chan_opts.frame. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
     struct msg_need_picture need;
@@ -73,7 +75,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     return false;
 }
 
-/* worker_chan_opts.part. */
+/* Implements worker_chan_opts.part. */
 static bool on_part(void *ctx) {
     int r = workers_next_event(ctx);
 
@@ -82,7 +84,7 @@ static bool on_part(void *ctx) {
     return r == 0;
 }
 
-/* worker_chan_opts.ended. */
+/* Implements worker_chan_opts.ended. */
 static void on_ended(void *ctx) {
     lose_next(ctx);
 }

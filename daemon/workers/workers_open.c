@@ -1,4 +1,5 @@
-/* workers_open - the descriptors, packed weights and options that a worker gets at its start. */
+/* workers_open - makes the descriptors, packed weights and options that a worker gets at its
+ * start. */
 
 #include <assert.h>
 #include <errno.h>
@@ -34,7 +35,7 @@ static void add_fd(struct workers_fds *f, int fd) {
         f->stdio[f->n++] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = fd};
 }
 
-/* Adds the descriptors of @file, which may be NULL. -E2BIG when there are too many. */
+/* Adds the descriptors of @file, which may be NULL. Returns 0, or -E2BIG if there are too many. */
 static int add_shards(struct workers_fds *f, const struct gguf *file) {
     for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
         if (f->n_shards == WORKER_SHARDS_MAX)
@@ -67,9 +68,9 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     return 0;
 }
 
-/* The first worker decides the options backend and host-experts where they are auto: a stream that
- * a device began is not continued by the CPU, whose logits have other bits, nor by a device that
- * holds other experts. */
+/* Later workers use the backend and the experts in host memory of the first worker if these options
+ * are auto, because the tokens of a stream depend on both: the CPU computes logits with other bits,
+ * and so does a device that holds other experts. */
 int workers_pack_open(const struct workers *w, struct buf *out) {
     CLEANUP(buf_deinit) struct buf options = {.max = MSG_MAX_FRAME};
     struct config c = *w->opts.config;

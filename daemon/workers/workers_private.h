@@ -12,7 +12,7 @@
 #include "daemon/workers/worker_chan.h"
 #include "daemon/workers/workers.h"
 
-/* States of workers.h's diagram; workers_set_state() has the table of legal transitions. */
+/* States of the diagram in workers.h; workers_set_state() has the table of legal transitions. */
 enum workers_state {
     WORKERS_DOWN,
     WORKERS_LOADING,
@@ -36,7 +36,7 @@ struct workers {
     struct workers_opts opts;
     struct model *model; /* the api's model; NULL before workers_attach() */
     enum workers_state state;
-    bool served;      /* some worker was READY once */
+    bool served;      /* some worker was READY since the start or workers_unload() */
     bool was_ready;   /* the present worker was READY */
     char backend[16]; /* backend of the first worker, which later ones keep for the same tokens; "":
                        * none */
@@ -45,19 +45,19 @@ struct workers {
     uv_process_t process;
     uv_timer_t watch, restart;
     bool process_open, killed_for_hang;
-    bool open_sent;    /* OPEN was sent to this worker */
-    bool leaving_disk; /* on_disk_left() is to be called */
+    bool open_sent;    /* OPEN was sent to the present worker */
+    bool leaving_disk; /* on_disk_left() must be called */
     struct worker_chan chan;
     enum workers_next next;
-    struct worker_chan next_chan; /* to the next daemon (workers_away.c) */
+    struct worker_chan next_chan; /* channel to the next daemon (workers_away.c) */
     struct buf ready;             /* the READY message of the last worker */
     struct event_cursor events;   /* events of the frame that is read */
     struct buf out;
     int crash_page_fd;
     struct crash_page *crash_page;
     struct flight *flight; /* recorder of this worker and its predecessors */
-    int64_t started_ns;    /* start of the process */
-    int64_t progress_ns;   /* last change of its step count */
+    int64_t started_ns;    /* time when the process was started */
+    int64_t progress_ns;   /* time of the last change of its step count */
     int64_t watched_ns;    /* time of the last check */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
@@ -69,7 +69,7 @@ struct workers {
     struct kept_file *kept[2]; /* weights of the model and of the draft model; NULL: they stay the
                                   worker's own memory */
     const char *weights;       /* see workers_stats */
-    char refusal[400];         /* reason that the current worker gave; "": none */
+    char refusal[400];         /* reason that the present worker gave; "": none */
     char failure[400];         /* reason passed to api_worker_failed(); "": none */
     struct msg_stats last;
     bool has_stats;
@@ -77,8 +77,8 @@ struct workers {
 
 /* Changes the state; no other function does. */
 void workers_set_state(struct workers *w, enum workers_state next);
-/* Passes the next of `events`, the events of one step, to the api, which may end any generation and
- * so start others. Returns as msg_events_next(). */
+/* Passes the next of `events`, the events of one step, to the api, which may end a generation and
+ * start others. Returns as msg_events_next(). */
 int workers_next_event(struct workers *w);
 /* Returns the number of deaths of its workers at which request @id was present; for
  * api_worker_up(). */
@@ -95,7 +95,7 @@ void workers_gone(struct workers *w);
 /* workers_open.c */
 
 /* A worker's descriptors in the order of enum worker_fd: files of the model and the draft model,
- * the projector, the disk tier, packed weights and the experts' file, each if there is one. */
+ * the projector, the disk tier, packed weights and the experts' file, each if it exists. */
 struct workers_fds {
     uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 5];
     uint32_t n, n_shards;
