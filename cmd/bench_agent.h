@@ -1,24 +1,24 @@
 #pragma once
 
 /* bench_agent - the behaviour of an agent of a trace, turn by turn: the lengths of its messages and
- * of the answers, its sub-agents, and the pauses for tools and people. All of it is a function of
- * the trace, the seed and the agent's number, not of the server: every server gets the same
+ * of the answers, its sub-agents, and the pauses for tools and people. They follow from the trace,
+ * the seed and the agent's number and not from the server, so every server gets the same
  * requests. */
 
 #include "base/rng.h"
 #include "cmd/bench_trace.h"
 
 struct agent_scale {
-    double tokens, times; /* factors for the trace's numbers */
+    double tokens, times; /* factors for the numbers of the trace */
 };
 
-/* Invariant: turn <= n_turns. Only agents of the trace have sub-agents, no sub-agent has. */
+/* Invariant: turn <= n_turns. Only agents of the trace have sub-agents; sub-agents have none. */
 struct agent {
     const struct trace_group *group;
     struct agent_scale scale;
     struct rng rng;
     char name[48];          /* the session: "12" for an agent, "12.1", "12.2" for its sub-agents */
-    uint32_t n_turns, turn; /* turn: number of drawn turns */
+    uint32_t n_turns, turn; /* turn: number of turns drawn so far */
     uint32_t n_subs_begun;
     bool is_sub;
 };
@@ -31,8 +31,8 @@ struct agent_turn {
 
 /* Describes the pause between a turn and the next one. */
 struct agent_pause {
-    uint32_t n_subs; /* sub-agents that work first */
-    double seconds;  /* then the pause takes this time */
+    uint32_t n_subs; /* number of sub-agents that work first */
+    double seconds;  /* time that the pause takes after that */
 };
 
 /* Initialises the @number-th agent of a trace. Returns when it begins, in seconds after the
@@ -42,7 +42,7 @@ double agent_init(struct agent *a, const struct trace_group *g, uint32_t number,
 /* Initialises the next sub-agent of @parent, which begins like the agents of the group. */
 void agent_init_sub(struct agent *a, struct agent *parent);
 
-bool agent_ended(const struct agent *a); /* no turn is left */
+bool agent_ended(const struct agent *a); /* true if no turn is left */
 /* Returns the next turn of @a, which must have one left. */
 struct agent_turn agent_next(struct agent *a);
 /* Returns the pause between the turn that agent_next() gave last and the one after it. */

@@ -1,16 +1,16 @@
 /*
- * weft-bench agents - the agents of a trace work against a server, each in a closed loop: the next
- * turn sends everything so far and what a tool said, when the last answer has come and the tool has
- * run.
+ * weft-bench agents - runs the agents of a trace against a server, each in a closed loop: when an
+ * answer has arrived and the tool has run, the next turn sends the whole conversation and the
+ * tool's result.
  *
  *     WAITING --due--> RUNNING --answer--> sub-agents? DELEGATING --all done--> WAITING
  *        ^                |--answer of the last turn, or a failure--> ENDED
  *        |----refused-----|   (again after Retry-After; the turn is still due when it was)
  *
- * What is asked does not depend on the server (bench_agent.h). Unless --echo, the conversation
- * continues with words in place of the server's answer, as many tokens long: models of random
- * weights answer with text that no tokenizer cuts the same way again, and two servers would be
- * asked different things.
+ * The requests do not depend on the server (bench_agent.h). Without --echo, the conversation
+ * continues with words in place of the server's answer, of as many tokens: the text of models with
+ * random weights has other tokens when it is read again, so two servers would get different
+ * requests.
  */
 
 #include <assert.h>
@@ -56,8 +56,9 @@ static const char usage[] =
 
 /*
  * An agent or sub-agent. WAITING: in agents.due until due_ns. RUNNING: its request is under way.
- * DELEGATING: pause.n_subs sub-agents have not ended. `asking` from the first sending of a turn to
- * its answer or failure, over refusals: the turn's times count from due_ns of that first sending.
+ * DELEGATING: pause.n_subs of its sub-agents have not ended. `asking` is set from the first sending
+ * of a turn to its answer or failure, refusals included: the times of the turn count from due_ns of
+ * the first sending.
  */
 struct slot {
     enum { SLOT_WAITING, SLOT_RUNNING, SLOT_DELEGATING, SLOT_ENDED } state;
@@ -67,11 +68,11 @@ struct slot {
     struct session session;
     struct bench_request q;
     struct agent_turn turn;
-    struct agent_pause pause; /* n_subs: that still work */
-    bool asking;              /* a turn was sent that is not over */
-    uint32_t n_refusals;      /* refusals of this turn */
-    uint64_t n_said;          /* tokens of the conversation, by the trace */
-    int64_t begin_ns, due_ns; /* due: of the next request */
+    struct agent_pause pause; /* n_subs: number of sub-agents that still work */
+    bool asking;              /* a turn was sent and is not over */
+    uint32_t n_refusals;      /* number of refusals of this turn */
+    uint64_t n_said;          /* number of tokens of the conversation according to the trace */
+    int64_t begin_ns, due_ns; /* due_ns: time of the next request */
     uint64_t wait; /* serial number of the wait: orders waits that are due at the same time */
     struct agents *all;
 };
@@ -88,9 +89,9 @@ struct agents {
     struct trace_file trace;
     char key[TENANTS][96];
     struct bench_http *http;
-    struct slot **slot;       /* [AGENTS_MAX] */
-    struct slot **due;        /* [AGENTS_MAX] those that wait: a heap, the next one first */
-    uint32_t n_slots, n_left; /* n_left: agents whose job is not over */
+    struct slot **slot;       /* [AGENTS_MAX] agents and sub-agents */
+    struct slot **due;        /* [AGENTS_MAX] waiting slots: a heap, the next one first */
+    uint32_t n_slots, n_left; /* n_left: agents that have not ended */
     uint32_t n_due;
     uint64_t n_waits;
     int64_t last_print_ns;
@@ -102,7 +103,7 @@ static struct tenant *tenant_of(struct agents *s, const struct slot *slot) {
     return &s->result.tenant[slot->agent.group->tenant.low % TENANTS];
 }
 
-/* A slot that begins at @begin_ns, not waiting yet. NULL: s->error says why. */
+/* Returns a slot that begins at @begin_ns and is not waiting yet. NULL: s->error has the reason. */
 static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
     struct slot *slot = s->n_slots < AGENTS_MAX ? calloc(1, sizeof(*slot)) : NULL;
 
@@ -123,7 +124,7 @@ static bool is_before(const struct slot *a, const struct slot *b) {
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->wait < b->wait;
 }
 
-/* Puts @slot into the heap of waiting ones, in the order of due_ns and, at the same time, of
+/* Puts @slot into the heap of waiting slots, in the order of due_ns and, at the same time, of
  * arrival. */
 static void wait_until(struct slot *slot, int64_t due_ns) {
     struct agents *s = slot->all;
@@ -138,7 +139,7 @@ static void wait_until(struct slot *slot, int64_t due_ns) {
     s->due[i] = slot;
 }
 
-/* The next one; there is one. */
+/* Removes and returns the next waiting slot, which must exist. */
 static struct slot *take_due(struct agents *s) {
     assert(s->n_due > 0);
     struct slot *first = s->due[0], *last = s->due[--s->n_due];
@@ -170,7 +171,8 @@ static uint64_t hash_name(const char *name) {
     return h;
 }
 
-/* Agents of a group begin alike, those of another group differently. */
+/* Begins the conversation. Agents of a group begin alike, agents of different groups
+ * differently. */
 static int begin_session(struct slot *slot) {
     struct agents *s = slot->all;
 
@@ -213,7 +215,8 @@ static int make_turn(struct slot *slot) {
     return r;
 }
 
-/* Sends the turn of @slot, a new one or one that was refused. An error ends the run: s->error. */
+/* Sends the turn of @slot, a new one or one that was refused. An error sets s->error and ends the
+ * run. */
 static void send_request(struct slot *slot) {
     struct agents *s = slot->all;
     int r = 0;
@@ -232,8 +235,8 @@ static void send_request(struct slot *slot) {
     }
 }
 
-/* @slot has done its job (@finished) or failed. The last sub-agent lets its parent go on after
- * its pause. */
+/* Ends @slot, which has finished (@finished) or failed. The end of the last sub-agent lets its
+ * parent continue after its pause. */
 static void end_agent(struct slot *slot, bool finished, int64_t now) {
     struct agents *s = slot->all;
     struct slot *parent = slot->parent;
@@ -285,7 +288,7 @@ static int continue_session(struct slot *slot) {
     return session_answer_words(&slot->session, o, slot->turn.n_output);
 }
 
-/* A turn has been answered: counts it and begins what comes next. Returns 0 or -ENOMEM. */
+/* Counts a turn that was answered and begins the next state of its agent. Returns 0 or -ENOMEM. */
 static int take_answer(struct slot *slot) {
     struct agents *s = slot->all;
     struct bench_request *q = &slot->q;
@@ -390,7 +393,7 @@ static void print_progress(struct agents *s, int64_t now) {
             bench_http_n_running(s->http), s->n_left, tty ? "   " : "\n");
 }
 
-/* Cuts off the requests that still run. */
+/* Stops the requests that still run, and counts the turns that are not over as cut off. */
 static void cut(struct agents *s, int64_t now) {
     s->result.end_ns = now;
     bench_http_stop(s->http);
@@ -404,7 +407,7 @@ static void cut(struct agents *s, int64_t now) {
     }
 }
 
-/* The run, until all agents have ended, the time is over or SIGINT. Returns 0 or -errno. */
+/* Runs until all agents have ended, the time is over or SIGINT arrives. Returns 0 or -errno. */
 static int drive(struct agents *s) {
     int64_t now = bench_now_ns(), end_ns = INT64_MAX;
 
@@ -495,7 +498,8 @@ static int replay(struct agents *s) {
     return r < 0 ? cli_fail("the load generator failed: %s", strerror(-r)) : report(s);
 }
 
-/* Reads the trace and applies the options that change it. Returns -1 to go on, or an exit code. */
+/* Reads the trace and applies the options that change it. Returns -1 to continue, or an exit
+ * code. */
 static int read_trace(struct agents *s) {
     struct err err = {0};
 
@@ -512,7 +516,7 @@ static int read_trace(struct agents *s) {
     return -1;
 }
 
-/* Replays the trace if it is a public one. Returns -1 if it is another, or an exit code. */
+/* Replays the trace if it is a public one. Returns -1 if it is another kind, or an exit code. */
 static int replay_recorded(struct agents *s, struct recorded_opts *o) {
     CLEANUP(recorded_deinit) struct recorded trace = {0};
     CLEANUP(freep) char *text = NULL;
@@ -521,7 +525,7 @@ static int replay_recorded(struct agents *s, struct recorded_opts *o) {
 
     if (!s->trace_path || cli_read_file(s->trace_path, (size_t)4 << 30, &text, &len) < 0 ||
         !recorded_is(text, len))
-        return -1; /* read_trace() says what is wrong */
+        return -1; /* read_trace() reports the reason */
     int r = recorded_read(&trace, text, len, &err);
     if (r < 0)
         return cli_fail_err(s->trace_path, &err, r);

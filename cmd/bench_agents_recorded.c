@@ -11,18 +11,18 @@
 #include "cmd/bench_result.h"
 
 /*
- * A slot is a session or a sub-agent of the trace:
+ * The replay has a slot for each session and each sub-agent of the trace:
  *
  *     IDLE --begin--> WAITING --due, and no sub-agent works--> RUNNING --answer, failure--> WAITING
  *                        |--no turn is left--> ENDED
  *
- * Sub-agents begin as long after their parent's answer as they did, and run beside each other and
- * beside its pause; its next turn waits for all of them. At most opts.concurrency sessions of the
- * trace work at once, in its order, none before its time.
+ * Sub-agents begin as long after their parent's answer as in the trace, and run beside each other
+ * and beside the parent's pause; the parent's next turn waits for all of them. At most
+ * opts.concurrency sessions of the trace work at once, in its order, none before its time.
  */
 struct slot {
     enum { SLOT_IDLE, SLOT_WAITING, SLOT_RUNNING, SLOT_ENDED } state;
-    uint32_t turn, n_subs; /* n_subs: sub-agents that work */
+    uint32_t turn, n_subs; /* n_subs: number of sub-agents that work */
     struct slot *parent;
     int64_t due_ns;
     struct bench_request q;
@@ -30,7 +30,7 @@ struct slot {
     struct replay *replay;
 };
 
-/* n_active: sessions of the trace that have begun and not ended. */
+/* State of a replay. n_active: number of sessions of the trace that have begun and not ended. */
 struct replay {
     const struct recorded *trace;
     const struct recorded_opts *opts;
@@ -39,7 +39,7 @@ struct replay {
     struct bench_result result;
     struct slot *slot; /* [trace->n_sessions] */
     uint32_t n_active, next, n_sent;
-    uint32_t first_token, n_tokens; /* the range of token ids */
+    uint32_t first_token, n_tokens; /* range of token ids */
     struct rng fresh;
     int64_t next_due_ns;
     bool changed; /* next_due_ns may be too late */
@@ -74,7 +74,7 @@ static void end_session(struct slot *s) {
     }
 }
 
-/* Lets @s wait for turn @turn, with its sub-agents; the answer before came at @at_ns. */
+/* Lets @s wait for turn @turn and its sub-agents; the previous answer arrived at @at_ns. */
 static void begin_turn(struct slot *s, uint32_t turn, int64_t at_ns) {
     struct replay *r = s->replay;
 
@@ -103,7 +103,7 @@ static void begin_session(struct replay *r, uint32_t i, struct slot *parent, int
     begin_turn(s, r->trace->session[i].first, at_ns);
 }
 
-/* Begins as many sessions as may work. */
+/* Begins as many sessions as opts.concurrency allows; each waits for its time in the trace. */
 static void begin_sessions(struct replay *r) {
     for (; r->next < r->trace->n_sessions && r->n_active < r->opts->concurrency; r->next++) {
         const struct recorded_session *x = &r->trace->session[r->next];
@@ -131,7 +131,7 @@ static void on_done(struct bench_request *q) {
     next_turn(s, end_ns);
 }
 
-/* Writes the tokens of a block, which follow from its name. */
+/* Writes the tokens of a block, which its name determines. */
 static int put_block(struct replay *r, struct buf *out, uint64_t name, uint32_t n, bool first) {
     struct rng rng = {name};
     char text[16];
@@ -145,7 +145,8 @@ static int put_block(struct replay *r, struct buf *out, uint64_t name, uint32_t 
     return 0;
 }
 
-/* Writes the prompt of @t: its blocks, each as long as scaled; what is behind the last is new. */
+/* Writes the prompt of @t: its blocks, each scaled in length, and new tokens behind the last
+ * one. */
 static int put_prompt(struct replay *r, struct buf *out, const struct recorded_turn *t) {
     uint32_t n = scaled(r, t->n_in), size = scaled(r, t->block_tokens);
     int e = 0;
@@ -199,7 +200,7 @@ static int send_turn(struct slot *s) {
     return bench_http_start(r->http, q);
 }
 
-/* Sends what is due at @now, and notes when the next turn is. */
+/* Sends the requests that are due at @now, and notes when the next turn is due. */
 static void send_due(struct replay *r, int64_t now) {
     while (!r->error && (r->changed || now >= r->next_due_ns)) {
         r->changed = false;
@@ -222,7 +223,7 @@ static void send_due(struct replay *r, int64_t now) {
     }
 }
 
-/* The run, until all sessions have ended or SIGINT. Returns 0 or -errno. */
+/* Runs until all sessions have ended or SIGINT arrives. Returns 0 or -errno. */
 static int drive(struct replay *r) {
     int64_t now = bench_now_ns();
 
@@ -240,7 +241,7 @@ static int drive(struct replay *r) {
 
 /* ---- the report ---- */
 
-/* Adds the statistics of @v as AIPerf names them; null: there are no values. */
+/* Adds the statistics of @v as AIPerf names them; null if there are no values. */
 static void add_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,
                         struct samples *v) {
     struct summary s = samples_summary(v);
@@ -257,7 +258,7 @@ static void add_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key
     yyjson_mut_obj_add_real(d, o, "max", s.max * 1e3);
 }
 
-/* Adds @v, or null where there is none (@is false). */
+/* Adds @v, or null if there is no value (@is false). */
 static void add_real(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key, bool is, double v) {
     if (is)
         yyjson_mut_obj_add_real(d, root, key, v);
@@ -329,7 +330,7 @@ static int replay(struct replay *r) {
     int e = drive(r);
     energy_read(&after, r->http);
     r->result.joules = energy_between(&before, &after);
-    bench_http_stop(r->http); /* ends what still runs after an interrupt */
+    bench_http_stop(r->http); /* ends requests that still run after an interrupt */
     for (uint32_t i = 0; i < r->trace->n_sessions; i++)
         if (r->slot[i].state == SLOT_RUNNING)
             bench_request_deinit(&r->slot[i].q);
@@ -350,8 +351,8 @@ int agents_replay_recorded(struct bench_target *target, const struct recorded *t
     if (sscanf(opts->vocab, "%u-%u", &r.first_token, &last) != 2 || last <= r.first_token)
         return cli_usage("--vocab takes A-B, token ids");
     r.n_tokens = last - r.first_token;
-    target->load.chat = false;        /* prompts are tokens, */
-    target->load.words_per_token = 1; /* not words */
+    target->load.chat = false;        /* prompts are token ids */
+    target->load.words_per_token = 1; /* and not words */
     target->endpoint = "completions";
     int code = bench_target_open(target, &r.http);
     if (code == CLI_OK)

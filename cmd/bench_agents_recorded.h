@@ -9,10 +9,10 @@
 struct recorded_opts {
     double tokens, times;             /* factors */
     double max_pause_s;               /* 0: no limit */
-    double slo_ttft_ms, slo_itl_ms;   /* 0: none */
-    uint32_t concurrency, n_requests; /* sessions at once; n_requests 0: all */
-    const char *vocab, *json;         /* "A-B"; json: NULL, or where the record goes */
-    bool sessions;                    /* send session ids */
+    double slo_ttft_ms, slo_itl_ms;   /* objectives; 0: none */
+    uint32_t concurrency, n_requests; /* concurrency: sessions at once; n_requests 0: all */
+    const char *vocab, *json;         /* vocab: "A-B"; json: NULL, or the path of the record */
+    bool sessions;                    /* sends session ids */
     int argc;
     char **argv;
 };

@@ -11,16 +11,17 @@
 #include "cmd/bench_clock.h"
 
 /*
- * Chunks of 256 KiB are handed out one by one: with fixed shares, one core that the host takes away
- * for a moment would stall all. The buffer is touched by the threads that read it, in huge pages
- * where the kernel gives them: small pages cost up to a fifth here. Each thread keeps four
- * independent sums, so that loads, not additions, are what it waits for.
+ * Chunks of 256 KiB are handed out one by one, because with fixed shares a core that is taken away
+ * for a moment would delay the whole measurement. The threads that read the buffer also touch it
+ * first, in huge pages if the kernel provides them, because small pages can cost a fifth. Each
+ * thread keeps four independent sums, so that it waits for loads and not for additions.
  */
 
 #define CHUNK ((size_t)256 << 10)
 #define THREADS_MAX 1024u
 
-/* Shared by all threads: they begin at `go`, when n_ready is n_threads, and end at `stop`. */
+/* State shared by all threads, which begin at `go`, when n_ready is n_threads, and end at
+ * `stop`. */
 struct meter {
     uint64_t *data;
     size_t n_chunks;
@@ -34,7 +35,7 @@ struct reader {
     struct meter *meter;
     pthread_t thread;
     uint32_t number;
-    uint64_t n_read, sum; /* chunks */
+    uint64_t n_read, sum; /* number of chunks read */
 };
 
 static uint64_t read_chunk(const uint64_t *p) {
@@ -55,7 +56,7 @@ static void *read_all(void *ctx) {
     struct meter *m = r->meter;
 
     for (size_t k = r->number; k < m->n_chunks; k += m->n_threads)
-        for (size_t i = 0; i < CHUNK / 8; i += 512) /* a word of every page */
+        for (size_t i = 0; i < CHUNK / 8; i += 512) /* touches a word of every page */
             m->data[k * (CHUNK / 8) + i] = k;
     atomic_fetch_add(&m->n_ready, 1);
     while (!atomic_load(&m->go))
@@ -69,7 +70,7 @@ static void *read_all(void *ctx) {
     return NULL;
 }
 
-/* Lets the threads read for @seconds. Bytes a second. */
+/* Lets the threads read for @seconds. Returns bytes per second. */
 static double drive(struct meter *m, double seconds) {
     while (atomic_load(&m->n_ready) < m->n_threads)
         usleep(1000);
@@ -106,13 +107,13 @@ int bandwidth_measure(uint32_t n_threads, uint64_t bytes, double seconds, double
     }
     if (n == m.n_threads) {
         rate = drive(&m, seconds);
-    } else { /* let those that exist end */
+    } else { /* ends the threads that exist */
         atomic_store(&m.stop, true);
         atomic_store(&m.go, true);
     }
     for (uint32_t i = 0; i < n; i++) {
         pthread_join(readers[i].thread, NULL);
-        keep += readers[i].sum; /* or the reading could be left out */
+        keep += readers[i].sum; /* uses the sums, or the compiler could leave out the reading */
     }
     munmap(m.data, m.n_chunks * CHUNK);
     if (n < m.n_threads)

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Reads @bytes again and again with @n_threads for about @seconds. *out: bytes a second. Returns 0,
- * -ENOMEM or -EAGAIN (no thread). */
+/* Reads @bytes repeatedly with @n_threads for about @seconds. *out: bytes per second. Returns 0,
+ * -ENOMEM or -EAGAIN (no thread can be made). */
 int bandwidth_measure(uint32_t n_threads, uint64_t bytes, double seconds, double *out);
 
 /* Returns a buffer size that is larger than the caches and fits into the free memory. */

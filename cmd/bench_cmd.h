@@ -5,7 +5,8 @@
  * an exit code of cli.h.
  */
 
-int bench_cmd_engine(int argc, char **argv);   /* a model without a server (bench_run.h) */
-int bench_cmd_serve(int argc, char **argv);    /* a server under requests (bench_load.h) */
+int bench_cmd_engine(int argc, char **argv);   /* measures a model without a server (bench_run.h) */
+int bench_cmd_serve(int argc, char **argv);    /* measures a server under requests (bench_load.h) */
 int bench_cmd_identity(int argc, char **argv); /* counts equal answers to equal requests */
-int bench_cmd_agents(int argc, char **argv); /* a server under agents of tenants (bench_trace.h) */
+/* measures a server under agents of tenants (bench_trace.h) */
+int bench_cmd_agents(int argc, char **argv);

@@ -1,16 +1,17 @@
 /*
- * weft-bench engine - how fast a model is computed, without scheduler and HTTP, in the manner of
- * llama-bench.
+ * weft-bench engine - measures how fast a model is computed, without scheduler and HTTP, as
+ * llama-bench does.
  *
  *   prefill   a prompt of -p tokens into an empty context
  *   decode    -n tokens, one at a time, for each of B sequences in one batch, after -d tokens of
  *             context
- *   replay    recorded prompts and outputs; the recorded token follows whatever was sampled, but
- *             everything is computed: the rates of real text, and how often greedy sampling agrees
+ *   replay    recorded prompts and outputs; the recorded token follows, whatever was sampled, but
+ *             all tokens are computed: gives the rates of real text and the share of tokens that
+ *             greedy sampling predicts
  *
- * Decoding reads every weight once a step. The rate of those bytes is set beside the rate at which
- * memory can be read at all, measured before and after with as many threads (the faster of the two
- * counts).
+ * Decoding reads every weight once in each step. The rate of these bytes is compared with the rate
+ * at which as many threads can read memory, measured before and after; the faster measurement
+ * counts.
  */
 
 #include <assert.h>
@@ -52,7 +53,7 @@ static const char usage[] =
 struct result {
     const char *test;
     uint32_t n_seqs, n_tokens, depth;
-    struct samples rate; /* tokens per second, all sequences together */
+    struct samples rate; /* tokens per second of all sequences together */
 };
 
 struct bench {
@@ -94,14 +95,14 @@ static int32_t *random_tokens(const struct bench *b, uint32_t n) {
     return t;
 }
 
-/* A prompt into an empty context, b->reps times. Returns 0 or -errno. */
+/* Computes a prompt into an empty context, b->reps times. Returns 0 or -errno. */
 static int measure_prefill(struct bench *b) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, b->n_prompt);
     struct result *res = new_result(b, "prefill", 1, b->n_prompt, 0);
 
     if (!tokens)
         return -ENOMEM;
-    TRY(run_prefill(&b->run, 0, 0, tokens, MIN(b->n_prompt, b->rows), NULL)); /* warm up */
+    TRY(run_prefill(&b->run, 0, 0, tokens, MIN(b->n_prompt, b->rows), NULL)); /* warms up */
     for (uint32_t i = 0; i < b->reps; i++) {
         int64_t start = bench_now_ns();
 
@@ -111,8 +112,8 @@ static int measure_prefill(struct bench *b) {
     return 0;
 }
 
-/* The context of @n_seqs sequences. @again: they have had it, and went on from there; pages still
- * hold it, a recurrent state does not. */
+/* Computes the context of @n_seqs sequences. @again: they had the context before and have
+ * continued; their pages still hold it, a recurrent state does not. Returns 0 or -errno. */
 static int fill_context(struct bench *b, uint32_t n_seqs, const int32_t *tokens, bool again) {
     if (again && b->run.info->n_states == 0)
         return 0;
@@ -127,7 +128,7 @@ static int measure_decode(struct bench *b, uint32_t n_seqs) {
     struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);
 
     TRY(tokens ? fill_context(b, n_seqs, tokens, false) : -ENOMEM);
-    TRY(run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens, NULL)); /* warm up */
+    TRY(run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens, NULL)); /* warms up */
     for (uint32_t i = 0; i < b->reps; i++) {
         TRY(fill_context(b, n_seqs, tokens, true));
         int64_t start = bench_now_ns();
@@ -218,13 +219,15 @@ static int measure_bandwidth(struct bench *b) {
     double rate = 0;
     int r = 0;
 
-    if (b->bandwidth && strcmp(b->run.info->backend, "cuda") != 0) /* host memory limits hosts */
+    /* the host's memory bounds only backends of the host */
+    if (b->bandwidth && strcmp(b->run.info->backend, "cuda") != 0)
         r = bandwidth_measure(b->run.info->n_threads, bandwidth_buffer(), 1, &rate);
     b->read_rate = MAX(b->read_rate, rate);
     return r;
 }
 
-/* Steps read the weights, not tokens: a batch of B reads them once for B tokens. */
+/* Returns true if the result is of decoding, whose bytes are counted per step: a batch of B reads
+ * the weights once for B tokens. */
 static bool is_decode(const struct result *r) {
     return strstr(r->test, "decode") != NULL;
 }
@@ -304,7 +307,7 @@ static int write_json(struct bench *b) {
     return bench_json_write(d, b->json);
 }
 
-/* The numbers of --batch. -1, or an exit code. */
+/* Parses the numbers of --batch. Returns -1, or an exit code. */
 static int parse_batches(struct bench *b) {
     CLEANUP(freep) char *copy = strdup(b->batch_text);
     char *rest = copy, *part;
@@ -316,7 +319,8 @@ static int parse_batches(struct bench *b) {
     return copy ? -1 : cli_fail("out of memory");
 }
 
-/* The longest sequence and the widest batch decide how much memory the engine takes. */
+/* Opens the engine. The longest sequence and the largest batch determine how much memory it
+ * takes. */
 static int open_engine(struct bench *b, struct err *err) {
     struct run_opts o = {
         .model = b->model,

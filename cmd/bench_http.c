@@ -12,19 +12,21 @@
 #include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
 
-#define REPLY_MAX ((size_t)64 << 20) /* bytes of a response that is not streamed */
-#define SPARE_MAX 256u /* handles kept for later requests: a new one costs much memory */
+#define REPLY_MAX ((size_t)64 << 20) /* most bytes of a response that is not streamed */
+#define SPARE_MAX 256u /* most handles kept for later requests, since a new one costs much memory */
 
-/* One request under way, in bench_http.running; q->transfer is this. */
+/* A request under way, in bench_http.running; q->transfer is this transfer. */
 struct http_transfer {
     struct bench_request *q;
     CURL *easy;
     struct curl_slist *headers; /* headers of this request alone; NULL: bench_http.headers */
     struct sse sse;
-    struct buf reply;         /* when it is no event stream */
-    bool known, events;       /* known: the body's type is known; events: it is an event stream */
-    int64_t sent_ns, head_ns; /* the request, the first byte of the response; 0: not yet */
-    bool finished, done;      /* finish_reason came; [DONE] came */
+    struct buf reply; /* body that is no event stream */
+    /* known: the type of the body is known; events: it is an event stream */
+    bool known, events;
+    /* times of sending and of the first byte of the response; 0: not yet */
+    int64_t sent_ns, head_ns;
+    bool finished, done; /* finished: a finish_reason arrived; done: [DONE] arrived */
     char curl_error[CURL_ERROR_SIZE];
     struct http_transfer *next, *prev;
 };
@@ -90,7 +92,7 @@ static void fail(struct bench_request *q, enum outcome o, const char *why) {
     openai_copy_text(q->error, sizeof(q->error), why);
 }
 
-/* Takes over what one event, or a whole reply, says of usage, end and error. */
+/* Takes over usage, end and error from an event or a whole reply. */
 static void take_part(struct http_transfer *t, const struct openai_part *part) {
     struct bench_request *q = t->q;
 
@@ -139,7 +141,7 @@ static int take_event(void *ctx, const char *data, size_t len) {
     return r;
 }
 
-/* The first bytes of a body decide whether it is an event stream. */
+/* Takes bytes of a body. The first ones decide whether it is an event stream. */
 static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     struct http_transfer *t = ctx;
     int r;
@@ -161,8 +163,8 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     return r < 0 ? 0 : size * n;
 }
 
-/* Connected, the request comes next. On a connection that had been closed meanwhile it comes
- * again. */
+/* Notes the time of sending, when the connection is made. Called again if the connection turns out
+ * to be closed. */
 static int on_send(void *ctx, char *ip, char *local_ip, int port, int local_port) {
     struct http_transfer *t = ctx;
 
@@ -178,7 +180,8 @@ static size_t on_header(char *data, size_t size, size_t n, void *ctx) {
     return size * n;
 }
 
-/* The body was no event stream: an error, or the answer to a request without "stream". */
+/* Handles a body that was no event stream: an error, or the answer to a request without
+ * "stream". */
 static void finish_reply(struct http_transfer *t) {
     struct bench_request *q = t->q;
     struct openai_part part = {.error = ""};
@@ -200,7 +203,7 @@ static void finish_reply(struct http_transfer *t) {
     }
 }
 
-/* The transfer is over: what became of the request? */
+/* Determines the outcome of a request whose transfer has ended. */
 static void judge(struct http_transfer *t, CURLcode code) {
     struct bench_request *q = t->q;
     curl_off_t retry_s = 0;
@@ -223,7 +226,7 @@ static void judge(struct http_transfer *t, CURLcode code) {
     }
 }
 
-/* Takes @t out of everything and frees it; its request is the caller's again. */
+/* Removes @t from the list and frees it; its request belongs to the caller again. */
 static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     assert(t->q->transfer == t && h->n_running > 0 && !t->prev == (h->running == t));
     curl_multi_remove_handle(h->multi, t->easy);
@@ -246,7 +249,7 @@ static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     free(t);
 }
 
-/* 0 or -ENOMEM, and then *list is unchanged. */
+/* Adds a header. Returns 0, or -ENOMEM with *list unchanged. */
 static int add_header(struct curl_slist **list, const char *format, const char *value) {
     CLEANUP(freep) char *line = NULL;
 
@@ -259,7 +262,7 @@ static int add_header(struct curl_slist **list, const char *format, const char *
     return 0;
 }
 
-/* @api_key, @session: NULL, none. */
+/* Adds the headers of a request. @api_key, @session: NULL: none. */
 static int add_headers(struct curl_slist **list, const char *api_key, const char *session) {
     TRY(add_header(list, "%s", "Content-Type: application/json"));
     TRY(add_header(list, "%s", "Expect:"));
@@ -342,7 +345,7 @@ static CURL *easy_new(struct bench_http *h, const char *url) {
     return e;
 }
 
-/* A transfer with the headers of @q. NULL: no memory. */
+/* Returns a transfer with the headers of @q. NULL: no memory. */
 static struct http_transfer *new_transfer(struct bench_http *h, const struct bench_request *q) {
     struct http_transfer *t = calloc(1, sizeof(*t));
     bool own = q->api_key || q->session;
@@ -406,7 +409,7 @@ int bench_http_run(struct bench_http *h, int timeout_ms) {
         struct bench_request *q = t->q;
         judge(t, code);
         end_transfer(h, t);
-        q->done(q); /* may start others */
+        q->done(q); /* may start other requests */
     }
     return r;
 }
@@ -419,8 +422,8 @@ static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
     return buf_add(ctx, data, size * n) < 0 ? 0 : size * n;
 }
 
-/* GET, or POST of @body, of the path @path below the server's root; the reply's body into @reply.
- * False with @err: the status is not 200. */
+/* Sends GET, or POST of @body, for the path @path below the server's root, and reads the body of
+ * the reply into @reply. Returns false with @err if the status is not 200. */
 static bool perform(struct bench_http *h, const char *path, const struct buf *body,
                     struct buf *reply, struct err *err) {
     char url[1024], why[CURL_ERROR_SIZE] = "";
@@ -465,7 +468,7 @@ static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf 
     return doc;
 }
 
-/* Returns the number of the device that a line is about, by its label; 0 without one. */
+/* Returns the number of the device in the label of a line; 0 if it has none. */
 static unsigned long device_of(const char *line, const char *end) {
     const char *at = strstr(line, "device=\"");
 
@@ -502,7 +505,7 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
     yyjson_mut_doc_set_root(d, root);
     yyjson_mut_obj_add_str(d, root, "model", model);
     yyjson_mut_obj_add_str(d, root, "prompt", text);
-    yyjson_mut_obj_add_str(d, root, "content", text); /* llama-server's name of the counter */
+    yyjson_mut_obj_add_str(d, root, "content", text); /* name of the counter in llama-server */
     CLEANUP(freep) char *json = yyjson_mut_write(d, 0, NULL);
     yyjson_mut_doc_free(d);
     if (!json || buf_add_str(&body, json) < 0)

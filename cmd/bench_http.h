@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_http - many requests to an OpenAI-compatible server at once, from one thread (libcurl's
- * multi interface), each with the times at which its pieces arrived.
+ * bench_http - sends many requests to an OpenAI-compatible server at once from one thread
+ * (libcurl's multi interface) and records the times at which their pieces arrive.
  */
 
 #include <stdbool.h>
@@ -30,14 +30,15 @@ struct bench_request {
     /* Set by the caller, which keeps the memory until @done. */
     struct buf body;
     bool stream, keep_text;
-    int64_t due_ns;                /* scheduled time of sending, from which its times count */
-    const char *api_key, *session; /* NULL: the server's key; no x-session-id */
+    int64_t due_ns; /* scheduled time of sending, from which its times count */
+    /* api_key NULL: the server's key; session NULL: no x-session-id */
+    const char *api_key, *session;
     void (*done)(struct bench_request *q);
     void *ctx;
 
-    /* Valid in @done. */
+    /* Results, valid in @done. */
     enum outcome outcome;
-    int status;       /* HTTP; 0: none came */
+    int status;       /* HTTP status; 0: there was none */
     char error[200];  /* reason if the outcome is not OUTCOME_OK */
     double retry_s;   /* Retry-After in seconds; 0: the header is missing */
     double answer_s;  /* time from sending to the first byte of the response */
@@ -46,22 +47,22 @@ struct bench_request {
     struct samples gaps; /* seconds between pieces of text */
     uint64_t n_pieces;
     int64_t prompt_tokens, cached_tokens,
-        output_tokens; /* usage as the server reports it; -1: not reported */
-    struct buf text;   /* when keep_text */
+        output_tokens; /* usage that the server reports; -1: not reported */
+    struct buf text;   /* text, if keep_text */
 
     struct http_transfer *transfer; /* private */
 };
 
 /* Initialises an empty request. */
 void bench_request_init(struct bench_request *q);
-void bench_request_deinit(struct bench_request *q); /* not while it runs */
+void bench_request_deinit(struct bench_request *q); /* not allowed while the request runs */
 /* prepares @q for another attempt: clears its results */
 void bench_request_reset(struct bench_request *q);
 
 struct bench_http_opts {
     const char *url;     /* http://host:port, with or without /v1 */
     const char *api_key; /* NULL: none */
-    bool chat;           /* chat/completions, else completions */
+    bool chat;           /* true: chat/completions; false: completions */
     double timeout_s;    /* timeout of a request */
 };
 
@@ -89,5 +90,6 @@ int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char 
  * models report the same device; 0: there is no series. */
 double bench_http_metric(struct bench_http *h, const char *name);
 
-/* The id of the first model that GET /v1/models lists. */
+/* Writes the id of the first model that GET /v1/models lists to @out. Returns 0 or -errno with
+ * @err. */
 int bench_http_model(struct bench_http *h, char out[256], struct err *err);

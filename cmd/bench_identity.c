@@ -21,12 +21,12 @@ static const char usage[] =
     "  --strict              exit with 1 if a text differs or a request fails\n"
     "  --json FILE           write the result as JSON (-: stdout)\n" TARGET_USAGE;
 
-/* A prompt: first sent alone, then in each round beside all others. `running` while its request is
- * under way. */
+/* A prompt, sent alone first and then in each round beside all others. `running` is set while its
+ * request is under way. */
 struct probe {
     struct bench_request q;
     struct identity *owner;
-    char *alone; /* the text that it should be */
+    char *alone; /* text of the answer when the prompt was sent alone */
     size_t n_alone;
     bool running;
 };
@@ -39,15 +39,15 @@ struct identity {
     bool strict;
 
     struct bench_http *http;
-    struct probe *probe; /* [n_prompts], then [n_noise] of the neighbours */
+    struct probe *probe; /* [n_prompts] prompts, then [n_noise] neighbours */
     uint64_t n_noise_started;
-    uint32_t n_open; /* probes of this round that are not answered */
+    uint32_t n_open; /* number of probes of this round that are not answered */
     uint64_t n_same, n_different, n_failed, n_empty;
     size_t first_difference; /* smallest offset at which a text differed */
     char first_error[200];
 };
 
-/* @number: of the conversation; the same number gives the same request. */
+/* Sends a request. @number of the conversation: the same number gives the same request. */
 static int send(struct probe *p, uint64_t number, double temperature, uint32_t n_output,
                 void (*done)(struct bench_request *)) {
     struct identity *id = p->owner;
@@ -78,7 +78,7 @@ static void forget(struct probe *p) {
     p->running = false;
 }
 
-/* Keeps the text: what the prompt must be answered with in every round. */
+/* Keeps the text of the answer, which every round must repeat. */
 static void on_alone(struct bench_request *q) {
     struct probe *p = q->ctx;
 
@@ -152,8 +152,7 @@ static int keep_noise(struct identity *id) {
     return 0;
 }
 
-/* Sends all prompts at once, n_rounds times, with neighbours all the while. Returns an exit
- * code. */
+/* Sends all prompts at once, n_rounds times, while neighbours run. Returns an exit code. */
 static int run_together(struct identity *id) {
     int r = 0;
 

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * bench_json - writes the common parts of all results.
+ * bench_json - writes the parts that all results have in common.
  */
 
 #include <yyjson.h>
 #include "cmd/bench_stats.h"
 
-/* {"n", "mean", "sd", "min", "p50", "p90", "p99", "max"}, times @scale. */
+/* Adds {"n", "mean", "sd", "min", "p50", "p90", "p99", "max"}; values are multiplied by @scale. */
 void bench_json_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,
                         const struct summary *s, double scale);
 /* Writes @d to @path ("-": stdout) and frees it. Returns an exit code. */

@@ -7,7 +7,7 @@
 
 #define SAID_MAX ((size_t)48 << 20)
 
-/* Short words that are a token each, with their space, in the usual vocabularies. */
+/* Short words that are one token each, with the space before them, in common vocabularies. */
 static const char *const words[] = {
     "the",   "of",    "and", "to",   "in",   "is",    "that",  "for", "it",    "as",    "was",
     "with",  "be",    "by",  "on",   "not",  "he",    "this",  "are", "or",    "his",   "from",
@@ -29,7 +29,7 @@ int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, stru
     return 0;
 }
 
-/* @text as a JSON string, with its quotes. */
+/* Appends @text as a JSON string with its quotes. */
 static int add_json_string(struct buf *b, const char *text, size_t len) {
     TRY(buf_add_char(b, '"'));
     for (size_t i = 0; i < len; i++) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_load - the texts of agents: prompts of a given number of tokens, conversations, the bodies
- * of requests. Everything is a function of the seed, the session and the turn, so that two runs (or
+ * bench_load - makes the texts of agents: prompts of a given number of tokens, conversations, the
+ * bodies of requests. They depend only on the seed, the session and the turn, so that two runs (or
  * two servers) get the same requests.
  */
 
@@ -17,21 +17,21 @@ struct load_opts {
     uint64_t seed;
     double words_per_token; /* measured for the server's vocabulary */
     uint32_t shared_prefix; /* tokens that all sessions begin with */
-    int16_t priority;       /* 0: not sent, it is no field of OpenAI's */
+    int16_t priority;       /* 0: not sent, since OpenAI has no such field */
 };
 
 /* Appends words of about @n_tokens tokens. */
 int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r);
 
-/* The conversation of a session so far, questions and answers in turn: JSON messages separated by
- * commas, or the plain text for completions. */
+/* The conversation of a session so far, alternately questions and answers: JSON messages separated
+ * by commas, or plain text for completions. */
 struct session {
     struct buf said;
     struct rng rng;
     uint32_t turn;
 };
 
-/* @number tells sessions apart. Begins with the shared prefix. */
+/* Begins session @number with the shared prefix. */
 int session_init(struct session *s, const struct load_opts *o, uint64_t number);
 void session_deinit(struct session *s);
 /* Adds a user message of @n_tokens tokens; @body becomes the request for up to @n_output tokens. */

@@ -53,7 +53,8 @@ void bench_poll_deinit(struct bench_poll *p) {
     p->epoll = -1;
 }
 
-/* Until its timer in whole milliseconds, rounded up: not a turn too early. */
+/* Returns the whole milliseconds until its timer, rounded up, so that no iteration comes too
+ * early. */
 static int wait_ms(const struct bench_poll *p, int timeout_ms) {
     if (p->timer_ns == INT64_MAX)
         return timeout_ms;
@@ -79,7 +80,7 @@ int bench_poll_run(struct bench_poll *p, int timeout_ms) {
     }
     if (p->timer_ns > bench_now_ns())
         return 0;
-    p->timer_ns = INT64_MAX; /* set again in there, if need be */
+    p->timer_ns = INT64_MAX; /* the callback may set it again */
     return curl_multi_socket_action(p->multi, CURL_SOCKET_TIMEOUT, 0, &n_alive) == CURLM_OK ? 0
                                                                                             : -EIO;
 }

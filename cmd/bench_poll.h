@@ -12,13 +12,12 @@
 struct bench_poll {
     CURLM *multi;
     int epoll;
-    int64_t timer_ns; /* when libcurl wants to be called without an event; INT64_MAX: not */
+    int64_t timer_ns; /* time when libcurl must be called without an event; INT64_MAX: never */
 };
 
 /* Takes over the callbacks of @multi. Returns 0 or -errno. */
 int bench_poll_init(struct bench_poll *p, CURLM *multi);
-void bench_poll_deinit(struct bench_poll *p); /* after @multi */
+void bench_poll_deinit(struct bench_poll *p); /* called after the end of @multi */
 
-/* Waits until something happens, at most @timeout_ms, and lets libcurl act on it. Returns 0 or
- * -errno. */
+/* Waits for an event or @timeout_ms, and lets libcurl handle it. Returns 0 or -errno. */
 int bench_poll_run(struct bench_poll *p, int timeout_ms);

@@ -6,7 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Reads a whole number in millionths; 0: the file is not there. False: it may not be read. */
+/* Reads a whole number in millionths; 0 if there is no such file. Returns false if the file may not
+ * be read. */
 static bool read_micro(const char *path, double *out) {
     FILE *f = fopen(path, "r");
     unsigned long long v = 0;
@@ -45,7 +46,8 @@ double energy_between(const struct energy *before, const struct energy *after) {
     return sum;
 }
 
-/* Adds the lines that @command prints as @key: a text, with @all an array; null: it failed. */
+/* Adds the output of @command as @key: its first line, or with @all an array of lines; null if it
+ * failed. */
 static void add_output(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,
                        const char *command, bool all) {
     yyjson_mut_val *list = all ? yyjson_mut_obj_add_arr(d, root, key) : NULL;

@@ -8,13 +8,13 @@
 #include "base/util.h"
 
 #define MOONCAKE_BLOCK 512u
-#define BLOCK_MAX (1u << 20) /* tokens */
+#define BLOCK_MAX (1u << 20) /* most tokens of a block */
 
 struct reader {
     struct recorded *out;
     struct err *err;
-    struct hash_index named; /* sessions that have an id */
-    uint32_t number;         /* of the object, from 1 */
+    struct hash_index named; /* index of sessions that have an id */
+    uint32_t number;         /* number of the object in the file, from 1 */
 };
 
 static int refuse(const struct reader *r, const char *what) {
@@ -34,7 +34,7 @@ static int number(const struct reader *r, yyjson_val *row, const char *key, doub
     return 0;
 }
 
-/* Reads a time in seconds, which the trace has in units of @unit_s; @without where it is missing or
+/* Reads a time in seconds, which the trace has in units of @unit_s; @without if it is missing or
  * null. */
 static int seconds(const struct reader *r, yyjson_val *row, const char *key, double unit_s,
                    double without, double *out) {
@@ -77,7 +77,7 @@ static int add_turn(struct reader *r, uint32_t session, const struct recorded_tu
     return 0;
 }
 
-/* Adds the names of the row's blocks, which count in @scope. */
+/* Adds the names of the row's blocks; a name identifies a block only within @scope. */
 static int add_blocks(struct reader *r, yyjson_val *row, uint32_t scope, struct recorded_turn *t) {
     struct recorded *x = r->out;
     yyjson_val *ids = yyjson_obj_get(row, "hash_ids"), *id;
@@ -97,7 +97,7 @@ static int add_blocks(struct reader *r, yyjson_val *row, uint32_t scope, struct 
     return 0;
 }
 
-/* Adds a request whose lengths are members @in and @out_key of the row. */
+/* Adds a request whose lengths are the members @in and @out_key of the row. */
 static int add_request(struct reader *r, yyjson_val *row, uint32_t session, const char *in,
                        const char *out_key, uint32_t scope, struct recorded_turn *t) {
     double n_in, n_out;
@@ -130,7 +130,7 @@ static int read_sub(struct reader *r, yyjson_val *row, uint32_t block_tokens, ui
     return read_weka(r, yyjson_obj_get(row, "requests"), sub, block_tokens, depth + 1);
 }
 
-/* Reads the requests of a session of Weka's. */
+/* Reads the requests of a session in Weka's format. */
 static int read_weka(struct reader *r, yyjson_val *requests, uint32_t session,
                      uint32_t block_tokens, uint32_t depth) {
     uint32_t subs = RECORDED_NONE, scope = r->number;
@@ -162,7 +162,7 @@ static int read_weka(struct reader *r, yyjson_val *requests, uint32_t session,
     return add_turn(r, session, &(struct recorded_turn){.subs = subs});
 }
 
-/* Finds the session of a row of Mooncake's, or adds one. */
+/* Finds the session of a row in Mooncake's format, or adds one. */
 static int session_of(struct reader *r, yyjson_val *row, uint32_t *out) {
     yyjson_val *v = yyjson_obj_get(row, "session_id");
     const char *text = json_text(v);
@@ -220,7 +220,7 @@ bool recorded_is(const char *text, size_t len) {
     return len > 0 && *text == '{';
 }
 
-/* Reads one object after the other. @text is changed, and has YYJSON_PADDING_SIZE zeros behind
+/* Reads one object after the other. @text is modified, and YYJSON_PADDING_SIZE zeros must follow
  * it. */
 static int read_objects(struct reader *r, char *text, size_t len) {
     for (size_t at = 0;;) {

@@ -8,7 +8,7 @@
 
 struct reader {
     const struct gguf *model;
-    struct tokenizer *tokenizer; /* made when text comes */
+    struct tokenizer *tokenizer; /* made when the first text has to be tokenised */
     uint32_t n_vocab;
     struct err *err;
 };
@@ -19,7 +19,7 @@ static int add_text(struct reader *r, yyjson_val *v, unsigned flags, struct toke
                             0, out);
 }
 
-/* Adds the tokens of @v: text or ids. */
+/* Adds the tokens of @v, which is text or an array of ids. Returns 0 or -errno. */
 static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_val *v,
                     unsigned flags, struct tokens *out) {
     yyjson_val *id;
@@ -39,7 +39,7 @@ static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_
     return out->n > before ? 0 : err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
 }
 
-/* One object of the file, as tokens. Returns 0 or -errno. */
+/* Reads one object of the file as tokens. Returns 0 or -errno. */
 static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
     struct replay_request *q = &out->request[out->n++];
 

@@ -20,7 +20,8 @@ static double largest(const struct samples *s) {
     return max;
 }
 
-/* The mean time between tokens is what the objective is about: pieces may hold several tokens. */
+/* Returns true if the request meets both objectives. The one between tokens applies to the mean
+ * time, because a piece may hold several tokens. */
 static bool is_good(const struct bench_result *r, bool streamed, double ttft, double tpot) {
     if (r->slo_ttft_s > 0 && (!streamed || ttft > r->slo_ttft_s))
         return false;
@@ -73,7 +74,7 @@ uint64_t bench_result_n_done(const struct bench_result *r) {
     return n;
 }
 
-/* From the start to the last end; 0 before it. */
+/* Returns the seconds from the start to the last end; 0 before the first end. */
 static double seconds_of(const struct bench_result *r) {
     return r->end_ns > r->start_ns ? (double)(r->end_ns - r->start_ns) * 1e-9 : 0;
 }

@@ -4,11 +4,11 @@
  * bench_result - the measurements of a load test, summed over requests; printed as a table and as
  * JSON.
  *
- *   ttft   from when the request was due to its first text
- *   itl    between consecutive pieces of text, all requests together
- *   tpot   (last text - first text) / (output tokens - 1), one value a request
- *   e2e    from when the request was due to its end
- *   gap    the largest inter-token gap, one value a request
+ *   ttft   from the time when the request was due to its first text
+ *   itl    between consecutive pieces of text, over all requests
+ *   tpot   (last text - first text) / (output tokens - 1), one value per request
+ *   e2e    from the time when the request was due to its end
+ *   gap    the largest inter-token gap, one value per request
  *
  * A request of an open-loop test is due at its arrival time, also when it was sent later: a slow
  * server cannot hide its queue in the client.
@@ -19,18 +19,18 @@
 #include "cmd/bench_http.h"
 #include "cmd/bench_stats.h"
 
-/* Zeroed at first, but for start_ns and the objectives. n_good, n_guessed <= n[] of those that are
- * done; end_ns is the last end. */
+/* Sums of a load test; zeroed at first except for start_ns and the objectives. n_good, n_guessed <=
+ * number of requests that are done; end_ns is the time of the last end. */
 struct bench_result {
     uint64_t n[OUTCOMES]; /* requests by outcome */
-    uint64_t n_good;      /* within both objectives */
-    uint64_t n_guessed;   /* requests without usage: pieces are counted as tokens */
+    uint64_t n_good;      /* requests that met both objectives */
+    uint64_t n_guessed;   /* requests without usage, whose pieces are counted as tokens */
     uint64_t prompt_tokens, cached_tokens, output_tokens;
-    struct samples ttft, itl, tpot, e2e, gap; /* seconds */
+    struct samples ttft, itl, tpot, e2e, gap; /* in seconds */
     double joules; /* energy that the device used during the test; 0: the server reports none */
     int64_t start_ns, end_ns;
     char first_error[200];
-    double slo_ttft_s, slo_itl_s; /* 0: no objective */
+    double slo_ttft_s, slo_itl_s; /* objectives; 0: none */
 };
 
 void bench_result_deinit(struct bench_result *r); /* accepts a zeroed one */

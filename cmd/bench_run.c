@@ -9,7 +9,8 @@
 
 static const struct engine_param greedy = {.top_p = 1, .repetition = 1};
 
-/* Room for the largest batch of @r. Returns 0 or -ENOMEM; run_close() frees either. */
+/* Allocates room for the largest batch of @r. Returns 0 or -ENOMEM; run_close() frees it in either
+ * case. */
 static int alloc_batch(struct run_batch *b, const struct run *r) {
     const struct run_opts *o = &r->opts;
 
@@ -30,7 +31,7 @@ static void free_batch(struct run_batch *b) {
 }
 
 /* Counts the bytes of weights that one token reads: one row of an embedding table that is not tied,
- * and of the experts as many as the router picks. */
+ * and only the experts that the router picks. */
 static uint64_t count_bytes(const struct run *r) {
     const struct tensor *embd = gguf_find(r->file, "token_embd.weight");
     bool tied = !gguf_find(r->file, "output.weight");
@@ -92,7 +93,7 @@ void run_close(struct run *r) {
     *r = (struct run){0};
 }
 
-/* An empty batch for the next step; the one before it may still be under way in the other. */
+/* Returns an empty batch for the next step; the other batch may still be under way. */
 static struct run_batch *begin(struct run *r) {
     struct run_batch *b = &r->batch[(r->step + 1) % 2];
 
@@ -108,10 +109,11 @@ static struct run_batch *begin(struct run *r) {
     return b;
 }
 
-/* Adds rows [pos0, pos0 + n) of a slot; the last row's next token is wanted when @want. */
+/* Adds rows [pos0, pos0 + n) of a slot. With @want the token after the last row is sampled. */
 static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0,
                 const int32_t *tokens, uint32_t n, int32_t feed, bool want) {
-    assert(!tokens == (feed >= 0)); /* a row's token is given, or the one sampled a step before */
+    /* the token of a row is either given, or the one sampled a step before */
+    assert(!tokens == (feed >= 0));
     uint32_t i = b->b.n_seqs++, row0 = b->b.n_rows;
     uint32_t n_pages = (pos0 + n + PAGE_TOKENS - 1) / PAGE_TOKENS, first = b->start[i];
 
@@ -180,7 +182,8 @@ int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t 
     return e;
 }
 
-/* Step k + 1 is launched before step k is waited for; its rows are fed on the device. */
+/* Launches step k + 1 before it waits for step k; the rows of k + 1 get their tokens on the
+ * device. */
 int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
                  const int32_t *first, int32_t *last) {
     uint32_t depth = r->info->depth, launched = 0;
@@ -189,7 +192,7 @@ int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_token
 
     assert(n_seqs > 0 && n_seqs <= r->opts.max_seqs && depth > 0);
     for (uint32_t i = 0; i < n_seqs; i++)
-        r->n_prompt[i] = MAX(pos0, 1u); /* without a context the first token is one */
+        r->n_prompt[i] = MAX(pos0, 1u); /* without a context, the first token is the prompt */
     for (uint32_t waited = 0; e == 0 && waited < n_tokens; waited++) {
         while (e == 0 && launched < n_tokens && launched < waited + depth) {
             struct run_batch *b = begin(r);

@@ -13,7 +13,7 @@ struct run_opts {
     uint32_t n_threads;
     struct kv_formats kv_type;
     uint32_t max_rows;   /* largest number of rows of a step; a longer prompt takes several steps */
-    uint32_t max_seqs;   /* slots */
+    uint32_t max_seqs;   /* number of slots */
     uint32_t max_tokens; /* largest length of a sequence */
 };
 
@@ -34,19 +34,19 @@ struct run {
     const struct engine_info *info;
     struct run_opts opts;
     uint32_t pages_per_seq;
-    uint32_t *n_prompt;        /* [max_seqs] tokens of the slot that are its prompt */
-    uint64_t step;             /* launched */
+    uint32_t *n_prompt;        /* [max_seqs] number of tokens of each slot that are its prompt */
+    uint64_t step;             /* number of the last launched step */
     uint64_t bytes_per_token;  /* bytes of weights that decoding one token reads */
     struct run_batch batch[2]; /* the batch of step s is batch[s % 2] */
 };
 
-/* Opens the model with room for max_seqs sequences of max_tokens. Returns 0 or -errno with @err,
- * and then nothing is open. */
+/* Opens the model with room for max_seqs sequences of max_tokens. Returns 0, or -errno with @err
+ * and nothing open. */
 int run_open(struct run *r, const struct run_opts *opts, struct err *err);
 void run_close(struct run *r); /* accepts a zeroed one */
 
-/* Computes the prompt tokens [pos0, pos0 + n) of slot @slot, in steps of max_rows; they are the
- * last of the prompt. *next (may be NULL) is the token that follows them. Returns 0 or -EIO. */
+/* Computes the prompt tokens [pos0, pos0 + n) of slot @slot, in steps of max_rows; they end the
+ * prompt. *next (may be NULL) is the token that follows them. Returns 0 or -EIO. */
 int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
                 int32_t *next);
 

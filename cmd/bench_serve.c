@@ -1,15 +1,15 @@
 /*
- * weft-bench serve - an OpenAI-compatible server under the load of many agents.
+ * weft-bench serve - measures an OpenAI-compatible server under the load of many agents.
  *
- * Closed loop (--clients N): N agents, each of which asks again as soon as it has its answer. Open
- * loop (--rate R): sessions arrive as a Poisson process, whatever the server does. A slot is one
- * agent:
+ * Closed loop (--clients N): N agents each send a request as soon as they have the answer to the
+ * one before. Open loop (--rate R): sessions arrive as a Poisson process, whatever the server does.
+ * A slot is one agent:
  *
  *     FREE --arrival--> WAITING --due--> RUNNING --answer, more turns--> WAITING
  *                                           |----answer of the last turn, or an error--> FREE
  *
  * A slot of a closed loop that becomes free waits for its next session at once. After an error an
- * agent pauses, as long as Retry-After says (0.25 to 5 s): a server that refuses must not be
+ * agent pauses for the time of Retry-After (0.25 to 5 s), so that a server that refuses is not
  * flooded.
  */
 
@@ -27,7 +27,7 @@
 #include "cmd/cli.h"
 
 #define CLIENTS_MAX 16384u
-#define OPEN_SLOTS 8192u /* sessions at once in an open loop */
+#define OPEN_SLOTS 8192u /* most sessions at once in an open loop */
 
 static const char usage[] =
     "usage: weft-bench serve --url URL (--clients N | --rate R) [options]\n"
@@ -48,8 +48,8 @@ static const char usage[] =
     "  --json FILE           write the result as JSON (-: stdout; the table then goes to "
     "stderr)\n" TARGET_USAGE;
 
-/* Invariants: in_session: `session` is there; q belongs to the slot only while it is RUNNING; a
- * FREE one is in no session. Those that are WAITING are counted in n_waiting. */
+/* Invariants: in_session: `session` exists; q belongs to the slot except while it is RUNNING; a
+ * FREE slot is in no session; n_waiting counts the WAITING slots. */
 struct slot {
     enum { SLOT_FREE, SLOT_WAITING, SLOT_RUNNING } state;
     struct bench_request q;
@@ -66,10 +66,10 @@ struct serve {
     uint64_t n_requests;
     const char *prompt_text, *output_text, *json;
     struct dist prompt, output;
-    bool open; /* loop */
+    bool open; /* open loop */
 
     struct bench_http *http;
-    struct rng rng; /* arrivals */
+    struct rng rng; /* random numbers of the arrivals */
     struct slot *slot;
     uint32_t n_slots, n_waiting;
     uint64_t n_started, n_sessions, n_dropped;
@@ -84,7 +84,7 @@ static bool may_start(const struct serve *s, int64_t now) {
            (s->duration_s <= 0 || now < s->result.start_ns + (int64_t)(s->duration_s * 1e9));
 }
 
-/* @slot sends its next request at @due_ns, or as soon as possible after it. */
+/* Lets @slot send its next request at @due_ns, or as soon as possible after it. */
 static void wait_until(struct slot *slot, int64_t due_ns) {
     assert(slot->state != SLOT_WAITING);
     slot->state = SLOT_WAITING;
@@ -151,14 +151,15 @@ static int start(struct slot *slot, int64_t now) {
     return r < 0 ? r : bench_http_start(s->http, q);
 }
 
-/* Sessions that wait for their time count as started: each will want at least one request. */
+/* Returns true if another session may arrive at @now. Sessions that wait for their time count as
+ * started, since each will send at least one request. */
 static bool may_arrive(const struct serve *s, int64_t now) {
     return s->open && may_start(s, now) &&
            (!s->n_requests || s->n_started + s->n_waiting < s->n_requests);
 }
 
-/* Begins the sessions that have arrived by @now (open loop); without a free slot one is dropped
- * and counted. */
+/* Begins the sessions that have arrived by @now in an open loop. Without a free slot a session is
+ * dropped and counted. */
 static void arrive(struct serve *s, int64_t now) {
     while (may_arrive(s, now) && s->next_arrival_ns <= now) {
         uint32_t i = 0;
@@ -173,7 +174,7 @@ static void arrive(struct serve *s, int64_t now) {
     }
 }
 
-/* Starts all that is due. Returns when the next thing is due. */
+/* Starts all requests that are due. Returns when the next one is due. */
 static int64_t start_due(struct serve *s) {
     int64_t now = bench_now_ns(), next = now + 1000000000;
 
@@ -216,7 +217,7 @@ static void print_progress(struct serve *s) {
             tty ? "   " : "\n");
 }
 
-/* The run, until nothing may start and nothing is under way, or SIGINT. Returns 0 or -errno. */
+/* Runs until no request may start and none is under way, or SIGINT arrives. Returns 0 or -errno. */
 static int drive(struct serve *s) {
     s->result.start_ns = s->last_print_ns = s->next_arrival_ns = bench_now_ns();
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -300,7 +301,7 @@ static int measure(struct serve *s) {
     int r = drive(s);
     if (joules > 0)
         s->result.joules = bench_http_metric(s->http, "weft_device_energy_joules_total") - joules;
-    s->http = bench_http_free(s->http); /* ends what still runs after an interrupt */
+    s->http = bench_http_free(s->http); /* ends requests that still run after an interrupt */
     for (uint32_t i = 0; i < s->n_slots; i++) {
         if (s->slot[i].state == SLOT_RUNNING)
             bench_request_deinit(&s->slot[i].q);

@@ -18,8 +18,7 @@ void sse_deinit(struct sse *s) {
     buf_deinit(&s->data);
 }
 
-/* A line is whole. Fields other than data (event, id, retry) and comments say nothing that is
- * measured. */
+/* Handles a complete line. Fields other than data (event, id, retry) and comments are ignored. */
 static int end_line(struct sse *s, int (*event)(void *, const char *, size_t), void *ctx) {
     const char *p = s->line.data;
     size_t len = s->line.len;
@@ -83,7 +82,7 @@ static int add_text(struct buf *text, yyjson_val *v) {
     return yyjson_is_str(v) ? buf_add(text, json_text(v), json_len(v)) : 0;
 }
 
-/* @message: a delta or a message. */
+/* Adds the text of @message, a delta or a message. Returns 0 or -errno. */
 static int add_message(struct buf *text, yyjson_val *message) {
     static const char *const keys[] = {"reasoning_content", "reasoning", "content"};
     yyjson_val *call;
@@ -107,7 +106,7 @@ void openai_copy_text(char *out, size_t size, const char *text) {
     if (len >= size) {
         len = size - 1;
         while (len && ((unsigned char)text[len] & 0xC0) == 0x80)
-            len--; /* not in the middle of a character */
+            len--; /* does not end in the middle of a character */
     }
     for (size_t i = 0; i < len; i++)
         out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7F ? ' ' : text[i];
@@ -143,7 +142,7 @@ int openai_parse(const char *json, size_t len, struct buf *text, struct openai_p
     out->prompt_tokens = number(usage, "prompt_tokens");
     out->output_tokens = number(usage, "completion_tokens");
     out->cached_tokens = number(yyjson_obj_get(usage, "prompt_tokens_details"), "cached_tokens");
-    if (out->cached_tokens < 0) /* llama-server's */
+    if (out->cached_tokens < 0) /* name in llama-server */
         out->cached_tokens = number(yyjson_obj_get(root, "timings"), "cache_n");
     error = yyjson_obj_get(root, "error");
     if (error && !yyjson_is_null(error))

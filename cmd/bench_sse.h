@@ -8,17 +8,17 @@
 #include <stdbool.h>
 #include "base/buf.h"
 
-#define SSE_EVENT_MAX ((size_t)16 << 20) /* bytes of one event */
+#define SSE_EVENT_MAX ((size_t)16 << 20) /* most bytes of one event */
 
-/* Between two chunks: `line` is the beginning of a line, `data` those of the event so far, empty
- * unless has_data. */
+/* State between two chunks: `line` is the beginning of a line, `data` the data of the event so far,
+ * empty unless has_data. */
 struct sse {
     struct buf line, data;
-    bool after_cr; /* a LF now belongs to the CR before */
+    bool after_cr; /* a LF that comes now belongs to the CR before it */
     bool has_data;
 };
 
-void sse_init(struct sse *s);   /* at the beginning of a stream */
+void sse_init(struct sse *s);   /* called at the beginning of a stream */
 void sse_deinit(struct sse *s); /* accepts a zeroed one */
 
 /* Calls @event with the data of each event that @bytes complete. Returns 0, -ENOMEM, -EMSGSIZE, or
@@ -26,16 +26,16 @@ void sse_deinit(struct sse *s); /* accepts a zeroed one */
 int sse_feed(struct sse *s, const char *bytes, size_t n,
              int (*event)(void *ctx, const char *data, size_t len), void *ctx);
 
-/* One chunk of a stream, or a whole response. Numbers are -1 when absent. */
+/* Content of one chunk of a stream, or of a whole response. Numbers are -1 if absent. */
 struct openai_part {
-    size_t n_text; /* bytes of text added to the buffer */
-    bool finished; /* a finish_reason came */
+    size_t n_text; /* number of bytes of text added to the buffer */
+    bool finished; /* a finish_reason was present */
     int64_t prompt_tokens, cached_tokens, output_tokens;
-    char error[160]; /* the server's error message, else "" */
+    char error[160]; /* the server's error message, or "" */
 };
 
-/* Parses @json: text of all choices (content, reasoning, text, names and arguments of tool calls)
- * is added to @text. Returns 0, -ENOMEM, -EMSGSIZE or -EBADMSG: not JSON or not an object. */
+/* Parses @json and adds the text of all choices (content, reasoning, text, names and arguments of
+ * tool calls) to @text. Returns 0, -ENOMEM, -EMSGSIZE, or -EBADMSG if @json is no JSON object. */
 int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out);
 
 /* Copies UTF-8 for printing: cuts at @size between characters, and replaces control characters by

@@ -64,7 +64,7 @@ struct summary samples_summary(struct samples *s) {
     return out;
 }
 
-/* A,B,C. Returns 0 or -EINVAL. @text is cut to pieces. */
+/* Parses A,B,C. Returns 0 or -EINVAL. @text is modified. */
 static int parse_choices(struct dist *d, char *text) {
     char *part;
 
@@ -75,7 +75,7 @@ static int parse_choices(struct dist *d, char *text) {
     return 0;
 }
 
-/* @tail: what follows the name and a colon. */
+/* Parses a named distribution. @tail: the text after the name and a colon. */
 static int parse_named(struct dist *d, const char *name, char *tail) {
     char *sigma = strchr(tail, ':');
 

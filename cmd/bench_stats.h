@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 
-/* n <= cap; no sample is NaN: qsort() needs an order. */
+/* A growing array of samples; n <= cap; no sample is NaN, since qsort() needs an order. */
 struct samples {
     double *v;
     size_t n, cap;
@@ -17,26 +17,27 @@ struct samples {
 struct summary {
     size_t n;
     double mean, sd, min, p50, p90, p99,
-        max; /* 0 when n is 0; sd is the deviation of a sample (divisor n - 1) */
+        max; /* 0 if n is 0; sd is the deviation of a sample (divisor n - 1) */
 };
 
 void samples_deinit(struct samples *s); /* accepts a zeroed one */
-/* 0 or -ENOMEM, and then as many as before (samples_add_all: some were added). */
+/* Add samples. Return 0, or -ENOMEM with the samples unchanged (after samples_add_all(): some were
+ * added). */
 int samples_add(struct samples *s, double v);
 int samples_add_all(struct samples *s, const struct samples *from);
 
 /* Returns the quantile @q in [0, 1] of @n > 0 sorted values, interpolated between the two
  * neighbours of position q (n - 1), as numpy's default does. */
 double stats_quantile(const double *sorted, size_t n, double q);
-/* Sorts the samples. */
+/* Returns the summary; sorts the samples. */
 struct summary samples_summary(struct samples *s);
 
-/* A distribution of lengths: "N", "A-B" (uniform), "A,B,C" (each as likely), "exp:MEAN",
+/* A distribution of lengths: "N", "A-B" (uniform), "A,B,C" (equally likely), "exp:MEAN",
  * "lognormal:MEDIAN:SIGMA". Draws lie in [1, LENGTH_MAX]. */
 #define LENGTH_MAX 1000000u
 #define DIST_CHOICES 16u
 
-/* From dist_parse(): a >= 1, n > 0 of DIST_CHOICE, a < b of DIST_UNIFORM. */
+/* A distribution. After dist_parse(): a >= 1; n > 0 for DIST_CHOICE; a < b for DIST_UNIFORM. */
 struct dist {
     enum { DIST_FIXED, DIST_UNIFORM, DIST_CHOICE, DIST_EXP, DIST_LOGNORMAL } kind;
     double a, b;
@@ -45,7 +46,7 @@ struct dist {
 
 /* Parses @text. Returns 0, -ENOMEM, or -EINVAL with @err. */
 int dist_parse(struct dist *d, const char *text, struct err *err);
-/* Draws a length: a function of @d and the state of @r. */
+/* Draws a length, which depends only on @d and the state of @r. */
 uint32_t dist_draw(const struct dist *d, struct rng *r);
 
 /* Draws an exponentially distributed time of mean 1. */

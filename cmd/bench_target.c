@@ -50,8 +50,8 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
 
 static void do_nothing(struct bench_request *q) {}
 
-/* Asks the server for the number of prompt tokens in @n_words words; -1: it does not say. CLI_OK or
- * an exit code. */
+/* Asks the server for the number of prompt tokens in @n_words words; -1: it does not report them.
+ * Returns CLI_OK or an exit code. */
 static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n_words,
                         int64_t *n_tokens) {
     struct load_opts o = t->load;
@@ -77,12 +77,12 @@ static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n
         code = cli_fail("%s: %s: %s", t->url, outcome_name(q.outcome), q.error);
     *n_tokens = q.prompt_tokens;
     session_deinit(&session);
-    bench_http_stop(h); /* after an error; q ends here */
+    bench_http_stop(h); /* after an error q may still run, and ends here */
     bench_request_deinit(&q);
     return code;
 }
 
-/* Tokens of @n_words words by /tokenize; -1: the server has none. */
+/* Returns the number of tokens of @n_words words by /tokenize; -1: the server has no such route. */
 static int64_t tokenize_words(struct bench_target *t, struct bench_http *h, uint32_t n_words) {
     struct load_opts o = {.words_per_token = 1};
     struct rng rng = {t->load.seed};
@@ -95,8 +95,8 @@ static int64_t tokenize_words(struct bench_target *t, struct bench_http *h, uint
     return n;
 }
 
-/* The difference of two prompts is free of what the chat template adds. Short prompts: the context
- * of a small model is soon full. */
+/* Measures words_per_token by the difference of two prompts, which leaves out the tokens that the
+ * chat template adds. The prompts are short, because the context of a small model is soon full. */
 static int calibrate(struct bench_target *t, struct bench_http *h) {
     int64_t few = tokenize_words(t, h, 16), many = tokenize_words(t, h, 1040);
     int code;
@@ -135,7 +135,7 @@ int bench_target_open(struct bench_target *t, struct bench_http **out) {
         if (r < 0)
             return cli_fail_err(t->url, &err, r);
     }
-    t->load.model = t->model; /* *t stays where it is */
+    t->load.model = t->model; /* stays valid because *t is not moved */
     int code = t->load.words_per_token > 0 ? CLI_OK : calibrate(t, h);
     if (code == CLI_OK)
         *out = STEAL(h);

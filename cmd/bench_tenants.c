@@ -7,7 +7,7 @@
 #include "cmd/bench_json.h"
 
 #define WANTING                                                                                    \
-    0.9 /* part of the time with a turn that waits, from which on a tenant could use more */
+    0.9 /* share of the time with a waiting turn from which on a tenant could use more */
 
 static void free_tenant(struct tenant *t) {
     samples_deinit(&t->ttft);
@@ -25,7 +25,7 @@ void bench_tenants_deinit(struct bench_tenants *r) {
     *r = (struct bench_tenants){0};
 }
 
-/* 0 or -ENOMEM. */
+/* Adds a span. Returns 0 or -ENOMEM. */
 static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
     assert(from_ns <= to_ns && s->n <= s->cap);
     if (!ARRAY_GROW(s->v, s->n, s->cap, 64))
@@ -34,7 +34,8 @@ static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
     return 0;
 }
 
-/* A turn waited from @from_ns to @to_ns for its first token. Returns 0 or -ENOMEM. */
+/* Adds the time from @from_ns to @to_ns in which a turn waited for its first token. Returns 0 or
+ * -ENOMEM. */
 static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
     TRY(add_span(&t->wait, from_ns, to_ns));
     return samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
@@ -109,7 +110,7 @@ static void sort_waits(struct tenant *t) {
         qsort(t->wait.v, t->wait.n, sizeof(*t->wait.v), by_beginning);
 }
 
-/* The part of the time in which at least one turn waited. */
+/* Returns the share of the time in which at least one turn waited. */
 static double waiting(const struct bench_tenants *r, struct tenant *t) {
     int64_t covered_ns = 0, to_ns = r->start_ns;
 
@@ -160,7 +161,7 @@ double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
     return *n > 1 && squares > 0 ? sum * sum / (*n * squares) : 0;
 }
 
-/* The length of the run; never 0. */
+/* Returns the length of the run in seconds, never 0. */
 static double seconds(const struct bench_tenants *r) {
     return (double)MAX(r->end_ns - r->start_ns, (int64_t)1) * 1e-9;
 }
@@ -188,7 +189,7 @@ static int add_tenant(struct tenant *sum, const struct tenant *t) {
     return samples_add_all(&sum->refusal, &t->refusal);
 }
 
-/* Sums all tenants into one; the samples are the caller's to free. */
+/* Sums all tenants into one, whose samples the caller frees. */
 static struct tenant add_up(const struct bench_tenants *r) {
     struct tenant sum = {.name = "all", .here = true, .weight = 1};
     int e = 0;

@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * bench_tenants - the results of a trace's tenants: the table of the simulator (docs/simulator.md),
- * as measured by a client.
+ * bench_tenants - collects the results of a trace's tenants for the table of the simulator
+ * (docs/simulator.md), as a client measures them.
  *
- *   first token     from when the turn was first due, refusals and pauses after them included. A
- *                   turn without a first token when the test ends counts with what it had waited:
- *                   then percentiles are lower bounds
+ *   first token     from the time when the turn was first due, with refusals and the pauses after
+ *                   them. A turn without a first token when the test ends counts with its time so
+ *                   far: then percentiles are lower bounds
  *   between tokens  between pieces of text; a piece may hold several tokens
  *   job             from an agent's beginning to the end of its last turn
  *   served          tokens of prompts (cached or not) and answers of turns that were finished
@@ -19,12 +19,12 @@
 
 #define TENANTS 64u
 
-/* from_ns <= to_ns. */
+/* A span of time, from_ns <= to_ns. */
 struct span {
     int64_t from_ns, to_ns;
 };
 
-/* In the order in which they were added; n <= cap. */
+/* Spans in the order in which they were added; n <= cap. */
 struct spans {
     struct span *v;
     size_t n, cap;
@@ -35,20 +35,23 @@ struct tenant {
     char name[24];
     bool here;
     double weight;
-    uint64_t n_turns, n_finished, n_failed; /* failed: not refused, but no answer either */
-    uint64_t n_unanswered;                  /* without a first token when the test ended */
-    uint64_t n_short;                       /* finished, with fewer tokens than were asked for */
+    /* n_failed: turns that got neither a refusal nor an answer */
+    uint64_t n_turns, n_finished, n_failed;
+    uint64_t n_unanswered; /* turns without a first token when the test ended */
+    uint64_t n_short;      /* finished turns with fewer tokens than requested */
     uint64_t n_jobs, n_jobs_all;
-    uint64_t n_refused, n_unexplained; /* unexplained: without Retry-After */
-    uint64_t n_planned;                /* prompt tokens, by the trace */
+    uint64_t n_refused, n_unexplained; /* n_unexplained: refusals without Retry-After */
+    uint64_t n_planned;                /* prompt tokens according to the trace */
     uint64_t n_prompt, n_cached, n_out,
-        n_received;                                /* received: pieces, unfinished turns included */
-    struct samples ttft, itl, worst, job, refusal; /* seconds */
-    struct spans wait;                             /* turns that waited for their first token */
-    struct spans gap;                              /* the inter-token times */
+        /* received pieces, including those of unfinished turns */
+        n_received;
+    struct samples ttft, itl, worst, job, refusal; /* in seconds */
+    /* times in which turns waited for their first token */
+    struct spans wait;
+    struct spans gap; /* times between tokens */
 };
 
-/* Zeroed at first. */
+/* Results of all tenants; zeroed at first. */
 struct bench_tenants {
     struct tenant tenant[TENANTS]; /* tenants of the trace have `here` set */
     int64_t start_ns, end_ns;
@@ -57,8 +60,8 @@ struct bench_tenants {
 
 void bench_tenants_deinit(struct bench_tenants *r); /* accepts a zeroed one */
 
-/* Counts a finished turn, which was first due at @q's due_ns. @n_output: requested tokens. 0 or
- * -ENOMEM, as all below. */
+/* Counts a finished turn, which was first due at @q's due_ns. @n_output: requested tokens. Returns
+ * 0 or -ENOMEM, as do the functions below. */
 int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                            uint32_t n_output);
 /* Count a turn that was refused and may be sent again, and a turn that has failed. */
@@ -68,17 +71,17 @@ void bench_tenants_failed(struct bench_tenants *r, struct tenant *t, const struc
 int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                       int64_t due_ns);
 
-/* Returns Jain's fairness index, (sum x)^2 / (n sum x^2), of the tokens served per weight: of all
- * tenants, or, if @wanting, of those that waited for a first token nearly all the time and so could
- * have used more. *n: number of these tenants. Returns 0 if there are fewer than two. */
+/* Returns Jain's fairness index, (sum x)^2 / (n sum x^2), of the tokens served per weight: over all
+ * tenants or, if @wanting, over those that waited for a first token nearly all the time and so
+ * could have used more. *n: number of these tenants. Returns 0 if there are fewer than two. */
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
 
-/* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited
- * for its first token. The caller frees the samples. Returns 0 or -ENOMEM. */
+/* Collects the inter-token times of @t that overlap with times in which a turn of @other waited for
+ * its first token. The caller frees the samples. Returns 0 or -ENOMEM. */
 int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out);
 
-/* Prints the table. @during (NULL: none): tenant for which bench_tenants_during() is called,
- * too. */
+/* Prints the table. @during: tenant for which the figures of bench_tenants_during() are printed
+ * too; NULL: none. */
 void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f);
 void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_mut_doc *d,
                         yyjson_mut_val *root);

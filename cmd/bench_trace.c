@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* name=value or name=low-high */
+/* A key of a line: name=value or name=low-high. */
 struct key {
     const char *name;
     struct range *to;
 };
 
-/* N or A-B. */
+/* Parses N or A-B. Returns false for other texts. */
 static bool parse_range(const char *s, struct range *out) {
     char *end;
 
@@ -22,7 +22,7 @@ static bool parse_range(const char *s, struct range *out) {
     return *end == '\0' && out->low <= out->high;
 }
 
-/* The words left of the line. NULL, or the word that is wrong. */
+/* Parses the remaining words of the line. Returns NULL, or the word that is wrong. */
 static const char *parse_keys(char **rest, const struct key *key, uint32_t n) {
     for (char *word; (word = strtok_r(NULL, " \t\n", rest)) != NULL;) {
         char *value = strchr(word, '=');

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_trace - a workload of agents as a text file, one statement a line (docs/simulator.md has
- * the grammar):
+ * bench_trace - reads a workload of agents from a text file with one statement per line
+ * (docs/simulator.md has the grammar):
  *
  *   machine h200
  *   pool pages=20000 page=16
@@ -28,12 +28,14 @@ struct range {
 struct trace_group {
     char name[24];
     struct range tenant, weight, class, priority, count; /* weight in thousandths */
-    struct range start;                                  /* when an agent begins */
-    struct range turns, system, first, more, output; /* tokens; system: the common system prompt */
-    struct range pause;                              /* until the next turn */
-    struct range think_every, think; /* one pause in think_every takes this long instead; 0: none */
+    struct range start;                                  /* time when an agent begins */
+    /* in tokens; system: the common system prompt */
+    struct range turns, system, first, more, output;
+    struct range pause; /* time until the next turn */
+    /* one pause in think_every takes the time of `think` instead; 0: none */
+    struct range think_every, think;
     struct range subs_every, subs,
-        sub_turns; /* one turn in subs_every waits for so many sub-agents first */
+        sub_turns; /* one turn in subs_every waits for this many sub-agents first */
 };
 
 struct trace_file {
@@ -42,14 +44,14 @@ struct trace_file {
     uint32_t n_pages, page_tokens, n_host_pages;     /* size of the KV cache */
     uint32_t n_states, n_snapshots;                  /* slots of recurrent states; 0: none */
     uint32_t max_seqs, max_rows, max_context, depth; /* options of the server, down to `noise` */
-    uint32_t itl_ms, step_ms, max_bypass, noise;     /* noise: of a step's time, in percent */
+    uint32_t itl_ms, step_ms, max_bypass, noise;     /* noise of a step's time in percent */
     char machine[16], drafts[16];
     uint64_t seed;
-    uint32_t until_ms; /* 0: until all have ended */
+    uint32_t until_ms; /* 0: the run ends when all agents have ended */
 };
 
-/* @check (may be NULL) is called after each line; false: a name that only the caller knows (of a
- * machine, of drafts) is wrong. Returns 0 or -EINVAL. */
+/* Reads a trace. @check (may be NULL) is called after each line and returns false for a wrong name
+ * that only the caller knows (a machine, drafts). Returns 0 or -EINVAL with @err. */
 int bench_trace_read(struct trace_file *t, const char *path,
                      bool (*check)(const struct trace_file *t), struct err *err);
 /* Replaces values of a file: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by commas.

@@ -46,7 +46,7 @@ int cli_fail_err(const char *what, const struct err *e, int r) {
     assert(r < 0);
     const char *why = e && e->message[0] ? e->message : strerror(-r);
 
-    /* A reader that opened the file itself has named it already. */
+    /* A reader that opens the file itself has put its name into the reason. */
     return strncmp(why, what, strlen(what)) == 0 ? cli_fail("%s", why)
                                                  : cli_fail("%s: %s", what, why);
 }
@@ -110,7 +110,7 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
     if (f && f != stdin)
         fclose(f);
     if (r == 0)
-        r = buf_reserve(&b, 0); /* an empty file is a string too */
+        r = buf_reserve(&b, 0); /* so that an empty file is a string too */
     if (r == 0) {
         *len = b.len;
         *out = STEAL(b.data);
@@ -151,14 +151,14 @@ bool cli_is_loopback(const char *url) {
     struct in_addr address;
     char host[32];
 
-    if (memchr(at, '@', n) || n_host >= sizeof(host)) /* a host behind a user's name */
+    if (memchr(at, '@', n) || n_host >= sizeof(host)) /* refuses a host behind a user's name */
         return false;
     snprintf(host, sizeof(host), "%.*s", (int)n_host, at);
     return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
            (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-/* @value into the variable of @o. False: it is not of its type, or out of range. */
+/* Stores @value in the variable of @o. Returns false if it has another type or is out of range. */
 static bool set_option(const struct cli_option *o, const char *value) {
     switch (o->kind) {
     case CLI_TEXT:

@@ -14,7 +14,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
 
 /* Print the error and return the exit code, so that `return cli_fail(...)` ends a command. */
 int cli_fail(const char *fmt, ...) PRINTF(1, 2);
-int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* adds "(try --help)" */
+int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* as cli_fail(), and adds "(try --help)" */
 
 /* Prints "@what: @e's message", or the text of the errno @r if @e has none, and returns the exit
  * code. */
@@ -30,8 +30,8 @@ bool cli_double(const char *text, double min, double max, double *out);
  * *out. */
 int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 
-/* Creates or empties @path and writes @len bytes; @sync: waits until they are on the disk. 0 or
- * -errno. */
+/* Creates or empties @path and writes @len bytes; with @sync waits until they are on the disk.
+ * Returns 0 or -errno. */
 int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync);
 /* Makes the folders of @path, which ends with a file's name. Returns 0 or -errno. */
 int cli_make_folders(const char *path, mode_t mode);
@@ -39,7 +39,7 @@ int cli_make_folders(const char *path, mode_t mode);
 /* Returns whether the host of @url is this machine: localhost, [::1] or an address 127.x.x.x. */
 bool cli_is_loopback(const char *url);
 
-/* The type of an option's place. */
+/* Type of an option's variable. */
 enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };
 
 /* An option "--name VALUE" or "--name=VALUE"; a name of one letter is "-n VALUE". CLI_TRUE and
@@ -47,22 +47,22 @@ enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };
 struct cli_option {
     const char *name;
     enum cli_kind kind;
-    void *out; /* const char *, uint32_t, uint64_t, double, bool */
+    void *out; /* variable of type const char *, uint32_t, uint64_t, double or bool */
     double min, max;
 };
 
-/* Reads the options of @argv (argv[0]: the command) into their places; other arguments are moved to
- * argv[1] to argv[*n_args]. Returns -1 to go on, else the exit code: after --help (prints @usage)
- * or a mistake. */
+/* Reads the options of @argv (argv[0]: the command) into their variables; other arguments are moved
+ * to argv[1] to argv[*n_args]. Returns -1 to continue, or an exit code: after --help, which prints
+ * @usage, or after a mistake. */
 int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n, const char *usage,
               int *n_args);
 
-/* A command of a program with several: gets the arguments from its own name on, returns the exit
- * code. */
+/* A command of a program with several commands; it gets the arguments from its own name on and
+ * returns the exit code. */
 struct cli_command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *help; /* a few words */
+    const char *help; /* summary in a few words */
 };
 
 /* Returns whether @arg is --version or -V. */
@@ -70,7 +70,7 @@ bool cli_asks_version(const char *arg);
 /* Prints the name of @program and the version. Returns the exit code. */
 int cli_version(const char *program);
 
-/* Runs the command that argv[1] names, or prints the list of all, or with --version the version.
- * Returns the exit code. */
+/* Runs the command that argv[1] names, or prints the list of commands, or with --version the
+ * version. Returns the exit code. */
 int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
             char **argv);

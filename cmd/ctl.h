@@ -14,7 +14,7 @@
 #include "base/json_value.h"
 #include "base/printable.h"
 
-/* Exit codes; the larger ones are EX_UNAVAILABLE and EX_NOPERM. */
+/* Exit codes of weftctl; the larger ones are EX_UNAVAILABLE and EX_NOPERM. */
 enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
 
 #define CTL_REPLY_MAX (16u << 20)
@@ -56,8 +56,8 @@ void ctl_print_json(yyjson_mut_doc *d, FILE *out);
 int ctl_fail(bool json, int code, const char *message);
 
 /*
- * Texts for people. A field that is missing or of another type is shown as "-"; bytes that could
- * steer a terminal are replaced.
+ * Text for people. A field that is missing or of another type is shown as "-"; bytes that could
+ * control a terminal are replaced.
  */
 struct ctl_cell {
     char s[96];
@@ -68,14 +68,15 @@ struct printable ctl_message(yyjson_val *object, const char *key);
 /* Return a string or a number of the object for a table; a text that does not fit is cut. */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key);
 struct ctl_cell ctl_number(yyjson_val *object, const char *key);
-struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s); /* "3.2 ms" */
+/* renders "3.2 ms" */
+struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s);
 struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *whole);
 /* Reads a number; returns false, with *out unchanged, if there is none. */
 bool ctl_value(yyjson_val *object, const char *key, double *out);
 
 /*
- * Output of commands, in lines of at most @columns (SIZE_MAX: any) as far as the least important
- * columns of a table can be left out for it.
+ * Write the output of commands. Columns of a table are left out, the least important first, so that
+ * lines have at most @columns characters (SIZE_MAX: no limit).
  */
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
 /* Shows every statistic of proto/stats.h with its help. */
@@ -85,8 +86,8 @@ void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns);
 void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
-/* A line of columns per answer, with rates since the one before, @before NULL for the first; every
- * 20th time (@n) under a headline. */
+/* Shows an answer as a line of columns, with rates since the answer @before (NULL for the first).
+ * Every 20th line, counted by @n, comes after a headline. */
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
                    uint64_t n);
 /* Adds a line about each device of worker @w, the last one with joules per output token since

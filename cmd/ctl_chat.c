@@ -13,9 +13,9 @@
 #include <editline/readline.h>
 #endif
 
-/* weftctl chat - a conversation in the terminal. The model's text is printed without bytes that
- * could steer the terminal. The key comes from the environment or a file, not from the command
- * line, which other users can read; the history of input lines is kept in memory only. */
+/* weftctl chat - runs a conversation in the terminal. The model's text is printed without bytes
+ * that could control the terminal. The key comes from the environment or a file and not from the
+ * command line, which other users can read; the history of input lines is kept in memory only. */
 
 #define MESSAGE_MAX (8u << 20)
 #define KEY_MAX 512
@@ -47,7 +47,7 @@ static const char commands[] =
 struct chat {
     struct chat_server *server;
     struct chat_talk talk;
-    bool json, terminal; /* format of stdout, and whether it is a terminal */
+    bool json, terminal; /* json: format of stdout; terminal: stdout is a terminal */
     bool in_reasoning;
 };
 
@@ -64,14 +64,14 @@ static void dim(const struct chat *c, bool on) {
         fputs(on ? "\033[2m" : "\033[0m", stdout);
 }
 
-/* Returns whether the character @s is escaped in names and yet belongs to a text: a newline, a tab,
- * or a joiner, which emoji and some scripts need. */
+/* Returns whether the character @s, which is escaped in names, is allowed in a text: a newline, a
+ * tab, or a joiner, which emoji and some scripts need. */
 static bool is_of_text(const char *s, size_t len) {
     return (len == 1 && (*s == '\n' || *s == '\t')) ||
            (len == 3 && (memcmp(s, "\xE2\x80\x8C", 3) == 0 || memcmp(s, "\xE2\x80\x8D", 3) == 0));
 }
 
-/* Prints what a model or a server has written, escaped. */
+/* Prints the text of a model or a server, escaped. */
 static void put_safely(const char *s, size_t len) {
     char one[PRINTABLE_MAX];
     size_t n_one;
@@ -102,7 +102,7 @@ static long long count(const yyjson_val *usage, const char *key) {
     return (long long)yyjson_get_sint(yyjson_obj_get((yyjson_val *)(uintptr_t)usage, key));
 }
 
-/* Tokens and times, on a terminal. */
+/* Shows tokens and times on a terminal. */
 static void show_figures(const struct chat *c, const struct chat_answer *a) {
     yyjson_val *u = yyjson_obj_get(yyjson_doc_get_root(a->usage), "usage");
     double decode = a->total_s - a->first_s;
@@ -136,7 +136,7 @@ static void show_json(const struct chat_answer *a) {
 
 /* ---- a turn ---- */
 
-/* Asks for the answer to the conversation so far and adds it. An exit code. */
+/* Requests the answer to the conversation so far and adds it. Returns an exit code. */
 static int answer(struct chat *c) {
     struct chat_sink sink = {.text = c->json ? NULL : on_text, .ctx = c, .stop = &stop};
     struct sigaction interrupt = {.sa_handler = on_interrupt}, before;
@@ -149,7 +149,7 @@ static int answer(struct chat *c) {
         return cli_fail("out of memory");
     stop = 0;
     c->in_reasoning = false;
-    sigaction(SIGINT, &interrupt, &before); /* otherwise it ends the program */
+    sigaction(SIGINT, &interrupt, &before); /* without a handler, SIGINT ends the program */
     int r = chat_ask(c->server, body, len, &sink, &a, &err);
     sigaction(SIGINT, &before, NULL);
     if (c->in_reasoning)
@@ -168,7 +168,7 @@ static int answer(struct chat *c) {
     return r;
 }
 
-/* A message, and its answer; a message without one is taken back. */
+/* Adds a message and its answer; removes a message that gets no answer. */
 static int say(struct chat *c, const char *text, size_t len) {
     if (chat_talk_add(&c->talk, "user", text, len, NULL) < 0)
         return cli_fail("out of memory");
@@ -197,7 +197,7 @@ static void list_models(struct chat *c) {
     yyjson_doc_free(doc);
 }
 
-/* Replaces *@field by a copy of @text, none if it is empty. */
+/* Replaces *@field by a copy of @text, or by NULL if @text is empty. */
 static void set_text(char **field, const char *text) {
     free(*field);
     *field = *text ? strdup(text) : NULL;
@@ -232,7 +232,7 @@ static void retry(struct chat *c) {
         fputs("There is no answer yet.\n", stdout);
 }
 
-/* @line begins with a slash. False: the end. */
+/* Runs the command @line, which begins with a slash. Returns false if it ends the program. */
 static bool command(struct chat *c, char *line) {
     char *arg = line + strcspn(line, " ");
 
@@ -264,7 +264,7 @@ static bool command(struct chat *c, char *line) {
 
 /* ---- input ---- */
 
-/* A line without its end; the caller's. NULL: the end of the input. */
+/* Reads a line without its end; the caller frees it. NULL: the end of the input. */
 static char *read_line(bool first) {
 #ifdef HAVE_LIBEDIT
     if (isatty(STDIN_FILENO)) {
@@ -288,7 +288,8 @@ static char *read_line(bool first) {
     return STEAL(line);
 }
 
-/* A message of one or several lines to @out: 1, 0 at the end of the input, or -ENOMEM. */
+/* Reads a message of one or several lines into @out. Returns 1, 0 at the end of the input, or
+ * -ENOMEM. */
 static int read_message(struct buf *out) {
     bool block = false, more = true;
 
@@ -356,7 +357,7 @@ int chat_find_key(const char *file, char *key, size_t size, const char **out) {
     return CLI_OK;
 }
 
-/* One message: the words of the command line, or all of stdin. */
+/* Sends one message: the words of the command line, or all of stdin. */
 static int one_message(struct chat *c, char **words, int n) {
     CLEANUP(buf_deinit) struct buf text = {.max = MESSAGE_MAX};
     CLEANUP(freep) char *input = NULL;

@@ -28,15 +28,15 @@ DEFINE_FREEP(struct chat_server, chat_server)
 struct chat_sink {
     void (*text)(void *ctx, bool reasoning, const char *text, size_t len);
     void *ctx;
-    volatile sig_atomic_t *stop; /* nonzero: ends the answer */
+    volatile sig_atomic_t *stop; /* becomes nonzero when the answer is to end */
 };
 
 /* An answer, or the part of it that arrived. */
 struct chat_answer {
     struct buf text, reasoning; /* freed by chat_answer_deinit() */
-    yyjson_doc *usage;          /* the last chunk with a `usage` member, or NULL */
+    yyjson_doc *usage;          /* last chunk with a member `usage`, or NULL */
     char finish[24];
-    double first_s, total_s; /* since the request was sent; first_s 0: no text arrived */
+    double first_s, total_s; /* seconds since the request was sent; first_s 0: no text arrived */
     bool stopped;
 };
 
@@ -45,24 +45,25 @@ void chat_answer_deinit(struct chat_answer *a); /* accepts a zeroed one */
 /* Gets @path and parses its JSON to *out. Returns an exit code (ctl.h), with the reason of a
  * failure in @err. */
 int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err);
-/* Streams a chat completion of @body. Returns an exit code, with @err; @out has what arrived. */
+/* Streams a chat completion of @body. Returns an exit code, with @err; @out has the text that
+ * arrived. */
 int chat_ask(struct chat_server *s, const char *body, size_t len, const struct chat_sink *sink,
              struct chat_answer *out, struct err *err);
 
 /* ---- the conversation: ctl_chat_talk.c ---- */
 
-/* The conversation so far; doc and its two members are there from chat_talk_init() on. */
+/* The conversation so far; doc and its two members exist from chat_talk_init() on. */
 struct chat_talk {
     yyjson_mut_doc *doc;
     yyjson_mut_val *messages; /* in doc: array of {role, content, reasoning_content?} */
     yyjson_mut_val *params;   /* in doc: parameters that /set has set */
-    char *model, *system;     /* or NULL */
+    char *model, *system;     /* model, system: NULL if they are not set */
 };
 
-/* 0 or -ENOMEM, as of all that follow. */
+/* Returns 0 or -ENOMEM, as do all functions below. */
 int chat_talk_init(struct chat_talk *t);
 void chat_talk_deinit(struct chat_talk *t);
-void chat_talk_clear(struct chat_talk *t); /* the messages */
+void chat_talk_clear(struct chat_talk *t); /* removes the messages */
 int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_t len,
                   const struct buf *reasoning);
 /* Removes the last message if it is @role's; otherwise returns false. */
@@ -78,7 +79,7 @@ int chat_talk_load(struct chat_talk *t, const char *path);
 
 /* ---- the command: ctl_chat.c ---- */
 
-/* The first line of @file, else $WEFT_API_KEY, else NULL: in *out, which may point to @key. CLI_OK,
- * or an exit code after saying why. */
+/* Finds the API key: the first line of @file, else $WEFT_API_KEY, else NULL. *out may point to
+ * @key. Returns CLI_OK, or an exit code after an error message. */
 int chat_find_key(const char *file, char *key, size_t size, const char **out);
 int ctl_chat(int argc, char **argv, bool json);

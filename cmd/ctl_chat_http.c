@@ -22,7 +22,7 @@ struct chat_server {
     char why[CURL_ERROR_SIZE];
 };
 
-/* A header with the key; libcurl copies it. */
+/* Adds a header, for example with the key; libcurl copies it. */
 static int add_header(struct chat_server *s, const char *text) {
     struct curl_slist *longer = curl_slist_append(s->headers, text);
 
@@ -80,15 +80,15 @@ void chat_answer_deinit(struct chat_answer *a) {
 
 /* ---- one transfer ---- */
 
-/* A transfer with a sink is a stream: its parts go to the sink and into `answer`. Any other body
- * goes into `whole`. */
+/* A transfer. One with a sink is a stream, whose parts go to the sink and into `answer`; any other
+ * body goes into `whole`. */
 struct transfer {
     struct chat_server *server;
-    const struct chat_sink *sink; /* NULL: not a stream */
+    const struct chat_sink *sink; /* NULL: the answer is not a stream */
     struct chat_answer *answer;
     struct sse sse;
     struct buf whole;         /* an answer that is not a stream: JSON, or an error */
-    struct printable refusal; /* the message of an error event */
+    struct printable refusal; /* message of an error event */
     int64_t began_ns;
     bool is_error, done;
 };
@@ -111,7 +111,7 @@ static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
     return buf_add(reasoning ? &a->reasoning : &a->text, json_text(v), json_len(v));
 }
 
-/* One chunk of a stream. */
+/* Handles one chunk of a stream. */
 static int on_event(void *ctx, const char *data, size_t len) {
     struct transfer *t = ctx;
     struct chat_answer *a = t->answer;
@@ -143,7 +143,7 @@ static int on_event(void *ctx, const char *data, size_t len) {
     return r;
 }
 
-/* Fewer bytes than came end the transfer. */
+/* Takes bytes of a body. Returning fewer bytes than arrived ends the transfer. */
 static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     struct transfer *t = ctx;
     long status = 0;
@@ -159,7 +159,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     return r < 0 ? 0 : size * n;
 }
 
-/* Called several times a second, whatever comes. */
+/* Called by libcurl several times a second, also without data. */
 static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
     struct transfer *t = ctx;
 
@@ -190,7 +190,7 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
 
     curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &status);
     if (code == CURLE_ABORTED_BY_CALLBACK) {
-        assert(t->answer); /* on_progress() ends streams only */
+        assert(t->answer); /* only streams are ended by on_progress() */
         t->answer->stopped = true;
         return CTL_OK;
     }
@@ -232,7 +232,7 @@ static int perform(struct transfer *t, const char *path, const char *body, size_
     curl_easy_setopt(s->curl, CURLOPT_URL, url);
     if (s->unix_path)
         curl_easy_setopt(s->curl, CURLOPT_UNIX_SOCKET_PATH, s->unix_path);
-    if (s->unix_path || cli_is_loopback(s->url)) /* whatever proxy the environment names */
+    if (s->unix_path || cli_is_loopback(s->url)) /* ignores the proxy that the environment names */
         curl_easy_setopt(s->curl, CURLOPT_PROXY, "");
     curl_easy_setopt(s->curl, CURLOPT_HTTPHEADER, s->headers);
     curl_easy_setopt(s->curl, CURLOPT_NOSIGNAL, 1L);

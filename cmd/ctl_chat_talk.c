@@ -60,7 +60,7 @@ int chat_talk_set(struct chat_talk *t, const char *name, const char *text) {
     return key && value && yyjson_mut_obj_add(t->params, key, value) ? 0 : -ENOMEM;
 }
 
-/* The messages, the system prompt before them, into @d. NULL: no memory. */
+/* Makes an array of the system prompt and the messages in @d. NULL: no memory. */
 static yyjson_mut_val *with_system(yyjson_mut_doc *d, const struct chat_talk *t) {
     yyjson_mut_val *list = yyjson_mut_arr(d), *m;
     size_t i, n;
@@ -111,7 +111,7 @@ int chat_talk_save(const struct chat_talk *t, const char *path) {
     return text ? cli_write_file(path, 0600, text, len, false) : -ENOMEM;
 }
 
-/* The messages of a file into @t, which is empty. */
+/* Copies the messages of a file into @t, which is empty. Returns 0 or -errno. */
 static int take_messages(struct chat_talk *t, yyjson_val *list) {
     yyjson_val *m;
     size_t i, n;

@@ -12,15 +12,16 @@
 #define CALL_MS 10000
 #define LINE_MAX_BYTES (1u << 20)
 
-/* One call at a time; curl keeps its connection from one to the next. */
+/* A client of the admin socket, for one call at a time; curl keeps its connection from one call to
+ * the next. */
 struct ctl {
     CURL *curl;
     char *socket;
     char why[CURL_ERROR_SIZE];
 };
 
-/* Sockets of the systemd units and of a daemon that was started by hand. ./quickstart puts its
- * socket beside its programs. */
+/* Usual paths of the socket: of the systemd units, and of a daemon that was started by hand.
+ * ./quickstart puts its socket beside its programs. */
 static const char *const usual[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
                                     "./build/admin.sock"};
 
@@ -30,7 +31,7 @@ static bool is_socket(const char *path) {
     return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-/* "admin.sock" in the folder of this program. */
+/* Returns the path of "admin.sock" in the folder of this program. */
 static const char *beside(void) {
     static char path[512];
     ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
@@ -86,14 +87,14 @@ struct ctl *ctl_free(struct ctl *c) {
 struct sink {
     struct buf *reply;
     CURL *curl;
-    /* called for each line; NULL: the whole body stays in reply */
+    /* called for each line; NULL: the whole body goes into `reply` */
     bool (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
     bool enough, too_long;
-    bool patient; /* the answer may take as long as it likes */
+    bool patient; /* the answer may take any time */
 };
 
-/* Hands out the whole lines that have arrived. False: the caller wants no more. */
+/* Passes on the complete lines that have arrived. Returns false if the caller wants no more. */
 static bool hand_out_lines(struct sink *s) {
     char *end;
 
@@ -108,7 +109,8 @@ static bool hand_out_lines(struct sink *s) {
     return true;
 }
 
-/* Fewer bytes than came end the transfer: enough was read, or the answer is too long. */
+/* Takes bytes of a body. Returning fewer bytes than arrived ends the transfer: enough was read, or
+ * the answer is too long. */
 static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     struct sink *s = ctx;
     long status = 0;
@@ -121,7 +123,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     return s->enough ? 0 : size * n;
 }
 
-/* Why there was no answer, in words that say what to do. Returns the exit code. */
+/* Explains in @err why there was no answer, and what to do. Returns the exit code. */
 static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     long os = 0;
 
@@ -162,7 +164,8 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     return CTL_UNREACHABLE;
 }
 
-/* Says that the API answers, or a daemon of another version. Returns the exit code. */
+/* Reports that the API answers on this socket, or a daemon of another version. Returns the exit
+ * code. */
 static int strange(const struct ctl *c, const char *path, struct err *err) {
     err_set(err, 0, NULL,
             "%s: does not know %.100s: this is not the admin socket, or the daemon has another "
@@ -171,19 +174,19 @@ static int strange(const struct ctl *c, const char *path, struct err *err) {
     return CTL_REFUSED;
 }
 
-/* Returns true if @path names a request or a model, of which there may be none. */
+/* Returns true if @path names a request or a model, which may not exist. */
 static bool names_one(const char *path) {
     return strchr(path + 1, '/') != NULL;
 }
 
-/* The reason in a refusal, {"error": {"message": ...}}. */
+/* Copies the reason of a refusal, {"error": {"message": ...}}, to @err. Returns the exit code. */
 static int refused(struct ctl *c, const char *path, long status, const struct buf *reply,
                    struct err *err) {
     yyjson_doc *doc = ctl_parse(reply->data, reply->len);
     yyjson_val *error = yyjson_obj_get(yyjson_doc_get_root(doc), "error");
     struct printable why = ctl_message(error, "message");
 
-    /* The API's errors have a type. */
+    /* Errors of the API have a type. */
     if ((status == 404 && (!names_one(path) || yyjson_obj_get(error, "type"))) || status == 405)
         strange(c, path, err);
     else
@@ -192,7 +195,7 @@ static int refused(struct ctl *c, const char *path, long status, const struct bu
     return CTL_REFUSED;
 }
 
-/* One request. CTL_OK: the answer is in @s; else the exit code, with @err. */
+/* Sends one request. Returns CLI_OK with the answer in @s, or an exit code with @err. */
 static int perform(struct ctl *c, const char *method, const char *path, struct sink *s,
                    struct err *err) {
     CLEANUP(freep) char *url = NULL;
@@ -252,7 +255,8 @@ yyjson_doc *ctl_parse(const char *text, size_t len) {
     return NULL;
 }
 
-/* Returns whether the answer to GET @path has the member without which it is one of the API. */
+/* Returns whether the answer to GET @path has the member that tells it from an answer of the
+ * API. */
 static bool has_member(yyjson_val *root, const char *path) {
     static const char *const named[] = {"/health", "/requests", "/models", "/tenants"};
 

@@ -16,16 +16,17 @@
 #define SUM_TAIL ".sha256"
 #define LOCK_WAIT_MS 300
 
-/* Invariants from take_over() on: have <= f->size, and `sum` is that of the first `have` bytes of
- * the part, which is locked. */
+/* State of a download. Invariants from take_over() on: have <= f->size, and `sum` is the checksum
+ * of the first `have` bytes of the part, which is locked. */
 struct loading {
     const struct fetch *f;
-    int dir; /* the folder of the target, in which all files are named; -1 */
+    int dir; /* folder of the target, relative to which all files are opened; -1: closed */
     int fd;  /* descriptor of the locked part; -1: closed */
     char part[NAME_BYTES];
     uint64_t have;
     struct sha256 sum; /* checksum of the bytes so far */
-    int local;         /* why the sink took no more: an errno; EPROTO: @err says it */
+    /* reason why the sink took no more data: an errno; EPROTO: @err has the reason */
+    int local;
     struct err *err;
 };
 
@@ -54,7 +55,7 @@ static const char *name_of(const char *target) {
     return target + folder_len(target);
 }
 
-/* Writes "DIR/.NAME@tail" of DIR/NAME. Returns false without room. */
+/* Writes "DIR/.NAME@tail" of DIR/NAME. Returns false if the path is too long. */
 static bool hidden_path(const char *target, const char *tail, char *out, size_t size) {
     int n =
         snprintf(out, size, "%.*s.%s%s", (int)folder_len(target), target, name_of(target), tail);
@@ -86,7 +87,7 @@ static int open_folder(const char *target) {
 
 /* ---- files on the disk ---- */
 
-/* Returns the size of a regular file, or -1 where there is none. @flags: of fstatat(). */
+/* Returns the size of a regular file, or -1 if there is none. @flags are those of fstatat(). */
 static int64_t size_of(int dir, const char *path, int flags) {
     struct stat st;
 
@@ -105,7 +106,7 @@ uint64_t fetch_missing(const struct fetch *f) {
     return f->size - MIN((uint64_t)MAX(have, (int64_t)0), f->size);
 }
 
-/* The checksum of the first @size bytes of @fd, which may take a while. Returns 0, -errno or
+/* Computes the checksum of the first @size bytes of @fd, which may take long. Returns 0, -errno or
  * -EINTR. */
 static int sum_file(const struct fetch *f, int fd, uint64_t size, struct sha256 *sum) {
     static char block[1 << 20];
@@ -152,7 +153,7 @@ static void read_sum(const struct loading *l, char out[65]) {
     out[MAX(n, (ssize_t)0)] = 0;
 }
 
-/* Returns 1 if the target is there with the right content, 0, or -errno. */
+/* Returns 1 if the target exists with the right content, 0 if not, or -errno. */
 static int is_complete(const struct loading *l) {
     const struct fetch *f = l->f;
     const char *name = name_of(f->target);
@@ -182,7 +183,7 @@ static int is_complete(const struct loading *l) {
 /* ---- the part ---- */
 
 /* Opens and locks the part, and waits for another process that has it. Returns 0; 1 if it was
- * renamed or removed meanwhile and has to be looked for again; or -errno. */
+ * renamed or removed meanwhile, so that the caller must open it again; or -errno. */
 static int lock_part(struct loading *l) {
     struct stat ours, now;
     bool said = false;
@@ -194,7 +195,7 @@ static int lock_part(struct loading *l) {
     if (fstat(l->fd, &ours) < 0)
         return -errno;
     if (!S_ISREG(ours.st_mode) || ours.st_nlink > 1)
-        return -ELOOP; /* a second name may be that of another file */
+        return -ELOOP; /* a file with a second name may belong to another program */
     while (flock(l->fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
@@ -222,7 +223,7 @@ static int restart(struct loading *l) {
     return ftruncate(l->fd, 0) < 0 ? -errno : 0;
 }
 
-/* Continues what an earlier run has left in the part. */
+/* Continues with the bytes that an earlier run has left in the part. */
 static int take_over(struct loading *l) {
     struct stat st;
 
@@ -257,7 +258,7 @@ static bool on_begin(void *ctx, const struct hub_reply *reply) {
                 (unsigned long long)l->have, (long long)reply->from);
         return refuse(l, EPROTO);
     }
-    int r = restart(l); /* a server that knows no ranges */
+    int r = restart(l); /* the server does not know ranges */
     return r == 0 || refuse(l, -r);
 }
 
@@ -321,7 +322,7 @@ static int load(struct loading *l) {
     const struct hub_sink sink = {on_begin, on_data, on_tick, l};
     struct hub_reply reply;
 
-    for (uint32_t n = 0; l->have < f->size;) { /* n: attempts in a row that brought nothing */
+    for (uint32_t n = 0; l->have < f->size;) { /* n: number of successive attempts without data */
         uint64_t before = l->have;
         int r = hub_get(f->hub, f->path, l->have, &sink, &reply, l->err);
 
@@ -330,7 +331,7 @@ static int load(struct loading *l) {
         if (r == HUB_LOCAL)
             return l->local ? fail_local(l, l->local) : CTL_REFUSED;
         bool no_range = r == HUB_REFUSED && reply.status == 416 && l->have > 0;
-        if (no_range) { /* the file has fewer bytes than the part there, or no ranges */
+        if (no_range) { /* the file has fewer bytes than the part, or the server knows no ranges */
             int e = restart(l);
             if (e < 0)
                 return fail_local(l, -e);
@@ -374,7 +375,8 @@ static int finish(struct loading *l) {
     return 0;
 }
 
-/* One turn at the part. An exit code, or AGAIN: @err says why, if there is a reason to say. */
+/* Tries once to complete the part. Returns an exit code, or AGAIN; then @err has the reason, if one
+ * is to be reported. */
 enum { AGAIN = -1 };
 
 static int take_turn(struct loading *l, bool may_repeat) {
@@ -382,7 +384,7 @@ static int take_turn(struct loading *l, bool may_repeat) {
 
     l->err->message[0] = 0;
     if (r != 0)
-        return r < 0 ? fail_local(l, -r) : AGAIN; /* the other one has finished or given up */
+        return r < 0 ? fail_local(l, -r) : AGAIN; /* the other process has finished or given up */
     r = take_over(l);
     if (r < 0)
         return fail_local(l, -r);
@@ -394,12 +396,12 @@ static int take_turn(struct loading *l, bool may_repeat) {
         return r;
     }
     r = finish(l);
-    if (r == -EBADMSG) /* bytes that an earlier run left may have been wrong */
+    if (r == -EBADMSG) /* the bytes of an earlier run may have been wrong */
         return was_continued && may_repeat ? AGAIN : CTL_REFUSED;
     return r < 0 ? fail_local(l, -r) : CTL_OK;
 }
 
-/* Loads until the target is complete. An exit code. */
+/* Downloads until the target is complete. Returns an exit code. */
 static int fetch_in(struct loading *l) {
     const struct fetch *f = l->f;
     bool may_repeat = true;

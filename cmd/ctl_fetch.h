@@ -12,16 +12,17 @@
 /* One file to be fetched; all that it points to outlives the calls. */
 struct fetch {
     struct hub *hub;
-    const char *path;   /* for hub_get() */
+    const char *path;   /* path on the hub, for hub_get() */
     const char *target; /* path of the complete file */
-    const char *sha256; /* ""; then only its size is checked, and it is not continued */
+    /* checksum; "": only the size is checked, and the download is not continued */
+    const char *sha256;
     uint64_t size;
-    uint32_t n_tries; /* attempts in a row without data before giving up */
+    uint32_t n_tries; /* number of successive attempts without data before it gives up */
     const volatile sig_atomic_t *stop;
     struct progress *progress;
 };
 
-enum { FETCH_INTERRUPTED = 130 }; /* an exit code: `stop` was set */
+enum { FETCH_INTERRUPTED = 130 }; /* exit code: `stop` was set */
 
 /* Returns the number of bytes still to download; 0 if the target exists. */
 uint64_t fetch_missing(const struct fetch *f);
@@ -30,7 +31,7 @@ uint64_t fetch_missing(const struct fetch *f);
  * folder must exist. */
 int fetch_file(const struct fetch *f, struct err *err);
 
-/* Waits; returns false if it was stopped. */
+/* Waits @ms; returns false if it was stopped. */
 bool fetch_sleep(const volatile sig_atomic_t *stop, int64_t ms);
 
 /* Writes the path of the hidden file that holds the checksum of @target once it is complete.

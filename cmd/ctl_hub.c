@@ -14,15 +14,15 @@
 
 #define FILES_MAX 20000u
 
-/* Without a quant, the first of these that is there: the usual balance of size and quality, then
- * its neighbours, then larger ones, then smaller ones. */
+/* Quantisations that are taken without a choice of the user, in this order: the usual balance of
+ * size and quality, then its neighbours, then larger ones, then smaller ones. */
 static const char *const preferred[] = {
     "Q4_K_M", "UD-Q4_K_XL", "Q4_K_S",  "MXFP4", "MXFP4_MOE", "IQ4_NL", "IQ4_XS", "Q4_0",
     "Q4_1",   "Q5_K_M",     "Q5_K_S",  "Q5_0",  "Q6_K",      "Q8_0",   "Q3_K_L", "Q3_K_M",
     "Q3_K_S", "IQ3_S",      "IQ3_XXS", "Q2_K",  "IQ2_XXS",   "BF16",   "F16",    "F32",
 };
 
-/* ---- what was asked for ---- */
+/* ---- the specification ---- */
 
 static bool is_name(const char *p, size_t len) {
     return len > 0 && len < 100 && *p != '.' && *p != '-' &&
@@ -82,13 +82,13 @@ int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err) {
                            text);
         strcpy(s.revision, p + 1);
     }
-    if (strcasecmp(s.what, "latest") == 0) /* Ollama's word for the default */
+    if (strcasecmp(s.what, "latest") == 0) /* word of Ollama for the default */
         s.what[0] = 0;
     *out = s;
     return 0;
 }
 
-/* ---- what there is ---- */
+/* ---- the listing ---- */
 
 void hub_listing_deinit(struct hub_listing *l) {
     for (size_t i = 0; i < l->n; i++)
@@ -112,7 +112,7 @@ static int read_file(struct hub_file *out, yyjson_val *v) {
     const char *sum = text_of(lfs, "sha256");
 
     if (!*sum)
-        sum = text_of(lfs, "oid"); /* the member's name in listings of file trees */
+        sum = text_of(lfs, "oid"); /* name of the member in listings of file trees */
     if (yyjson_is_uint(yyjson_obj_get(lfs, "size")))
         size = yyjson_obj_get(lfs, "size");
     out->path = strdup(text_of(v, "rfilename"));
@@ -149,7 +149,7 @@ int hub_listing_read(struct hub_listing *out, const char *json, size_t len, stru
     return 0;
 }
 
-/* ---- which is meant ---- */
+/* ---- the choice ---- */
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -157,7 +157,7 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* A model of the listing: by its only or first file. */
+/* A model of the listing, identified by its only or first file. */
 struct candidate {
     uint32_t file;
     struct model_name name;
@@ -177,7 +177,8 @@ static bool is_candidate(const struct hub_listing *l, uint32_t i, struct candida
     return true;
 }
 
-/* Returns whether the quant of @c is @quant; without @exactly, also in Unsloth's form. */
+/* Returns whether the quantisation of @c is @quant; without @exactly, also in Unsloth's form of the
+ * name. */
 static bool is_quant(const struct candidate *c, const char *quant, bool exactly) {
     const char *q = model_quant(c->stem);
 
@@ -194,7 +195,8 @@ static bool is_meant(const struct hub_listing *l, const struct candidate *c, con
     return strcmp(path, what) == 0 || (!exactly && strcasecmp(base_name(path), what) == 0);
 }
 
-/* Finds the only candidate that @what means. Returns 0, -ENOENT, or -EINVAL for several. */
+/* Finds the only candidate that @what names. Returns 0, -ENOENT, or -EINVAL if there are
+ * several. */
 static int find(const struct hub_listing *l, const char *what, bool is_file, struct candidate *out,
                 struct err *err) {
     for (int exactly = 1; exactly >= 0; exactly--) {
@@ -215,7 +217,7 @@ static int find(const struct hub_listing *l, const char *what, bool is_file, str
     return -ENOENT;
 }
 
-/* Lists the quants, and the names of files without one. Returns how many models there are. */
+/* Lists the quantisations, and the names of files without one. Returns the number of models. */
 static size_t list_quants(const struct hub_listing *l, char *out, size_t size) {
     struct candidate c;
     size_t n = 0, n_models = 0;

@@ -15,7 +15,7 @@
 struct hub_spec {
     char repo[200];
     char revision[128]; /* "main" */
-    char what[256];     /* a quant or the path of a file; "": the default */
+    char what[256];     /* quantisation or path of a file; "": the default */
     bool is_file;
 };
 
@@ -24,13 +24,13 @@ struct hub_spec {
 int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err);
 
 struct hub_file {
-    char *path;      /* in the repository; no part is hidden or leads upwards */
-    char sha256[65]; /* "": not published */
+    char *path;      /* path in the repository; no part is hidden or leads upwards */
+    char sha256[65]; /* checksum; "": not published */
     uint64_t size;
 };
 
 struct hub_listing {
-    char commit[65]; /* commit of the repository that the files are loaded from */
+    char commit[65]; /* commit of the repository from which the files are loaded */
     struct hub_file *file;
     size_t n;
 };
@@ -48,9 +48,9 @@ struct hub_choice {
     char stem[256]; /* name of the model */
 };
 
-/* Chooses the model of @l that @spec means, and the projector that suits it best. Without a quant
- * it is the first available one in a documented order (docs/manual/models.md), or the only one.
- * Returns 0, or -EINVAL with @err, which names the available models. */
+/* Chooses the model of @l that @spec means, and the projector that suits it best. Without a
+ * quantisation it chooses the first available one in a documented order (docs/manual/models.md), or
+ * the only one. Returns 0, or -EINVAL with @err, which names the available models. */
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
 
@@ -63,31 +63,32 @@ bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *ou
 enum {
     HUB_OK,
     HUB_AGAIN,   /* a later attempt may succeed: a broken or slow connection, 429, 5xx */
-    HUB_REFUSED, /* the hub refuses: not found, or not allowed */
+    HUB_REFUSED, /* the hub refuses: the file does not exist, or access is not allowed */
     HUB_STOPPED, /* the caller's stop flag is set */
     HUB_LOCAL,   /* the caller did not take the data */
 };
 
 struct hub_options {
-    const char *endpoint; /* NULL: $HF_ENDPOINT, or the hub's own address */
+    const char *endpoint; /* address of the hub; NULL: $HF_ENDPOINT, or the hub's own address */
     uint32_t stall_s;     /* time without data after which a connection is closed */
     const volatile sig_atomic_t *stop;
 };
 
 struct hub;
 
-/* 0 or -errno with @err. The token: $HF_TOKEN, else the file $HF_TOKEN_PATH, $HF_HOME/token or
- * ~/.cache/huggingface/token. */
+/* Makes a client. The token is $HF_TOKEN, or else in the file $HF_TOKEN_PATH, $HF_HOME/token or
+ * ~/.cache/huggingface/token. Returns 0 or -errno with @err. */
 int hub_new(struct hub **out, const struct hub_options *o, struct err *err);
 struct hub *hub_free(struct hub *h);
 DEFINE_FREEP(struct hub, hub)
 
 /* Head of the answer to one request. */
 struct hub_reply {
-    long status;           /* 0: there was none */
-    int64_t from;          /* first byte of the body in the file: of a 206 what it says, else 0 */
+    long status; /* HTTP status; 0: there was no answer */
+    /* offset of the body's first byte in the file: from the answer 206, else 0 */
+    int64_t from;
     int64_t total;         /* size of the whole file; -1: unknown */
-    int64_t retry_after_s; /* -1: unknown */
+    int64_t retry_after_s; /* seconds; -1: unknown */
 };
 
 struct hub_sink {
@@ -95,12 +96,12 @@ struct hub_sink {
      * (HUB_LOCAL). */
     bool (*begin)(void *ctx, const struct hub_reply *reply);
     bool (*data)(void *ctx, const void *data, size_t len);
-    void (*tick)(void *ctx); /* some times a second */
+    void (*tick)(void *ctx); /* called several times a second */
     void *ctx;
 };
 
-/* One attempt at GET of @path below the endpoint, from byte @from on. One of HUB_...; @err says why
- * it is not HUB_OK. */
+/* Makes one attempt at GET of @path below the endpoint, from byte @from on. Returns HUB_OK, or
+ * another HUB_... with the reason in @err. */
 int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sink *sink,
             struct hub_reply *reply, struct err *err);
 

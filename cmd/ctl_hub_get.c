@@ -14,11 +14,11 @@
 #define HUB "https://huggingface.co"
 #define CONNECT_MS 15000
 #define REDIRECTS_MAX 10
-#define WAIT_MAX_MS 60000 /* between two attempts */
-#define REFUSAL_MAX 4096  /* bytes read of an answer that is an error */
+#define WAIT_MAX_MS 60000 /* longest wait between two attempts */
+#define REFUSAL_MAX 4096  /* most bytes that are read of an error */
 
-/* One transfer at a time. `endpoint` has no slash at its end; a token is there only where it may
- * travel to it (is_private()). */
+/* A client of the hub, for one transfer at a time. `endpoint` has no slash at its end; a token is
+ * set only if it may be sent there (is_private()). */
 struct hub {
     CURL *curl;
     struct curl_slist *token; /* the Authorization header; NULL: no token */
@@ -33,7 +33,7 @@ static bool starts(const char *s, const char *with) {
     return strncasecmp(s, with, strlen(with)) == 0;
 }
 
-/* Returns whether a token may be sent there: it must not cross a network unencrypted. */
+/* Returns whether a token may be sent to @endpoint: it must not cross a network unencrypted. */
 static bool is_private(const char *endpoint) {
     return starts(endpoint, "https://") || cli_is_loopback(endpoint);
 }
@@ -53,7 +53,8 @@ static int set_endpoint(struct hub *h, const char *endpoint, struct err *err) {
     return 0;
 }
 
-/* The token of the file that the environment names first; *out is the caller's, NULL: none. */
+/* Reads the token of the file that the environment names first. The caller frees *out; NULL: there
+ * is none. */
 static int token_of_file(char **out) {
     static const struct {
         const char *var, *below;
@@ -104,8 +105,8 @@ static int set_token(struct hub *h, struct err *err) {
     return h->token ? 0 : -ENOMEM;
 }
 
-/* Sets the options of every transfer. libcurl sends an Authorization header to the host, port and
- * protocol of the first address only, whatever it is redirected to. */
+/* Sets the options of every transfer. libcurl sends the Authorization header only to the host, port
+ * and protocol of the first address, not to the targets of redirects. */
 static void set_always(struct hub *h) {
     const char *protocols = starts(h->endpoint, "https://") ? "https" : "http,https";
     const char *ca = getenv("CURL_CA_BUNDLE");
@@ -159,12 +160,12 @@ struct transfer {
     struct hub *hub;
     const struct hub_sink *sink;
     struct hub_reply *reply;
-    char message[200]; /* X-Error-Message; "" */
+    char message[200]; /* header X-Error-Message, or "" */
     uint64_t got;
-    bool begun, refused; /* by the sink */
+    bool begun, refused; /* answers of the sink */
 };
 
-/* Reads the head of the final answer, behind redirects, into the reply. */
+/* Reads the head of the final answer, after redirects, into the reply. */
 static void read_head(struct transfer *t) {
     struct hub_reply *r = t->reply;
     CURL *curl = t->hub->curl;
@@ -182,7 +183,7 @@ static void read_head(struct transfer *t) {
     if (curl_easy_header(curl, "Content-Range", 0, CURLH_HEADER, -1, &h) == CURLHE_OK) {
         int n = sscanf(h->value, "bytes %lld-%lld/%lld", &from, &to, &total);
 
-        if (n >= 2 && from >= 0) /* "*" for the total: the server does not know it */
+        if (n >= 2 && from >= 0) /* the total is "*" if the server does not know it */
             r->from = from, r->total = n == 3 ? total : -1;
         else if (sscanf(h->value, "bytes */%lld", &total) == 1 && total >= 0)
             r->total = total;
@@ -308,7 +309,8 @@ int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n) {
 
 /* ---- paths ---- */
 
-/* @text with everything but unreserved characters and "/" escaped. False: no room. */
+/* Appends @text with all characters except unreserved ones and "/" escaped. Returns false if there
+ * is no room. */
 static bool add_escaped(char *out, size_t size, size_t *len, const char *text) {
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
@@ -322,7 +324,8 @@ static bool add_escaped(char *out, size_t size, size_t *len, const char *text) {
     return true;
 }
 
-/* A branch's name may hold a slash, which is escaped where one part of the path is meant. */
+/* Appends a revision. The name of a branch may contain a slash, which is escaped because the
+ * revision is one part of the path. */
 static bool add_revision(char *out, size_t size, size_t *len, const char *revision) {
     size_t from = *len;
     char *slash;

@@ -12,8 +12,8 @@
 #include "cmd/ctl_local.h"
 
 /*
- * weftctl key new: 32 random bytes are the key, so that a plain checksum of it cannot be reversed.
- * The key itself is printed and stored nowhere.
+ * weftctl key new - makes an API key of 32 random bytes, so that the plain checksum of it cannot be
+ * reversed. The key itself is printed and not stored.
  */
 
 #define KEY_BYTES 32
@@ -25,16 +25,17 @@ static const char usage[] = "usage: weftctl key new [--expires=YYYY-MM-DD] NAME 
                             "The key expires at the end of the given day (UTC), else never. Then\n"
                             "`weftctl reload`.\n";
 
-/* Appends @line, as a line of its own, to the file @path, which is made with mode 0640. A file that
- * has no room for all of it stays as it was, since weftd takes no file with a part of a key. 0 or
- * -errno. */
+/* Appends @line, as a line of its own, to the file @path, which is created with mode 0640. If there
+ * is no room for the whole line, the file is restored, since weftd accepts no file with a part of a
+ * key. Returns 0 or -errno. */
 static int append(const char *path, const char *line) {
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0640), r = 0;
     char text[300], last = '\n';
 
     if (fd < 0)
         return -errno;
-    (void)!flock(fd, LOCK_EX); /* another key new would lose its line to ftruncate() */
+    /* otherwise ftruncate() could remove the line of another `key new` */
+    (void)!flock(fd, LOCK_EX);
     off_t end = lseek(fd, 0, SEEK_END);
     if (end > 0 && pread(fd, &last, 1, end - 1) < 0)
         last = '\n';
@@ -53,7 +54,7 @@ static int append(const char *path, const char *line) {
     return r;
 }
 
-/* Returns true if @s is a day of the calendar, YYYY-MM-DD, that is not over (UTC). */
+/* Returns true if @s is a day of the calendar, YYYY-MM-DD, that has not ended (UTC). */
 static bool is_day_to_come(const char *s) {
     time_t now = time(NULL);
     struct tm tm = {0};

@@ -12,13 +12,13 @@
 #include "cmd/ctl_chat.h"
 
 /*
- * weftctl launch - starts a client that talks to weftd. What a client can be told by its
- * environment and its command line it is told so: nothing is written, and without weftctl it is
- * what it was. --write changes the client's own file instead, --undo takes that back.
+ * weftctl launch - starts a client that talks to weftd. If the environment and the command line can
+ * configure the client, nothing is written, so that without weftctl it behaves as before. --write
+ * changes the client's own file instead; --undo restores it.
  */
 
 #define KEY_MAX 512
-#define TELL_S 5 /* a first prompt that takes less is not worth a word */
+#define TELL_S 5 /* a first prompt that takes less time is not mentioned */
 #define CLIENTS "claude, codex, opencode, copilot, qwen, pi, openclaw, hermes, aider or goose"
 
 static const char help[] =
@@ -64,7 +64,7 @@ const struct launch_client launch_clients[] = {
                     "\n[model_providers.weft]\nname = \"weft\"\nbase_url = \"{url}/v1\"\n"
                     "wire_api = \"responses\"\n",
         .limit = "model_context_window = {context}\n",
-        .mark = "[", /* what follows a table belongs to it */
+        .mark = "[", /* text behind the line of a table would belong to the table */
         .note = "start it with: codex --profile weft",
     },
     {
@@ -151,7 +151,7 @@ const struct launch_client launch_clients[] = {
 
 /* ---- texts ---- */
 
-/* Adds @s, escaped for a JSON string if @json. */
+/* Appends @s, escaped for a JSON string if @json. Returns 0 or -errno. */
 static int add(struct buf *out, const char *s, bool json) {
     int r = 0;
 
@@ -166,15 +166,16 @@ static int add(struct buf *out, const char *s, bool json) {
 
 /* Settings that a client gets. */
 struct target {
-    const char *url, *model, *key; /* key: "none" without an API key */
+    const char *url, *model, *key; /* key: "none" if there is no API key */
     uint64_t n_context;            /* 0: not known */
     uint64_t n_trained;            /* longest context of the model; 0: not known */
     bool sees;                     /* the model reads pictures */
-    char context[24], output[24];  /* texts; "": not known */
-    const char *limit;             /* the client's, filled in; "": not known */
+    char context[24], output[24];  /* numbers as texts; "": not known */
+    const char *limit;             /* launch_client.limit, filled in; "": not known */
 };
 
-/* @text filled in; the caller's. NULL: no memory. JSON is escaped where @text has any. */
+/* Returns @text filled in, which the caller frees. NULL: no memory. If @text is JSON, the values
+ * are escaped. */
 static char *filled(const char *text, const struct target *t) {
     const struct {
         const char *place, *value;
@@ -208,8 +209,8 @@ static char *filled(const char *text, const struct target *t) {
     return b.data;
 }
 
-/* Returns whether @text can be filled in. {window}: a context that Claude Code takes as its window;
- * it raises smaller ones to this size, with a warning. */
+/* Returns whether the values in @text are known. {window} is a context that Claude Code accepts as
+ * its window; it raises smaller ones to this size, with a warning. */
 static bool is_known(const char *text, const struct target *t) {
     if (strstr(text, "{window}"))
         return t->n_context >= 100000;
@@ -218,7 +219,7 @@ static bool is_known(const char *text, const struct target *t) {
 
 /* ---- print, start, write, undo ---- */
 
-/* For a shell: quotes in single quotes. */
+/* Prints a word for a shell, in single quotes if it needs quotes. */
 static void print_quoted(const char *s) {
     putchar('\'');
     for (; *s; s++)
@@ -229,8 +230,8 @@ static void print_quoted(const char *s) {
     putchar('\'');
 }
 
-/* Names this machine in NO_PROXY where the client would ask a weftd of this machine through a
- * proxy. 0: it would not, 1 or -ENOMEM. */
+/* Adds this machine to NO_PROXY if the client would ask a weftd of this machine through a proxy.
+ * Returns 0 if it would not, 1 if it was added, or -ENOMEM. */
 static int go_round_proxy(const struct target *t) {
     static const char *const proxies[] = {"http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
     const char *old = getenv("no_proxy") ? getenv("no_proxy") : getenv("NO_PROXY");
@@ -286,7 +287,7 @@ static int print(const struct launch_client *c, const struct target *t) {
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
-/* Becomes the client. Returns only when that fails. */
+/* Replaces this process by the client. Returns only after a failure. */
 static int start(const struct launch_client *c, const struct target *t, char **more, int n_more) {
     char **argv = calloc(ARRAY_SIZE(c->args) + (size_t)n_more + 2, sizeof(*argv));
     size_t n = 0;
@@ -312,14 +313,15 @@ static int start(const struct launch_client *c, const struct target *t, char **m
                     errno == ENOENT ? ": it is not installed" : "");
 }
 
-/* Refuses to change @path, and prints the lines to add as lines: cli_fail() escapes line ends. */
+/* Refuses to change @path, and prints the lines to be added; cli_fail() would escape the ends of
+ * lines. */
 static int by_hand(const char *path, const char *why, const char *text) {
     cli_fail("%s: %s; add this by hand:", path, why);
     fprintf(stderr, "%s%s", text, text[strlen(text) - 1] == '\n' ? "" : "\n");
     return CLI_FAILED;
 }
 
-/* The text that @path becomes; the caller's. An exit code. */
+/* Makes the new content of @path, which the caller frees. Returns an exit code. */
 static int change(const struct launch_client *c, const struct target *t, const char *path,
                   char **out, size_t *len) {
     CLEANUP(freep) char *text = filled(c->fragment ? c->fragment : c->appended, t);
@@ -422,8 +424,8 @@ static int look_up(struct target *t, const char *key, char **out) {
     return r;
 }
 
-/* Returns false, after saying why, where the client's first prompt does not fit into the context.
- * Warns where little is left behind it. */
+/* Returns false, with an error message, if the client's first prompt does not fit into the context.
+ * Warns if little room is left behind it. */
 static bool is_roomy(const struct launch_client *c, const struct target *t) {
     bool fits = t->n_context > c->n_first;
     bool grows = !t->n_trained || t->n_trained > t->n_context;
@@ -439,7 +441,7 @@ static bool is_roomy(const struct launch_client *c, const struct target *t) {
     return fits;
 }
 
-/* Tells how long the client's first prompt will take. */
+/* Prints how long the client's first prompt will take. */
 static void tell_time(const struct launch_client *c, const struct target *t, const char *key) {
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
 

@@ -14,12 +14,13 @@
 
 #define FILE_MAX (8u << 20)
 
-/* @path with @end behind it. False: it is too long. */
+/* Writes @path with @end appended to @out. Returns false if it is too long. */
 static bool beside(char out[PATH_MAX], const char *path, const char *end) {
     return (size_t)snprintf(out, PATH_MAX, "%s%s", path, end) < PATH_MAX;
 }
 
-/* A whole file, by a new one of its name: it is the old one or the new one. */
+/* Writes a whole file by renaming a new one, so that it has either the old or the new content.
+ * Returns 0 or -errno. */
 static int put(const char *path, const char *text, size_t len, mode_t mode) {
     char next[PATH_MAX];
 
@@ -76,7 +77,7 @@ int launch_file_undo(const char *path) {
     return unlink(by) < 0 ? -errno : 0;
 }
 
-/* @from into @to, both objects of @d. */
+/* Merges @from into @to, both objects of @d. Returns false if memory is short. */
 static bool merge(yyjson_mut_doc *d, yyjson_mut_val *to, yyjson_val *from) {
     yyjson_val *key, *value;
     size_t i, n;

@@ -6,13 +6,13 @@
 
 /* Measures how fast the server reads prompts, by three chats with one token of output each: the
  * first waits until the model is loaded, the second is short and the third longer. The rate is the
- * difference of their tokens over the difference of their times. The longer prompt is made of
- * numbers that were not sent before, so that nothing of it is in the prefix cache. */
+ * difference of their tokens over the difference of their times. The longer prompt consists of
+ * numbers that were not sent before, so that the prefix cache has no part of it. */
 
-#define PROBE_NUMBERS 150 /* words of the longer prompt: a few hundred tokens */
+#define PROBE_NUMBERS 150 /* number of words of the longer prompt, a few hundred tokens */
 
-/* Time of an answer to @text, and the number of prompt tokens that were computed for it. False: it
- * is not known. */
+/* Measures the time of an answer to @text and the number of prompt tokens that were computed for
+ * it. Returns false if the server does not report them. */
 static bool probe(struct chat_server *server, const char *model, const char *text, double *seconds,
                   double *n_tokens) {
     struct chat_talk talk = {0};

@@ -18,17 +18,18 @@
 #include "cmd/ctl_fetch.h"
 #include "cmd/model_fit.h"
 
-/* ---- what a file says of itself ---- */
+/* ---- contents of a file ---- */
 
-/* arch is "" of a file that cannot be read; where fit.fits is false, `problem` says why. */
+/* Properties of a model file. arch is "" for a file that cannot be read; if fit.fits is false,
+ * `problem` has the reason. */
 struct facts {
     char arch[64], format[16], title[100];
     uint64_t n_params;
-    char problem[400]; /* "": it can be served here */
+    char problem[400]; /* reason; "": the model can be served here */
     struct model_fit fit;
 };
 
-/* The format that holds most of the bytes. */
+/* Returns the name of the format that holds most of the bytes. */
 static const char *main_format(const struct gguf *g) {
     const struct tensor_format *best = NULL;
     uint64_t best_bytes = 0;
@@ -93,7 +94,7 @@ static const char models_usage[] =
     "  --path         print only the path of the file of NAME\n"
     "  --models DIR   weft's own folder; else $WEFT_MODELS, or ~/.local/share/weft/models\n";
 
-/* "7.6B". */
+/* Renders the number of parameters: "7.6B". */
 static struct ctl_cell params_text(uint64_t n) {
     struct ctl_cell c;
 
@@ -102,7 +103,7 @@ static struct ctl_cell params_text(uint64_t n) {
     return c;
 }
 
-/* "%.0f" of a number that is known. */
+/* Renders a number as "%.0f" if it is known. */
 static struct ctl_cell number_text(double v) {
     struct ctl_cell c;
 
@@ -159,7 +160,7 @@ static void add_json(yyjson_mut_doc *d, yyjson_mut_val *list, const struct model
     yyjson_mut_obj_add_val(d, v, "fit", model_fit_json(d, &f->fit, machine));
 }
 
-/* @only: this one; NULL: all. */
+/* Shows the model @only, or with NULL all models. Returns an exit code. */
 static int show(const struct model_list *l, const struct model_file *only, bool json,
                 const struct model_dirs *dirs) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
@@ -243,7 +244,7 @@ static const char rm_usage[] =
     "removed model keeps serving it.\n"
     "  --partial      remove the files that interrupted pulls have left\n";
 
-/* The folders above @path that have become empty, below @root. */
+/* Removes the folders above @path, below @root, that have become empty. */
 static void remove_empty(const char *path, const char *root) {
     char dir[4096];
     size_t len = strlen(root);
@@ -256,7 +257,7 @@ static void remove_empty(const char *path, const char *root) {
     }
 }
 
-/* The file of shard @k (from 1) of @m. */
+/* Writes the path of shard @k (from 1) of @m to @out. Returns false if it is too long. */
 static bool shard_path(const struct model_file *m, uint32_t k, char *out, size_t size) {
     assert(k > 0 && k <= m->n_files);
     size_t tail = m->n_files > 1 ? strlen("-00001-of-00001.gguf") : 0, len = strlen(m->path) - tail;
@@ -267,7 +268,7 @@ static bool shard_path(const struct model_file *m, uint32_t k, char *out, size_t
     return n > 0 && (size_t)n < size;
 }
 
-/* Removes the projectors of @m, unless its folder has another model. */
+/* Removes the projectors of @m, unless its folder contains another model. */
 static void remove_projectors(const struct model_file *m) {
     char dir[4096], path[4400], sum[4400];
     const char *base = strrchr(m->path, '/') + 1;
@@ -319,7 +320,7 @@ static int remove_model(const struct model_file *m, const char *root) {
 
 static uint64_t partial_bytes;
 
-/* A part that no process is loading. */
+/* Removes a part that no process is downloading. */
 static int remove_partial(const char *path, const struct stat *st, int kind, struct FTW *at) {
     const char *name = path + at->base;
     size_t len = strlen(name);

@@ -13,11 +13,11 @@
 #include "cmd/ctl.h"
 
 #define SECOND 1000000000ll
-#define SMOOTH_S 3.0 /* time constant of the rate */
-#define BAR 24       /* columns at most */
-#define FIGURES 50   /* columns behind it */
+#define SMOOTH_S 3.0 /* time constant of the rate in seconds */
+#define BAR 24       /* most columns of the bar */
+#define FIGURES 50   /* columns of the figures behind the bar */
 
-/* Between two lines, by form. */
+/* Least time between two lines, by form. */
 static const int64_t every_ns[] = {
     [PROGRESS_PLAIN] = 10 * SECOND,
     [PROGRESS_TERMINAL] = SECOND / 5,
@@ -36,7 +36,8 @@ struct size_text size_text(uint64_t bytes) {
     return t;
 }
 
-/* Returns whether a line can be drawn again: a dumb terminal (an editor's) shows the sequences. */
+/* Returns whether a line can be drawn again: a dumb terminal, as in an editor, shows the control
+ * sequences. */
 static bool can_draw(void) {
     const char *kind = getenv("TERM");
 
@@ -81,7 +82,7 @@ static double left_s(const struct progress *p) {
     return p->rate > 0 ? (double)(p->total - p->done_before - p->done) / p->rate : -1;
 }
 
-/* One line of JSON: @message, or NULL for how far it is. */
+/* Prints one line of JSON with @message, or, if that is NULL, with the progress. */
 static void print_json(struct progress *p, const char *what, const char *message) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
@@ -115,7 +116,7 @@ static int columns(void) {
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
-/* "NAME: checking 45 %  [=====>     ]  288 of 610 MiB  23.4 MiB/s  1:14 left", as far as it fits */
+/* Prints "NAME: checking 45 % [=====> ] 288 of 610 MiB 23.4 MiB/s 1:14 left", as far as it fits. */
 static void print_line(struct progress *p) {
     uint64_t done = p->done_before + p->done;
     double part = p->total ? (double)done / (double)p->total : 1;
@@ -147,7 +148,7 @@ static void print_line(struct progress *p) {
     fflush(p->out);
 }
 
-/* The rate over about the last seconds. */
+/* Updates the rate, an average over the last seconds. */
 static void measure(struct progress *p, int64_t now) {
     uint64_t done = p->done_before + p->done;
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include "base/util.h"
 
-/* Lines for a log; one line that changes; JSON. */
+/* Forms of output: lines for a log; one line that changes; JSON. */
 enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
 
 /* State of a download. Invariants: done <= size, done_before + size <= total; the caller has
@@ -18,17 +18,18 @@ enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
 struct progress {
     enum progress_form form;
     FILE *out;
-    const char *what;            /* for JSON: "listing", "downloading", ...: the last reported
-                                  * activity */
-    const char *name;            /* name of the model; outlives this struct */
-    const char *file;            /* the one being loaded; outlives its loading */
-    const char *sha256;          /* checksum of the file; "" while unknown */
-    uint64_t total, done_before; /* bytes of the model; of files that are complete */
-    uint64_t size, done;         /* size of this file */
-    int64_t drawn_ns, rate_ns;   /* times when the line was drawn and the rate was measured */
-    uint64_t rate_done;          /* bytes of the model then */
-    double rate;                 /* bytes per second, smoothed; 0: not known */
-    bool is_drawn;               /* a line is shown on the terminal */
+    /* last reported activity, for JSON: "listing", "downloading", ... */
+    const char *what;
+    const char *name;   /* name of the model; outlives this struct */
+    const char *file;   /* file that is being loaded; outlives its loading */
+    const char *sha256; /* checksum of the file; "" while unknown */
+    /* total: bytes of the model; done_before: bytes of its complete files */
+    uint64_t total, done_before;
+    uint64_t size, done;       /* size and loaded bytes of this file */
+    int64_t drawn_ns, rate_ns; /* times when the line was drawn and the rate was measured */
+    uint64_t rate_done;        /* bytes of the model at rate_ns */
+    double rate;               /* bytes per second, smoothed; 0: not known */
+    bool is_drawn;             /* a line is shown on the terminal */
 };
 
 /* Shows nothing yet. Without @json the form depends on whether stderr is a terminal. */
@@ -47,5 +48,5 @@ void progress_clear(struct progress *p);
 struct size_text {
     char s[24];
 };
-/* "1.2 GiB". */
+/* Renders a size: "1.2 GiB". */
 struct size_text size_text(uint64_t bytes);

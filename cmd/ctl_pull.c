@@ -46,7 +46,7 @@ struct pull {
     bool json;
 };
 
-/* ---- what the repository has ---- */
+/* ---- the repository ---- */
 
 static bool begin_listing(void *ctx, const struct hub_reply *reply) {
     buf_clear(ctx);
@@ -57,7 +57,7 @@ static bool add_listing(void *ctx, const void *data, size_t len) {
     return buf_add(ctx, data, len) == 0;
 }
 
-/* An exit code. */
+/* Reads the listing of the repository. Returns an exit code. */
 static int read_listing(struct pull *p, struct err *err) {
     CLEANUP(buf_deinit) struct buf json = {.max = LISTING_MAX};
     const struct hub_sink sink = {begin_listing, add_listing, NULL, &json};
@@ -106,7 +106,7 @@ static int print_list(const struct pull *p) {
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
-/* ---- where it goes ---- */
+/* ---- the target ---- */
 
 /* Writes the path of file @k of the choice, in weft's folder or in the hub's cache. In weft's
  * folder the projector lies beside the model, where weftd looks for it. */
@@ -139,7 +139,8 @@ static bool is_in_cache(const struct pull *p, uint32_t from, uint32_t to) {
     return true;
 }
 
-/* Refuses what the disk has no room for, before anything is loaded. */
+/* Refuses a model for which the disk has no room, before anything is loaded. Returns an exit
+ * code. */
 static int check_room(const struct pull *p, uint64_t missing, const char *in, struct err *err) {
     struct statvfs fs;
 
@@ -233,7 +234,7 @@ static int fail(struct pull *p, int code, const struct err *err) {
     return code;
 }
 
-/* The file is there: says where, and whether it is a model that can be served at all. */
+/* Reports where the file is, and whether it is a model that can be served. Returns an exit code. */
 static int done(struct pull *p, bool in_cache, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     char path[4096];

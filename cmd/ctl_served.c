@@ -6,12 +6,13 @@
 #include <time.h>
 #include "cmd/ctl.h"
 
-/* The models that a daemon serves: asking it to load, unload and swap them. */
+/* Requests to a daemon to load, unload and swap its models. */
 
 #define POLL_MS 100
 #define RESCAN_MS 500
 
-/* @text into @out with what a path of a URL cannot hold as %XX; false: it does not fit. */
+/* Writes @text to @out with characters that a path of a URL cannot contain as %XX. Returns false if
+ * it does not fit. */
 static bool escape(const char *text, char *out, size_t size) {
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~:/";
@@ -44,7 +45,8 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
         return CTL_REFUSED;
     int r = ctl_call(c, "POST", target, &reply, err);
     if (r == CTL_REFUSED && strstr(err->message, "are being read")) {
-        /* The daemon is reading the folders of models and may find the model there. */
+        /* Waits, because the daemon is reading the folders of models and may find the model
+         * there. */
         nanosleep(&(struct timespec){.tv_nsec = RESCAN_MS * 1000000L}, NULL);
         buf_clear(&reply);
         r = ctl_call(c, "POST", target, &reply, err);
@@ -78,7 +80,8 @@ static yyjson_val *find(yyjson_val *root, const char *name) {
     return NULL;
 }
 
-/* Puts what stands under @key of the model into @out, "-": nothing. An exit code, with @err. */
+/* Writes the value of member @key of the model to @out; "-": there is none. Returns an exit code,
+ * with @err. */
 static int look(struct ctl *c, const char *name, const char *key, char out[500], struct err *err) {
     yyjson_doc *doc = NULL;
     int r = ctl_get(c, "/models", &doc, err);

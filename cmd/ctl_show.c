@@ -15,7 +15,7 @@
 
 static const struct ctl_cell none = {"-"};
 
-/* Escaped; a text that does not fit ends in "...". */
+/* The text is escaped; one that does not fit ends in "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
     const char *s = json_cstr(yyjson_obj_get(object, key));
     struct ctl_cell c = {""};
@@ -47,7 +47,7 @@ void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
     CLEANUP(freep)
     char *text = yyjson_mut_write(d, flags | YYJSON_WRITE_ALLOW_INVALID_UNICODE, &len);
 
-    if (text) { /* a name from outside, or a message that was cut, may not be UTF-8 */
+    if (text) { /* the bytes may not be UTF-8: a name from outside, or a message that was cut */
         utf8_repair(text, len);
         fprintf(out, "%s\n", text);
     }
@@ -128,7 +128,8 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
     return c;
 }
 
-/* Out of memory shows as a table that ends early; the caller has nothing better. */
+/* Appends text. Without memory the table ends early, since the caller could report nothing
+ * better. */
 #define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
 
 /* Adds the counters of the front. */
@@ -144,7 +145,7 @@ static void show_front(struct buf *out, yyjson_val *f) {
         ctl_number(f, "output_tokens").s);
 }
 
-/* Is there anything to say about it? */
+/* Returns true if one of the two members is present and not zero. */
 static bool any_of(yyjson_val *o, const char *a, const char *b) {
     double x = 0, y = 0;
 
@@ -259,7 +260,7 @@ void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
     show_worker(out, yyjson_obj_get(stats, "worker"));
 }
 
-/* A line for each of @row's statistics in @object: its key, its value, its help. */
+/* Shows a line with key, value and help for each statistic of @row in @object. */
 static void show_rows(struct buf *out, const char *title, yyjson_val *object,
                       const struct stat_row *row, size_t n) {
     ADD("%s\n", title);
@@ -276,9 +277,11 @@ void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
 
 static const struct column {
     const char *key, *title;
-    bool text;     /* to the left */
-    double unit_s; /* unit of a time in seconds; BYTES: the value is a size; 0: a plain value */
-    int rank;      /* left out first, where the line is too long: the highest; 0: never */
+    bool text; /* aligned to the left */
+    /* unit of a time in seconds; BYTES: the value is a size; 0: the value has no unit */
+    double unit_s;
+    /* columns of the highest rank are left out first if a line is too long; 0: never */
+    int rank;
 } request_columns[] = {
     {"id", "ID", false, 0, 0},
     {"request_id", "REQUEST", true, 0, 2},
@@ -333,7 +336,8 @@ static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
     return c->text ? ctl_text(row, c->key) : ctl_number(row, c->key);
 }
 
-/* The width of each column, 0: left out, so that a line is no longer than @columns. */
+/* Computes the width of each column so that a line is no longer than @columns; 0: the column is
+ * left out. */
 static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct column *columns,
                 size_t n_columns, size_t longest) {
     size_t i, n, line = 0;
@@ -395,7 +399,7 @@ struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, d
     return c;
 }
 
-/* 79 characters. */
+/* format of a line of 79 characters */
 #define LINE "%-8s %5s %4s %5s %8s %8s %6s %6s %6s %5s %8s\n"
 
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
@@ -424,7 +428,7 @@ void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns) {
                columns);
 }
 
-/* "1 step", "2 steps". */
+/* Renders a count: "1 step", "2 steps". */
 static struct ctl_cell count(yyjson_val *object, const char *key, const char *what) {
     struct ctl_cell n = ctl_number(object, key), c;
 

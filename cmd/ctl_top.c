@@ -16,20 +16,20 @@
 /* Kinds of lists below the figures. */
 enum view { VIEW_REQUESTS, VIEW_TENANTS, VIEW_MODELS };
 
-/* Invariants: n_history <= HISTORY; `before` is the answer before `stats`, before_ns when it came;
- * the selected item is stored by name, and may be in no list any more. */
+/* State of the screen. Invariants: n_history <= HISTORY; `before` is the answer before `stats`, and
+ * arrived at before_ns; the selected item is stored by name and may be in no list any more. */
 struct top {
     struct ctl *ctl;
     yyjson_doc *stats, *before, *list; /* NULL: the last call failed, or there was none */
     enum view view;
     bool unicode;
-    double history[HISTORY]; /* output tokens per second, the latest last */
+    double history[HISTORY]; /* output tokens per second, the latest at the end */
     unsigned n_history;
     int64_t at_ns, before_ns;
-    uint64_t selected; /* id of a request */
-    bool any;          /* one is selected */
-    char model[256];   /* the selected model, whose figures are shown; "": the first one */
-    char note[512];    /* at the bottom */
+    uint64_t selected; /* id of the selected request */
+    bool any;          /* a request is selected */
+    char model[256];   /* selected model, whose figures are shown; "": the first one */
+    char note[512];    /* text of the last line */
 };
 
 static double seconds_between(const struct top *t) {
@@ -61,11 +61,13 @@ static void remember_rate(struct top *t) {
         return;
     if (t->n_history == HISTORY)
         memmove(t->history, t->history + 1, sizeof(*t->history) * --t->n_history);
-    t->history[t->n_history++] = MAX(now - before, 0) / s; /* below 0: a new worker */
+    /* the difference is negative for a new worker */
+    t->history[t->n_history++] = MAX(now - before, 0) / s;
     assert(t->n_history <= HISTORY);
 }
 
-/* Asks for new figures. What fails is the note at the bottom, and its figures are gone. */
+/* Requests new figures. The error of a failed request goes to the last line, and its figures are
+ * removed. */
 static void poll_daemon(struct top *t) {
     static const char *const paths[] = {"/requests", "/tenants", "/models"};
     struct err err = {0};
@@ -112,7 +114,7 @@ static size_t selected_at(const struct top *t) {
     return i;
 }
 
-/* Up (@by < 0) or down; from nowhere to the last or the first. */
+/* Moves the selection up (@by < 0) or down; without a selection, to the last or the first item. */
 static void move_selection(struct top *t, int by) {
     assert(by != 0);
     size_t n = yyjson_arr_size(list_of(t)), i = selected_at(t);
@@ -134,7 +136,7 @@ static void move_selection(struct top *t, int by) {
     t->any = true;
 }
 
-/* Line by line from row @y on. Returns the row after. */
+/* Draws the lines of @text from row @y on. Returns the next row. */
 static int draw_text(const struct buf *text, int y, int bottom) {
     const char *line = text->data ? text->data : "";
 
@@ -147,7 +149,7 @@ static int draw_text(const struct buf *text, int y, int bottom) {
     return y;
 }
 
-/* A table: its headline in reverse, and line @marked. */
+/* Draws a table with its headline and line @marked in reverse. */
 static void draw_table(const struct buf *text, int y, int bottom, size_t marked) {
     int end = draw_text(text, y, bottom);
 
@@ -157,7 +159,7 @@ static void draw_table(const struct buf *text, int y, int bottom, size_t marked)
         mvchgat(y + (int)marked, 0, -1, A_REVERSE, 0, NULL);
 }
 
-/* The latest rates as bars as high as a character, as many as fit. */
+/* Draws the latest rates as bars of one line's height, as many as fit. */
 static void draw_history(const struct top *t, int y, int x) {
     static const char *const bars[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static const char *const ascii[] = {" ", ".", ".", ":", ":", "+", "+", "#", "#"};
@@ -174,7 +176,7 @@ static void draw_history(const struct top *t, int y, int x) {
     }
 }
 
-/* "[####..    ]" of @width characters: used, cached, free. */
+/* Appends "[####.. ]" of @width characters: used, cached and free pages. */
 static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
     double all, used, cached;
 
@@ -192,7 +194,7 @@ static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
 
 #define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
 
-/* The lines above the table; HISTORY_ROW is the fourth. */
+/* Writes the lines above the table; HISTORY_ROW is the fourth one. */
 static void show_head(const struct top *t, struct buf *out) {
     yyjson_val *stats = yyjson_doc_get_root(t->stats);
     yyjson_val *m = yyjson_obj_get(figures_of(t, t->stats), "model");
@@ -253,7 +255,7 @@ static void draw(struct top *t) {
     refresh();
 }
 
-/* Asks, in the last line; any other key than y lets the request live. */
+/* Asks in the last line whether to cancel the selected request; any key other than y keeps it. */
 static void cancel_selected(struct top *t) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
@@ -275,7 +277,7 @@ static void cancel_selected(struct top *t) {
     poll_daemon(t);
 }
 
-/* Keys and new figures every @interval_s, until q. */
+/* Handles keys, and gets new figures every @interval_s, until q. */
 static void run(struct top *t, double interval_s) {
     int64_t interval_ns = (int64_t)(interval_s * 1e9);
 

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "cmd/ctl.h"
 
-/* A sum of the table; its texts lie in the answer. */
+/* A row of sums; its texts point into the answer. */
 struct sum {
     const char *tenant, *key, *model;
     double n[4];
@@ -22,8 +22,8 @@ bool ctl_usage_is_date(const char *s) {
     return n == strlen("0000-00") || n == strlen(form);
 }
 
-/* Returns true if the row is of @since or later; a row of a whole month counts if the day is in
- * it. */
+/* Returns true if the row is of @since or later. A row of a whole month counts if the day is in
+ * that month. */
 static bool is_since(yyjson_val *row, const char *since) {
     const char *date = json_cstr(yyjson_obj_get(row, "date"));
 
@@ -45,8 +45,8 @@ static int compare(const void *a, const void *b) {
     return r == 0 ? strcmp(x->model, y->model) : r;
 }
 
-/* Reads the rows since @since into the new array *@out and adds up those of the same names. Returns
- * how many there are. */
+/* Reads the rows since @since into the new array *@out, and adds up rows with the same names.
+ * Returns the length of the array. */
 static size_t add_up(yyjson_val *list, const char *since, struct sum **out) {
     struct sum *s = calloc(yyjson_arr_size(list) + 1, sizeof(*s));
     size_t n = 0, kept = 0, i, max;
@@ -98,7 +98,7 @@ void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since) {
                    printable(s[i].model).s, s[i].n[0], s[i].n[1], s[i].n[2], s[i].n[3]);
 }
 
-/* Adds a field, quoted where it has to be. */
+/* Appends a field, in quotes if CSV requires them. */
 static void add_field(struct buf *out, const char *text) {
     if (!text[strcspn(text, ",\"\r\n")]) {
         buf_add_str(out, text);

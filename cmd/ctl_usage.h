@@ -1,13 +1,14 @@
 #pragma once
 
-/* ctl_usage - the answer to GET /usage of the admin socket as a table or as CSV. */
+/* ctl_usage - renders the answer to GET /usage of the admin socket as a table or as CSV. */
 
 #include <yyjson.h>
 #include "base/buf.h"
 
 /* Returns true if @s is YYYY-MM or YYYY-MM-DD. */
 bool ctl_usage_is_date(const char *s);
-/* Adds to @out a line for each tenant, key and model: the sums since @since, a month or a day. */
+/* Appends a line with the sums since @since, a month or a day, for each tenant, key and model to
+ * @out. */
 void ctl_usage_table(struct buf *out, yyjson_val *usage, const char *since);
 /* Adds to @out the rows since @since as CSV (RFC 4180), below a line of names. */
 void ctl_usage_csv(struct buf *out, yyjson_val *usage, const char *since);

@@ -27,8 +27,8 @@ static const char usage[] =
     "  --projector FILE   serve it with this projector (mmproj)\n"
     "  --no-fit           print only the content of the file\n";
 
-#define SHOW_CHARS 72u /* characters of a string that the table shows */
-#define SHOW_ITEMS 6u  /* elements of an array that the table shows */
+#define SHOW_CHARS 72u /* most characters of a string that the table shows */
+#define SHOW_ITEMS 6u  /* most elements of an array that the table shows */
 
 struct total {
     const struct tensor_format *format;
@@ -53,7 +53,7 @@ static uint64_t count_values(const struct tensor *t) {
     return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
 }
 
-/* Sums by format, in the order of first use. Returns how many. */
+/* Sums sizes by format, in the order of first use. Returns the number of formats. */
 static size_t sum_formats(const struct gguf *g, struct total *out) {
     size_t n = 0;
 
@@ -132,7 +132,7 @@ static void print_value(const struct gguf *g, const char *key, enum gguf_type ty
     putchar('\n');
 }
 
-/* A key as a C string; keys are bounded by the reader. */
+/* Copies a key to a C string; the reader bounds the length of keys. */
 static void key_name(struct gguf_str key, char out[1100]) {
     snprintf(out, 1100, "%.*s", (int)key.len, key.data);
 }
@@ -263,7 +263,7 @@ static bool is_projector(const struct gguf *g) {
            memcmp(arch.data, "clip", 4) == 0;
 }
 
-/* Prints what the encoder makes of pictures, or why weft does not read it. */
+/* Prints how the encoder treats pictures, or why weft does not read it. */
 static void print_projector(const struct gguf *g) {
     struct projector p;
     struct err err = {0};
@@ -311,7 +311,7 @@ static void json_projector(yyjson_mut_doc *d, yyjson_mut_val *root, const struct
     }
 }
 
-/* Writes the JSON; without @fit it has no member `fit`. */
+/* Prints the JSON; without @fit it has no member `fit`. Returns an exit code. */
 static int print_json(const struct gguf *g, const char *path, const struct model_fit *fit,
                       const struct machine *machine) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
@@ -340,7 +340,7 @@ static int print_json(const struct gguf *g, const char *path, const struct model
     if (fit)
         yyjson_mut_obj_add_val(d, root, "fit", model_fit_json(d, fit, machine));
 
-    /* yyjson writes a number that is not finite only when allowed to: as null. */
+    /* yyjson writes a number that is not finite only with a flag: as null. */
     CLEANUP(freep)
     char *text = yyjson_mut_write(
         d, YYJSON_WRITE_PRETTY_TWO_SPACES | YYJSON_WRITE_INF_AND_NAN_AS_NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * weft-gguf picture - what a picture file is, decoded as the daemon would, in a process of its own.
+ * weft-gguf picture - describes a picture file, decoded in a separate process as the daemon does.
  */
 
 #include <errno.h>
@@ -36,7 +36,7 @@ struct options {
     struct image_encoder_opts encoder;
 };
 
-/* Tools that all pictures share; without a projector the encoder is NULL. */
+/* Objects that all pictures share; without a projector the encoder is NULL. */
 struct tools {
     struct decoder *decoder;
     struct gguf *file;
@@ -52,7 +52,8 @@ static void tools_deinit(struct tools *t) {
 static const char *const filters[] = {
     [FILTER_BILINEAR] = "bilinear", [FILTER_BICUBIC] = "bicubic", [FILTER_LANCZOS] = "lanczos"};
 
-/* Replaces *p by the picture in the size and by the filter that were asked for. */
+/* Replaces *p by the picture in the requested size, made with the requested filter. Returns 0 or
+ * -errno with @err. */
 static int resize(struct picture *p, const struct options *o, struct err *err) {
     struct picture q = {0};
     uint32_t width, height, filter = 0;
@@ -84,7 +85,8 @@ static int write_pixmap(const struct picture *p, const char *path) {
     return cli_write_file(path, 0666, b.data, b.len, false);
 }
 
-/* Resizes *p as the projector wants it, encodes it and says how long that took. */
+/* Resizes *p for the projector, encodes it and prints how long that took. Returns 0 or -errno with
+ * @err. */
 static int encode(struct picture *p, const struct tools *t, const struct options *o,
                   struct err *err) {
     const struct projector *j = image_encoder_projector(t->encoder);

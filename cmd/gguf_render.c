@@ -1,10 +1,11 @@
 /*
- * weft-gguf render - the prompt that a conversation becomes. The conversation is a JSON object of
- * template variables (messages, tools, add_generation_prompt, ...). Beside them may stand
+ * weft-gguf render - prints the prompt of a conversation. The conversation is a JSON object of
+ * template variables (messages, tools, add_generation_prompt, ...). It may also have
  *
- *   bos_token, eos_token   the model's where they are absent
+ *   bos_token, eos_token   by default those of the model
  *   kwargs                 an object: more variables
- *   now                    ISO time for strftime_now (2026-01-15T09:26:53, UTC); absent: the clock
+ *   now                    ISO time for strftime_now (2026-01-15T09:26:53, UTC), by default the
+ *                          time of the clock
  */
 
 #include <errno.h>
@@ -28,8 +29,8 @@ static const char usage[] =
     "template variables; it may also set bos_token, eos_token and now (ISO time for\n"
     "strftime_now).\n";
 
-/* The text of a model's template and its special tokens; of a template file the text alone: then
- * there is no tokenizer. `data` points into `text` or `file`. */
+/* Text and special tokens of a model's template; a template file has only a text, and then there is
+ * no tokenizer. `data` points into `text` or `file`. */
 struct source {
     struct gguf *file;
     struct tokenizer *tokenizer;
@@ -57,7 +58,7 @@ static int read_source(struct source *s, const char *model, const char *template
     return 0;
 }
 
-/* ISO time without a zone or with "Z": UTC. */
+/* Parses an ISO time, in UTC, without a zone or with "Z". Returns 0 or -EINVAL with @err. */
 static int parse_now(yyjson_val *v, int64_t *now, struct err *err) {
     const char *text = json_cstr(v);
     struct tm tm = {0};
@@ -72,7 +73,8 @@ static int parse_now(yyjson_val *v, int64_t *now, struct err *err) {
     return 0;
 }
 
-/* Adds copies of the members of @from, those of the object "kwargs" as if they stood beside it. */
+/* Adds copies of the members of @from, including the members of the object "kwargs" as if they were
+ * members of @from. */
 static void add_members(yyjson_mut_doc *d, yyjson_mut_val *vars, yyjson_val *from, bool top) {
     yyjson_val *key, *value;
     size_t i, n;
@@ -95,7 +97,8 @@ static void add_token(yyjson_mut_doc *d, yyjson_mut_val *vars, const char *key,
     yyjson_mut_obj_add_strncpy(d, vars, key, text.data, text.len);
 }
 
-/* The variables of the conversation @path; *out is the caller's. */
+/* Reads the variables of the conversation @path; the caller frees *out. Returns 0 or -errno with
+ * @err. */
 static int read_variables(const char *path, const struct source *s, yyjson_doc **out, int64_t *now,
                           struct err *err) {
     CLEANUP(freep) char *json = NULL;
@@ -123,7 +126,7 @@ static int read_variables(const char *path, const struct source *s, yyjson_doc *
     return r;
 }
 
-/* CLI_OK or an exit code. */
+/* Renders a conversation. Returns CLI_OK or an exit code. */
 static int render(const struct source *s, const char *name, const char *conversation) {
     CLEANUP(template_freep) struct template *t = NULL;
     struct template_opts opts = {0};

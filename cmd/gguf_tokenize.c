@@ -1,5 +1,6 @@
 /*
- * weft-gguf tokenize, detokenize - a model file's vocabulary at work.
+ * weft-gguf tokenize, detokenize - convert between text and token ids with a model file's
+ * vocabulary.
  */
 
 #include <inttypes.h>
@@ -24,7 +25,7 @@ static const char detokenize_usage[] = "usage: weft-gguf detokenize MODEL [--spe
                                        "Prints the text of a JSON array of token ids.\n"
                                        "  --special   print the text of special tokens, too\n";
 
-/* CLI_OK or an exit code. */
+/* Opens the file and its tokenizer. Returns CLI_OK or an exit code. */
 static int open_tokenizer(const char *path, struct gguf **g, struct tokenizer **t) {
     struct err err = {0};
     int r = gguf_open(g, path, &err);
@@ -73,7 +74,7 @@ int gguf_cmd_tokenize(int argc, char **argv) {
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
-/* The ids of a JSON array; 0, -ENOMEM or -EINVAL with @err. */
+/* Parses the ids of a JSON array. Returns 0, -ENOMEM, or -EINVAL with @err. */
 static int parse_ids(char *text, size_t len, uint32_t n_vocab, struct tokens *ids,
                      struct err *err) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text, len, 0);

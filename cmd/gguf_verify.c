@@ -69,7 +69,7 @@ static int64_t check_tensor(const struct tensor *t) {
         return find_bad_exponent(t->data, t->n_bytes, stride);
     if (t->format->type == TENSOR_IQ1_M)
         return find_bad_iq1_m(t->data, t->n_bytes, stride);
-    for (size_t i = 0; i < ARRAY_SIZE(halves); i++) /* NVFP4 has none */
+    for (size_t i = 0; i < ARRAY_SIZE(halves); i++) /* NVFP4 has no half floats */
         if (halves[i].type == t->format->type) {
             int64_t bad = find_bad(t->data, t->n_bytes, halves[i].first, stride, 0x7C00);
 

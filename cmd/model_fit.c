@@ -15,14 +15,16 @@ static void measure(struct machine *m) {
                                  &m->bandwidth);
 }
 
-/* Decoding a token reads the weights once, and @key_bytes of keys and values. */
+/* Returns the tokens per second of decoding, which reads the weights and @key_bytes of keys and
+ * values once for each token. */
 static double rate(const struct engine_fit *e, const struct machine *m, uint64_t key_bytes) {
     uint64_t bytes = e->token_bytes + key_bytes + e->state_bytes;
 
     return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
 }
 
-/* Sizes the draft model as weftd opens it beside a model of the options @o. 0 or -errno. */
+/* Computes the size of the draft model as weftd opens it beside a model with options @o. Returns 0
+ * or -errno. */
 static int fit_drafter(struct model_fit *out, const struct engine_opts *o,
                        const struct gguf *file) {
     struct engine_opts draft = engine_draft_opts(o, 0);
@@ -39,7 +41,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
                uint32_t max_context) {
     if (!m->memory)
         m->memory = memory_available();
-    /* The defaults of daemon/config/config_table.c. */
+    /* Defaults as in daemon/config/config_table.c. */
     struct engine_opts o = {
         .file = file,
         .projector = m->projector,

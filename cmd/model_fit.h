@@ -10,23 +10,25 @@
 #include "engine/engine.h"
 
 struct machine {
-    uint64_t memory;      /* bytes that may be taken */
-    double bandwidth;     /* bytes a second that all cores read together; 0: not measured yet */
+    uint64_t memory;      /* bytes that may be used */
+    double bandwidth;     /* bytes per second that all cores read together; 0: not measured yet */
     char *devices;        /* engine_opts.devices */
     bool fetches_experts; /* engine_opts.fetches_experts */
     const struct gguf *projector; /* engine_opts.projector */
-    const struct gguf *drafter;   /* the option draft-model, or NULL: a block of the model's own */
-    struct kv_formats kv_type;    /* engine_opts.kv_type; zeroed: f16 */
+    /* file of the option draft-model, a whole model or a block of the model's own; NULL: none */
+    const struct gguf *drafter;
+    struct kv_formats kv_type; /* engine_opts.kv_type; zeroed: f16 */
 };
 
 struct model_fit {
     struct engine_fit engine;
-    struct err why; /* why the model does not fit, or cannot be served at all */
-    bool known;     /* engine is filled */
+    struct err why; /* reason why the model does not fit, or cannot be served at all */
+    bool known;     /* `engine` is filled */
     bool fits;
-    uint64_t draft_bytes; /* memory of a draft model; blocks are part of the engine's sizes */
-    double tokens_per_s, tokens_per_s_full; /* one sequence, at its beginning, with a full context;
-                                               0: not known */
+    /* memory of a draft model in bytes; blocks are part of the engine's sizes */
+    uint64_t draft_bytes;
+    /* tokens per second of one sequence, at its beginning and with a full context; 0: not known */
+    double tokens_per_s, tokens_per_s_full;
 };
 
 /* Estimates @file on @m. @max_context 0: the longest context that fits. Members of @m that are 0

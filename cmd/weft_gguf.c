@@ -1,5 +1,5 @@
 /*
- * weft-gguf - looks into model files, checks them, makes synthetic ones, uses their vocabularies.
+ * weft-gguf - shows and checks model files, makes synthetic ones, and uses their vocabularies.
  */
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * weftctl - talks to a running weftd through its admin socket, and looks after model files.
+ * weftctl - talks to a running weftd through its admin socket, and manages model files.
  */
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ static const char help[] =
 struct call {
     struct ctl *ctl;
     bool json;
-    int argc; /* after the command's name */
+    int argc; /* number of arguments after the command's name */
     char **argv;
 };
 
@@ -70,14 +70,14 @@ static void print(const char *text, size_t len) {
         putchar('\n');
 }
 
-/* Returns the columns of the terminal; SIZE_MAX where the output is no terminal. */
+/* Returns the columns of the terminal; SIZE_MAX if the output is no terminal. */
 static size_t columns(void) {
     struct winsize size = {0};
 
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : SIZE_MAX;
 }
 
-/* An answer as it came, or as @show makes it of the object in it. */
+/* Prints an answer as it arrived, or as @show renders the object in it. Returns an exit code. */
 static int answer(struct call *c, const char *path,
                   void (*show)(struct buf *out, yyjson_val *object, size_t columns)) {
     CLEANUP(buf_deinit) struct buf text = {.max = CTL_REPLY_MAX};
@@ -98,7 +98,7 @@ static int answer(struct call *c, const char *path,
     return finish(c, r, &err);
 }
 
-/* One line after the other. */
+/* State of a watched command, which prints one line after the other. */
 struct watch {
     bool json;
     uint64_t n;
@@ -106,7 +106,7 @@ struct watch {
     yyjson_doc *before;
 };
 
-/* One answer of /stats?watch. False: stdout is closed. */
+/* Prints one answer of /stats?watch. Returns false if stdout is closed. */
 static bool print_line(void *ctx, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf out = {.max = 4096};
     struct watch *w = ctx;
@@ -134,7 +134,7 @@ static int watch_stats(struct call *c, double seconds) {
     snprintf(path, sizeof(path), "/stats?watch=%.0fms", seconds * 1000);
     int r = ctl_watch(c->ctl, path, print_line, &w, &err);
     yyjson_doc_free(w.before);
-    /* Not a line among those of the daemon. */
+    /* The reason must not be one of the lines on stdout. */
     return r == CTL_OK ? finish(c, r, &err) : ctl_fail(false, r, err.message);
 }
 
@@ -180,7 +180,8 @@ static int post(struct call *c, const char *path, const char *done) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
 
-    /* An upgrade is answered when the next daemon has taken over, by a daemon that answers. */
+    /* The answer to an upgrade arrives when the next daemon has taken over, so the daemon is first
+     * asked whether it answers. */
     bool is_long = strcmp(path, "/upgrade") == 0;
     int r = is_long ? ctl_call(c->ctl, "GET", "/health", &reply, &err) : CTL_OK;
     buf_clear(&reply);
@@ -193,8 +194,8 @@ static int post(struct call *c, const char *path, const char *done) {
     return finish(c, r, &err);
 }
 
-/* Says which keys have changed in vain, too: "reloaded" alone would promise that all of them are in
- * effect. */
+/* Reloads, and names the keys whose changes have no effect; "reloaded" alone would suggest that all
+ * changes are in effect. */
 static int run_reload(struct call *c) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
@@ -292,7 +293,7 @@ static int run_usage(struct call *c) {
     return finish(c, r, &err);
 }
 
-/* Asks for a change of a model and waits until it has come about. @done: what @key says then. */
+/* Requests a change of a model and waits until it is done. @done: the value of @key then. */
 static int change(struct call *c, const char *what, const char *key, const char *const *under_way,
                   const char *done) {
     const char *file = c->argc > 1 ? c->argv[1] : NULL;
@@ -425,7 +426,7 @@ static int take_option(int argc, char **argv, struct call *c, const char **socke
     return argv[0][8] ? 1 : 2;
 }
 
-/* Takes the options of all commands that stand behind the command, where many write them. */
+/* Takes the options that all commands have from behind the command, where many users write them. */
 static void take_options(struct call *c, const char **socket) {
     int kept = 0;
 
