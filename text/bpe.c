@@ -47,7 +47,7 @@ static int bad_merge(struct err *err, uint64_t i, const char *why) {
     return err_set(err, 0, NULL, "tokenizer.ggml.merges[%llu] %s", (unsigned long long)i, why);
 }
 
-/* Adds the merge "left right"; the space that separates is the first one after the first byte. */
+/* Adds the merge "left right"; the separating space is the first one after the first byte. */
 static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, struct err *err) {
     const struct vocab *v = &t->vocab;
     const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
@@ -83,7 +83,7 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
     if (!merges || gguf_array_type(merges) != GGUF_STRING)
         return err_set(err, 0, NULL, "%s is %s", key,
                        gguf_has(g, key) ? "not an array of strings" : "missing");
-    assert(gguf_array_n(merges) < RANK_NONE); /* of a header, which has at most 32 MiB */
+    assert(gguf_array_n(merges) < RANK_NONE); /* the header, of at most 32 MiB, bounds the number */
     TRY(special_ids_load(&t->special, &t->vocab, g, t->pretok && t->pretok->add_bos, err));
     TRY(pairs_init(&t->pairs, t->vocab.key, gguf_array_n(merges)));
     for (uint64_t i = 0; i < gguf_array_n(merges); i++)

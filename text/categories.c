@@ -7,7 +7,7 @@
 #include <utf8proc.h>
 #include "base/util.h"
 
-#define RUNS_MAX 8192 /* Unicode 15 has about 4,000 */
+#define RUNS_MAX 8192 /* most runs; Unicode 15 has about 4,000 */
 
 static uint32_t runs[RUNS_MAX], n_runs;
 
@@ -34,7 +34,7 @@ const uint32_t *unicode_runs(uint32_t *n) {
 }
 
 uint32_t unicode_property(const char *name, size_t len) {
-    /* In the order of utf8proc_category_t: the first is number 0. */
+    /* Names of categories, by number as in utf8proc_category_t. */
     static const char *const NAMES[][2] = {
         {"Cn", "Unassigned"},
         {"Lu", "Uppercase_Letter"},

@@ -1,6 +1,6 @@
 #pragma once
 
-/* categories - the general categories of Unicode, for regular expressions. */
+/* categories - returns the general categories of Unicode, for regular expressions. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -11,5 +11,5 @@
 uint32_t unicode_property(const char *name, size_t len);
 
 /* Returns the runs of code points of one category, in order, and their number in *n. A run is its
- * first code point << 5 | category; it ends before the next run. The first call finds them. */
+ * first code point << 5 | category; it ends before the next run. The first call computes them. */
 const uint32_t *unicode_runs(uint32_t *n);

@@ -6,10 +6,10 @@
  *     l o w er      ranks: lo 2, wer 4         then lo
  *     lo w er       ranks: low 3, wer 4        then low; if lower is no token, the word is low er
  *
- * Nearly all words are short: all their ranks are searched again after every merge. Long words,
- * which only hostile or strange text has, use a heap of (rank, position), which takes n log n
- * steps. An entry is stale when the symbol at its position has another rank by now, and is skipped
- * when it comes up; entries are never searched for. One number holds both parts of an entry, so
+ * Nearly all words are short: after every merge all their ranks are searched again. Long words, as
+ * in hostile or unusual text, use a heap of (rank, position), which takes n log n steps. An entry
+ * is stale when the symbol at its position has another rank by now; it is skipped when it is taken
+ * from the heap, so entries are never searched for. One number holds both parts of an entry, so
  * that comparing entries also breaks ties to the left.
  */
 
@@ -81,7 +81,7 @@ int pairs_grow(struct pairs *p, size_t n) {
     return 0;
 }
 
-/* Sets rank and made of @a for the pair with @b. */
+/* Sets rank and `made` of @a for the pair of @a and @b. */
 static void look_up(const struct pairs *p, struct symbol *a, const struct symbol *b) {
     uint64_t pair = pair_of(a->id, b->id);
 
@@ -182,8 +182,8 @@ static uint64_t pop(struct merger *m) {
     return v;
 }
 
-/* Makes room for a long word: every symbol has a pair at first, and a merge takes one entry and
- * adds two. */
+/* Makes room for a long word: at first every symbol has an entry for its pair, and a merge takes
+ * one entry and adds two. */
 static int reserve_long(struct merger *m, size_t n) {
     if (n <= m->long_cap)
         return 0;
@@ -224,7 +224,7 @@ static int merge_long(struct merger *m, const struct pairs *p) {
             continue;
         gone = next[at];
         before = prev[at];
-        assert(gone != NIL); /* a rank is that of a pair with the next */
+        assert(gone != NIL); /* a symbol with a rank has a next one */
         s[at].id = s[at].made;
         s[at].len += s[gone].len;
         s[gone].rank = RANK_NONE;

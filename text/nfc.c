@@ -2,11 +2,11 @@
  * nfc - normalises text to NFC. A code point that is a starter and never combines with the one
  * before it is a boundary: text before and after it is normalised independently (Unicode Standard
  * Annex 15, section 9). So only the short stretches around marks, decomposable letters and
- * conjoining jamo are looked at, from the boundary before them to the boundary after them; the rest
- * is copied.
+ * conjoining jamo are examined, from the boundary before them to the boundary after them; other
+ * text is copied.
  *
- * utf8proc's own decomposition sorts marks by bubbling, which takes hours for a megabyte of them;
- * here marks are sorted by counting. Its composition is linear and is used.
+ * The decomposition of utf8proc uses bubble sort for marks, which takes hours for a megabyte of
+ * them; this file sorts marks by counting. The composition of utf8proc is linear and is used.
  */
 
 #include "text/unicode.h"
@@ -17,11 +17,11 @@
 #include <utf8proc.h>
 #include "base/try.h"
 
-#define DECOMPOSED_MAX 8 /* code points that one becomes; Unicode: 4 */
+#define DECOMPOSED_MAX 8 /* most code points that one is decomposed to; 4 in Unicode */
 
 /* Code points between two boundaries; n <= cap. */
 struct stretch {
-    int32_t *cp, *sorted; /* sorted: room for sorting, the same size */
+    int32_t *cp, *sorted; /* sorted: scratch for sorting, of the same size */
     size_t n, cap;
 };
 
@@ -30,7 +30,8 @@ static void stretch_deinit(struct stretch *s) {
     free(s->sorted);
 }
 
-/* Returns whether @cp may change, or change the code point before it. May be true too often. */
+/* Returns whether @cp may change, or change the code point before it. May return true for a code
+ * point that does not change. */
 static bool unstable(uint32_t cp) {
     const utf8proc_property_t *p;
 
@@ -110,7 +111,7 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
         n = utf8proc_decompose_char((utf8proc_int32_t)cp, s->cp + s->n, DECOMPOSED_MAX,
                                     UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
         if (n < 1 || n > DECOMPOSED_MAX) {
-            s->cp[s->n] = (int32_t)cp; /* no Unicode that we know */
+            s->cp[s->n] = (int32_t)cp; /* utf8proc does not know the code point */
             n = 1;
         }
         s->n += (size_t)n;
@@ -118,7 +119,7 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
     order(s);
     assert(s->n <= s->cap);
     n = utf8proc_normalize_utf32(s->cp, (utf8proc_ssize_t)s->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    assert(n >= 0 && (size_t)n <= s->n); /* normalised in place */
+    assert(n >= 0 && (size_t)n <= s->n); /* utf8proc normalises in place */
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char c[4];
 
@@ -150,7 +151,7 @@ static size_t find_unstable(const char *text, size_t at, size_t len, size_t *sta
             *start = last;
             return at;
         }
-        /* Skips a byte that is not UTF-8, with which nothing combines. */
+        /* Skips a byte that is not UTF-8, which combines with no character. */
         last = cp == UNICODE_INVALID ? at + 1 : at;
         at += n;
     }

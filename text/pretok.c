@@ -1,6 +1,6 @@
 /*
  * The table of pre-tokenizers, and the cursor that runs their stages. tests/text/test_pretok.c
- * holds every row to PCRE2.
+ * compares every row with PCRE2.
  */
 
 #include "text/pretok.h"
@@ -13,8 +13,8 @@
 #define LETTERS_3 .letter = UC_LETTER, .digits = 3
 #define LETTERS_1 .letter = UC_LETTER, .digits = 1
 
-/* A row per set of rules. Names that llama.cpp gives the same rules but embedding models use are
- * left out, as no such model is served. */
+/* A row for each set of rules. Names under which llama.cpp has the same rules for embedding models
+ * are left out, because such models are not served. */
 static const struct pretok table[] = {
     {.names = {"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat",
                "a.x-4.0", "mellum", "exaone4"},
@@ -109,7 +109,7 @@ size_t pretok_next(struct pretok_cursor *c) {
         if (c->end[k] == begin) {
             size_t n = c->p->stage[k](c->p, c->s + begin, end - begin);
 
-            assert(n > 0 && n <= end - begin); /* an empty piece would loop for ever */
+            assert(n > 0 && n <= end - begin); /* an empty piece would never end the loop */
             c->end[k] = begin + n;
         }
         end = c->end[k];

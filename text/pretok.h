@@ -18,19 +18,20 @@
 struct pretok;
 
 /* Returns the length, > 0, of the first piece of @s[0..len), len > 0: the match of the stage's
- * expression at the start, or all bytes before the first match. */
+ * expression at the start, or else all bytes before the first match. */
 typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
 
 struct pretok {
-    const char *names[PRETOK_NAMES];  /* values of tokenizer.ggml.pre; the first is shown */
-    pretok_cut *stage[PRETOK_STAGES]; /* up to the first NULL, at least one */
+    /* values of tokenizer.ggml.pre; the first one is shown to users */
+    const char *names[PRETOK_NAMES];
+    pretok_cut *stage[PRETOK_STAGES]; /* stages up to the first NULL, at least one */
     unsigned letter;                  /* classes that count as letters */
-    unsigned digits;                  /* in one word at most */
+    unsigned digits;                  /* most digits in one word */
     bool no_tail;                     /* line breaks behind punctuation do not belong to the word */
     bool suffix;                      /* a contraction belongs to the word before it */
     bool han;                         /* Han characters are words of their own */
     bool whole_words;                 /* a word that is a token is not merged */
-    bool add_bos;                     /* default if the file does not say */
+    bool add_bos;                     /* value of add_bos if the file has none */
     bool nfc;                         /* the text is normalised first */
 };
 
@@ -45,10 +46,10 @@ struct pretok_cursor {
     const struct pretok *p;
     const char *s;
     size_t len, at;
-    size_t end[PRETOK_STAGES]; /* end of the piece that each stage is cutting */
+    size_t end[PRETOK_STAGES]; /* [k] end of the piece that stage k is cutting */
 };
 
-/* @p and @s outlive the cursor. */
+/* Begins with the text @s; @p and @s outlive the cursor. */
 void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s, size_t len);
 /* Returns the length of the next word, which begins at s + at before the call; 0 at the end. */
 size_t pretok_next(struct pretok_cursor *c);
@@ -64,11 +65,12 @@ static inline size_t pretok_run(const char *s, size_t len, unsigned any, size_t 
     return at;
 }
 
-/* White space at the start, by  \s*[\r\n]+ (only with @breaks) | \s+(?!\S) | \s+ . */
+/* Cuts white space at the start by the expression \s*[\r\n]+ (only with @breaks) | \s+(?!\S) | \s+
+ * . */
 size_t pretok_white_space(const char *s, size_t len, bool breaks);
 bool pretok_is_han(uint32_t cp);
 
-/* The stages; each states its expression. */
+/* The stages; the comment above each function has its expression. */
 pretok_cut pretok_gpt2, pretok_modern, pretok_cased, pretok_numbers, pretok_lines, pretok_deepseek,
     pretok_deepseek_cjk, pretok_breaks, pretok_llm_letters, pretok_llm_punct, pretok_llm_end,
     pretok_llm_cjk, pretok_coder_letters, pretok_coder_punct;

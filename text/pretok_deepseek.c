@@ -1,13 +1,13 @@
 /*
- * pretok_deepseek - the pre-tokenizers of DeepSeek's models: several expressions one after the
- * other, each of which cuts the pieces that the one before left. Each function scans the expression
- * above it.
+ * pretok_deepseek - the pre-tokenizers of DeepSeek's models: several expressions, each of which
+ * cuts the pieces of the one before. The comment above each function has the expression that it
+ * scans.
  */
 
 #include "base/util.h"
 #include "text/pretok.h"
 
-/* Characters of some classes or in some ranges, in order. */
+/* A set of characters: some classes, or ascending ranges. */
 struct charset {
     unsigned classes;
     const uint32_t (*range)[2];
@@ -30,7 +30,7 @@ static bool contains(const struct charset *set, uint32_t cp) {
     return lo < set->n && cp >= set->range[lo][0];
 }
 
-/* Returns whether the character at @s is in @set; *n: its bytes. */
+/* Returns whether the character at @s is in @set; *n: its length in bytes. */
 static bool in_set(const struct charset *set, const char *s, const char *end, unsigned *n) {
     uint32_t cp;
 
@@ -123,7 +123,7 @@ size_t pretok_llm_letters(const struct pretok *p, const char *s, size_t len) {
     return cut_spaced(&letters, s, len);
 }
 
-/* \s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+ */
+/* Scans \s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+ */
 size_t pretok_llm_punct(const struct pretok *p, const char *s, size_t len) {
     static const uint32_t range[][2] = {{'!', '/'},       {':', '~'},       {0x2018, 0x201F},
                                         {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E}};
@@ -134,7 +134,7 @@ size_t pretok_llm_punct(const struct pretok *p, const char *s, size_t len) {
 
 /* \s+$ */
 size_t pretok_llm_end(const struct pretok *p, const char *s, size_t len) {
-    size_t at = 0, spaces = 0; /* start of the white space before @at */
+    size_t at = 0, spaces = 0; /* spaces: start of the white space before @at */
 
     while (at < len) {
         unsigned n, c = unicode_class_at(s + at, s + len, &n);
@@ -179,7 +179,8 @@ static bool is_ascii_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Letters with what may stand before them; 0: none at @s. */
+/* Returns the length of letters at @s with the character that may precede them; 0: there are
+ * none. */
 static size_t deepseek_letters(const char *s, size_t len) {
     unsigned n, m, c = unicode_class_at(s, s + len, &n);
     size_t at = 1;
@@ -200,8 +201,8 @@ static size_t deepseek_letters(const char *s, size_t len) {
 
 /*
  * [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
- *  ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
- * Numbers and control characters with no letter behind them are in none of these.
+ *  ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ Numbers, and control characters without a letter
+ *  behind them, match none of the alternatives.
  */
 size_t pretok_deepseek(const struct pretok *p, const char *s, size_t len) {
     size_t at = deepseek_letters(s, len), front = *s == ' ';

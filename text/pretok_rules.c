@@ -1,8 +1,8 @@
 /*
- * pretok_rules - the pre-tokenizers that most models use, as scanners. Each function scans the
- * regular expression above it: it tries the alternatives in their order, and takes what greedy
- * matching would take, as explained where that is not plain. A byte that is not UTF-8 is a
- * character of its own, a symbol like U+FFFD.
+ * pretok_rules - the pre-tokenizers that most models use, as scanners. The comment above each
+ * function has the regular expression that it scans: it tries the alternatives in their order and
+ * takes the same text as greedy matching. A byte that is not UTF-8 is a character of its own, a
+ * symbol like U+FFFD.
  */
 
 #include "base/util.h"
@@ -23,7 +23,7 @@ static size_t contraction(const char *s, size_t len, bool ignore_case) {
     return 0;
 }
 
-/* Scans \s*[\r\n]+|\s+(?!\S)|\s+, with @breaks; the first alternative is left out without. The
+/* Scans \s*[\r\n]+|\s+(?!\S)|\s+, with @breaks; without it the first alternative is left out. The
  * first takes the run of white space up to its last line break. The second takes the run if the
  * text ends there, else all but its last character, so that white space follows. The third takes a
  * single character that is left. */
@@ -85,7 +85,7 @@ size_t pretok_lines(const struct pretok *p, const char *s, size_t len) {
 
 /*
  * (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?L+|\p{N}{1,digits}| ?[^\s L\p{N}]+[\r\n]*|
- * \s*[\r\n]+|\s+(?!\S)|\s+        with L = p->letter; p->no_tail: no [\r\n]* there
+ * \s*[\r\n]+|\s+(?!\S)|\s+        with L = p->letter; with p->no_tail the [\r\n]* is left out
  */
 size_t pretok_modern(const struct pretok *p, const char *s, size_t len) {
     const char *end = s + len;
@@ -151,11 +151,11 @@ static unsigned word_class(const struct pretok *p, const char *s, const char *en
 }
 
 /*
- * Scans U*L+ at @s, or else U+. U is every letter and mark but lower case, L every one but upper
- * case; a character without case is both. *@lower: the first alternative fitted. U* takes the run
- * of U. If a lower case letter follows, L+ goes on from there. If not, U* gives back characters
- * until one is L: the last one that is both, and L+ ends behind it. If there is none, the run of U
- * is U+.
+ * Scans U*L+ at @s, or else U+. U is every letter and mark except lower case, L every one except
+ * upper case; a character without case is both. *@lower: the first alternative matched. U* takes
+ * the run of U. If a lower case letter follows, L+ begins there. Otherwise U* gives back characters
+ * until one is L, which is the last one that is both, and L+ ends behind it. If there is none, the
+ * run of U is the match of U+.
  */
 static size_t cased_word(const struct pretok *p, const char *s, size_t len, bool *lower) {
     const char *end = s + len;
@@ -177,9 +177,9 @@ static size_t cased_word(const struct pretok *p, const char *s, size_t len, bool
     return both ? both : at;
 }
 
-/* Scans [^\r\n\p{L}\p{N}]?U*L+ | [^\r\n\p{L}\p{N}]?U+L* at @s; 0: neither fits. A mark may be the
- * character in front or part of the word: the first alternative is tried with both before the
- * second. */
+/* Scans [^\r\n\p{L}\p{N}]?U*L+ | [^\r\n\p{L}\p{N}]?U+L* at @s; 0: neither matches. A mark may be
+ * the character before the word or a part of the word: the first alternative is tried with both
+ * before the second. */
 static size_t word_with_front(const struct pretok *p, const char *s, size_t len) {
     unsigned n, c = unicode_class_at(s, s + len, &n);
     bool lower;
@@ -200,9 +200,9 @@ static size_t word_with_front(const struct pretok *p, const char *s, size_t len)
 /*
  * [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+C|
  * [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*C|\p{N}{1,digits}|
- *  ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
- * with C = (?i:'s|'t|'re|'ve|'m|'ll|'d)? or, without p->suffix, nothing. With p->han \p{Han}+ comes
- * first, the classes of letters are without it, and the tail of punctuation is [\r\n]*.
+ * ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ with C = (?i:'s|'t|'re|'ve|'m|'ll|'d)? or,
+ * without p->suffix, nothing. With p->han \p{Han}+ is the first alternative, the classes of letters
+ * exclude it, and the tail of punctuation is [\r\n]*.
  */
 size_t pretok_cased(const struct pretok *p, const char *s, size_t len) {
     size_t at = p->han ? han_run(s, len) : 0, front;

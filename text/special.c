@@ -1,9 +1,9 @@
 /*
- * special - special tokens: the ids that the file names, the set of those that end a generation,
- * and the markers that are looked for in raw text.
+ * special - reads special tokens: the ids that the file names, the set of tokens that end a
+ * generation, and the markers that are searched in raw text.
  *
- * Files name only one end of sequence, while models end their turns with other tokens, too. As in
- * other servers, every token with the text of a known end therefore counts as an end.
+ * Files name only one end of sequence, while models also end their turns with other tokens.
+ * Therefore, as in other servers, every token with the text of a known end counts as an end.
  */
 
 #include "text/tokenizer_private.h"
@@ -47,7 +47,7 @@ static const char *const end_texts[] = {
 
 static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
 
-/* At most one id for each text, one for each key, and one that is set later. */
+/* most ends: one id for each text, one for each key, and one that is set later */
 #define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + 1)
 
 /* Sets *@out to the id at tokenizer.ggml.NAME_token_id, or to -1 when the key is absent. */
@@ -115,9 +115,9 @@ static bool is_end_of_message(const struct vocab *v, int32_t id) {
     return id >= 0 && (uint32_t)id == find_text(v, "<|eom|>") && has(v, "<|start|>");
 }
 
-/* Adds the token with the text of an end, and makes it a control token: some files call it ordinary
- * text (Qwen's "</s>", which the pre-tokenizer never lets merging make). Gemma 4's </s> is a tag of
- * HTML. */
+/* Adds the token with the text of an end, and makes it a control token: some files declare it as
+ * ordinary text (Qwen's "</s>", which the pre-tokenizer keeps merging from making). Gemma 4's </s>
+ * is left out, since it is a tag of HTML. */
 static void add_end_text(struct special_ids *s, struct vocab *v, const char *text) {
     uint32_t id = find_text(v, text);
 
@@ -152,8 +152,8 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     return 0;
 }
 
-/* Sets *@id to the id that the file has at @key, or else to the token with the text @text. Leaves
- * it alone if there is neither. */
+/* Sets *@id to the id that the file has at @key, or else to the token with the text @text. Does not
+ * change it if there is neither. */
 static int find_id(const struct gguf *g, const struct vocab *v, const char *key, const char *text,
                    int32_t *id, struct err *err) {
     int32_t given;
@@ -170,7 +170,7 @@ int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct g
     TRY(special_ids_load(s, v, g, true, err));
     s->add_eos = true;
     TRY(find_id(g, v, "cls", "[CLS]", &s->bos, err));
-    TRY(find_id(g, v, "seperator", "[SEP]", &s->eos, err)); /* spelt so in the files */
+    TRY(find_id(g, v, "seperator", "[SEP]", &s->eos, err)); /* spelling of the key in the files */
     TRY(find_id(g, v, "unknown", "[UNK]", &s->unk, err));
     v->type[s->bos] = v->type[s->eos] = TOKEN_CONTROL;
     v->type[s->unk] = TOKEN_UNKNOWN;

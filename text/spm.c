@@ -1,7 +1,7 @@
 /*
- * spm - SentencePiece's BPE as a table of pairs, so that merges.c serves for it. Its rule is: of
- * all neighbours whose concatenation is a token, merge those with the best score. Whether two
- * neighbours make a token depends on their texts alone. So every way to cut a token into two
+ * spm - reads SentencePiece's BPE as a table of pairs, so that merges.c can merge for it. Its rule
+ * is: of all neighbours whose concatenation is a token, merge those with the best score. Whether
+ * two neighbours make a token depends on their texts alone. So every way to cut a token into two
  * symbols is a pair, and its rank is lower the higher the score of the token. A symbol is a token,
  * or a character without a token of its own, which gets a number behind those of the tokens.
  */
@@ -18,7 +18,7 @@
 static uint32_t rank_of(float score) {
     uint32_t bits;
 
-    score += 0.0f; /* -0 is 0 */
+    score += 0.0f; /* makes 0 of -0 */
     assert(!isnan(score));
     memcpy(&bits, &score, sizeof(bits));
     return bits & 0x80000000u ? bits : 0x7FFFFFFFu - bits;
@@ -40,7 +40,7 @@ static int add_chars(struct vocab *v) {
             i += n;
             if (cp == UNICODE_INVALID || vocab_find(v, s, n) != TOKEN_NONE)
                 continue;
-            memcpy(c, s, n); /* the texts move */
+            memcpy(c, s, n); /* copied, because adding a character moves the texts */
             TRY(vocab_add_char(v, c, n));
         }
     }
@@ -73,7 +73,8 @@ static int add_cuts(struct tokenizer *t, uint32_t id, uint32_t rank) {
     return 0;
 }
 
-/* Sets the special tokens that the file does not name to SentencePiece's own numbers. */
+/* Sets the special tokens that the file does not name to the numbers that SentencePiece gives
+ * them. */
 static void default_ids(struct special_ids *s, const struct vocab *v) {
     if (s->unk < 0 && v->type[0] == TOKEN_UNKNOWN)
         s->unk = 0;

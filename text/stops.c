@@ -4,8 +4,8 @@
  * that a state ends with. The transitions of a state are a list of at most STOPS_MAX; feeding is
  * linear because the depth falls whenever a fail link is followed.
  *
- * The depth of the state is also what must be held back: the longest end of the stream that begins
- * some stop string.
+ * The depth of the state is also the number of bytes that must be held back: the longest end of the
+ * stream that begins some stop string.
  */
 
 #include "text/stops.h"
@@ -19,7 +19,7 @@ struct state {
     uint16_t child, sibling; /* 0: none; children are a list */
     uint16_t fail, depth;
     uint8_t byte; /* byte on the edge from the parent */
-    int8_t out;   /* index of the longest stop string ending here, -1 */
+    int8_t out;   /* index of the longest stop string that ends here; -1: none */
 };
 
 /* Invariants: at < n; depth of `at` <= n_fed; once done, match stays. Fail links lead to states of
@@ -70,12 +70,12 @@ static void insert(struct stops *s, uint32_t index, const struct stop_string *st
         }
         at = c;
     }
-    if (s->state[at].out < 0) /* the first of two equal ones */
+    if (s->state[at].out < 0) /* keeps the first of two equal strings */
         s->state[at].out = (int8_t)index;
     s->len[index] = (uint16_t)str->len;
 }
 
-/* Sets fail and out, states in order of depth. @queue: room for all states. */
+/* Sets fail and out of the states in order of depth. @queue has room for all states. */
 static void link_states(struct stops *s, uint16_t *queue) {
     size_t head = 0, tail = 0;
 
@@ -87,13 +87,13 @@ static void link_states(struct stops *s, uint16_t *queue) {
             struct state *st = &s->state[c];
 
             st->fail = at ? step(s, s->state[at].fail, st->byte) : 0;
-            assert(s->state[st->fail].depth < st->depth); /* so that step() ends */
+            assert(s->state[st->fail].depth < st->depth); /* ensures that step() ends */
             if (st->out < 0)
                 st->out = s->state[st->fail].out;
             queue[tail++] = c;
         }
     }
-    assert(tail == s->n); /* a tree: each state once */
+    assert(tail == s->n); /* the states are a tree, so each one was visited once */
 }
 
 int stops_new(struct stops **out, const struct stop_string *str, uint32_t n) {

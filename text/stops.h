@@ -3,8 +3,8 @@
 /*
  * stops - finds stop strings in a stream of bytes that arrives in pieces, and complete UTF-8. The
  * worker uses it to end a generation, the front to hold back a possible beginning of a stop string
- * and to cut the text; both see the same bytes and therefore decide equally. Aho-Corasick over the
- * stop strings: linear.
+ * and to cut the text; both see the same bytes and therefore decide equally. Takes linear time
+ * (Aho-Corasick).
  */
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 
 struct stops;
 
-/* 1 to STOPS_LEN_MAX bytes. */
+/* A stop string of 1 to STOPS_LEN_MAX bytes. */
 struct stop_string {
     const char *data;
     size_t len;
@@ -28,14 +28,15 @@ struct stops_match {
     uint64_t begin; /* offset of its first byte in the whole stream */
 };
 
-/* Looks for any of @s, which is copied. Returns 0; -EINVAL: more than STOPS_MAX, an empty or too
- * long one; -ENOMEM. */
+/* Makes a search for the @n strings @s, which are copied. Returns 0; -EINVAL: more than STOPS_MAX
+ * strings, or one that is empty or too long; -ENOMEM. */
 int stops_new(struct stops **out, const struct stop_string *s, uint32_t n);
 struct stops *stops_free(struct stops *s);
 DEFINE_FREEP(struct stops, stops)
 
-/* Feeds @len bytes. Returns true when a stop string is complete: the one that ends first, and among
- * several the longest, which begins first. Then *m is set and the remaining bytes are ignored. */
+/* Feeds @len bytes. Returns true when a stop string is complete: the one that ends first; of
+ * several that end there, the longest, which begins first. Then *m is set and the remaining bytes
+ * are ignored. */
 bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_match *m);
 
 /* Returns the number of bytes at the end of the stream that may be the beginning of a stop string

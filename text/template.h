@@ -5,9 +5,9 @@
  * byte for byte what jinja2 renders (docs/design/chat-templates.md). No access to anything but the
  * variables passed in; every render has fuel and an output limit.
  *
- * Strings that come from the variables keep that mark through filters and concatenation, so that
- * the tokenizer never takes user text for a special token: the result lists the byte ranges of user
- * text.
+ * Strings that come from the variables are marked, and keep the mark through filters and
+ * concatenation, so that the tokenizer never takes user text for a special token: the result lists
+ * the byte ranges of user text.
  */
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@
 
 struct template;
 
-#define TEMPLATE_FUEL 5000000u /* evaluation steps of one render */
-#define TEMPLATE_DEPTH 64u     /* nesting of expressions, blocks and macro calls */
+#define TEMPLATE_FUEL 5000000u /* most evaluation steps of one render */
+#define TEMPLATE_DEPTH 64u     /* most levels of nested expressions, blocks and macro calls */
 
 /* Bytes [begin, end) of the content of one message that the caller wrote, although they are in a
  * variable. */
@@ -30,33 +30,33 @@ struct template_trust {
 };
 
 struct template_opts {
-    uint64_t fuel;     /* 0: TEMPLATE_FUEL */
+    uint64_t fuel;     /* most steps; 0: TEMPLATE_FUEL */
     uint64_t *steps;   /* NULL, or the counter to which the steps are added: all of `fuel` if it was
                         * spent */
-    size_t max_output; /* bytes; 0: 16 MiB */
+    size_t max_output; /* most bytes of the prompt; 0: 16 MiB */
     int64_t now_unix;  /* result of strftime_now(): seconds, UTC */
-    const struct template_trust *trust; /* sorted, disjoint */
+    const struct template_trust *trust; /* sorted, disjoint ranges */
     size_t n_trust;
 };
 
-/* A prompt, as template_render() writes it; zeroed at first. */
+/* A prompt that template_render() writes; zeroed at first. */
 struct rendered {
     struct buf text;
-    struct text_range *user; /* sorted, disjoint */
+    struct text_range *user; /* sorted, disjoint ranges of user text */
     size_t n_user;
 };
 
-/* Parses @source (copied). A syntax error: -EINVAL, @err names line and reason. Immutable
- * afterwards; any thread may render. */
+/* Parses @source, which is copied. Returns 0, -ENOMEM, or for a syntax error -EINVAL with line and
+ * reason in @err. The template is immutable, so any thread may render it. */
 int template_new(struct template **out, const char *source, size_t len, struct err *err);
 struct template *template_free(struct template *t);
 DEFINE_FREEP(struct template, template)
 
-/* Renders with the members of the object @vars as variables. All strings in it count as a user's,
- * except those under the top-level keys bos_token, eos_token, pad_token and unk_token, the role
- * names, and the ranges of opts->trust. Errors: 400 with line and reason (raise_exception: its
- * message, exact). Calls job_pause() (base/jobs.h): in an abandoned job it fails, and the error
- * means nothing. */
+/* Renders with the members of the object @vars as variables. All strings in it count as text of a
+ * user, except those under the top-level keys bos_token, eos_token, pad_token and unk_token, the
+ * role names, and the ranges of opts->trust. Errors: 400 with line and reason (raise_exception: its
+ * message, exact). Calls job_pause() (base/jobs.h), so that it fails in an abandoned job, whose
+ * error has no meaning. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r); /* accepts a zeroed one */
@@ -69,7 +69,7 @@ bool template_uses(const struct template *t, const char *name);
 /* Returns the source of the template @name, or NULL. Static storage. */
 const char *template_named(const char *name);
 
-/* Returns the name of template number @i, or NULL behind the last one. */
+/* Returns the name of template number @i, or NULL after the last one. */
 const char *template_name(size_t i);
 
 /* Name of the template for model files without a template. */

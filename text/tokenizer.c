@@ -58,7 +58,7 @@ static void find_longest(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
     const uint32_t *at = t->kind == KIND_BYTES ? v->piece_at : v->text_at;
 
-    t->longest = 4; /* bytes of a character that becomes one replacement */
+    t->longest = 4; /* bytes of a character that becomes one replacement token */
     for (uint32_t id = 0; id < v->n; id++) {
         if (vocab_is_mergeable(v, id))
             t->longest = MAX(t->longest, at[id + 1] - at[id]);
@@ -106,7 +106,7 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
     TRY(special_read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err));
     TRY(t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err));
     if (t->kind == KIND_CHARS)
-        t->special.add_bos = true; /* Gemma 4, although some files deny it */
+        t->special.add_bos = true; /* the rule for Gemma 4, although some files deny it */
     find_fallback(t);
     find_glued(t);
     return 0;
@@ -153,8 +153,8 @@ struct marker_scan {
     size_t n_user;
 };
 
-/* Returns the position of the first marker at or after @at, with its length *@n and *@id; the
- * length of the text if there is none. */
+/* Returns the position of the first marker at or after @at, with its length in *@n and its id in
+ * *@id; the length of the text if there is none. */
 static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t *id) {
     const struct markers *m = &s->t->markers;
 
@@ -266,7 +266,7 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bo
         size_t len;
         const char *s = tokenizer_piece(t, ids[i], special, &len);
 
-        /* The space was added in front of the first text, maybe after special tokens. */
+        /* Drops the space that was added before the first text, which may follow special tokens. */
         if (strip && len && !tokenizer_is_special(t, ids[i])) {
             bool space = *s == ' ';
 

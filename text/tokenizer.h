@@ -1,16 +1,16 @@
 #pragma once
 
 /*
- * tokenizer - text to token ids and back, for the vocabularies that GGUF files carry: byte-level
+ * tokenizer - converts text to token ids and back, for the vocabularies of GGUF files: byte-level
  * BPE (tokenizer.ggml.model "gpt2", pre-tokenizers in text/pretok.c), SentencePiece ("llama"),
- * gemma 4's BPE over characters ("gemma4"), WordPiece ("bert") and Unigram ("t5"). Immutable after
- * tokenizer_new(); any thread may encode with its own output.
+ * gemma 4's BPE over characters ("gemma4"), WordPiece ("bert") and Unigram ("t5"). A tokenizer is
+ * immutable after tokenizer_new(); any thread may encode with its own output.
  *
  * Special tokens (control and user-defined tokens of the vocabulary) are recognised only in text
  * that the caller trusts: in text of a chat template, never in a user's text. The pre-tokenizer
  * cuts the remaining text across the borders between the two, as in training. User-defined tokens
  * that consist of white space count as text and are recognised everywhere. Text for Qwen's models
- * is normalised to NFC first, as their own tokenizers do.
+ * is normalised to NFC first, as in their own tokenizers.
  */
 
 #include <stdbool.h>
@@ -23,32 +23,32 @@ struct tokenizer;
 /* A growing array of ids; zeroed at first. n <= cap; n <= max unless max is 0. */
 struct tokens {
     int32_t *id;
-    size_t n, cap, max; /* max: limit, -EMSGSIZE beyond it; 0: none */
+    size_t n, cap, max; /* max: limit of n, beyond which adding returns -EMSGSIZE; 0: none */
 };
 
-void tokens_deinit(struct tokens *t); /* frees the ids: it is empty and may be used again */
-/* Appends @id. Returns Returns 0, -ENOMEM, or -EMSGSIZE: the array has `max` ids. */
+void tokens_deinit(struct tokens *t); /* frees the ids; the array is empty and may be used again */
+/* Appends @id. Returns 0, -ENOMEM, or -EMSGSIZE: the array has `max` ids. */
 int tokens_add(struct tokens *t, int32_t id);
 
-/* Bytes [begin, end) of a text come from a user. Sorted, disjoint. */
+/* Bytes [begin, end) of a text that come from a user. Arrays of ranges are sorted and disjoint. */
 struct text_range {
     size_t begin, end;
 };
 
 enum tokenize_flags {
-    TOKENIZE_BOS = 1,     /* prepend BOS (append EOS) when the vocabulary asks for it */
+    TOKENIZE_BOS = 1,     /* prepend BOS and append EOS if the vocabulary demands it */
     TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
 };
 
-/* Makes the tokenizer of model file @g. Returns Returns 0, -ENOMEM, or -EINVAL with @err: one line
- * with the key and the mistake. @g is not needed afterwards. */
+/* Makes the tokenizer of model file @g. Returns 0, -ENOMEM, or -EINVAL with the key and the mistake
+ * in @err. @g is not needed afterwards. */
 int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 DEFINE_FREEP(struct tokenizer, tokenizer)
 
-/* Appends the ids of @text to @out: 0, -ENOMEM, -EMSGSIZE, in an abandoned job -ECANCELED
- * (base/jobs.h). Any bytes are accepted: invalid UTF-8 is encoded byte by byte (replaced by U+FFFD
- * only where the vocabulary has no bytes). Linear time. */
+/* Appends the ids of @text to @out. Returns 0, -ENOMEM, -EMSGSIZE, or in an abandoned job
+ * -ECANCELED (base/jobs.h). Any bytes are accepted: invalid UTF-8 is encoded byte by byte (replaced
+ * by U+FFFD only where the vocabulary has no bytes). Takes linear time. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
                      const struct text_range *user, size_t n_user, struct tokens *out);
 
@@ -63,7 +63,7 @@ struct buf;
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
                      struct buf *out);
 
-uint32_t tokenizer_n_vocab(const struct tokenizer *t); /* ids are below it */
+uint32_t tokenizer_n_vocab(const struct tokenizer *t); /* number of tokens; ids are below it */
 int32_t tokenizer_bos(const struct tokenizer *t);      /* token at the start of texts, or -1 */
 int32_t tokenizer_eos(const struct tokenizer *t);      /* token at the end of texts, or -1 */
 bool tokenizer_adds_bos(const struct tokenizer *t);    /* true if TOKENIZE_BOS adds a token */

@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * tokenizer_private - shared by the parts of the tokenizer. A vocabulary (vocab.c) maps ids to
- * texts; a table of pairs (merges.c) determines which two neighbours merge into one symbol, and in
- * which order. Both kinds of tokenizer reduce to such a table: bpe.c fills it from the file's
- * merges, spm.c from the scores. words.c cuts text into words that never merge with each other, and
- * encodes them.
+ * tokenizer_private - structs and functions that the parts of the tokenizer share. A vocabulary
+ * (vocab.c) maps ids to texts; a table of pairs (merges.c) determines which two neighbours merge
+ * into one symbol, and in which order. Both kinds of tokenizer reduce to such a table: bpe.c fills
+ * it from the file's merges, spm.c from the scores. words.c cuts text into words that never merge
+ * with each other, and encodes them.
  */
 
 #include <string.h>
@@ -16,9 +16,9 @@
 #include "text/unicode.h"
 
 #define TOKEN_NONE UINT32_MAX
-#define TOKEN_TEXT_MAX 1024u /* bytes of one token; the longest in use have some 300 */
+#define TOKEN_TEXT_MAX 1024u /* most bytes of one token; the longest in use have some 300 */
 
-enum token_type { /* numbers as in the file */
+enum token_type { /* numbered as in the file */
                   TOKEN_UNDEFINED,
                   TOKEN_NORMAL,
                   TOKEN_UNKNOWN,
@@ -28,7 +28,8 @@ enum token_type { /* numbers as in the file */
                   TOKEN_BYTE,
 };
 
-#define SPACE_MARK "\xE2\x96\x81" /* U+2581: a space, where spaces are not written */
+/* U+2581, which stands for a space in vocabularies without spaces */
+#define SPACE_MARK "\xE2\x96\x81"
 #define SPACE_MARK_LEN 3u
 
 /* Returns whether @s begins with SPACE_MARK. */
@@ -37,11 +38,11 @@ static inline bool is_space_mark(const char *s, size_t len) {
 }
 
 enum tokenizer_kind {
-    KIND_BYTES,   /* BPE over bytes that stand as GPT-2's printable characters */
-    KIND_CHARS,   /* BPE over characters, spaces as U+2581, other bytes as <0xXX> */
-    KIND_SCORES,  /* SentencePiece: characters, the best score first */
-    KIND_PIECES,  /* WordPiece: the longest token first */
-    KIND_UNIGRAM, /* SentencePiece: the greatest sum of scores */
+    KIND_BYTES,   /* BPE over bytes, written as GPT-2's printable characters */
+    KIND_CHARS,   /* BPE over characters; spaces are U+2581, other bytes <0xXX> */
+    KIND_SCORES,  /* SentencePiece's BPE over characters: the best score merges first */
+    KIND_PIECES,  /* WordPiece: the longest token is taken first */
+    KIND_UNIGRAM, /* SentencePiece's Unigram: the greatest sum of scores is taken */
 };
 
 /* Random key of a tokenizer's hash tables, so that a file cannot choose its collisions. */
@@ -66,15 +67,15 @@ uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
-    uint32_t max_len; /* bytes of the longest text */
+    uint32_t max_len; /* length of the longest text in bytes */
     struct buf text, piece;
-    uint32_t *text_at, *piece_at; /* [cap + 1], [n + 1]: offsets */
+    uint32_t *text_at, *piece_at; /* text_at: [cap + 1], piece_at: [n + 1] offsets */
     uint8_t *type;                /* [cap]: enum token_type */
-    struct hash_index index;      /* texts that are not empty */
+    struct hash_index index;      /* index of texts that are not empty */
 };
 
 /* Reads tokens and types of the file into the zeroed @v. Returns 0, -ENOMEM or -EINVAL with @err;
- * what was read until then is freed by vocab_deinit(). */
+ * vocab_deinit() frees what was read before a failure. */
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
 void vocab_deinit(struct vocab *v);
 /* Returns the id of @text, also of an added character; TOKEN_NONE: there is none. */
@@ -82,8 +83,8 @@ uint32_t vocab_find(const struct vocab *v, const char *text, size_t len);
 /* Gives the character @text, which has no id, the next free id. Returns 0 or -ENOMEM. @text must
  * not point into @v, whose texts move. */
 int vocab_add_char(struct vocab *v, const char *text, size_t len);
-/* Computes the bytes of each token of the file in running text: piece, piece_at. Called once. 0 or
- * -errno. */
+/* Computes the bytes of each token of the file in running text: piece, piece_at. Called once.
+ * Returns 0 or -errno. */
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind);
 
 /* Returns the text of @id < n_all, not NUL-terminated; it moves when a character is added. */
@@ -95,7 +96,7 @@ static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_
 /* Returns whether @id is only white space, and so counts as text even if the file marks it
  * user-defined. */
 bool vocab_is_plain(const struct vocab *v, uint32_t id);
-/* Returns whether merging may lead to @id; never to a special token, whatever the file says. */
+/* Returns whether merging may make @id; it never makes a special token, whatever the file says. */
 bool vocab_is_mergeable(const struct vocab *v, uint32_t id);
 
 /* Compares the texts of two ids of @vocab, a struct vocab, for qsort_r(). */
@@ -104,7 +105,7 @@ int vocab_by_text(const void *a, const void *b, void *vocab);
 /* Returns GPT-2's printable character of a byte. */
 uint32_t byte_to_char(uint8_t byte);
 
-/* Ids that the file names, and the ones that end a generation. */
+/* Special tokens that the file names, and the tokens that end a generation. */
 struct special_ids {
     int32_t bos, eos, unk; /* -1: none */
     bool add_bos, add_eos;
@@ -113,8 +114,8 @@ struct special_ids {
 };
 
 /* Reads the ids that the file names and finds the ends. Returns 0, -ENOMEM or -EINVAL with @err;
- * s->end is the caller's. May also mark tokens that look like ends as control tokens, so it is
- * called before types are used. @add_bos: default if the file does not say. */
+ * The caller frees s->end. May also mark tokens that look like ends as control tokens, so it is
+ * called before types are used. @add_bos: the value if the file has none. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
 /* Reads the bool @key into *@value, which is unchanged if the file does not have the key. Returns
@@ -127,21 +128,22 @@ int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct g
 /* Sets the end token if the file names none. */
 void special_ids_set_eos(struct special_ids *s, int32_t id);
 
-/* Tokens that are searched in the raw text: special ones in trusted text, plain ones everywhere. */
+/* Tokens that are searched in raw text: special ones in trusted text, plain ones everywhere. */
 struct markers {
-    uint32_t *id; /* sorted by text */
+    uint32_t *id; /* ids, sorted by text */
     uint32_t n, n_plain;
-    uint32_t first[257]; /* start of the texts that begin with a byte */
+    uint32_t first[257]; /* [b] index of the first text that begins with byte b or a later one */
 };
 
-/* Collects the markers of @v in the zeroed @m. Returns 0 or -ENOMEM. m->id is the caller's. */
+/* Collects the markers of @v in the zeroed @m. Returns 0 or -ENOMEM. The caller frees m->id. */
 int markers_init(struct markers *m, const struct vocab *v);
 /* Finds the longest marker at the start of @text, len > 0; special ones within the first @trusted
  * bytes only. Returns its length; 0: there is none. */
 size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
                      size_t trusted, uint32_t *id);
 
-/* (left, right) -> (rank, symbol); the lowest rank merges first, among equal ones the leftmost. */
+/* Table of pairs: (left, right) -> (rank, symbol); the lowest rank merges first, of equal ranks the
+ * leftmost. */
 struct pairs {
     struct hash_key key;
     uint32_t n, n_slots;
@@ -153,8 +155,8 @@ struct pairs {
 
 #define RANK_NONE UINT32_MAX
 
-/* Initialises an empty table with room for @n pairs, later for @n more. Returns 0 or -ENOMEM.
- * p->slot is the caller's. */
+/* Initialises an empty table with room for @n pairs, later for @n more. Returns 0 or -ENOMEM. The
+ * caller frees p->slot. */
 int pairs_init(struct pairs *p, struct hash_key key, size_t n);
 int pairs_grow(struct pairs *p, size_t n);
 /* Adds a pair, for which there must be room; an existing pair is not changed. */
@@ -162,7 +164,7 @@ void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, ui
 
 /* A part of a word that is, or may become, one token. */
 struct symbol {
-    uint32_t id;   /* TOKEN_NONE: not in the vocabulary */
+    uint32_t id;   /* id; TOKEN_NONE: the text is not in the vocabulary */
     uint32_t len;  /* bytes of text */
     uint32_t rank; /* rank of the pair with the next symbol */
     uint32_t made;
@@ -173,7 +175,7 @@ struct symbol {
 struct merger {
     struct symbol *sym;
     size_t n, cap;
-    uint32_t *link; /* next and previous of long words */
+    uint32_t *link; /* numbers of the next and the previous symbol of long words */
     uint64_t *heap;
     size_t n_heap, long_cap;
 };
@@ -189,17 +191,18 @@ int merger_run(struct merger *m, const struct pairs *p);
 /* Data of KIND_UNIGRAM (unigram.c). */
 struct unigram {
     uint8_t
-        *map; /* precompiled_charsmap: the trie's size, its units, strings; NULL: there is none */
-    uint32_t n_units, n_strings; /* n_strings: bytes, the last one is 0 */
+        /* precompiled_charsmap: the size of the trie, its units, strings; NULL: there is none */
+        *map;
+    uint32_t n_units, n_strings; /* n_strings: bytes of the strings, the last of which is 0 */
     const char *strings;
-    float *score;     /* [vocab.n] */
-    uint32_t *sorted; /* [n_sorted]: tokens that text is cut into, by their bytes */
+    float *score;     /* [vocab.n] scores */
+    uint32_t *sorted; /* [n_sorted] tokens into which text is cut, sorted by their bytes */
     uint32_t n_sorted;
     float unknown_score;
-    bool squeeze; /* one space of several, none at the ends */
+    bool squeeze; /* reduces several spaces to one and removes them at the ends */
 };
 
-/* Immutable once it is made. byte_token: ids of single bytes, or TOKEN_NONE. */
+/* A tokenizer, immutable once it is made. byte_token: ids of single bytes, or TOKEN_NONE. */
 struct tokenizer {
     struct vocab vocab;
     struct pairs pairs;
@@ -207,13 +210,13 @@ struct tokenizer {
     struct special_ids special;
     struct unigram unigram;
     enum tokenizer_kind kind;
-    const struct pretok *pretok; /* KIND_BYTES */
+    const struct pretok *pretok; /* rules of KIND_BYTES */
     bool space_prefix;
-    bool lower, strip; /* KIND_PIECES: upper case; accents */
-    bool swallow;      /* special tokens take the white space behind them: Phi-3 */
-    bool glued[256];   /* no word ends between such a byte and a space mark */
+    bool lower, strip; /* KIND_PIECES. lower: text is lower-cased; strip: accents are removed */
+    bool swallow;      /* special tokens absorb the white space behind them, as in Phi-3 */
+    bool glued[256];   /* [b] a word does not end between byte b and a space mark */
     uint32_t byte_token[256];
-    uint32_t longest;     /* bytes of a word that one token can stand for; 0: no bound */
+    uint32_t longest;     /* most bytes of a word that one token can stand for; 0: no bound */
     uint32_t replacement; /* replacement of text without a token; TOKEN_NONE: dropped */
 };
 
@@ -223,7 +226,7 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 /* Loads a WordPiece vocabulary, which has no pairs. */
 int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err);
-/* Loads a Unigram vocabulary, which has no pairs either. */
+/* Loads a Unigram vocabulary, which has no pairs. */
 int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
 
@@ -232,22 +235,22 @@ struct word_cache;
 struct words {
     const struct tokenizer *t;
     struct tokens *out;
-    struct word_cache *cache; /* NULL: the text is too short for a cache */
+    struct word_cache *cache; /* NULL: the text is too short for a cache to help */
     struct merger merger;
     struct buf normal, escaped;
     bool after_special;
-    uint32_t n_words; /* for job_pause() */
-    uint32_t n_chars; /* KIND_PIECES: of the word in normal */
+    uint32_t n_words; /* number of words so far, for job_pause() */
+    uint32_t n_chars; /* KIND_PIECES: characters of the word in `normal` */
 };
 
-/* Begins the encoding. @text_len: total length of the text. @out, which outlives @w, gets the
- * tokens. Returns 0 or -ENOMEM; words_deinit() must follow in both cases. */
+/* Begins the encoding. @text_len: total length of the text. The tokens are appended to @out, which
+ * outlives @w. Returns 0 or -ENOMEM; words_deinit() must follow in both cases. */
 int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out);
 void words_deinit(struct words *w);
 /* Appends the tokens of a text between special tokens. Returns 0, -ENOMEM, -EMSGSIZE when there are
  * more than out->max, -ECANCELED in an abandoned job. */
 int words_encode(struct words *w, const char *text, size_t len);
-/* Encodes for KIND_PIECES. */
+/* Encodes for KIND_PIECES, as words_encode(). */
 int wordpiece_encode(struct words *w, const char *text, size_t len);
-/* Encodes for KIND_UNIGRAM; -ENOMEM, -EMSGSIZE, -ECANCELED as above. */
+/* Encodes for KIND_UNIGRAM, as words_encode(). */
 int unigram_encode(struct words *w, const char *text, size_t len);

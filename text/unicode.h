@@ -10,8 +10,8 @@
 #include "base/buf.h"
 #include "base/printable.h"
 
-/* Classes of characters. Each character has one of the first five, and possibly a finer one as
- * well. */
+/* Classes of characters. Each character has one of the first five classes, and possibly a finer one
+ * as well. */
 enum unicode_class {
     UC_OTHER = 1,    /* any other code point; bytes that are not UTF-8 */
     UC_LETTER = 2,   /* \p{L} */
@@ -32,8 +32,8 @@ extern const uint16_t unicode_ascii_class[128];
 /* Returns the class of a code point from 0x80 on. */
 unsigned unicode_wide_class(uint32_t cp);
 
-/* Decodes one code point at @s < @end. Returns its length; for a byte that begins no valid sequence
- * 1 and UNICODE_INVALID. */
+/* Decodes one code point at @s < @end. Returns its length; for a byte that begins no valid
+ * sequence, 1 with *cp = UNICODE_INVALID. */
 static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *cp) {
     *cp = (uint8_t)*s;
     size_t n = *cp < 0x80 ? 1 : utf8_sequence(s, (size_t)(end - s), cp);
@@ -51,10 +51,10 @@ static inline unsigned unicode_class_at(const char *s, const char *end, unsigned
     return cp < 0x80 ? unicode_ascii_class[cp] : unicode_wide_class(cp);
 }
 
-/* Writes @cp (a valid one) to @out, returns its length (1..4). */
+/* Writes @cp, which must be valid, to @out. Returns its length (1 to 4). */
 unsigned unicode_encode(uint32_t cp, char out[4]);
 
 /* Appends @text in NFC to @out; bytes that are not UTF-8 stay unchanged. *changed = false: the text
- * is in NFC already and nothing was appended. Takes linear time for every text. Returns 0, -ENOMEM,
+ * is in NFC already and nothing was appended. Takes linear time. Returns 0, -ENOMEM or
  * -EMSGSIZE. */
 int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed);

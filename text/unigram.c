@@ -1,16 +1,17 @@
 /*
  * unigram - SentencePiece's Unigram model, the tokenizer of XLM-RoBERTa and T5 (in files "t5").
- * Text is normalised by the map that the file carries, and of all ways to cut it into tokens the
- * one with the greatest sum of scores is taken (Viterbi). A character that no token fits is an
- * unknown one, with a score below all others; neighbouring unknown characters become one token.
+ * Text is normalised by the map in the file, and of all ways to cut it into tokens the one with the
+ * greatest sum of scores is taken (Viterbi). A character that begins no token is unknown, with a
+ * score below all others; neighbouring unknown characters become one token.
  *
  * The map (precompiled_charsmap) is a double-array trie of byte strings, each with the offset of
- * its replacement in a pool of strings behind the trie. The longest one that fits is replaced. It
- * comes from the file, so every index is checked where it is used.
+ * its replacement in a pool of strings behind the trie. The longest string that matches is
+ * replaced. The map comes from the file, so every index is checked where it is used.
  *
  * Sums are computed as SentencePiece does, with a float for each position, so that sums which are
- * equal there are equal here; of equal ones the longest last token wins. Tokens are looked up byte
- * by byte in an array that is sorted by their texts: those with a common beginning stand together.
+ * equal there are equal here; of equal sums the one with the longest last token wins. Tokens are
+ * looked up byte by byte in an array that is sorted by their texts, where tokens with a common
+ * beginning are adjacent.
  */
 
 #include "text/tokenizer_private.h"
@@ -25,7 +26,7 @@
 #define PAUSE_CHARS 256u
 #define REPLACEMENT "\xEF\xBF\xBD"
 
-/* The best way to position i of a text; it ends with token `id`, which begins at position `from`
+/* Best way to position i of a text; it ends with token `id`, which begins at position `from`
  * (UINT32_MAX: there is no way). */
 struct step {
     float score;
@@ -237,21 +238,22 @@ static void offer(struct step *to, double score, uint32_t id, uint32_t from) {
         *to = (struct step){(float)score, id, from};
 }
 
-/* Adds all tokens that begin at @at, whose character is @n_char bytes long. */
+/* Extends the ways to @at by all tokens that begin there; the character there has @n_char bytes. */
 static void step_from(const struct tokenizer *t, const char *s, uint32_t len, uint32_t at,
                       uint32_t n_char, struct step *best) {
     const struct unigram *u = &t->unigram;
     uint32_t lo = 0, hi = u->n_sorted;
     bool known = false;
 
-    assert(at + n_char <= len && (at == 0 || best[at].from < at)); /* some way leads here */
+    /* at least one way leads to this position */
+    assert(at + n_char <= len && (at == 0 || best[at].from < at));
     for (uint32_t i = 0; at + i < len; i++) {
         uint32_t n;
 
         narrow(t, i, (uint8_t)s[at + i], &lo, &hi);
         if (lo == hi)
             break;
-        vocab_text(&t->vocab, u->sorted[lo], &n); /* the shortest stands first */
+        vocab_text(&t->vocab, u->sorted[lo], &n); /* the shortest token is the first one */
         if (n != i + 1)
             continue;
         known |= n == n_char;
@@ -263,11 +265,11 @@ static void step_from(const struct tokenizer *t, const char *s, uint32_t len, ui
               at);
 }
 
-/* Adds the tokens of the best way; neighbouring unknown ones become one. */
+/* Adds the tokens of the best way; neighbouring unknown characters become one token. */
 static int add_way(struct words *w, struct step *best, uint32_t len) {
     uint32_t unknown = w->t->special.unk < 0 ? TOKEN_NONE : (uint32_t)w->t->special.unk, next = 0;
 
-    for (uint32_t at = len, from; at > 0; at = from) { /* turns the links forward */
+    for (uint32_t at = len, from; at > 0; at = from) { /* reverses the links */
         from = best[at].from;
         assert(from < at);
         best[at].from = next;

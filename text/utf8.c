@@ -13,7 +13,8 @@ size_t utf8_incomplete_tail(const char *text, size_t len) {
             return 0;
         if (c < 0xC0)
             continue;
-        /* Incomplete if some continuation makes it valid; the rules bind only the second byte. */
+        /* Incomplete if some continuation makes it valid; only the second byte is restricted
+         * further. */
         memset(padded, 0x80, sizeof(padded));
         memcpy(padded, text + len - n, n);
         if (n == 1 && (c == 0xE0 || c == 0xF0))

@@ -87,7 +87,7 @@ uint32_t vocab_find(const struct vocab *v, const char *text, size_t len) {
     return find(v, text, len, (uint32_t)hash_bytes(&v->key, text, len));
 }
 
-/* Enters text @id. Returns 0, -ENOMEM, or -EEXIST: another one has this text. */
+/* Enters text @id into the index. Returns 0, -ENOMEM, or -EEXIST: another token has this text. */
 static int index_text(struct vocab *v, uint32_t id) {
     uint32_t len;
     const char *text = vocab_text(v, id, &len);

@@ -1,11 +1,12 @@
 /*
  * wordpiece - WordPiece, the tokenizer of BERT. Text is cleaned and lower-cased, and cut at white
- * space and around punctuation and CJK characters. Each word is taken apart from the left, the
- * longest token first; a word for which that fails is one unknown token. In GGUF files U+2581 marks
- * the tokens that begin a word.
+ * space and around punctuation and CJK characters. Each word is split from the left, the longest
+ * token first; a word that cannot be split so is one unknown token. In GGUF files U+2581 marks the
+ * tokens that begin a word.
  *
  * Most files do not say whether a model keeps upper case and accents. Unless one of two rare keys
- * says so, all text is lower-cased and stripped of accents, as the models in use want it.
+ * of the file says otherwise, all text is lower-cased and stripped of accents, as the models in use
+ * expect.
  */
 
 #include "text/tokenizer_private.h"
@@ -15,7 +16,8 @@
 #include "base/jobs.h"
 #include "base/try.h"
 
-#define WORD_CHARS 100u /* longer ones are unknown, as in BERT's own tokenizer */
+/* most characters of a word; longer words are unknown, as in BERT's own tokenizer */
+#define WORD_CHARS 100u
 #define DECOMPOSED_MAX 8
 #define PAUSE_WORDS 64u
 
@@ -35,7 +37,7 @@ static bool is_cjk(uint32_t c) {
            (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-/* Returns whether a character is a word of its own; in ASCII symbols are, too. */
+/* Returns whether a character is a word of its own; symbols of ASCII are, too. */
 static bool stands_alone(uint32_t c) {
     unsigned class = c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c);
 
@@ -98,12 +100,12 @@ static int add_char(struct words *w, uint32_t c) {
 
     if (w->n_chars == 0)
         TRY(buf_add(&w->normal, SPACE_MARK, SPACE_MARK_LEN));
-    if (w->n_chars++ > WORD_CHARS) /* too long: unknown */
+    if (w->n_chars++ > WORD_CHARS) /* too long a word is unknown */
         return 0;
     return buf_add(&w->normal, utf8, unicode_encode(c, utf8));
 }
 
-/* Takes one character of the normalised text. */
+/* Handles one character of the normalised text. */
 static int take_char(struct words *w, uint32_t c) {
     if (w->t->lower)
         c = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c)
@@ -115,7 +117,7 @@ static int take_char(struct words *w, uint32_t c) {
     return end_word(w);
 }
 
-/* Takes a character without its accents. */
+/* Handles a character without its accents. */
 static int take_stripped(struct words *w, uint32_t c) {
     utf8proc_int32_t part[DECOMPOSED_MAX];
     int boundary = 0, r;

@@ -1,11 +1,11 @@
 /*
- * words - from text to ids, one word at a time. A word is a piece that the pre-tokenizer cuts.
- * SentencePiece has no pre-tokenizer. But where no token of the vocabulary reaches from a certain
- * byte to a following space, nothing merges across that border, and cutting there keeps the work
- * inside short words.
+ * words - encodes text one word at a time. A word is a piece that the pre-tokenizer cuts.
+ * SentencePiece has no pre-tokenizer. But if no token of the vocabulary reaches from a certain byte
+ * to a following space, no merge crosses that border, so text is cut there and the words stay
+ * short.
  *
- * Texts repeat their words, so the results of short ones are kept for the rest of the text: a table
- * addressed by the hash of the word, where a newer word replaces an older one.
+ * Texts repeat their words, so the results of short words are kept until the end of the text: a
+ * table addressed by the hash of the word, where a newer word replaces an older one.
  */
 
 #include "text/tokenizer_private.h"
@@ -17,7 +17,7 @@
 #include "base/try.h"
 
 #define CACHE_SLOTS 4096u
-#define CACHE_MIN_TEXT 1024 /* shorter texts gain nothing */
+#define CACHE_MIN_TEXT 1024 /* bytes of a text from which on a cache helps */
 #define CACHE_WORD 22
 #define CACHE_IDS 6
 #define PAUSE_WORDS 64u
@@ -95,8 +95,8 @@ static int split_chars(struct words *w, const char *s, size_t len) {
     return r;
 }
 
-/* Returns the token that is the whole word, or TOKEN_NONE. For llama 3 such a word stays whole,
- * whatever the merges would do. */
+/* Returns the token that is the whole word, or TOKEN_NONE. For llama 3 such a word is one token,
+ * whatever the merges would make. */
 static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len) {
     char text[TOKEN_TEXT_MAX + 4];
     size_t n = 0;
@@ -113,8 +113,8 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
     return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
 }
 
-/* Returns whether @len bytes are certain to exceed the token limit, which saves the work, and the
- * some 40 bytes of memory per byte of a long word. */
+/* Returns whether @len bytes are certain to exceed the token limit, which saves the work and about
+ * 40 bytes of memory per byte of a long word. */
 static bool too_long(const struct words *w, size_t len) {
     const struct tokens *out = w->out;
 
@@ -141,7 +141,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
                                  : add_unknown(w, s, sym->len);
         s += sym->len;
     }
-    assert(r < 0 || s == end); /* no byte is dropped or read twice */
+    assert(r < 0 || s == end); /* every byte is read once */
     return r;
 }
 
@@ -150,7 +150,7 @@ static int pause_sometimes(struct words *w) {
     return ++w->n_words % PAUSE_WORDS ? 0 : job_pause();
 }
 
-/* Encodes the word @s[0..len), from the cache if it is there. */
+/* Encodes the word @s[0..len), or copies its ids from the cache. */
 static int encode_word(struct words *w, const char *s, size_t len) {
     size_t before = w->out->n;
     struct cached_word *c;
@@ -201,7 +201,7 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
     return 0;
 }
 
-/* Copies @s to w->escaped with spaces as U+2581. */
+/* Copies @s to w->escaped with spaces as U+2581, with @prefix also one before it. */
 static int escape(struct words *w, const char *s, size_t len, bool prefix) {
     const char *end = s + len;
     int r = prefix ? buf_add_str(&w->escaped, SPACE_MARK) : 0;

@@ -9,11 +9,11 @@ static const struct format {
 } formats[] = {
     {"PNG", "\x89PNG\r\n\x1a\n", 8, decode_png},
     {"JPEG", "\xFF\xD8\xFF", 3, decode_jpeg},
-    {"WebP", "RIFF", 4, decode_webp}, /* followed by a length and "WEBP" */
+    {"WebP", "RIFF", 4, decode_webp}, /* "RIFF" is followed by a length and "WEBP" */
     {"GIF", "GIF8", 4, decode_gif},
 };
 
-/* NULL: the bytes begin like none of them. */
+/* Returns the format of the file; NULL if its first bytes are not those of a known one. */
 static const struct format *find_format(const uint8_t *data, size_t len) {
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
         const struct format *f = &formats[i];

@@ -15,12 +15,12 @@
 #include "base/try.h"
 #include "vision/decoder_private.h"
 
-/* The caller's side. The mutex guards starting the process anew; requests for different pictures
- * run beside each other. */
+/* The caller's side of the decoder. The mutex guards restarts of the process; requests for
+ * different pictures run concurrently. */
 struct decoder {
     pthread_mutex_t mutex;
     char *program;
-    int socket; /* socket to the process; -1: no process */
+    int socket; /* socket to the process; -1: there is no process */
     pid_t pid;
 };
 
@@ -37,7 +37,7 @@ static int start_process(struct decoder *d) {
         return -errno;
     int r = posix_spawn_file_actions_init(&files);
     if (r == 0) {
-        /* A number that is dup2()ed to itself would keep its close-on-exec flag. */
+        /* F_DUPFD, because dup2() of a number to itself would keep the close-on-exec flag. */
         int end = fcntl(pair[1], F_DUPFD_CLOEXEC, DECODER_FD + 1);
 
         r = end < 0 ? errno : posix_spawn_file_actions_adddup2(&files, end, DECODER_FD);
@@ -105,7 +105,7 @@ static int send_fd(int socket, int fd) {
     return sendmsg(socket, &m, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Makes a socket to a new child; a process that has died is replaced once. Returns 0 or -errno. */
+/* Makes a socket to a new child; a process that has died is restarted once. Returns 0 or -errno. */
 static int start_child(struct decoder *d, int *out) {
     int pair[2], r = -1;
 
@@ -129,7 +129,7 @@ static int start_child(struct decoder *d, int *out) {
     return r;
 }
 
-/* Milliseconds of a clock that only goes forward. */
+/* Returns the milliseconds of a monotonic clock. */
 static int64_t now_ms(void) {
     struct timespec t;
 
@@ -137,8 +137,8 @@ static int64_t now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Moves @n bytes, out of or into the socket, until @deadline. Returns 0, -ETIMEDOUT, or -EPIPE
- * where the other side ended. */
+/* Sends @n bytes (@out) or receives them, until @deadline. Returns 0, -ETIMEDOUT, or -EPIPE if the
+ * other side has ended. */
 static int move_bytes(int socket, bool out, void *data, size_t n, int64_t deadline) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {socket, out ? POLLOUT : POLLIN, 0};
@@ -183,7 +183,7 @@ int decoder_read_answer(int socket, const struct picture_fit *fit, struct pictur
     return 0;
 }
 
-/* Returns true while the process keeps its end of the socket. */
+/* Returns true if the process still has its end of the socket. */
 static bool is_alive(struct decoder *d) {
     pthread_mutex_lock(&d->mutex);
     struct pollfd p = {d->socket, 0, 0};
@@ -192,14 +192,14 @@ static bool is_alive(struct decoder *d) {
     return alive;
 }
 
-/* A picture that is wanted. */
+/* A picture to be decoded. */
 struct job {
     const void *data;
     size_t len;
     const struct picture_fit *fit;
 };
 
-/* Decodes in one child; -EPIPE if it ended without an answer. */
+/* Decodes in one child. Returns -EPIPE if it ended without an answer. */
 static int run_child(struct decoder *d, const struct job *job, struct picture *out,
                      struct picture_layout *layout, struct err *err) {
     int64_t deadline = now_ms() + DECODER_SECONDS * 2000;
@@ -208,7 +208,7 @@ static int run_child(struct decoder *d, const struct job *job, struct picture *o
 
     if (job->fit) {
         q.fit = *job->fit;
-        q.fit.projector.name = NULL; /* a place in this process, as is the next */
+        q.fit.projector.name = NULL; /* pointers into this process are not sent */
         q.fit.free_bytes = NULL;
         q.counts = job->fit->free_bytes != NULL;
         q.free_bytes = q.counts ? *job->fit->free_bytes : 0;
@@ -228,10 +228,10 @@ int decoder_run(struct decoder *d, const void *data, size_t len, const struct pi
     const struct job job = {data, len, fit};
     struct picture p = {0};
 
-    if (len > PICTURE_FILE_MAX) /* picture_decode() fills in @err */
+    if (len > PICTURE_FILE_MAX) /* sets @err */
         return picture_decode(data, len, out, err);
     int r = run_child(d, &job, &p, layout, err);
-    if (r == -EPIPE && !is_alive(d)) { /* the process ended, perhaps before it made the child */
+    if (r == -EPIPE && !is_alive(d)) { /* the process has ended, perhaps before it made the child */
         picture_deinit(&p);
         r = run_child(d, &job, &p, layout, err);
     }

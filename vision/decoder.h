@@ -1,26 +1,23 @@
 #pragma once
 
 /*
- * decoder - decodes pictures in a process of its own.
+ * decoder - decodes pictures in a separate process.
  *
- * The process is this program with the argument DECODER_FLAG, which must call decoder_main() before
- * it does anything else. It keeps no file and no socket but the one it is called over, and forks a
- * child for each picture: no two pictures meet in one process, and an error in a decoder ends one
- * child. A child may read, write, allocate and exit (seccomp), with limits of memory and time.
- *
- *     caller --(a socket for one picture)--> decoder process --fork--> child
- *     caller <------------- bytes in, pixels or an error out -------> child
- *
- * The child resizes while it decodes, so that the caller gets only the pixels that the model needs.
+ * The process is this program with the argument DECODER_FLAG, for which main() must call
+ * decoder_main() first. It keeps no file and no socket except the one over which it is called, and
+ * forks a child for each picture: two pictures never meet in one process, and an error in a decoder
+ * ends only one child. A child may read, write, allocate and exit (seccomp), within limits of
+ * memory and time.
  */
 
 #include "vision/fit.h"
 
 #define DECODER_FLAG "--decode-pictures"
-#define DECODER_SECONDS 5u            /* CPU time per picture; twice as much wall time */
-#define DECODER_MEMORY (640ull << 20) /* address space of a child */
+/* CPU time per picture; twice this is the limit of wall time */
+#define DECODER_SECONDS 5u
+#define DECODER_MEMORY (640ull << 20) /* limit of the address space of a child */
 
-/* Runs the decoder process; called by main() for DECODER_FLAG. Returns an exit status when the
+/* Runs the decoder process; main() calls it for DECODER_FLAG. Returns an exit status when the
  * caller has closed the socket. */
 int decoder_main(void);
 

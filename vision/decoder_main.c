@@ -14,9 +14,9 @@
 #include "vision/decoder_private.h"
 
 /*
- * The process that decodes. It reads no byte of a picture itself, so it can outlive whatever a
- * picture does to its child. Every call that is not on the list fails with EPERM: a library may try
- * something harmless, and must not die of it.
+ * decoder_main - the process that decodes. It reads no byte of a picture itself, so a harmful
+ * picture can only affect its child. A call that is not listed fails with EPERM and does not end
+ * the child, since a library may try a call that it can do without.
  */
 
 #if defined(__x86_64__)
@@ -37,12 +37,12 @@
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 #define REFUSE BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
-/* Allows call @nr; any other goes on behind. */
+/* Allows call @nr; the filter continues with any other call. */
 #define ALLOW_CALL(nr) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (nr), 0, 1), ALLOW
-/* The calls of another architecture, or of x86's second set, have other numbers. */
+/* Refuses calls of another architecture and of x32, which have other numbers. */
 #define ONLY_ARCH LOAD(arch), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0), REFUSE, LOAD(nr)
-/* Calls that memory allocation, stopping and the C library need. A mapping can only be of memory:
- * there is no file that could be mapped. */
+/* Calls that memory allocation, stopping and the C library need. mmap() can only map memory, since
+ * the child has no file to map. */
 #define ALLOW_MEMORY                                                                               \
     ALLOW_CALL(SYS_mmap), ALLOW_CALL(SYS_munmap), ALLOW_CALL(SYS_mremap),                          \
         ALLOW_CALL(SYS_mprotect), ALLOW_CALL(SYS_madvise), ALLOW_CALL(SYS_brk),                    \
@@ -79,7 +79,7 @@ static bool set_limit(int resource, rlim_t to) {
     return setrlimit(resource, &limit) == 0;
 }
 
-/* Takes from a child all that decoding does not need. */
+/* Removes all rights from a child that decoding does not need. */
 static bool confine_child(void) {
     bool ok = set_limit(RLIMIT_CPU, DECODER_SECONDS) && set_limit(RLIMIT_NOFILE, 0);
 
@@ -90,7 +90,7 @@ static bool confine_child(void) {
     return ok;
 }
 
-/* Reads or writes @n bytes. False: the caller has gone. */
+/* Reads or writes @n bytes. Returns false if the caller has closed the socket. */
 static bool move_bytes(int fd, bool out, void *data, size_t n) {
     for (size_t at = 0; at < n;) {
         ssize_t r =
@@ -104,7 +104,7 @@ static bool move_bytes(int fd, bool out, void *data, size_t n) {
     return true;
 }
 
-/* The life of a child: one picture. */
+/* Decodes one picture in a child, which then ends. */
 static void decode_one(int fd) {
     struct decoder_request q;
     struct decoder_answer a = {0};
@@ -130,8 +130,8 @@ static void decode_one(int fd) {
         move_bytes(fd, true, f.out.rgb, picture_bytes(f.out.width, f.out.height));
 }
 
-/* Waits for the socket of the next picture. Returns -1 when the caller has gone, -2 for a message
- * without one. */
+/* Waits for the socket of the next picture. Returns -1 if the caller has closed the channel, -2 for
+ * a message without a socket. */
 static int receive_fd(void) {
     char control[CMSG_SPACE(sizeof(int))], byte;
     struct iovec one = {&byte, 1};
@@ -167,7 +167,7 @@ static bool confine_process(void) {
 int decoder_main(void) {
     int fd;
 
-    signal(SIGCHLD, SIG_IGN); /* children are not waited for */
+    signal(SIGCHLD, SIG_IGN); /* children need not be waited for */
     if (!confine_process())
         return 1;
     while ((fd = receive_fd()) != -1) {
@@ -179,7 +179,7 @@ int decoder_main(void) {
             decode_one(fd);
             _exit(0);
         }
-        close(fd); /* without a child the caller reads the end of the socket */
+        close(fd); /* if there is no child, the caller reads the end of the socket */
     }
     return 0;
 }

@@ -8,22 +8,22 @@
 #define DECODER_FD 3 /* descriptor of the socket in the process */
 
 struct decoder_request {
-    uint64_t len; /* bytes of the file */
-    bool fits;    /* pixels are wanted for a model */
+    uint64_t len; /* size of the file in bytes */
+    bool fits;    /* the pixels are for a model and have to fit it */
     struct picture_fit fit;
-    bool counts; /* the picture is one of several, which have free_bytes left */
+    bool counts; /* the picture is one of several, which share free_bytes */
     uint64_t free_bytes;
 };
 
 struct decoder_answer {
-    int32_t result;         /* 0: pixels follow; else -errno and the message */
+    int32_t result;         /* 0: pixels follow; -errno: the message follows */
     uint32_t width, height; /* sides of the turned picture, before it is fitted */
-    uint64_t free_bytes;    /* what is left of the request's */
+    uint64_t free_bytes;    /* free bytes of the request that are left */
     char message[400];
 };
 
-/* Reads the answer to a request with this @fit, until the milliseconds @deadline of the monotonic
- * clock, and checks it: the child may be in the hands of the picture. 0, or -errno; -EPIPE: the
- * child ended before. @p is the caller's also then. */
+/* Reads the answer to a request with this @fit, until @deadline, in milliseconds of the monotonic
+ * clock. Checks it, because a harmful picture may control the child. Returns 0, or -errno; -EPIPE:
+ * the child ended before. The caller frees @p in any case. */
 int decoder_read_answer(int socket, const struct picture_fit *fit, struct picture *p,
                         struct picture_layout *layout, int64_t deadline, struct err *err);

@@ -8,14 +8,14 @@ void picture_fit_layout(const struct picture_fit *f, uint32_t width, uint32_t he
     projector_layout(&f->projector, width, height, &f->budget, out);
 }
 
-/* Finds the places of f->out to which layout @l resizes the picture. Returns how many. */
+/* Finds the places of f->out to which layout @l resizes the picture. Returns their number. */
 static uint32_t find_places(const struct fitter *f, const struct projector *p,
                             const struct picture_layout *l, bool pads,
                             struct picture_place out[2]) {
     uint32_t n = projector_parts(p, l), width = l->width, height = l->height;
 
     assert(n > 0);
-    if (n > 1) { /* the grid of tiles, and the small picture below it */
+    if (n > 1) { /* the grid of tiles, and below it the small picture */
         const struct picture_part a = projector_part(p, l, n - 1);
 
         width = (n - 1) / a.line * p->tile;
@@ -23,12 +23,13 @@ static uint32_t find_places(const struct fitter *f, const struct projector *p,
         out[1] = (struct picture_place){0, a.top, a.width, a.height};
     }
     out[0] = (struct picture_place){0, 0, width, height};
-    if (pads && (n > 1 || !p->tile)) /* llama.cpp stretches pictures without their tiles */
+    if (pads && (n > 1 || !p->tile)) /* llama.cpp stretches only pictures without tiles */
         out[0] = picture_pad_place(f->width, f->height, width, height);
     return n > 1 ? 2 : 1;
 }
 
-/* Begins with layout @l; @p NULL: pixels as they are. @width, @height: of the file's rows. */
+/* Begins with layout @l; @p NULL: pixels are not resized. @width and @height are those of the
+ * file's rows. */
 static int begin(struct fitter *f, uint32_t width, uint32_t height, int orientation,
                  const struct projector *p, const struct picture_layout *l, bool pads,
                  struct err *err) {

@@ -1,19 +1,19 @@
 #pragma once
 
 /*
- * fit - resizes pictures to the size that a model needs while they are decoded: a decoder hands
- * over row after row, and only the result is kept. A screenshot of 8K has 95 MiB of pixels, and a
- * model gets 12 MiB.
+ * fit - resizes pictures to the size that a model needs while they are decoded. The decoder
+ * delivers row after row, and only the result is kept: a screenshot of 8K has 95 MiB of pixels, and
+ * a model gets at most 12 MiB.
  */
 
 #include "vision/projector.h"
 
 /* Rules for the size of the pictures that a model gets. */
 struct picture_fit {
-    struct projector projector; /* without its name */
+    struct projector projector; /* fields of the projector; its name is not used */
     struct picture_budget budget;
-    bool pads;               /* picture_pad() in place of picture_resize() */
-    uint32_t max_megapixels; /* limit of a file; at most PICTURE_MEGAPIXELS_MAX */
+    bool pads;               /* picture_pad() is used instead of picture_resize() */
+    uint32_t max_megapixels; /* most megapixels of a file, up to PICTURE_MEGAPIXELS_MAX */
     /* Bytes by which the cost of the request's pictures may still exceed the share that their files
      * pay for. Each decoded picture reduces it. NULL: this picture is the only one. */
     uint64_t *free_bytes;
@@ -23,10 +23,10 @@ struct picture_fit {
  * A picture's cost must be in proportion to the size of its file, or a file of a few kilobytes in
  * one colour could occupy a core for a second. The cost is counted in bytes, each about 3 ns of
  * decoding: four a pixel, and more where decoding takes longer. Each byte of compressed pixels pays
- * for PICTURE_BYTES_PAID bytes of cost; texts and profiles pay for nothing. A picture that costs at
- * most PICTURE_BYTES_FREE, such as any screenshot of 4K, may leave part of its cost unpaid, up to
- * PICTURE_REQUEST_FREE for all pictures of a request; a larger picture must be paid for as a whole
- * (docs/measurements/pictures.md).
+ * for PICTURE_BYTES_PAID bytes of cost; bytes of texts and profiles do not count. A picture that
+ * costs at most PICTURE_BYTES_FREE, such as any screenshot of 4K, may leave part of its cost
+ * unpaid, up to PICTURE_REQUEST_FREE for all pictures of a request; a larger picture must be paid
+ * for as a whole (docs/measurements/pictures.md).
  */
 #define PICTURE_BYTES_PAID 880u
 #define PICTURE_BYTES_FREE (32ull << 20)
@@ -47,20 +47,21 @@ void picture_fit_layout(const struct picture_fit *f, uint32_t width, uint32_t he
 int picture_decode_fit(const void *data, size_t len, const struct picture_fit *f,
                        struct picture *out, struct picture_layout *layout, struct err *err);
 
-/* Decodes like picture_decode_fit(), in this process or in another one. @ctx: the state of the
- * implementation. */
+/* Type of functions that decode like picture_decode_fit(), in this process or in another one. @ctx:
+ * the state of the implementation. */
 typedef int (*picture_decode_fn)(void *ctx, const void *data, size_t len,
                                  const struct picture_fit *f, struct picture *out,
                                  struct picture_layout *layout, struct err *err);
 
-/* A picture that is made from the rows of a file. Zeroed but for `fit`, it has not begun. */
+/* Makes a picture from the rows of a file. Zeroed except for `fit`, it has not begun. */
 struct fitter {
-    const struct picture_fit *fit; /* NULL: the pixels are kept as they are */
-    uint64_t n_data, n_counted;    /* bytes of compressed pixels, and what the picture counts */
-    uint32_t width, height;        /* sides of the turned picture */
+    const struct picture_fit *fit; /* NULL: the pixels are not resized */
+    /* n_data: bytes of compressed pixels; n_counted: cost of the picture so far */
+    uint64_t n_data, n_counted;
+    uint32_t width, height; /* sides of the picture after its orientation was applied */
     struct picture out;
-    struct picture_layout layout; /* with a fit */
-    struct resizer part[2];       /* in tiles: the grid and the small picture */
+    struct picture_layout layout; /* layout, if there is a fit */
+    struct resizer part[2];       /* in tiles: [0] the grid, [1] the small picture */
     uint32_t n_parts;
 };
 
@@ -69,8 +70,8 @@ struct fitter {
  * -ENOMEM. */
 int fitter_begin(struct fitter *f, uint64_t width, uint64_t height, int orientation,
                  struct err *err);
-/* Adds @bytes to the cost, beyond the four bytes a pixel. Returns 0, or -EINVAL with @err if n_data
- * does not pay for them. */
+/* Adds @bytes to the cost, besides four bytes for each pixel. Returns 0, or -EINVAL with @err if
+ * n_data does not pay for them. */
 int fitter_count(struct fitter *f, uint64_t bytes, struct err *err);
 /* Returns the largest cost that the picture may have, in bytes. */
 uint64_t fitter_count_max(const struct fitter *f);
@@ -78,7 +79,7 @@ uint64_t fitter_count_max(const struct fitter *f);
 uint64_t fitter_held_max(const struct fitter *f);
 /* Checks that a decoder may hold @bytes of the picture. Returns 0, or -EINVAL with @err. */
 int fitter_hold(const struct fitter *f, uint64_t bytes, struct err *err);
-/* Adds the next row, from the top: three bytes a pixel. */
+/* Adds the next row from the top, with three bytes a pixel. */
 void fitter_add(struct fitter *f, const uint8_t *rgb);
 /* Frees the memory of the fitter, including the result. */
 void fitter_deinit(struct fitter *f);

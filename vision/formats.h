@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * formats - the decoders of picture_decode(), one source file each, and their shared functions. A
- * decoder takes a whole file, sets n_data of @out, begins @out with the orientation in the file,
- * and adds all rows. It asks fitter_hold() before it keeps further pixels in memory. Errors are
- * those of picture_decode().
+ * formats - the decoders of picture_decode(), one source file each, and the functions that they
+ * share. A decoder takes a whole file, sets n_data of @out, begins @out with the orientation in the
+ * file, and adds all rows. It asks fitter_hold() before it keeps further pixels in memory. Errors
+ * are those of picture_decode().
  */
 
 #include "vision/fit.h"

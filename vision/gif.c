@@ -5,8 +5,8 @@
 #include "vision/formats.h"
 
 /*
- * GIF by giflib, up to the first frame. A frame that is smaller than the picture lies on the
- * background colour; transparent pixels have the colour that they have in the palette.
+ * Decodes GIF with giflib, up to the first frame. A frame that is smaller than the picture lies on
+ * the background colour; transparent pixels have the colour that they have in the palette.
  */
 
 struct source {
@@ -49,7 +49,7 @@ static int find_frame(GifFileType *gif, struct err *err) {
     }
 }
 
-/* Writes the colour of palette entry @i, black where the palette has none. */
+/* Writes the colour of palette entry @i, black if the palette has none. */
 static void put_colour(const ColorMapObject *map, unsigned i, uint8_t *out) {
     GifColorType c = {0};
 
@@ -66,8 +66,8 @@ static int read_line(GifFileType *gif, GifPixelType *line, struct err *err) {
                : 0;
 }
 
-/* Reads the frame's rows into @lines in the order of the file: every 8th, then those between them,
- * in four passes. */
+/* Reads the frame's rows into @lines in the order of the file: every 8th row, then the rows between
+ * them, in four passes. */
 static int read_passes(GifFileType *gif, GifPixelType *lines, struct err *err) {
     static const uint32_t first[] = {0, 4, 2, 1}, step[] = {8, 8, 4, 2};
     const GifImageDesc *f = &gif->Image;
@@ -106,7 +106,7 @@ static int read_rows(GifFileType *gif, uint8_t *row, struct fitter *out, struct 
     return 0;
 }
 
-/* Returns the bytes of the blocks from where @s is up to an empty one. */
+/* Returns the bytes of the blocks from the position of @s to an empty block. */
 static uint64_t block_bytes(const struct source *s) {
     uint64_t n = 0;
 
@@ -122,7 +122,7 @@ static int read_file(GifFileType *gif, struct fitter *out, struct err *err) {
     out->n_data = block_bytes(gif->UserData);
     if (f->Left < 0 || f->Top < 0 || f->Width <= 0 || f->Height <= 0)
         return refuse(err, "its frame has no pixels");
-    /* Some writers leave the size of the screen out. */
+    /* Some writers leave out the size of the screen. */
     uint32_t width = (uint32_t)MAX(gif->SWidth, f->Left + f->Width);
     uint32_t height = (uint32_t)MAX(gif->SHeight, f->Top + f->Height);
     TRY(fitter_begin(out, width, height, 1, err));

@@ -7,20 +7,20 @@
 #include "vision/formats.h"
 
 /*
- * JPEG by libjpeg-turbo, with the accurate integer transform and its smooth upsampling, as Pillow
- * decodes. Warnings (data that is cut off, wrong markers between scans) are errors: the rest of the
- * picture would be made up.
+ * Decodes JPEG with libjpeg-turbo, with the accurate integer transform and its smooth upsampling,
+ * as Pillow does. Warnings (data that is cut off, wrong markers between scans) are errors, since
+ * the rest of the picture would not come from the file.
  */
 
-/* Scans of a progressive file, of which real files have about ten. A scan of 54 bytes passes over
- * all coefficients, in about an eighth of the time that as many counted bytes take: so many are
- * free, and the rest of a file's scans count. */
+/* Scans of a progressive file, of which real files have about ten. A scan of 54 bytes can visit all
+ * coefficients, which takes about an eighth of the time of decoding as many counted bytes. So
+ * SCANS_FREE scans are free, and further ones count. */
 #define SCANS_MAX 200u
 #define SCANS_FREE 16u
 #define SCAN_PART 8u
 
 struct reader {
-    struct jpeg_error_mgr errors; /* the first: libjpeg hands it back */
+    struct jpeg_error_mgr errors; /* first member, because libjpeg passes its address */
     struct jpeg_progress_mgr progress;
     jmp_buf out;
     struct err *err;
@@ -41,7 +41,7 @@ static void on_message(j_common_ptr jpeg, int level) {
         on_error(jpeg);
 }
 
-/* Ends a file that would be decoded over and over. */
+/* Ends the decoding of a file with too many scans. */
 static void on_progress(j_common_ptr jpeg) {
     struct reader *r = (struct reader *)jpeg->err;
 
@@ -61,7 +61,7 @@ static int read_orientation(const struct jpeg_decompress_struct *jpeg) {
     return out;
 }
 
-/* Returns the bytes of all scans, without the segments before, between and behind them. */
+/* Returns the bytes of all scans, without the segments before, between and after them. */
 static uint64_t scan_bytes(const uint8_t *data, size_t len) {
     uint64_t n = 0;
     bool scan = false;
@@ -73,7 +73,7 @@ static uint64_t scan_bytes(const uint8_t *data, size_t len) {
             n += scan; /* an escaped 0xFF and a restart marker belong to the scan */
             at++;
         } else if (kind == 0xFF) {
-            at++; /* a filler */
+            at++; /* a fill byte */
         } else if (kind == 0xD9 || len - at < 4) {
             break;
         } else {
@@ -96,7 +96,7 @@ static uint64_t held_bytes(const struct jpeg_decompress_struct *jpeg) {
     return n;
 }
 
-/* CMYK to RGB as Pillow does it: files have each ink inverted, as Adobe writes them. */
+/* Converts CMYK to RGB as Pillow does: files have the inks inverted, as Adobe writes them. */
 static void from_cmyk(const uint8_t *in, uint8_t *out, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t c = 0; c < 3; c++) {
@@ -106,7 +106,7 @@ static void from_cmyk(const uint8_t *in, uint8_t *out, uint32_t n) {
         }
 }
 
-/* Reads the file; most errors leave by longjmp. */
+/* Reads the file; most errors leave the function by longjmp(). */
 static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, size_t len,
                      struct fitter *out, struct err *err) {
     jpeg_mem_src(jpeg, data, len);
@@ -126,7 +126,7 @@ static int read_file(struct jpeg_decompress_struct *jpeg, const uint8_t *data, s
     bool cmyk = jpeg->num_components == 4;
     jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(jpeg);
-    /* Freed by libjpeg. */
+    /* libjpeg frees the rows */
     JSAMPARRAY rows = jpeg->mem->alloc_sarray((j_common_ptr)jpeg, JPOOL_IMAGE,
                                               jpeg->output_width * (cmyk ? 4u : 3u), cmyk ? 2 : 1);
     while (jpeg->output_scanline < jpeg->output_height) {

@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * picture - pixels of image files: PNG, JPEG, WebP and GIF (the first frame), told apart by their
- * bytes.
+ * picture - decodes image files to pixels: PNG, JPEG, WebP and GIF (the first frame), recognised by
+ * their first bytes.
  *
  * The result is what Pillow's convert("RGB") gives after exif_transpose(), byte for byte where the
  * libraries are the same: colours as stored, without colour management; an alpha channel is
  * dropped, so that a transparent pixel has the colour that is stored beneath; 16-bit samples keep
- * their upper byte; an EXIF orientation is applied. A file that is cut off or whose check sums are
- * wrong is refused, never completed.
+ * their upper byte; an EXIF orientation is applied. A file that is cut off or has wrong checksums
+ * is refused.
  *
  * The sizes in a header are checked before any memory is allocated for the pixels.
  */
@@ -20,7 +20,8 @@
 #define PICTURE_MEGAPIXELS_MAX 64u /* a megapixel has 1,048,576 pixels */
 #define PICTURE_FILE_MAX (20u << 20)
 
-/* Rows from the top, three bytes a pixel, without padding. A zeroed structure holds no picture. */
+/* A picture: rows from the top, three bytes a pixel, without padding. A zeroed structure holds no
+ * picture. */
 struct picture {
     uint32_t width, height;
     uint8_t *rgb;
@@ -38,9 +39,9 @@ int picture_check(uint64_t width, uint64_t height, uint32_t max_megapixels, stru
 int picture_new(struct picture *out, uint64_t width, uint64_t height, struct err *err);
 void picture_deinit(struct picture *p);
 
-/* Names the type of the file by its first bytes ("PNG"); NULL for an unknown one. */
+/* Returns the name of the file's type by its first bytes ("PNG"); NULL for an unknown one. */
 const char *picture_type(const void *data, size_t len);
 
 /* Decodes the file of @len bytes at @data in this process; files from clients belong in
- * decoder_run(). Returns 0, -EINVAL with @err saying why, or -ENOMEM. */
+ * decoder_run(). Returns 0, -EINVAL with the reason in @err, or -ENOMEM. */
 int picture_decode(const void *data, size_t len, struct picture *out, struct err *err);

@@ -6,8 +6,9 @@
 #include "vision/formats.h"
 
 /*
- * PNG by libpng. Its errors come by longjmp to the one setjmp() of decode_png(); what is freed
- * after one lies in a struct of the caller's frame, not in local variables.
+ * Decodes PNG with libpng. Its errors return by longjmp() to the one setjmp() of decode_png();
+ * memory that is freed afterwards is held by a struct in the caller's frame and not by local
+ * variables.
  */
 
 struct reader {
@@ -38,7 +39,7 @@ static void read_bytes(png_structp png, png_bytep out, size_t n) {
     r->at += n;
 }
 
-/* Three bytes a pixel of any kind of file: palettes and gray are looked up and tripled, the lower
+/* Asks for three bytes a pixel from any kind of file: palettes and gray are converted, the lower
  * byte of 16 bits and alpha are dropped. */
 static void set_rgb(png_structp png) {
     png_set_expand(png);
@@ -52,7 +53,7 @@ static uint32_t u32_at(const uint8_t *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* Returns the orientation, for its chunk may be behind the pixels, and sets *n_data to the bytes of
+/* Returns the orientation, whose chunk may come after the pixels, and sets *n_data to the bytes of
  * all IDAT chunks. */
 static int find_chunks(const uint8_t *data, size_t len, uint64_t *n_data) {
     int orientation = 1;
@@ -72,7 +73,7 @@ static int find_chunks(const uint8_t *data, size_t len, uint64_t *n_data) {
     return orientation;
 }
 
-/* Reads the rows of a file that has them in the order of the picture. */
+/* Reads the rows of a file that stores them in the order of the picture. */
 static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
     r->pixels = malloc(n_row);
     if (!r->pixels)
@@ -84,7 +85,7 @@ static int read_rows(png_structp png, size_t n_row, struct reader *r, uint32_t h
     return 0;
 }
 
-/* Reads a file whose rows come in seven passes. */
+/* Reads a file that stores its rows in seven passes. */
 static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t height) {
     TRY(fitter_hold(r->out, (uint64_t)n_row * height, r->err));
     TRY(fitter_count(r->out, (uint64_t)n_row * height, r->err));
@@ -100,19 +101,21 @@ static int read_passes(png_structp png, size_t n_row, struct reader *r, uint32_t
     return 0;
 }
 
-/* Reads the file. Errors leave by longjmp, but for those of memory and size. */
+/* Reads the file. Errors leave the function by longjmp(), except those of memory and size. */
 static int read_file(png_structp png, png_infop info, struct reader *r) {
     png_set_read_fn(png, r, read_bytes);
     png_set_crc_action(png, PNG_CRC_ERROR_QUIT, PNG_CRC_QUIET_USE);
-    png_set_option(png, PNG_IGNORE_ADLER32, PNG_OPTION_ON); /* each chunk has its own sum */
-    /* Texts and profiles are skipped: libpng would inflate and keep a thousand of them. */
+    /* each chunk has a checksum, which is enough */
+    png_set_option(png, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
+    /* Skips texts and profiles: libpng would inflate and keep a thousand of them. */
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
-    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* picture_check() has the limits */
+    /* the limits are in picture_check() */
+    png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(png, info);
     uint32_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);
     int orientation = find_chunks(r->data, r->len, &r->out->n_data);
     TRY(fitter_begin(r->out, width, height, orientation, r->err));
-    if (png_get_bit_depth(png, info) == 16) /* filtered byte by byte, without vectors */
+    if (png_get_bit_depth(png, info) == 16) /* filtered byte by byte, without vector instructions */
         TRY(fitter_count(r->out, (uint64_t)png_get_rowbytes(png, info) * height, r->err));
     set_rgb(png);
     png_read_update_info(png, info);

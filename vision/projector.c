@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Facts that files do not have: the sizes that the models were trained with. Limits in rows are
- * those of llama.cpp, which are also its users' habits. */
+/* Values that files lack: the sizes with which the models were trained. The limits in rows are
+ * those of llama.cpp, to which users are accustomed. */
 static const struct kind {
     const char *name;
     uint32_t merge, least, most;
@@ -27,7 +27,7 @@ const char *projector_kind_name(enum projector_kind kind) {
     return kinds[kind].name;
 }
 
-/* Reads keys; the first error sticks in @r. */
+/* Reads keys; the first error is kept in `r`. */
 struct reader {
     const struct gguf *file;
     struct err *err;
@@ -71,7 +71,7 @@ static void read_colours(struct reader *d, const char *key, bool deviation, floa
     }
 }
 
-/* The kind of the file by its name. */
+/* Finds the kind of the file by its name. Returns 0 or -EINVAL with @err. */
 static int find_kind(const struct gguf *file, enum projector_kind *out, struct err *err) {
     struct gguf_str arch, name;
     char known[256] = "", shown[48] = "";
@@ -118,7 +118,7 @@ static uint32_t count_deep(const struct gguf *file, uint32_t n_layer) {
     return n;
 }
 
-/* Reads the sizes of layers; the kind without layers has none and one head, as wide as a row. */
+/* Reads the sizes of layers; the kind without layers has one head, as wide as a row. */
 static void read_layers(struct reader *d, struct projector *p) {
     if (p->kind == PROJECTOR_GEMMA4UV) {
         p->n_head = 1;
@@ -133,7 +133,7 @@ static void read_layers(struct reader *d, struct projector *p) {
                        p->n_embd, p->n_head, PROJECTOR_HEAD_MAX);
 }
 
-/* Tiles of 512 pixels, 2 to 10 of them, unless the file says otherwise. */
+/* Reads the sizes of tiles: 512 pixels, and 2 to 10 tiles, unless the file has other values. */
 static void read_tiles(struct reader *d, struct projector *p) {
     uint32_t align = p->patch * p->merge;
 
@@ -148,7 +148,7 @@ static void read_tiles(struct reader *d, struct projector *p) {
                        p->least_tiles, p->most_tiles, p->tile, align);
 }
 
-/* Reads what only some kinds have. */
+/* Reads the keys that only some kinds have. */
 static void read_special(struct reader *d, struct projector *p) {
     p->merge = kinds[p->kind].merge;
     if (p->kind == PROJECTOR_PIXTRAL)
@@ -238,15 +238,15 @@ static void choose_size(uint32_t width, uint32_t height, float align, float leas
     out->height = (uint32_t)to_h;
 }
 
-/* Rows of a tile, with its mark. */
+/* Returns the rows of a tile, with its mark. */
 static uint32_t tile_rows(const struct projector *p) {
     uint32_t side = p->tile / (p->patch * p->merge);
 
     return side * side + 1;
 }
 
-/* Chooses the grid of tiles whose aspect is next to the picture's; of equal ones the larger, if the
- * picture has more than half of its pixels. */
+/* Chooses the grid of tiles whose aspect ratio is nearest to the picture's; of equally near ones
+ * the larger, if the picture has more than half of its pixels. */
 static void choose_grid(const struct projector *p, uint32_t width, uint32_t height,
                         uint32_t *n_columns, uint32_t *n_lines) {
     float aspect = (float)width / (float)height, best = INFINITY;
@@ -296,7 +296,7 @@ void projector_layout(const struct projector *p, uint32_t width, uint32_t height
     out->n_lines = out->height / align;
     out->n_rows = out->n_columns * out->n_lines;
     out->n_positions = p->positions ? MAX(out->n_columns, out->n_lines) : out->n_rows;
-    if (p->kind == PROJECTOR_PIXTRAL) /* a break between lines */
+    if (p->kind == PROJECTOR_PIXTRAL) /* one row for each break between lines */
         out->n_positions = out->n_rows += out->n_lines - 1;
     if (p->tile && !budget->whole)
         add_tiles(p, width, height, (uint64_t)most * area, out);
@@ -307,7 +307,7 @@ uint32_t projector_most_rows(const struct projector *p, const struct picture_bud
 
     if (p->side)
         return p->side / align * (p->side / align);
-    for (uint32_t n = 1; p->kind == PROJECTOR_PIXTRAL && n <= most; n++) { /* columns */
+    for (uint32_t n = 1; p->kind == PROJECTOR_PIXTRAL && n <= most; n++) { /* number of columns */
         uint32_t n_lines = MIN(most / n, PICTURE_SIDE_MAX / align);
 
         best = MAX(best, n * n_lines + n_lines - 1);
@@ -317,8 +317,8 @@ uint32_t projector_most_rows(const struct projector *p, const struct picture_bud
     return most + (p->tile && !budget->whole ? p->most_tiles * tile_rows(p) + 1 : 0);
 }
 
-/* The grid of tiles that layout @l has, and the pixels of its small picture; no lines: it has none.
- * Returns false for a layout that projector_layout() does not make. */
+/* Computes the grid of tiles of layout @l and the pixels of its small picture; *@n_lines 0: it has
+ * no tiles. Returns false for a layout that projector_layout() does not make. */
 static bool grid_of(const struct projector *p, const struct picture_layout *l, uint32_t *n_columns,
                     uint32_t *n_lines, uint32_t *width, uint32_t *height) {
     uint32_t align = p->patch * p->merge, n = l->n_rows - l->n_columns * l->n_lines;

@@ -1,22 +1,22 @@
 #pragma once
 
 /*
- * projector - the header of a projector file (mmproj): a GGUF file with an image encoder and the
- * layers that map its rows to the width of a text model. The header gives the size of the encoder's
- * pictures and the number of rows that the text model gets for a picture.
+ * projector - reads the header of a projector file (mmproj): a GGUF file with an image encoder and
+ * the layers that map its rows to the width of a text model. The header gives the size of the
+ * encoder's pictures and the number of rows that the text model gets for a picture.
  */
 
 #include <stdbool.h>
 #include "base/gguf.h"
 #include "vision/resize.h"
 
-/* By clip.projector_type. */
+/* Kinds of projectors, by clip.projector_type. */
 enum projector_kind {
     PROJECTOR_QWEN3VL,  /* qwen3vl_merger: Qwen3-VL, Qwen 3.5 to 3.8 */
     PROJECTOR_QWEN25VL, /* qwen2.5vl_merger */
     PROJECTOR_GEMMA3,
     PROJECTOR_GEMMA4V,
-    PROJECTOR_GEMMA4UV, /* Gemma 4 without layers: patches are rows */
+    PROJECTOR_GEMMA4UV, /* Gemma 4 without layers: each patch is a row */
     PROJECTOR_PIXTRAL,  /* Mistral 3 */
     PROJECTOR_LFM2,     /* LFM2-VL: large pictures in tiles */
     PROJECTOR_KINDS
@@ -25,8 +25,8 @@ enum projector_kind {
 enum projector_act { PROJECTOR_GELU, PROJECTOR_SILU, PROJECTOR_QUICK_GELU };
 
 #define PROJECTOR_LAYERS_MAX 128u
-#define PROJECTOR_HEAD_MAX 512u  /* values of a head */
-#define PROJECTOR_WINDOW_MAX 32u /* patches of a window's side; Qwen2.5-VL has 8 */
+#define PROJECTOR_HEAD_MAX 512u  /* most values of a head */
+#define PROJECTOR_WINDOW_MAX 32u /* most patches of a window's side; Qwen2.5-VL has 8 */
 
 /* Fields of a file, in the ranges that projector_read() checks. */
 struct projector {
@@ -34,23 +34,23 @@ struct projector {
     const char *name;         /* name of the kind */
     uint32_t n_embd, n_ff;    /* width of the encoder's rows and of its FFN */
     uint32_t n_layer, n_head; /* with layers, n_embd / n_head: a multiple of 4, at most HEAD_MAX */
-    uint32_t patch;           /* pixels of a patch's side */
-    uint32_t merge;           /* patches of a side that become one row */
-    uint32_t side;            /* pixels of the only size there is; 0: any */
+    uint32_t patch;           /* side of a patch in pixels */
+    uint32_t merge;           /* side, in patches, of the square that becomes one row */
+    uint32_t side;            /* side of the only size in pixels; 0: any size */
     uint32_t n_out;           /* width of the text model's rows */
-    uint32_t n_deep;          /* further parts of a row, each as wide: deepstack */
-    uint32_t window, period;  /* patches of a window's side, 0: none; every period-th layer has
-                                  none */
-    uint32_t least, most;     /* rows per picture; in tiles: of the whole picture */
-    uint32_t tile;            /* pixels of a tile's side; 0: there are none */
+    uint32_t n_deep;          /* number of further parts of a row, each as wide (deepstack) */
+    /* window: side of a window in patches, 0: none; every period-th layer has no window */
+    uint32_t window, period;
+    uint32_t least, most; /* limits of the rows per picture; in tiles: of the whole picture */
+    uint32_t tile;        /* side of a tile in pixels; 0: there are no tiles */
     uint32_t least_tiles, most_tiles;
     enum projector_act act; /* activation of the FFNs */
     enum picture_filter filter;
-    bool positions; /* M-RoPE: a picture moves the position by its longer side in rows */
+    bool positions; /* M-RoPE: a picture advances the position by its longer side in rows */
     float eps, mean[3], std[3];
 };
 
-/* Returns the value of clip.projector_type. */
+/* Returns the kind as in clip.projector_type. */
 const char *projector_kind_name(enum projector_kind kind);
 
 /* Reads and checks the header. Returns 0, or -EINVAL with @err if the file is no projector or of an
@@ -62,35 +62,36 @@ int projector_read(struct projector *out, const struct gguf *file, struct err *e
  * left. In the text model's input a mark, which is a row as well, precedes the rows of each tile
  * and of the small copy. */
 struct picture_layout {
-    uint32_t width, height;      /* pixels */
+    uint32_t width, height;      /* in pixels */
     uint32_t n_columns, n_lines; /* grid of rows for the text model, without line breaks; in tiles:
                                     of the small picture */
-    uint32_t n_rows;             /* rows for the text model, line breaks and marks included */
-    uint32_t n_positions;        /* positions by which the text model moves on */
+    uint32_t n_rows;             /* rows for the text model, including line breaks and marks */
+    uint32_t n_positions;        /* positions by which the text model advances */
 };
 
 /* Limits on n_rows that a request or an option gives; 0: the projector's own. */
 struct picture_budget {
     uint32_t least, most;
-    bool whole; /* never in tiles */
+    bool whole; /* the picture is never divided into tiles */
 };
 
 /* Computes the layout of a picture of @width x @height pixels, at least 1 x 1. */
 void projector_layout(const struct projector *p, uint32_t width, uint32_t height,
                       const struct picture_budget *budget, struct picture_layout *out);
 
-/* Returns a bound on n_rows of the pictures that the encoder takes: tiles, marks and line breaks
- * included. */
+/* Returns an upper bound of n_rows of the pictures that the encoder takes, including tiles, marks
+ * and line breaks. */
 uint32_t projector_most_rows(const struct projector *p, const struct picture_budget *budget);
 
-#define PROJECTOR_TILES_MAX 10u /* of a side and of a picture, as models have tokens for marks */
+/* most tiles of a side and of a picture: models have tokens for the marks of no more */
+#define PROJECTOR_TILES_MAX 10u
 
 /* A part of a picture in tiles that is encoded alone: tile (line, column) of the grid, or behind
  * the tiles the small picture, whose `line` is the number of lines. */
 struct picture_part {
     uint32_t line, column;
-    uint32_t top, left, width, height; /* pixels */
-    uint32_t mark;                     /* row of its mark; its own rows follow */
+    uint32_t top, left, width, height; /* in pixels */
+    uint32_t mark;                     /* row of its mark, which its own rows follow */
 };
 
 /* Returns the number of parts: 1 for a picture that is not in tiles, which has no mark; 0 for a

@@ -18,7 +18,7 @@ static double bilinear(double x) {
     return x < 1 ? 1 - x : 0;
 }
 
-/* Keys' cubic with a = -1/2. */
+/* Returns Keys' cubic kernel with a = -1/2. */
 static double bicubic(double x) {
     const double a = -0.5;
 
@@ -43,7 +43,7 @@ static double lanczos(double x) {
 
 static const struct filter {
     double (*weight)(double x);
-    double support; /* on each side */
+    double support; /* half of the filter's width */
 } filters[] = {
     [FILTER_BILINEAR] = {bilinear, 1},
     [FILTER_BICUBIC] = {bicubic, 2},
@@ -77,8 +77,8 @@ static void fill_place(struct taps *t, uint32_t i, uint32_t n_in, double scale, 
     t->n[i] = end - first;
 }
 
-/* 0 or -ENOMEM; on failure *t is freed. An axis of equal length has one weight, 1, at each place,
- * as all filters would give. */
+/* Returns 0 or -ENOMEM; on failure *t is freed. An axis of equal length has one weight, 1, at each
+ * place, as all filters would give. */
 static int taps_init(struct taps *t, uint32_t n_in, uint32_t n_out, const struct filter *f) {
     double scale = (double)n_in / n_out, wide = MAX(scale, 1.0);
 
@@ -147,7 +147,7 @@ static bool has_wide(void) {
     return __builtin_cpu_supports("avx2");
 }
 
-/* The colours of a pixel beside each other, and the byte behind them. */
+/* Computes the three colours of a pixel side by side, together with the byte behind them. */
 static void WIDE wide_row(const struct taps *t, const uint8_t *in, uint32_t width, uint8_t *out) {
     const __m128i order = _mm_set1_epi32(0x0C080400);
 
@@ -169,7 +169,7 @@ static void WIDE wide_row(const struct taps *t, const uint8_t *in, uint32_t widt
     }
 }
 
-/* Eight values beside each other. */
+/* Computes eight values side by side. */
 static void WIDE wide_column(const struct resizer *r, uint32_t i, uint8_t *out) {
     const struct taps *t = &r->down;
     const int32_t *w = t->weight + (size_t)i * t->most;
@@ -218,8 +218,8 @@ static void resize_column(const struct resizer *r, uint32_t i, uint8_t *out) {
 
 int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orientation,
                  enum picture_filter filter, const struct picture *out, struct picture_place to) {
-    /* Bit 0: columns of the result are mirrored; bit 1: rows are; bit 2: rows of the source become
-     * columns first. */
+    /* bit 0: mirror the columns of the result; bit 1: mirror its rows; bit 2: first exchange rows
+     * and columns of the source */
     static const uint8_t how[9] = {0, 0, 1, 3, 2, 4, 5, 7, 6};
     uint8_t h = how[orientation];
     bool turns = h & 4;
@@ -255,7 +255,7 @@ void resizer_deinit(struct resizer *r) {
     free(r->column);
 }
 
-/* Writes row or, where the picture turns, column @i of the result. */
+/* Writes row @i of the result or, if the orientation turns the picture by 90 degrees, column @i. */
 static void write_place(struct resizer *r, uint32_t i) {
     uint8_t *column = r->column + r->n_padded, *to = r->to + (size_t)i * 3;
 
@@ -282,7 +282,7 @@ void resizer_add(struct resizer *r, const uint8_t *rgb) {
         memcpy(row, rgb, (size_t)r->width * 3);
     for (uint32_t x = 0; r->mirrors_columns && x < r->width; x++)
         memcpy(row + (size_t)x * 3, rgb + (size_t)(r->width - 1 - x) * 3, 3);
-    if (again) /* most rows of a screenshot are like the one above */
+    if (again) /* most rows of a screenshot equal the one above */
         memmove(to, r->window + before % t->most * r->n_padded, r->n_row);
     else if (!r->turns)
         resize_row(r, row, to);
@@ -296,7 +296,7 @@ void resizer_add(struct resizer *r, const uint8_t *rgb) {
     }
 }
 
-/* Allocates @out in the size and fills its place @to, the rest black. */
+/* Allocates @out with the given size and fills its place @to; the rest is black. */
 static int resize_into(const struct picture *in, uint32_t width, uint32_t height,
                        struct picture_place to, enum picture_filter filter, struct picture *out,
                        struct err *err) {

@@ -1,18 +1,17 @@
 #pragma once
 
 /*
- * resize - pictures in another size, byte for byte as Pillow's Image.resize() makes them (version
- * 9.4): separable filters that are widened when a picture shrinks, weights in fixed point with 22
- * bits, rows first, rounded to 8 bits between the passes. Integer arithmetic makes the result equal
- * on all machines.
+ * resize - resizes pictures to the same bytes as Pillow's Image.resize() (version 9.4): separable
+ * filters that are widened when a picture shrinks, weights in fixed point with 22 bits, rows first,
+ * rounded to 8 bits between the passes. Integer arithmetic makes the result equal on all machines.
  */
 
 #include "vision/picture.h"
 
 enum picture_filter { FILTER_BILINEAR, FILTER_BICUBIC, FILTER_LANCZOS };
 
-/* The weights of one axis: place i of the result is the sum of n[i] values from first[i] on, with
- * the weights from weight[i * most] on. A `most` of 1 copies each value. */
+/* Weights of one axis: place i of the result is the sum of n[i] values from first[i] on, multiplied
+ * by the weights from weight[i * most] on. With `most` 1 each value is copied. */
 struct taps {
     uint32_t most;
     uint32_t *first, *n;
@@ -34,20 +33,21 @@ struct resizer {
     uint32_t width, height; /* sides of the source */
     bool turns;             /* rows of the source are columns of the result */
     bool mirrors_rows, mirrors_columns;
-    uint32_t n_across, n_down; /* places of the result along the axes */
-    uint32_t n_seen, n_done;   /* rows of the source; places of `down` that are written */
+    uint32_t n_across, n_down; /* numbers of places of the result along the axes */
+    /* n_seen: rows of the source so far; n_done: places of `down` that are written */
+    uint32_t n_seen, n_done;
     struct taps across, down;
     uint8_t *window; /* row i of the source at i % down.most: [down.most][n_padded] */
     size_t n_row, n_padded;
     uint8_t *row, *column; /* scratch */
-    bool wide;             /* by AVX2 */
+    bool wide;             /* uses AVX2 */
     uint8_t *to;           /* upper left corner of the result */
     size_t stride;
 };
 
 /* Begins to resize a picture of @width x @height pixels with @orientation (EXIF, 1 to 8) into the
- * place @to of @out, which must outlive the resizer. Returns 0 or -ENOMEM; after an error, too, the
- * caller calls resizer_deinit(). */
+ * place @to of @out, which must outlive the resizer. Returns 0 or -ENOMEM; the caller calls
+ * resizer_deinit() in either case. */
 int resizer_init(struct resizer *r, uint32_t width, uint32_t height, int orientation,
                  enum picture_filter filter, const struct picture *out, struct picture_place to);
 void resizer_deinit(struct resizer *r); /* accepts a zeroed one */
@@ -64,7 +64,7 @@ int picture_resize(const struct picture *in, uint32_t width, uint32_t height,
 int picture_pad(const struct picture *in, uint32_t width, uint32_t height,
                 enum picture_filter filter, struct picture *out, struct err *err);
 
-/* Returns the place of a picture of @width x @height pixels in one of @to_width x @to_height that
- * is padded. */
+/* Returns the place of a picture of @width x @height pixels that is padded to @to_width x
+ * @to_height. */
 struct picture_place picture_pad_place(uint32_t width, uint32_t height, uint32_t to_width,
                                        uint32_t to_height);

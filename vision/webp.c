@@ -4,7 +4,7 @@
 #include "base/try.h"
 #include "vision/formats.h"
 
-/* WebP by libwebp. Of an animation the first frame is decoded where it covers the canvas. */
+/* Decodes WebP with libwebp. The first frame of an animation is decoded if it covers the canvas. */
 
 static uint32_t u32_at(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -40,7 +40,7 @@ static int refuse(VP8StatusCode status, struct err *err) {
 }
 
 /* Decodes one frame, in a file or in a frame's chunk, whose chunks begin at @first. libwebp has no
- * rows before the whole. */
+ * rows before the whole picture is decoded. */
 static int decode_frame(const uint8_t *data, size_t len, size_t first, int orientation,
                         struct fitter *out, struct err *err) {
     WebPDecoderConfig config;
@@ -56,7 +56,7 @@ static int decode_frame(const uint8_t *data, size_t len, size_t first, int orien
         return refuse(status, err);
     uint32_t width = (uint32_t)config.input.width, height = (uint32_t)config.input.height;
     size_t n = picture_bytes(width, height);
-    bool lossless = config.input.format == 2; /* has four bytes a pixel more */
+    bool lossless = config.input.format == 2; /* four bytes a pixel more */
     TRY(fitter_begin(out, width, height, orientation, err));
     TRY(fitter_hold(out, n + (lossless ? 4ull * width * height : 0), err));
     CLEANUP(freep) uint8_t *rgb = malloc(n);

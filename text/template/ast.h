@@ -9,8 +9,8 @@
 #include "base/err.h"
 #include "text/template/value.h"
 
-#define TEMPLATE_SOURCE_MAX (1u << 20) /* bytes */
-#define AST_HEIGHT_MAX 400u /* most levels of one expression; a chain of operators is a high tree */
+#define TEMPLATE_SOURCE_MAX (1u << 20) /* most bytes of a source */
+#define AST_HEIGHT_MAX 400u /* most levels of one expression; a chain of operators is a deep tree */
 
 enum node_type {
     /* expressions */
@@ -23,7 +23,7 @@ enum node_type {
     N_ITEM,
     N_SLICE, /* a: object, b c d: bounds or NULL */
     N_CALL,
-    N_FILTER, /* call.obj NULL: the text of the block */
+    N_FILTER, /* call.obj NULL: the operand is the text of the block */
     N_TEST,
     N_BINARY,
     N_CONCAT,
@@ -44,17 +44,17 @@ enum node_type {
     N_SET_ATTR, /* namespace attribute as a target */
     N_MACRO,
     N_FILTER_BLOCK,
-    N_SCOPE, /* generation */
+    N_SCOPE, /* statement `generation` */
     N_BREAK,
     N_CONTINUE,
 };
 
-/* node.op of N_BINARY. */
+/* Operator of an N_BINARY (node.op). */
 enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD };
-/* node.op of the members of N_COMPARE but the first. */
+/* Comparison of the members of N_COMPARE except the first (node.op). */
 enum comparison { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN };
 
-/* An argument by name. */
+/* An argument passed by name. */
 struct node_kwarg {
     const struct tstr *name;
     struct node *value;
@@ -73,11 +73,11 @@ struct node_args {
 struct param {
     uint32_t sym;
     const struct tstr *name;
-    struct node *def; /* NULL: none */
+    struct node *def; /* default value; NULL: none */
     struct param *next;
 };
 
-/* A macro; sym is the variable that it is bound to. */
+/* A macro; sym is the variable to which it is bound. */
 struct macro {
     const struct tstr *name;
     uint32_t sym;
@@ -90,7 +90,7 @@ struct macro {
  * which bounds the C stack. */
 struct node {
     uint8_t type;
-    uint8_t op; /* N_BINARY; a member of N_COMPARE; N_TEST: negated */
+    uint8_t op; /* N_BINARY, members of N_COMPARE: the operator; N_TEST: 1: negated */
     uint16_t height;
     uint32_t line;
     struct node *next;
@@ -112,13 +112,13 @@ struct node {
             const struct tstr *name;
         } attr; /* shared with N_SET_ATTR, whose obj is a N_NAME */
         struct {
-            struct node *obj; /* the function, or the value that is filtered or tested */
+            struct node *obj; /* function, or value that is filtered or tested */
             const struct tstr *name;
             struct node_args args;
         } call;
         struct {
             struct node *test, *body;
-            struct node *elif; /* the next N_IF of the chain */
+            struct node *elif; /* next N_IF of the chain */
             struct node *orelse;
         } branch;
         struct {
@@ -135,7 +135,7 @@ struct node {
 
 struct symbol {
     const struct tstr *name;
-    struct symbol *next; /* in its bucket */
+    struct symbol *next; /* next symbol in its bucket */
     uint32_t number;
     bool read; /* the name is read as a variable */
 };
@@ -148,7 +148,7 @@ struct template {
     struct arena arena;
     struct node *body;
     struct symbol *buckets[SYMBOL_BUCKETS];
-    struct symbol **symbols; /* by number */
+    struct symbol **symbols; /* symbols by number */
     uint32_t n_symbols, cap_symbols;
     uint32_t sym_loop;
 };

@@ -7,7 +7,7 @@
 #include "base/jobs.h"
 
 #define BYTES_PER_STEP 16
-#define PAUSE_STEPS 256 /* some 20 us */
+#define PAUSE_STEPS 256 /* steps between two calls of job_pause(), some 20 us */
 
 int render_fail(struct render *rd, const char *fmt, ...) {
     char reason[320];
@@ -22,7 +22,7 @@ int render_fail(struct render *rd, const char *fmt, ...) {
     return err_set(rd->err, 400, "messages", "chat template, line %u: %s", rd->line, reason);
 }
 
-/* Charges @steps. Running out of fuel is what ends any loop of a template. */
+/* Charges @steps. Every loop of a template ends at the latest when the fuel is spent. */
 int render_charge(struct render *rd, uint64_t steps) {
     if (steps > rd->fuel) {
         rd->fuel = 0;

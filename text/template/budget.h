@@ -21,20 +21,20 @@ struct sink;
 struct render {
     const struct template *t;
     struct arena arena;
-    uint64_t fuel; /* steps left: what ends every loop */
+    uint64_t fuel; /* steps left, which bound every loop */
     uint32_t depth, macro_depth;
     uint32_t line; /* line of the node under evaluation, for messages */
     int64_t now_unix;
     uint64_t hash_seed;
     struct err *err;
     bool failed;
-    struct value *globals; /* by symbol; V_MISSING: the request has no such variable */
+    struct value *globals; /* variables by symbol; V_MISSING: the request has no such variable */
     struct scope *scope;
     struct sink *out;
     const struct value *filter_input; /* input of a block's filter; NULL outside of one */
 };
 
-#define RENDER_DEPTH_MAX 1500u /* nested evaluations: bounds the C stack */
+#define RENDER_DEPTH_MAX 1500u /* most levels of nested evaluations, which bounds the C stack */
 
 /* Sets the error, prefixed with the template's line, unless one is set already. Returns a negative
  * value. */

@@ -7,15 +7,15 @@
 extern const struct builtin FILTERS_TEXT[], FILTERS_SEQ[];
 extern const size_t N_FILTERS_TEXT, N_FILTERS_SEQ;
 
-/* Functions return 0, or a negative value with the render's error set. */
+/* Functions of this file return 0, or a negative value with the render's error set. */
 
 /* Read an argument with a default. Return a negative value when the type is wrong. */
 int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out);
 int builtin_string(struct render *rd, struct value v, const struct tstr *def,
                    const struct tstr **out);
 
-/* Words begin after anything but a letter (TITLE, the method) or after white space and brackets
- * (WORDS, the filter). */
+/* Change of case. A word begins after any character that is no letter (TITLE, the method) or after
+ * white space and brackets (WORDS, the filter). */
 enum case_mode { CASE_UPPER, CASE_LOWER, CASE_CAPITALIZE };
 /* Changes the case of the letters of @s according to @mode. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out);

@@ -1,10 +1,10 @@
 /*
- * call - binds the arguments of calls to the parameters of built-ins and macros; and the global
+ * call - binds the arguments of calls to the parameters of built-ins and macros, and has the global
  * functions.
  *
  * A built-in names its parameters in one string ("width first blank"). Its arguments, positional or
  * by keyword, are sorted into an array in that order, and the function only sees the array. A
- * built-in that takes anything ("*") reads the arguments as they were written.
+ * built-in that takes any arguments ("*") reads them as they were written.
  *
  * A macro's body runs in a scope whose parent is the scope where the macro was made, not the
  * caller's. Its result is the text that it wrote.
@@ -17,7 +17,7 @@
 #include "base/try.h"
 #include "text/template/render.h"
 
-#define RANGE_MAX 100000 /* elements, the limit of Jinja's sandbox */
+#define RANGE_MAX 100000 /* most elements of range(), as in Jinja's sandbox */
 
 /* Returns the number of parameter @name in the list @params, or -1. */
 static int param_number(const char *params, const struct tstr *name) {
@@ -73,7 +73,7 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
 }
 
 /* Calls a filter or test. Its name is looked up now and not when the template is parsed, since an
- * unknown name may stand in a branch that is never taken. */
+ * unknown name may be in a branch that is never taken. */
 static int call_any(struct render *rd, const char *kind, const struct builtin *b,
                     const struct tstr *name, struct value self, const struct args *args,
                     struct value *out) {
@@ -170,7 +170,7 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
     if (check_args(rd, m->def, args) || bind_params(rd, m->def, args, scope) ||
         eval_capture(rd, m->def->body, out))
         return -1;
-    assert(rd->scope == scope && rd->macro_depth > 0); /* every scope was left again */
+    assert(rd->scope == scope && rd->macro_depth > 0); /* every scope has been left */
     rd->macro_depth--;
     rd->scope = outer;
     return 0;
@@ -302,7 +302,7 @@ static const struct builtin GLOBALS[] = {
     {"strftime_now", "format", 1, global_strftime_now, 0},
 };
 
-/* Finds a built-in by binary search. Returns NULL when there is none. */
+/* Finds a built-in by binary search. Returns NULL if there is none. */
 const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name) {
     size_t lo = 0, hi = n;
 

@@ -175,7 +175,7 @@ static int grow(struct render *rd, struct dict *d) {
     uint32_t cap = MAX(d->cap * 2, 4u);
     struct dict_entry *e;
 
-    assert(d->cap <= UINT32_MAX / 8); /* a rendering has not so much memory */
+    assert(d->cap <= UINT32_MAX / 8); /* the memory limit of a rendering is lower */
     e = render_alloc(rd, cap, sizeof(*e));
     if (!e || render_charge(rd, d->n))
         return -1;

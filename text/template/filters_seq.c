@@ -1,5 +1,5 @@
 /*
- * filters_seq - filters on lists, dicts and all else that can be iterated. Jinja evaluates map,
+ * filters_seq - filters on lists, dicts and other values that can be iterated. Jinja evaluates map,
  * select, items and others lazily; here they are computed at once. Their result still behaves as a
  * generator: it has no length and no items, is always true, and can be iterated once.
  */
@@ -28,7 +28,7 @@ static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32
     return 0;
 }
 
-/* Sets the items of @v for map and the select family, which take any false value, None too, for an
+/* Sets the items of @v for map and the select family, which take any false value, also None, as an
  * empty list. */
 static int items_or_none(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
     *n = 0;
@@ -84,7 +84,7 @@ static int filter_first(struct render *rd, const struct call *c, struct value *o
     struct value v = c->self, *items;
     uint32_t n;
 
-    if (value_is_seq(v, SEQ_GENERATOR) && v.seq->n) { /* takes one */
+    if (value_is_seq(v, SEQ_GENERATOR) && v.seq->n) { /* takes one item of the generator */
         assert(v.seq->n <= v.seq->cap);
         *out = *v.seq->v++;
         v.seq->n--;

@@ -1,5 +1,5 @@
-/* filters_text - filters on strings and numbers. A value that is not a string is taken as its
- * str(), as the language does. */
+/* filters_text - filters on strings and numbers. A value that is not a string is converted by
+ * str(), as in Jinja. */
 
 #include <math.h>
 #include <yyjson.h>
@@ -10,7 +10,7 @@ static int as_text(struct render *rd, struct value v, const struct tstr **out) {
     return format_to_str(rd, v, out);
 }
 
-/* Refuses values that are not strings, for the few filters that want one. */
+/* Refuses values that are not strings, for the few filters that need one. */
 static int the_string(struct render *rd, const struct call *c, const char *name,
                       const struct tstr **out) {
     if (c->self.type == V_UNDEFINED)
@@ -78,7 +78,8 @@ static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
     return s->len;
 }
 
-/* Implements indent(). The first line and empty lines stay as they are, unless asked otherwise. */
+/* Implements indent(). The first line and empty lines are not changed unless the arguments say
+ * so. */
 static int filter_indent(struct render *rd, const struct call *c, struct value *out) {
     static const char blanks[] = "                                                                ";
     const struct tstr *s = NULL, *in;
@@ -98,7 +99,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
         if (!in)
             return -1;
     }
-    /* A newline is added and lines are counted, so that a trailing newline stays. */
+    /* Jinja appends a newline and splits into lines, so a trailing newline is kept. */
     for (size_t pos = 0, next, line = 0; pos < s->len || line == 0; pos = next, line++) {
         size_t end = line_end(s, pos, &next);
         bool wanted = line == 0 ? first : (blank || end > pos);

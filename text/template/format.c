@@ -1,4 +1,4 @@
-/* format - Python's str() and repr() of values. */
+/* format - writes values as Python's str() and repr() do. */
 
 #include <assert.h>
 #include <float.h>
@@ -25,16 +25,16 @@ static bool next_digits(char *digits) {
 }
 
 /*
- * Writes the fewest digits, as "1.234e5", that read back as @d. A normal number that needs at most
- * 15 digits is found with 15, whose zeros the caller drops. Below a power of two the doubles lie
- * twice as close as above it. So there the shortest decimal that reads back need not be the nearest
- * one of its length, but may be the next larger one.
+ * Writes the fewest digits, as "1.234e5", that read back as @d. For a normal number that needs at
+ * most 15 digits, 15 digits are printed, whose zeros the caller drops. Below a power of two the
+ * doubles lie twice as close as above it. So there the shortest decimal that reads back need not be
+ * the nearest one of its length, but may be the next larger one.
  */
 static int shortest_digits(double d, char digits[32]) {
     int exponent, precision = fabs(d) >= DBL_MIN ? 14 : 0;
     bool power = fabs(frexp(d, &exponent)) == 0.5;
 
-    assert(isfinite(d)); /* no digits of another value read back as it */
+    assert(isfinite(d)); /* other values have other digits */
 
     for (;; precision++) {
         snprintf(digits, 32, "%.*e", precision, d);
@@ -148,7 +148,7 @@ static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
 }
 
 static int repr_range(struct render *rd, struct sink *k, const struct seq *s) {
-    const struct value *bound = s->v + s->n; /* seq_set_bounds() */
+    const struct value *bound = s->v + s->n; /* bounds are stored by seq_set_bounds() */
     uint32_t n = value_wide(bound[2]) == 1 ? 2 : 3;
 
     for (uint32_t i = 0; i < n; i++)
@@ -180,8 +180,8 @@ static int repr_namespace(struct render *rd, struct sink *k, const struct dict *
                : 0;
 }
 
-/* Writes the repr() of a list or dict. all_user: brackets and commas of a value that came as a
- * whole from the user are marked as the user's text, too. */
+/* Writes the repr() of a list or dict. Brackets and commas of a value that came as a whole from the
+ * user are also marked as the user's text (all_user). */
 static int repr_container(struct render *rd, struct sink *k, struct value v) {
     bool user = v.type == V_SEQ ? v.seq->user : v.dict->user;
 
@@ -261,7 +261,8 @@ int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
 
 /* ---- str.format() ---- */
 
-/* Finds the argument that a field names: "" is the next one, digits its place, else a keyword. */
+/* Finds the argument that a field names: "" is the next one, digits are its place, other texts are
+ * a keyword. */
 static int field_value(struct render *rd, const struct tstr *name, const struct args *args,
                        uint32_t *next, struct value *v) {
     uint32_t at = 0, k = 0;

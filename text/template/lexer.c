@@ -3,12 +3,12 @@
  * takes the white space before it, one that ends with `-%}` the white space behind it. Beyond that
  * the settings of Jinja's environment apply, as transformers has them:
  *
- *   trim_blocks    one newline directly behind a block tag or a comment goes, unless the tag ends
- *                  with `+%}`
- *   lstrip_blocks  blanks between the beginning of a line and a block tag or a comment go, unless
- *                  the tag begins with `{%+`; `{{ }}` is never touched
+ *   trim_blocks    one newline directly behind a block tag or a comment is removed, unless the tag
+ *                  ends with `+%}`
+ *   lstrip_blocks  blanks between the beginning of a line and a block tag or a comment are removed,
+ *                  unless the tag begins with `{%+`; not before `{{ }}`
  *
- * Inside of brackets `}}` and `%}` are two operators, so that `{{ {'a': {}} }}` needs no blank.
+ * Inside brackets `}}` and `%}` are two operators, so that `{{ {'a': {}} }}` needs no blank.
  */
 
 #include "base/try.h"
@@ -66,7 +66,7 @@ static int push_string(struct lexer *lx, uint8_t type, const char *s, size_t len
     return 0;
 }
 
-/* Moves on and counts lines. */
+/* Advances to @to and counts lines. */
 static void advance(struct lexer *lx, size_t to) {
     assert(to >= lx->pos && to <= lx->len);
     for (; lx->pos < to; lx->pos++)
@@ -110,7 +110,7 @@ static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
     return 0;
 }
 
-/* Emits the text [lx->pos, end) that stands before a tag with @sign. */
+/* Emits the text [lx->pos, end) before a tag with @sign. */
 static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
     struct tstr s = {.data = lx->src + lx->pos, .len = end - lx->pos};
     size_t b = 0, e = s.len;
@@ -175,7 +175,7 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     return 0;
 }
 
-/* Returns whether @c can be in a name. Bytes above ASCII are taken for letters. */
+/* Returns whether @c can be in a name. Bytes above ASCII count as letters. */
 static bool is_name(char c) {
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
@@ -221,7 +221,7 @@ static bool digit_at(const struct lexer *lx, size_t p) {
     return p < lx->len && isdigit((unsigned char)lx->src[p]);
 }
 
-/* Reads a number. A point needs a digit behind it: `1.real` is an attribute. */
+/* Reads a number. A point must be followed by a digit: `1.real` is an attribute. */
 static int lex_number(struct lexer *lx) {
     const struct token *last = &lx->out->t[lx->out->n - 1];
     bool after_dot = last->type == T_OP && last->op == '.'; /* x.0.1: two subscripts */
@@ -295,7 +295,7 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
         *used = hex_escape(p + 1, end, n, &cp) ? n + 1 : 0;
         return *used ? tstr_encode(cp, o) : 0;
     }
-    o[0] = '\\'; /* an unknown escape stays as it is */
+    o[0] = '\\'; /* an unknown escape is not changed */
     o[1] = *p;
     return 2;
 }

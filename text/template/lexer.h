@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * lexer - a template's source as tokens. The lexer also applies the rules of white space: `-` at a
- * tag, trim_blocks (removes the newline after a block tag or a comment) and lstrip_blocks (removes
- * blanks before one).
+ * lexer - converts a template's source to tokens. It also applies the rules of white space: `-` at
+ * a tag, trim_blocks (removes the newline after a block tag or a comment) and lstrip_blocks
+ * (removes blanks before one).
  */
 
 #include "base/arena.h"
@@ -38,14 +38,15 @@ struct token {
     };
 };
 
-/* n <= cap; zeroed at first. */
+/* A growing list of tokens; n <= cap; zeroed at first. */
 struct token_list {
     struct token *t;
     size_t n, cap;
 };
 
-/* Appends all tokens, the last of type T_END. The caller frees tokens->t (in any case). */
+/* Appends all tokens, the last of type T_END. The caller frees tokens->t in any case. Returns 0,
+ * -ENOMEM, or -EINVAL with @err. */
 int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *tokens,
               struct err *err);
-/* -EINVAL, with "chat template, line N: ..." in @err. */
+/* Returns -EINVAL with "chat template, line N: ..." in @err. */
 int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) PRINTF(3, 4);

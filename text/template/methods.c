@@ -104,7 +104,7 @@ static int list_pop(struct render *rd, const struct call *c, struct value *out) 
     return remove_at(rd, s, at, out);
 }
 
-/* Sorted by name, each for itself. */
+/* Each table is sorted by name. */
 static const struct builtin DICT_METHODS[] = {
     {"get", "key default", 1, dict_get_method, 0},
     {"items", "", 0, dict_view, SEQ_ITEMS},

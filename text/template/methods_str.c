@@ -27,7 +27,7 @@ static int add_slice(struct render *rd, struct seq *list, const struct tstr *s, 
     return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part)) ? -1 : 0;
 }
 
-/* Splits at runs of white space. The rest after @max cuts keeps its inner and trailing white
+/* Splits at runs of white space. The text after @max cuts keeps its inner and trailing white
  * space. */
 static int split_words(struct render *rd, const struct tstr *s, int64_t max, struct seq *list) {
     size_t i = 0, w;

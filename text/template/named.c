@@ -5,12 +5,11 @@
 #include "base/util.h"
 
 /*
- * named - chat templates by the names that llama-server's --chat-template knows: Jinja sources of
- * this program's own, written after the published formats.
+ * named - has chat templates by the names that llama-server's --chat-template knows: Jinja sources
+ * written for weft from the published formats.
  */
 
-/* Pieces that most formats have: the loop over the turns around one turn, and the beginning of the
- * answer. */
+/* Pieces that most formats have: the loop over the turns, and the beginning of the answer. */
 #define EACH "{%- for m in messages -%}"
 #define END "{%- endfor -%}"
 #define PROMPT(text) "{%- if add_generation_prompt -%}{{- '" text "' -}}{%- endif -%}"

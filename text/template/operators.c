@@ -7,7 +7,7 @@
 #include "base/try.h"
 #include "text/template/render.h"
 
-/* Fails with Python's own wording, which people search for. */
+/* Fails with Python's wording, which users search for. */
 static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
     static const char *const names[] = {"+", "-", "*", "/", "//", "%"};
 
@@ -202,8 +202,8 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
     return r;
 }
 
-/* Makes an undefined value that remembers which name was missing in which value, for the error if
- * the value is used. */
+/* Makes an undefined value that records which name was missing in which value, for the error
+ * message if the value is used. */
 static int undefined_item(struct render *rd, struct value obj, struct value key,
                           struct value *out) {
     const struct tstr *name = NULL;
@@ -299,7 +299,7 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     else if (tstr_is(name, "revindex0"))
         *out = value_int(n - i - 1);
     else if (tstr_is(name, "depth"))
-        *out = value_int(1); /* depth counts recursive loops only, which are not supported */
+        *out = value_int(1); /* counts only recursive loops, which are not supported */
     else if (tstr_is(name, "depth0"))
         *out = value_int(0);
     else if (tstr_is(name, "previtem"))
@@ -333,8 +333,7 @@ int operator_attr(struct render *rd, struct value obj, const struct tstr *name, 
     return 0;
 }
 
-/* The elements of a slice: @count of them from index @start on, each @step behind the one before.
- * */
+/* Elements of a slice: @count of them from index @start on, at intervals of @step. */
 struct slice {
     int64_t start, stop, step, count;
 };

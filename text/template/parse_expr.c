@@ -56,7 +56,7 @@ static int parse_not(struct parser *p, struct node **out) {
     return join(p, N_NOT, 0, line, a, NULL, out);
 }
 
-/* Parses operands that @word separates (`and`, `or`), and makes a node of @type for each two. */
+/* Parses operands that @word separates (`and`, `or`), and makes a node of @type for each pair. */
 static int parse_chain(struct parser *p, const char *word, uint8_t type,
                        int (*operand)(struct parser *p, struct node **out), struct node **out) {
     if (operand(p, out))
@@ -153,7 +153,8 @@ int parse_expr(struct parser *p, unsigned how, struct node **out) {
     return r;
 }
 
-/* Returns the comparison that begins at the current token, and the number of its tokens; or -1. */
+/* Returns the comparison that begins at the current token, and the number of its tokens in
+ * *@n_tokens; -1: there is none. */
 static int comparison_here(const struct parser *p, size_t *n_tokens) {
     static const struct {
         uint16_t op;
@@ -368,7 +369,7 @@ static int parse_name(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* Parses a string. Strings that follow each other are one. */
+/* Parses a string. Adjacent strings are one. */
 static int parse_string(struct parser *p, struct node *n) {
     const struct token *first = p->tok;
     size_t len = 0, k = 0;
@@ -515,7 +516,7 @@ static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
         if (parser_skip_op(p, '[')) {
             n->sub.a = obj;
             TRY(parse_subscript(p, n));
-        } else if ((++p->tok)->type == T_INT) { /* x.0 */
+        } else if ((++p->tok)->type == T_INT) { /* x.0: a subscript */
             n->type = N_ITEM;
             n->sub.a = obj;
             TRY(parse_primary(p, &n->sub.b));

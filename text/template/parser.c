@@ -2,10 +2,10 @@
  * parser - parses statements. Each has a function in the table STATEMENTS that is called behind the
  * tag's name and leaves the current token at the end of its last tag. A body ends at a tag that its
  * statement chooses, which is compared before the table is searched; so an `endif` in the wrong
- * place is simply an unknown tag.
+ * place is an unknown tag.
  *
- * Names become numbers here. Whether a name is ever read as a variable is remembered: only those
- * are looked up among a request's variables, and template_uses() asks for the same.
+ * The parser numbers names, and records which names are read as variables: only those are looked up
+ * among a request's variables, and template_uses() returns this record.
  */
 
 #include "base/try.h"
@@ -27,7 +27,7 @@ int parser_fail(struct parser *p, const char *fmt, ...) {
     return lexer_fail(p->err, p->tok->line, "%s", reason);
 }
 
-/* Fails with a message that names the current token, which stands where @wanted should. */
+/* Fails with a message that names the current token, found instead of @wanted. */
 int parser_unexpected(struct parser *p, const char *wanted) {
     const struct token *t = p->tok;
     int len = (int)MIN(t->len, (size_t)40);
@@ -50,7 +50,7 @@ int parser_unexpected(struct parser *p, const char *wanted) {
 }
 
 /* Counts one more level of nesting. The parser recurses only where the source nests, so this bounds
- * its stack, too. */
+ * its stack. */
 int parser_enter(struct parser *p) {
     if (++p->depth > TEMPLATE_DEPTH)
         return parser_fail(p, "expressions or blocks are nested too deep");
@@ -188,8 +188,8 @@ static int end_tag(struct parser *p) {
     return 0;
 }
 
-/* Parses the body of a block: what follows the tag up to one of @ends (NULL-terminated), whose name
- * is then the current token. */
+/* Parses the body of a block: the source behind the tag up to one of @ends (NULL-terminated), whose
+ * name is then the current token. */
 static int parse_block(struct parser *p, const char *const *ends, struct node **out) {
     return end_tag(p) || parse_body(p, ends, out) ? -EINVAL : 0;
 }
@@ -283,8 +283,8 @@ static int parse_params(struct parser *p, struct macro *m) {
     return 0;
 }
 
-/* Parses the body of a macro. Loops around the macro are none of its own, so a break needs one
- * inside. */
+/* Parses the body of a macro. A break inside the macro needs a loop inside it, since loops around
+ * the macro do not count. */
 static int parse_macro_body(struct parser *p, struct macro *m, const char *end) {
     uint32_t loops = p->loops;
 
@@ -316,7 +316,7 @@ static int parse_filter_block(struct parser *p, struct node *n) {
     return 0;
 }
 
-/* Parses `generation`, which marks text for a training mask; rendering just renders its body. */
+/* Parses `generation`, which marks text for a training mask; rendering only renders its body. */
 static int parse_generation(struct parser *p, struct node *n) {
     n->type = N_SCOPE;
     TRY(parse_block(p, ENDS("endgeneration"), &n->set.body));
@@ -401,7 +401,7 @@ static int parse_text(struct parser *p, struct node **out) {
 }
 
 /* Parses text, expressions and statements up to one of @ends; NULL: the whole template. The last
- * token is T_END, so nothing reads beyond it. */
+ * token is T_END, so the parser never reads beyond it. */
 static int parse_body(struct parser *p, const char *const *ends, struct node **out) {
     uint32_t begin = p->tok->line;
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * parser - tokens to nodes. parser.c has the statements, parse_expr.c the expressions; both stop at
- * the first error, which names its line.
+ * parser - makes a tree of nodes from tokens. parser.c has the statements, parse_expr.c the
+ * expressions; both stop at the first error, whose message names its line.
  */
 
 #include "text/template.h"
@@ -12,11 +12,12 @@
 /* State of the parser. At the end of the template, depth, loops and conditional are 0 again. */
 struct parser {
     struct template *t;
-    const struct token *tok; /* the current one; the last is T_END */
+    const struct token *tok; /* current token; the last one is T_END */
     struct err *err;
-    uint32_t depth;       /* nesting of expressions and blocks */
-    uint32_t loops;       /* around this place, inside the macro */
-    uint32_t conditional; /* enclosing branches: unknown filters and tests fail when reached */
+    uint32_t depth; /* nesting of expressions and blocks */
+    uint32_t loops; /* number of loops around this place, inside the macro */
+    /* number of enclosing branches: unknown filters and tests fail only when they are evaluated */
+    uint32_t conditional;
 };
 
 /*
@@ -25,9 +26,11 @@ struct parser {
  * skip_ consumes it if it matches, expect_ fails if it does not match.
  */
 
-int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3); /* at the current line */
-int parser_unexpected(struct parser *p, const char *wanted);          /* "expected X, got Y" */
-int parser_enter(struct parser *p);                                   /* adds one level; the caller
+/* fails with the current line */
+int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3);
+/* fails with "expected X, got Y" */
+int parser_unexpected(struct parser *p, const char *wanted);
+int parser_enter(struct parser *p); /* adds one level; the caller
                                                                        * decrements depth */
 /* Returns a new node in the template's arena; other members are zero. */
 struct node *parser_node(struct parser *p, uint8_t type, uint32_t line);
@@ -44,17 +47,18 @@ bool parser_is_name(const struct parser *p, const char *name);
 bool parser_skip_op(struct parser *p, uint16_t op);
 bool parser_skip_name(struct parser *p, const char *name);
 int parser_expect_op(struct parser *p, uint16_t op);
-int parser_expect_name(struct parser *p, const struct tstr **name); /* any */
+int parser_expect_name(struct parser *p, const struct tstr **name); /* expects any name */
 
 /* Ways to read an expression. */
 enum {
-    PARSE_TUPLE = 1,   /* may be several with commas */
-    PARSE_NO_COND = 2, /* `if` belongs to what surrounds it */
+    PARSE_TUPLE = 1,   /* several expressions with commas are a tuple */
+    PARSE_NO_COND = 2, /* a following `if` is not part of the expression */
 };
 /* Parses an expression up to the first token that cannot continue it. @how: flags from the enum
  * above. */
 int parse_expr(struct parser *p, unsigned how, struct node **out);
 /* Parses a target: a name, a namespace attribute (if @attr), or a tuple of targets. */
 int parse_target(struct parser *p, bool attr, struct node **out);
-/* `a | b(c)`: filters after @obj (NULL: of a block); @first: the name comes without a bar. */
+/* Parses `a | b(c)`: the filters after @obj (NULL: of a block). @first: the first name comes
+ * without a bar. */
 int parse_filters(struct parser *p, struct node *obj, bool first, struct node **out);

@@ -1,8 +1,8 @@
 /*
  * render - the public functions: parsing makes an immutable template, and each rendering has memory
  * and fuel of its own. The variables are converted before the rendering begins, so that lists and
- * dicts have an identity and can be changed by the template; their strings stay where the JSON
- * document has them.
+ * dicts have an identity and can be changed by the template; their strings stay in the JSON
+ * document.
  */
 
 #include "base/try.h"
@@ -16,7 +16,8 @@
 
 #define OUTPUT_MAX (16u << 20)
 #define AST_BYTES_MAX (256u << 20)
-#define RENDER_BYTES_MAX (64u << 20) /* and four times the output's limit */
+/* most memory of a rendering, besides four times the output's limit */
+#define RENDER_BYTES_MAX (64u << 20)
 
 /* Reports the words of raise_exception(), which are cut between two characters if they are too
  * long. */
@@ -60,7 +61,8 @@ struct template *template_free(struct template *t) {
 
 static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, struct value *out);
 
-/* Converts an array or object, which is marked as a whole if it is the user's (see tojson.c). */
+/* Converts an array or object, which is marked as a whole if it comes from the user (see
+ * tojson.c). */
 static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
                          struct value *out) {
     struct seq *s = job_pause() < 0 ? NULL : seq_new(rd, SEQ_LIST, (uint32_t)yyjson_arr_size(j));
@@ -76,7 +78,7 @@ static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t d
     return 0;
 }
 
-/* Resolves equal keys as Python does: the first gives the place and the last the value. */
+/* Resolves equal keys as Python does: the first determines the place and the last the value. */
 static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
                           struct value *out) {
     struct dict *d = job_pause() < 0 ? NULL : dict_new(rd, (uint32_t)yyjson_obj_size(j));

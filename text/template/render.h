@@ -29,13 +29,13 @@ struct macro_value {
     struct scope *closure;
 };
 
-/* A method with the object that it was taken of. */
+/* A method, bound to the object from which it was read. */
 struct method_value {
     const struct builtin *fn;
     struct value self;
 };
 
-/* An argument that was given by name. */
+/* An argument passed by name. */
 struct named_value {
     const struct tstr *name;
     struct value v;
@@ -51,25 +51,25 @@ struct args {
 
 #define CALL_ARGS_MAX 6
 
-/* Carries the arguments of a built-in: @a holds them in the order of its parameters, V_MISSING if
+/* Arguments of a built-in: @a has them in the order of its parameters, V_MISSING for one that was
  * not given. */
 struct call {
     struct value self;
-    int how; /* the builtin's */
+    int how; /* builtin.how */
     struct value a[CALL_ARGS_MAX];
-    const struct args *args; /* the arguments as written, for parameters "*" */
+    const struct args *args; /* arguments as written, for parameters "*" */
 };
 
 /* A filter, a test, a method or a global function. */
 struct builtin {
     const char *name;
-    const char *params; /* names with a space between; "*": anything */
+    const char *params; /* names separated by spaces; "*": any arguments */
     uint8_t required;   /* number of required arguments */
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
-    int how; /* variant of @fn */
+    int how; /* variant of `fn` */
 };
 
-/* raise_exception(@message): fails with the template's own words. */
+/* Fails with the template's own message, for raise_exception(). */
 int render_fail_exact(struct render *rd, const struct tstr *message);
 /* Converts @j to a value that borrows its strings; @user: they are marked as a user's. */
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
@@ -77,7 +77,7 @@ int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *
 /* Return conventions of the functions below: 0, or a negative value with the render's error set,
  * unless a contract says otherwise; *out is written on success only. */
 
-/* eval.c, eval_expr.c. If a loop's body ends early, they return a positive enum flow. */
+/* eval.c, eval_expr.c. The functions return a positive enum flow if a loop's body ends early. */
 enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
 /* Runs the statements from @n on; their text goes to rd->out. Returns an enum flow. */
 int eval_block(struct render *rd, const struct node *n);
@@ -87,7 +87,7 @@ int eval_expr(struct render *rd, const struct node *n, struct value *out);
 int eval_capture(struct render *rd, const struct node *body, struct value *out);
 /* Binds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
-struct scope *scope_new(struct render *rd, struct scope *up); /* NULL: failed */
+struct scope *scope_new(struct render *rd, struct scope *up); /* returns NULL after a failure */
 
 /*
  * operators.c: Python's operators on values. @op: enum binary_op, enum comparison. Arithmetic with
@@ -132,10 +132,10 @@ int format_str(struct render *rd, struct sink *k, struct value v);  /* str() */
 int format_repr(struct render *rd, struct sink *k, struct value v); /* repr() */
 /* Returns str(v) as a string in *out; @v itself if it is a string. */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out);
-#define FLOAT_STEPS 10 /* evaluation steps that formatting a float costs */
-/* repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
+#define FLOAT_STEPS 10 /* evaluation steps that are charged for formatting a float */
+/* Writes repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
 void format_double(double d, char out[40]);
-/* fmt.format(args). */
+/* Computes fmt.format(args). */
 int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,
                   struct value *out);
 int tojson(struct render *rd, const struct call *c, struct value *out);

@@ -92,7 +92,7 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
         if (render_charge(rd, 1) || sink_add_part(rd, k, s, done, at) || sink_add_str(rd, k, to))
             return -1;
         done = at + from->len;
-        if (!from->len) { /* goes on behind the next character */
+        if (!from->len) { /* continues behind the next character */
             if (at >= s->len)
                 break;
             tstr_decode(s->data, s->len, at, &w);
@@ -176,7 +176,7 @@ static int digit(char c) {
  * behind a digit or a prefix. */
 bool text_to_int(const struct tstr *s, int base, wide *out) {
     size_t i, end;
-    bool minus, any = false, joins = false; /* joins: an underscore may come next */
+    bool minus, any = false, joins = false; /* joins: an underscore may follow */
     wide n = 0;
 
     assert(base >= 2 && base <= 36);

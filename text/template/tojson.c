@@ -1,7 +1,8 @@
 /*
- * tojson - json.dumps(ensure_ascii=False) as the tojson filter of transformers has it: ", " and
- * ": ", no HTML escaping, keys in their order. A value that came as a whole from a variable of the
- * user is marked as a whole, with its brackets and commas.
+ * tojson - writes JSON as the tojson filter of transformers does, by
+ * json.dumps(ensure_ascii=False): ", " and ": ", no HTML escaping, keys in their order. A value
+ * that came as a whole from a variable of the user is marked as a whole, with its brackets and
+ * commas.
  */
 
 #include <assert.h>
@@ -17,7 +18,7 @@ struct writer {
 };
 
 static int add_json_escape(struct writer *w, uint32_t cp, bool user) {
-    static const char short_names[] = "btnvfr"; /* 8..13; \v has none */
+    static const char short_names[] = "btnvfr"; /* names of 8 to 13; \v has none */
     char text[16];
 
     if (cp == '"' || cp == '\\')
@@ -51,7 +52,7 @@ static int write_string(struct writer *w, const struct tstr *s) {
     return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"") ? -1 : 0;
 }
 
-/* Writes a float. NaN and Infinity are written as Python does, although they are not JSON. */
+/* Writes a float. NaN and Infinity are written as in Python, although they are not JSON. */
 static int write_number(struct writer *w, struct value v) {
     char text[40];
 
@@ -78,7 +79,7 @@ static int new_line(struct writer *w, uint32_t depth) {
 
 static int write_value(struct writer *w, struct value v, uint32_t depth);
 
-/* Writes a list as an array. So are tuples, and generators, which json.dumps() refuses. */
+/* Writes a list as an array; also tuples, and generators, which json.dumps() refuses. */
 static int write_array(struct writer *w, struct value v, uint32_t depth) {
     struct value *items;
     uint32_t n;
@@ -163,7 +164,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
         w->k->all_user += user;
         int r = v.type == V_SEQ ? write_array(w, v, depth + 1) : write_object(w, v.dict, depth + 1);
 
-        assert(r || w->k->all_user >= user); /* inner values undid their increments */
+        assert(r || w->k->all_user >= user); /* inner values have undone their increments */
         w->k->all_user -= user;
         render_leave(w->rd);
         return r;

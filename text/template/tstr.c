@@ -2,9 +2,9 @@
  * tstr - strings, and sinks to which text is appended.
  *
  * Concatenation is what templates do most, often as `ns.text = ns.text + part` over a whole
- * conversation. A string that came out of a sink remembers it (tail). If it is still the whole of
- * what the sink holds, the next part is appended in place: the new string has the same first byte
- * and is longer, the old one is unchanged, since it knows its own length. If something else was
+ * conversation. A string that was taken from a sink refers to it (tail). If it is still the whole
+ * content of the sink, the next part is appended in place: the new string has the same first byte
+ * and is longer, the old one is unchanged, since it knows its own length. If other text was
  * appended meanwhile, or the sink has moved to a larger block, the bytes are copied. Marks are
  * shared in the same way; the last one may have grown beyond the older string's end, which is why
  * readers clip.
@@ -99,7 +99,7 @@ const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe)
     return p;
 }
 
-/* Returns whether @s is all that its sink holds, so that it can grow in place. */
+/* Returns whether @s is the whole content of its sink, so that it can grow in place. */
 static bool continues(const struct tstr *s) {
     const struct sink *k = s->tail;
 
@@ -353,7 +353,7 @@ int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user) {
     return sink_add(rd, k, bytes, tstr_encode(cp, bytes), user);
 }
 
-/* Makes a string of what the sink holds. More may be appended later, through the string or
+/* Makes a string of the content of the sink. More may be appended later, through the string or
  * directly. */
 const struct tstr *sink_take(struct render *rd, struct sink *k) {
     assert(!k->n_marks || k->marks[k->n_marks - 1].end <= k->len);

@@ -203,12 +203,13 @@ int value_less(struct render *rd, struct value a, struct value b, const char *op
         render_leave(rd);
         return r;
     }
-    bool swapped = strcmp(op, ">") == 0 || strcmp(op, "<=") == 0; /* as the caller did */
+    /* @op has been exchanged by the caller */
+    bool swapped = strcmp(op, ">") == 0 || strcmp(op, "<=") == 0;
     return render_fail(rd, "'%s' not supported between instances of '%s' and '%s'", op,
                        value_type_name(swapped ? b : a), value_type_name(swapped ? a : b));
 }
 
-/* Implements `in`: a part of a string, a key of a dict, an element of all else. */
+/* Implements `in`: a part of a string, a key of a dict, an element of any other value. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out) {
     struct value *items;
     uint32_t n;
@@ -337,7 +338,7 @@ int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide
 }
 
 /* Appends to a list. The list may be iterated over at the same time, so it grows into a new array
- * and the old one stays as it is. */
+ * and the old one is not changed. */
 int seq_add(struct render *rd, struct seq *s, struct value v) {
     assert(s->n <= s->cap);
     if (s->n == s->cap) {

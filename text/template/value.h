@@ -3,8 +3,8 @@
 /*
  * value - the values of templates: Python's None, bool, int, float, str, list, tuple and dict as
  * far as templates can see them, the undefined value, and callables. Objects live in the arena of
- * one render; strings never change; lists, dicts and namespaces do and are shared. Integers have 64
- * bits (V_INT; V_UINT above INT64_MAX); a result that does not fit is an error.
+ * one render; strings never change; lists, dicts and namespaces can change and are shared. Integers
+ * have 64 bits (V_INT; V_UINT above INT64_MAX); a result that does not fit is an error.
  */
 
 #include <stdbool.h>
@@ -13,10 +13,11 @@
 
 struct render;
 
-__extension__ typedef __int128 wide; /* holds any V_INT and V_UINT and what one operation makes */
+/* holds any V_INT and V_UINT and the result of one operation on them */
+__extension__ typedef __int128 wide;
 
 enum value_type {
-    V_MISSING, /* an argument that was not given */
+    V_MISSING, /* argument that was not given */
     V_UNDEFINED,
     V_NONE,
     V_BOOL,
@@ -35,13 +36,14 @@ enum value_type {
 
 struct value {
     uint8_t type;
-    uint8_t of; /* V_UNDEFINED: type of the object that lacks it; V_MISSING: a plain name */
+    /* V_UNDEFINED: type of the object that lacks the item; V_MISSING: of a plain name */
+    uint8_t of;
     union {
         bool b;
         int64_t i;
         uint64_t u;
         double f;
-        const struct tstr *s; /* V_STR; V_UNDEFINED: the name that was looked for or NULL */
+        const struct tstr *s; /* V_STR; V_UNDEFINED: the missing name, or NULL */
         struct seq *seq;
         struct dict *dict; /* V_DICT, V_NAMESPACE */
         struct loop *loop;
@@ -54,7 +56,8 @@ struct value {
 /* Python type of a sequence, which determines its name, its operations and its text form. */
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
-/* Elements v[0, n); n <= cap. A list that is iterated may grow: the iteration keeps the old v. */
+/* A sequence of elements v[0, n); n <= cap. A list may grow while it is iterated: the iteration
+ * keeps the old v. */
 struct seq {
     struct value *v;
     uint32_t n, cap;
@@ -70,9 +73,9 @@ struct dict_entry {
 /* Invariants: n <= cap; no two keys are equal; with an index every entry has its hash and one slot
  * there, and n_index, a power of two, is at least twice cap: a search ends at a free slot. */
 struct dict {
-    struct dict_entry *e; /* in the order of insertion */
+    struct dict_entry *e; /* entries in the order of insertion */
     uint32_t n, cap;
-    uint32_t *index; /* open addressing, entry number + 1; NULL while the dict is small */
+    uint32_t *index; /* open addressing, number of the entry + 1; NULL while the dict is small */
     uint32_t n_index;
     bool user;
 };
@@ -84,7 +87,7 @@ struct loop {
     uint32_t n, i;
 };
 
-#define VALUE_NESTING_MAX 200u /* nesting of lists and dicts */
+#define VALUE_NESTING_MAX 200u /* most levels of nested lists and dicts */
 
 /* Make values of each type; objects that they point to must live as long as the rendering. */
 static inline struct value value_none(void) {
@@ -123,11 +126,11 @@ static inline bool value_is_seq(struct value v, uint8_t kind) {
     return v.type == V_SEQ && v.seq->kind == kind;
 }
 
-wide value_wide(struct value v); /* @v is a value_is_int() */
+wide value_wide(struct value v); /* @v must be a value_is_int() */
 /* Makes a V_INT or V_UINT of @w; fails if @w needs more than 64 bits. */
 int value_from_wide(struct render *rd, wide w, struct value *out);
-double value_double(struct value v);         /* @v is a value_is_number() */
-const char *value_type_name(struct value v); /* Python's name: "str", "NoneType" */
+double value_double(struct value v);         /* @v must be a value_is_number() */
+const char *value_type_name(struct value v); /* returns Python's name: "str", "NoneType" */
 /* Returns the truth of Python's bool(): empty, zero, None and undefined are false. */
 bool value_truth(struct value v);
 
@@ -148,18 +151,19 @@ int value_length(struct render *rd, struct value v, int64_t *out);
 /* Sets the error for an undefined value where a defined one is needed. */
 int value_fail_undefined(struct render *rd, struct value v);
 
-/* Empty, with room for @cap. NULL: failed. */
+/* Returns an empty sequence with room for @cap elements. NULL: failed. */
 struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap);
 /* Stores the bounds of a range behind its elements, from which they cannot be derived; needs room
  * for 3 more values. */
 int seq_set_bounds(struct render *rd, struct seq *s, wide start, wide stop, wide step);
 int seq_add(struct render *rd, struct seq *s, struct value v);
-int value_pair(struct render *rd, struct value a, struct value b, struct value *out); /* a tuple */
+/* makes a tuple */
+int value_pair(struct render *rd, struct value a, struct value b, struct value *out);
 
 /* Sorts @n values by @keys (may be @v itself) in place, stably. */
 int value_sort(struct render *rd, struct value *v, struct value *keys, uint32_t n, bool reverse);
 
-/* Empty, with room for @cap. NULL: failed. */
+/* Returns an empty dict with room for @cap entries. NULL: failed. */
 struct dict *dict_new(struct render *rd, uint32_t cap);
 /* Appends @key, or replaces its value in place if the dict has it. */
 int dict_set(struct render *rd, struct dict *d, struct value key, struct value v);
@@ -170,4 +174,5 @@ int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key
                  struct value *out);
 int dict_remove(struct render *rd, struct dict *d, struct value key,
                 struct value *out); /* returns like dict_get() */
-struct dict_entry *dict_sorted(struct render *rd, const struct dict *d); /* a copy, by key */
+/* returns a copy sorted by key */
+struct dict_entry *dict_sorted(struct render *rd, const struct dict *d);
