@@ -24,7 +24,7 @@ static void replace(char **text, struct str s) {
     *text = strndup(s.data ? s.data : "", s.len);
 }
 
-/* Returns a new request, one that has finished where all are in use, or NULL: none has. */
+/* Returns a free request, or a finished one if none is free; NULL: all run. */
 static struct fake_request *find_free(struct fake_port *f) {
     if (f->n < FAKE_MAX)
         return &f->r[f->n++];
@@ -122,7 +122,7 @@ static void turn_end(struct api_port *p, const struct turn_end *m) {
         r->cut = true;
 }
 
-/* Every request waited for pages before it ended. */
+/* Reports that every request waited for pages before it ended. */
 static uint32_t story(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max) {
     (void)p;
     assert(max >= 2);
@@ -161,7 +161,7 @@ static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
                           .kind = kind,
                           .from = f->r[i].n_sent,
                           .n_cached = f->n_cached ? f->n_cached : f->r[i].m.n_prompt / 2,
-                          .n_drafted = f->n_predicted + 90, /* most from other sources */
+                          .n_drafted = f->n_predicted + 90, /* most drafts are from other sources */
                           .n_accepted = f->n_predicted_accepted + 80,
                           .n_predicted = f->n_predicted,
                           .n_predicted_accepted = f->n_predicted_accepted,
@@ -281,7 +281,7 @@ void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why) {
             e.n_vector = 1;
             v[0] = v[1] - 'm';
         }
-        if (r->m.flags & SUBMIT_POOL_NONE) { /* 0: the token, 1: its place */
+        if (r->m.flags & SUBMIT_POOL_NONE) { /* element 0: the token; element 1: its position */
             uint32_t n = r->m.n_prompt;
             float *all = calloc((size_t)n * FAKE_EMBD, sizeof(*all));
 

@@ -1,57 +1,62 @@
 #pragma once
 
 /*
- * fake_port - a worker that does what a test tells it: requests are kept as they were submitted,
- * and events are sent one by one, or by themselves (`script`: every request is accepted and gets
- * the bytes of the script as tokens, one a turn, then finishes).
+ * fake_port - a worker that a test controls: requests are kept as they were submitted, and events
+ * are sent one by one, or by a script (`script`: every request is accepted, gets the bytes of the
+ * script as tokens, one per turn, and finishes).
  */
 
 #include "api/api.h"
 
 #define FAKE_MAX 256
 #define FAKE_EMBD                                                                                  \
-    4 /* of a vector: first and last token, number of tokens, whether a mean is wanted */
+/* elements of a vector: first and last token, number of tokens, whether the mean was
+     * requested */
+4
 
-#define FAKE_PROMPT_NS 4000000 /* time of each prompt, told with its first token */
+#define FAKE_PROMPT_NS 4000000 /* time of each prompt, reported with its first token */
 #define FAKE_TOKEN_NS 1000000  /* time of each token */
 
-struct fake_request {
+    struct fake_request {
     uint64_t id;
-    uint32_t n_submits, n_sent; /* n_sent: output tokens that the api was told of */
+    uint32_t n_submits, n_sent; /* n_sent: number of output tokens that were reported to the api */
     int64_t begun_ns;           /* time of the first event */
     bool accepted, finished, cancelled;
-    bool cut;        /* the api has ended the turn before the worker did */
-    float logprob;   /* of each token; 0: -0.5 */
-    struct submit m; /* the last one; pointers are copies */
+    bool cut;        /* the api ended the turn before the worker did */
+    float logprob;   /* log probability of each token; 0: -0.5 */
+    struct submit m; /* the last submit; pointers are to copies */
     int32_t *tokens, *stop_ids;
     char stops[SUBMIT_STOPS_MAX][64];
     char *grammar, *triggers; /* "": none */
     int32_t *prediction;
     uint32_t n_prediction, n_allowed, n_bad;
-    int32_t bad[16]; /* the beginning of submit.bad_words */
+    int32_t bad[16]; /* the first elements of submit.bad_words */
     uint32_t n_breakers;
-    int32_t breakers[16]; /* likewise */
+    int32_t breakers[16]; /* the first elements of submit.breakers */
     struct submit_picture pictures[8];
 };
 
 struct fake_port {
     struct api_port port;
-    struct model *model; /* whose events it sends */
+    struct model *model; /* model for which it sends events */
     struct clock *clock;
     struct fake_request r[FAKE_MAX];
-    uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */
-    uint8_t *pixels;                /* of the picture that was asked for last, in parts */
-    uint32_t n_pixels, n_pictures, n_picture_errors; /* n_pictures: whole ones */
-    char picture_error[200];                         /* the last one: status, code and text */
-    uint32_t picture_again;                          /* parts to be refused with -EAGAIN */
-    struct turn_end last_turn;                       /* told last, and how often one was */
+    uint32_t n, n_cancels, n_again; /* n_again: number of submits to be refused with -EAGAIN */
+    uint8_t *pixels;                /* pixels of the picture that was requested last */
+    uint32_t n_pixels, n_pictures, n_picture_errors; /* n_pictures: number of complete pictures */
+    /* error of the last picture: status, code and text */
+    char picture_error[200];
+    /* number of parts to be refused with -EAGAIN */
+    uint32_t picture_again;
+    /* the last turn end, and the number of turn ends */
+    struct turn_end last_turn;
     uint32_t n_turns;
     const char *script;
-    bool hold;         /* the script waits */
-    uint32_t n_cached; /* what events say, when not 0; else half the prompt */
-    uint32_t n_predicted, n_predicted_accepted; /* what events say of drafts */
-    int32_t second;                             /* of the two likely tokens; 0: 'z' */
-    int refuse_with;                            /* what submit() answers, when not 0 */
+    bool hold;                                  /* the script pauses */
+    uint32_t n_cached;                          /* cached tokens in events; 0: half the prompt */
+    uint32_t n_predicted, n_predicted_accepted; /* predicted tokens in events */
+    int32_t second;                             /* second most likely token; 0: 'z' */
+    int refuse_with;                            /* result of submit(), unless 0 */
 };
 
 void fake_init(struct fake_port *f, struct clock *clock);
@@ -60,17 +65,17 @@ struct fake_request *fake_find(struct fake_port *f, uint64_t id);
 
 void fake_accept(struct fake_port *f, uint32_t i);
 void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why);
-/* With all that the worker knows of it. */
+/* Refuses request @i with all members of @why that a worker sends. */
 void fake_refuse(struct fake_port *f, uint32_t i, const struct err *why);
-/* The bytes of @text as tokens, from output position @from on. */
+/* Sends the bytes of @text as tokens, from output position @from on. */
 void fake_tokens_from(struct fake_port *f, uint32_t i, uint32_t from, const char *text);
-/* With the first tokens comes what was asked of the prompt: of token i the log probability -i / 4,
- * and two best tokens: 't' and the one that is there. */
+/* Sends the bytes of @text as tokens. The first tokens carry the requested values of the prompt:
+ * for token i the log probability -i / 4, and as its two best tokens 't' and the token itself. */
 void fake_tokens(struct fake_port *f, uint32_t i, const char *text);
 void fake_ids(struct fake_port *f, uint32_t i, const int32_t *ids, uint32_t n);
 void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why);
 void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why);
-/* One step of the script for every request. */
+/* Performs one step of the script for every request. */
 void fake_turn(struct fake_port *f);
-/* The prompt as text, special tokens as |; until the next call. */
+/* Returns the prompt as text, with special tokens as |; valid until the next call. */
 const char *fake_prompt(const struct fake_request *r);

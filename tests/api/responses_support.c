@@ -42,14 +42,14 @@ void responses_ask(struct world *w, const char *fields, const char *output, stru
 struct reading {
     uint64_t sequence;
     bool created, in_progress, ended;
-    yyjson_doc *items[64]; /* done */
+    yyjson_doc *items[64]; /* items that are done */
     size_t n_items;
-    bool open;        /* an item is */
-    char id[80];      /* its id */
-    char type[32];    /* and type */
-    struct buf delta; /* what its deltas said */
-    struct buf told;  /* tokens of their log probabilities */
-    bool part, said;  /* it has an open part; its text was said again */
+    bool open;        /* an item is open */
+    char id[80];      /* id of the open item */
+    char type[32];    /* type of the open item */
+    struct buf delta; /* text of its deltas */
+    struct buf told;  /* tokens of the log probabilities in its deltas */
+    bool part, said;  /* the item has an open part; its text was repeated in full */
     yyjson_doc *final;
 };
 
@@ -71,7 +71,7 @@ static bool ends(const char *s, const char *end) {
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* What belongs to the open item. */
+/* Checks the members that name the open item. */
 static void check_place(struct reading *r, yyjson_val *e) {
     cr_assert(r->open);
     cr_assert_str_eq(str(e, "item_id"), r->id);
@@ -91,7 +91,7 @@ static void add_tokens(struct buf *out, yyjson_val *list) {
     }
 }
 
-/* A text that is said again has the log probabilities that its deltas had. */
+/* Checks that a repeated text has the log probabilities of its deltas. */
 static void check_tokens(struct reading *r, yyjson_val *list) {
     CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
 
@@ -169,7 +169,7 @@ static void take_item(struct reading *r, yyjson_val *e, const char *type) {
     free(text);
 }
 
-/* The end: the response has exactly the items that were told. */
+/* Checks at the end that the response has exactly the items of the stream. */
 static void take_end(struct reading *r, yyjson_val *response, const char *type) {
     yyjson_val *item;
     size_t i, n;
@@ -240,7 +240,7 @@ static yyjson_doc *read_stream(char *text) {
     return r.final;
 }
 
-/* ---- telling ---- */
+/* ---- results as text ---- */
 
 static void tell_parts(struct buf *line, const char *letter, yyjson_val *parts) {
     yyjson_val *part;

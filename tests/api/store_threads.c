@@ -1,6 +1,6 @@
 /*
  * The store of responses under the thread sanitizer: the loop adds and removes while the pool's
- * threads look up, read and continue what they find.
+ * threads look up, read and continue responses.
  */
 
 #include <assert.h>
@@ -22,7 +22,7 @@ static size_t name(char id[16], uint64_t n) {
     return (size_t)snprintf(id, 16, "r%u", (unsigned)(n % 64));
 }
 
-/* What is found stays whole until it is given back. */
+/* Looks up responses. A response that was found stays whole until it is released. */
 static void *look(void *seed) {
     struct rng rng = {(uint64_t)(uintptr_t)seed};
     size_t n_found = 0;

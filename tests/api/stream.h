@@ -22,7 +22,7 @@
     CHUNK("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"" why "\"}")
 #define DONE "data: [DONE]\n\n"
 
-/* Replaces what differs from run to run: ids and times. */
+/* Replaces ids and times, which differ from run to run. */
 void reply_normalise(struct buf *b);
-/* Status and normalised body; frees it. */
+/* Asserts the status and the normalised body, and frees the reply. */
 void reply_expect(struct reply *r, int status, const char *want);

@@ -1,6 +1,6 @@
 /*
- * Answers of /v1/messages: exact, whole and streamed, wherever the output is cut; what a client
- * puts together from a stream is what the plain answer says.
+ * Answers of /v1/messages: exact texts, plain and streamed, wherever the output is cut; a stream,
+ * assembled by a client, equals the plain answer.
  */
 
 #include <criterion/criterion.h>
@@ -27,7 +27,7 @@ static const char hermes[] =
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if enable_thinking %}<think>\n"
     "{% endif %}{%- endif -%}{# </think> #}";
 
-static uint32_t stream_buffer; /* 0: as usual */
+static uint32_t stream_buffer; /* 0: the default size */
 
 static void started(struct world *w) {
     world_init(w);
@@ -101,7 +101,7 @@ Test(anthropic, max_tokens_0_computes_the_prompt) {
     world_stop(&w);
 }
 
-/* Input, written to the cache and read from it are the prompt together. */
+/* The prompt consists of uncached input, tokens written to the cache and tokens read from it. */
 Test(anthropic, cache_control_counts_what_is_written) {
     static const struct {
         const char *fields;
@@ -199,7 +199,7 @@ Test(anthropic, thoughts_text_and_calls_are_blocks) {
     world_stop(&w);
 }
 
-/* A client that does not want to see thoughts carries them in the signature. */
+/* A client that does not show thoughts carries them in the signature. */
 Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
 #define OMITTED ",\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"}"
     struct world w;
@@ -232,7 +232,7 @@ Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
     world_stop(&w);
 }
 
-/* ---- what a client puts together ---- */
+/* ---- streams assembled by a client ---- */
 
 struct told {
     struct buf line; /* T<thinking> C<text> name<input> reason */
@@ -276,7 +276,7 @@ static void take_delta(struct told *t, yyjson_val *delta) {
             add_value(&t->line, yyjson_obj_get(delta, keys[i]));
 }
 
-/* One event, which must be the one that may come here. */
+/* Takes one event, which must be allowed at this place. */
 static void take_event(struct told *t, const char *type, yyjson_val *root, size_t at) {
     yyjson_val *index = yyjson_obj_get(root, "index");
 
@@ -365,7 +365,7 @@ static const char story_told[] =
     "T<So \xC3\xA9?> C<I look: <tool> weather<{\"city\":\"K\xC3\xB6ln \\\"x\\\"\"}> time<{}> "
     "C<Bye> tool_use";
 
-/* The story in two parts, with a death of the worker and repeated tokens between them. */
+/* Sends the story in two parts, with a death of the worker and repeated tokens between them. */
 static void perform(struct world *w, size_t cut, bool death) {
     char head[sizeof(story)];
 
@@ -432,7 +432,7 @@ Test(anthropic, a_slow_reader_gets_the_same) {
     world_post(&w, fd, MESSAGES, BODY(TOOLS STREAM));
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
-    fake_tokens(&w.port, 0, out.data); /* all at once: one turn has more to send than fits */
+    fake_tokens(&w.port, 0, out.data); /* all at once: more than one turn can send */
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
     expect_told(&r, want.data);
@@ -498,7 +498,7 @@ Test(anthropic, a_budget_ends_thoughts) {
     world_stop(&w);
 }
 
-/* As the SDK reads a stream that breaks off. */
+/* The call has the form in which the SDK reads a stream that breaks off. */
 Test(anthropic, a_call_that_breaks_off_has_its_whole_members) {
     static const struct {
         const char *args, *input;

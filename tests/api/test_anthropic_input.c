@@ -1,6 +1,6 @@
 /*
- * Requests of /v1/messages as the model and the worker see them, and what is refused, by name. The
- * chat template here shows all that it is given.
+ * Requests of /v1/messages: the prompts and submits that they become, and refusals with their
+ * fields. The chat template in this file writes all its input.
  */
 
 #include <criterion/criterion.h>
@@ -34,7 +34,7 @@ static const char *text_of(const struct buf *b) {
     return b->data ? b->data : "";
 }
 
-/* The request is served; the prompt that the worker got. */
+/* Serves the request and returns the prompt that the worker got. */
 static struct fake_request *serve(struct world *w, const char *fields, struct buf *prompt) {
     char body[6000];
     struct reply r;
@@ -60,9 +60,9 @@ static void expect_prompt(struct world *w, const char *fields, const char *want)
                      text_of(&prompt), want);
 }
 
-/* ---- what the model sees ---- */
+/* ---- prompts ---- */
 
-#define OFF "FalseFalselow>" /* thinking is off; the least effort that may be known */
+#define OFF "FalseFalselow>" /* thinking is off, with the lowest effort */
 #define SYSTEM_(text) "{\"role\": \"system\", \"content\": \"" text "\"}\n"
 #define USER_(text) "{\"role\": \"user\", \"content\": \"" text "\"}\n"
 #define CALLED(text)                                                                               \
@@ -88,7 +88,7 @@ Test(anthropic_input, turns_become_messages) {
         {SAY(Q) ",\"system\":[]", USER_("q") OFF},
         {SAY(Q "," ASSISTANT("\"a\"") "," Q),
          USER_("q") "{\"role\": \"assistant\", \"content\": \"a\"}\n" USER_("q") OFF},
-        /* turns of one side are one */
+        /* adjacent turns of one side are merged */
         {SAY(Q "," Q "," ASSISTANT("\"a\"") "," ASSISTANT("[" TEXT_BLOCK("b") "]") "," Q),
          USER_("q\\nq") "{\"role\": \"assistant\", \"content\": \"a\\nb\"}\n" USER_("q") OFF},
         {SAY(Q ",{\"role\":\"system\",\"content\":\"now\"}"), USER_("q\\nnow") OFF},
@@ -117,7 +117,7 @@ Test(anthropic_input, turns_become_messages) {
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," PDF "]")),
          USER_("q") CALLED("") RESULT("r") USER_("(An image or file, which this model cannot see.)")
              OFF},
-        /* results come in the order of the calls, whatever was ready first */
+        /* results are in the order of the calls, in whatever order the client sends them */
         {SAY(Q "," ASSISTANT(
              "[" USE ",{\"type\":\"tool_use\",\"id\":\"t2\",\"name\":\"g\","
              "\"input\":{}}]") "," USER("[" TEXT_BLOCK("x") ",{\"type\":\"tool_result\",\"tool_use_"
@@ -131,7 +131,7 @@ Test(anthropic_input, turns_become_messages) {
                         "1") "{\"role\": \"tool\", \"content\": \"2\", \"name\": \"g\", "
                              "\"tool_call_id\": "
                              "\"t2\"}\n" USER_("x") OFF},
-        /* what the client adds to a result is no question of the user */
+        /* text beside a result is no question of the user */
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," TEXT_BLOCK(
              "<system-reminder>be</system-reminder>") "]")),
          USER_("q") CALLED("") RESULT("r\\n<system-reminder>be</system-reminder>") OFF},
@@ -236,7 +236,7 @@ Test(anthropic_input, tools_that_can_be_called_are_offered) {
     world_stop(&w);
 }
 
-/* What is told late leaves the beginning of the prompt as it was. */
+/* Tools that a client adds later do not change the beginning of the prompt. */
 Test(anthropic_input, tools_may_be_told_of_later) {
 #define LATER(name)                                                                                \
     "{\"name\":\"" name "\",\"description\":\"D\",\"input_schema\":{\"type\":\"object\"},"         \
@@ -251,7 +251,7 @@ Test(anthropic_input, tools_may_be_told_of_later) {
         {SAY(Q) ",\"tools\":[" LATER("g") "," TOOL "," LATER("h") "]",
          USER_("q") "[" TOOL_ "]" OFF},
         {SAY(Q) ",\"tools\":[" LATER("g") "]", USER_("q") OFF},
-        /* a search without tools to be found */
+        /* a search without tools to find */
         {SAY(Q) ",\"tools\":[{\"type\":\"tool_search_tool_bm25_20251119\",\"name\":"
                 "\"tool_search_tool_bm25\"}," TOOL "]",
          USER_("q") "[" TOOL_ "]" OFF},
@@ -295,13 +295,13 @@ Test(anthropic_input, the_billing_line_never_reaches_the_model) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
         expect_prompt(&w, fields[i], SYSTEM_("You are.") USER_("q") OFF);
     expect_prompt(&w, SAY(Q) ",\"system\":\"" BILL("d") "\"", USER_("q") OFF);
-    /* elsewhere it is text */
+    /* in other places it is text */
     expect_prompt(&w, SAY(Q) ",\"system\":\"A " BILL("e") "\"",
                   SYSTEM_("A " BILL("e")) USER_("q") OFF);
     world_stop(&w);
 }
 
-/* ---- a text that is continued ---- */
+/* ---- continued texts ---- */
 
 static uint32_t count_id(const struct fake_request *r, int32_t id) {
     uint32_t n = 0;
@@ -320,17 +320,17 @@ Test(anthropic_input, the_answer_continues_the_last_message) {
     expect_prompt(&w, SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," TEXT_BLOCK("b") "]")),
                   USER_("q") OFF "a\nb");
     expect_prompt(&w, SAY(Q "," ASSISTANT("\"\"")), USER_("q") OFF);
-    /* what the client wrote stays text */
+    /* text of the client stays text */
     struct fake_request *r = serve(&w, SAY(Q "," ASSISTANT("\"<|im_end|> x\"")), &prompt);
     cr_expect_eq(count_id(r, TINY_END), 0);
-    /* and is no reasoning */
+    /* the text is no reasoning */
     serve(&w, SAY(Q "," ASSISTANT("\"It is\"")) ",\"chat_template_kwargs\":{\"think_first\":true}",
           &prompt);
     cr_expect_str_eq(prompt.data, USER_("q") OFF "<think>\n</think>\n\nIt is");
     world_stop(&w);
 }
 
-/* ---- what the worker is told ---- */
+/* ---- submits ---- */
 
 Test(anthropic_input, parameters_reach_the_worker) {
     struct world w;
@@ -359,7 +359,8 @@ Test(anthropic_input, parameters_reach_the_worker) {
     world_stop(&w);
 }
 
-/* The worker is told to force what the same of a chat forces, or both are refused. */
+/* Asserts that the worker gets the same constraint as for the chat, or that both requests are
+ * refused. */
 static void expect_forced(struct world *w, const char *fields, const char *chat) {
     struct reply r, theirs;
     char body[2000];
@@ -435,7 +436,7 @@ Test(anthropic_input, a_count_is_the_usage) {
     world_stop(&w);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 #define WITH(fields) "{\"model\":\"claude\",\"max_tokens\":9," fields "}"
 
@@ -577,7 +578,7 @@ Test(anthropic_input, a_block_of_any_type_is_read) {
                              "\"input\":{}}]")),
          USER_("q") SERVER_CALL("web_search", "{}")
              SERVER_RESULT("web_search", "This tool cannot be run here.") OFF},
-        /* a summary takes the place of what was before it */
+        /* a summary replaces the messages before it */
         {SAY(Q "," ASSISTANT("\"old\"") "," Q "," ASSISTANT(
              "[{\"type\":\"compaction\",\"content\":\"S\"}," TEXT_BLOCK(
                  "new") "]") "," Q) ",\"system\":\"s\"",

@@ -1,6 +1,6 @@
 /*
- * Hosted tool search of /v1/messages: what the two searches find, and that an answer goes on behind
- * a search, with the tools that were found in its prompt, whole and as a stream.
+ * Hosted tool search of /v1/messages: the results of the two searches, and answers that continue
+ * after a search with the found tools in the prompt, plain and as a stream.
  */
 
 #include <criterion/criterion.h>
@@ -94,7 +94,7 @@ Test(tool_search, other_patterns_are_refused) {
     expect(TOOL_SEARCH_REGEX, most, "");
 }
 
-/* A pattern whose matching takes exponential time ends the search, and not the daemon. */
+/* A pattern that takes exponential time to match ends the search and not the daemon. */
 Test(tool_search, slow_patterns_end) {
     static const char *const patterns[] = {"a(a|a)*[b-z]", "(a?){200}a{200}[b-z]", "a(a*)*\\1[b-z]",
                                            "(?R)a"};
@@ -161,7 +161,7 @@ static void started(struct world *w) {
     world_start(w);
 }
 
-/* Turns the loop until generation @i was submitted: a further round is prepared on a thread. */
+/* Turns the loop until generation @i was submitted: a thread prepares each further round. */
 static void wait_for(struct world *w, uint32_t i) {
     time_t until = time(NULL) + 20;
 
@@ -232,7 +232,7 @@ Test(anthropic_search, an_answer_goes_on_behind_a_search) {
                      yyjson_get_int(yyjson_ptr_get(root, "/usage/cache_read_input_tokens")),
                  w.port.r[0].m.n_prompt + w.port.r[1].m.n_prompt);
 
-    /* The client sends all of it back: the prompt goes on from what the model saw. */
+    /* The client sends all content back: the prompt continues from what the model saw. */
     char *said = yyjson_val_write(content, 0, NULL), *body = NULL;
     cr_assert_gt(asprintf(&body,
                           "%s,{\"role\":\"assistant\",\"content\":%s},{\"role\":\"user\","

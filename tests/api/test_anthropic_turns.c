@@ -1,7 +1,7 @@
 /*
- * A conversation with calls, sent back by the client in blocks, goes on where it ended: each prompt
- * begins with the one before and with what the model has written since, byte for byte. So nothing
- * has to be computed twice. What the model writes is taken from the template itself.
+ * A conversation with calls, which the client sends back in blocks, continues where it ended: each
+ * prompt begins with the previous prompt and the model's output, byte for byte, so that nothing is
+ * computed twice. The model's output is taken from the template itself.
  */
 
 #include <criterion/criterion.h>
@@ -15,14 +15,16 @@
 #define TEXT_MAX (1 << 20)
 
 enum {
-    QUESTIONS = 1, /* holds over a question of the user, too; else it drops what was thought */
-    THINKS = 2,    /* the model thinks */
+    /* holds also across a question of the user; otherwise the template drops the thoughts */
+    QUESTIONS = 1,
+    THINKS = 2, /* the model thinks */
 };
 
-/* The turns: what the model does, and what comes after it. */
+/* The turns: output of the model, and the message after it. */
 static const struct {
-    const char *thought, *text, *name, *args; /* of the model */
-    const char *result;                       /* of the call; NULL: then the user asks */
+    const char *thought, *text, *name, *args; /* output of the model */
+    /* result of the call; NULL: the user asks a question */
+    const char *result;
 } turns[] = {
     {"First \xC3\xA9.", "I look.", "find", "{\"x\": \"K\xC3\xB6ln \\\"q\\\"\", \"n\": 3}",
      "one\ntwo"},
@@ -33,7 +35,7 @@ static const struct {
 };
 
 static const struct {
-    const char *file, *end; /* @end: what ends the model's turn */
+    const char *file, *end; /* @end: text that ends the model's turn */
     unsigned flags;
 } rows[] = {
     {"ByteDance-Seed-OSS", "<seed:eos>", 0},
@@ -58,7 +60,7 @@ static const struct {
 
 struct talk {
     struct world w;
-    struct buf blocks, chat; /* the messages of either API, without the brackets */
+    struct buf blocks, chat; /* the messages of both APIs, without the brackets */
     struct buf prompt, output;
 };
 
@@ -102,7 +104,7 @@ static void add_user(struct talk *t, const char *text) {
     }
 }
 
-/* Turn @i of the assistant, as a chat knows it. */
+/* Adds turn @i of the assistant in the form of a chat. */
 static void add_chat_turn(struct talk *t, size_t i, bool thinks) {
     buf_add_str(&t->chat, ",{\"role\":\"assistant\",\"content\":");
     add_json_string(&t->chat, turns[i].text);
@@ -123,7 +125,7 @@ static void add_chat_turn(struct talk *t, size_t i, bool thinks) {
 
 #define KWARGS "\"chat_template_kwargs\":{\"enable_thinking\":%s,\"thinking\":%s}"
 
-/* A chat so far, as text. */
+/* Renders the chat so far as text. */
 static char *render(struct talk *t, bool thinks, bool ask) {
     CLEANUP(buf_deinit) struct buf body = {.max = TEXT_MAX};
     struct reply r;
@@ -144,7 +146,8 @@ static char *render(struct talk *t, bool thinks, bool ask) {
     return text;
 }
 
-/* What the model writes for turn @i; false: the template shows it only together with more. */
+/* Finds the output of the model for turn @i. Returns false if the template writes it only together
+ * with further messages. */
 static bool find_output(struct talk *t, size_t i, const char *end, bool thinks) {
     CLEANUP(freep) char *before = render(t, thinks, true);
 
@@ -159,7 +162,7 @@ static bool find_output(struct talk *t, size_t i, const char *end, bool thinks) 
     return true;
 }
 
-/* Asks for the next message; its prompt is in t->prompt, and its blocks are added. */
+/* Requests the next message: sets t->prompt and adds its blocks. */
 static void ask(struct talk *t, bool thinks, char id[64]) {
     CLEANUP(buf_deinit) struct buf body = {.max = TEXT_MAX};
     uint32_t i = t->w.port.n;
@@ -175,7 +178,7 @@ static void ask(struct talk *t, bool thinks, char id[64]) {
     world_post(&t->w, fd, "/v1/messages", body.data);
     for (int k = 0; k < 20000 && t->w.port.n == i; k++) {
         world_turn(&t->w);
-        usleep(k > 100 ? 500 : 0); /* a thread of the pool may be at work */
+        usleep(k > 100 ? 500 : 0); /* a thread of the pool may still work */
     }
     cr_assert_eq(t->w.port.n, i + 1);
     fake_accept(&t->w.port, i);
@@ -237,7 +240,8 @@ static void run(const char *name, const char *source, size_t len, const char *en
             buf_add_str(&want, t.output.data ? t.output.data : "");
         }
         asked = !turns[i].result;
-        if (turns[i].result && !*id) { /* the template hides the call: it is the client's own */
+        /* the template does not show the call, so the client made it */
+        if (turns[i].result && !*id) {
             snprintf(id, sizeof(id), "own%zu", i);
             buf_printf(&t.blocks,
                        ",{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":"

@@ -1,5 +1,5 @@
 /*
- * What a request wants of its output, as it reaches the worker; and what is refused, by name.
+ * Constraints of a request's output as the worker gets them, and refusals with their fields.
  */
 
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@
     "\"tools\":[{\"type\":\"web_search\"}," TOOL("get", SCHEMA_OF(SCHEMA)) "," TOOL("now", "") "]"
 #define CHOICE(choice) TOOLS ",\"tool_choice\":" choice
 
-/* Calls as the template's format writes them. */
+/* Calls in the template's format. */
 #define GET                                                                                        \
     "{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
     "{\"json_schema\":" SCHEMA                                                                     \
@@ -45,7 +45,7 @@ static void started(struct world *w) {
     world_start(w);
 }
 
-/* The request is served; what the worker was told. */
+/* Serves the request and compares the constraint that the worker gets. */
 static void expect_told(struct world *w, const char *path, const char *body, const char *grammar,
                         const char *triggers) {
     struct reply r;
@@ -184,7 +184,7 @@ Test(constrain, what_cannot_be_held_is_named) {
 
 /* ---- tools */
 
-/* @close: what of reasoning the template has in its text. */
+/* @close: the part of reasoning that the template has in its text. */
 static void with_template(struct world *w, const char *source) {
     world_init(w);
     world_use_template(w, source, strlen(source));
@@ -217,7 +217,7 @@ Test(constrain, tool_choice_becomes_a_grammar) {
         {CHOICE("\"required\",\"guided_regex\":\"a\""), CALLS(GET "," NOW), ""},
         {TOOLS ",\"guided_regex\":\"a\"",
          "{\"either\":[" CALLS(GET "," NOW) ",{\"regex\":\"a\",\"param\":\"guided_regex\"}]}", ""},
-        /* what a schema cannot hold is not asked */
+        /* a schema with keywords that cannot be enforced is not constrained */
         {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"$dynamicRef\":\"#\"}")) "]",
          AFTER("{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
                "{\"json_object\":true}]}"),
@@ -286,7 +286,7 @@ Test(constrain, reasoning_may_come_first) {
     }
 }
 
-/* Where a message begins a call may come without the marker: llama3's object, the rest of harmony's
+/* At the beginning of a message a call may lack its marker: llama3's object, the rest of harmony's
  * header. */
 Test(constrain, calls_that_begin_a_message_are_held) {
     static const struct {
@@ -380,7 +380,7 @@ Test(constrain, what_cannot_be_called_is_named) {
     world_stop(&w);
 }
 
-/* What max_tokens leaves of a forced call is not content. */
+/* The beginning of a forced call that max_tokens cuts off is not content. */
 Test(constrain, a_forced_call_that_is_cut_is_no_text) {
     struct world w;
 
@@ -406,7 +406,8 @@ Test(constrain, a_forced_call_that_is_cut_is_no_text) {
     world_stop(&w);
 }
 
-/* The front compiles without a vocabulary: the worker may still find that a grammar is too much. */
+/* The front compiles without a vocabulary, so only the worker may find that a grammar is too
+ * large. */
 Test(constrain, what_the_worker_finds_wrong_is_named_as_well) {
     struct world w;
     struct reply r;
@@ -431,7 +432,7 @@ Test(constrain, what_the_worker_finds_wrong_is_named_as_well) {
     world_stop(&w);
 }
 
-/* Whether the worker leads it to an end in time. */
+/* Returns whether the submit has SUBMIT_COMPLETE. */
 static bool completes(struct world *w, const char *more) {
     struct reply r;
     char body[600];

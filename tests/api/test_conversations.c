@@ -9,7 +9,7 @@
 #define ALL "/v1/conversations"
 #define FIRST "{\"type\":\"message\",\"role\":\"user\",\"content\":\"first\"}"
 
-/* Asks METHOD ALL/PATH; the body of the answer lives until the next call. */
+/* Sends METHOD ALL/PATH; returns the body of the answer, which is valid until the next call. */
 static const char *ask(struct world *w, const char *method, const char *path, const char *body,
                        int status) {
     static struct buf text = {.max = 1 << 20};
@@ -30,7 +30,7 @@ static const char *ask(struct world *w, const char *method, const char *path, co
     return text.data;
 }
 
-/* ALL/ID REST */
+/* Sends METHOD ALL/ID REST. */
 static const char *ask_one(struct world *w, const char *method, const char *id, const char *rest,
                            const char *body, int status) {
     char path[300];
@@ -46,7 +46,7 @@ static void create(struct world *w, const char *body, char id[64]) {
     snprintf(id, 64, "%.29s", strstr(text, "conv_"));
 }
 
-/* The model says @output to @input in the conversation. */
+/* Sends @input in the conversation, while the model writes @output. */
 static void say(struct world *w, const char *id, const char *input, const char *output) {
     char fields[400], want[200];
     struct reply r;
@@ -59,7 +59,7 @@ static void say(struct world *w, const char *id, const char *input, const char *
     cr_expect_str_eq(responses_told(&r), want);
 }
 
-/* The texts of the listed items, those first that came first. */
+/* Compares the texts of the listed items, in the order in which they were added. */
 static void expect_items(struct world *w, const char *id, const char *want) {
     const char *text = ask_one(w, "GET", id, "/items?order=asc&limit=100", "", 200);
     CLEANUP(buf_deinit) struct buf line = {.max = 1 << 16};
@@ -143,7 +143,7 @@ Test(conversations, metadata_is_kept_and_changed) {
     world_stop(&w);
 }
 
-/* A result needs its call, which may have been said by the model before. */
+/* A result needs its call, which may be in an earlier output of the model. */
 Test(conversations, items_are_checked_behind_what_is_there) {
     struct world w;
     char id[64];
@@ -175,7 +175,7 @@ Test(conversations, items_are_checked_behind_what_is_there) {
     world_stop(&w);
 }
 
-/* While a response is under way nothing else is added; a failed one adds nothing. */
+/* While a response is under way, nothing can be added; a failed response adds nothing. */
 Test(conversations, one_thing_is_added_at_a_time) {
     struct world w;
     struct reply r;
@@ -225,7 +225,7 @@ Test(conversations, what_cannot_be_is_refused) {
     world_stop(&w);
 }
 
-/* Conversations and responses are in one store, but neither is found as the other. */
+/* Conversations and responses are in one store, but are not found under each other's names. */
 Test(conversations, they_are_no_responses) {
     struct world w;
     struct reply r;
@@ -242,7 +242,7 @@ Test(conversations, they_are_no_responses) {
     world_stop(&w);
 }
 
-/* Clients leave while their bodies are read: nothing is left of it. */
+/* Clients leave while their bodies are read; nothing of these requests remains. */
 Test(conversations, clients_may_leave) {
     struct world w;
     char id[64];

@@ -1,6 +1,6 @@
 /*
- * Custom tools in chats: what the model is told of them, what its text is held to, and how a call
- * of one is told.
+ * Custom tools in chats: their description in the prompt, the constraint of their text, and the
+ * form of their calls in answers.
  */
 
 #include <criterion/criterion.h>

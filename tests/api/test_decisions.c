@@ -9,7 +9,8 @@
 #define DECISIONS "/v1/decisions"
 #define SYSTEM_ONE "/v1/systemone"
 
-/* Asks while the model's likeliest tokens are @first (log probability -0.5) and @second (-1.5). */
+/* Sends a request while the model's most likely tokens are @first (log probability -0.5) and
+ * @second (-1.5). */
 static yyjson_doc *ask(struct world *w, const char *path, const char *body, const char *first,
                        int32_t second) {
     struct reply r;
@@ -43,7 +44,7 @@ static void expect_near(yyjson_doc *doc, const char *path, double want) {
                  want);
 }
 
-/* The share of the first of the two tokens. */
+/* Probability of the first of the two tokens. */
 #define FIRST (1 / (1 + exp(-1.0)))
 
 #define CHOICE_(name)                                                                              \
@@ -73,7 +74,7 @@ Test(decisions, a_choice_has_the_probabilities_of_its_labels) {
     world_stop(&w);
 }
 
-/* Each question is a prompt of its own, and the text stands before it in all of them. */
+/* Each question has its own prompt, and all prompts begin with the text. */
 Test(decisions, questions_share_the_text) {
     struct world w;
 
@@ -151,7 +152,7 @@ Test(decisions, system_one_names_its_options) {
     world_stop(&w);
 }
 
-/* The answer names @param and says @why. */
+/* Asserts that the answer names @param and has the text @why. */
 static void refused(struct world *w, const char *path, const char *body, const char *param,
                     const char *why) {
     char want[100];
@@ -246,7 +247,7 @@ Test(decisions, a_template_that_changes_messages_cannot_ask) {
     world_stop(&w);
 }
 
-/* What is written in a question is text, never a token that ends the message. */
+/* The text of a question never becomes a token that ends the message. */
 Test(decisions, questions_are_no_control_tokens) {
     struct world w;
 
@@ -263,7 +264,7 @@ Test(decisions, questions_are_no_control_tokens) {
     world_stop(&w);
 }
 
-/* Long texts are worked on on the pool. */
+/* Long texts are handled on the pool. */
 Test(decisions, a_long_text_is_asked_about) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -279,7 +280,7 @@ Test(decisions, a_long_text_is_asked_about) {
     world_stop(&w);
 }
 
-/* The most questions, choices, options and levels, and one more of each. */
+/* Tests the largest numbers of questions, choices, options and levels, and one more of each. */
 Test(decisions, lists_have_limits) {
     static const struct {
         const char *path, *begin, *item, *end, *why;

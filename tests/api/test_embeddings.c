@@ -8,7 +8,7 @@
 #include "stream.h"
 #include "tiny.h"
 
-/* The scripted worker's vector says which prompt it is of: first and last token, length, mean or
+/* The vector of the scripted worker identifies its prompt: first and last token, length, mean or
  * not. */
 
 #define EMBED "/v1/embeddings"
@@ -36,7 +36,7 @@ static int digit(char c) {
     return (int)(strchr(all, c) - all);
 }
 
-/* The floats of entry @i, in either format. */
+/* Reads the floats of entry @i, in either format. */
 static void vector_of(yyjson_doc *d, uint32_t i, float v[FAKE_EMBD]) {
     yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(d), "data");
     yyjson_val *entry = yyjson_arr_get(data, i), *e = yyjson_obj_get(entry, "embedding");
@@ -66,7 +66,8 @@ static void vector_of(yyjson_doc *d, uint32_t i, float v[FAKE_EMBD]) {
     memcpy(v, bytes, FAKE_EMBD * sizeof(*v));
 }
 
-/* Entry @i is the vector of a prompt of @n tokens from @first to @last, of length 1 if @unit. */
+/* Asserts that entry @i is the vector of a prompt of @n tokens from @first to @last, of length 1 if
+ * @unit. */
 static void expect(yyjson_doc *d, uint32_t i, int first, int last, int n, bool mean, bool unit) {
     float v[FAKE_EMBD], want[FAKE_EMBD] = {(float)first, (float)last, (float)n, mean};
     float length = 0;
@@ -120,7 +121,8 @@ Test(embeddings, take_text_and_ids_one_and_many_in_order) {
     world_stop(&w);
 }
 
-/* A worker is not trusted: tokens beside a vector are its fault, and end this request alone. */
+/* The front does not trust the worker: tokens beside a vector are an error of the worker that ends
+ * only this request. */
 Test(embeddings, with_output_tokens_beside_them_fail) {
     struct world w;
     struct reply r;
@@ -142,7 +144,7 @@ Test(embeddings, with_output_tokens_beside_them_fail) {
     world_stop(&w);
 }
 
-/* Cut, then of length 1 again. */
+/* Vectors are cut and then normalised to length 1 again. */
 Test(embeddings, are_cut_to_the_dimensions_asked_for) {
     struct world w;
     struct reply r;
@@ -181,7 +183,7 @@ Test(embeddings, are_of_the_token_that_is_asked_for) {
     world_stop(&w);
 }
 
-/* Not of length 1, whatever else is asked; the answer is written on the pool. */
+/* Such vectors are not normalised, whatever the request has; the answer is written on the pool. */
 Test(embeddings, are_of_each_token_where_none_is_pooled) {
     struct world w;
     struct reply r;
@@ -265,7 +267,7 @@ Test(embeddings, of_nothing_are_nothing_for_ollama_s_clients) {
     world_stop(&w);
 }
 
-/* Ollama's older route: one text, one vector, of whatever length the model gives. */
+/* Ollama's older route returns one vector for one text, with the length of the model's vector. */
 Test(embeddings, have_the_shape_of_ollama_s_older_route) {
     static const char *const refused[] = {"{\"model\":\"tiny\",\"prompt\":7}",
                                           "{\"model\":\"tiny\",\"prompt\":[\"a\"]}"};
@@ -289,7 +291,7 @@ Test(embeddings, have_the_shape_of_ollama_s_older_route) {
     world_stop(&w);
 }
 
-/* A model that only makes vectors says so, whatever the dialect. */
+/* A model that only makes vectors refuses other requests in every dialect. */
 Test(embeddings, are_all_that_an_encoder_makes) {
     static const char *const bodies[][2] = {
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"},
@@ -345,7 +347,7 @@ Test(embeddings, are_means_where_the_model_says_so) {
     world_stop(&w);
 }
 
-/* Many inputs go through few lanes; every place is given back. */
+/* Many inputs run with few places; every place is returned. */
 Test(embeddings, of_many_inputs_leave_room_for_others) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -378,7 +380,8 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
     world_stop(&w);
 }
 
-/* Embeds the inputs of a tenant that may have one generation at a time one after the other. */
+/* The inputs of a tenant that may have one generation at a time are embedded one after the
+ * other. */
 Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
     const struct api_tenant row = {.name = "default", .weight = 1, .max_running = 1};
     struct world w;
@@ -395,8 +398,8 @@ Test(embeddings, of_many_inputs_keep_to_the_tenant_s_limit) {
     world_stop(&w);
 }
 
-/* Charges tokens until the answer is sent or the client has left, and refuses inputs without
- * room. */
+/* Tokens are charged until the answer is sent or the client has left, and inputs without room are
+ * refused. */
 Test(embeddings, tokens_and_results_are_charged_to_their_client) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -431,7 +434,7 @@ Test(embeddings, tokens_and_results_are_charged_to_their_client) {
     world_stop(&w);
 }
 
-/* @n inputs "0", "1", ... */
+/* Writes @n inputs "0", "1", ... */
 static void many_inputs(struct buf *body, uint32_t n) {
     buf_add_str(body, "{\"input\":[");
     for (uint32_t i = 0; i < n; i++)
@@ -468,7 +471,8 @@ Test(embeddings, who_leaves_while_the_pool_writes_leaves_nothing) {
     started(&w);
     many_inputs(&body, 200);
     for (int i = 0; i < 5; i++) {
-        uint64_t n_ready = w.api->env.stats.n_prompt_tokens + 200; /* each of a token at least */
+        /* each input has at least one token */
+        uint64_t n_ready = w.api->env.stats.n_prompt_tokens + 200;
         int fd = world_connect(&w);
 
         w.port.n = 0;

@@ -1,5 +1,4 @@
-/* Filling in the middle: the prompt that a model with tokens for it gets, and where its text
- * ends. */
+/* Filling in the middle: the prompt for a model with tokens for it, and the end of its text. */
 
 #include <criterion/criterion.h>
 #include <string.h>

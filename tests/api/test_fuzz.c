@@ -6,8 +6,8 @@
 #include "world.h"
 
 /*
- * Mutated requests, the same in every run. Whatever is sent: the process stays, every answer is
- * HTTP, every error is the error object, a bystander is served, and nothing is left when the
+ * Mutated requests, the same in every run. Whatever is sent, the process continues, every answer is
+ * HTTP, every error is the error object, another client is served, and nothing remains when the
  * clients are gone.
  */
 
@@ -88,7 +88,7 @@ static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",    
                                      "\xff",    "0.5", "[]",    "{}",   "\r\n",   "\r\n\r\n",
                                      "chunked", ": ",  "99999", "GET ", "\\u0000"};
 
-/* One change at a random place. */
+/* Changes the request at a random place. */
 static void mutate(struct rng *r, struct buf *b) {
     uint32_t at = rng_below(r, (uint32_t)b->len + 1), n;
     const char *piece = pieces[rng_below(r, ARRAY_SIZE(pieces))];
@@ -103,19 +103,19 @@ static void mutate(struct rng *r, struct buf *b) {
         if (at < b->len)
             b->data[at] ^= (char)(1 << rng_below(r, 8));
         return;
-    case 2: /* cut something out */
+    case 2: /* remove a part */
         n = rng_below(r, 12);
         n = MIN(n, (uint32_t)b->len - at);
         memmove(b->data + at, b->data + at + n, b->len - at - n);
         b->len -= n;
         return;
-    case 3: /* put something in */
+    case 3: /* insert a part */
         buf_add(&tail, b->data + at, b->len - at);
         b->len = at;
         buf_add_str(b, piece);
         buf_add(b, tail.data, tail.len);
         return;
-    default: /* repeat something */
+    default: /* repeat a part */
         n = rng_below(r, 40);
         n = MIN(n, (uint32_t)b->len - at);
         buf_add(&tail, b->data + at, n);
@@ -123,7 +123,7 @@ static void mutate(struct rng *r, struct buf *b) {
     }
 }
 
-/* What came back, without waiting for more. */
+/* Reads the bytes that have arrived, without waiting for more. */
 static void look(struct world *w, int fd, struct buf *out) {
     char chunk[8192];
     ssize_t n;
@@ -154,7 +154,7 @@ static void expect_nothing_left(struct world *w) {
     world_stop(w);
 }
 
-/* Forgets what the last round submitted: it is answered or cancelled. */
+/* Removes the submits of the last round, which were answered or cancelled. */
 static void restart_port(struct world *w) {
     w->port.n = 0;
 }

@@ -221,8 +221,8 @@ Test(chat, choices_are_told_apart) {
     world_stop(&w);
 }
 
-/* -1 is all that the context leaves under each name of the limit, also where completions have a
- * small default, and where the operator has set one. */
+/* -1 is the rest of the context under each name of the limit, also where completions have a small
+ * default, and where the operator has set one. */
 Test(parameters, minus_one_is_no_limit) {
     static const struct {
         const char *path, *body;
@@ -254,7 +254,7 @@ Test(parameters, minus_one_is_no_limit) {
     world_stop(&w);
 }
 
-/* What other services call the same. */
+/* Tests the names of other services for the same parameters. */
 Test(parameters, other_names) {
     struct world w;
     struct reply r;
@@ -359,7 +359,7 @@ Test(text, end_tokens_and_stop_ids_are_not_text) {
 /* ---- tokens ---- */
 
 Test(tokens, words_and_ids_that_may_come_go_to_the_worker_as_tokens) {
-    /* Behind a space a word is one token more here, and so no second form of the same word. */
+    /* Behind a space a word has one token more here, so it has no second form. */
     static const int32_t bad[] = {2, 'x', 'y', 1, 'z'};
     struct world w;
     struct reply r;
@@ -458,7 +458,7 @@ Test(tokens, a_long_prompt_is_worked_on_beside_the_loop) {
     int fd = world_connect(&w), gone = world_connect(&w);
     world_post(&w, fd, TEXT, b.data);
     world_post(&w, gone, TEXT, b.data);
-    world_drop(&w, gone); /* while it is being tokenised, perhaps */
+    world_drop(&w, gone); /* perhaps while it is being tokenised */
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
     cr_expect(strstr(r.body.data, "\"prompt_tokens\":250000"), "%s", r.body.data);
@@ -505,7 +505,7 @@ Test(tokens, huge_prompts_take_turns_and_leave_room) {
         fd[i] = world_connect(&w);
         world_post(&w, fd[i], TEXT, huge.data);
     }
-    world_stop(&w); /* also with some waiting */
+    world_stop(&w); /* also while some requests wait */
     for (int i = 0; i < 3; i++)
         close(fd[i]);
     close(fd[5]);

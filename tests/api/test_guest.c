@@ -1,17 +1,17 @@
-/* Requests of another front: in their tenant's turn, through deaths of the worker, and what is told
- * of them. */
+/* Requests of another front: in the turns of their tenant, across deaths of the worker, and the
+ * events that they get. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
 #include "stream.h"
 
-/* What one of them was told. */
+/* Events of one request. */
 struct told {
     struct buf text;
     uint32_t n, kind, finish, status;
     char code[40];
     float logprob;
-    uint32_t n_asked, asked; /* pictures of its front, the last one */
+    uint32_t n_asked, asked; /* number of requests for its pictures, and the last picture */
 };
 
 static void on_told(void *ctx, struct api_guest *g, const struct event *e) {
@@ -39,7 +39,7 @@ static void on_asked(void *ctx, struct api_guest *g, uint32_t index) {
     t->asked = index;
 }
 
-/* "hi" and two tokens of output, as another front has it. */
+/* Makes a request for "hi" with two tokens of output, as another front sends it. */
 static struct submit request(void) {
     static const int32_t tokens[] = {'h', 'i', 'a', 'b'};
     struct submit m = {.id = 77,
@@ -73,7 +73,7 @@ static void setup(struct scene *s, uint32_t max_running) {
     world_start(&s->w);
 }
 
-/* @cut bytes of it are missing. */
+/* @cut: number of missing bytes. */
 static int add(struct world *w, const struct submit *m, uint32_t cut, struct told *t,
                struct api_guest **out) {
     struct buf b = {.max = 65536};
@@ -86,7 +86,7 @@ static int add(struct world *w, const struct submit *m, uint32_t cut, struct tol
     return r;
 }
 
-/* The file of a picture stays with the other front: it is asked for the pixels, and sends them in
+/* The file of a picture stays at the other front, which is asked for the pixels and sends them in
  * parts. */
 Test(guest, pictures_come_from_the_other_front) {
     static const struct submit_picture pictures[] = {{.at = 0,
@@ -162,7 +162,7 @@ Test(guest, tells_each_token_once_through_a_death_of_the_worker) {
     cr_expect_eq(s.w.port.r[0].m.n_tokens, 6);
     cr_expect_eq(s.w.port.r[0].m.n_faults, 2, "deaths at the other front count");
     fake_accept(&s.w.port, 0);
-    fake_tokens_from(&s.w.port, 0, 3, "de"); /* overlaps what is known */
+    fake_tokens_from(&s.w.port, 0, 3, "de"); /* overlaps the tokens sent before */
     fake_finish(&s.w.port, 0, FINISH_STOP);
     cr_expect(s.t.text.len == 3 && memcmp(s.t.text.data, "cde", 3) == 0);
     cr_expect_eq(s.t.kind, EVENT_FINISH);

@@ -10,10 +10,10 @@ static void started(struct world *w) {
     world_start(w);
 }
 
-/* Also at the end of the text, behind which nothing is read. */
+/* Escapes at the end of the text are decoded without reading behind it. */
 Test(http, escapes_are_decoded_whole_or_refused) {
     static const struct {
-        const char *text, *is; /* NULL: it is refused */
+        const char *text, *is; /* NULL: the text is refused */
     } cases[] = {
         {"", ""},        {"/a%2Fb%41", "/a/bA"}, {"%e4%C3", "\xe4\xc3"}, {"a%2541", "a%41"},
         {"%", NULL},     {"/%4", NULL},          {"%4g", NULL},          {"% 4", NULL},
@@ -93,7 +93,7 @@ Test(http, every_answer_has_its_headers) {
     world_stop(&w);
 }
 
-/* What a page of @origin is told: the status, and whether it may read the answer. */
+/* Asserts the answer to a page of @origin: the status, and whether the page may read it. */
 static void page(struct world *w, const char *method, const char *origin, int status, bool reads) {
     char text[300], v[128];
     struct reply r;
@@ -329,7 +329,7 @@ Test(http, slow_requests_end_in_time) {
     w.opts.body_timeout_ms = 30;
     w.opts.idle_timeout_ms = 30;
     world_start(&w);
-    int fd = world_connect(&w); /* says nothing: closed without a word */
+    int fd = world_connect(&w); /* a client that sends nothing is closed without an answer */
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 0);
     cr_expect(r.closed);

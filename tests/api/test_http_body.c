@@ -1,4 +1,4 @@
-/* Bodies of requests: their room, their frames, and what is pipelined behind them. */
+/* Bodies of requests: their memory, their frames, and pipelined requests behind them. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static void started(struct world *w) {
     world_start(w);
 }
 
-/* Feeds @head and a body of @n bytes in pieces of 60,000, and looks at the room that it has. */
+/* Feeds @head and a body of @n bytes in pieces of 60,000, and checks the capacity of the body. */
 static void feed_body(const char *head, bool chunked, size_t n, size_t max, size_t *cap) {
     struct http_limits limits = {.target = 1000, .head = 4000, .body = max, .n_headers = 10};
     static char piece[60000 + 20];
@@ -46,7 +46,7 @@ static void feed_body(const char *head, bool chunked, size_t n, size_t max, size
     http_deinit(&h);
 }
 
-/* Growth of a body must not copy all of it in one step on the loop. */
+/* The growth of a body must not copy all of it in one step of the loop. */
 Test(http_body, a_large_body_gets_its_room_at_once) {
     size_t cap;
 
@@ -123,7 +123,7 @@ Test(http_body, what_all_clients_send_is_bounded_together) {
     cr_expect_eq(n_refused, 8);
     for (int i = 0; i < 16; i++)
         world_drop(&w, fd[i]);
-    for (int i = 0; i < 10; i++) { /* what the others had is free again */
+    for (int i = 0; i < 10; i++) { /* the room of the other bodies is free again */
         fd[0] = world_connect(&w);
         world_say(&w, fd[0],
                   "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60015\r\n\r\n"

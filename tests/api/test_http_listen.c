@@ -1,4 +1,4 @@
-/* Listeners and who may connect to them; the end of their service. */
+/* Listeners, the clients that may connect to them, and the end of their service. */
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -16,7 +16,7 @@
 
 static bool listens_fail;
 
-/* Takes the place of the C library's function, also for libuv. */
+/* Replaces the C library's function, also for libuv. */
 int listen(int fd, int backlog) {
     if (listens_fail) {
         errno = EOPNOTSUPP;
@@ -38,7 +38,7 @@ Test(http_listen, one_connection_too_many_is_told_so) {
     world_init(&w);
     w.opts.max_connections = 2;
     world_start(&w);
-    for (int i = 0; i < 3; i++) { /* two are busy: nothing can be closed to make room */
+    for (int i = 0; i < 3; i++) { /* two connections are busy, so none can be closed to make room */
         fd[i] = world_connect(&w);
         if (i < 2)
             world_post(&w, fd[i], "/v1/chat/completions", HELLO);
@@ -227,7 +227,7 @@ Test(http_listen, a_stale_socket_file_is_replaced_and_a_file_is_not) {
     unlink(sa.sun_path);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     cr_assert_eq(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
-    close(fd); /* as after a crash: the file stays */
+    close(fd); /* leaves the file, as after a crash */
     cr_expect_eq(api_listen_unix(w.api, sa.sun_path, &err), 0, "%s", err.message);
     world_stop(&w);
     FILE *f = fopen(sa.sun_path, "w");
@@ -258,7 +258,7 @@ Test(http_listen, an_inherited_socket_and_ipv6_serve) {
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
-    if (api_listen_tcp(w.api, "::1", 0, false, &port, &err) == 0) /* where there is IPv6 */
+    if (api_listen_tcp(w.api, "::1", 0, false, &port, &err) == 0) /* if the machine has IPv6 */
         cr_expect_gt(port, 0);
     world_stop(&w);
 }
@@ -275,7 +275,7 @@ Test(http_listen, addresses_that_others_reach_without_keys_are_told) {
     struct world w;
     struct err err;
 
-    cr_assert(f && dup2(fileno(f), STDERR_FILENO) >= 0); /* before the log begins */
+    cr_assert(f && dup2(fileno(f), STDERR_FILENO) >= 0); /* before the first event is logged */
     started(&w);
     log_set_level(WLOG_WARN);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -285,7 +285,8 @@ Test(http_listen, addresses_that_others_reach_without_keys_are_told) {
 
         err = (struct err){0};
         if (api_listen_tcp(w.api, cases[i].address, 0, false, &port, &err) < 0) {
-            cr_expect(strchr(cases[i].address, ':'), "%s", err.message); /* there is no IPv6 */
+            /* the machine has no IPv6 */
+            cr_expect(strchr(cases[i].address, ':'), "%s", err.message);
             continue;
         }
         fseek(f, before, SEEK_SET);

@@ -4,7 +4,7 @@
 #include "api/http/json.h"
 #include "base/util.h"
 
-/* json_print(): what a shape writes, alone and among the other functions of the writer. */
+/* json_print(): the text of each conversion, alone and among the other functions of the writer. */
 
 static struct buf out = {.max = 4096};
 static struct json j;
@@ -28,7 +28,7 @@ Test(json_print, constants_and_brackets_are_written_as_they_stand) {
 }
 
 Test(json_print, each_conversion_takes_its_whole_argument) {
-    const char *volatile none = NULL; /* the compiler refuses a plain NULL */
+    const char *volatile none = NULL; /* keeps the compiler from refusing a plain NULL */
 
     begin();
     json_print(&j, "[%s, %s, %d, %u, %ld, %lu, %zu, %g, %u]", "\"\n", none, INT32_MIN, UINT32_MAX,

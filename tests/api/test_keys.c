@@ -6,7 +6,7 @@
 #include "api/http/http.h"
 #include "api/limits/auth.h"
 
-/* The file of API keys, the key of a request, and the names under which a server may be asked. */
+/* The file of API keys, the key of a request, and the host names that a server accepts. */
 
 static const struct http_limits limits = {.target = 100, .head = 4096, .n_headers = 9};
 static const int64_t NOON = INT64_C(1835438400); /* 2028-02-29, 12:00 UTC */
@@ -153,7 +153,7 @@ Test(keys, have_limits) {
     stop();
 }
 
-/* Returns the status of a request with these header lines, 0 if it is let in. */
+/* Returns the status of a request with these header lines, 0 if it is accepted. */
 static int status_of(const char *lines, bool local) {
     static const char *const hosts[] = {"weft.example", NULL};
     static const char *const origins[] = {"https://chat.example", NULL};
@@ -190,7 +190,7 @@ Test(keys, hosts_that_are_known) {
     cr_expect_eq(status_of("X-Y: z\r\n", true), 400);
 }
 
-/* A page's origin is known if the page comes from here: an address alone says nothing. */
+/* An origin is accepted if the page comes from this server; an address alone proves nothing. */
 Test(keys, origins_that_are_known) {
     static const struct {
         const char *origin;

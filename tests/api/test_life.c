@@ -53,7 +53,7 @@ Test(accept, a_failure_in_a_stream_is_an_error_event) {
         &r, 200,
         ROLE DELTA("ab") "data: {\"error\":{\"message\":\"numbers went wrong\",\"type\":"
                          "\"server_error\",\"param\":null,\"code\":\"engine_error\"}}\n\n");
-    world_post(&w, fd, CHAT, "{" HI "}"); /* the connection lives on */
+    world_post(&w, fd, CHAT, "{" HI "}"); /* the connection stays open */
     world_turns(&w, 5);
     fake_accept(&w.port, 1);
     fake_finish(&w.port, 1, FINISH_DEADLINE);
@@ -98,7 +98,7 @@ Test(cancel, a_client_that_leaves_ends_its_generations) {
     world_drop(&w, fd[1]);
     world_drop(&w, fd[2]);
     cr_expect(w.port.r[2].cancelled && w.port.r[4].cancelled);
-    fake_tokens(&w.port, 0, "late"); /* events that crossed the cancel */
+    fake_tokens(&w.port, 0, "late"); /* events that crossed the cancel message */
     fake_finish(&w.port, 0, FINISH_CANCELLED);
     world_stop(&w);
 }
@@ -189,7 +189,7 @@ Test(stream, silence_is_filled_with_comments) {
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     world_read_until(&w, fd, &b, ": pages: waited for pages of the KV cache\n\n");
-    /* some clients count chunks alone */
+    /* some clients count only chunks */
     cr_expect(strstr(b.data, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":null}"),
               "%s", b.data);
     buf_clear(&b);
@@ -202,7 +202,7 @@ Test(stream, silence_is_filled_with_comments) {
     world_stop(&w);
 }
 
-/* Text that may be the beginning of a stop string is sent once it is known not to be. */
+/* Text that may begin a stop string is sent once it is certain that it does not. */
 Test(stream, silence_is_filled_while_text_is_held_back) {
     struct world w;
     char sent[4096];
@@ -218,7 +218,7 @@ Test(stream, silence_is_filled_while_text_is_held_back) {
                ",\"stream\":true,\"stop\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
-    for (int i = 0; i < 40; i++) { /* eight times as long as a silence may be */
+    for (int i = 0; i < 40; i++) { /* eight times the longest silence */
         fake_tokens(&w.port, 0, "x");
         world_turns(&w, 2);
         usleep(4000);
@@ -254,7 +254,7 @@ Test(stream, silence_tells_how_far_the_prompt_is) {
     world_stop(&w);
 }
 
-/* Clients end a request whose head does not come: Node's fetch after 300 s. */
+/* Clients end a request whose head does not arrive: Node's fetch() after 300 s. */
 Test(stream, a_whole_answer_begins_with_white_space) {
     struct world w;
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
@@ -381,7 +381,7 @@ Test(resume, a_stream_goes_on_as_if_nothing_had_happened) {
     fake_tokens(&w.port, 0, "ab\xE2\x82");
     api_worker_down(api_first_model(w.api));
     world_turns(&w, 5);
-    fake_tokens(&w.port, 0, "stray"); /* of the dead worker: not heard */
+    fake_tokens(&w.port, 0, "stray"); /* from the dead worker, so it is ignored */
     n_faults = 1;
     api_worker_up(api_first_model(w.api), faults_of);
     cr_assert_eq(w.port.n, 1);
@@ -393,8 +393,8 @@ Test(resume, a_stream_goes_on_as_if_nothing_had_happened) {
     cr_expect_eq(m->seed, 3);
     cr_expect_eq(m->tokens[HI_TOKENS + 3], 0x82);
     fake_accept(&w.port, 0);
-    w.port.n_cached = HI_TOKENS; /* the new worker's, which finds its own pages */
-    fake_tokens_from(&w.port, 0, 2, "\xE2\x82\xAC"); /* overlaps what is known */
+    w.port.n_cached = HI_TOKENS;                     /* the new worker finds its own pages */
+    fake_tokens_from(&w.port, 0, 2, "\xE2\x82\xAC"); /* overlaps the tokens sent before */
     fake_tokens_from(&w.port, 0, 0, "ab\xE2\x82\xAC");
     fake_tokens_from(&w.port, 0, 5, "d");
     fake_finish(&w.port, 0, FINISH_STOP);
@@ -556,7 +556,7 @@ Test(life, streams_end_with_an_error_when_the_service_closes) {
     fake_tokens(&w.port, 0, "ab");
     cr_expect(api_busy(w.api));
     api_drain(w.api);
-    api_set_health(w.api, API_SERVING); /* does not bring it back */
+    api_set_health(w.api, API_SERVING); /* does not make the service available again */
     fake_tokens(&w.port, 0, "cd");
     api_close(w.api);
     world_receive(&w, fd, &r);
@@ -663,7 +663,7 @@ Test(life, the_operator_sees_and_cancels) {
     world_stop(&w);
 }
 
-/* Each series stands below the head of its family: a scraper reads its kind there. */
+/* Checks that each series follows the head of its family, where a scraper reads its kind. */
 static void expect_families(const char *page) {
     char family[128] = "none";
 
@@ -726,7 +726,7 @@ Test(life, figures_are_published) {
     cr_expect_eq(r.status, 200);
     for (size_t i = 0; i < ARRAY_SIZE(needles); i++)
         cr_expect(strstr(r.body.data, needles[i]), "%s is missing in %s", needles[i], r.body.data);
-    /* A family that is told twice makes a scraper refuse everything. */
+    /* A family that occurs twice makes a scraper refuse the whole page. */
     for (const char *p = strstr(r.body.data, "# TYPE "); p; p = strstr(p + 1, "# TYPE ")) {
         char line[200];
 

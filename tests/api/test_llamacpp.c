@@ -1,4 +1,4 @@
-/* llama-server's routes: texts, what stands between two, tokens, properties. */
+/* llama-server's routes: texts, filling in the middle, tokens, properties. */
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -49,8 +49,8 @@ Test(llamacpp, a_completion) {
     world_stop(&w);
 }
 
-/* The answer has the text of its prompts in it: long ones are written on the pool, and a stream
- * tells them in turns. */
+/* The answer contains its prompts, so long ones are written on the pool, and a stream sends them in
+ * turns. */
 Test(llamacpp, long_prompts_are_told_on_the_pool) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -398,7 +398,7 @@ Test(llamacpp, tokens_and_templates) {
 
 Test(llamacpp, an_answer_continues_the_last_message) {
     static const struct {
-        const char *last, *prompt; /* NULL: refused */
+        const char *last, *prompt; /* NULL: the request is refused */
     } table[] = {
         {"{\"role\":\"assistant\",\"content\":\"Once \"}", "Once "},
         {"{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"

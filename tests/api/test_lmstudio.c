@@ -1,4 +1,4 @@
-/* LM Studio's REST API: OpenAI's answers with its figures, and its two lists of models. */
+/* LM Studio's REST API: OpenAI's answers with additional figures, and its two lists of models. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ Test(lmstudio, a_chat_is_openais_with_figures) {
     world_stop(&w);
 }
 
-/* The usage's chunk, where it is asked for, has them; no other does. */
+/* Only the chunk with the usage, if it was requested, has the figures. */
 Test(lmstudio, a_stream_is_openais_with_figures_at_its_end) {
     struct world w;
     struct reply r;
@@ -106,7 +106,7 @@ Test(lmstudio, it_says_why_a_text_ends) {
     world_stop(&w);
 }
 
-/* All that is left of the context, and it was not enough. */
+/* The answer took the rest of the context, which was not enough. */
 Test(lmstudio, a_full_context_is_told) {
     struct world w;
     struct reply r;

@@ -1,4 +1,4 @@
-/* How many lines one client gets into the log. */
+/* Limits of the number of log lines that one client causes. */
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -11,7 +11,7 @@
 #define BURST (PER_SECOND * LOG_BURST_S)
 #define SECOND INT64_C(1000000000)
 
-/* Rows 1 and 2 are tenants. */
+/* Scene; rows 1 and 2 are tenants. */
 struct scene {
     struct log_limit l;
     struct log_row tenant[3];
@@ -23,7 +23,7 @@ static void setup(struct scene *s, double per_second) {
     cr_assert_eq(log_limit_init(&s->l, per_second), 0);
 }
 
-/* @n requests of a tenant, or of an address (tenant 0); how many lines they get. */
+/* Sends @n requests of a tenant, or of an address (tenant 0). Returns the number of log lines. */
 static uint32_t flood(struct scene *s, uint32_t tenant, uint32_t address, int status, uint32_t n) {
     struct exchange x = {.status = status, .peer = {AF_INET}};
     uint32_t written = 0;

@@ -1,6 +1,6 @@
 /*
- * Long answers of lookups are written on the pool, short ones on the loop. What the JSON writer
- * does is counted by thread: its calls for numbers, and the bytes of its texts.
+ * Long answers of lookups are written on the pool, short ones on the loop. The JSON writer's calls
+ * for numbers, and the bytes of its texts, are counted by thread.
  */
 
 #include <criterion/criterion.h>
@@ -11,7 +11,8 @@
 
 #define LONG 20000u
 #define SHORT 300u
-#define SMALL 1000u /* of what every answer has, and of a long one's head */
+/* limit of the calls and bytes of short answers, and of the head of a long one */
+#define SMALL 1000u
 
 static pthread_t loop;
 static _Atomic uint64_t on_loop, on_pool;
@@ -23,7 +24,7 @@ static void count(uint64_t n) {
         on_pool += n;
 }
 
-/* The linker puts these before those of api/http/json.c (--wrap). */
+/* The linker replaces the functions of api/http/json.c by these (--wrap). */
 void __real_json_int(struct json *j, int64_t v);
 void __wrap_json_int(struct json *j, int64_t v);
 void __real_json_string(struct json *j, const char *s, size_t len);
@@ -63,7 +64,8 @@ static void ask(struct world *w, const char *path, const char *body) {
     reply_deinit(&r);
 }
 
-/* @head, @n times @unit (and a comma between), @tail: long ones cost the pool, short ones not. */
+/* Sends @head, @n times @unit with commas between, and @tail: long requests are answered on the
+ * pool, short ones are not. */
 static void expect_on_pool(struct world *w, const char *path, const char *head, const char *unit,
                            const char *comma, const char *tail) {
     for (uint32_t n = SHORT; n <= LONG; n += LONG - SHORT) {

@@ -1,4 +1,4 @@
-/* What /metrics says of the time that the event loop was busy. */
+/* The time that the event loop was busy, in /metrics. */
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void be_busy(uv_timer_t *t) {
     uv_close((uv_handle_t *)t, NULL);
 }
 
-/* The value of the series in /metrics that begins with @name. */
+/* Returns the value of the series in /metrics that begins with @name. */
 static double metric(const struct reply *r, const char *name) {
     const char *at = strstr(r->body.data, name);
 
@@ -46,9 +46,9 @@ Test(loop_lag, a_busy_callback_is_seen_and_sleep_is_not) {
 
     world_init(&w);
     world_start(&w);
-    world_turns(&w, 1); /* measuring begins at the end of the first iteration */
+    world_turns(&w, 1); /* the measurement begins at the end of the first iteration */
     uv_timer_init(&w.loop, &t);
-    uv_timer_start(&t, be_busy, 60, 0); /* meanwhile the loop sleeps */
+    uv_timer_start(&t, be_busy, 60, 0); /* the loop sleeps meanwhile */
     while (uv_is_active((uv_handle_t *)&t))
         uv_run(&w.loop, UV_RUN_ONCE);
     world_turns(&w, 2);
@@ -108,7 +108,7 @@ static void run_timer(uv_loop_t *loop, uv_timer_cb cb) {
     uv_run(loop, UV_RUN_DEFAULT);
 }
 
-/* By CPU time: whatever else the machine does. */
+/* CPU time counts, so other programs do not affect the result. */
 Test(loop_lag, a_long_iteration_is_told_with_what_took_the_longest) {
     struct loop_lag l;
     uv_loop_t loop;

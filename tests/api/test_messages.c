@@ -1,6 +1,6 @@
 /*
- * The text of refusals: it names what is wrong and what to send instead. tests/api/test_refuse.c
- * asks for statuses, codes and fields.
+ * The texts of refusals name the error and the accepted input. tests/api/test_refuse.c checks
+ * statuses, codes and fields.
  */
 
 #include <criterion/criterion.h>
@@ -17,7 +17,7 @@ struct refusal {
     const char *path, *body, *text;
 };
 
-/* Asks for each body of @table; its text must be in a refusal. */
+/* Sends each body of @table, and looks for its text in a refusal. */
 static void expect_texts(const struct refusal *table, size_t n) {
     struct world w;
 

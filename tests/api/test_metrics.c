@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include "stream.h"
 
-/* Lines of /metrics while requests wait, and where names need care. */
+/* Lines of /metrics while requests wait, and with names that need escapes. */
 
 #define LABELS "{model_name=\"tiny\",engine=\"0\"} "
 
@@ -62,7 +62,7 @@ Test(metrics, a_request_waits_in_the_front_or_in_the_worker) {
     for (int i = 0; i < 3; i++)
         fd[i] = ask("none");
     expect_lines(in_front, ARRAY_SIZE(in_front));
-    api_on_stats(api_first_model(w.api), &s); /* it is not in a step yet */
+    api_on_stats(api_first_model(w.api), &s); /* no step has it yet */
     expect_lines(in_both, ARRAY_SIZE(in_both));
     w.port.script = "x";
     for (int i = 0; i < 3; i++)
@@ -92,7 +92,7 @@ Test(metrics, labels_have_no_character_that_ends_them) {
     world_stop(&w);
 }
 
-/* A scraper is not flooded: behind 64 tenants all others are one. */
+/* After 64 tenants all further ones share a line, so that the page stays short. */
 Test(metrics, many_tenants_share_a_line) {
     static const char *const lines[] = {
         "\nweft_tenant_requests_total{model_name=\"tiny\",engine=\"0\",tenant=\"t03\"} 1\n",

@@ -7,7 +7,8 @@
 #include "world.h"
 
 /*
- * A world with a second model, "other", that is loaded on demand: a test plays the daemon.
+ * A world with a second model, "other", that is loaded on demand; a test plays the part of the
+ * daemon.
  */
 
 #define CHAT "/v1/chat/completions"
@@ -19,7 +20,7 @@ static struct api_model info;
 static struct model *model;
 static const char *aliases[] = {"second", "gpt-*", NULL};
 static uint32_t n_wants, n_uses, keepalive_ms = 10000;
-static bool rescans;      /* models are looked for again */
+static bool rescans;      /* the daemon scans for models again */
 static struct list scans; /* api_rescan.link */
 static const char *const *may_change;
 
@@ -55,7 +56,7 @@ static void scanned(void) {
 
 static int put_to_sleep(void *ctx, const char *id, struct err *err);
 
-/* Names of the world's own model in place of "tiny", or NULL. */
+/* Names of the world's own model instead of "tiny", or NULL. */
 static const char *first_id, *const *first_aliases;
 
 static void start(uint32_t load_wait_ms) {
@@ -94,7 +95,7 @@ static void stop(void) {
     fake_deinit(&other);
 }
 
-/* The daemon has read the file. */
+/* Notes, as the daemon does, that the file was read. */
 static void opened(void) {
     info.tokenizer = tiny_tokenizer();
     info.template = tiny_template();
@@ -102,7 +103,7 @@ static void opened(void) {
     api_model_opened(model);
 }
 
-/* A worker serves. */
+/* Notes, as the daemon does, that a worker serves. */
 static void loaded(void) {
     if (!info.tokenizer)
         opened();
@@ -143,7 +144,7 @@ static void expect(int fd, int status, const char *part) {
     close(fd);
 }
 
-/* What /v1/models says of it. */
+/* Compares the state of the model in /v1/models. */
 static void expect_state(const char *state) {
     char part[60];
     struct reply r;
@@ -210,7 +211,7 @@ Test(models, other_dialects_name_them_too) {
 
 static char slept[40];
 
-/* api_opts.sleep: "tiny" is pinned. */
+/* Implements api_opts.sleep: "tiny" is pinned. */
 static int put_to_sleep(void *ctx, const char *id, struct err *err) {
     size_t n = strlen(slept);
 
@@ -308,7 +309,7 @@ Test(models, models_are_looked_for_before_a_name_is_unknown) {
     expect(ask(",\"model\":\"other\""), 404, "`other` does not exist");
     api_remove_model(model);
     rescans = true;
-    ask(",\"model\":\"x\""); /* waits when the service stops */
+    ask(",\"model\":\"x\""); /* waits until the service stops */
     world_stop(&w);
     fake_deinit(&other);
 }
@@ -336,7 +337,7 @@ Test(models, an_id_is_found_before_an_alias_of_its_length) {
     stop();
 }
 
-/* The alias "second" is gone as soon as a job has its model, and is back after each rescan. */
+/* The alias "second" disappears as soon as a job has its model, and reappears after each rescan. */
 static void use_and_hide(struct api_port *p, uint32_t tenant, double weight) {
     use(p, tenant, weight);
     aliases[0] = "gpt-*";
@@ -374,7 +375,7 @@ Test(models, what_cannot_be_loaded_says_why) {
     api_worker_failed(model, "it is cut off", 7000);
     expect(fd, 503, "The model cannot be loaded: it is cut off.");
     expect(stream, 503, "it is cut off");
-    expect(ask(",\"model\":\"other\""), 503, "it is cut off"); /* at once */
+    expect(ask(",\"model\":\"other\""), 503, "it is cut off"); /* is answered at once */
     api_worker_failed(model, "was it copied whole?", 7000);
     expect(ask(",\"model\":\"other\""), 503, "The model cannot be loaded: was it copied whole?\"");
     expect(ask(""), 200, "first");
@@ -444,7 +445,7 @@ Test(models, lists_say_what_is_loaded) {
     world_get(&w, "/api/ps", &r);
     cr_expect_not(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
     reply_deinit(&r);
-    /* clients that ask before it is loaded leave out tools otherwise */
+    /* otherwise clients that ask before it is loaded do not offer tools */
     world_ask(&w, "/api/show", "{\"model\":\"other\"}", &r);
     cr_expect(strstr(r.body.data, "\"capabilities\":[\"completion\",\"tools\"]"), "%s",
               r.body.data);
@@ -500,7 +501,7 @@ Test(models, metrics_have_series_of_each_model_that_was_loaded) {
     cr_expect(strstr(r.body.data, "\"models\":{\"tiny\":\"loaded\",\"other\":\"loaded\"}"), "%s",
               r.body.data);
     reply_deinit(&r);
-    api_worker_stopped(model); /* it has no memory now, and its counters stay */
+    api_worker_stopped(model); /* the model has no memory now, and its counters stay */
     expect_answer("GET", "/metrics", 200, STATES("tiny", "1", "0") STATES("other", "0", "1"));
     expect_answer("GET", "/metrics", 200,
                   "\nvllm:generation_tokens_total{model_name=\"other\",engine=\"0\"} 5\n");
@@ -540,7 +541,7 @@ Test(models, lm_studio_loads_and_unloads) {
     stop();
 }
 
-/* The deaths of one worker leave the other model's streams alone. */
+/* Deaths of one worker do not affect streams of the other model. */
 Test(models, a_worker_that_dies_takes_no_other_models_requests) {
     start(60000);
     loaded();
@@ -550,7 +551,7 @@ Test(models, a_worker_that_dies_takes_no_other_models_requests) {
     fake_accept(&other, 0);
     fake_tokens(&other, 0, "mine ");
     struct event stolen = {.id = other.r[0].id, .kind = EVENT_FINISH, .finish = FINISH_STOP};
-    api_on_event(api_first_model(w.api), &stolen); /* another worker's word does not count */
+    api_on_event(api_first_model(w.api), &stolen); /* events of another worker do not count */
     api_worker_down(api_first_model(w.api));
     cr_expect_eq(api_model_use(model).n_running, 1);
     fake_tokens(&other, 0, "is whole");

@@ -1,4 +1,5 @@
-/* Conversations in the orders that agents send, for templates that take fewer. */
+/* Conversations with the orders of messages that agents send, for templates that accept fewer
+ * orders. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -75,7 +76,7 @@ Test(bend, a_turn_that_is_missing_is_added) {
             "[" M("system", "s") "," M("user", "") "," M("assistant", "a") "," M("user", "u") "]");
 }
 
-/* Each result would be taken for both, and one of them be lost. */
+/* Each result would be taken for both calls, and one of the results would be lost. */
 Test(bend, calls_that_share_an_id_stay_together) {
     static const char as_they_are[] =
         "[" ASKS("c", CALL("1") "," CALL("1")) "," RESULT("1") "," RESULT("2") "]";
@@ -150,7 +151,7 @@ Test(bend, results_keep_their_calls_under_new_ids) {
                   strspn(ids[0], "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
                                  "HIJKLMNOPQRSTUVWXYZ") == 9);
     }
-    /* What was said before keeps its ids as the conversation goes on. */
+    /* Earlier messages keep their ids as the conversation continues. */
     cr_assert_eq(ids_of("[" ASKS("", ASKED("", "")) "," GAVE("") "]", ids), 2);
     cr_assert_eq(
         ids_of("[" ASKS("", ASKED("", "")) "," GAVE("") "," ASKS("", ASKED("", "")) "]", other), 3);
@@ -160,7 +161,7 @@ Test(bend, results_keep_their_calls_under_new_ids) {
 
 /* ---- templates as they are shipped ---- */
 
-/* As Codex sends it. */
+/* A conversation as Codex sends it. */
 #define AGENT                                                                                      \
     "\"instructions\":\"I\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":"     \
     "\"D\","                                                                                       \
@@ -181,7 +182,8 @@ static void use_template(struct world *w, const char *source, size_t len) {
     world_start(w);
 }
 
-/* Messages that there are when one has @n calls, with their results in the reverse order. */
+/* Returns the number of messages after one with @n calls was split; the results are in reverse
+ * order. */
 static size_t messages_of(uint32_t n) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     yyjson_doc *out = NULL;
@@ -201,7 +203,8 @@ static size_t messages_of(uint32_t n) {
     return n_out;
 }
 
-/* Each call looks for its result among all: what takes the square of their number is bounded. */
+/* Each call searches its result among all, so work that grows with the square of their number is
+ * bounded. */
 Test(bend, of_a_message_with_more_calls_than_agents_make_nothing_is_split) {
     cr_expect_eq(messages_of(256), 512);
     cr_expect_eq(messages_of(257), 258);
@@ -227,7 +230,7 @@ Test(real, every_template_takes_what_agents_send) {
         "ibm-granite-granite-4.0",
         "Apertus-8B-Instruct",
     };
-    /* Not said-four: what is said beside a call is left out by many. */
+    /* "said-four" is missing, because many templates leave out text beside a call. */
     static const char *const said[] = {"dev-one", "env-two",    "ask-three", "out-five",
                                        "out-six", "said-seven", "dev-eight", "ask-nine"};
 
@@ -249,7 +252,7 @@ Test(real, every_template_takes_what_agents_send) {
     }
 }
 
-/* Tools of MCP servers: one that a template refuses would end every conversation. */
+/* Tools of MCP servers: one that a template refused would end every conversation. */
 Test(real, no_template_refuses_a_tool) {
     static const char *const names[] = {
         "ByteDance-Seed-OSS",
@@ -313,7 +316,7 @@ Test(real, no_template_refuses_a_tool) {
     }
 }
 
-/* A user who interrupts, a summary that is asked for behind results, and a greeting. */
+/* A user who interrupts, a summary that is requested after results, and a greeting. */
 Test(real, no_template_misses_a_turn) {
     static const char *const names[] = {
         "Mistral-Small-3.2-24B-Instruct-2506",

@@ -1,4 +1,4 @@
-/* Ollama's API: what its requests become, its lines, and what it tells about the model. */
+/* Ollama's API: the requests that it makes, its lines, and its description of the model. */
 
 #include <criterion/criterion.h>
 #include <ctype.h>
@@ -29,7 +29,7 @@ static void started(struct world *w) {
     world_start(w);
 }
 
-/* Times become X, except those that the worker measures. */
+/* Replaces times by X, except those that the worker measures. */
 static void normalise(struct buf *b) {
     static const char *const keys[] = {"\"created_at\":\"",
                                        "\"total_duration\":", "\"load_duration\":", "\"id\":\""};
@@ -111,7 +111,7 @@ static size_t n_of(const char *text, const char *what) {
     return n;
 }
 
-/* Each token in one line, markers and calls too: in the next that there is. */
+/* Each token's log probability is in one line; those of markers and calls are in the next line. */
 Test(ollama, log_probabilities_are_told_once) {
     struct world w;
     struct reply r;
@@ -140,7 +140,7 @@ Test(ollama, log_probabilities_are_told_once) {
     world_stop(&w);
 }
 
-/* A long answer is written on the pool; its client may leave meanwhile. */
+/* A long answer is written on the pool, and its client may leave meanwhile. */
 Test(ollama, who_leaves_while_the_pool_writes_leaves_nothing) {
     char text[4001];
     struct world w;
@@ -438,7 +438,7 @@ Test(ollama, the_model_is_told) {
     world_stop(&w);
 }
 
-/* As its documentation has it; what a browser sends for a page is still refused. */
+/* A request as in its documentation; requests that a browser sends for a page are still refused. */
 Test(ollama, curl_needs_no_content_type) {
     static const char body[] = "{" ME "}";
     struct world w;

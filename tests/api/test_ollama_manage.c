@@ -1,4 +1,5 @@
-/* Ollama's requests that change models: what the daemon is asked for, and what clients read. */
+/* Ollama's requests that change models: the operations that the daemon gets, and the answers to
+ * clients. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -7,8 +8,8 @@
 
 static struct world w;
 static struct api_task *task;
-static char told[1200]; /* what the daemon was asked for */
-static bool busy;       /* it refuses */
+static char told[1200]; /* operations that the daemon got */
+static bool busy;       /* the daemon refuses operations */
 
 static int begin(struct api_task *t, struct err *err) {
     if (busy)
@@ -69,7 +70,7 @@ static void send_to(int fd, const char *method, const char *path, const char *bo
               path, strlen(body), body);
 }
 
-/* Asks, ends what the daemon was asked for with @err, and expects the answer. */
+/* Sends a request, ends the daemon's operation with @err, and expects the answer. */
 static void expect(const char *method, const char *path, const char *body, const struct err *err,
                    int status, const char *answer) {
     int fd = world_connect(&w);
@@ -89,7 +90,7 @@ static void expect(const char *method, const char *path, const char *body, const
     world_drop(&w, fd);
 }
 
-/* Expects a refusal before the daemon is asked. */
+/* Expects a refusal before the daemon gets the operation. */
 static void expect_refusal(const char *path, const char *body, int status, const char *why) {
     char text[400];
     struct reply r;
@@ -261,7 +262,7 @@ Test(ollama_manage, what_cannot_be_made_is_refused) {
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         expect_refusal(table[i].path, table[i].body, table[i].status, table[i].why);
     many[strlen(many) - 1] = 0;
-    for (int i = 0; i < 60; i++) /* in the file of the preset each has 23 bytes, of 1,000 */
+    for (int i = 0; i < 60; i++) /* each takes 23 of the 1,000 bytes in the file of the preset */
         strcat(many, "\"repeat_penalty\":1.5,");
     strcpy(many + strlen(many) - 1, "}}");
     expect_refusal("/api/create", many, 400,

@@ -1,5 +1,5 @@
-/* Spans for a collector of OpenTelemetry: their text, and what happens when it does not take
- * them. The collector is a thread behind a UNIX socket. */
+/* Spans for a collector of OpenTelemetry: their text, and their fate if it does not accept them.
+ * The collector is a thread behind a UNIX socket. */
 
 #include <criterion/criterion.h>
 #include <ctype.h>
@@ -111,7 +111,7 @@ static struct trace_span span(void) {
                                .total_ns = 60};
 }
 
-/* Replaces ids that were drawn: hexadecimal strings of 16 or 32 digits that are not @but. */
+/* Replaces random ids: hexadecimal strings of 16 or 32 digits except @but. */
 static void blank(struct buf *b, const char *but) {
     for (char *s = b->data; (s = strstr(s, "Id\":\"")); s++) {
         char *id = s + 5;
@@ -171,7 +171,7 @@ Test(otlp, a_request_is_a_span_with_phases) {
     expect_spans(&s, want);
 }
 
-/* Leaves out the members of what the request has not reached. */
+/* Members of stages that the request has not reached are left out. */
 Test(otlp, a_request_that_failed_is_an_error) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     static const struct trace_origin none = {.host = ""};
@@ -268,7 +268,7 @@ Test(otlp, endpoints_have_two_forms) {
     }
 }
 
-/* Waits until so many spans were taken, and dropped. */
+/* Waits until the numbers of exported and dropped spans are as given. */
 static void await(const struct otlp *o, uint64_t n_exported, uint64_t n_dropped) {
     uint64_t exported = 0, waiting = 0, dropped = 0;
 
@@ -300,7 +300,7 @@ Test(otlp, a_batch_is_posted) {
     cr_expect(strstr(collector.last.data, "\r\nUser-Agent: weft/"));
     cr_expect(strstr(collector.last.data, NUMBER("server.port", "8080")));
     cr_expect_not(otlp_news(o, why), "the first batch was taken, as was expected");
-    for (int i = 0; i < 257; i++) /* more than a batch: the first goes at once */
+    for (int i = 0; i < 257; i++) /* more than a batch: the first batch is sent at once */
         otlp_add(o, &s);
     await(o, 260, 0);
     cr_expect_eq(n_requests(), 3);

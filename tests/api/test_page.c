@@ -9,7 +9,7 @@
 #include "base/util.h"
 #include "world.h"
 
-/* The web page: who gets it, with which headers, and when not. */
+/* The web page: who gets it, and with which headers. */
 
 static void ask(struct world *w, const char *path, const char *headers, struct reply *r) {
     int fd = world_connect(w);
@@ -43,7 +43,7 @@ Test(page, a_browser_gets_it_and_others_a_line_of_text) {
     world_stop(&w);
 }
 
-/* Each file that the page asks for is there, under the policy, and asks for nothing elsewhere. */
+/* Each file that the page uses is served under the policy, and uses no other server. */
 Test(page, every_file_is_under_the_policy) {
     static const struct {
         const char *path, *type;
@@ -108,7 +108,7 @@ Test(page, what_the_browser_has_is_not_sent_again) {
     world_stop(&w);
 }
 
-/* The rates are those of the time between two samples, and the ring forgets the oldest. */
+/* The rates are those of the time between two samples, and the ring drops the oldest sample. */
 Test(page, charts_have_a_history) {
     struct world w;
     struct reply r;
@@ -177,7 +177,8 @@ Test(page, no_other_file_is_under_its_paths) {
     world_stop(&w);
 }
 
-/* The page is opened at any address of the machine; what it asks then names that as its origin. */
+/* The page may be opened at any address of the machine, and its requests name that address as their
+ * origin. */
 Test(page, its_own_origin_may_ask) {
     static const struct {
         const char *host, *origin;
@@ -210,7 +211,7 @@ Test(page, its_own_origin_may_ask) {
     world_stop(&w);
 }
 
-/* A tenant is told of its own requests, with their times, and of no other's. */
+/* A tenant sees only its own requests, with their times. */
 Test(page, the_slowest_requests_are_the_tenants_own) {
     static const char keys[] = "one:sk-one\ntwo:sk-two\n";
     char path[] = "/tmp/weft-keys-XXXXXX";

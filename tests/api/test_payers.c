@@ -11,8 +11,8 @@
 #include "api/http/server.h"
 #include "stream.h"
 
-/* Which payer is evicted when connections, bodies or unsent output are full: connections without a
- * key, from this one address, beside those of the tenants alice and bob. */
+/* Choice of the payer that loses a place when connections, bodies or unsent output are full:
+ * connections without a key, from this one address, beside those of the tenants alice and bob. */
 
 #define PLACES 8
 
@@ -45,7 +45,7 @@ static bool is_open(int fd) {
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
-/* One answer, on a connection that stays open. */
+/* Reads one answer on a connection that stays open. */
 static void expect_answer(int fd, int status) {
     struct reply r;
 
@@ -54,7 +54,7 @@ static void expect_answer(int fd, int status) {
     reply_deinit(&r);
 }
 
-/* A connection that has asked something with @key (NULL: none) and is idle. */
+/* Returns a connection that has sent a request with @key (NULL: none) and is idle. */
 static int idle(const char *key) {
     char text[200];
     int fd = world_connect(&w);
@@ -107,7 +107,7 @@ Test(payers, a_tenant_above_its_share_gives_way_to_another) {
     one = idle("kb");
     cr_expect(!is_open(many[0]));
     cr_expect_eq(n_open(many, PLACES), PLACES - 1);
-    next = idle("ka"); /* comes without a key, then is one more of alice */
+    next = idle("ka"); /* comes without a key, and then belongs to alice */
     cr_expect(is_open(one));
     cr_expect(!is_open(many[1]));
     drop(many, PLACES);
@@ -149,7 +149,7 @@ Test(payers, a_unix_socket_has_places_of_its_own) {
                   sizeof(body) - 1, body);
         world_turns(&w, 4);
     }
-    fd = world_connect(&w); /* requests are not interrupted */
+    fd = world_connect(&w); /* running requests are not interrupted */
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 503);
     reply_deinit(&r);
@@ -162,7 +162,7 @@ Test(payers, a_unix_socket_has_places_of_its_own) {
     world_stop(&w);
 }
 
-/* An unfinished body of @n bytes. */
+/* Sends @n bytes of an unfinished body. */
 static int begin_body(const char *key, size_t n) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     int fd = world_connect(&w);
@@ -186,7 +186,7 @@ Test(payers, unfinished_bodies_of_a_tenant_refuse_no_other) {
     for (int i = 0; i < 7; i++)
         flood[i] = begin_body("ka", 65536);
     cr_expect_eq(n_open(flood, 7), 7);
-    for (int i = 0; i < 4; i++) { /* complete, each while there is no room */
+    for (int i = 0; i < 4; i++) { /* complete, while there is no room for another one */
         CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
 
         fd = world_connect_unix(&w);
@@ -253,7 +253,7 @@ static int connect_and_ask(struct http_server *s, struct world *at, bool local) 
 
 Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
     static struct http_server s;
-    static struct world at; /* for its addresses only */
+    static struct world at; /* used only for its addresses */
     uv_loop_t loop;
     struct err err;
     int slow[8], other;
@@ -289,7 +289,7 @@ Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
     cr_expect_geq(s.n_lost_outputs, 4);
     size_t got = 0;
     ssize_t n = 1;
-    while (n != 0 && got < ANSWER) { /* the one over the UNIX socket has its whole answer */
+    while (n != 0 && got < ANSWER) { /* the connection over the UNIX socket has its whole answer */
         static char chunk[1 << 16];
 
         n = recv(other, chunk, sizeof(chunk), 0);

@@ -163,7 +163,7 @@ static void answer(int fd, const char *path) {
     else if (strncmp(path, "/cut", 4) == 0)
         say(fd, "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello");
     else if (strncmp(path, "/long", 5) == 0) {
-        say(fd, "HTTP/1.1 200 OK\r\n\r\n"); /* how long it is follows from its end */
+        say(fd, "HTTP/1.1 200 OK\r\n\r\n"); /* the end of the connection ends the body */
         for (uint32_t n = 0; n <= PICTURE_FILE_MAX; n += sizeof(block))
             if (send(fd, block, sizeof(block), MSG_NOSIGNAL) < 0)
                 return;
@@ -198,7 +198,7 @@ static void setup(void) {
     snprintf(allowed, sizeof(allowed), "localhost:%u", ntohs(a.sin_port));
     snprintf(base, sizeof(base), "http://%s", allowed);
     cr_assert_eq(pthread_create(&thread, NULL, serve, NULL), 0);
-    setenv("http_proxy", "http://127.0.0.1:1", 1); /* not used */
+    setenv("http_proxy", "http://127.0.0.1:1", 1); /* the proxy is not used */
     n_connections = 0;
 }
 
@@ -251,7 +251,8 @@ Test(picture_fetched, other_answers_are_errors_about_the_place) {
     }
 }
 
-/* The name is allowed, and is one of this machine: nothing is connected to. */
+/* Refuses all addresses: the name is allowed, but belongs to this machine, so no connection is
+ * made. */
 static bool none(const struct sockaddr *a) {
     cr_expect_not(picture_fetch_is_public(a));
     return picture_fetch_is_public(a);
@@ -267,7 +268,7 @@ Test(picture_fetched, a_name_of_a_private_address_is_not_connected_to) {
     cr_expect_eq(n_connections, 0);
 }
 
-/* The first address of the name is refused: no other one is tried. */
+/* The first address of the name is refused, and no other address is tried. */
 static int n_asked;
 static bool second(const struct sockaddr *a) {
     return n_asked++ > 0;

@@ -1,6 +1,6 @@
 /*
- * Pictures in requests of all dialects: what the worker is submitted, which pixels it gets when it
- * asks, and what is refused. The model has Qwen's tokens around pictures.
+ * Pictures in requests of all dialects: the submits to the worker, the pixels that it gets when it
+ * asks, and refusals. The model has Qwen's tokens around pictures.
  */
 
 #include <criterion/criterion.h>
@@ -18,8 +18,8 @@
 enum { SEES = TINY_CALL, PAD, SEEN }; /* the tokens around and in a picture */
 
 static atomic_int n_decoded, decoder_fails; /* decoder_fails: -errno; 0: it works */
-static uint32_t rows_each;                  /* rows of every picture; 0: as many as it has */
-static uint64_t free_seen[2];               /* what was free for the last two pictures */
+static uint32_t rows_each;                  /* rows of every picture; 0: its own number */
+static uint64_t free_seen[2];               /* free bytes for the last two pictures */
 static char *a, *b;                         /* two files in base64 */
 
 static int decode(void *ctx, const void *data, size_t len, const struct picture_fit *fit,
@@ -38,7 +38,7 @@ static int decode(void *ctx, const void *data, size_t len, const struct picture_
     return r;
 }
 
-/* A file of the test data in base64, malloc'd. */
+/* Returns a file of the test data in base64, malloc'd. */
 static char *read_file(const char *dir, const char *name) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char path[TEST_DATA_PATH], folder[64];
@@ -62,7 +62,7 @@ static char *read_file(const char *dir, const char *name) {
     return out;
 }
 
-/* A model that sees, unless @blind. */
+/* Prepares a model that takes pictures, unless @blind. */
 static void prepare(struct world *w, bool blind) {
     world_init(w);
     world_see(w);
@@ -220,7 +220,7 @@ Test(pictures, are_rows_in_the_prompt_of_every_dialect) {
     stopped(&w);
 }
 
-/* The template knows no tools: results become a message of the user. */
+/* The template has no tools, so results become a message of the user. */
 Test(pictures, stay_in_results_that_become_text) {
     static const char source[] =
         "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content + "
@@ -279,7 +279,7 @@ Test(pictures, come_with_a_marker_in_a_prompt_string) {
     stopped(&w);
 }
 
-/* Tokens of the answer: neither marks nor rows of pictures are among them, which are counted. */
+/* The tokens of the answer contain neither marks nor rows of pictures; these are counted. */
 Test(pictures, return_tokens_gives_those_of_the_answer) {
     struct world w;
     struct reply r;
@@ -308,8 +308,8 @@ Test(pictures, return_tokens_gives_those_of_the_answer) {
     stopped(&w);
 }
 
-/* Calls are split and their results moved for templates that want them to alternate: each picture
- * stays with its text. The same picture twice has one digest. */
+/* Calls are split and their results moved for templates that need alternating messages: each
+ * picture stays with its text. A picture that occurs twice has one digest. */
 Test(pictures, keep_their_order) {
     struct world w;
     struct reply r;
@@ -340,7 +340,7 @@ Test(pictures, keep_their_order) {
     stopped(&w);
 }
 
-/* A template that shows the last message alone. */
+/* The template shows only the last message. */
 Test(pictures, that_a_template_leaves_out_are_an_error) {
     static const char source[] = "<|im_start|>{{ messages[-1].content }}";
     struct world w;
@@ -396,7 +396,7 @@ static void expect_pixels(struct world *w, uint32_t n) {
     free(file);
 }
 
-/* Turns until the pool has nothing to do, and delivers what it did. */
+/* Turns the loop until the pool has no jobs, and delivers its results. */
 static void finish_jobs(struct world *w) {
     struct jobs_stats s;
 
@@ -426,8 +426,7 @@ static int ask_with_a_picture(struct world *w) {
     return fd;
 }
 
-/* Keeps no pointer from the table's entry of a file into the model that saw it first, which may be
- * removed. */
+/* The entry of a file has no pointer to the model that used it first, which may be removed. */
 Test(pictures, are_sent_when_the_worker_asks) {
     struct msg_need_picture need = {0};
     struct world w;
@@ -468,7 +467,7 @@ Test(pictures, are_sent_when_the_worker_asks) {
     stopped(&w);
 }
 
-/* The worker is told why a picture that it asks for again is not there. */
+/* The worker gets the reason why a picture that it requests again is missing. */
 Test(pictures, that_cannot_be_decoded_again_have_a_reason) {
     static const struct {
         int error;
@@ -485,7 +484,7 @@ Test(pictures, that_cannot_be_decoded_again_have_a_reason) {
     int fd = ask_with_a_picture(&w);
     need.id = w.port.r[0].id;
     api_on_need_picture(w.port.model, &need);
-    expect_pixels(&w, 1); /* which are then the worker's */
+    expect_pixels(&w, 1); /* whose pixels then belong to the worker */
     for (uint32_t i = 0; i < ARRAY_SIZE(row); i++) {
         decoder_fails = row[i].error;
         api_on_need_picture(w.port.model, &need);
@@ -498,7 +497,7 @@ Test(pictures, that_cannot_be_decoded_again_have_a_reason) {
     stopped(&w);
 }
 
-/* A small request is worked on by the loop alone if its pictures are known. */
+/* A small request is handled on the loop alone if its pictures are known. */
 Test(pictures, that_are_known_need_no_thread) {
     static const char body[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
@@ -523,7 +522,7 @@ Test(pictures, that_are_known_need_no_thread) {
     stopped(&w);
 }
 
-/* A request with another salt decodes a picture again: tenants do not share what they know. */
+/* A request with another salt decodes a picture again, because tenants share no results. */
 Test(pictures, are_known_to_their_isolation_key_alone) {
     static const char *const salts[] = {"one", "two", "one", "two"};
     char body[512];
@@ -561,7 +560,8 @@ Test(pictures, more_than_a_request_may_have_are_refused) {
     stopped(&w);
 }
 
-/* Two pictures have more rows than a prompt may: the third, which is damaged, is not looked at. */
+/* Two pictures have more rows than a prompt may have, so the third one, which is damaged, is not
+ * decoded. */
 Test(pictures, behind_too_many_rows_are_not_decoded) {
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" PART
                                ",{\"type\":\"image_url\",\"image_url\":\"&\"},"
@@ -583,7 +583,7 @@ Test(pictures, behind_too_many_rows_are_not_decoded) {
     }
 }
 
-/* The pictures of a request that are decoded share its free bytes; the next one has all again. */
+/* The pictures of a request share its free bytes; the next request has all of them again. */
 Test(pictures, of_a_request_share_what_is_free) {
     static const char body[] =
         "{\"cache_salt\":\"%d\",\"messages\":[{\"role\":\"user\",\"content\":[" PART
@@ -605,7 +605,7 @@ Test(pictures, of_a_request_share_what_is_free) {
     stopped(&w);
 }
 
-/* White space may be anywhere, and the digits of URLs are digits. */
+/* White space may occur anywhere, and the digits may be those of URLs. */
 Test(pictures, base64_is_read_with_white_space) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     uint8_t from[64], *to;
@@ -649,7 +649,7 @@ Test(pictures, base64_of_too_large_a_file_is_not_decoded) {
 }
 
 static const struct {
-    const char *body, *part; /* of the one part; of the answer */
+    const char *body, *part; /* @part: text of the part; @body: text of the answer */
     int status;
 } refused[] = {
     {"{\"url\":\"https://example.com/a.png\"}",
@@ -702,7 +702,7 @@ Test(pictures, a_model_that_does_not_see_says_so) {
     static const char past[] = "{\"messages\":[{\"role\":\"user\",\"content\":[" WORDS(
         "t") "," PART "]},{\"role\":\"assistant\",\"content\":\"u\"},{\"role\":\"user\","
              "\"content\":\"v\"}]}";
-    /* of the user; of the user, and then a picture that the client puts behind a tool's result */
+    /* a picture of the user; then one that the client puts behind a tool's result */
     static const char *const files[] = {
         "{\"messages\":[{\"role\":\"user\",\"content\":[" FILE_PART "]}]}",
         "{\"messages\":[{\"role\":\"user\",\"content\":[" FILE_PART
@@ -736,8 +736,8 @@ Test(pictures, a_model_that_does_not_see_says_so) {
     stopped(&w);
 }
 
-/* Files that are no picture, are cut off, or must not be fetched: in a message that clients repeat
- * a note stands for it, and the others are shown. */
+/* Files that are no picture, are cut off, or must not be fetched: in a message that clients repeat,
+ * a note replaces them, and the others are shown. */
 Test(pictures, of_the_past_that_cannot_be_read_become_notes) {
     const char *bad[] = {"aGVsbG8=", "iVBORw0KGgogZ2FyYmFnZQ==", "https://example.com/a.png", ""};
     struct world w;

@@ -1,6 +1,6 @@
 /*
- * What a request costs the pool: bounded for the request however many parts it has, known before a
- * grammar is looked at, and given up with its client. Work is seen through the pool's own clock.
+ * Cost of a request on the pool: it is bounded for the request however many parts it has, charged
+ * before a grammar is compiled, and ends with the client. Work is measured by the pool's own clock.
  */
 
 #include <criterion/criterion.h>
@@ -22,7 +22,7 @@ static void started(struct world *w) {
     world_start(w);
 }
 
-/* A chat with @n tools, each of which takes all the work that a compilation may have. */
+/* A chat with @n tools, each of which needs the whole work that a compilation may have. */
 static void hard_tools(struct buf *b, uint32_t n, const char *more) {
     b->max = 1 << 22;
     buf_add_str(b, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[");
@@ -85,7 +85,7 @@ static uint64_t jobs_under(struct world *w, const char *salt) {
     return after.n_done - before.n_done;
 }
 
-/* A grammar that is remembered costs no job, which a client could tell by the time. */
+/* A cached grammar needs no job; a client could see by the time whether one was needed. */
 Test(pool, grammars_are_remembered_by_tenant_and_salt) {
     struct world w;
 
@@ -97,7 +97,7 @@ Test(pool, grammars_are_remembered_by_tenant_and_salt) {
     world_stop(&w);
 }
 
-/* What is held depends on the request alone, not on what is remembered of others. */
+/* Constraints depend on the request alone, not on what is cached from others. */
 Test(pool, the_same_tools_are_held_again) {
     CLEANUP(buf_deinit) struct buf b = {0};
     struct world w;
@@ -111,7 +111,7 @@ Test(pool, the_same_tools_are_held_again) {
         reply_deinit(&r);
         cr_assert_eq(w.port.n, i + 1);
         cr_expect_str_eq(w.port.r[i].grammar, w.port.r[0].grammar);
-        if (i == 0) /* others in between, which are remembered too */
+        if (i == 0) /* other grammars in between, which are cached too */
             ask_for_tools(&w, 3, ",\"temperature\":0", &r), reply_deinit(&r), w.port.n--;
     }
     world_stop(&w);
@@ -152,7 +152,7 @@ Test(pool, work_for_a_client_that_has_left_ends) {
     world_stop(&w);
 }
 
-/* A template that never ends, and refuses nothing: other forms of the messages are not tried. */
+/* A template that never ends and refuses nothing: other forms of the messages are not tried. */
 Test(pool, a_rendering_without_end_is_not_tried_in_other_forms) {
     static const char endless[] = "{%- for i in range(100000) -%}{%- for k in range(100000) -%}"
                                   "{%- set x = messages[0].content -%}{%- endfor -%}{%- endfor -%}";

@@ -1,7 +1,7 @@
 /*
- * What is computed ahead of a chat's next turn must be the beginning of that turn's prompt,
- * whatever the template does with what the model wrote. Here a byte is a token, and the next turn
- * is asked for as a client does it: with the message that it was given.
+ * The tokens computed ahead of a chat's next turn must be the beginning of that turn's prompt,
+ * whatever the template makes of the model's output. Here a byte is a token, and the next turn is
+ * sent as a client sends it, with the message that it received.
  */
 
 #include <criterion/criterion.h>
@@ -47,7 +47,7 @@ static void until_idle(struct world *w) {
 static int32_t written[4000]; /* the last turn's output */
 static uint32_t n_written;
 
-/* One turn: its answer in @r, with the request's number in the port. */
+/* Runs one turn. Its answer is in @r; returns the number of the request in the port. */
 static uint32_t turn(struct world *w, const char *path, const char *body, const char *output,
                      struct reply *r) {
     uint32_t i = w->port.n;
@@ -85,7 +85,7 @@ static const struct fake_request *prewarm_of(struct world *w, uint32_t i) {
     return f;
 }
 
-/* The next request's body: the messages before, the one that was given, and what comes next. */
+/* Returns the body of the next request: the earlier messages, the received one, and the new one. */
 static char *next_body(const char *before, const struct reply *r, bool thoughts, enum next next,
                        const char *text) {
     yyjson_doc *doc = yyjson_read(r->body.data, r->body.len, 0);
@@ -124,7 +124,8 @@ static uint32_t common(const int32_t *a, uint32_t n_a, const int32_t *b, uint32_
     return i;
 }
 
-/* Tokens that the next turn has computed because of it, beyond those of the turn itself. */
+/* Returns the number of tokens that the next turn does not compute because of the prewarm, beyond
+ * those of the turn itself. */
 static uint32_t gain(struct world *w, const char *before, const char *output, bool thoughts,
                      enum next next, const char *name) {
     static const char *const texts[] = {"Go on.", "\\n", "123", " x", "<tool_call>", ""};
@@ -217,7 +218,7 @@ Test(prewarm, what_is_computed_ahead_begins_the_next_prompt) {
 }
 
 /* A loop of calls whose reasoning is in the prompts, and then an answer: the user's next question
- * takes it all out. */
+ * removes all reasoning. */
 #define SEEN                                                                                       \
     "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/" \
     "png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+"                     \
@@ -280,7 +281,8 @@ Test(prewarm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
     "I "                                                                                           \
     "look.\n<tool_call>\n{\"name\":\"find\",\"arguments\":{\"pattern\":\"three\"}}\n</tool_call>"
 
-/* @next, the body of the turn after request @i, begins with what was computed ahead of it. */
+/* Asserts that @next, the body of the turn after request @i, begins with the tokens computed
+ * ahead. */
 static void expect_ahead(struct world *w, uint32_t i, const char *path, const char *next) {
     const struct fake_request *f = prewarm_of(w, i);
     struct reply r;
@@ -365,7 +367,7 @@ Test(prewarm, responses_are_continued_with_what_was_kept) {
     }
 }
 
-/* ---- when not ---- */
+/* ---- turns without a prewarm ---- */
 
 static const char strips[] = "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + "
                              "m.content }}<|im_end|>\n{%- endfor -%}{%- if add_generation_prompt "
@@ -431,7 +433,7 @@ Test(prewarm, nothing_waits_for_what_is_computed_ahead) {
     struct reply r;
 
     start(&w, strips, sizeof(strips) - 1);
-    /* The worker cannot take it, dies of it, or says at its end that it is over. */
+    /* The worker refuses it, dies of it, or reports an error at its end. */
     for (int k = 0; k < 3; k++) {
         uint32_t n = w.port.n;
         int fd = world_connect(&w);
@@ -461,7 +463,7 @@ Test(prewarm, nothing_waits_for_what_is_computed_ahead) {
     world_stop(&w);
 }
 
-/* Of requests that run together 32 MB of bodies are kept; those that come then have no prewarm. */
+/* Of requests that run at the same time, 32 MB of bodies are kept; further ones have no prewarm. */
 Test(prewarm, bodies_are_kept_within_a_limit) {
     enum { N = 36, BODY = 1000000 };
     struct world w;

@@ -1,4 +1,4 @@
-/* The texts of refusals: each says what is wrong, where, and what is accepted. The tables have one
+/* The texts of refusals name the error, its place and the accepted input. The tables have one
  * request for each text that no other test compares. */
 
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@
 struct refusal {
     const char *path, *body;
     int status;
-    const char *text; /* in the answer's JSON */
+    const char *text; /* text in the JSON of the answer */
 };
 
 static void ask(struct world *w, const struct refusal *r) {
@@ -39,7 +39,7 @@ static void ask_all(const struct refusal *table, size_t n) {
     struct world w;
 
     world_init(&w);
-    w.port.script = "ok"; /* what is not refused is answered */
+    w.port.script = "ok"; /* a request that is not refused is answered */
     world_start(&w);
     for (size_t i = 0; i < n; i++)
         ask(&w, &table[i]);
@@ -377,7 +377,7 @@ Test(refusal_texts, of_bodies) {
     world_stop(&w);
 }
 
-/* Asks with @n times @item within the body. */
+/* Sends a body with @n times @item in it. */
 static void ask_long(struct world *w, const char *path, const char *before, size_t n,
                      const char *item, const char *after, const char *text) {
     CLEANUP(buf_deinit) struct buf b = {.max = 2 << 20};
@@ -419,7 +419,7 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
     world_stop(&w);
 }
 
-/* Models that write no text, or have no template for messages. */
+/* Models that write no text or have no template for messages. */
 Test(refusal_texts, of_models_of_other_kinds) {
     static const struct refusal of_reranker[] = {
         {"/v1/rerank", "{\"query\":5,\"documents\":[\"b\"]}", 400,
@@ -569,7 +569,7 @@ Test(refusal_texts, of_keys) {
     unlink(path);
 }
 
-/* The worker ends a request without being asked to. */
+/* The worker ends a request on its own. */
 Test(refusal_texts, of_requests_that_the_worker_ends) {
     static const struct {
         enum finish_reason why;
@@ -601,7 +601,7 @@ Test(refusal_texts, of_requests_that_the_worker_ends) {
     }
 }
 
-/* The operator, or the end of the service, ends a request that runs. */
+/* The operator, or the end of the service, ends a running request. */
 Test(refusal_texts, of_requests_that_the_service_ends) {
     static const char *const texts[] = {"The generation was cancelled by the operator.",
                                         "The server is stopping. Send the request again."};

@@ -5,7 +5,7 @@
 #include "tiny.h"
 #include "stream.h"
 
-/* A tool, a function with one more member. */
+/* A tool: a function with one more member. */
 #define FUNCTION(member)                                                                           \
     ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"," member "}}]"
 
@@ -321,7 +321,7 @@ Test(refuse, a_prompt_that_does_not_fit_is_told_both_numbers) {
     world_stop(&w);
 }
 
-/* Clients that know one kind of number write 5 as 5.0. */
+/* Clients with one kind of number write 5 as 5.0. */
 Test(refuse, whole_numbers_may_have_a_point) {
     static const struct {
         const char *path, *body;

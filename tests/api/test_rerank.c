@@ -6,7 +6,8 @@
 #include "stream.h"
 #include "tiny.h"
 
-/* The scripted worker's score is the last byte of the prompt, which is the document's, less 'm'. */
+/* The scripted worker's score is the last byte of the prompt, which belongs to the document, minus
+ * 'm'. */
 
 #define RERANK "/v1/rerank"
 
@@ -35,7 +36,7 @@ static yyjson_val *get(yyjson_doc *d, const char *key) {
     return yyjson_obj_get(yyjson_doc_get_root(d), key);
 }
 
-/* @want: the documents' numbers, the best first, and their scores' logits. */
+/* @index: the documents' numbers, the best first; @logit: the logits of their scores. */
 static void expect_results(yyjson_doc *d, size_t n, const uint64_t *index, const double *logit,
                            bool raw) {
     yyjson_val *results = get(d, "results"), *v;
@@ -79,7 +80,7 @@ Test(rerank, has_the_best_documents_first) {
     world_stop(&w);
 }
 
-/* What stands between the two is a special token; the same text in them is none. */
+/* The separator of the two texts is a special token; the same text in them is not. */
 Test(rerank, texts_are_answered_as_tei_does) {
     struct world w;
     struct reply r;
@@ -146,7 +147,7 @@ Test(rerank, score_is_vllms_form_of_it) {
     world_stop(&w);
 }
 
-/* More than the loop works on at once, and more than run at once. */
+/* The list is longer than the loop handles at once, and longer than what runs at once. */
 Test(rerank, long_lists_are_answered_in_full) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -229,7 +230,7 @@ Test(rerank, refusals_name_the_place) {
     world_stop(&w);
 }
 
-/* The part that is refused tells whether as many texts are taken. */
+/* The refused part shows whether this number of texts is accepted. */
 static void expect_score_refused(struct world *w, uint32_t n_texts, const char *part) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct reply r;

@@ -1,6 +1,6 @@
 /*
- * What /v1/responses tells: the same, plain and streamed, wherever tokens were cut and whenever the
- * worker died. responses_support.c asserts the order of every stream.
+ * Answers of /v1/responses are the same plain and streamed, wherever tokens are cut and whenever
+ * the worker dies. responses_support.c asserts the order of every stream.
  */
 
 #include <criterion/criterion.h>
@@ -30,7 +30,7 @@ static void squeeze(char *at, size_t n, char c) {
     *at = c;
 }
 
-/* Replaces what differs from run to run: the id that all ids are made of, and times. */
+/* Replaces the id from which all ids are made, and times, which differ from run to run. */
 static void normalise(struct buf *b) {
     static const char *const times[] = {"\"created_at\":1", "\"completed_at\":1"};
     char hex[25] = "", *at = strstr(b->data, "resp_");
@@ -93,7 +93,7 @@ Test(responses, a_whole_answer_is_exact) {
 #define PART(text)                                                                                 \
     "\"part\":{\"type\":\"output_text\",\"text\":\"" text "\",\"annotations\":[],\"logprobs\":[]}"
 
-/* The answer tells the request's tools again: where they are large it is written on the pool. */
+/* The answer repeats the request's tools, so a large one is written on the pool. */
 Test(responses, a_large_request_is_told_on_the_pool) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -288,7 +288,7 @@ Test(compaction, a_trigger_makes_the_answer_a_summary) {
               "the tools stay: the prefix is in the cache");
     responses_expect(&w, asked, "S" CALL("weather", "{}") "T", "K<" SEALED "> completed");
     responses_expect(&w, asked, CALL("weather", "{}"), "K<weft1.> completed");
-    /* the summary takes the place of the conversation */
+    /* the summary replaces the conversation */
     responses_ask(&w,
                   "\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"" SEALED
                   "\"},{\"role\":\"user\",\"content\":\"on\"}]",
@@ -335,7 +335,7 @@ static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n"
 static const char story_told[] = "R<So \xC3\xA9?> M<I look: <tool> weather{\"c\": \"K\xC3\xB6ln\"} "
                                  "patch<\xC3\xA9\xC3\xA9\xF0\x9F\x98\x80\n.> completed";
 
-/* The story in two parts, with a death of the worker and repeated tokens between them. */
+/* Sends the story in two parts, with a death of the worker and repeated tokens between them. */
 static void perform(struct world *w, size_t cut, bool death) {
     char head[sizeof(story)];
 
@@ -395,7 +395,7 @@ Test(responses, a_slow_reader_gets_the_same) {
     world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
-    fake_tokens(&w.port, 0, story); /* all at once: one turn has more to send than fits */
+    fake_tokens(&w.port, 0, story); /* all at once: more than one turn can send */
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
     cr_expect_str_eq(responses_told(&r), story_told);
@@ -403,7 +403,7 @@ Test(responses, a_slow_reader_gets_the_same) {
     world_stop(&w);
 }
 
-/* The model says @output in pieces of at most @most bytes. */
+/* Returns the answer to @output, which the model writes in pieces of at most @most bytes. */
 static const char *say(struct world *w, int fd, bool stream, const char *output, size_t most) {
     char piece[32];
     struct reply r;
@@ -422,7 +422,7 @@ static const char *say(struct world *w, int fd, bool stream, const char *output,
     return responses_told(&r);
 }
 
-/* Whatever a model writes, plain and streamed it is the same. */
+/* Any output of a model gives the same answer plain and streamed. */
 Test(responses, any_output_is_told_the_same_twice) {
     static const char *const pieces[] = {"<think>",
                                          "</think>",
@@ -528,7 +528,7 @@ Test(responses, a_failure_inside_a_stream_is_its_last_event) {
     world_stop(&w);
 }
 
-/* Codex makes room when the stream says so; a 400 ends its turn. */
+/* Codex compacts its context if the stream reports that it is full; a 400 would end its turn. */
 Test(responses, codex_hears_of_a_full_context_in_the_stream) {
     static const char *const clients[] = {"other", "codex_exec", "Codex Desktop"};
     struct world w;
@@ -601,8 +601,8 @@ Test(responses, the_service_stops_in_the_middle) {
 
 #define LOGPROBS "\"include\":[\"message.output_text.logprobs\"],\"input\":\"a\""
 
-/* Each message has those of its own tokens: no reasoning, no marker, no call; also of a `<` that
- * the parser held back. */
+/* Each message has the log probabilities of its own tokens: not of reasoning, markers or calls, but
+ * also of a `<` that the parser held back. */
 Test(responses, log_probabilities_are_those_of_the_messages) {
     struct world w;
 

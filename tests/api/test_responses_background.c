@@ -1,5 +1,5 @@
-/* Responses in the background: they go on without a client, who asks for them or reads their
- * events from any one on. */
+/* Responses in the background continue without a client, which polls for them or reads their events
+ * from any event on. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #define BACKGROUND "{\"input\":\"hi\",\"background\":true"
 
-/* Asks in the background; the id of the response. */
+/* Creates a response in the background and copies its id. */
 static void begin(struct world *w, const char *more, char id[64]) {
     char body[200];
     struct reply r;
@@ -31,7 +31,7 @@ static void get(struct world *w, const char *id, const char *query, struct reply
     world_get(w, path, r);
 }
 
-/* GET tells @want. */
+/* Asserts that GET returns @want. */
 static void expect_told(struct world *w, const char *id, const char *query, const char *want) {
     struct reply r;
 
@@ -77,8 +77,8 @@ Test(background, it_is_answered_at_once_and_goes_on) {
     world_stop(&w);
 }
 
-/* All that a stream tells, from the beginning and from each of its events on, while it is made and
- * afterwards, is the same. */
+/* Streams from the beginning and from each event on are the same, during the response and
+ * afterwards. */
 Test(background, its_events_are_read_from_any_one_on) {
     CLEANUP(buf_deinit) struct buf all = {.max = 1 << 20};
     char id[64], query[64];
@@ -115,7 +115,7 @@ Test(background, its_events_are_read_from_any_one_on) {
     world_stop(&w);
 }
 
-/* Its client reads the stream; when that client leaves, the response goes on. */
+/* The client that reads the stream leaves, and the response continues. */
 Test(background, a_stream_may_be_left_and_taken_up_again) {
     CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
     struct world w;
@@ -208,7 +208,7 @@ Test(background, what_cannot_be_is_refused) {
     world_stop(&w);
 }
 
-/* Events beyond the bytes of the store are lost, the response is not. */
+/* Events beyond the bytes of the store are dropped, the response is not. */
 Test(background, events_are_bounded) {
     struct world w;
     struct reply r;
@@ -245,7 +245,7 @@ Test(background, events_are_bounded) {
     world_stop(&w);
 }
 
-/* The service stops: nothing of it is left, and its readers get the end. */
+/* When the service stops, the response is removed and its readers get the end. */
 Test(background, a_stop_ends_it) {
     struct world w;
     char id[64];

@@ -1,4 +1,4 @@
-/* What a Responses request becomes as a prompt, and what is refused by which name. */
+/* Prompts that requests of /v1/responses become, and refusals with their fields. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #define SAYS "<|im_start|>assistant\n"
 #define ANSWER "<|im_start|>assistant"
 
-/* Asks with {FIELDS}; the prompt must be @want. */
+/* Sends {FIELDS}; the prompt must be @want. */
 static void becomes(struct world *w, const char *fields, const char *want) {
     struct reply r;
 
@@ -555,7 +555,7 @@ Test(input, what_cannot_be_had_is_refused) {
     world_stop(&w);
 }
 
-/* Below its threshold there is nothing to do; from it on the client has to do it. */
+/* Below its threshold it has no effect; above it the client must compact its context. */
 Test(input, context_management_is_kept_or_refused) {
 #define COMPACT(n) "\"context_management\":[{\"type\":\"compaction\",\"compact_threshold\":" n "}]"
     struct world w;
@@ -619,7 +619,7 @@ Test(call_table, finds_what_a_naive_list_finds) {
     cr_expect_null(call_table_find(&t, "x", 1));
     for (size_t i = 0; i < ARRAY_SIZE(ids); i++) {
         snprintf(ids[i], sizeof(ids[i]), "c%u", (unsigned)rng_below(&rng, 3000));
-        cr_assert_eq(call_table_add(&t, ids[i], ids[i]), 0); /* the name tells which one it is */
+        cr_assert_eq(call_table_add(&t, ids[i], ids[i]), 0); /* the name identifies the call */
         char wanted[8];
         snprintf(wanted, sizeof(wanted), "c%u", (unsigned)rng_below(&rng, 3000));
         const char *last = NULL;

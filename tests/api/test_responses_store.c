@@ -1,4 +1,4 @@
-/* What is kept of responses: for how long, how much of it, and for whom. */
+/* The store of responses: for how long, how many bytes, and for which tenants it keeps them. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ struct shelf {
     struct store store;
 };
 
-static bool on_loop; /* in store_watch(); the rest may run on any thread */
+static bool on_loop; /* true in store_watch(); the other functions may run on any thread */
 
 static void shelf_init(struct shelf *s, uint32_t n, uint64_t bytes, uint32_t ttl_s) {
     struct store_limits limits = {.n = n, .bytes = bytes, .ttl_s = ttl_s};
@@ -69,7 +69,7 @@ Test(store, the_oldest_make_room) {
     add(&s, 0, "c", NULL, 10);
     add(&s, 0, "d", NULL, 10);
     cr_expect(!has(&s, 0, "a") && has(&s, 0, "b") && has(&s, 0, "c") && has(&s, 0, "d"));
-    add(&s, 0, "e", "b", 10); /* b is continued: c is older now */
+    add(&s, 0, "e", "b", 10); /* b was continued, so c is the oldest now */
     cr_expect(has(&s, 0, "b") && !has(&s, 0, "c") && has(&s, 0, "d") && has(&s, 0, "e"));
     cr_expect_eq(s.store.n, 3);
     shelf_deinit(&s);
@@ -128,8 +128,8 @@ Test(store, who_keeps_most_makes_room_for_others) {
     shelf_deinit(&s);
 }
 
-/* What is removed and yet continued is charged as long as it is there: whatever a tenant does with
- * it, its own responses make room, not those of others. */
+/* A removed response that others continue is charged as long as it exists: whatever a tenant does
+ * with it, its own responses are evicted and not those of others. */
 Test(store, what_is_held_is_charged_to_its_tenant) {
     struct shelf s;
     char id[16], next[16];
@@ -154,7 +154,7 @@ Test(store, what_is_held_is_charged_to_its_tenant) {
     shelf_deinit(&s);
 }
 
-/* What requests hold cannot be freed: then a tenant below its share loses nothing either. */
+/* Responses that requests use cannot be freed; even then a tenant below its share loses nothing. */
 Test(store, what_requests_hold_costs_others_nothing) {
     struct shelf s;
     struct stored *kept[4];
@@ -205,7 +205,8 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return ((const double *)ctx)[tenant];
 }
 
-/* Tenant 1 stores until it has what it may, then tenant 2; how many each is left with. */
+/* Tenant 1 stores as much as it may, then tenant 2. @left: number of responses that remain of
+ * each. */
 static void compete(struct shelf *s, size_t size, uint32_t left[3]) {
     char id[16];
 
@@ -283,7 +284,8 @@ Test(store, what_is_removed_stays_with_who_continues_it) {
     shelf_deinit(&s);
 }
 
-/* Random use: within the limits always, and each one that is found has all that it continues. */
+/* Random use stays within the limits, and each response that is found has all responses that it
+ * continues. */
 Test(store, random_use_keeps_the_promises) {
     struct shelf s;
     struct rng rng = {1};
@@ -309,7 +311,7 @@ Test(store, random_use_keeps_the_promises) {
 
 /* ---- over HTTP ---- */
 
-/* A string member, which must be there. */
+/* Copies a string member, which must exist. */
 static void copy_member(char out[64], yyjson_val *v, const char *key) {
     const char *text = yyjson_get_str(yyjson_obj_get(v, key));
 
@@ -401,7 +403,7 @@ Test(kept, only_what_was_asked_for) {
     world_stop(&w);
 }
 
-/* Reads a figure of /metrics. */
+/* Returns a value of /metrics. */
 static double metric(struct world *w, const char *name) {
     struct reply r;
 
@@ -467,7 +469,7 @@ Test(kept, a_conversation_goes_on) {
                                            "<|im_start|>user\nmore<|im_end|>"),
               "%s", responses_prompt(&w));
     snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\"", id);
-    ask_id(&w, fields, "y", id); /* input is optional here */
+    ask_id(&w, fields, "y", id); /* `input` is optional here */
     cr_expect(strstr(responses_prompt(&w), "more<|im_end|><|im_start|>assistant\nx<|im_end|>"
                                            "<|im_start|>assistant"),
               "%s", responses_prompt(&w));
@@ -498,8 +500,8 @@ Test(kept, items_may_be_referred_to) {
     world_stop(&w);
 }
 
-/* What a request has read of the store is the items that it asks for, however large the responses
- * are that they belong to. */
+/* A request reads only the items that it needs from the store, however large their responses
+ * are. */
 Test(kept, only_what_is_asked_for_is_read) {
     CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
     struct world w;
@@ -527,7 +529,8 @@ Test(kept, only_what_is_asked_for_is_read) {
     world_stop(&w);
 }
 
-/* References cost their sender little and the service much: their sum is bounded like a body. */
+/* References are small for the client and large for the service, so their sum is bounded like a
+ * body. */
 Test(kept, references_are_bounded_in_all) {
     CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
     CLEANUP(freep) char *said = malloc(1001);
@@ -606,7 +609,7 @@ Test(kept, input_items_are_listed) {
     world_stop(&w);
 }
 
-/* What the pool has done for GET @path, which is answered with @least bytes or more. */
+/* Returns the number of pool jobs for GET @path, whose answer has at least @least bytes. */
 static uint64_t jobs_of(struct world *w, const char *path, size_t least) {
     struct jobs_stats before, after;
     struct reply r;
@@ -650,7 +653,7 @@ Test(kept, a_long_one_is_written_on_the_pool) {
     world_stop(&w);
 }
 
-/* The client leaves while the pool writes: nothing of it is left. */
+/* The client leaves while the pool writes; nothing of the answer remains. */
 Test(kept, a_client_that_leaves_gets_nothing) {
     CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
     struct world w;

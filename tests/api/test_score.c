@@ -6,7 +6,7 @@
 #include "stream.h"
 #include "tiny.h"
 
-/* echo, best_of and what is told of prompts. */
+/* echo, best_of and values of prompts. */
 
 #define WHOLE(choices, prompt, output, total, cached)                                              \
     "{\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\",\"choices\":"   \
@@ -96,7 +96,7 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
     world_stop(&w);
 }
 
-/* Counts @what in the answer. */
+/* Counts the occurrences of @what in the answer. */
 static size_t count(const struct reply *r, const char *what) {
     size_t n = 0;
 
@@ -108,8 +108,8 @@ static size_t count(const struct reply *r, const char *what) {
 #define MANY_PROMPTS 16u
 #define LENGTH 60u
 
-/* A whole answer of many log probabilities is written on the pool: it takes turns, and meanwhile
- * the loop serves others. Each is there once. */
+/* A plain answer with many log probabilities is written on the pool in turns, and the loop serves
+ * other clients meanwhile. Each value occurs once. */
 Test(score, a_long_answer_is_written_on_the_pool) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -137,7 +137,7 @@ Test(score, a_long_answer_is_written_on_the_pool) {
     world_stop(&w);
 }
 
-/* So is a long prompt that is echoed read before the loop has it, once for all its choices. */
+/* A long prompt that is echoed is tokenised on the pool, once for all choices. */
 Test(score, choices_share_what_they_echo) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;
@@ -175,8 +175,8 @@ static void collect(const char *json, size_t len, struct buf *text, struct buf o
     yyjson_doc_free(doc);
 }
 
-/* A stream tells a long prompt with its log probabilities in parts, a turn of the loop each; they
- * are together what a whole answer is. */
+/* A stream sends a long prompt with its log probabilities in parts, one in each turn of the loop;
+ * together they equal the plain answer. */
 Test(score, a_long_echo_is_streamed_in_parts) {
     struct buf text[2] = {{.max = 1 << 20}, {.max = 1 << 20}}, lists[2][4];
     char body[700];
@@ -215,7 +215,7 @@ Test(score, a_long_echo_is_streamed_in_parts) {
     world_stop(&w);
 }
 
-/* Its client leaves at any moment, also while the pool writes. */
+/* The client leaves at any moment, also while the pool writes. */
 Test(score, who_leaves_while_the_pool_writes_leaves_nothing) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;

@@ -17,7 +17,7 @@ static const struct fake_request *last(const struct world *w) {
     return &w->port.r[w->port.n - 1];
 }
 
-/* The session of a request with these header lines and this body. */
+/* Returns the session of a request with these header lines and this body. */
 static uint64_t ask_at(struct world *w, const char *path, const char *head, const char *body) {
     struct reply r;
     uint32_t before = w->port.n;
@@ -63,7 +63,7 @@ Test(session, is_named_by_header_or_field_and_the_first_of_them_counts) {
     for (size_t i = 0; i < ARRAY_SIZE(headers); i++) {
         const char *after = i + 1 < ARRAY_SIZE(headers) ? headers[i + 1] : "X-Nothing";
 
-        if (i == 0) /* whose session counts as well */
+        if (i == 0) /* the session of this header counts as well */
             after = "X-Session-Id";
         snprintf(head, sizeof(head), "%s: other\r\n%s: k\r\n", after, headers[i]);
         cr_expect_eq(ask(&w, head, "{" HI ",\"user\":\"u\"}"), k, "%s", headers[i]);
@@ -119,7 +119,7 @@ Test(session, without_a_name_is_the_conversation) {
     world_stop(&w);
 }
 
-/* The same in the other dialects: a name, else the conversation. */
+/* In the other dialects the session is a name, or else the conversation. */
 Test(session, is_told_in_every_dialect) {
     static const struct {
         const char *path, *named, *first, *second, *other;

@@ -1,6 +1,6 @@
 /*
- * Shapes of requests that other services answer or that their clients send: each is answered here
- * as well, or refused with a reason that docs/reference/refused.md gives.
+ * Forms of requests that other services accept or that their clients send: each is answered here as
+ * well, or refused with a reason that docs/reference/refused.md gives.
  */
 
 #include <criterion/criterion.h>
@@ -17,7 +17,7 @@
 
 struct shape {
     const char *path, *body;
-    const char *refused; /* param of the 400; NULL: it is answered */
+    const char *refused; /* param of the 400; NULL: the request is answered */
 };
 
 static const struct shape shapes[] = {

@@ -5,9 +5,8 @@
 #include "stream.h"
 
 /*
- * What a client is sent against what a naive reader makes of the whole output: random texts with
- * stop strings in them, cut into events anywhere, told twice, interrupted by the death of the
- * worker, read by a slow client.
+ * Streams compared with a naive reading of the whole output: random texts with stop strings, cut
+ * into events anywhere, sent twice, interrupted by the death of the worker, read by a slow client.
  */
 
 #define ROUNDS 400
@@ -18,7 +17,7 @@ static const char *const letters[] = {
 
 struct story {
     struct rng rng;
-    char text[600]; /* all that the worker has to say */
+    char text[600]; /* the whole output of the worker */
     size_t len;
     const char *stop[3];
     uint32_t n_stops;
@@ -47,10 +46,12 @@ static void tell(struct story *s) {
     for (uint32_t i = 0; i < s->n_stops; i++)
         do
             s->stop[i] = stops[rng_below(&s->rng, ARRAY_SIZE(stops))];
-        while (s->stop[i][0] == '\xAC'); /* not text: JSON cannot carry it */
+        /* excludes a stop string that is not text, which JSON cannot carry */
+        while (s->stop[i][0] == '\xAC');
 }
 
-/* The text before the stop string that is complete first, of those the longest. */
+/* Returns the length of the text before the stop string that is complete first; of several, the
+ * longest. */
 static size_t visible(const struct story *s, size_t *n_tokens) {
     for (size_t end = 1; end <= s->len; end++) {
         size_t longest = 0;
@@ -82,7 +83,7 @@ static void ask(struct world *w, int fd, const struct story *s) {
     world_turns(w, 4);
 }
 
-/* The worker's side: pieces, repetitions, deaths. */
+/* Plays the worker: pieces, repetitions, deaths. */
 static void perform(struct world *w, struct story *s) {
     const struct fake_request *r = &w->port.r[0];
     char piece[700];
@@ -110,7 +111,7 @@ static void perform(struct world *w, struct story *s) {
         fake_finish(&w->port, 0, FINISH_STOP);
 }
 
-/* Puts the events together again, and holds each of them to the rules. */
+/* Assembles the events and checks each of them against the rules. */
 static void check(const struct story *s, struct buf *body) {
     size_t n_tokens, n_visible = visible(s, &n_tokens), n_ids = 0;
     CLEANUP(buf_deinit) struct buf text = {.max = 1 << 16};
@@ -124,7 +125,8 @@ static void check(const struct story *s, struct buf *body) {
             n_done++;
             continue;
         }
-        yyjson_doc *doc = yyjson_read(line + 6, strlen(line + 6), 0); /* refuses broken UTF-8 */
+        /* the parser refuses broken UTF-8 */
+        yyjson_doc *doc = yyjson_read(line + 6, strlen(line + 6), 0);
         cr_assert(doc, "%s", line);
         yyjson_val *root = yyjson_doc_get_root(doc);
         yyjson_val *choice = yyjson_arr_get_first(yyjson_obj_get(root, "choices"));

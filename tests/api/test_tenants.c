@@ -35,7 +35,7 @@ static struct api_tenant_info info_of(const char *name) {
     return (struct api_tenant_info){0};
 }
 
-/* No tenant holds anything any more. */
+/* Asserts that no tenant holds anything. */
 static void stop(void) {
     static struct api_tenant_info t[64];
 
@@ -106,7 +106,7 @@ Test(tenants, tokens_are_reserved_and_what_was_not_used_comes_back) {
     struct reply r;
 
     start(rows, 1);
-    int first = ask("ka", ",\"max_tokens\":150"); /* and 5 of the prompt */
+    int first = ask("ka", ",\"max_tokens\":150"); /* and 5 tokens of the prompt */
     cr_expect_eq(info_of("alice").stats.n_reserved, 155);
     cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 429);
     cr_expect_lt(header(&r, "x-ratelimit-remaining-tokens"), 60);
@@ -225,7 +225,7 @@ Test(tenants, a_full_queue_drops_the_flood) {
     for (int i = 0; i < 12; i++) /* 8 run, 4 wait: the queue is full */
         fd[i] = ask("ka", "");
     cr_expect_eq(answer(ask("ka", ""), &r), 429);
-    for (int i = 0; i < 4; i++) /* two overflow places, then two in the queue */
+    for (int i = 0; i < 4; i++) /* two places of the overflow, then two of the queue */
         fd[12 + i] = ask("kb", "");
     cr_expect_eq(info_of("bob").stats.n_running, 2);
     cr_expect_eq(info_of("bob").stats.n_queued, 2);
@@ -268,7 +268,8 @@ Test(tenants, those_sent_away_are_told_to_come_one_after_the_other) {
     start(NULL, 0);
     for (int i = 0; i < 12; i++)
         fd[i] = ask("ka", "");
-    for (int i = 0; i < 100; i++) { /* 8 run, for a second as far as is known: 125 ms for each */
+    /* 8 requests run, each expected to take a second: 125 ms for each place */
+    for (int i = 0; i < 100; i++) {
         cr_expect_eq(answer(ask("ka", ""), &r), 429);
         last = header(&r, "retry-after-ms");
         first = i == 0 ? last : first;
@@ -400,7 +401,7 @@ Test(tenants, a_reload_gives_nobody_a_new_minute) {
     stop();
 }
 
-/* However generations end, what they held comes back: stop() counts. */
+/* However generations end, their charges are returned; stop() checks this. */
 Test(tenants, charges_never_leak) {
     struct api_tenant rows[] = {{.name = "alice", .weight = 1, .max_running = 3, .kv_tokens = 300},
                                 {.name = "bob", .weight = 2, .tokens_per_minute = 1000000}};
@@ -459,8 +460,8 @@ static int decode(void *ctx, const void *data, size_t len, const struct picture_
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJ"  \
     "ggg==\"}}"
 
-/* Sends one picture twice, by way of the pool: it stays the tenant's when a reload changes the
- * tenant between the two. */
+/* Sends one picture twice on the pool: it belongs to the same tenant when a reload changes the
+ * tenant in between. */
 Test(tenants, a_reload_is_not_seen_by_a_request_on_the_pool) {
     struct api_tenant row = {.name = "default", .weight = 1, .share = "group"};
     struct reply r;

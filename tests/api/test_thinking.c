@@ -1,6 +1,6 @@
 /*
- * How long a model may think, what it is told of that, and what else a request says of its output
- * beforehand: a prediction, stop strings between control tokens.
+ * Limits of thinking, their description in the prompt, and other settings of the output: a
+ * prediction, stop strings between control tokens.
  */
 
 #include <criterion/criterion.h>
@@ -32,7 +32,7 @@ static void expect_body(struct reply *r, const char *part) {
 
 /* ---- budgets */
 
-/* The output tokens that the worker was handed back, as text. */
+/* Compares the output tokens with which the request was resumed, as text. */
 static void expect_resumed(struct world *w, uint32_t i, const char *text) {
     const struct fake_request *f = &w->port.r[i];
     uint32_t n = f->m.n_tokens - f->m.n_prompt;
@@ -42,7 +42,7 @@ static void expect_resumed(struct world *w, uint32_t i, const char *text) {
         cr_assert_eq(f->tokens[f->m.n_prompt + k], (unsigned char)text[k], "token %u", k);
 }
 
-/* @n tokens come at once; what is behind the cut never counts, and the old generation is over. */
+/* @n tokens arrive at once; tokens after the cut never count, and the old generation is over. */
 static void think_in_steps(struct world *w, const char *fields, size_t n, bool stream) {
     static const char thoughts[] = "abcdefghijkl";
     char body[400];
@@ -137,7 +137,7 @@ Test(thinking, within_the_budget_is_left_alone) {
         char body[300];
         struct reply r;
 
-        /* tokens of a marker but the last count, and the last case has no room for it */
+        /* all tokens of a marker except the last count, and the last case has no room for it */
         w.port.script = i == 1 ? "abcdefghijkl</think>Yes" : "</think>Y";
         snprintf(body, sizeof(body), "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},%s}",
                  i == 0 ? "\"thinking_budget\":8" : fields[i]);
@@ -149,7 +149,7 @@ Test(thinking, within_the_budget_is_left_alone) {
     world_stop(&w);
 }
 
-/* A death in the middle changes nothing. */
+/* A death in the middle changes no output. */
 Test(thinking, budgets_survive_the_worker) {
     struct world w;
     struct reply r;
@@ -186,7 +186,7 @@ Test(thinking, budgets_survive_the_worker) {
 static void started_with_breaker(struct world *w) {
     world_init(w);
     world_use_template(w, source, strlen(source));
-    w->model.loop_tokens = 32; /* blocks of up to 8 tokens; asked at every second one */
+    w->model.loop_tokens = 32; /* blocks of up to 8 tokens, checked at every second one */
     world_start(w);
 }
 
@@ -206,8 +206,8 @@ static void expect_loops(struct world *w, unsigned n, unsigned n_repetitions) {
     reply_deinit(&r);
 }
 
-/* The first 33 tokens have "abcde" behind a first token; the 34th is the first place that is
- * looked at. What comes behind it in the same batch never counts. */
+/* The first 33 tokens have "abcde" behind a first token; the 34th is the first position that is
+ * checked. Later tokens of the same batch never count. */
 Test(loops, an_output_that_repeats_ends_at_an_exact_token) {
     static const char output[] = "!!abcdeabcdeabcdeabcdeabcdeabcdeabcdeabcdeabcdeabcde";
     struct world w;
@@ -284,7 +284,7 @@ Test(loops, a_tenant_has_an_option_of_its_own) {
     world_stop(&w);
 }
 
-/* The loop of the thoughts is not one of the answer; that may have its own. */
+/* A loop in the thoughts does not end the answer, which may have its own. */
 Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
     static const char block[] = "so so so so so so so so so so so so ";
     char closed[64];
@@ -318,7 +318,7 @@ Test(loops, thoughts_that_repeat_are_closed_and_the_answer_follows) {
     world_stop(&w);
 }
 
-/* ---- what the template is told */
+/* ---- values for the template */
 
 static void expect_prompt(struct world *w, const char *fields, const char *want) {
     char body[500];
@@ -363,7 +363,7 @@ Test(thinking, efforts_reach_the_template) {
     world_stop(&w);
 }
 
-/* Some templates tell the model what it will be held to. */
+/* Some templates describe the constraint to the model. */
 Test(thinking, what_the_template_opens_is_closed_where_there_is_to_be_none) {
     static const struct {
         uint8_t option;
@@ -410,7 +410,7 @@ Test(thinking, what_is_asked_for_reaches_the_template) {
     world_stop(&w);
 }
 
-/* Only a template that fails without them gets descriptions. */
+/* Descriptions are added only for a template that fails without them. */
 Test(thinking, a_tool_needs_no_description) {
 #define TOOLS(more) "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more "}}]"
     struct world w;
@@ -511,10 +511,10 @@ Test(thinking, stop_strings_see_what_is_shown) {
     static const int32_t ids[] = {'a', TINY_CALL, 'b', TINY_JUNK, 'c'};
     static const struct {
         const char *stop, *content;
-        bool tools, worker; /* worker: it looks for them, too */
+        bool tools, worker; /* worker: the worker searches the stop strings too */
     } table[] = {
-        {"ab", "abc", false, true},            /* the tag is hidden: it begins at once */
-        {"ab", "a<tool_call>bc", true, false}, /* it is shown, and no call */
+        {"ab", "abc", false, true},            /* the tag is hidden, so the match begins at once */
+        {"ab", "a<tool_call>bc", true, false}, /* the tag is shown, and is no call */
         {"bc", "a<tool_call>", true, false},
         {"<tool_call>b", "a", true, false},
     };

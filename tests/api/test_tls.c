@@ -10,8 +10,8 @@
 #include "api/http/tls.h"
 #include "base/rng.h"
 
-/* A client of OpenSSL's own against the layer, without sockets: what each side writes is handed to
- * the other by the test, in pieces of its choice. */
+/* A client of OpenSSL against the layer, without sockets: the test passes the bytes of each side to
+ * the other in pieces of its choice. */
 
 #define ROOM (4u << 20)
 
@@ -85,8 +85,8 @@ static void send_wire(struct pair *p, struct buf *from) {
     }
 }
 
-/* Hands the client's bytes to the server, @step at a time, and collects the HTTP in @got. The last
- * answer of tls_read(). */
+/* Passes the client's bytes to the server, @step at a time, and collects the HTTP in @got. Returns
+ * the last result of tls_read(). */
 static ssize_t receive(struct pair *p, size_t step, struct buf *got) {
     char piece[4096], text[TLS_RECORD];
     struct buf none = {.max = ROOM};
@@ -310,8 +310,8 @@ Test(tls, a_key_that_others_may_read_is_refused) {
     close_pair(&p);
 }
 
-/* Shortages that may pass are told apart from a wrong configuration, after which systemd does not
- * try again. */
+/* Shortages that may be temporary are distinguished from a wrong configuration, after which systemd
+ * does not try again. */
 Test(tls, a_shortage_is_told_apart_from_a_bad_file) {
     struct rlimit files, none;
     struct tls_config config = {0};

@@ -1,6 +1,6 @@
 /*
- * Calls that are cut at a limit are whole, in every format: forced ones and those of an output that
- * is free before them.
+ * Calls that are cut at a limit are complete in every format, both forced calls and calls after
+ * free text.
  */
 
 #include <criterion/criterion.h>
@@ -9,14 +9,14 @@
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 
-#define TOOLS FEWER(10, 4) /* sets of them, for each format */
+#define TOOLS FEWER(10, 4) /* number of sets of tools for each format */
 #define TEXTS 6
 
 struct counts {
     uint32_t texts, cut, calls;
 };
 
-/* All strings behind which a call has begun, as the front writes them. */
+/* Writes all strings behind which a call has begun, as the front does. */
 static void write_triggers(const struct toolcall_format *f, char *out, size_t size) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *o = yyjson_mut_obj(d), *after = yyjson_mut_obj_add_arr(d, o, "after");
@@ -37,7 +37,7 @@ static uint32_t distance_of(const struct constraint *c) {
     return constraint_distance(s);
 }
 
-/* Where less than the distance is left there is nothing to begin with. */
+/* Asserts that with fewer tokens than the distance no call can begin. */
 static void expect_refused_below(const struct constraint *c, uint32_t distance) {
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     uint32_t bits[16];

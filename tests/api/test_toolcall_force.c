@@ -1,7 +1,6 @@
 /*
  * Calls under a grammar: for every format, random tools and random texts that the grammar allows,
- * what the format's own parser reads are calls of these tools whose arguments fit, and nothing
- * else.
+ * the format's own parser reads calls of these tools whose arguments fit, and nothing else.
  */
 
 #include <criterion/criterion.h>
@@ -15,8 +14,8 @@ struct counts {
     uint32_t made, texts, calls;
 };
 
-/* @after: the text begins with a trigger, but for what the grammar writes itself (""). @loose:
- * arguments need not fit. */
+/* @after: the text begins with a trigger, except for the part that the grammar writes itself ("").
+ * @loose: arguments need not fit. */
 static struct counts check_format(const struct toolcall_format *f, struct schema_writer *w,
                                   uint32_t n, bool loose, const char *after) {
     struct grammar_vocab *v[2] = {random_vocab(false), random_vocab(true)};
@@ -81,8 +80,8 @@ Test(toolcall_force, after_a_trigger_too) {
     check_all(false, true, 10);
 }
 
-/* What begins a call only where a message begins: the rest of harmony's header, the whole of
- * llama3's object, which then is what the grammar writes. */
+/* Beginnings of a call at the beginning of a message: the rest of harmony's header, and the whole
+ * of llama3's object, which the grammar then writes. */
 Test(toolcall_force, after_the_start_of_a_message_too) {
     struct schema_writer w = {.b = {.max = 1 << 20}, .r = {31}};
     uint32_t n_formats = 0;
@@ -112,7 +111,7 @@ Test(toolcall_force, any_arguments_are_still_an_object) {
     check_all(true, false, 10);
 }
 
-/* A custom tool's text is held to its grammar, in a JSON string or bare; the schema says the
+/* The text of a custom tool follows its grammar, in a JSON string or bare; the schema says the
  * same. */
 Test(toolcall_force, texts_of_custom_tools) {
     static const char tools[] =
@@ -184,10 +183,10 @@ static void check_refusal(const char *format, const char *parameters, const char
     yyjson_doc_free(doc);
 }
 
-/* What a format cannot hold is said, with its place. */
+/* A refusal names the place of what a format cannot write. */
 Test(toolcall_force, what_cannot_be_written_is_refused) {
     static const struct {
-        const char *format, *parameters, *why; /* why NULL: it can */
+        const char *format, *parameters, *why; /* why NULL: the format can write it */
     } table[] = {
         {"hermes", "{\"type\":\"string\"}", "a type other than"},
         {"hermes", "7", "does not describe an object"},
@@ -301,7 +300,7 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         check_refusal(table[i].format, table[i].parameters, table[i].why);
 }
 
-/* Clients that know one kind of number write 3 as 3.0. */
+/* Clients with one kind of number write 3 as 3.0. */
 Test(toolcall_force, bounds_may_have_a_point) {
     check_refusal(
         "glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":1.0,\"maxLength\":3.0}}}",
@@ -314,7 +313,7 @@ Test(toolcall_force, bounds_may_have_a_point) {
                   "a minItems or maxItems that is no whole number");
 }
 
-/* Objects of @n_optional properties and, if @required, one behind them that must be there. */
+/* Checks objects of @n_optional properties and, if @required, a required one behind them. */
 static void check_object(const char *format, int n_optional, bool required, const char *why) {
     struct buf b = {.max = 1 << 16};
 
@@ -353,7 +352,7 @@ Test(toolcall_force, names_have_plain_characters) {
     }
 }
 
-/* Models of Python's form write its words or JSON's, and names of properties as they are. */
+/* Models of Python's form write its words or JSON's, and unquoted names of properties. */
 Test(toolcall_force, words_of_python) {
     static const char parameters[] = "{\"type\":\"object\",\"properties\":{\"on\":{\"type\":"
                                      "\"boolean\"},\"user.name\":{\"type\":"
@@ -413,8 +412,8 @@ Test(toolcall_force, words_of_python) {
     grammar_vocab_free(v);
 }
 
-/* Unions of references to unions, and objects of optional objects: what would grow without end is
- * refused, or not looked into. */
+/* Unions of references to unions, and objects of optional objects: schemas that would grow without
+ * end are refused or not followed. */
 Test(toolcall_force, hostile_schemas_cost_little) {
     static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2", "kimi-k3"};
     struct buf b = {.max = 1 << 20};
@@ -460,7 +459,7 @@ Test(toolcall_force, hostile_schemas_cost_little) {
     buf_deinit(&b);
 }
 
-/* One change somewhere. */
+/* Changes the schema at a random place. */
 static void mutate(struct schema_writer *w, struct buf *b) {
     static const char *const pieces[] = {"{}",
                                          "[]",
@@ -487,7 +486,7 @@ static void mutate(struct schema_writer *w, struct buf *b) {
     struct buf tail = {.max = 1 << 20};
     uint32_t at = rng_below(&w->r, (uint32_t)b->len);
 
-    /* Before a key, or in the place of a value, more often than not. */
+    /* Inserts before a key, or in the place of a value, in more than half of the cases. */
     const char *found = strpbrk(b->data + at, *piece == '"' && strchr(piece, ':') ? "{" : ":[");
 
     at = found ? (uint32_t)(found - b->data) + 1 : at;
@@ -500,7 +499,8 @@ static void mutate(struct schema_writer *w, struct buf *b) {
     buf_deinit(&tail);
 }
 
-/* A text under the grammar of @n for @schema, read back; false: it did not compile, or not end. */
+/* Checks a text under the grammar of @n for @schema. Returns false if it did not compile or did not
+ * end. */
 static bool check_mutated(const struct toolcall_format *f, const struct buf *schema,
                           yyjson_mut_val *root, struct rng *r) {
     CLEANUP(constraint_freep) struct constraint *c = NULL;
@@ -529,7 +529,7 @@ static bool check_mutated(const struct toolcall_format *f, const struct buf *sch
     return ended;
 }
 
-/* Whatever the schema: calls that fit it, or a refusal that names the field. */
+/* Any schema gives calls that fit it, or a refusal that names the field. */
 Test(toolcall_force, mutated_schemas_do_no_harm) {
     static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2", "kimi-k3", "minicpm"};
     struct schema_writer w = {.b = {.max = 1 << 20}, .r = {77}};
@@ -566,7 +566,7 @@ Test(toolcall_force, mutated_schemas_do_no_harm) {
     buf_deinit(&w.b);
 }
 
-/* gpt-oss ends its turn with the marker that ends a call: it is that token there, too. */
+/* gpt-oss ends its turn with the marker that ends a call, which is the same token. */
 Test(toolcall_force, a_marker_may_be_an_end_token) {
     static const char head[] =
         "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}";

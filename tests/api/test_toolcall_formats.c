@@ -18,7 +18,8 @@ Test(toolcall_formats, every_case_means_what_it_says) {
         expect(&toolcall_cases[i], false);
 }
 
-/* What is complete is told alike; what is not comes back as it was, so only content may differ. */
+/* Complete calls give the same events; an incomplete call becomes content unchanged, so only
+ * content may differ. */
 Test(toolcall_formats, whole_calls_are_told_alike) {
     for (size_t i = 0; i < n_toolcall_cases; i++)
         if (toolcall_cases[i].whole || !strchr(toolcall_cases[i].want, '!'))

@@ -1,6 +1,6 @@
 /*
- * Mutated texts, with a fixed seed. Whatever a model writes: the parser ends, its events are in
- * order, complete calls have valid JSON (toolcall_tell() checks both), and cuts do not show.
+ * Mutated texts, with a fixed seed. For any text the parser ends, its events are in order, complete
+ * calls have valid JSON (toolcall_tell() checks both), and cuts have no effect.
  */
 
 #include <criterion/criterion.h>
@@ -56,7 +56,7 @@ static void mutate(char *text, size_t *len) {
     }
 }
 
-/* Formats that have markers besides those of calls; they are dropped. */
+/* Returns true for formats with markers besides those of calls; these markers are dropped. */
 static bool drops(const struct toolcall_case *c) {
     static const char *const names[] = {"harmony", "atem",        "kimi-k3",    "solar",
                                         "llama3",  "functionary", "command-r7b"};

@@ -13,7 +13,7 @@ static struct toolcall_run run_of(const char *format) {
     return (struct toolcall_run){.format = toolcall_find(format)};
 }
 
-/* @head, @n times @part, @tail: malloc'd. */
+/* Returns @head, @n times @part and @tail, malloc'd. */
 static char *repeat(const char *head, const char *part, size_t n, const char *tail, size_t *len) {
     struct buf b;
 
@@ -194,7 +194,8 @@ Test(toolcall_limits, ids_of_the_models_are_kept) {
 
         cr_expect_str_eq(got, rows[i].want, "%s", got);
     }
-    /* Twice the same id: the second is ours. Mistral's have nine letters and digits. */
+    /* An id occurs twice, so the second call gets a new one. Mistral's ids have nine letters and
+     * digits. */
     struct toolcall_run r = run_of("mistral-args");
     static const char twice[] = "[TOOL_CALLS]ping[CALL_ID]abcdef123[ARGS]{}"
                                 "[TOOL_CALLS]ping[CALL_ID]abcdef123[ARGS]{}";

@@ -77,7 +77,7 @@ Test(toolcall_scan, what_is_not_json_is_refused) {
         buf_init(&out, 1 << 16);
         int r = scan(SCAN_JSON, bad[i], &out, &used);
 
-        /* "01" is a 0 and something after it. */
+        /* "01" is a 0 followed by other text. */
         cr_expect(r == SCAN_BAD || used < strlen(bad[i]), "%s is taken as %s", bad[i], out.data);
         buf_deinit(&out);
     }

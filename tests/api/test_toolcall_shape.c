@@ -1,6 +1,6 @@
 /*
- * The shape that a grammar would force is what the parser reads: calls are written from it, piece
- * by piece, for every format.
+ * The parser reads what a grammar forces: calls are written from the grammar's shape, piece by
+ * piece, for every format.
  */
 
 #include <criterion/criterion.h>
@@ -18,7 +18,7 @@ static const struct {
     {"max_results", "5", "5", "5", "number", false},
 };
 
-/* @piece with its places filled in. */
+/* Appends @piece with its places filled in. */
 static void put(struct buf *out, const char *piece, uint32_t index, const char *type) {
     for (const char *c = piece ? piece : ""; *c;) {
         if (strncmp(c, "{id}", 4) == 0) {
@@ -85,7 +85,7 @@ static void put_call(struct buf *out, const struct toolcall_shape *s, uint32_t i
     put(out, s->call_end, index, "");
 }
 
-/* The white space between members is the model's: Gemma's form has none. */
+/* The model chooses the white space between members; Gemma's form has none. */
 static void expect_calls(const struct toolcall_format *f, const char *in, size_t len, uint32_t n) {
     struct toolcall_run r = {.format = f};
     static const char loose[] =
@@ -126,7 +126,7 @@ Test(toolcall_shape, what_it_describes_is_read_back) {
     }
 }
 
-/* A grammar waits for a trigger: every call begins with one. */
+/* A grammar waits for a trigger, with which every call begins. */
 Test(toolcall_shape, begins_with_a_trigger) {
     for (size_t i = 0; toolcall_at(i); i++) {
         const struct toolcall_format *f = toolcall_at(i);

@@ -1,5 +1,5 @@
 /*
- * Where the text is cut into pieces does not show, and a text may end anywhere.
+ * Cutting the text into pieces has no effect, and a text may end anywhere.
  */
 
 #include <criterion/criterion.h>
@@ -40,7 +40,7 @@ Test(toolcall_split, a_cut_anywhere_changes_nothing) {
     }
 }
 
-/* Limits fall at the same byte, too. */
+/* Limits apply at the same byte, too. */
 Test(toolcall_split, a_cut_anywhere_changes_nothing_at_the_limits) {
     for (size_t i = 0; i < n_toolcall_cases; i++)
         for (size_t max = 7; max < 200; max = max * 2 + 1) {
@@ -71,8 +71,8 @@ Test(toolcall_split, random_pieces_change_nothing) {
     }
 }
 
-/* Cut off anywhere: with whole calls nothing but whole calls, which begin like those of the full
- * text. */
+/* Checks texts that are cut off anywhere: with whole calls the events are complete calls that begin
+ * like those of the full text. */
 static void check_truncated(const struct toolcall_case *c) {
     size_t len = strlen(c->in);
 
@@ -93,14 +93,15 @@ Test(toolcall_split, a_text_may_end_anywhere) {
         check_truncated(&toolcall_cases[i]);
 }
 
-/* A text that no marker is in is content, and a broken call as it was: whole calls lose nothing. */
+/* A text without markers is content, and so is a broken call, unchanged: whole calls lose
+ * nothing. */
 Test(toolcall_split, what_is_no_call_comes_back_unchanged) {
     for (size_t i = 0; toolcall_at(i); i++) {
         const struct toolcall_format *f = toolcall_at(i);
         char in[600], want[640];
 
         if (strcmp(f->name, "harmony") == 0)
-            continue; /* its markers are not only those of calls */
+            continue; /* has markers besides those of calls */
         for (size_t k = 0; k < ARRAY_SIZE(f->triggers) && f->triggers[k]; k++) {
             struct toolcall_run r = {.format = f, .opts = {.whole_calls = true}};
 

@@ -1,8 +1,8 @@
 /*
- * Every template of the data set: which format and reasoning it is taken for, and that the calls it
- * writes for an assistant message are read back as they were. What the model would have written
- * is the rendering of a conversation that ends with the assistant's message, without that of the
- * conversation before it with its generation prompt.
+ * Every template of the data set: the format and reasoning that are detected, and that the calls it
+ * writes for an assistant message are read back unchanged. The model's output is the rendering of a
+ * conversation that ends with the assistant's message, without the rendering of the earlier
+ * messages with its generation prompt.
  */
 
 #include <criterion/criterion.h>
@@ -17,11 +17,11 @@
 
 enum {
     CALLS = 1,  /* the template writes calls */
-    ONE = 2,    /* one only */
-    SILENT = 4, /* with content it leaves calls out, or writes it otherwise */
+    ONE = 2,    /* only one call */
+    SILENT = 4, /* with content it leaves calls out, or writes them otherwise */
     THINKS = 8, /* it writes the reasoning, too */
     REPR = 16,  /* it writes lists as Python does */
-    IDS = 32,   /* its ids are longer than ours */
+    IDS = 32,   /* its ids are longer than weft's */
 };
 
 static const struct {
@@ -130,7 +130,7 @@ static char *render(const struct template *t, const char *message, bool prompt, 
     char *flat = strstr(tools, ",{\"name\":\"write\"");
 
     cr_assert(flat);
-    strcpy(flat, "]"); /* the tools that follow are of a shape that templates do not take */
+    strcpy(flat, "]"); /* the further tools have a form that templates do not accept */
     cr_assert(asprintf(&vars, vars_format, tools, message, prompt ? "true" : "false") > 0);
     yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
 
@@ -147,7 +147,8 @@ static char *render(const struct template *t, const char *message, bool prompt, 
     return text;
 }
 
-/* Where prompt and full text part; not inside a tag, which may begin alike. */
+/* Returns the position where prompt and full text differ, but not inside a tag, which may begin
+ * alike. */
 static size_t begin_of(const char *prompt, size_t n, const char *full, size_t len) {
     size_t i = 0;
 
@@ -169,7 +170,7 @@ static int by_key(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The members of the top level, sorted; those below are compared as they are. */
+/* Writes the members of the top level, sorted; those below are compared unchanged. */
 static void put_sorted(struct buf *out, const char *json, size_t len) {
     yyjson_doc *doc = yyjson_read(json, len, 0);
     yyjson_val *key, *val;
@@ -268,7 +269,7 @@ static void expect_back(size_t row, bool two) {
     cr_expect_str_eq(s.calls.data ? s.calls.data : "", want.calls.data,
                      "%s:\n%s\n  got %s\nwanted %s", rows[row].file, full + begin,
                      s.calls.data ? s.calls.data : "", want.calls.data);
-    /* Not all write content before calls; that of harmony makes it analysis. */
+    /* Some templates write no content before calls; harmony's makes it analysis. */
     if (strstr(full + begin, "I look.") && strcmp(rows[row].format, "harmony") != 0)
         cr_expect(s.content.data && strstr(s.content.data, "I look."), "%s:\n%s\n%s",
                   rows[row].file, full + begin, s.content.data ? s.content.data : "");
@@ -291,8 +292,8 @@ Test(toolcall_templates, what_a_template_writes_is_read_back) {
     }
 }
 
-/* Calls that are written for a template which leaves them out are read back, and only their markers
- * are the service's own. */
+/* Calls written for a template that leaves them out are read back, and only their markers are
+ * weft's own. */
 Test(toolcall_templates, what_is_written_is_read_back) {
     static const char calls[] =
         "[" CALL("a", "search_files", FIND) "," CALL("b", "get_weather", PARIS) "]";
@@ -342,9 +343,9 @@ Test(toolcall_templates, what_is_written_is_read_back) {
     cr_expect_geq(n_formats, 12);
 }
 
-/* ---- forced calls are those that the template shows */
+/* ---- forced calls have the form that the template shows */
 
-/* The grammar of the first two tools, over single bytes. */
+/* Compiles the grammar of the first two tools, over single bytes. */
 static struct constraint *grammar_of(const struct toolcall_format *f) {
     static struct grammar_vocab *vocab; /* one for all tests of a process */
     static const int32_t ends[] = {256};
@@ -380,7 +381,7 @@ static struct constraint *grammar_of(const struct toolcall_format *f) {
     return c;
 }
 
-/* How much of @text the grammar takes; *complete: that is all calls. */
+/* Returns the bytes of @text that the grammar accepts; *complete: these are complete calls. */
 static size_t taken(const struct constraint *c, const char *text, size_t len, bool *complete) {
     struct constraint_state *s = NULL;
     size_t i = 0;

@@ -1,7 +1,6 @@
 /*
- * Tool calls and reasoning as a client sees them: what is streamed, put together again by the SDKs'
- * rules, must be what the plain answer says, wherever the tokens were cut and whenever the worker
- * died.
+ * Tool calls and reasoning as a client gets them: a stream, assembled by the rules of the SDKs,
+ * equals the plain answer, wherever the tokens are cut and whenever the worker dies.
  */
 
 #include <criterion/criterion.h>
@@ -28,7 +27,7 @@ static const char hermes[] =
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if thinking %}<think>\n{% endif %}"
     "{%- endif -%}{# </think> #}";
 
-static uint32_t stream_buffer; /* 0: as usual */
+static uint32_t stream_buffer; /* 0: the default size */
 
 static void use_template(struct world *w, const char *source, size_t len) {
     world_init(w);
@@ -42,7 +41,7 @@ static void started(struct world *w) {
     use_template(w, hermes, sizeof(hermes) - 1);
 }
 
-/* ---- what was told: R<reasoning> C<content> name{arguments} finish ---- */
+/* ---- results as text: R<reasoning> C<content> name{arguments} finish ---- */
 
 struct told {
     struct buf reasoning, content, line;
@@ -183,7 +182,7 @@ static void ask(struct world *w, const char *fields, const char *output, struct 
 
 #define USAGE ",\"stream\":true,\"stream_options\":{\"include_usage\":true}"
 
-/* Plain and streamed. */
+/* Compares the answer, plain and streamed. */
 static void expect(struct world *w, const char *fields, const char *output, const char *want,
                    uint64_t n_reasoning) {
     struct reply r;
@@ -244,7 +243,7 @@ Test(tools, a_streamed_call_is_exact) {
     world_stop(&w);
 }
 
-/* `functions`, the form before `tools`: calls come back in it. */
+/* `functions`, the form before `tools`: calls are returned in the same form. */
 Test(tools, functions_are_called_in_their_own_form) {
 #define FUNCTIONS "\"functions\":[{\"name\":\"time\",\"parameters\":{\"type\":\"object\"}}]"
     struct world w;
@@ -308,7 +307,7 @@ Test(tools, the_worker_is_told_how_a_turn_ended) {
         reply_deinit(&r);
         world_drop(&w, fd);
     }
-    int fd = world_connect(&w); /* who has left has no next turn */
+    int fd = world_connect(&w); /* a client that has left has no next turn */
     world_post(&w, fd, CHAT, ends[3].body);
     world_turns(&w, 4);
     fake_accept(&w.port, 4);
@@ -327,10 +326,10 @@ static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n"
 static const char story_told[] = "R<So \xC3\xA9?> C<I look: <tool> weather{\"city\": \"K\xC3\xB6ln "
                                  "\\\"x\\\"\"} time{} tool_calls";
 
-/* A marker of several tokens counts but for the last: here a byte is a token. */
+/* All tokens of a marker except the last count; here a byte is a token. */
 #define STORY_REASONING (8 + 7)
 
-/* The story in two parts, with a death of the worker and repeated tokens between them. */
+/* Sends the story in two parts, with a death of the worker and repeated tokens between them. */
 static void perform(struct world *w, uint32_t i, size_t cut, bool death) {
     char head[sizeof(story)];
 
@@ -400,7 +399,7 @@ Test(tools, a_slow_reader_gets_the_same) {
     world_post(&w, fd, CHAT, "{" HI "," TOOLS ",\"stream\":true}");
     world_turns(&w, 4);
     fake_accept(&w.port, 0);
-    fake_tokens(&w.port, 0, out.data); /* all at once: one turn has more to send than fits */
+    fake_tokens(&w.port, 0, out.data); /* all at once: more than one turn can send */
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
     expect_told(&r, want.data, 0);
@@ -408,7 +407,7 @@ Test(tools, a_slow_reader_gets_the_same) {
     world_stop(&w);
 }
 
-/* ---- what is a call, and what is not ---- */
+/* ---- texts that are calls, and texts that are not ---- */
 
 Test(tools, what_is_no_call_is_content) {
     struct world w;

@@ -1,5 +1,4 @@
-/* The order in which connections are served when more have something to read than there is time
- * for. */
+/* Order in which connections are served if more have data to read than there is time for. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -43,7 +42,8 @@ static void setup(struct scene *s, struct payer_scene *p, uint32_t n) {
     }
 }
 
-/* The next turn takes @ns; its connection wants another at once. The number of its payer. */
+/* Runs the next turn for @ns; its connection asks for another one at once. Returns the number of
+ * its payer. */
 static uint32_t one_turn(struct scene *s, int64_t ns) {
     struct turn *t = turn_next(&s->root);
 
@@ -113,7 +113,7 @@ Test(turn, shares_are_by_weight) {
     cr_expect(p[1].n >= 748 && p[1].n <= 752, "%u", p[1].n);
 }
 
-/* Also after long work of its own, or of the other. */
+/* The wait is one turn also after long work of its own or of the other. */
 Test(turn, who_comes_back_waits_for_one_turn) {
     static struct payer_scene p[2];
     struct scene s;
@@ -148,7 +148,7 @@ Test(turn, absence_earns_nothing) {
     cr_expect(p[0].n >= 49 && p[1].n >= 49, "%u and %u", p[0].n, p[1].n);
 }
 
-/* Many addresses without a key are one among the tenants. */
+/* Many addresses without a key count as one among the tenants. */
 Test(turn, a_group_shares_as_one) {
     static struct payer_scene p[4];
     struct turn_flow group;
@@ -174,7 +174,7 @@ Test(turn, who_is_gone_has_no_turn) {
 
     setup(&s, p, 2);
     want(&p[0], 2);
-    want(&p[0], 2); /* twice is once */
+    want(&p[0], 2); /* asking twice counts once */
     want(&p[1], 1);
     turn_withdraw(&p[1].conn[0], &p[1].flow);
     turn_withdraw(&p[1].conn[0], &p[1].flow);
@@ -188,11 +188,12 @@ Test(turn, who_is_gone_has_no_turn) {
 
 struct answers {
     struct buf text;
-    size_t at; /* in text: what is before it was counted */
+    size_t at; /* offset in text; the answers before it were counted */
     uint32_t n;
 };
 
-/* How many have come. Counts only what is new: a sanitizer's strstr() looks at all of its text. */
+/* Returns the number of answers that have arrived. Searches only new text, because a sanitizer's
+ * strstr() reads all of it. */
 static uint32_t answers(struct answers *a, int fd) {
     static char text[1 << 20];
     ssize_t got = recv(fd, text, sizeof(text), MSG_DONTWAIT);
@@ -207,7 +208,7 @@ static uint32_t answers(struct answers *a, int fd) {
     return a->n;
 }
 
-/* They arrive in one read, and each costs much more than its bytes. */
+/* The requests arrive in one read, and each costs much more than its bytes. */
 Test(turn, pipelined_requests_are_one_turn_each) {
     static const char one[] = "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
@@ -236,10 +237,10 @@ Test(turn, pipelined_requests_are_one_turn_each) {
     buf_deinit(&got.text);
 }
 
-/* 64 connections of one tenant ask without a pause, beside one of another: each iteration serves
- * it. */
-/* A clock that goes on by READING_NS whenever it is read: what a turn takes does not depend on what
- * else the machine does. */
+/* 64 connections of one tenant send requests without a pause, beside one connection of another
+ * tenant: each iteration serves it. */
+/* A clock that advances by READING_NS at each reading, so that the duration of a turn does not
+ * depend on other programs. */
 #define READING_NS 10000
 
 struct ticking {
@@ -277,7 +278,8 @@ Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
         buf_add_str(&b, many);
     for (int i = 0; i < MANY; i++) {
         fd[i] = world_connect(&w);
-        world_send(&w, fd[i], many, sizeof(many) - 1); /* whose they are is known from here on */
+        /* the tenant of the connections is known from here on */
+        world_send(&w, fd[i], many, sizeof(many) - 1);
         world_turns(&w, 3);
     }
     own = world_connect(&w);
@@ -303,7 +305,7 @@ Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
     buf_deinit(&got.text);
 }
 
-/* Counts the sockets that libuv is told of, and how often it would sleep while turns wait. */
+/* Counts the sockets that libuv is told to watch, and how often it would sleep while turns wait. */
 static _Thread_local struct {
     const struct http_server *server; /* NULL: nothing is counted */
     uint64_t n_events;
@@ -350,7 +352,8 @@ static void run_until_empty(struct world *w) {
 
 #define CLOSED_AT_ONCE 1000
 
-/* An iteration serves some dozens; that it is told of all others would cost the square. */
+/* An iteration serves some dozens; telling libuv of all others would cost the square of their
+ * number. */
 Test(turn, closing_many_at_once_takes_two_events_each) {
     struct ticking ticking = {{read_ticking}, clock_now(clock_monotonic())};
     struct rlimit files;

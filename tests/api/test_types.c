@@ -10,14 +10,14 @@
 
 /*
  * Replaces each member of the recorded bodies of all dialects (bodies.json), at any depth, by
- * values of every type. Whatever is sent: the process stays, each request gets exactly one answer,
- * and none is a 5xx.
+ * values of every type. For any value the process continues, each request gets exactly one answer,
+ * and no answer is a 5xx.
  */
 
-#define LONG 9000     /* bytes: a body that is read on the pool */
-#define PATIENCE_S 30 /* for one answer, on a busy machine under sanitizers */
+#define LONG 9000     /* bytes of a body that is read on the pool */
+#define PATIENCE_S 30 /* longest wait for one answer, on a busy machine under sanitizers */
 
-static char long_text[LONG + 3]; /* with its quotes */
+static char long_text[LONG + 3]; /* string with its quotes */
 static const char *const values[] = {"null", "true",          "0",       "-1", "1e308",
                                      "\"\"", "\"a\\u0000b\"", long_text, "[]", "[1,2]",
                                      "{}",   "{\"a\":\"b\"}"};
@@ -25,7 +25,7 @@ static const char *const values[] = {"null", "true",          "0",       "-1", "
 static struct world w;
 static char now[LONG + 8192]; /* the request that is under way, for the report of a crash */
 
-/* A signal handler: says which request it was. */
+/* Reports the request that was under way. A signal handler. */
 static void report(int sig) {
     if (write(STDERR_FILENO, now, strlen(now)) < 0 || write(STDERR_FILENO, "\n", 1) < 0)
         _exit(1);
@@ -58,14 +58,15 @@ static void cancel(void *ctx, struct api_task *t) {}
 static const struct api_manage manage = {pull, create, pull, cancel};
 static const char *const managers[] = {"*", NULL};
 
-/* A model "a" that others could stand beside, so that names are looked up, with all abilities. */
+/* Starts a model "a" with all abilities, beside which others may exist, so that names are looked
+ * up. */
 static void start(void) {
     static const char *const aliases[] = {"a", NULL};
 
     responses_init(&w);
     world_see(&w);
     w.model.aliases = aliases;
-    w.model.max_context = 4096; /* the fake tells of so many tokens of a prompt */
+    w.model.max_context = 4096; /* the fake reports this number of tokens of a prompt */
     w.model.ranks = true;
     w.model.pair.before = w.model.pair.behind = "";
     w.model.pair.between = "<|im_end|>";
@@ -78,7 +79,8 @@ static void start(void) {
 
 /* ---- cases ---- */
 
-/* Member number *@left of @v, counted in the order of the text; NULL with *@left lessened. */
+/* Returns member number *@left of @v, counted in the order of the text; NULL with *@left
+ * reduced. */
 static yyjson_mut_val *find(yyjson_mut_val *v, size_t *left) {
     yyjson_mut_val *key, *item, *found = NULL;
     size_t i, n;
@@ -96,7 +98,7 @@ static yyjson_mut_val *find(yyjson_mut_val *v, size_t *left) {
     return NULL;
 }
 
-/* @body with @value in place of its member @at, malloc'd; NULL: it has fewer. */
+/* Returns @body with @value in place of its member @at, malloc'd; NULL: it has fewer members. */
 static char *changed(yyjson_val *body, size_t at, const char *value, size_t *len) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_val_mut_copy(doc, body);
@@ -141,7 +143,7 @@ static int answer(int *fd, const char *method, const char *path, const char *bod
     }
     int status = r.status;
     reply_deinit(&r);
-    w.port.n = 0; /* it is answered */
+    w.port.n = 0; /* the request is answered */
     return status;
 }
 
@@ -164,7 +166,7 @@ Test(types, any_member_of_any_body_may_be_of_any_type) {
         yyjson_val *body = yyjson_arr_get(row, 2);
         char *text = yyjson_val_write(body, 0, &len);
 
-        answer(&fd, method, path, text, len); /* as it was recorded */
+        answer(&fd, method, path, text, len); /* the recorded body */
         free(text);
         for (size_t at = 1, more = 1; more; at++) {
             for (size_t k = 0; k < ARRAY_SIZE(values) && more; k++) {

@@ -58,7 +58,7 @@ Test(unpack, what_was_packed_comes_back) {
         size_t len = rng_next(&rng) % sizeof(text), first = rng_next(&rng) % (len + 1);
 
         pack(coding, text, first, &in);
-        pack(coding, text + first, len - first, &in); /* in two members, or frames */
+        pack(coding, text + first, len - first, &in); /* in two members or frames */
         cr_assert_eq(unpack(coding, &in, i % 3 ? 1000 : in.len, &out), 1);
         cr_assert(out.len == len && memcmp(out.data, text, len) == 0);
         buf_clear(&out);
@@ -151,7 +151,7 @@ Test(unpack, bodies_are_read) {
     world_stop(&w);
 }
 
-/* The limit is that of a body that is not compressed. */
+/* The limit applies to the unpacked body. */
 Test(unpack, max_body_counts_what_comes_of_it) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20}, zstd = {.max = 1 << 20};
     struct world w;

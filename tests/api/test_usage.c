@@ -1,4 +1,4 @@
-/* Counts of several processes on one file: nothing is lost, and nothing counts twice. */
+/* Counts of several processes in one file: no count is lost or counted twice. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -58,7 +58,7 @@ static void begin(struct process *p) {
     usage_start(&p->u);
 }
 
-/* Ends the process; with @dies what it did not write is lost. */
+/* Ends the process; with @dies its unwritten counts are lost. */
 static void end(struct process *p, bool dies) {
     usage_close(&p->u);
     uv_run(&p->loop, UV_RUN_DEFAULT);
@@ -72,7 +72,7 @@ static void count(struct process *p, const char *key) {
     usage_count(&p->u, "t", key, "m", &(struct usage_sum){1, 20, 10, 5});
 }
 
-/* Lets the timer run out now and the thread end. */
+/* Runs the timer now and waits for the end of the thread. */
 static void tick(struct process *p) {
     if (uv_is_active((uv_handle_t *)&p->u.tick)) {
         uv_timer_stop(&p->u.tick);
@@ -121,7 +121,7 @@ Test(usage, two_processes_neither_lose_nor_double, .init = setup, .fini = teardo
     count(&old, "a");
     tick(&old);
     count(&old, "a");
-    begin(&next); /* the upgrade: the old one finishes what it has */
+    begin(&next); /* in an upgrade the old process finishes its requests */
     cr_expect_eq(requests_of(&next.u), 1);
     for (int i = 0; i < 5; i++) {
         count(&old, "a");
@@ -190,7 +190,7 @@ Test(usage, what_cannot_be_written_is_kept_and_told_once, .init = setup, .fini =
 
     begin(&p);
     snprintf(new_path, sizeof(new_path), "%s.new", path);
-    cr_assert_eq(mkdir(new_path, 0700), 0); /* in the way of the next version */
+    cr_assert_eq(mkdir(new_path, 0700), 0); /* blocks the next version of the file */
     for (int i = 0; i < 3; i++) {
         count(&p, "a");
         tick(&p);

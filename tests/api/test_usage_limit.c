@@ -1,4 +1,5 @@
-/* Quotas per day and month against a naive list of requests, with a clock that is set at will. */
+/* Quotas per day and month compared with a naive list of requests, with a clock that the test
+ * sets. */
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static void teardown(void) {
     cr_expect_eq(uv_loop_close(&loop), 0);
 }
 
-/* A request that may need @need tokens and uses @used; true: it was admitted. */
+/* Sends a request that may need @need tokens and uses @used. Returns true if it was admitted. */
 static bool ask(uint64_t need, uint64_t used, struct err *err, uint32_t *retry_ms) {
     if (usage_limit_check(&u, &t, need, retry_ms, err) < 0)
         return false;
@@ -104,17 +105,18 @@ Test(usage_limit, windows_agree_with_a_naive_model, .init = setup, .fini = teard
     struct rng rng = {6};
     uint32_t n = 0, n_refused = 0;
 
-    setenv("TZ", "Europe/Berlin", 1); /* whose days of 23 and 25 hours must not matter */
+    setenv("TZ", "Europe/Berlin", 1); /* its days of 23 and 25 hours must not matter */
     tzset();
     t.conf = (struct api_tenant){.name = "a",
                                  .requests_per_day = 9,
                                  .requests_per_month = 150,
                                  .tokens_per_day = 700,
                                  .tokens_per_month = 9000};
-    now_s = INT64_C(1792540800); /* 2026-10-21; passes 2026-10-25, two years' ends, 2028-02-29 */
+    /* 2026-10-21; the clock passes 2026-10-25, two ends of years, and 2028-02-29 */
+    now_s = INT64_C(1792540800);
     for (uint32_t i = 0; i < N; i++) {
         uint64_t r = rng_next(&rng), need = 20 + r % 100, used = need - (r >> 8) % 20;
-        bool is_latest = true; /* the clock has not yet shown a later time */
+        bool is_latest = true; /* the clock has not shown a later time yet */
         uint64_t day_requests = 0, day_tokens = 0, month_requests = 0, month_tokens = 0;
         struct err err = {0};
         uint32_t ms = 0;
@@ -147,7 +149,7 @@ Test(usage_limit, windows_agree_with_a_naive_model, .init = setup, .fini = teard
         }
         if (!is_latest)
             continue;
-        now_s += ms / 1000; /* as long as it was told to wait */
+        now_s += ms / 1000; /* waits as long as Retry-After says */
         cr_assert(usage_limit_check(&u, &t, 20, &ms, &err) == 0, "%u: %s", i, err.message);
     }
     cr_expect_gt(n_refused, 50u);

@@ -1,4 +1,4 @@
-/* The rows of usage against a naive list of events: sums, folding, text. */
+/* The rows of usage compared with a naive list of events: sums, folding, text. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -68,7 +68,7 @@ Test(usage_table, sums_agree_with_a_naive_model_through_folding_and_text) {
             names[(r >> 16) % 6], names[(r >> 24) % 6]);
         if (i % 97 == 0)
             cr_assert_eq(usage_table_fold(&t, 20261123), 0);
-        if (i % 89 == 0) { /* through the file, in two halves that are merged */
+        if (i % 89 == 0) { /* writes and reads the table as two halves, which are merged */
             struct usage_table next = {0};
             struct buf text = {.max = 1 << 24};
             struct err err = {0};
@@ -119,7 +119,7 @@ Test(usage_table, rows_are_bounded_and_the_sums_of_this_month_stay) {
 Test(usage_table, the_newest_24_months_with_rows_stay) {
     struct usage_table t = {0};
 
-    for (int64_t month = 0; month < 30; month++) { /* each third month of the years before */
+    for (int64_t month = 0; month < 30; month++) { /* every third month of the earlier years */
         add(&t, NOV_23 - (month * 91 + 2) * DAY, "a", "k", "m");
         add(&t, NOV_23 - (month * 91 + 3) * DAY, "a", "k", "m");
     }

@@ -1,4 +1,4 @@
-/* Frames of a WebSocket, as RFC 6455 wants them from a client. */
+/* Frames of a WebSocket as RFC 6455 requires them from a client. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -24,10 +24,10 @@ static void put_frame(struct buf *out, uint8_t first, const char *data, size_t l
         cr_assert_eq(buf_add_char(out, (char)(data[i] ^ mask[i % 4])), 0);
 }
 
-/* One reading of frames, in pieces. */
+/* State of reading frames in pieces. */
 struct reading {
     struct websocket *w;
-    struct buf body, texts; /* texts: each message, and a line break */
+    struct buf body, texts; /* texts: each message, followed by a line break */
     int last;
     uint32_t n_begun;
 };
@@ -149,7 +149,7 @@ Test(websocket, a_ping_between_fragments_is_answered_and_changes_nothing) {
     }
 }
 
-/* A character may be cut by the boundary of two fragments. */
+/* A character may be divided between two fragments. */
 Test(websocket, text_is_checked_as_a_whole) {
     CLEANUP(buf_deinit) struct buf in = {.max = UINT32_MAX}, bad = {.max = UINT32_MAX};
 
@@ -256,7 +256,7 @@ Test(websocket, many_pings_take_bounded_memory) {
     reading_deinit(&r);
 }
 
-/* The words that a client reads. */
+/* Texts of errors for the client. */
 Test(websocket, what_is_wrong_with_a_frame_is_said) {
     static const struct {
         unsigned char bytes[12];

@@ -5,8 +5,8 @@
 #include <unistd.h>
 #include "tests/support/gguf_writer.h"
 
-/* Byte-level vocabularies write a byte as a printable character: itself, or the next from U+0100
- * on. */
+/* Byte-level vocabularies write a byte as a printable character: the byte itself, or the next free
+ * one from U+0100 on. */
 static void write_char(char out[4], int byte) {
     static int next;
     bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;

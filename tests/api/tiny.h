@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * tiny - a vocabulary in which the id of a byte is the byte, and after the 256 bytes come special
- * tokens; and a chat template in ChatML.
+ * tiny - a vocabulary in which the id of a byte is the byte, with special tokens after the 256
+ * bytes, and a chat template in ChatML.
  */
 
 #include "text/template.h"
@@ -20,8 +20,9 @@ enum {
 };
 
 struct tokenizer *tiny_tokenizer(void); /* the caller frees */
-/* With <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from TINY_CALL on. */
+/* Returns a tokenizer with <fim_pad> for TINY_EOT and <fim_prefix>, <fim_suffix>, <fim_middle> from
+ * TINY_CALL on. */
 struct tokenizer *tiny_fim_tokenizer(void);
-/* With <|vision_start|>, <|image_pad|>, <|vision_end|> from TINY_CALL on. */
+/* Returns a tokenizer with <|vision_start|>, <|image_pad|>, <|vision_end|> from TINY_CALL on. */
 struct tokenizer *tiny_seeing_tokenizer(void);
 struct template *tiny_template(void);

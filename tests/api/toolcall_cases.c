@@ -1,6 +1,6 @@
 /*
- * What models write, and what it means: for every format one call, two calls, text around them, no
- * arguments, and ways in which it goes wrong. Ordinary C strings; a break in one is only for width.
+ * Outputs of models and the events that they mean: for every format one call, two calls, text
+ * around them, no arguments, and broken forms. The C strings are broken only for width.
  */
 
 #include "tests/api/toolcall_support.h"
@@ -72,8 +72,8 @@ const struct toolcall_case toolcall_cases[] = {
          "\\ud83d\\ude00 "
          "\\\"q\\\" \\\\ /\"}}</tool_call>",
          "f{\"t\": \"</tool_call> \\u00e9 é 日本 \\ud83d\\ude00 \\\"q\\\" \\\\ /\"};"),
-    /* mended: a line break and a backslash in a string, a comma too many, half a pair, no last
-     * brace */
+    /* repaired: a line break and a backslash in a string, a comma too many, half a surrogate pair,
+     * no last brace */
     CASE("hermes", NULL,
          "<tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"a\nb\\d\\ud800\", \"l\": [1, 2, ], "
          "}}</tool_call>",
@@ -91,7 +91,7 @@ const struct toolcall_case toolcall_cases[] = {
          "C<<tool_call>{\"name\": \"f\", \"arguments\": 5}>"),
     CASE("hermes", NULL, "<tool_call>x<tool_call>{\"name\": \"ping\"}</tool_call>",
          "C<<tool_call>x> ping{};"),
-    /* breaks after it was told */
+    /* breaks after the call has begun */
     CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1 2}}</tool_call>",
          "f{\"a\": 1 ! C<2}}</tool_call>>",
          "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1 2}}</tool_call>>"),
@@ -106,7 +106,7 @@ const struct toolcall_case toolcall_cases[] = {
          "<tool_call>\n<function=write>\n<parameter=text>\n<a href=\"x\">&lt;&amp;</a>\n"
          "</parameter>\n</function>\n</tool_call>",
          "write{\"text\": \"<a href=\\\"x\\\">&lt;&amp;</a>\"};"),
-    /* A tag in a string of a value that is JSON. */
+    /* A string of a JSON value contains a tag. */
     CASE(
         "qwen-coder", NULL,
         "<tool_call>\n<function=search_files>\n<parameter=paths>\n[\"a</parameter></function>b\"]\n"

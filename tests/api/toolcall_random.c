@@ -158,12 +158,13 @@ yyjson_doc *random_tools(struct schema_writer *w, uint32_t n) {
 
 /* ---- random texts */
 
-/* What closes something, in any format: without a wish for it a random text would hardly end. */
+/* Texts that close something, in any format: without a preference for them random texts would
+ * rarely end. */
 struct wish {
     const char *text[9];
     size_t n;
     const char *now;
-    uint32_t patience; /* an end is taken once in so many times */
+    uint32_t patience; /* an end is chosen once in this many times */
 };
 
 static void set_wishes(struct wish *w, const struct toolcall_format *f, const char *trigger) {
@@ -189,7 +190,7 @@ static bool allowed(const uint32_t *bits, uint32_t id) {
     return bits[id / 32] >> (id % 32) & 1;
 }
 
-/* The token with which @text goes on; RANDOM_END: none. */
+/* Returns the token that continues @text; RANDOM_END: none. */
 static uint32_t token_at(const uint32_t *bits, const char *text, uint32_t n_tokens, size_t *len) {
     for (uint32_t i = 257; i < n_tokens; i++) {
         *len = strlen(specials[i - 257]);
@@ -283,7 +284,7 @@ bool random_text_within(const struct random_cut *cut, struct rng *r, struct buf 
     return true;
 }
 
-/* ---- what is read */
+/* ---- results of the parser */
 
 struct reading {
     const struct random_reading *with;
@@ -349,7 +350,7 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
     return 0;
 }
 
-/* What a parser said, in one text: pieces of the same kind joined. */
+/* Appends an event to one text; pieces of the same kind are joined. */
 static int write_down(void *ctx, const struct toolcall_event *e) {
     struct buf *out = ctx;
 
@@ -363,7 +364,7 @@ static int write_down(void *ctx, const struct toolcall_event *e) {
     }
 }
 
-/* @text in pieces of random lengths is read as it is whole. */
+/* Asserts that @text in pieces of random lengths gives the same result as in one piece. */
 static void expect_any_split(const struct toolcall_format *f, yyjson_val *tools,
                              const struct buf *text) {
     struct toolcall_opts o = {.format = f, .tools = tools};

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * toolcall_random - random tools, random texts under the grammar of their calls, and whether what a
- * format's parser reads in such a text are calls of these tools whose arguments fit.
+ * toolcall_random - makes random tools and random texts under the grammar of their calls, and
+ * checks that a format's parser reads calls of these tools with fitting arguments in such a text.
  */
 
 #include "api/toolcall/toolcall.h"
@@ -11,43 +11,43 @@
 #include "tests/support/schemas.h"
 #include "grammar/constraint.h"
 
-/* Tokens 0-255 are the bytes, this one is the end, and with @special the markers of formats
+/* Tokens 0-255 are the bytes, this token is the end, and with @special the markers of formats
  * follow. */
 #define RANDOM_END 256
 struct grammar_vocab *random_vocab(bool special);
 uint32_t random_n_tokens(bool special);
 
-/* Appends the schema of an object to w->b, with @more behind its members; random_defs is what it
- * refers to. */
+/* Appends the schema of an object to w->b, with @more behind its members; it refers to
+ * random_defs. */
 void random_object(struct schema_writer *w, int depth, const char *more);
 extern const char random_defs[];
-/* [{"function": ..}, ..] of @n tools, at most 4, written into w->b. */
+/* Writes [{"function": ..}, ..] of @n tools, at most 4, to w->b. */
 yyjson_doc *random_tools(struct schema_writer *w, uint32_t n);
-/* The grammar of @f for @tools; NULL: not all of them can be held. @loose, @after: as
- * toolcall_force() has it. */
+/* Compiles the grammar of @f for @tools; NULL: the format cannot write all of them. @loose, @after:
+ * as for toolcall_force(). */
 struct constraint *random_constraint(const struct toolcall_format *f, yyjson_val *tools,
                                      const struct grammar_vocab *v, bool loose, bool after,
                                      const char *triggers);
 
-/* A text under @c; false: it did not end in time. */
+/* Makes a text under @c. Returns false if it did not end in time. */
 bool random_text(struct constraint *c, const struct toolcall_format *f, struct rng *r,
                  uint32_t n_tokens, struct buf *out);
 
-/* A text of at most `limit` tokens; asserts that there is always a next one, that the end is never
- * further than the limit, and that it can end there. True: it was cut. */
+/* Makes a text of at most `limit` tokens. Asserts that there is always a next token, that the end
+ * is never further than the limit, and that the text can end there. Returns true if it was cut. */
 struct random_cut {
     struct constraint *constraint;
     const struct toolcall_format *format;
-    const char *trigger; /* that the text likes; or NULL */
+    const char *trigger; /* trigger with which the text preferably begins, or NULL */
     uint32_t n_tokens, limit;
 };
 bool random_text_within(const struct random_cut *cut, struct rng *r, struct buf *out);
 
 struct random_reading {
     bool loose;   /* arguments need not fit */
-    bool content; /* there may be text outside of calls, and no call */
+    bool content; /* text outside of calls is allowed, and no call is required */
 };
-/* Asserts that the calls in @text are complete and fit, in whatever pieces it comes; how many there
- * are. */
+/* Asserts that the calls in @text are complete and fit, in whatever pieces it arrives. Returns
+ * their number. */
 uint32_t random_calls_fit(const struct toolcall_format *f, yyjson_val *tools,
                           const struct buf *text, struct random_reading with);

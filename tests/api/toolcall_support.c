@@ -19,7 +19,7 @@ static const char tools_json[] =
     "\"options\": {\"type\": \"object\", \"description\": \"Switches\", \"properties\": "
     "{\"context\": {\"type\": [\"integer\", \"null\"]}}, \"additionalProperties\": false}}, "
     "\"required\": [\"pattern\"]}}}, "
-    /* another API's shape */
+    /* the form of another API */
     "{\"name\": \"write\", \"input_schema\": {\"type\": \"object\", \"properties\": {\"path\": "
     "{\"type\": \"string\"}, \"text\": {\"type\": \"string\"}, \"mode\": {\"anyOf\": [{\"type\": "
     "\"string\"}, {\"type\": \"null\"}]}, \"flag\": {\"type\": [\"boolean\", \"null\"]}, "
@@ -38,7 +38,7 @@ yyjson_val *toolcall_tools(void) {
 
 struct told {
     struct buf line, args;
-    char kind; /* 'C', 'R': that text is open; 'F': a call; 0 */
+    char kind; /* kind of the open event: 'C', 'R': text; 'F': a call; 0: none */
     uint32_t n_calls;
     bool ids;
 };
@@ -60,8 +60,8 @@ static void tell_text(struct told *t, char kind, const struct toolcall_event *e)
     buf_add(&t->line, e->data, e->len);
 }
 
-/* Strict JSON, but for bytes that are no UTF-8: these pass through, and are mended when they are
- * sent. */
+/* Parses strict JSON, except for bytes that are no UTF-8: these pass through, and are repaired when
+ * they are sent. */
 static yyjson_doc *read_args(const struct buf *args) {
     char *text = malloc(args->len + 1);
 
@@ -121,7 +121,7 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
 
 static void feed(struct toolcall_parser *p, struct toolcall_run *r, const char *in, size_t from,
                  size_t to, struct told *t) {
-    /* A copy of exactly that size, so that a read behind it is seen. */
+    /* A copy of exactly that size, so that a read behind it is detected. */
     char *piece = malloc(to - from + !(to - from));
 
     cr_assert(piece);

@@ -24,13 +24,13 @@
 #define __lsan_do_recoverable_leak_check() 0
 #endif
 
-#define PATIENCE 20000 /* turns without news before a test gives up */
+#define PATIENCE 20000 /* turns without new bytes before a test fails */
 
 void world_init(struct world *w) {
     static const char *const aliases[] = {"alias", NULL};
 
     memset(w, 0, sizeof(*w));
-    signal(SIGPIPE, SIG_IGN); /* as the daemon does */
+    signal(SIGPIPE, SIG_IGN); /* ignored as in the daemon */
     log_init(getenv("WEFT_TEST_LOG") ? WLOG_DEBUG : WLOG_ERROR, "test");
     w->opts = (struct api_opts){
         .max_connections = 64,
@@ -174,7 +174,7 @@ void world_drop(struct world *w, int fd) {
     world_turns(w, 4);
 }
 
-/* Sleeps a little once many turns have brought nothing. */
+/* Sleeps a little after many turns without new bytes. */
 static void pause_for(int fd, int *n_idle) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
 
@@ -188,7 +188,7 @@ void world_send(struct world *w, int fd, const char *data, size_t len) {
         ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
 
         if (n < 0 && errno != EAGAIN)
-            return; /* the server closed; the answer says why */
+            return; /* the server has closed the connection; the answer has the reason */
         if (n > 0) {
             data += n;
             len -= (size_t)n;
@@ -215,7 +215,7 @@ void world_post(struct world *w, int fd, const char *path, const char *body) {
               path, strlen(body), body);
 }
 
-/* Adds what has arrived; false when the server closed. */
+/* Appends the bytes that have arrived. Returns false if the server closed the connection. */
 static bool take(struct world *w, int fd, struct buf *out) {
     static int n_idle;
     char chunk[16384];
@@ -258,7 +258,7 @@ const char *reply_header(const struct reply *r, const char *name, char *out, siz
     return out;
 }
 
-/* Decodes the chunks in @raw from @at on; false when the last one is not there yet. */
+/* Decodes the chunks in @raw from @at on. Returns false if the last chunk has not arrived. */
 static bool unchunk(const struct buf *raw, size_t at, struct buf *out, size_t *end) {
     buf_clear(out);
     for (;;) {
