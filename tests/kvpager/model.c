@@ -114,7 +114,7 @@ static bool is_leaf(const struct model *m, const struct model_entry *e) {
 
 /* Windows. */
 
-/* Pages all of whose keys are too far away for a row at position @n. */
+/* Returns the number of pages all of whose keys are too far away for a row at position @n. */
 static uint32_t n_passed(const struct model *m, uint32_t n) {
     uint32_t t = m->opts.page_tokens, i = 0;
 
@@ -135,7 +135,7 @@ static uint32_t readers(const struct model *m, const struct model_entry *e) {
     return n;
 }
 
-/* The page of @s that ends at @end has lost a reader. */
+/* Ends the hold of a reader of the page of @s that ends at @end. */
 static void let_go(struct model *m, const struct model_seq *s, uint32_t end, bool ended) {
     struct model_entry *e = (struct model_entry *)find(m, s->share, s->token, end);
 
@@ -194,7 +194,8 @@ static void evict_window(struct model *m) {
     m->count.n_windows_evicted++;
 }
 
-/* Whether a sequence can go on behind the first @n of @token: what it reads is there. */
+/* Returns true if a sequence can continue behind the first @n of @token: the keys that it reads
+ * exist. */
 static bool suffices(const struct model *m, uint8_t share, const int32_t *token, uint32_t n) {
     uint32_t t = m->opts.page_tokens;
 
@@ -216,8 +217,8 @@ static void evict(struct model *m) {
     m->count.n_evicted++;
 }
 
-/* The sequence's committed length becomes @n; what no other sequence holds is given back, longest
- * first. */
+/* Sets the committed length of the sequence to @n; pages that no other sequence holds are given
+ * back, the longest prefix first. */
 static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
     uint32_t t = m->opts.page_tokens;
 
@@ -235,9 +236,10 @@ static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
     s->n_behind = MIN(s->n_behind, n_passed(m, s->n_committed / t * t));
 }
 
-/* Both. */
+/* Operations on pager and model. */
 
-/* Sequences that are not pinned: where there are state slots each has one, and no other has. */
+/* Returns the number of sequences that are not pinned. If there are state slots, each of them has
+ * one, and no other sequence has. */
 static uint32_t n_computed(const struct model *m) {
     bool taken[MODEL_MAX_SEQS] = {false};
     uint32_t n = 0;
@@ -311,7 +313,7 @@ void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens) {
     EXPECT(kv_seq_attach(s->real, s->token, n_tokens), s->n_committed);
 }
 
-/* The engine writes something at every position that is not committed: drafts, padding. */
+/* Writes drafts and padding at every position that is not committed, as an engine does. */
 static void write_drafts(struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, n;
     const kv_page *page = kv_seq_pages(s->real, &n);
@@ -413,7 +415,7 @@ static void clear_snapshot(struct model *m, uint32_t snapshot) {
             m->entry[i].snapshot = 0;
 }
 
-/* It is not passing any more, whosever it was. */
+/* Ends the passing of the snapshot, whichever sequence it belongs to. */
 static void leave_snapshot(struct model *m, uint32_t snapshot) {
     for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++)
         if (m->seq[i].passing == snapshot)
@@ -437,7 +439,8 @@ void model_put_snapshot(struct model *m, uint32_t seq, bool passes) {
     if (number == 0)
         return;
     EXPECT(number <= m->opts.n_snapshots, true);
-    /* One that was there goes only when there is no room, and its own passing one first. */
+    /* A snapshot that exists is replaced only if there is no room, and first the passing one of the
+     * same sequence. */
     clear_snapshot(m, number);
     EXPECT(n_snapshots(m) < n, n == m->opts.n_snapshots);
     if (n == m->opts.n_snapshots && s->passing)
@@ -490,7 +493,7 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
     EXPECT(got.n_idle, use.n_idle);
     EXPECT(got.n_found, want.n_tokens);
 
-    /* The pages themselves, from the middle on, at most four. */
+    /* Compares the pages themselves, from the middle on, at most four. */
     uint32_t t = m->opts.page_tokens, n = want.n_tokens / t, from = n / 2;
     kv_page page[4];
     EXPECT(kv_pager_find(m->pager, &key, token, n_tokens, from, page, 4), MIN(n - from, 4u));
@@ -499,7 +502,8 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
             EXPECT(m->shadow[page[i - from]][k], token[i * t + k]);
 }
 
-/* Pages that no other sequence holds: its own, and published ones whose only holder it is. */
+/* Returns the number of pages that no other sequence holds: its own pages, and published ones of
+ * which it is the only holder. */
 static uint32_t n_exclusive(const struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, n = s->n_pages - s->n_committed / t;
 
@@ -508,7 +512,7 @@ static uint32_t n_exclusive(const struct model *m, const struct model_seq *s) {
     return n;
 }
 
-/* What the next row and drafts behind it read in window pages. */
+/* Compares the window pages that the next row and drafts behind it read. */
 static void check_windows(const struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, behind = n_passed(m, s->n_committed / t * t);
     kv_page window[MODEL_MAX_TOKENS];
@@ -532,7 +536,8 @@ static void check_seq(const struct model *m, const struct model_seq *s) {
     EXPECT(kv_seq_exclusive(s->real), n_exclusive(m, s));
     for (uint32_t i = 0; i < s->n_committed; i++)
         EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
-    for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: no other wrote here */
+    /* its own drafts: no other sequence wrote here */
+    for (uint32_t i = s->n_committed; i < n * t; i++)
         EXPECT(m->shadow[page[i / t]][i % t], -1 - (int32_t)(s - m->seq));
     if (m->opts.n_windows > 0 && !s->pinned)
         check_windows(m, s);
@@ -571,15 +576,15 @@ void model_check(struct model *m, bool entries) {
         model_match(m, m->entry[i].share, m->entry[i].token, m->entry[i].n);
 }
 
-/* Random operations. How often each comes is drawn with the seed, so that some seeds never free and
- * others do little else. */
+/* Random operations. The frequency of each is drawn with the seed, so that some seeds never free
+ * and others rarely do anything else. */
 
 enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, KEEP, MATCH, PUT, USE, DROP, OPS };
 
 struct draw {
     uint32_t alphabet, n_shares, n_programs;
     uint32_t weight[OPS];
-    int32_t program[4][MODEL_MAX_TOKENS]; /* what prompts have in common */
+    int32_t program[4][MODEL_MAX_TOKENS]; /* common beginnings of prompts */
 };
 
 static void draw_init(struct draw *d, struct rng *r, uint32_t n_snapshots) {
@@ -617,7 +622,7 @@ static enum op draw_op(struct rng *r, const struct draw *d) {
     return (enum op)op;
 }
 
-/* A sequence that is there (or is not, for NEW); UINT32_MAX: none. */
+/* Returns a sequence that exists, or for NEW one that does not; UINT32_MAX: there is none. */
 static uint32_t draw_seq(const struct model *m, struct rng *r, enum op op) {
     uint32_t start = rng_below(r, MODEL_MAX_SEQS);
 
@@ -627,13 +632,14 @@ static uint32_t draw_seq(const struct model *m, struct rng *r, enum op op) {
     return UINT32_MAX;
 }
 
-/* An operation on sequence @i, which is there. */
+/* Performs an operation on sequence @i, which exists. */
 static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i) {
     struct model_seq *s = &m->seq[i];
     uint32_t t = m->opts.page_tokens, max = m->opts.max_seq_tokens;
     uint32_t room = s->n_pages * t, to;
 
-    /* Nothing to commit: make room. Nothing to make room for: it has run its course. */
+    /* If nothing can be committed, makes room; if there is no room to make, the sequence has
+     * ended. */
     if (op == COMMIT && s->n_committed == MIN(room, max))
         op = GROW;
     if (op == GROW && room >= max && s->n_committed == max)
@@ -656,7 +662,7 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
         if (!model_grow(m, i, MIN(to, max)) && rng_below(r, 2))
             model_truncate(m, i, 0);
         break;
-    case PUT: /* what it has may end inside a page */
+    case PUT: /* the committed length may end inside a page */
         if (s->n_committed >= t && s->n_committed % t == 0)
             model_put_snapshot(m, i, rng_below(r, 2));
         break;
@@ -676,7 +682,7 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
             to = 0;
         model_truncate(m, i, to / t == s->n_committed / t ? to : to / t * t);
         for (to = s->n_committed; to < MODEL_MAX_TOKENS && rng_below(r, 2); to++)
-            s->token[to] = 0; /* it goes on in another way */
+            s->token[to] = 0; /* the sequence continues with other tokens */
         break;
     }
 }

@@ -1,4 +1,4 @@
-/* Reports of kv_pager_check(): none for a sound pager, the damage for a damaged one. */
+/* Reports of kv_pager_check(): none for a sound pager, the right message for each damage. */
 
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -12,16 +12,16 @@ enum { T = 4, PAGES = 12, STATES = 3, SNAPSHOTS = 5, WINDOWS = 8, MAX_TOKENS = 3
 
 static const struct kv_isolation mine = {{1}};
 
-/* A pager in which there is something of everything that is checked. Numbers of pages: */
+/* A pager with an example of everything that is checked. Numbers of pages: */
 static struct kv_pager *p, *host;
 static struct kv_seq *s, *pinned, *bare;
-static kv_page first, second; /* published ones of @s; the first is also that of @pinned */
+static kv_page first, second; /* published pages of @s; the first is also in the table of @pinned */
 static kv_page own;           /* owned by @s */
-static kv_page root, leaf;    /* cached: the leaf behind the root */
+static kv_page root, leaf;    /* cached pages: the leaf behind the root */
 static kv_page unused;
 
-/* Snapshots: of the first page, of the second, which passes, of the leaf; then ones of no page, of
- * which the first is taken, and of the peer. */
+/* Snapshots: of the first page, of the second page (passing), and of the leaf; then snapshots of no
+ * page, of which the first is taken and the other belongs to the peer. */
 enum { OF_FIRST, OF_SECOND, OF_LEAF, TAKEN, OF_HOST };
 
 static const int32_t *tokens_of(int32_t chain) {
@@ -47,7 +47,8 @@ static struct kv_seq *begin(void) {
     return new;
 }
 
-/* Pages and sequences, which pagers with snapshots and with windows have in common. */
+/* Makes the pages and sequences that pagers with snapshots and pagers with windows have in
+ * common. */
 static void fill(const struct kv_opts *o, uint32_t n_first) {
     cr_assert_eq(kv_pager_new(&p, o), 0);
     s = begin();
@@ -108,7 +109,7 @@ static void fill_with_windows(void) {
     fill_rest();
 }
 
-/* Writes the line that the check is to write. @page: KV_NO_PAGE: it names none. */
+/* Writes the line that the check must print. @page KV_NO_PAGE: the line names no page. */
 static void say(const char *what, kv_page page) {
     fprintf(stderr, "kv_pager_check: invariant %s", what);
     if (page != KV_NO_PAGE)
@@ -120,7 +121,7 @@ static struct page *at(kv_page page) {
     return &p->pool.page[page];
 }
 
-/* Links the first two nodes of @l into a ring of their own, into which @l leads. */
+/* Links the first two nodes of @l into a separate ring, into which @l leads. */
 static void make_ring(struct list *l) {
     struct list *a = l->next, *b = a->next;
 
@@ -136,7 +137,7 @@ static void take_from_bucket(kv_page page) {
 
 static struct list stray;
 
-/* Does damage @i to pages and sequences; false: there is none of that number. */
+/* Does damage @i to pages and sequences. Returns false if there is no such damage. */
 static bool damage(int i) {
     switch (i) {
     case 0:
@@ -442,7 +443,7 @@ static bool damage_windows(int i) {
     return true;
 }
 
-/* The check of a pager with damage @i ends the process with the line that belongs to it. Returns
+/* Checks that the check of a pager with damage @i ends the process with the right line. Returns
  * false if there is no such damage. */
 static bool says_so(bool (*harm)(int), int i) {
     char text[512] = "";
@@ -485,7 +486,7 @@ static void free_all(void) {
     kv_pager_free(p);
 }
 
-/* Does each damage to a copy of the process. */
+/* Does each damage in a child process. */
 static void each_is_named(bool (*harm)(int), int n) {
     list_init(&stray);
     kv_pager_check(p);
@@ -512,7 +513,7 @@ Test(kv_check, damage_of_windows_is_named) {
     free_all();
 }
 
-/* Checks that only the keys of one part are hashed. */
+/* Only the keys of one part are hashed. */
 Test(kv_check, a_part_has_every_nth_key) {
     fill_with_snapshots();
     for (uint32_t part = 0; part < T; part++) {

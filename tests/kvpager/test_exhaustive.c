@@ -1,14 +1,14 @@
 /*
- * Every sequence of operations on a tiny pool, of any length, against the naive model.
+ * Every sequence of operations on a tiny pool, of any length, compared with the naive model.
  *
- * A tiny pool has finitely many states. Breadth first: from each state that is found every possible
- * operation is made and everything is checked, until no new state comes up. Two states are the same
- * when they differ only in the numbers of pages and in which of the sequences is which: all that
- * can follow one was or will be tried from the other. The order of the idle pages and the model's
- * own order of eviction are part of a state, the counters are not.
+ * A tiny pool has finitely many states. The search is breadth first: from each state that is found,
+ * every possible operation is performed and checked, until no new state appears. Two states are the
+ * same if they differ only in the numbers of pages and in the order of the sequences: everything
+ * that can follow one of them was or will be tried from the other. The order of the idle pages and
+ * the model's own order of eviction are part of a state; the counters are not.
  *
- * A state is kept as the operations that lead to it. To try all operations from it, the bytes of
- * the pager and the model are saved and put back: they are allocated once and stay where they are.
+ * A state is stored as the operations that lead to it. To try all operations from it, the bytes of
+ * the pager and the model are saved and restored: they are allocated once and never move.
  */
 
 #include <criterion/criterion.h>
@@ -38,15 +38,15 @@ struct search {
         size_t size;
     } block[BLOCKS];
     uint8_t start[SAVED], state[SAVED];
-    struct path *level[2]; /* the states of this depth, of the next */
+    struct path *level[2]; /* states of this depth, and of the next */
     uint32_t n[2], cap[2];
-    uint64_t *seen; /* hash set; 0: empty */
+    uint64_t *seen; /* hash set of states; 0: free */
     uint32_t seen_cap, n_seen;
     uint64_t n_tried;
 };
 
-/* What sequences say, page by page: the second page of 0 and 2 is equal after different first
- * pages, pages differ in their last token. */
+/* Writes the tokens of sequences, page by page: the second page of 0 and 2 is equal after different
+ * first pages, and pages differ in their last token. */
 static void content(const struct model *m, uint32_t which, int32_t *token) {
     static const uint8_t page[CONTENTS][4] = {{0, 0, 0, 0}, {0, 1, 0, 0}, {1, 0, 0, 0}};
     uint32_t t = m->opts.page_tokens;
@@ -70,7 +70,7 @@ static void list_seq_ops(const struct model *m, uint32_t i, struct op *op, uint3
     put(op, n, FREE, i, 0);
     if (s->n_pages * t == s->n_committed) {
         put(op, n, ATTACH, i, t);
-        put(op, n, ATTACH, i, max - 1); /* of a prompt, all but the last token */
+        put(op, n, ATTACH, i, max - 1); /* of a prompt, without its last token */
         put(op, n, ATTACH, i, max);
     }
     if (room < max) {
@@ -89,7 +89,8 @@ static void list_seq_ops(const struct model *m, uint32_t i, struct op *op, uint3
     }
 }
 
-/* What can be done next. A new sequence takes the first place: the others are the same. */
+/* Lists the operations that are possible. A new sequence takes the first free place, since all
+ * places are alike. */
 static uint32_t list_ops(const struct model *m, struct op *op) {
     uint32_t n = 0, place = SEQS;
 
@@ -136,7 +137,7 @@ static void apply(struct model *m, const struct op *op) {
     }
 }
 
-/* What every lookup says. */
+/* Checks the result of every lookup. */
 static void check_lookups(struct model *m) {
     int32_t token[MODEL_MAX_TOKENS];
 
@@ -162,7 +163,7 @@ static uint64_t mix_tokens(uint64_t h, const int32_t *token, uint32_t n) {
 }
 
 struct names {
-    uint8_t of[MODEL_MAX_PAGES]; /* of a page, from 1; 0: none yet */
+    uint8_t of[MODEL_MAX_PAGES]; /* number of a page, from 1; 0: not numbered yet */
     kv_page page[MODEL_MAX_PAGES];
     uint32_t n;
 };
@@ -203,14 +204,14 @@ static uint64_t key_of_page(const struct kv_pager *p, const struct names *x, kv_
                       p->opts.page_tokens);
 }
 
-/* The idle window pages in their order. */
+/* Adds the idle window pages in their order. */
 static uint64_t key_of_windows(uint64_t h, const struct names *x, const struct list *idle) {
     for (const struct list *l = idle->next; l != idle; l = l->next)
         h = mix(h, x->of[LIST_ENTRY(l, const struct window_page, link)->page]);
     return mix(h, 3);
 }
 
-/* With the sequences in one order. */
+/* Returns the key of the state with the sequences in the order @order. */
 static uint64_t key_in_order(const struct model *m, const uint8_t *order) {
     const struct kv_pager *p = m->pager;
     struct names x = {0};
@@ -226,7 +227,7 @@ static uint64_t key_in_order(const struct model *m, const uint8_t *order) {
     return key_of_windows(h, &x, &p->windows.ended);
 }
 
-/* The model's own: what is published, and the order in which it was given back. */
+/* Adds the model's published prefixes and the order in which they were given back. */
 static uint64_t key_of_entries(const struct model *m) {
     uint64_t sum = 0;
 
@@ -305,7 +306,7 @@ static void search_deinit(struct search *x) {
     free(x->seen);
 }
 
-/* False: it is there already. */
+/* Adds a state. Returns false if it is known already. */
 static bool remember(struct search *x, uint64_t key) {
     uint32_t i = (uint32_t)(key >> 20) & (x->seen_cap - 1);
 
@@ -328,7 +329,7 @@ static void push(struct search *x, const struct path *path) {
     x->level[1][x->n[1]++] = *path;
 }
 
-/* Every operation from the state that @path leads to. */
+/* Performs every operation from the state that @path leads to. */
 static void expand(struct search *x, const struct path *path, uint32_t depth) {
     struct op op[MAX_OPS];
     struct path longer = *path;
@@ -380,7 +381,7 @@ static void search(const struct kv_opts *o) {
     search_deinit(&x);
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* the others go through the same code */
+#ifndef __SANITIZE_ADDRESS__ /* the other cases run the same code */
 Test(kv_pager, every_reachable_state_agrees_with_the_naive_model) {
     const struct kv_opts o = {
         .n_pages = 4, .page_tokens = 2, .max_seqs = SEQS, .max_seq_tokens = 6, .hash_seed = 1};

@@ -1,4 +1,4 @@
-/* Numbers of pictures: one for one content, and prefixes with them in a pager. */
+/* Numbers of pictures: one for each content, and prefixes with them in a pager. */
 #include <criterion/criterion.h>
 #include <string.h>
 #include "base/rng.h"
@@ -13,7 +13,7 @@ static struct kv_medium medium(uint32_t i) {
     return m;
 }
 
-/* Every byte of the content counts, also where only one of the last ones differs. */
+/* Every byte of the content counts, also one of the last ones. */
 Test(kv_media, another_content_has_another_number) {
     struct kv_medium a = medium(1);
     struct kv_media m;
@@ -32,7 +32,7 @@ Test(kv_media, another_content_has_another_number) {
     kv_media_deinit(&m);
 }
 
-/* Random contents against a list of all that were ever given out. */
+/* Random contents compared with a list of all numbers that were ever assigned. */
 Test(kv_media, numbers_are_never_given_out_again) {
     enum { MAX_KNOWN = 8, CONTENTS = 24, TURNS = 4000 };
     int32_t last[CONTENTS] = {0};
@@ -75,7 +75,7 @@ Test(kv_media, a_content_is_found_by_its_number) {
     cr_expect_null(kv_media_find(&m, 0), "no number is that of an entry without content");
     cr_expect_eq(memcmp(kv_media_find(&m, kv_media_number(&m, &b)), &b, sizeof(b)), 0);
     b = medium(3);
-    kv_media_number(&m, &b); /* a is forgotten */
+    kv_media_number(&m, &b); /* forgets a */
     cr_expect_null(kv_media_find(&m, n));
     kv_media_deinit(&m);
 }
@@ -94,7 +94,7 @@ Test(kv_media, there_is_a_power_of_two_of_buckets) {
     }
 }
 
-/* A prompt of tokens and pictures, of four rows each. */
+/* Writes a prompt of tokens and pictures of four rows each. */
 static uint32_t put(int32_t *out, uint32_t n, struct kv_media *m, uint32_t picture) {
     struct kv_medium x = medium(picture);
 
@@ -122,7 +122,7 @@ Test(kv_media, a_prefix_is_found_under_its_own_pictures_only) {
     memcpy(b, a, sizeof(b));
     put(b, 7, &m, 3); /* another second picture */
     cr_expect_eq(kv_pager_match(p, &key, b, n).n_tokens, 6);
-    put(b, 3, &m, 2); /* another first one */
+    put(b, 3, &m, 2); /* another first picture */
     cr_expect_eq(kv_pager_match(p, &key, b, n).n_tokens, 2);
     kv_media_deinit(&m);
     kv_pager_free(p);

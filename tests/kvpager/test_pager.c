@@ -14,8 +14,8 @@ Test(kv_pager, a_pool_that_lives_long_agrees_with_the_naive_model) {
         model_random(~seed, 100000, NULL);
 }
 
-/* A snapshot is found with the prefix whose page it belongs to, goes with that page, and when room
- * is needed the one that was used last goes last. */
+/* A snapshot is found with the prefix whose page it belongs to, and freed with that page; when room
+ * is needed, the most recently used one is freed last. */
 Test(kv_pager, snapshots_belong_to_pages) {
     const struct kv_opts o = {.n_pages = 8,
                               .page_tokens = 4,
@@ -33,7 +33,7 @@ Test(kv_pager, snapshots_belong_to_pages) {
     cr_assert_eq(kv_pager_new(&p, &o), 0);
     cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
     cr_assert_eq(kv_seq_grow(s, 16), 0);
-    for (uint32_t n = 4; n <= 12; n += 4) { /* three, and there is room for two */
+    for (uint32_t n = 4; n <= 12; n += 4) { /* three snapshots, with room for two */
         uint32_t snapshot = kv_snapshot_take(p, NULL);
         cr_assert_lt(snapshot, 2);
         kv_seq_commit(s, token, n);
@@ -72,18 +72,18 @@ Test(kv_pager, snapshots_belong_to_pages) {
 
 enum { FAMILIES = 6, CHAIN = 8, T = 4, SLOTS = 5 };
 
-/* A device and a host whose snapshots are the same ones, and what each slot has. */
+/* A device and a host that share their snapshots, and the content of each slot. */
 struct peers {
     struct kv_pager *pager[2];
-    struct kv_seq *running; /* NULL, or holds a passing snapshot: of family @running_of */
+    struct kv_seq *running; /* NULL, or a sequence of family running_of with a passing snapshot */
     uint32_t running_of;
-    uint32_t content[SLOTS]; /* family * 1000 + tokens */
+    uint32_t content[SLOTS]; /* content: family * 1000 + tokens */
     uint32_t n_only_in_host, n_back;
 };
 
 static const struct kv_isolation peers_key = {{1}};
 
-/* The first half is common to all families. */
+/* Writes the tokens of a family; the first half is common to all families. */
 static void family_tokens(uint32_t family, int32_t *token) {
     for (uint32_t i = 0; i < CHAIN * T; i++)
         token[i] = (int32_t)(i < CHAIN * T / 2 ? i : i + 1000 * family);
@@ -93,7 +93,8 @@ static uint32_t content_of(uint32_t family, uint32_t n) {
     return n <= CHAIN * T / 2 ? n : family * 1000 + n;
 }
 
-/* What is found in @side is what was put there: the tokens, and 0 where nothing is. */
+/* Asserts that the state found in @side is the one put there. Returns its tokens, 0 if there is
+ * none. */
 static uint32_t look(struct peers *e, int side, uint32_t family) {
     int32_t token[CHAIN * T];
     struct kv_seq *s;
@@ -135,7 +136,7 @@ static void compute(struct peers *e, uint32_t family, uint32_t n, bool passes) {
     }
 }
 
-/* Pages of @family from one pager to the other, and their snapshots with them. */
+/* Copies pages of @family from one pager to the other, with their snapshots. */
 static void copy(struct peers *e, int from, uint32_t family) {
     int32_t token[CHAIN * T];
     kv_page page[CHAIN];
@@ -157,7 +158,7 @@ static void copy(struct peers *e, int from, uint32_t family) {
     kv_seq_free(s);
 }
 
-/* The sequence that runs goes on by a page; its passing snapshot moves with it. */
+/* Lets the running sequence continue by a page; its passing snapshot moves with it. */
 static void go_on(struct peers *e) {
     int32_t token[CHAIN * T];
 
@@ -209,8 +210,8 @@ static void run_peers(struct peers *e, struct rng *r) {
     kv_pager_free(e->pager[1]);
 }
 
-/* What is found in either of two pagers is what was put into that slot, whatever was evicted,
- * dropped, replaced and copied in between; and a snapshot outlives its page on the device. */
+/* The state found in either pager is the one put into that slot, whatever was evicted, dropped,
+ * replaced and copied in between; and a snapshot outlives its page on the device. */
 Test(kv_pager, snapshots_of_peers_are_of_the_same_prefix) {
     uint32_t n_only_in_host = 0, n_back = 0;
 
@@ -243,9 +244,9 @@ static void run_through(struct kv_pager *p, int32_t *token, uint32_t n, int32_t 
     kv_seq_free(s);
 }
 
-/* A sequence goes through many positions with a few window pages. What the next turn of another one
- * begins with stays: its last full pages, wherever in a page it ended, and the end of its
- * prompt. */
+/* A sequence advances through many positions with a few window pages. The window pages with which
+ * the next turn of another sequence begins stay: its last full pages, wherever in a page it ended,
+ * and the end of its prompt. */
 Test(kv_pager, windows_of_ended_turns_outlive_those_that_are_passed) {
     const struct kv_isolation isolation = {{1}};
     int32_t token[96], other[400];
@@ -286,7 +287,7 @@ Test(kv_pager, bad_options_are_refused) {
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         bad[i] = good;
     bad[0].n_pages = 0;
-    bad[1].n_pages = UINT32_MAX; /* the number that stands for no page */
+    bad[1].n_pages = UINT32_MAX; /* the number that means no page */
     bad[2].max_seqs = 0;
     bad[3].max_seq_tokens = 0;
     bad[4].page_tokens = 0;
@@ -326,7 +327,7 @@ Test(kv_pager, lookups_are_counted) {
     cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
     cr_assert_eq(kv_seq_attach(s, token, 31), 20);
     cr_expect_eq(kv_pager_match(p, &isolation, token, 31).n_idle, 0);
-    cr_assert_eq(kv_seq_attach(s, token, 31), 20); /* once more: nothing is new */
+    cr_assert_eq(kv_seq_attach(s, token, 31), 20); /* once more, without new pages */
     kv_pager_stats(p, &stats);
     cr_expect_eq(stats.n_lookup_tokens, 62);
     cr_expect_eq(stats.n_hit_tokens, 20);
@@ -357,7 +358,8 @@ Test(kv_pager, need_is_what_is_not_there_yet) {
     kv_pager_free(p);
 }
 
-/* Evicts, of two snapshots that save as much, the one whose last use is longer ago. */
+/* Of two snapshots that save the same number of tokens, the one that was used longer ago is
+ * evicted. */
 Test(kv_pager, a_snapshot_that_was_used_stays) {
     const struct kv_opts o = {.n_pages = 8,
                               .page_tokens = 4,

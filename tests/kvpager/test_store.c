@@ -13,11 +13,11 @@
 #define T 4u
 #define BYTES 300u
 #define SLOT 8192u /* a block for the head, one for the bytes */
-/* of it that means something: head, tokens and pictures */
+/* bytes of it that are used: head, tokens and pictures */
 #define HEAD (1128u + STORE_MEDIA * (uint32_t)sizeof(struct kv_medium))
 
-#define STATE 9000u       /* bytes of a state, */
-#define STATE_SLOT 16384u /* and of the file: as much as two pages */
+#define STATE 9000u       /* bytes of a state */
+#define STATE_SLOT 16384u /* bytes of a state in the file: as many as two pages */
 #define GROUP (STATE_SLOT + 2 * SLOT)
 
 static const int32_t tokens_of_page[T] = {1, 2, 3, 4};
@@ -28,7 +28,7 @@ static uint8_t page[STATE], got[STATE];
 static struct kv_medium media[STORE_MEDIA];
 
 /* A disk may move fewer bytes than it is asked for, and a signal may interrupt a call. */
-static size_t most; /* bytes of a call; 0: all */
+static size_t most; /* most bytes of a call; 0: all */
 static bool interrupted;
 
 static size_t part_of(size_t n) {
@@ -37,7 +37,7 @@ static size_t part_of(size_t n) {
     return most > 0 ? MIN(n, most) : n;
 }
 
-/* Takes the place of the C library's function, as the next one does. */
+/* Replaces the C library's function, as do the next ones. */
 ssize_t pread(int file, void *out, size_t n, off_t at) {
     n = part_of(n);
     return interrupted ? -1 : syscall(SYS_pread64, file, out, n, at);
@@ -70,7 +70,7 @@ static void setup(void) {
     cr_assert_eq(store_n_slots(store), 8);
 }
 
-/* Three groups of a state and two pages. */
+/* Opens a file with three groups of a state and two pages. */
 static void open_with_states(void) {
     state_bytes = STATE;
     cr_assert_eq(open_file("a", 4096 + 3 * GROUP, BYTES), STORE_CLEARED);
@@ -96,7 +96,7 @@ static uint32_t bytes_of(uint32_t slot) {
 
 static struct store_io *io;
 
-/* All pieces of what was begun with answer @r; @io is not there where that is no 0. */
+/* Transfers all pieces after the answer @r; @io is not set if that is not 0. */
 static int go_through(int r) {
     if (r != 0)
         return r;
@@ -118,7 +118,7 @@ static int put(uint32_t slot, uint64_t n) {
     return go_through(store_write(&io, store, slot, &h, tokens, NULL, page));
 }
 
-/* Whether slot @slot holds page or state @n: 0, or what store_read() answers. */
+/* Returns 0 if slot @slot holds page or state @n, or else the answer of store_read(). */
 static int get(uint32_t slot, uint64_t n) {
     struct store_id id = {9, n};
     struct rng r = {n};
@@ -172,7 +172,7 @@ Test(kv_store, a_flipped_bit_anywhere_is_seen) {
     cr_expect_eq(get(1, 5), 0);
 }
 
-/* The process dies between any two writes of a page over another. */
+/* The process dies between any two writes of a page over an older one. */
 Test(kv_store, a_torn_write_is_neither_the_old_page_nor_the_new_one) {
     uint8_t old[SLOT], new[SLOT];
 
@@ -180,7 +180,7 @@ Test(kv_store, a_torn_write_is_neither_the_old_page_nor_the_new_one) {
     cr_assert_eq(pread(fd, old, SLOT, 4096 + SLOT) > 0, 1);
     cr_assert_eq(put(1, 6), 0);
     cr_assert_eq(pread(fd, new, SLOT, 4096 + SLOT) > 0, 1);
-    for (uint32_t cut = 1; cut < BYTES; cut += 7) { /* the bytes come first */
+    for (uint32_t cut = 1; cut < BYTES; cut += 7) { /* the bytes are written first */
         memcpy(old + 4096, new + 4096, cut);
         cr_assert_eq(pwrite(fd, old, SLOT, 4096 + SLOT), SLOT);
         cr_expect_neq(get(1, 5), 0);
@@ -246,7 +246,7 @@ Test(kv_store, a_page_may_have_one_byte) {
     cr_expect_eq(out, in);
 }
 
-/* Only the id of zeros is that of no page. */
+/* Only the id of all zeros is the id of no page. */
 Test(kv_store, either_half_makes_an_id) {
     const struct store_id id[] = {{9, 0}, {0, 9}};
 
@@ -259,7 +259,7 @@ Test(kv_store, either_half_makes_an_id) {
     }
 }
 
-/* Even if its head is put there by hand. */
+/* The slot does not fit even if its head is put there by hand. */
 Test(kv_store, a_slot_of_another_engine_does_not_fit) {
     uint8_t slot[SLOT];
 
@@ -349,7 +349,7 @@ Test(kv_store, states_stay_where_they_are_when_the_size_changes) {
     cr_expect_eq(open_file("a", 4096 + 3 * GROUP, BYTES), STORE_CLEARED);
 }
 
-/* Behind as many states as there may be there are pages only. */
+/* Behind the largest number of states there are only pages. */
 Test(kv_store, states_are_bounded) {
     struct stat st;
     uint64_t n_bytes = 4096 + STORE_STATES_MAX * (uint64_t)GROUP + 3 * SLOT;
@@ -369,7 +369,7 @@ Test(kv_store, states_are_bounded) {
     cr_expect_eq(get(n + STORE_STATES_MAX - 1, 3), 0);
 }
 
-/* ---- the pages of a pager that was before ---- */
+/* ---- pages of an earlier pager ---- */
 
 static const struct kv_isolation mine = {{1}}, yours = {{2}};
 static struct kv_pager *pager;
@@ -388,7 +388,7 @@ static void free_pager(void) {
 
 TestSuite(kv_restore, .init = new_pager, .fini = free_pager);
 
-/* Tokens of chain @c: those of page i are the same in all that have the same @c. */
+/* Returns the tokens of page @i of chain @c, which depend only on these numbers. */
 static const int32_t *tokens_of(int32_t c, uint32_t i) {
     static int32_t tokens[8 * T];
 
@@ -473,7 +473,7 @@ Test(kv_restore, a_page_is_forgotten_with_all_behind_it) {
     cr_expect_eq(found(&yours, 1), 1);
 }
 
-/* Tokens up to the last snapshot. */
+/* Returns the tokens up to the last snapshot. */
 static uint32_t found_state(int32_t c) {
     return kv_pager_match(pager, &mine, tokens_of(c, 0), 8 * T).n_tokens / T;
 }
@@ -496,7 +496,7 @@ Test(kv_restore, a_snapshot_comes_back_to_its_page) {
     cr_expect_eq(found(&mine, 1), 3);
 }
 
-/* What is read or written stays, whatever else needs room. */
+/* A snapshot that is read or written is kept, whatever else needs room. */
 Test(kv_restore, a_snapshot_that_is_held_stays) {
     struct kv_seq *s;
     uint32_t got[2];
@@ -522,7 +522,7 @@ Test(kv_restore, a_snapshot_that_is_held_stays) {
     kv_snapshot_release(pager, 1);
     cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
     kv_snapshot_release(pager, 1);
-    kv_seq_put_snapshot_at(s, got[0], 1); /* it has one */
+    kv_seq_put_snapshot_at(s, got[0], 1); /* the page has a snapshot */
     kv_seq_put_snapshot_at(s, got[1], 2);
     kv_pager_check(pager);
     cr_expect_eq(kv_seq_snapshot_at(s, 1), 1);
@@ -531,7 +531,7 @@ Test(kv_restore, a_snapshot_that_is_held_stays) {
     kv_seq_free(s);
 }
 
-/* Held by one of two peers, it is not taken for a page of the other. */
+/* A snapshot held by one of two peers is not taken for a page of the other. */
 Test(kv_restore, a_snapshot_that_is_held_stays_for_the_peer) {
     struct kv_opts o = {.n_pages = 8,
                         .page_tokens = T,
@@ -552,7 +552,7 @@ Test(kv_restore, a_snapshot_that_is_held_stays_for_the_peer) {
     cr_expect_eq(kv_snapshot_untaken(pager), 2);
     cr_assert_eq(kv_seq_new(&s, pager, &mine), 0);
     cr_assert_eq(kv_seq_attach(s, tokens_of(1, 0), T), T);
-    kv_seq_share_snapshot(s, 0, 4); /* it may be read meanwhile */
+    kv_seq_share_snapshot(s, 0, 4); /* the snapshot may be read meanwhile */
     cr_expect_eq(kv_seq_snapshot(s), 2);
     uint32_t a = kv_snapshot_take(pager, NULL), b = kv_snapshot_take(pager, NULL);
     cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
@@ -568,7 +568,7 @@ Test(kv_restore, a_snapshot_that_is_held_stays_for_the_peer) {
 
 /* ---- pictures ---- */
 
-/* Writes four tokens of page @n: rows of @of[0], [1], ... where they are below 0. */
+/* Writes four tokens of page @n; a token below 0 is a row of picture @of[0], [1], ... */
 static int put_tokens(uint32_t slot, uint64_t n, const int32_t tokens[T],
                       const struct kv_medium *of) {
     struct store_head h = {
@@ -581,8 +581,8 @@ static struct kv_medium medium(uint8_t i) {
     return (struct kv_medium){.digest = {[31] = i}, .n_rows = 3};
 }
 
-/* Three pictures in two pages, the second of which begins within one; another worker has given
- * other numbers out meanwhile. */
+/* Three pictures in two pages, the second of which begins within one; another worker has assigned
+ * other numbers meanwhile. */
 Test(kv_store, pictures_get_the_numbers_of_the_new_worker) {
     const struct kv_medium all[] = {medium(1), medium(2), medium(3)};
     struct kv_opts o = {.n_pages = 8, .page_tokens = T, .max_seqs = 1, .max_seq_tokens = 32};
@@ -641,7 +641,7 @@ Test(kv_store, a_page_may_have_as_many_pictures_as_its_head_holds) {
 
 /* ---- the content of a file ---- */
 
-/* The page of chain @c at @depth, or the state behind it. */
+/* Writes the page of chain @c at @depth, or the state behind it. */
 static void put_of(uint32_t slot, struct store_id id, struct store_id parent, int32_t c,
                    uint32_t depth, uint64_t stamp) {
     struct store_head h = {
@@ -650,7 +650,7 @@ static void put_of(uint32_t slot, struct store_id id, struct store_id parent, in
     cr_assert_eq(go_through(store_write(&io, store, slot, &h, tokens_of(c, depth), NULL, page)), 0);
 }
 
-/* Pages of several runs, and states of which the oldest goes first when there is need of room. */
+/* Pages of several runs, and states of which the oldest is replaced first when room is needed. */
 Test(kv_store, pages_and_states_of_other_runs_are_entered) {
     const struct store_id none = {0}, a = {7, 5}, a2 = {9, 2}, b = {8, 1}, c = {9, 1};
     struct store_id id[9] = {0};

@@ -1,7 +1,6 @@
 /*
  * The pager under the tell-tale engine: whatever is shared, evicted, preempted or refused, each
- * request gets the text that it gets alone. Steps are drawn at random; nothing but the text is
- * compared.
+ * request gets the same text as alone. Steps are drawn at random; only the text is compared.
  */
 
 #include <criterion/criterion.h>
@@ -19,7 +18,7 @@ struct request {
     int32_t token[TOKENS]; /* prompt, then output */
     uint32_t n_prompt, n_tokens, n_out;
     struct kv_isolation share;
-    /* Of the step. */
+    /* State of the step. */
     uint32_t row0, n_rows, n_draft, want0;
 };
 
@@ -63,7 +62,7 @@ static void preempt(struct world *w, struct request *r) {
     w->n_preempted++;
 }
 
-/* Room for @n_tokens; others that are not in the batch yet give way. */
+/* Makes room for @n_tokens by preempting requests that are not in the batch yet. */
 static bool make_room(struct world *w, struct request *r, uint32_t n_tokens) {
     while (kv_seq_grow(r->seq, n_tokens) == KV_FULL) {
         struct request *victim = NULL;
@@ -85,13 +84,14 @@ static bool make_room(struct world *w, struct request *r, uint32_t n_tokens) {
     return true;
 }
 
-/* Drafts: sometimes what will come, mostly not. */
+/* Adds drafts, which are sometimes right and mostly wrong. */
 static void add_drafts(struct world *w, struct request *r) {
     struct telltale_ask ask = {.prompt = r->token, .n_prompt = r->n_tokens, .n_out = DRAFTS};
     int32_t right[DRAFTS];
 
     ask.param = r->param;
-    telltale_expect(&ask, right, NULL, NULL); /* right at temperature 0: out_pos does not count */
+    /* right at temperature 0, where out_pos does not count */
+    telltale_expect(&ask, right, NULL, NULL);
     for (uint32_t i = 0; i < r->n_draft; i++)
         w->token[w->b.n_rows + r->n_rows + i] =
             rng_below(&w->rng, 4) ? right[i] : (int32_t)rng_below(&w->rng, 256);
@@ -153,7 +153,7 @@ static void end_request(struct world *w, struct request *r) {
     w->n_ended++;
 }
 
-/* Takes the samples as long as the drafts agree; the rest is taken back. */
+/* Takes the samples as long as the drafts agree, and truncates the sequence behind them. */
 static void advance(struct world *w, struct request *r, const struct engine_out *out) {
     uint32_t from = kv_seq_committed(r->seq), computed = from + r->n_rows - r->n_draft, i = 0;
 

@@ -1,6 +1,6 @@
 /*
- * What a reader of kv_pager_next_change() knows, after random operations and any number of reads in
- * between, against the pages that are published.
+ * The blocks that a reader of kv_pager_next_change() knows after random operations, with any number
+ * of reads in between, compared with the published pages.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define N_SEQS 6
 #define MAX_TOKENS 40
 
-/* What the reader knows: a block, the one before it, its tokens. */
+/* A block that the reader knows, the one before it, and its tokens. */
 struct known {
     uint64_t block, parent;
     int32_t tokens[T];
@@ -19,7 +19,7 @@ struct known {
 
 static struct known known[N_PAGES + 1];
 static uint32_t n_known;
-static uint64_t ends[N_PAGES + 1]; /* blocks that a sequence can go on behind */
+static uint64_t ends[N_PAGES + 1]; /* blocks behind which a sequence can continue */
 static uint32_t n_ends;
 
 static struct known *find(uint64_t block) {
@@ -29,7 +29,7 @@ static struct known *find(uint64_t block) {
     return NULL;
 }
 
-/* Takes one change in, as a router would. */
+/* Applies one change, as a router does. */
 static bool read_one(struct kv_pager *p) {
     struct kv_change c;
 
@@ -50,7 +50,7 @@ static bool read_one(struct kv_pager *p) {
     return true;
 }
 
-/* Takes in all changes of what is needed to go on, after the others. */
+/* Applies all changes of snapshots and windows, after the other changes. */
 static void read_ends(struct kv_pager *p) {
     struct kv_change c;
 
@@ -119,7 +119,7 @@ static struct kv_pager *make(int kind) {
     return p;
 }
 
-/* A sequence over @tokens, as far as there are pages; NULL: there were none. */
+/* Runs a sequence over @tokens, as far as there are pages. Returns NULL if there were none. */
 static struct kv_seq *run(struct kv_pager *p, const struct kv_isolation *who, const int32_t *tokens,
                           uint32_t n) {
     struct kv_seq *s = NULL;
@@ -150,7 +150,7 @@ Test(kvpager_watch, a_reader_knows_what_is_published_however_seldom_it_reads) {
             uint32_t i = (uint32_t)rand() % n_seqs, n = 1 + (uint32_t)rand() % MAX_TOKENS;
             int32_t tokens[MAX_TOKENS];
 
-            for (uint32_t k = 0; k < n; k++) /* few different ones: prefixes are shared */
+            for (uint32_t k = 0; k < n; k++) /* few different tokens, so that prefixes are shared */
                 tokens[k] = rand() % (k % T == 0 ? 3 : 1);
             seq[i] = kv_seq_free(seq[i]);
             if (rand() % 4)
@@ -190,7 +190,7 @@ Test(kvpager_watch, what_came_and_went_between_two_reads_is_not_told) {
     kv_seq_free(run(p, &who, tokens, T * 2));
     cr_assert(read_one(p) && read_one(p) && !read_one(p));
     uint64_t first = known[0].block;
-    kv_pager_drop_cached(p); /* and the same again: as if nothing had been */
+    kv_pager_drop_cached(p); /* publishes the same pages again: the net change is none */
     kv_seq_free(run(p, &who, tokens, T));
     while (read_one(p))
         ;

@@ -1,7 +1,6 @@
 /*
- * The disk tier with its thread, for ThreadSanitizer: prefixes are written and read while steps go
- * on, requests go away, and workers end in the middle of it. The clients' tokens are checked as
- * always.
+ * The disk tier with its thread, for ThreadSanitizer: prefixes are written and read while steps
+ * run, requests are cancelled, and workers end meanwhile. The clients' tokens are always checked.
  */
 
 #include <stdio.h>
@@ -35,8 +34,8 @@ static void ask(uint32_t family) {
     sched_flush(sim.sched, INT64_MAX);
 }
 
-/* Workers end after @k steps with two requests of which the disk has one. Returns the tokens that
- * came from it. */
+/* Ends workers after @k steps with two requests, one of which has pages on the disk. Returns the
+ * tokens that came from it. */
 static uint64_t round_of(uint32_t k) {
     struct sim_opts o = {
         .n_pages = 24, .n_host_pages = 30, .disk_bytes = FILE_BYTES, .disk_thread = true};

@@ -1,8 +1,8 @@
 /*
- * Drafts by the block of a model with condensed keys, whose window lies in the state: what a
- * request gets is what it gets alone and without drafts, bit for bit, where drafts are wrong and
- * windows and blocks of 4 and of 128 positions go back, behind another's prefix, and with so few
- * pages that requests preempt each other.
+ * Drafts by the block of a model with condensed keys, whose window lies in the state: a request
+ * gets the same as alone and without drafts, bit for bit, when drafts are wrong and windows and
+ * blocks of 4 and 128 positions are truncated, behind the prefix of another request, and with so
+ * few pages that requests preempt each other.
  */
 
 #include <criterion/criterion.h>
@@ -22,8 +22,8 @@ static struct heard alone[N_REQUESTS], together[N_REQUESTS];
 static int32_t prediction[N_REQUESTS][HEARD_MAX];
 static bool predicts;
 
-/* Begin alike; outputs pass the end of a block of 128 positions. After short ones long ones are not
- * expected, and soon lack pages. */
+/* Submits requests that begin alike; outputs pass the end of a block of 128 positions. After short
+ * outputs long ones are not expected, and soon lack pages. */
 static void submit(struct sched *s, uint32_t i, bool drafts) {
     struct rng common = {1}, own = {100 + i};
     int32_t tokens[COMMON + OWN];

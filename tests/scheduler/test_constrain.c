@@ -1,7 +1,6 @@
 /*
- * One promise a test about constrained requests: when they begin, what they are told, how they end.
- * That masks are right in any company is shown by the simulation (tests/sim) and by
- * test_identity.c.
+ * Constrained requests: when they begin, the events that they get, and how they end. That masks are
+ * right in any company is shown by the simulation (tests/sim) and by test_identity.c.
  */
 
 #include <criterion/criterion.h>
@@ -28,10 +27,10 @@ static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
 static struct engine *engine;
 static struct sched *sched;
-static bool later; /* constraints come when the test says so */
+static bool later; /* the test decides when constraints are ready */
 static uint64_t forgotten;
 static uint32_t n_handed_out;
-static struct constraint *kept[IDS]; /* [id] compiled for it */
+static struct constraint *kept[IDS]; /* [id] constraint compiled for the request */
 
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     int r = constraint_new(&kept[m->id], vocab, m->grammar.data, m->grammar.len, m->triggers.data,
@@ -53,7 +52,7 @@ static void release(void *ctx, const struct constraint *c, uint32_t tenant) {
     n_handed_out--;
 }
 
-static struct constrain_job *job; /* given to a thread, not done */
+static struct constrain_job *job; /* job given to a thread and not done */
 static bool force_late;
 
 static int put(void *ctx, struct constrain_job *j) {
@@ -363,7 +362,7 @@ Test(constrain, max_tokens_cut_the_text) {
     end();
 }
 
-/* Whether what was heard of @id fits @m as a whole. */
+/* Returns true if the output of @id is complete under the constraint of @m. */
 static bool is_whole(const struct submit *m) {
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
 
@@ -423,7 +422,7 @@ Test(constrain, the_context_ends_a_text_as_max_tokens_do) {
     end();
 }
 
-/* From wherever a worker has left it. */
+/* Resumes the request after each of its tokens. */
 static void resume_everywhere(struct submit m, enum finish_reason finish) {
     int32_t tokens[60];
 
@@ -454,12 +453,12 @@ Test(constrain, a_resumed_request_goes_on_where_it_was) {
     resume_everywhere(m, FINISH_STOP);
     m = request(1, "{\"regex\":\"([a-d]{9}-)*\"}", "");
     m.flags = SUBMIT_COMPLETE;
-    m.sampling.ignore_eos = true; /* at the limit nothing but the end is left */
+    m.sampling.ignore_eos = true; /* at the limit only the end is allowed */
     m.max_new = 30;
     resume_everywhere(m, FINISH_STOP);
 }
 
-/* A vocabulary that cannot write a q. */
+/* Makes a vocabulary that cannot write a q. */
 static void poor_vocabulary(void) {
     struct grammar_token token[JSON_VOCAB] = {0};
     const int32_t ends = JSON_VOCAB_END;

@@ -4,7 +4,7 @@
 #include "base/util.h"
 #include "scheduler/cost.h"
 
-/* A machine: ms of a step, with a share of noise. */
+/* A machine: ms of a step, and the relative size of its noise. */
 struct machine {
     double fixed, row, free_rows, key, pair, seq, noise;
 };
@@ -37,7 +37,7 @@ static void learn(struct cost *c, const struct machine *m, struct rng *r, uint32
     }
 }
 
-/* The mean and the greatest relative error over fresh shapes. */
+/* Returns the mean relative error, and the greatest, over new shapes. */
 static double mean_error(const struct cost *c, const struct machine *m, struct rng *r,
                          uint32_t max_chunk) {
     double sum = 0;
@@ -70,7 +70,7 @@ Test(cost, converges_on_machines_a_thousandfold_apart) {
     }
 }
 
-/* Noise of half a step's time moves the price of a chunk beside that of a row by little. */
+/* Noise of half a step's time hardly changes the price of a chunk relative to that of a row. */
 Test(cost, noise_moves_no_price) {
     struct machine m = {.fixed = 60, .row = 4, .noise = 0.8};
     struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},
@@ -95,7 +95,7 @@ Test(cost, noise_moves_no_price) {
     cr_expect_lt(moved, 0.015, "a step moves it by %.4f", moved);
 }
 
-/* The prior's price of context is far above this machine's, and contexts grow too slowly to see it
+/* The prior's price of context is far above this machine's, and contexts grow too slowly to be seen
  * from step to step. The speed must not fall with it, nor the price of rows with the speed. */
 Test(cost, growing_contexts_change_no_price_of_rows) {
     const struct machine m = {.fixed = 1.9, .row = 0.23, .noise = 0.15};
@@ -105,7 +105,7 @@ Test(cost, growing_contexts_change_no_price_of_rows) {
         struct cost c;
 
         cost_init(&c);
-        for (uint32_t i = 0; i < 10; i++) { /* eight prompts, one after the other */
+        for (uint32_t i = 0; i < 10; i++) { /* eight prompts in succession */
             struct cost_shape s = {0};
 
             cost_add(&s, 0, 27);
@@ -132,7 +132,8 @@ Test(cost, growing_contexts_change_no_price_of_rows) {
     }
 }
 
-/* On a shared processor, until most of the last steps have chunks; never on one of its own. */
+/* The function is true on a shared processor until most of the last steps have chunks, and never on
+ * a dedicated one. */
 Test(cost, the_speed_of_decode_is_known_as_such) {
     const struct machine m = {.fixed = 2, .row = 0.25};
 
@@ -185,7 +186,7 @@ Test(cost, one_slow_step_changes_little) {
     cr_expect_lt(fabs((double)cost_expect_ns(&c, &s) / before - 1), 0.15);
 }
 
-/* Hours of decode say nothing about prefill; its price neither explodes nor falls to nothing. */
+/* Hours of decode teach nothing about prefill; its price neither explodes nor falls to zero. */
 Test(cost, pure_decode_keeps_prefill_sane) {
     struct rng r = {11};
     struct cost c;
@@ -208,8 +209,8 @@ Test(cost, pure_decode_keeps_prefill_sane) {
     cr_expect_lt(mean_error(&c, &machines[1], &r, 256), 0.2);
 }
 
-/* Where each row costs the same, that is learnt from steps that end inside a tile too: drafts would
- * else seem cheap. */
+/* If each row costs the same, that is also learnt from steps that end inside a tile; otherwise
+ * drafts would seem cheap. */
 Test(cost, a_few_rows_are_not_taken_for_a_whole_tile) {
     static const uint32_t rows[] = {32, 36, 32, 34};
     struct cost c;
@@ -231,7 +232,7 @@ Test(cost, more_work_is_never_cheaper) {
         struct cost c;
 
         cost_init(&c);
-        for (int i = 0; i < 30; i++) { /* times that fit no machine */
+        for (int i = 0; i < 30; i++) { /* times that no machine has */
             struct cost_shape s = random_shape(&r, 300);
             cost_learn(&c, &s, 1000000 + rng_below(&r, 200000000));
         }
@@ -288,8 +289,8 @@ Test(cost, removing_is_the_inverse_of_adding) {
     cr_expect_eq(s.seqs, before.seqs);
 }
 
-/* The first step of a process pays for memory that was never touched. What it makes the model
- * expect too much is corrected at once, and is no reason for a margin. */
+/* The first step of a process pays for memory that was never touched. The resulting overestimate is
+ * corrected at once, and is no reason for a margin. */
 Test(cost, a_cold_first_step_is_soon_forgotten) {
     static const uint32_t rows[] = {8, 1, 16, 1, 1, 1, 26, 36, 66, 64, 64, 64};
     struct machine m = {.fixed = 6, .row = 1.75, .pair = 7e-4};
@@ -312,8 +313,8 @@ Test(cost, a_cold_first_step_is_soon_forgotten) {
               expect);
 }
 
-/* Also when nearly every step has a few copies: what the model gets wrong of the rest is not their
- * price. */
+/* Copies are also priced when nearly every step has a few of them: errors in the price of other
+ * work are not attributed to them. */
 Test(cost, copies_have_a_price_of_their_own) {
     const struct machine *m = &machines[0];
     struct rng r = {3};
@@ -335,8 +336,8 @@ Test(cost, copies_have_a_price_of_their_own) {
     cr_expect_lt(e, 0.12, "mean error %.3f", e);
 }
 
-/* Steps of one size: whatever time they take, what other sizes cost relative to them is what the
- * model's bytes and operations say. Steps of other sizes then tell. */
+/* Steps of one size, whatever time they take, leave the relative prices of other sizes at those of
+ * the model's bytes and operations. Steps of other sizes then change them. */
 Test(cost, a_prior_holds_until_sizes_vary) {
     static const struct cost_model big = {4.7e9, 8e9, 131072, 2.0 * 4096 * 32, false};
     struct cost_shape one = {.rows = 1, .seqs = 1, .context = 500},
@@ -372,7 +373,7 @@ Test(cost, the_speed_is_followed_within_four_steps) {
     cr_expect_gt(cost_expect_ns(&c, &s), 80000000);
 }
 
-/* The smallest chunk at 9/10 of the best rate: where all rows cost the same it is one row. */
+/* Smallest chunks at 9/10 of the best rate: one row if all rows cost the same. */
 Test(cost, efficient_chunks) {
     struct rng r = {4};
     struct machine rows = {.row = 5}, fixed = {.fixed = 180, .row = 2};
@@ -403,7 +404,8 @@ static double row_price(const struct cost *c) {
     return (double)cost_row_ns(c) / c->speed;
 }
 
-/* The first errors are the prior's: a device is learnt as well as if other programs ran on it. */
+/* The first errors come from the prior: a device is learnt as well as if other programs ran on
+ * it. */
 Test(cost, a_device_begins_unsure) {
     double error[2] = {0};
 
@@ -418,8 +420,8 @@ Test(cost, a_device_begins_unsure) {
     cr_expect_lt(error[1], 1.1 * error[0], "%.3f, shared %.3f", error[1], error[0]);
 }
 
-/* Rows cost 15 % more: within 20 steps a device's price has half of it, that of a shared processor
- * a quarter, since there it might be other programs. */
+/* Rows cost 15 % more: within 20 steps a device's price has half of the difference, and that of a
+ * shared processor a quarter, since other programs might cause it there. */
 Test(cost, few_steps_of_a_device_tell_a_price) {
     struct machine dear = device;
     double rise[2] = {0};
@@ -439,9 +441,9 @@ Test(cost, few_steps_of_a_device_tell_a_price) {
     cr_expect_lt(rise[0], 0.05, "%.3f", rise[0]);
 }
 
-/* A device that is shared all the same has the bounds of a shared processor: one step that takes
- * three times as long changes little, the same of all steps is learnt at once, and times that vary
- * by a factor of 1.3 move no price. */
+/* A device that is shared after all has the bounds of a shared processor: one step that takes three
+ * times as long changes little, the same change of all steps is learnt at once, and times that vary
+ * by a factor of 1.3 change no price. */
 Test(cost, a_device_with_other_work_recovers) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct machine slow = {.fixed = 3 * device.fixed,

@@ -1,4 +1,5 @@
-/* The disk tier: what a worker wrote another one finds, under the same isolation key only. */
+/* The disk tier: a worker finds the pages that another one wrote, under the same isolation key
+ * only. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 #include "scheduler/disk_room.h"
 #include "tests/support/sched_sim.h"
 
-#define SLOT 8192u /* of the file: a block for the head, one for the bytes */
+#define SLOT 8192u /* bytes of a slot: a block for the head, one for the bytes */
 #define PAGES(n) (4096u + (n) * (uint64_t)SLOT)
 
 static struct sim sim;
@@ -33,7 +34,7 @@ static struct sim_client *ask(uint32_t family, uint8_t share) {
     return c;
 }
 
-/* Another worker, and host memory is gone with the old one. */
+/* Starts another worker, without the host memory of the old one. */
 static void restart(void) {
     sim_restart(&sim);
     sim_run(&sim, 10);
@@ -52,8 +53,8 @@ Test(disk, a_new_worker_finds_what_the_old_one_wrote) {
     sim_deinit(&sim);
 }
 
-/* Another process gets the file while requests run: what they have is in it, and nothing is written
- * later. */
+/* Another process gets the file while requests run: the file has their pages, and nothing is
+ * written later. */
 Test(disk, it_is_left_with_what_is_there) {
     begin(PAGES(100));
     struct sim_client *c = sim_client(&sim, 200, 3, 192, 200);
@@ -116,8 +117,7 @@ static void damage(uint64_t at) {
     cr_assert_eq(pwrite(fd, &b, 1, (off_t)at), 1);
 }
 
-/* The sixth page that was written is damaged: five come back, one line is said, the text is
- * right. */
+/* The sixth written page is damaged: five come back, one line is logged, and the text is right. */
 Test(disk, a_damaged_page_is_computed_again) {
     begin(PAGES(100));
     ask(1, 0);
@@ -128,7 +128,7 @@ Test(disk, a_damaged_page_is_computed_again) {
     cr_expect_eq(ask(1, 0)->n_cached, 5 * 16);
     cr_expect_eq(sim.n_notes, 1);
     cr_expect_eq(sim.stats.n_disk_bad, 1);
-    restart(); /* it was written anew */
+    restart(); /* the page was written again */
     cr_expect_eq(ask(1, 0)->n_cached, 192);
     cr_expect_eq(sim.n_notes, 1);
     sim_deinit(&sim);
@@ -155,7 +155,7 @@ Test(disk, another_identity_begins_anew) {
     sim_deinit(&sim);
 }
 
-/* A request that waits for the disk may be cancelled, and later ones do not wait for it. */
+/* A request that waits for the disk may be cancelled, and later requests do not wait for it. */
 Test(disk, a_request_that_waits_for_it_can_be_cancelled) {
     begin(PAGES(100));
     ask(1, 0);
@@ -172,7 +172,7 @@ Test(disk, a_request_that_waits_for_it_can_be_cancelled) {
     sim_deinit(&sim);
 }
 
-/* Of a file that takes nothing more, one line is said. */
+/* If nothing more can be written, one line is logged. */
 Test(disk, when_it_cannot_be_written_all_goes_on) {
     begin(PAGES(100));
     sim_run(&sim, 10);
@@ -201,8 +201,8 @@ static void pass(int64_t s) {
     sim_run(&sim, 10);
 }
 
-/* Where the file cannot grow, the least recently used prefixes make room; later it is tried whether
- * it can again. */
+/* If the file cannot grow, the least recently used prefixes are overwritten; later the worker tries
+ * again to grow it. */
 Test(disk, a_full_file_system_is_used_on) {
     begin(PAGES(100));
     ask(1, 0); /* 12 pages */
@@ -239,7 +239,7 @@ Test(disk, when_there_is_room_again_it_grows_again) {
     sim_deinit(&sim);
 }
 
-/* A disk that takes nothing now: it is tried again, not at each page. */
+/* A disk to which writing fails is tried again after a while, not at each page. */
 Test(disk, a_broken_disk_is_tried_again_later) {
     begin(PAGES(100));
     sim_run(&sim, 10);
@@ -259,7 +259,7 @@ Test(disk, a_broken_disk_is_tried_again_later) {
     sim_deinit(&sim);
 }
 
-/* 20 pages an hour. */
+/* limit of 20 pages an hour */
 Test(disk, what_is_written_in_a_day_is_bounded) {
     struct sim_opts o = {.n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(200)};
 
@@ -276,7 +276,7 @@ Test(disk, what_is_written_in_a_day_is_bounded) {
     for (uint32_t i = 9; i < 13; i++)
         ask(i, 0);
     cr_expect_eq(sim.stats.n_disk_saved_tokens,
-                 50 * 16); /* what is not used is not kept for later */
+                 50 * 16); /* an unused limit is not kept for later */
     sim_deinit(&sim);
 }
 
@@ -287,13 +287,13 @@ Test(disk, what_is_faster_computed_is_not_read) {
     sim_init(&sim, &o);
     ask(1, 0);
     restart();
-    ask(2, 0); /* learns what it takes */
+    ask(2, 0); /* learns the time of reading */
     cr_expect_eq(ask(1, 0)->n_cached, 0);
     cr_expect_eq(sim.stats.n_disk_left_tokens, 192);
     sim_deinit(&sim);
 }
 
-/* The same with a thread, which the simulation's clock does not wait for. */
+/* Like ask(), but with a thread, for which the simulation's clock does not wait. */
 static struct sim_client *ask_and_wait(uint32_t family) {
     struct sim_client *c = sim_client(&sim, 200, family, 192, 20);
 
@@ -340,7 +340,7 @@ Test(disk, what_waits_for_it_goes_on_without) {
     sim_deinit(&sim);
 }
 
-/* A worker that ends while files are read and written takes nothing with it that it should not. */
+/* A worker that ends while files are read and written damages nothing. */
 Test(disk, an_end_in_between_is_no_harm) {
     for (uint32_t k = 0; k < 30; k++) {
         struct sim_opts o = {
@@ -365,7 +365,7 @@ Test(disk, an_end_in_between_is_no_harm) {
     }
 }
 
-/* The thread takes turns: a page that is asked for behind a state is there before it. */
+/* The thread works on jobs in turn: a page requested after a state is read before it. */
 Test(disk, a_page_does_not_wait_for_a_state) {
     enum { PAGE = 5000, STATE = 40 * PAGE + 7 };
     static uint8_t written[2][STATE], got[2][STATE];
@@ -410,8 +410,10 @@ Test(disk, a_page_does_not_wait_for_a_state) {
 
 /* ---- models with recurrent states ---- */
 
-#define STATES(n) (4096u + (n) * (uint64_t)(2 * SLOT)) /* so many pages, each behind a state */
-/* Where prompts of families 4 and 8 have a snapshot, of 11 pages; answers have one behind 13. */
+/* bytes of a file of this many pages, each with a state */
+#define STATES(n) (4096u + (n) * (uint64_t)(2 * SLOT))
+/* position of the snapshot in prompts of families 4 and 8, after 11 pages; answers have one after
+ * 13. */
 #define CUT 176u
 
 static void begin_with_states(uint32_t n_snapshots, uint64_t disk_bytes) {
@@ -453,8 +455,8 @@ Test(disk, a_state_comes_back_alone) {
     sim_deinit(&sim);
 }
 
-/* Its bytes, its head, or a page before it: one line is said, what lacks is computed, and written
- * anew. */
+/* Its bytes, its head, or a page before it is damaged: one line is logged, and the missing part is
+ * computed and written again. */
 Test(disk, a_damaged_state_is_computed_again) {
     const uint64_t at[] = {4096 + 4096 + 3, 4096 + 40, 4096 + 5 * 2 * SLOT + SLOT + 4096 + 33};
 
@@ -474,7 +476,8 @@ Test(disk, a_damaged_state_is_computed_again) {
     }
 }
 
-/* Behind how many tokens the file has states, ascending, and where; how many. */
+/* Finds the states of the file: @behind: numbers of tokens before them, ascending; @at: their
+ * offsets. Returns their number. */
 static uint32_t find_states(uint32_t *behind, uint64_t *at, uint32_t max) {
     struct {
         uint64_t magic, sums[3], ids[4], isolation[2];
@@ -497,7 +500,7 @@ static uint32_t find_states(uint32_t *behind, uint64_t *at, uint32_t max) {
 }
 
 /* The last state of a session, the last two, or a page before the last is damaged: the next turn
- * begins at the state before; also where two requests read what is damaged at the same time. */
+ * begins at the state before, also if two requests read the damaged state at the same time. */
 Test(disk, behind_a_damaged_state_the_one_before_is_used) {
     for (uint32_t k = 0; k < 5; k++) {
         struct sim_opts o = {.n_pages = 60,
@@ -524,7 +527,8 @@ Test(disk, behind_a_damaged_state_the_one_before_is_used) {
             n--;
         cr_assert_geq(n, 3);
         uint64_t page =
-            PAGES(0) + behind[n - 1] / 16 * 2 * SLOT - SLOT; /* of group 0 on, in order */
+            /* the slots of group 0 and of the next ones, in order */
+            PAGES(0) + behind[n - 1] / 16 * 2 * SLOT - SLOT;
         uint32_t lost = k < 3 ? k : 1;
         for (uint32_t i = 1; i <= lost && k != 3; i++)
             damage(at[n - i] + 4096 + 3);
@@ -553,11 +557,11 @@ Test(disk, at_the_cap_states_go_with_their_pages) {
     cr_expect_eq(ask(6, 0)->n_cached, CUT);
     cr_expect_eq(ask(1, 0)->n_cached, 0);
     cr_expect_leq(sim.stats.n_disk_used, 30);
-    cr_expect_leq(sim.stats.n_disk_snapshots, 9); /* three a request */
+    cr_expect_leq(sim.stats.n_disk_snapshots, 9); /* three for each request */
     sim_deinit(&sim);
 }
 
-/* Turns of one session: each leaves a snapshot, more than the file has room for. */
+/* Turns of one session: each makes a snapshot, more than the file has room for. */
 Test(disk, states_of_a_long_chain_are_thinned_out) {
     struct sim_opts o = {.n_pages = 60,
                          .n_host_pages = 60,
@@ -583,7 +587,8 @@ Test(disk, states_of_a_long_chain_are_thinned_out) {
     sim_deinit(&sim);
 }
 
-/* Where the file cannot grow the states that are there make room, later it is tried again. */
+/* If the file cannot grow, existing states are overwritten; later the worker tries again to grow
+ * it. */
 Test(disk, states_in_a_full_file_system) {
     begin_with_states(8, STATES(100));
     ask(1, 0);
@@ -602,8 +607,8 @@ Test(disk, states_in_a_full_file_system) {
     sim_deinit(&sim);
 }
 
-/* A state that was never written has no room in the file: as long as there is none the slots of
- * other states are used, and those that are free are withheld. */
+/* A state that was never written has no space in the file. As long as there is none, the slots of
+ * other states are used, and free slots are withheld. */
 Test(disk, slots_of_states_without_room_are_withheld) {
     const struct kv_opts k = {
         .n_pages = 9, .page_tokens = 16, .max_seqs = 9, .max_seq_tokens = 64, .n_snapshots = 4};
@@ -638,7 +643,7 @@ Test(disk, slots_of_states_without_room_are_withheld) {
     kv_pager_free(o.slots);
 }
 
-/* 20 slots an hour, of pages and states. */
+/* limit of 20 slots an hour, of pages and states */
 Test(disk, states_count_as_written) {
     struct sim_opts o = {.n_pages = 24,
                          .n_host_pages = 30,
@@ -675,8 +680,9 @@ Test(disk, with_states_an_end_in_between_is_no_harm) {
         if (k % 3 == 0)
             sim_cancel(&sim, &sim.client[1]);
         sim_restart(&sim);
-        /* Room for one snapshot is soon that of an answer, before the file has it; room for two,
-         * that of the answers of those two, and then there is none to read it to. */
+        /* With room for one snapshot, that of an answer soon replaces the prompt's before it is in
+         * the file; with room for two, those of the two answers, and then there is no room for
+         * reading. */
         const struct sim_client *c = ask_and_wait(4);
         const struct kv_isolation all = {{0}};
         uint32_t n = disk_has(sim.sched->offload.disk, &all, c->tokens, CUT);

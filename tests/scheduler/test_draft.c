@@ -17,7 +17,7 @@ static struct draft_text begin_text(uint32_t n_prompt) {
         .tokens = text, .n_prompt = n_prompt, .n_tokens = n_prompt, .isolation_key = key_a};
 }
 
-/* @n tokens that are in no order, from @from on. */
+/* Writes @n tokens in no order, from @from on. */
 static void scramble(int32_t *out, uint32_t n, uint64_t seed) {
     struct rng r = {seed};
 
@@ -37,7 +37,7 @@ Test(draft_suffix, goes_on_as_it_went_on_before) {
     void *state = NULL;
 
     scramble(text, 200, 1);
-    memcpy(text + 200, text + 50, 100 * sizeof(*text)); /* positions 50 .. 149 again */
+    memcpy(text + 200, text + 50, 100 * sizeof(*text)); /* repeats positions 50 to 149 */
     cr_assert_eq(draft_suffix.begin(&state, NULL, &t), 0);
     cr_expect_eq(propose(&draft_suffix, state, &t, 16), 16);
     cr_expect_arr_eq(draft, text + 150, 16 * sizeof(*draft));
@@ -60,7 +60,8 @@ Test(draft_suffix, stays_in_the_copy_that_is_followed) {
     void *state = NULL;
 
     scramble(text, 100, 3);
-    memcpy(text + 60, text + 12, 4 * sizeof(*text)); /* a later place that agrees for 4 tokens */
+    /* a later place that agrees in only 4 tokens */
+    memcpy(text + 60, text + 12, 4 * sizeof(*text));
     memcpy(text + 100, text + 4, 30 * sizeof(*text));
     cr_assert_eq(draft_suffix.begin(&state, NULL, &t), 0);
     for (t.n_tokens = 104; t.n_tokens < 125; t.n_tokens++) {
@@ -99,8 +100,8 @@ Test(draft_suffix, a_long_prompt_is_read_in_several_calls) {
 
 /* ---- prediction ---- */
 
-/* Tokens of the prediction's draft that are right, when @out is what comes and @pred what was
- * predicted. */
+/* Returns the number of right tokens in the prediction's drafts if the output is @out and the
+ * prediction @pred. */
 static uint32_t run_prediction(const int32_t *pred, uint32_t n_pred, const int32_t *out,
                                uint32_t n_out, uint32_t *n_wrong) {
     struct draft_text t = begin_text(10);
@@ -137,14 +138,14 @@ Test(draft_prediction, is_found_again_after_a_change) {
     uint32_t n_wrong;
 
     scramble(pred, 100, 7);
-    memcpy(out, pred, sizeof(pred)); /* one replaced */
+    memcpy(out, pred, sizeof(pred)); /* one token replaced */
     out[40] = -5;
     cr_expect_geq(run_prediction(pred, 100, out, 100, &n_wrong), 98);
-    memcpy(out, pred, 40 * sizeof(*out)); /* ten left out */
+    memcpy(out, pred, 40 * sizeof(*out)); /* ten tokens left out */
     memcpy(out + 40, pred + 50, 50 * sizeof(*out));
     cr_expect_geq(run_prediction(pred, 100, out, 90, &n_wrong), 88);
     cr_expect_leq(n_wrong, 1);
-    memcpy(out + 40, (int32_t[]){-1, -2, -3, -4}, 4 * sizeof(*out)); /* four put in */
+    memcpy(out + 40, (int32_t[]){-1, -2, -3, -4}, 4 * sizeof(*out)); /* four tokens inserted */
     memcpy(out + 44, pred + 40, 60 * sizeof(*out));
     cr_expect_geq(run_prediction(pred, 100, out, 104, &n_wrong), 98);
     memcpy(out + 40, pred + 10, 90 * sizeof(*out)); /* back to an earlier place */
@@ -169,7 +170,8 @@ static void finish(void *common, const uint8_t *key, uint32_t n_prompt, uint32_t
     draft_recent.finish(common, &t);
 }
 
-/* Drafted after the first @n tokens of the text, of which @n_prompt are the prompt. */
+/* Returns the number of drafted tokens after the first @n tokens of the text, of which @n_prompt
+ * are the prompt. */
 static uint32_t ask_recent(void *common, const uint8_t *key, uint32_t n_prompt, uint32_t n) {
     struct draft_text t = begin_text(n_prompt);
     void *state = NULL;
@@ -193,7 +195,7 @@ Test(draft_recent, an_output_that_ended_is_drafted_again_under_its_key_only) {
     finish(common, key_a, 100, 200);
     cr_expect_eq(ask_recent(common, key_a, 100, 120), 8);
     cr_expect_arr_eq(draft, text + 120, 8 * sizeof(*draft));
-    cr_expect_eq(ask_recent(common, key_a, 120, 120), 8); /* from the beginning of an output on */
+    cr_expect_eq(ask_recent(common, key_a, 120, 120), 8); /* after the first tokens of an output */
     cr_expect_eq(ask_recent(common, key_a, 100, 197), 3); /* not beyond its end */
     cr_expect_eq(ask_recent(common, key_b, 100, 120), 0);
     draft_recent.unshare(common);

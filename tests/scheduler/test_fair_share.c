@@ -28,7 +28,7 @@ static struct fair_item item(uint16_t ref, int64_t key, uint64_t order, double c
         .tenant = ref, .key = key, .order = order, .cost_ns = cost_ns, .n_left = 8};
 }
 
-/* Serves the first of what waits, over and over: each tenant always has one of @cost ns waiting. */
+/* Serves the first waiting item repeatedly; each tenant always has one of @cost ns waiting. */
 static void serve(uint32_t n, const uint16_t *ref, const double *cost, uint32_t turns,
                   double *had) {
     for (uint32_t k = 0; k < turns; k++) {
@@ -154,7 +154,7 @@ Test(fair_share, tables_never_overflow) {
         cr_assert_eq(s.tenant[i].n_live, 0);
 }
 
-/* Requests behind it that are due go first, until it is due itself. */
+/* Due requests behind it are served first, until it is due itself. */
 Test(fair_share, a_request_is_overtaken_only_so_often) {
     static struct fair_item x[40];
     uint16_t tenant = fair_enter(&s, 1, 1000, 0, 0);
@@ -170,7 +170,8 @@ Test(fair_share, a_request_is_overtaken_only_so_often) {
     cr_expect_eq(out[5], 3);
 }
 
-/* What those that have less were seen to need, and more if there are many of them. */
+/* Slots are left for the need that was observed of tenants with less, and for more if there are
+ * many of them. */
 Test(fair_share, seats_are_left_to_those_that_come_and_go) {
     uint16_t flood = fair_enter(&s, 1, 0, 0, 0), other[8];
 
@@ -201,10 +202,10 @@ Test(fair_share, who_is_going_to_be_ahead_is_held_from_the_beginning) {
         cr_expect_float_eq(s.part[i], s.order[i] == a ? 1 : 0.5F, 0.01F);
 }
 
-/* A tenant that has had as much, or has as many slots, takes none from another. */
+/* A tenant with as much virtual time or as many slots takes no slot from another one. */
 Test(fair_share, a_slot_is_taken_for_who_has_less_in_both) {
     static const struct {
-        uint32_t n_running[2]; /* of four: of who asks, and of the other */
+        uint32_t n_running[2]; /* slots of four: of the tenant that asks, and of the other */
         double had_ns[2];
         bool preempts;
     } cases[] = {
@@ -245,7 +246,7 @@ Test(fair_share, a_slot_is_taken_for_who_has_less_in_both) {
 #define TENANTS 3u
 #define TURN_NS 20e6
 
-/* Workers that run side by side, each as long as the others. */
+/* Workers that run side by side for the same time. */
 struct device {
     struct fair_share worker[WORKERS];
     uint16_t ref[WORKERS][TENANTS];
@@ -254,7 +255,7 @@ struct device {
     int64_t now;
 };
 
-/* @asks: by worker, a bit for each tenant that always has a request there. */
+/* @asks: for each worker, a bit for each tenant that always has a request there. */
 static void open_device(struct device *d, const uint32_t asks[WORKERS],
                         const uint32_t weight[TENANTS]) {
     memset(d, 0, sizeof(*d));
@@ -271,7 +272,7 @@ static void close_device(struct device *d) {
         fair_deinit(&d->worker[w]);
 }
 
-/* TURN_NS of each worker for the tenant that comes first there. */
+/* Gives TURN_NS of each worker to the tenant that is first there. */
 static void turn(struct device *d, uint32_t w) {
     struct fair_item x[TENANTS];
     uint32_t n = 0, first;
@@ -285,7 +286,7 @@ static void turn(struct device *d, uint32_t w) {
     d->had[w][d->worker[w].tenant[x[first].tenant].id] += TURN_NS;
 }
 
-/* What the front does with SERVED. */
+/* Exchanges SERVED as the front does. */
 static void tell(struct device *d) {
     struct msg_served all[SERVED_MAX];
 
@@ -308,7 +309,7 @@ static void run_device(struct device *d, uint32_t seconds) {
     }
 }
 
-/* Of all that the workers did. */
+/* Returns the tenant's part of the work of all workers. */
 static double part(const struct device *d, uint32_t tenant) {
     double sum = 0, own = 0;
 
@@ -326,11 +327,11 @@ Test(fair_share, who_asks_two_models_has_what_others_have) {
         uint32_t asks[WORKERS], weight[TENANTS];
         double part[TENANTS];
     } cases[] = {
-        /* Shares are exact where what is had elsewhere can be had back here, */
+        /* Shares are exact if use elsewhere can be balanced here; */
         {"one each and a common one", {3, 5, 0}, {1000, 1000, 1000}, {1 / 3.0, 1 / 3.0, 1 / 3.0}},
         {"weights", {3, 1, 0}, {3000, 1000, 0}, {0.75, 0.25, 0}},
         {"weights, all ask all", {7, 7, 7}, {1000, 2000, 1000}, {0.25, 0.5, 0.25}},
-        /* else an eighth of its share is left to a tenant. */
+        /* otherwise a tenant keeps an eighth of its share. */
         {"two models", {3, 1, 0}, {1000, 1000, 0}, {10 / 18.0, 8 / 18.0, 0}},
         {"three models", {3, 1, 1}, {1000, 1000, 0}, {19 / 27.0, 8 / 27.0, 0}},
         {"one of three has one", {7, 1, 2}, {1000, 1000, 1000}, {11 / 30.0, 11 / 30.0, 8 / 30.0}},
@@ -348,14 +349,14 @@ Test(fair_share, who_asks_two_models_has_what_others_have) {
     }
 }
 
-/* It is not held against a tenant for long, nor at all that it was alone. */
+/* Use elsewhere is forgotten after a while, and use without competition never counts. */
 Test(fair_share, what_was_had_elsewhere_is_forgotten) {
     static struct device d;
     const uint32_t asks[WORKERS] = {3, 1, 0}, weight[TENANTS] = {1000, 1000, 0};
 
     open_device(&d, asks, weight);
     run_device(&d, 600);
-    d.asks[1][0] = false; /* from here on both ask one model */
+    d.asks[1][0] = false; /* now both tenants use one model */
     run_device(&d, 30);
     memset(d.had, 0, sizeof(d.had));
     run_device(&d, 10);
@@ -377,7 +378,8 @@ Test(fair_share, what_was_had_elsewhere_is_forgotten) {
     uint16_t a = fair_enter(&s, 1, 1000, 0, 0), b = fair_enter(&s, 2, 1000, 0, 0);
     fair_charge_elsewhere(&s, 1, 5000000000, 0);
     fair_leave(&s, a, 0);
-    fair_charge(&s, b, 3e9, 0); /* less than what is not counted, and the second that it may have */
+    /* less than the uncounted use, and within the second of FAIR_BURST_NS */
+    fair_charge(&s, b, 3e9, 0);
     a = fair_enter(&s, 1, 1000, 0, 0);
     cr_expect_float_eq(s.tenant[a].served_ns, 2e9, 1);
     cr_expect_float_eq(s.tenant[a].elsewhere_ns, 3e9, 1);

@@ -1,10 +1,10 @@
 /*
- * The proof that company, speculation, chunking and preemption change no bit: a thousand random
- * requests on the cpu backend (and some on others) with a small random model, at any temperature,
- * with penalties, bias, stop strings and end tokens, half of them constrained: by random JSON
- * Schemas, by expressions, after reasoning, in tool calls. Each gets the same tokens, digests, log
- * probabilities and end as it gets alone without drafts; and what is constrained is valid: whole
- * texts for their schema, texts that were cut as far as they go.
+ * Company, speculation, chunking and preemption change no bit: a thousand random requests on the
+ * cpu backend (and some on others) with a small random model, at any temperature, with penalties,
+ * bias, stop strings and end tokens, half of them constrained: by random JSON Schemas, by
+ * expressions, after reasoning, in tool calls. Each gets the same tokens, digests, log
+ * probabilities and end as alone without drafts, and constrained output is valid: complete texts
+ * for their schema, cut texts as far as they go.
  */
 
 #include <criterion/criterion.h>
@@ -19,7 +19,7 @@
 #include "tests/support/tiny_model.h"
 #include "grammar/constraint.h"
 
-/* Built again elsewhere with another backend and fewer requests. */
+/* The file is compiled a second time with another backend and fewer requests. */
 #ifndef BACKEND
 #define BACKEND "cpu"
 #ifdef __SANITIZE_ADDRESS__
@@ -37,9 +37,9 @@ static struct heard alone[REQUESTS], other[REQUESTS];
 static struct ask {
     enum kind kind;
     char grammar[TEXT], triggers[64];
-    size_t schema_at, n_schema; /* in grammar */
+    size_t schema_at, n_schema; /* position of the schema in `grammar` */
     struct constraint *constraint;
-    uint32_t n_refs, least; /* least: tokens that it takes; 0: it may be cut */
+    uint32_t n_refs, least; /* least: fewest tokens of a complete output; 0: it may be cut */
     int32_t prediction[HEARD_MAX];
 } asks[REQUESTS];
 
@@ -49,7 +49,7 @@ static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
 static struct msg_stats sum, last;
 
-/* ---- what is asked */
+/* ---- requests */
 
 static void put_schema(struct ask *a, const char *before, const char *after,
                        struct schema_writer *w) {
@@ -63,7 +63,7 @@ static void put_schema(struct ask *a, const char *before, const char *after,
         n = snprintf(a->grammar, sizeof(a->grammar), "%s%.*s%s", before, (int)w->b.len, w->b.data,
                      after);
         if (constraint_compile(&g, vocab, a->grammar, (size_t)n, NULL, NULL) < 0)
-            continue; /* it contradicts itself, or uses what is not supported */
+            continue; /* the schema contradicts itself, or uses unsupported keywords */
         grammar_free(g);
         a->schema_at = strlen(before);
         a->n_schema = w->b.len;
@@ -104,7 +104,7 @@ static void draw_ask(struct ask *a, struct schema_writer *w) {
     }
 }
 
-/* Two in three of what is constrained must be complete when they are cut. */
+/* Draws whether a constrained request must be complete when it is cut: two in three. */
 static void draw_least(struct ask *a, uint32_t i) {
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     struct err err = {0};
@@ -161,7 +161,8 @@ static void release(void *ctx, const struct constraint *c, uint32_t tenant) {
     (void)c;
 }
 
-/* Every second request that is free has bad words, every fourth may have half of the tokens. */
+/* Draws lists of tokens: every second unconstrained request has bad words, every fourth may use
+ * half of the tokens. */
 static void draw_allowed(const struct ask *a, uint32_t i, struct submit *m) {
     static int32_t bad[3 * 200], allowed[JSON_VOCAB];
     struct rng r = {9000 + i};
@@ -215,7 +216,7 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
 
     m.n_tokens = m.n_prompt;
     m.min_new = rng_below(&r, 4) ? 0 : rng_below(&r, m.max_new);
-    for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
+    for (uint32_t k = 0; k < m.n_prompt; k++) /* a repetitive prompt */
         tokens[k] =
             k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, JSON_VOCAB);
     m.flags |= a->least ? SUBMIT_COMPLETE : 0;
@@ -231,12 +232,13 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
     cr_assert_eq(sched_submit(s, &m), 0);
 }
 
-/* ---- what is got */
+/* ---- results */
 
-/* @pages: few, and requests preempt each other. @drafts: the model is its own draft model. */
+/* @pages: number of pages; if few, requests preempt each other. @drafts: the model is its own draft
+ * model. */
 static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, struct heard *all) {
     uint32_t n_released = 0, n_asked = 0;
-    /* A draft is cut where a mask would be late. */
+    /* A draft ends where a mask would be late. */
     struct sched_constraints source = {&n_released, get_constraint, NULL,
                                        NULL,        release,        drafts ? NULL : put};
     struct serving w = {
@@ -267,7 +269,8 @@ static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, st
     sum.n_output_tokens += last.n_output_tokens;
 }
 
-/* The tokens follow the masks of a fresh state; a schema's whole text is valid. */
+/* Checks that the tokens follow the masks of a fresh state, and that a complete text is valid for
+ * its schema. */
 static bool check_text(uint32_t i, uint32_t *n_complete) {
     const struct heard *h = &alone[i];
     const struct ask *a = &asks[i];
@@ -330,8 +333,8 @@ Test(identity, requests_get_what_they_would_get_alone) {
           other);
     heard_compare(alone, other, REQUESTS);
     cr_expect_gt(n_late, REQUESTS < 100 ? 0 : REQUESTS, "%u", n_late);
-    /* It samples with the same noise and under the same masks: drafts are right up to a stop
-     * string. */
+    /* The draft model samples with the same noise and under the same masks, so its drafts are right
+     * up to a stop string. */
     serve(
         &(struct sched_opts){
             .depth = 2, .max_seqs = TOGETHER, .force_draft = 4, .drafts = model_only},
@@ -340,7 +343,7 @@ Test(identity, requests_get_what_they_would_get_alone) {
     cr_expect_gt(last.n_drafted, REQUESTS);
     cr_expect_leq(last.n_drafted - last.n_accepted, REQUESTS / 20 + 8);
     cr_expect_eq(sum.n_output_tokens, 6 * n_out);
-    /* It was worth something. How much is drafted depends on the time that steps take. */
+    /* Drafts were accepted. Their number depends on the time that steps take. */
     cr_expect_gt(sum.n_accepted, REQUESTS);
     if (REQUESTS == 1000) {
         cr_expect_gt(sum.n_preemptions, 5);

@@ -1,4 +1,4 @@
-/* Which pages go to host memory first, and whether they do at all. */
+/* Order in which pages are copied to host memory, and whether they are. */
 
 #include <criterion/criterion.h>
 #include "proto/messages.h"
@@ -52,7 +52,7 @@ static uint32_t n_saved(int32_t first, uint32_t n) {
     return offload_has(&offload, &share, tokens, n * T) / T;
 }
 
-/* A turn of @n pages that has ended. */
+/* Ends a turn of @n pages. */
 static void end_turn(int32_t first, uint32_t n) {
     int32_t tokens[PAGES * T];
 
@@ -98,7 +98,7 @@ Test(offload, a_step_has_a_bounded_number_of_copies) {
     take();
 }
 
-/* Steps with a row and 16 copies that take @page_ns each. */
+/* Learns steps with a row and 16 copies that take @page_ns each. */
 static void learn_copies(int64_t page_ns) {
     for (int i = 0; i < 200; i++) {
         struct cost_shape s = {.copies = 16};
@@ -108,7 +108,7 @@ static void learn_copies(int64_t page_ns) {
     }
 }
 
-/* Steps with a row for every @row_ns. */
+/* Learns steps whose rows take @row_ns each. */
 static void learn_rows(int64_t row_ns) {
     for (uint32_t i = 0; i < 60; i++) {
         struct cost_shape s = {0};
@@ -122,7 +122,7 @@ Test(offload, swapped_or_computed_again_as_is_faster) {
     int32_t tokens[PAGES * T];
     struct kv_seq *s = compute(1000, 40, tokens);
 
-    learn_rows(100000); /* a page: 400 us */
+    learn_rows(100000); /* 400 us for a page */
     learn_copies(500000);
     cr_expect_not(offload_pays(&offload, 0, 40 * T));
     offload_swap(&offload, s, &share, tokens);
@@ -135,7 +135,8 @@ Test(offload, swapped_or_computed_again_as_is_faster) {
     cr_expect_eq(n_saved(1000, 40), 40);
     learn_copies(1000000);
     cr_expect_not(offload_pays(&offload, 0, 40 * T));
-    offload_swap(&offload, s, &share, tokens); /* it is there: nothing to copy */
+    /* the pages are in host memory, so nothing is copied */
+    offload_swap(&offload, s, &share, tokens);
     cr_expect_eq(stats.n_swapped, 2);
     kv_seq_free(s);
 }

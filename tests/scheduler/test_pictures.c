@@ -1,5 +1,5 @@
 /* Pictures in prompts, with the tell-tale engine: how often they are computed, who waits for them,
- * and what becomes of those that cannot be had. */
+ * and the end of requests whose pictures cannot be had. */
 #include <criterion/criterion.h>
 #include <string.h>
 #include "tests/support/sched_sim.h"
@@ -15,7 +15,7 @@ static struct sim_opts with_pictures(void) {
     };
 }
 
-/* A prompt of 60 tokens of its own, with picture @i of the pool in front. */
+/* Submits a prompt of 60 unique tokens behind picture @i of the pool. */
 static struct sim_client *ask(uint32_t i, uint32_t key, uint32_t tenant) {
     struct sim_client *c = sim_client(&sim, 60, sim.n_clients + 100, 60, 8);
 
@@ -35,13 +35,13 @@ Test(pictures, agents_with_one_picture_compute_it_once) {
     sim_run(&sim, 2000);
     cr_expect_eq(sim.seen.n_pictures, 1);
     cr_expect_eq(sim.stats.n_pictures_computed, 1);
-    ask(2, 1, 0); /* another key may not learn that it is there */
+    ask(2, 1, 0); /* another key must not learn that the rows exist */
     sim_run(&sim, 2000);
     cr_expect_eq(sim.seen.n_pictures, 2);
     sim_deinit(&sim);
 }
 
-/* Pages are enough: the rows may be gone. */
+/* The pages suffice, even if the rows were evicted. */
 Test(pictures, a_prefix_with_a_picture_is_found_without_it) {
     struct sim_opts o = with_pictures();
 
@@ -58,7 +58,7 @@ Test(pictures, a_prefix_with_a_picture_is_found_without_it) {
     sim_deinit(&sim);
 }
 
-/* A picture that differs in the last byte of its digest, at the same place. */
+/* The picture differs in the last byte of its digest, at the same place. */
 Test(pictures, a_prefix_with_another_picture_is_not_found) {
     struct sim_opts o = with_pictures();
 
@@ -75,8 +75,8 @@ Test(pictures, a_prefix_with_another_picture_is_not_found) {
     sim_deinit(&sim);
 }
 
-/* The longest time between two tokens of eight streams; with @picture while one of 144 ms is
- * computed. */
+/* Returns the longest time between two tokens of eight streams; with @picture while a picture of
+ * 144 ms is computed. */
 static int64_t longest_gap(bool picture) {
     struct sim_opts o = with_pictures();
     struct sim_client *c[8];
@@ -96,7 +96,7 @@ static int64_t longest_gap(bool picture) {
     for (uint32_t i = 0; i < 100 && sim.seen.n_pictures == 0; i++) {
         for (uint32_t k = 0; k < 8; k++)
             worst = MAX(worst, c[k]->worst_ns);
-        sim_step(&sim); /* rows of its prompt are in the step behind the last piece */
+        sim_step(&sim); /* rows of its prompt are in the step after the last piece */
     }
     cr_expect_eq(sim.seen.n_pictures, picture, "it takes too long");
     sim_run(&sim, 2000);
@@ -105,7 +105,8 @@ static int64_t longest_gap(bool picture) {
     return worst;
 }
 
-/* The front replaces a worker whose counter stands still, though it computes one large picture. */
+/* The front would replace a worker whose counter does not change, though it computes one large
+ * picture. */
 Test(pictures, each_piece_counts_as_progress) {
     struct sim_opts o = with_pictures();
 
@@ -200,7 +201,7 @@ Test(pictures, a_model_that_takes_none_says_so) {
     sim_deinit(&sim);
 }
 
-/* Rows that see each other are in one step, and a prefix does not end among them. */
+/* Rows that attend to each other are in one step, and a prefix does not end among them. */
 Test(pictures, two_way_pictures_are_whole) {
     struct sim_opts o = with_pictures();
 
@@ -215,7 +216,7 @@ Test(pictures, two_way_pictures_are_whole) {
     sim_submit(&sim, b, 0);
     sim_run(&sim, 2000);
     cr_expect_eq(b->n_cached, 20);
-    struct sim_client *c = sim_client(&sim, 40, 1, 10, 4); /* another text from row 9 on */
+    struct sim_client *c = sim_client(&sim, 40, 1, 10, 4); /* another text after row 9 */
     sim_put_picture(&sim, c, 2, 10);
     c->tokens[19] = c->seen[19] = 5;
     sim_submit(&sim, c, 0);
@@ -224,8 +225,8 @@ Test(pictures, two_way_pictures_are_whole) {
     sim_deinit(&sim);
 }
 
-/* Another worker reads the pages of a prompt with a picture from the file; one with another picture
- * in its place gets only those before it. */
+/* Another worker reads the pages of a prompt with a picture from the file; a prompt with another
+ * picture in its place gets only the pages before it. */
 Test(pictures, a_new_worker_finds_the_pages_behind_a_picture) {
     struct sim_opts o = with_pictures();
 

@@ -1,4 +1,4 @@
-/* Pages of a session's last turn, kept for its next one; on the simulation. */
+/* Pages of a session's last turn, kept for its next turn; with the simulation. */
 
 #include <criterion/criterion.h>
 #include "proto/flight.h"
@@ -17,8 +17,8 @@ static struct sim_client *come_back(const struct sim_client *before, uint32_t n_
     return c;
 }
 
-/* An agent's turn, then @n small requests of others through a pool of 64 pages, then the agent
- * again. */
+/* Runs an agent's turn, then @n small requests of others through a pool of 64 pages, then the agent
+ * again. Returns its cached tokens. */
 static uint32_t cached_after(uint32_t n, bool off) {
     sim_init(&sim, &(struct sim_opts){.sched.no_pins = off});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
@@ -124,8 +124,8 @@ static void tell_end(const struct sim_client *c, bool calls) {
     sched_turn_end(sim.sched, &m);
 }
 
-/* A session that comes back 1 s after its calls and 40 s after its answers: is its turn still kept
- * after 10 s? */
+/* Returns whether the turn of a session that returns 1 s after its calls and 40 s after its answers
+ * is still kept after 10 s. */
 static bool kept_after(bool told, bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
@@ -172,8 +172,9 @@ Test(pin, an_answer_gives_way_before_a_call) {
     }
 }
 
-/* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; another one
- * decodes. Steps until a new session that needs 30 has its first token. */
+/* Runs a turn of 25 pages that ends with calls, then a turn of 20 that ends with an answer or with
+ * calls, in a pool of 64 pages while another request decodes. Returns the steps until a new session
+ * that needs 30 pages has its first token. */
 static uint32_t steps_beside(bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
     struct sim_client *kept = sim_ask(&sim, 200, 8, 7);
@@ -205,7 +206,7 @@ Test(pin, what_is_said_of_another_turn_means_nothing) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     sim_run(&sim, 500);
-    for (int i = 0; i < 40; i++) { /* none of these is the last turn */
+    for (int i = 0; i < 40; i++) { /* none of these is the session's last turn */
         struct turn_end m = {.id = 99, .session = i % 2 ? 7 : 1000 + (uint64_t)i};
         sched_turn_end(sim.sched, &m);
     }
@@ -215,7 +216,7 @@ Test(pin, what_is_said_of_another_turn_means_nothing) {
     tell_end(c, false); /* too late */
     cr_expect_gt(sim.stats.n_pinned, 0);
     for (int i = 0; i < 3; i++)
-        tell_end(next, true); /* once is what counts */
+        tell_end(next, true); /* counts once */
     cr_expect_eq(sessions_find(&sim.sched->sessions, 7)->pauses.after[1].n_ended, 1);
     sim_deinit(&sim);
 }
@@ -226,7 +227,7 @@ Test(pin, what_is_computed_again_is_counted) {
         struct sim_client *c = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
         sim_ask(&sim, 1000, 4, 0);
-        sim_run(&sim, 500); /* the whole pool */
+        sim_run(&sim, 500); /* needs the whole pool */
         come_back(c, 10);
         sim_run(&sim, 500);
         if (off)

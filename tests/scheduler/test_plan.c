@@ -8,7 +8,7 @@
 #define MAX_REQS 40
 #define MAX_HASHES 64
 
-/* A plan with room for everything it points to. */
+/* A plan with room for all its arrays. */
 struct fixture {
     struct plan p;
     struct plan_req req[MAX_REQS];
@@ -19,7 +19,7 @@ struct fixture {
     struct cost cost;
 };
 
-/* A machine of @fixed_ms a step and @row_ms a row. */
+/* Teaches @c a machine of @fixed_ms per step and @row_ms per row. */
 static void teach(struct cost *c, double fixed_ms, double row_ms) {
     struct rng r = {1};
 
@@ -28,7 +28,8 @@ static void teach(struct cost *c, double fixed_ms, double row_ms) {
         struct cost_shape s = {0};
         for (uint32_t k = rng_below(&r, 20); k > 0; k--)
             cost_add(&s, rng_below(&r, 100), 1);
-        uint32_t n_rows = 1 + rng_below(&r, 512); /* first: the order of arguments is not defined */
+        /* drawn first, since the order of evaluation of arguments is not defined */
+        uint32_t n_rows = 1 + rng_below(&r, 512);
         cost_add(&s, rng_below(&r, 100), n_rows);
         cost_learn(c, &s, (int64_t)((fixed_ms + row_ms * s.rows) * 1e6));
     }
@@ -66,7 +67,7 @@ static struct plan_req *add_running(struct fixture *f, uint32_t n_tokens, uint32
     return r;
 }
 
-/* After all the running ones. */
+/* Adds a waiting request, after all running ones. */
 static struct plan_req *add_waiting(struct fixture *f, uint32_t n_tokens, uint32_t n_target) {
     struct plan_req *r = &f->req[f->p.n_running + f->p.n_waiting++];
 
@@ -88,7 +89,7 @@ static uint32_t taken(const struct plan *p, const struct plan_req *r) {
     return r->n_rows > 0 && n > r->n_pages ? n - r->n_pages : 0;
 }
 
-/* What holds of every plan, whatever the input. */
+/* Checks the properties that every plan has, whatever its input. */
 static void check(const struct fixture *f) {
     const struct plan *p = &f->p;
     uint32_t rows = 0, drafts = 0, seqs = 0, last_row = 0, first_preempted = PLAN_NONE;
@@ -130,15 +131,15 @@ static void check(const struct fixture *f) {
     }
 }
 
-/* How long a step may take whose decode rows, or one row, take @least_ns. */
+/* Returns the limit of a step whose decode rows, or one row, take @least_ns. */
 static int64_t limit_beside(int64_t least_ns, int64_t target_ns) {
     if (least_ns >= target_ns)
         return 2 * least_ns;
     return MAX(target_ns, 4 * least_ns - 2 * target_ns);
 }
 
-/* How long the step may take in which @decodes decode: longer where nothing does, and in a probe.
- * */
+/* Returns the limit of the step in which @decodes decode: longer if nothing decodes, and in a
+ * probe. */
 static int64_t limit_of(const struct plan *p, const struct cost_shape *decodes, bool alone,
                         int64_t target_ns) {
     struct cost_shape one = *decodes;
@@ -159,7 +160,7 @@ static int64_t limit_of(const struct plan *p, const struct cost_shape *decodes, 
     return limit;
 }
 
-/* The step ends in time, but for one small chunk of a single prefill. */
+/* Checks that the step ends in time, except for one small chunk of a single prefill. */
 static void check_time(const struct fixture *f) {
     const struct plan *p = &f->p;
     uint32_t n_prefills = 0;
@@ -201,7 +202,7 @@ static void draft_something(struct fixture *f, struct rng *r, uint32_t i) {
         f->survival[i][k] = survival *= (float)rng_unit(r) * 0.5F + 0.5F;
 }
 
-/* Several tenants, of which some have more than their part. */
+/* Makes several tenants, some of which have more than their share. */
 static void mix_tenants(struct fixture *f, struct rng *r) {
     f->p.n_groups = 1 + rng_below(r, 4);
     f->p.group_weight = f->group_weight;
@@ -254,7 +255,7 @@ static void randomize(struct fixture *f, struct rng *r) {
         draft_something(f, r, i);
     f->p.draft_slower = 1;
     f->p.force_draft = rng_below(r, 8) ? 0 : 1 + rng_below(r, 16);
-    /* A pool in which the largest fits alone, and idle pages that exist. */
+    /* A pool in which the largest request fits alone, and in which the idle pages exist. */
     uint32_t held = 0;
     for (uint32_t i = 0; i < n_running; i++)
         held += f->req[i].n_pages;
@@ -324,13 +325,13 @@ Test(plan, decode_is_never_put_off_and_prefill_fills_the_time) {
     check(&f);
     for (int i = 0; i < 8; i++)
         cr_assert_eq(f.req[i].n_rows, 1);
-    /* 50 ms leave 40 ms for rows of 0.25 ms: 160 in all, less the margin of the estimate. */
+    /* 50 ms leave 40 ms for rows of 0.25 ms: 160 rows, minus the margin of the estimate. */
     cr_expect(longer->n_rows > 100 && longer->n_rows <= 152, "%u rows", longer->n_rows);
     cr_expect_eq(longer->n_rows % 16, 0);
 }
 
-/* Returns what the rows of the fixture that decode take, and one of @prompt (if not NULL), as the
- * plan estimates it. */
+/* Returns the time of the decode rows, and of one row of @prompt (if not NULL), according to the
+ * plan's estimate. */
 static int64_t decode_ns(const struct fixture *f, const struct plan_req *prompt) {
     struct cost_shape s = {0};
 
@@ -342,8 +343,8 @@ static int64_t decode_ns(const struct fixture *f, const struct plan_req *prompt)
     return cost_bound_ns(f->p.cost, &s);
 }
 
-/* Learns @n steps as setup()'s machine of 10 ms a step and 0.25 ms a row takes them: of 8 rows that
- * decode, and of a chunk of @chunk rows. */
+/* Learns @n steps of a machine of 10 ms per step and 0.25 ms per row, as in setup(): steps of 8
+ * decode rows, and steps with a chunk of @chunk rows. */
 static void learn(struct fixture *f, int n, uint32_t chunk) {
     struct cost_shape s = {0};
 
@@ -425,7 +426,7 @@ Test(plan, a_prompt_alone_fills_the_step_though_one_row_takes_longer_than_it_may
     static struct fixture f;
 
     setup(&f, 300, 1);
-    for (uint32_t i = 0; i < 200; i++) { /* what few rows take */
+    for (uint32_t i = 0; i < 200; i++) { /* learns the time of few rows */
         struct cost_shape s = {0};
 
         cost_add(&s, 100, 1 + i % 16);
@@ -453,7 +454,7 @@ Test(plan, a_tenant_above_its_part_adds_a_quarter_of_what_decode_takes) {
     r->group = 1;
     plan_step(&f.p);
     check(&f);
-    cr_expect_geq(r->n_rows, 32); /* of 0.5 ms; a quarter of the target is 25 */
+    cr_expect_geq(r->n_rows, 32); /* rows of 0.5 ms; a quarter of the target is 25 */
     cr_expect_leq(cost_bound_ns(&f.cost, &f.p.shape), decode_ns(&f, NULL) / 4 * 5);
 }
 
@@ -510,7 +511,7 @@ Test(plan, those_who_share_everything_do_not_wait_for_each_other) {
     cr_expect_eq(f.req[1].verdict, PLAN_PREEMPT);
 }
 
-/* A step in flight may bring a page, or the end of a request. */
+/* A step in flight may free a page, or end a request. */
 Test(plan, those_in_flight_keep_what_they_share) {
     static struct fixture f;
 
@@ -551,7 +552,7 @@ Test(plan, admission_is_by_full_need) {
 
     setup(&f, 1, 0.01);
     f.p.n_available = 20;
-    add_running(&f, 100, 99)->n_target = 164; /* holds 7 pages, wants 4 more */
+    add_running(&f, 100, 99)->n_target = 164; /* holds 7 pages, needs 4 more */
     struct plan_req *big = add_waiting(&f, 100, 300), *small = add_waiting(&f, 100, 200);
     struct plan_req *late = add_waiting(&f, 16, 64);
     plan_step(&f.p);
@@ -623,9 +624,8 @@ Test(plan, a_follower_waits_for_its_leader) {
     cr_expect_eq(c->n_rows, 100);
 }
 
-/* A leader's prompt ends together with those of its followers, unless something decodes, which
- * makes steps short in any case, or the page that they need is under way when they could have
- * it. */
+/* A leader's prompt ends in the same step as those of its followers, unless something decodes,
+ * which makes steps short in any case, or the page that they need is still being computed. */
 Test(plan, a_leader_stops_where_its_last_follower_leaves_it) {
     static const uint32_t expect[] = {80 - 32, 68, 68, 64 - 32};
     static struct fixture f;
@@ -642,7 +642,7 @@ Test(plan, a_leader_stops_where_its_last_follower_leaves_it) {
         share_prefix(&f, b, 1000, 3);
         share_prefix(&f, c, 1000, i == 3 ? 6 : 5);
         if (i == 3)
-            c->n_share = 64; /* it wants to compute the rest itself */
+            c->n_share = 64; /* computes the rest itself */
         plan_step(&f.p);
         cr_expect(b->verdict == PLAN_FOLLOW && c->verdict == PLAN_FOLLOW, "case %d", i);
         cr_expect_eq(a->n_rows, expect[i], "case %d: %u rows", i, a->n_rows);
@@ -725,7 +725,7 @@ Test(plan, time_for_prefill_is_divided_by_weight) {
     f.p.group_weight = f.group_weight;
     f.group_weight[0] = 1, f.group_weight[1] = 3;
     add_running(&f, 101, 100);
-    for (uint16_t i = 0; i < 8; i++) /* the first has more prompts, and stands higher */
+    for (uint16_t i = 0; i < 8; i++) /* the first tenant has more prompts, which come first */
         add_running(&f, 4000, 0)->group = i < 7 ? 0 : 1;
     plan_step(&f.p);
     check(&f);
@@ -745,7 +745,7 @@ Test(plan, where_rows_are_few_the_first_tenant_has_them) {
     f.p.group_weight = f.group_weight;
     for (uint16_t i = 0; i < 3; i++) {
         f.group_weight[i] = 1;
-        add_running(&f, 400, 0)->group = (uint16_t)(2 - i); /* the first stands last */
+        add_running(&f, 400, 0)->group = (uint16_t)(2 - i); /* the first tenant is last in order */
     }
     plan_step(&f.p);
     cr_expect(f.req[2].n_rows == 1 && f.p.n_rows == 1);
@@ -813,7 +813,7 @@ Test(plan, the_strictest_pace_of_those_that_decode_counts) {
               rows[1], rows[2]);
 }
 
-/* Or the preempted are admitted and preempted again, while no request can have rows. */
+/* Otherwise requests would be preempted and admitted in turn, while none gets rows. */
 Test(plan, for_a_tenant_without_a_slot_one_gives_way_in_a_step) {
     struct fixture f;
     setup(&f, 5, 0.1);
@@ -834,7 +834,7 @@ Test(plan, whose_client_has_tokens_gives_way_last_and_alone) {
     static struct fixture f;
 
     setup(&f, 5, 0.1);
-    for (int i = 0; i < 6; i++) { /* the last two have tokens */
+    for (int i = 0; i < 6; i++) { /* the last two decode */
         struct plan_req *q = add_running(&f, 101, i < 4 ? 40 : 100);
 
         q->victim = true;
@@ -855,7 +855,7 @@ Test(plan, whose_client_has_tokens_gives_way_last_and_alone) {
     cr_expect_eq(f.req[5].verdict, PLAN_PREEMPT);
 }
 
-/* What a tenant that comes now has to wait for. */
+/* This time delays a tenant that arrives now. */
 Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
     static struct fixture f;
     static float part[3] = {1, 0.5F, 1};
@@ -882,8 +882,8 @@ Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
     }
 }
 
-/* A tenant that is far ahead gets its share of a step in which one decodes that has had no more
- * than its own. */
+/* A tenant that is far ahead gets its share of a step in which a tenant decodes that has had no
+ * more than its own. */
 Test(plan, prompts_of_those_with_more_leave_time_to_those_who_decode) {
     static struct fixture f;
     static float part[2] = {0.5F};
@@ -906,8 +906,8 @@ Test(plan, prompts_of_those_with_more_leave_time_to_those_who_decode) {
     cr_expect_lt(rows[1], rows[0]);
 }
 
-/* Prompts that are computed whole: all rows of one or none, and the oldest has its own however slow
- * a step is and whatever waits behind it. */
+/* Prompts that are computed whole have all rows or none, and the oldest one has its rows however
+ * slow a step is and whatever waits. */
 Test(plan, whole_prompts_are_never_cut) {
     struct rng rng = {11};
 

@@ -1,5 +1,5 @@
-/* How many drafted rows a step gets, and who gets them. What holds of every plan is in
- * test_plan.c. */
+/* The number of drafted rows in a step and their distribution. test_plan.c checks the properties of
+ * every plan. */
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -16,7 +16,7 @@ static uint32_t scratch[MAX_REQS];
 static float survival[MAX_REQS][MAX_DRAFT];
 static struct cost cost;
 
-/* A machine of @fixed_ms a step and @row_ms a row. */
+/* Sets up a machine of @fixed_ms per step and @row_ms per row. */
 static void setup(double fixed_ms, double row_ms) {
     struct rng r = {1};
 
@@ -43,8 +43,8 @@ static void setup(double fixed_ms, double row_ms) {
     };
 }
 
-/* A running request that lacks one token and has a draft whose tokens are right with probability
- * @accept. */
+/* Adds a running request that lacks one token and has a draft whose tokens are right with
+ * probability @accept. */
 static struct plan_req *decoding(uint32_t n_tokens, uint32_t n_draft, float accept) {
     uint32_t i = p.n_running++;
     float s = 1;
@@ -135,7 +135,7 @@ Test(plan_draft, no_other_number_of_rows_promises_more_tokens_for_the_time) {
         int64_t limit = cost_bound_ns(&cost, &s0) / 2 * (n_reqs > 1 ? 3 : 6);
         for (uint32_t k = 0; k < MIN(n, 128); k++) {
             tokens += all[k];
-            /* Within the time that drafts may add. */
+            /* within the time that drafts may add */
             if (tokens / rate_of(tokens, k + 1) * (1 + 1.5 * cost.error) < (double)limit * 0.9)
                 best = MAX(best, rate_of(tokens, k + 1));
         }
@@ -145,8 +145,8 @@ Test(plan_draft, no_other_number_of_rows_promises_more_tokens_for_the_time) {
     }
 }
 
-/* What is asked before a draft is made must be what is found when there is one, or drafts are made
- * in vain: also with states, and where the time of a step ends. */
+/* The number computed before drafts are made must equal the number planned afterwards, or drafts
+ * are made in vain: also with states, and at the limit of a step's time. */
 Test(plan_draft, what_is_expected_before_is_what_is_planned) {
     uint32_t n_some = 0, n_none = 0;
 
@@ -219,7 +219,7 @@ Test(plan_draft, nobody_yields_for_a_draft) {
     setup(30, 0.1);
     p.n_available = 0;
     struct plan_req *a = decoding(100, 16, 0.95F), *b = decoding(112, 16, 0.95F);
-    plan_step(&p); /* a has room for 12 more in its last page, b for none */
+    plan_step(&p); /* a has room for 12 more rows in its last page, b for none */
     cr_expect_eq(a->n_draft, 12);
     cr_expect_eq(b->n_draft, 0);
     cr_expect_eq(b->n_rows, 1);
@@ -234,7 +234,7 @@ Test(plan_draft, slowness_is_counted) {
     p.draft_slower = 5;
     plan_step(&p);
     cr_expect_eq(r->n_draft, 0);
-    r->try_draft = true; /* a probe is planned all the same */
+    r->try_draft = true; /* a probe is planned nevertheless */
     plan_step(&p);
     cr_expect_gt(r->n_draft, 0);
 }

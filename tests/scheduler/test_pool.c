@@ -1,7 +1,7 @@
 /*
- * Requests that want a vector, on a real engine with a small random model: it is what a naive
- * computation makes of the hidden states, and the same bits in company, in chunks, behind shared
- * prefixes, preempted.
+ * Requests for vectors, on a real engine with a small random model: a vector equals a naive
+ * computation from the hidden states, and has the same bits in company, in chunks, behind shared
+ * prefixes and after preemptions.
  */
 
 #include <criterion/criterion.h>
@@ -29,7 +29,8 @@ enum { REQUESTS = 8, PROMPT = 70, COMMON = 48, CHUNK = 7, CHUNKS = FEWER(3, 1), 
 #endif
 enum { OUT = 40, N_EMBD = 256 };
 
-/* Request i wants: the last state, the mean, all of them, or a text beside which they run. */
+/* Request i asks for the last state, the mean, all states, or a text beside which the others
+ * run. */
 static const uint16_t flags_of[] = {SUBMIT_POOL_LAST, SUBMIT_POOL_MEAN, SUBMIT_POOL_NONE, 0};
 
 struct heard {
@@ -162,7 +163,8 @@ static void check(const char *how) {
     }
 }
 
-/* Hidden states of a prompt by the engine alone, in one batch; pooled in the plainest way. */
+/* Computes hidden states of a prompt by the engine alone, in one batch, and pools them in the
+ * simplest way. */
 static void expect(struct engine *e, uint64_t step, uint32_t i) {
     static const uint32_t page[] = {4, 2, 7, 0, 5}, start[] = {0, 5};
     static struct engine_want ask[PROMPT];
@@ -255,12 +257,13 @@ Test(pool, a_prefix_is_shared_only_by_those_that_need_not_see_all_of_it) {
 }
 
 #ifdef MORE
-/* Texts and vectors in a pool that holds two of them, in this order and in the other. */
+/* Serves texts and vectors in a pool that holds two of them, in both orders. */
 static uint64_t press(uint32_t chunk, bool reversed) {
     struct world w;
 
     begin(&w, 9, chunk, 2);
-    for (uint32_t i = 0; i < 6; i++) { /* short answers, so that more is admitted than will fit */
+    /* short answers, so that more requests are admitted than will fit */
+    for (uint32_t i = 0; i < 6; i++) {
         submit(w.s, 3, 1);
         run(&w);
     }
@@ -304,7 +307,7 @@ Test(pool, what_makes_no_sense_is_refused) {
     params_init(&m.sampling);
     begin(&w, 64, 0, 1);
     buf_init(&b, 1 << 20);
-    m.flags = SUBMIT_POOL_NONE; /* resumed, with an output */
+    m.flags = SUBMIT_POOL_NONE; /* resumed with an output */
     cr_assert_eq(sched_submit(w.s, &m), 0);
     m.id = 2;
     m.n_tokens = 2;

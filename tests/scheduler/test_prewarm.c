@@ -1,5 +1,5 @@
-/* Prefixes computed ahead for turns that have not come; on the simulation, which also sees that a
- * warm request is never in a step with others and tells nothing but its end. */
+/* Prefixes computed ahead for turns that have not arrived; with the simulation, which also checks
+ * that a prewarm is never in a step with other requests and has no event but its end. */
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 
 static struct sim sim;
 
-/* Of @before's turn the first 2 outputs come back; 100 tokens are new. */
+/* Submits a prewarm for the turn after @before: its first 2 outputs are repeated, and 100 tokens
+ * are new. */
 static struct sim_client *warm(const struct sim_client *before, uint32_t n_more) {
     struct sim_client *c = sim_client_prewarm(&sim, before, 2, n_more);
 
@@ -18,7 +19,7 @@ static struct sim_client *warm(const struct sim_client *before, uint32_t n_more)
     return c;
 }
 
-/* The turn that was expected: what was computed ahead, and a question. */
+/* Submits the expected turn: the prewarmed tokens, and a question. */
 static struct sim_client *come_back(const struct sim_client *ahead) {
     struct sim_client *c = sim_client(&sim, ahead->m.n_prompt + 20, 1, 1, 8);
 
@@ -131,7 +132,7 @@ Test(warm, it_waits_while_anybody_is_there) {
 Test(warm, who_comes_waits_for_the_end_of_a_short_step_only) {
     int64_t alone_ns = 0, beside_ns;
 
-    for (int k = 0; k < 2; k++) { /* 0.5 ms a row, 1000 rows: half a second in all */
+    for (int k = 0; k < 2; k++) { /* 1000 rows of 0.5 ms: half a second in all */
         sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000, .step_ns = 1000000});
         struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
@@ -148,7 +149,7 @@ Test(warm, who_comes_waits_for_the_end_of_a_short_step_only) {
             alone_ns = beside_ns;
         uint64_t done = sim.stats.n_prewarm_tokens;
         sim_run(&sim, 1000);
-        if (ahead) { /* it goes on where it was */
+        if (ahead) { /* continues where it was */
             cr_expect_eq(ahead->finish, FINISH_LENGTH);
             cr_expect_gt(done, 0);
             cr_expect_leq(sim.stats.n_prewarm_tokens, ahead->m.n_prompt - 320 + 16);
@@ -174,7 +175,7 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     sim_run(&sim, 500);
     cr_expect_eq(ahead->finish, FINISH_CANCELLED);
     cr_expect_geq(next->n_cached, 320 + 192);
-    /* What is left takes 0.5 ms a token; some steps are short, and one was under way. */
+    /* The remaining tokens take 0.5 ms each; some steps are short, and one was under way. */
     int64_t least = (next->m.n_prompt - next->n_cached) * INT64_C(500000);
     cr_expect_leq(next->first_ns - begin, least + least / 4 + 50000000, "%ld of %ld",
                   next->first_ns - begin, least);
@@ -186,7 +187,7 @@ Test(warm, another_question_of_its_session_does_not_end_it) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7), *ahead;
     sim_run(&sim, 500);
-    sim_ask(&sim, 100, 8, 7); /* a title for the conversation, say */
+    sim_ask(&sim, 100, 8, 7); /* for example a title for the conversation */
     ahead = warm(turn, 100);
     sim_ask(&sim, 60, 8, 7);
     sim_run(&sim, 500);
@@ -203,7 +204,7 @@ Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7), *next;
     sim_run(&sim, 500);
-    next = sim_client_after(&sim, turn, 20, 8); /* its session has come back */
+    next = sim_client_after(&sim, turn, 20, 8); /* its session has returned */
     next->m.session = 7;
     sim_submit(&sim, next, 0);
     sim_run(&sim, 500);
@@ -247,7 +248,7 @@ Test(warm, it_is_kept_in_place_of_the_turn) {
     sim_run(&sim, 500);
     cr_expect_eq(sim.stats.n_pinned, (ahead->m.n_prompt) / 16, "%u, %u before", sim.stats.n_pinned,
                  kept);
-    for (int i = 0; i < 6; i++) { /* pressure */
+    for (int i = 0; i < 6; i++) { /* makes pages scarce */
         sim_ask(&sim, 400, 4, 0);
         sim_run(&sim, 500);
     }

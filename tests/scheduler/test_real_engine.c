@@ -1,7 +1,7 @@
 /*
- * The scheduler with a real engine and a small random model: what a request gets in company, with
- * shared prefixes, in chunks, preempted, is bit for bit what it gets alone. The logits' digests are
- * compared.
+ * The scheduler with a real engine and a small random model: in company, with shared prefixes, in
+ * chunks, and after preemptions, a request gets the same as alone, bit for bit. The digests of the
+ * logits are compared.
  */
 
 #include <criterion/criterion.h>
@@ -20,7 +20,8 @@ static uint32_t n_snapshots, n_host_pages, n_prompt = PROMPT;
 static uint32_t at_once;
 static bool windows, encoder;
 static uint64_t n_preemptions, n_cached;
-static uint64_t n_found; /* in host memory: fetched, or computed as that was faster */
+/* tokens found in host memory, whether fetched or computed because that was faster */
+static uint64_t n_found;
 
 static void open_model(const char *arch, const char *with) {
     struct err err = {0};
@@ -35,7 +36,7 @@ static void open_model(const char *arch, const char *with) {
 
 static void submit_one(struct sched *s, uint32_t i, uint32_t max_new) {
     static const uint16_t pools[] = {SUBMIT_POOL_CLS, SUBMIT_POOL_MEAN, SUBMIT_POOL_LAST};
-    uint32_t what = i % REQUESTS; /* later ones are these once more */
+    uint32_t what = i % REQUESTS; /* later requests repeat these */
     struct rng common = {1}, own = {100 + what};
     int32_t tokens[LONG];
     struct submit m = {
@@ -60,7 +61,7 @@ static void submit(struct sched *s, uint32_t i, bool drafts) {
     submit_one(s, i, encoder ? 1 : OUT);
 }
 
-/* A short answer, so that more is admitted than will fit. */
+/* Submits requests with short answers, so that more are admitted than will fit. */
 static void submit_short(struct sched *s) {
     submit_one(s, 0, 1);
 }
@@ -111,7 +112,8 @@ Test(real_engine, company_changes_no_bit) {
     gguf_free(model);
 }
 
-/* Whole prompts, of which few fit into a step; all begin alike, and nothing of them is shared. */
+/* Prompts that are computed whole, few of which fit into a step; all begin alike and share
+ * nothing. */
 Test(real_engine, company_changes_no_bit_of_encoders) {
     static const char *const names[] = {"bert", "nomic-bert", "jina-bert-v2"};
     static struct heard alone[REQUESTS], together[REQUESTS];
@@ -132,8 +134,8 @@ Test(real_engine, company_changes_no_bit_of_encoders) {
     }
 }
 
-/* Their state is in no page: only where there is a snapshot something is shared, and what was
- * preempted begins at one or anew. */
+/* The state is in no page: prefixes are shared only where there is a snapshot, and preempted
+ * requests begin at one or at the start. */
 Test(real_engine, company_changes_no_bit_of_hybrid_models) {
     static struct heard alone[REQUESTS], together[REQUESTS];
 
@@ -153,8 +155,8 @@ Test(real_engine, company_changes_no_bit_of_hybrid_models) {
     gguf_free(model);
 }
 
-/* All of them twice, one after the other on few pages: the second time their beginnings come back
- * from host memory with the state behind them. */
+/* All requests twice on few pages: the second time their beginnings come back from host memory with
+ * the states behind them. */
 Test(real_engine, what_comes_back_from_host_memory_changes_no_bit_of_hybrid_models) {
     static struct heard alone[2 * REQUESTS], together[2 * REQUESTS];
 
@@ -174,8 +176,8 @@ Test(real_engine, what_comes_back_from_host_memory_changes_no_bit_of_hybrid_mode
     gguf_free(model);
 }
 
-/* Alone with the keys of all positions in every layer; in company with those of the last ones where
- * the layer has a window, which prefix hits find or do not find. */
+/* Alone with the keys of all positions in every layer; in company with the keys of the last
+ * positions in layers with a window, whether prefix hits find them or not. */
 Test(real_engine, company_changes_no_bit_of_models_with_windows) {
     static const char *const names[] = {"gpt-oss-f32", "gemma3", "gemma4-ple", "laguna"};
     static struct heard alone[REQUESTS], together[REQUESTS];

@@ -1,5 +1,5 @@
-/* One promise a test, on the simulation: that each client gets its right tokens is checked by it
- * always. */
+/* Tests on the simulation, one promise each. The simulation always checks that each client gets its
+ * right tokens. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -13,7 +13,8 @@ static uint64_t rows_computed(void) {
     return sim.seen.n_rows;
 }
 
-/* Teaches the scheduler that this session answers briefly, so that it admits more than will fit. */
+/* Teaches the scheduler that this session answers briefly, so that it admits more requests than
+ * will fit. */
 static void promise_short_answers(void) {
     for (int i = 0; i < 6; i++)
         sim_submit(&sim, sim_client(&sim, 8, 900 + (uint32_t)i, 0, 1), 0);
@@ -38,7 +39,7 @@ Test(scheduler, preemption_changes_no_token) {
     }
 }
 
-/* Other programs use the host's processors, also where those compute a part of the model only. */
+/* Other programs use the host's processors, also if these compute only a part of the model. */
 Test(scheduler, a_device_is_its_own_unless_the_host_computes_too) {
     static const struct telltale machine[] = {
         {.device = false}, {.device = true, .host_part = true}, {.device = true}};
@@ -53,7 +54,7 @@ Test(scheduler, a_device_is_its_own_unless_the_host_computes_too) {
     cr_expect_lt(least[2], least[0]);
 }
 
-/* A first conversation is pushed out of the device by others and comes back from host memory. */
+/* A first conversation is evicted from the device by others and comes back from host memory. */
 Test(scheduler, what_the_device_dropped_comes_back_from_the_host) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         struct sim_opts o = {.sched = {.depth = depth}, .n_pages = 24, .n_host_pages = 200};
@@ -76,7 +77,7 @@ Test(scheduler, what_the_device_dropped_comes_back_from_the_host) {
     }
 }
 
-/* No request has to run for that: what has ended is saved in steps of its own. */
+/* No request needs to run: turns that have ended are saved in steps of their own. */
 Test(scheduler, an_idle_device_saves_what_has_ended) {
     struct sim_opts o = {.n_pages = 200, .n_host_pages = 400};
 
@@ -92,7 +93,7 @@ Test(scheduler, an_idle_device_saves_what_has_ended) {
     sim_deinit(&sim);
 }
 
-/* Where copying takes longer than computing, nothing comes back. */
+/* If copying takes longer than computing, nothing is copied back. */
 Test(scheduler, what_is_faster_computed_is_computed) {
     struct sim_opts o = {
         .n_pages = 24, .n_host_pages = 200, .row_ns = 100000, .machine.copy_ns = 20000000};
@@ -112,7 +113,7 @@ static void preempt_some(int64_t copy_ns) {
     struct sim_opts o = {.n_pages = 24, .n_host_pages = 200, .machine.copy_ns = copy_ns};
 
     sim_init(&sim, &o);
-    for (uint32_t i = 0; i < 4; i++) { /* learns what copies take */
+    for (uint32_t i = 0; i < 4; i++) { /* learns the time of copies */
         sim_submit(&sim, sim_client(&sim, 200, 100 + i, 0, 20), 0);
         sim_run(&sim, 500);
     }
@@ -134,7 +135,8 @@ Test(scheduler, a_request_that_yields_is_swapped_or_computed_again_as_is_faster)
     sim_deinit(&sim);
 }
 
-/* Beside others a long prefix comes back in parts: no other waits for all of it. */
+/* Beside other requests a long prefix comes back in parts, so that no request waits for the
+ * whole. */
 Test(scheduler, what_comes_back_does_not_hold_others_up) {
     struct sim_opts o = {.n_pages = 700, .page_tokens = 1, .n_host_pages = 2000};
 
@@ -144,7 +146,7 @@ Test(scheduler, what_comes_back_does_not_hold_others_up) {
     sim_submit(&sim, sim_client(&sim, 20, 4, 0, 60), 0);
     sim_run(&sim, 500); /* while it is saved */
     sim_submit(&sim, sim_client(&sim, 500, 2, 0, 190), 0);
-    sim_run(&sim, 2000); /* drops the first from the device */
+    sim_run(&sim, 2000); /* evicts the first one from the device */
     sim_submit(&sim, sim_client(&sim, 20, 3, 0, 60), 0);
     sim_submit(&sim, sim_client(&sim, 400, 1, 399, 2), 0);
     uint32_t most = 0;
@@ -231,7 +233,7 @@ Test(scheduler, a_stop_string_is_found_across_tokens) {
         sim_run(&sim, 100);
         for (int i = 5; i < 8; i++)
             strcat(text, sim_piece(a->tokens[10 + i]));
-        /* From the middle of token 5 into the last letter but one of token 7. */
+        /* From the middle of token 5 to the last letter but one of token 7. */
         size_t skip = strlen(sim_piece(a->tokens[15])) - 1;
         size_t cut = strlen(sim_piece(a->tokens[17])) > 1;
         b->m.n_stops = 1;
@@ -325,7 +327,7 @@ Test(scheduler, an_id_is_used_once_and_unknown_ones_are_ignored) {
     cr_expect_eq(sched_submit(sim.sched, &c->m), -EPROTO);
     sched_cancel(sim.sched, 12345);
     sim_run(&sim, 50);
-    sched_cancel(sim.sched, c->m.id); /* crossed its end */
+    sched_cancel(sim.sched, c->m.id); /* crossed the end of the request */
     cr_expect_eq(sim_step(&sim), SCHED_NO_STEP);
     sim_deinit(&sim);
 }
@@ -349,7 +351,7 @@ Test(scheduler, a_long_prompt_leaves_decoders_their_rate) {
         uint32_t before = sim.client[0].n_got, steps = 0;
         for (; longer->n_got == 0 && steps < 200; steps++)
             sim_step(&sim);
-        /* Decoding went on in every step, in time, and the steps were well filled. */
+        /* Decode went on in every step and in time, and the steps were well filled. */
         cr_expect_geq(sim.client[0].n_got - before + 2 * depth, steps);
         cr_expect_leq(sim.max_step_ns, 52 * 1000000, "%ld us", (long)sim.max_step_ns / 1000);
         cr_expect_lt(longer->first_ns - longer->m.arrived_ns, INT64_C(1600000000));
@@ -425,8 +427,8 @@ Test(scheduler, cancelling_takes_one_step_and_frees_the_pages) {
 }
 
 /* A row takes 200 ms, and a long prompt with a step in flight has the only slot. When its client
- * gives up, its pages are free before that step ends, and the prompt that waited is in the next
- * one. */
+ * cancels it, its pages are free before that step ends, and the waiting prompt is in the next
+ * step. */
 Test(scheduler, a_client_that_gives_up_frees_its_place_at_once) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         struct sched_opts o = {.depth = depth, .max_seqs = 1};
@@ -450,7 +452,8 @@ Test(scheduler, a_client_that_gives_up_frees_its_place_at_once) {
     }
 }
 
-/* A client gives up in the middle of its prompt and asks again: what was computed is there. */
+/* A client cancels in the middle of its prompt and asks again: the computed rows are still
+ * there. */
 Test(scheduler, the_prefix_of_a_cancelled_prompt_stays) {
     sim_init(&sim, &(struct sim_opts){.sched = {.depth = 1, .force_chunk = 10}});
     struct sim_client *a = sim_client(&sim, 100, 1, 100, 50), *b = sim_client(&sim, 100, 1, 100, 5);
@@ -499,7 +502,7 @@ Test(scheduler, a_resumed_request_goes_on_as_if_nothing_had_happened) {
         c->m.sampling.repetition_penalty = 1.3;
         c->m.sampling.presence_penalty = 0.7;
         c->m.min_new = 10;
-        sim_submit(&sim, c, n_out); /* after the last one: it ends at once */
+        sim_submit(&sim, c, n_out); /* after the last token, so it ends at once */
         sim_run(&sim, 60);
         cr_expect_eq(c->n_got, 20);
         cr_expect_eq(c->finish, FINISH_LENGTH);
@@ -533,7 +536,7 @@ Test(scheduler, a_quarantined_request_runs_alone_and_others_go_on) {
         sim_submit(&sim, bad, 0);
         for (uint32_t i = 0; i < 4; i++)
             sim_submit(&sim, sim_client(&sim, 50, 2 + i, 0, 40), 0);
-        sim_run(&sim, 400); /* the simulation looks at the crash page whenever it can */
+        sim_run(&sim, 400); /* the simulation checks the crash page at each opportunity */
         cr_expect_eq(bad->finish, FINISH_LENGTH);
         for (uint32_t i = 1; i < 5; i++)
             cr_expect_lt(sim.client[i].first_ns, bad->end_ns);
@@ -609,7 +612,8 @@ Test(scheduler, a_small_buffer_gets_the_news_in_parts) {
     sim_deinit(&sim);
 }
 
-/* An operator sees the rate of a long prompt while it is computed, not when it is over. */
+/* The counter grows while a long prompt is computed, not only at its end, so that an operator sees
+ * its rate. */
 Test(scheduler, prompt_tokens_count_step_by_step) {
     uint64_t last = 0, n_grown = 0;
 
@@ -625,7 +629,7 @@ Test(scheduler, prompt_tokens_count_step_by_step) {
     sim_deinit(&sim);
 }
 
-/* Clients divide tokens by these times, so a single token has one, too. */
+/* Clients divide tokens by these times, so a single token has a time, too. */
 Test(scheduler, the_times_of_prompt_and_tokens_share_the_step_of_the_first_token) {
     static const struct {
         uint32_t n;

@@ -1,6 +1,6 @@
 /*
- * The plan and the cost model on devices that are slow, busy, or not what the model thinks: steps
- * are planned, take what a made-up device takes, and are learnt from.
+ * The plan and the cost model on devices that are slow, busy, or differ from the model: steps are
+ * planned, take the time of a simulated device, and are learnt from.
  */
 
 #include <criterion/criterion.h>
@@ -15,11 +15,11 @@
 
 enum { REQS = 24, PAGE = 16, ROWS = 512, WINDOW = 50 };
 
-/* In ms. All rows of a step together take at least @read. */
+/* Times in ms. All rows of a step together take at least @read. */
 struct device {
     const char *name;
     double fixed, read, row, seq, key, pair;
-    bool own; /* nothing else is expected to run on it */
+    bool own; /* no other program is expected to run on it */
 };
 
 static const struct device devices[] = {
@@ -35,17 +35,17 @@ static const struct device devices[] = {
 
 struct run {
     struct device d;
-    double scale;  /* the device is so many times slower */
+    double scale;  /* factor by which the device is slower */
     double noise;  /* standard deviation of the logarithm of a step's time */
-    uint32_t busy; /* 0, or steps of a period that is ten times slower or is not */
-    double speed;  /* 1 or 10, of this step */
+    uint32_t busy; /* steps of a period that is alternately ten times slower and not; 0: none */
+    double speed;  /* factor of this step, 1 or 10 */
     struct rng rng;
     struct cost cost;
     struct plan plan;
     struct plan_req req[REQS], was[REQS];
     uint32_t scratch[REQS];
-    uint32_t n_waited[REQS]; /* steps since the request came, without rows */
-    double ms, worst_ms;     /* of this step, and the longest */
+    uint32_t n_waited[REQS]; /* number of steps without rows since the request arrived */
+    double ms, worst_ms;     /* time of this step, and the longest */
 };
 
 static double nominal_ms(const struct run *u, const struct cost_shape *s) {
@@ -93,7 +93,7 @@ static uint32_t add(struct run *u, uint32_t n_tokens, uint32_t n_computed) {
     return i;
 }
 
-/* Every coefficient is @factor times as large as after the first step, or that part of it. */
+/* Makes every coefficient @factor times as large as after the first step, or divides it. */
 static void mislead(struct run *u, double factor) {
     struct cost_shape one = {0};
 
@@ -103,7 +103,7 @@ static void mislead(struct run *u, double factor) {
         double f = rng_below(&u->rng, 2) ? factor : 1 / factor;
 
         u->cost.a[i] *= f;
-        u->cost.p[i][i] *= fmax(f * f, 1); /* it is not certain of what is wrong */
+        u->cost.p[i][i] *= fmax(f * f, 1); /* makes it uncertain of the wrong coefficients */
         u->cost.cap[i] *= fmax(f * f, 1);
     }
 }
@@ -132,12 +132,12 @@ static void step(struct run *u) {
         u->n_waited[i] = r->n_rows > 0 ? 0 : u->n_waited[i] + 1;
         r->n_computed += r->n_rows;
         if (r->n_computed == r->n_tokens)
-            r->n_tokens++; /* its next token */
+            r->n_tokens++; /* samples its next token */
     }
     p->turn++;
 }
 
-/* Rows for a millisecond at the best size of a chunk at @pos. */
+/* Returns the rows per ms at the best size of a chunk at @pos. */
 static double best_rate(const struct run *u, uint32_t pos) {
     double best = 0;
 
@@ -150,7 +150,8 @@ static double best_rate(const struct run *u, uint32_t pos) {
     return best;
 }
 
-/* The least part of the best rate that a prompt alone has over WINDOW steps, after @from steps. */
+/* Returns the least part of the best rate that a prompt alone has over WINDOW steps, after @from
+ * steps. */
 static double least_rate(struct run *u, uint32_t from, uint32_t n_steps) {
     static double used[4096], could[4096];
     uint32_t i = add(u, 1000000, 0);
@@ -173,9 +174,9 @@ static double least_rate(struct run *u, uint32_t from, uint32_t n_steps) {
 }
 
 /* Each device 1 to 100 times slower, at an even pace and with periods of 100 steps of which half
- * are ten times slower, from a model that is right and from one that is wrong by 30 times. Such a
- * model has 64 steps to learn: at first only chunks that double are tried. Of those that are wrong
- * one draw in twenty may take longer. */
+ * are ten times slower, with a model that is right and with one that is wrong by a factor of 30.
+ * The wrong model has 64 steps to learn, because at first only chunks that double are tried; one
+ * draw in twenty of it may take longer. */
 Test(slow, a_prompt_alone_has_four_fifths_of_the_best_rate) {
     uint32_t n_wrong = 0, n_below = 0;
 
@@ -210,7 +211,8 @@ Test(slow, noise_does_not_make_a_prompt_crawl) {
         }
 }
 
-/* What arrives while a prompt is computed alone waits for ten rows' time at most, or max_step. */
+/* An arrival during a prompt that is computed alone waits for at most the time of ten rows, or
+ * max_step. */
 Test(slow, a_prompt_alone_leaves_steps_short_enough) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++) {
         static struct run u;
@@ -231,9 +233,9 @@ Test(slow, a_prompt_alone_leaves_steps_short_enough) {
     }
 }
 
-/* How long a step may take in which request @decodes has its row and @prompt a chunk: twice as long
- * as with one row of the prompt. In a probe it may take four times as long less the row, and a
- * sixth more: the model knows no chunks so large. */
+/* Returns the limit of a step in which request @decodes has its row and @prompt a chunk: twice the
+ * time with one row of the prompt. A probe may take four times as long minus the row, and a sixth
+ * more, because the model knows no chunks of that size. */
 static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     struct cost_shape one = {0};
 
@@ -248,8 +250,8 @@ static double most_ms(const struct run *u, uint32_t decodes, uint32_t prompt) {
     return (2 * limit - alone) * 7 / 6;
 }
 
-/* One request decodes and a long prompt comes: tokens come within the target or the stated bound,
- * and the prompt has two fifths of what it could have alone. */
+/* One request decodes and a long prompt arrives: tokens come within the target or the stated bound,
+ * and the prompt has two fifths of the rate that it has alone. */
 Test(slow, decode_and_a_prompt_share_the_time) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(9, 3); seed++) {
@@ -276,8 +278,8 @@ Test(slow, decode_and_a_prompt_share_the_time) {
         }
 }
 
-/* When other programs take the cores, what a step waits at its barriers grows more than its
- * arithmetic: the shape changes with the speed, and back again. */
+/* If other programs take the cores, the waits at a step's barriers grow more than its arithmetic:
+ * the shape changes with the speed, and back again. */
 Test(slow, a_busy_machine_changes_the_shape) {
     for (uint64_t seed = 1; seed <= FEWER(12, 4); seed++) {
         static const struct device quiet = {"quiet", 6, 0, 1.5, 0.1, 1e-4, 1e-5, false},
@@ -297,9 +299,9 @@ Test(slow, a_busy_machine_changes_the_shape) {
 }
 
 /* A long prompt on a machine with many busy loops, as recorded: the first steps are quiet, then
- * most of a step is waits at barriers, and times vary by a factor of 1.5. @n_chats come at a time
- * and decode beside it, with pauses of @pause steps. Returns the part that the prompt has of what
- * it could have alone. */
+ * most of a step is waits at barriers, and times vary by a factor of 1.5. @n_chats requests arrive
+ * at a time and decode beside it, with pauses of @pause steps. Returns the prompt's rate as a part
+ * of its rate alone. */
 static double part_beside_chats(uint64_t seed, uint32_t n_chats, uint32_t pause) {
     static const struct device quiet = {"quiet", 6, 0, 2, 0.1, 1e-4, 1e-5, false},
                                busy = {"busy", 1000, 0, 70, 5, 5e-3, 5e-4, false};
@@ -336,7 +338,7 @@ static double part_beside_chats(uint64_t seed, uint32_t n_chats, uint32_t pause)
     return had / best;
 }
 
-/* The prompt has at least a quarter of what it could have alone. */
+/* The prompt has at least a quarter of its rate alone. */
 Test(slow, a_prompt_goes_on_beside_chats_on_a_busy_machine) {
     for (uint64_t seed = 1; seed <= FEWER(24, 8); seed++)
         for (uint32_t n_chats = 1; n_chats <= 3; n_chats++)
@@ -356,8 +358,8 @@ static int64_t one_row_ns(const struct run *u) {
 }
 
 /* Twenty long prompts, half of the time a request that decodes, and now and then a prompt of up to
- * 64 rows: the only short one begins in the ninth step at the latest, and in the second where the
- * model thinks that one row takes longer than the target. */
+ * 64 rows: a single short prompt begins in the ninth step at the latest, and in the second if the
+ * model expects one row to take longer than the target. */
 Test(slow, a_short_prompt_begins_at_once_beside_any_number_of_long_ones) {
     for (size_t d = 0; d < ARRAY_SIZE(devices); d++)
         for (uint64_t seed = 1; seed <= FEWER(12, 4); seed++) {
@@ -386,7 +388,7 @@ Test(slow, a_short_prompt_begins_at_once_beside_any_number_of_long_ones) {
                     cr_assert_lt(k, 128, "%s, seed %lu", devices[d].name, seed);
                     step(&u);
                 }
-                u.plan.n_running--; /* its client has what it wants */
+                u.plan.n_running--; /* its client has the whole answer */
             }
         }
 }

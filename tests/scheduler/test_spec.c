@@ -1,5 +1,4 @@
-/* What is estimated of drafts, and when a source rests; with a source that drafts what the test
- * says. */
+/* The estimates for drafts and the rests of sources, with a source that drafts as the test says. */
 
 #include <criterion/criterion.h>
 #include "scheduler/spec.h"
@@ -66,7 +65,7 @@ Test(spec, sources_left_out_are_not_asked) {
     }
 }
 
-/* Statistics by source carry these names. */
+/* Statistics by source use these names. */
 Test(spec, sources_have_the_order_of_their_names) {
     struct spec s;
 
@@ -77,7 +76,7 @@ Test(spec, sources_have_the_order_of_their_names) {
     spec_deinit(&s);
 }
 
-/* What clients are told of their prediction says nothing of other drafts. */
+/* The counts of predicted tokens in a client's usage exclude other drafts. */
 Test(spec, predicted_tokens_are_counted_by_themselves) {
     static const struct draft_source *const both[] = {&source, &draft_prediction, NULL};
     static int32_t expected[] = {7, 8, 9, 7, 8, 9};
@@ -168,8 +167,7 @@ Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
     spec_request_free(r.spec);
 }
 
-/* Asks @n tokens long; nothing that is drafted gets a row or is right. Returns how often it was
- * drafted. */
+/* Asks for @n tokens; no draft gets a row or is right. Returns the number of drafts. */
 static uint32_t lose(struct request *r, uint32_t n, bool refused) {
     uint32_t n_drafts = 0;
 
@@ -196,10 +194,10 @@ Test(spec, a_source_that_loses_rests_and_is_tried_again) {
         cr_expect_leq(n, 12, "%u", n);
         cr_expect_geq(n, 10, "%u", n);
         uint32_t later = lose(&r, 700, refused);
-        cr_expect_leq(later, 7, "%u", later); /* every 128 tokens or so */
+        cr_expect_leq(later, 7, "%u", later); /* about every 128 tokens */
         cr_expect_geq(later, 4, "%u", later);
         cr_expect_eq(n_asked, n + later, "resting costs nothing");
-        /* A try that is right ends it. */
+        /* A probe that is right ends the rest. */
         while (r.spec->n_draft == 0 && r.n_tokens < r.max_tokens)
             r.n_tokens++, spec_begin_step(&spec, spec.turn + 1, 1), spec_propose(&spec, &r);
         cr_assert_gt(r.spec->n_draft, 0);
@@ -212,8 +210,8 @@ Test(spec, a_source_that_loses_rests_and_is_tried_again) {
     }
 }
 
-/* How many of 32 requests try in each of 320 steps: at most @most. In *n_tries their sum; returns
- * the steps. */
+/* Counts how many of 32 requests probe in each of 320 steps: at most @most. Sets *n_tries to their
+ * sum; returns the number of steps with probes. */
 static uint32_t try_all(uint32_t most, uint32_t *n_tries) {
     struct request r[32];
     uint32_t n_steps = 0;
@@ -255,7 +253,7 @@ Test(spec, the_last_tokens_are_not_drafted_beyond_the_end) {
 
     n_offered = 16;
     spec_propose(&spec, &r);
-    cr_expect_leq(r.spec->n_draft, 3); /* one more is sampled behind them */
+    cr_expect_leq(r.spec->n_draft, 3); /* one more token is sampled behind them */
     r.n_tokens = r.max_tokens - 1;
     spec_propose(&spec, &r);
     cr_expect_eq(r.spec->n_draft, 0);
@@ -283,10 +281,11 @@ Test(spec, slow_steps_with_drafts_are_noticed) {
     cr_expect_float_eq(spec_slower(&spec), 1.5F, 0.02F);
     for (int i = 0; i < 50; i++)
         spec_account(&spec, 1, true, 2, 500000, 1000000);
-    cr_expect_float_eq(spec_slower(&spec), 1, 1e-6F); /* luck is not counted on */
+    cr_expect_float_eq(spec_slower(&spec), 1, 1e-6F); /* an estimate below 1 is not used */
 }
 
-/* The cost model has no say in it when it is wrong by a factor, as on a worker's first steps. */
+/* A cost model that is wrong by a factor, as in a worker's first steps, does not affect the
+ * decision. */
 Test(spec, a_wrong_cost_model_is_not_the_drafts_fault) {
     for (int i = 0; i < 50; i++)
         spec_account(&spec, 1, false, 1, 1000000, 4000000);
@@ -295,8 +294,8 @@ Test(spec, a_wrong_cost_model_is_not_the_drafts_fault) {
     cr_expect_float_eq(spec_slower(&spec), 1, 0.02F);
 }
 
-/* Steps of which those with drafts bring @tokens in the time of one without. Returns how many had
- * drafts. */
+/* Runs steps of which those with drafts bring @tokens in the time of one without. Returns the
+ * number of steps with drafts. */
 static uint32_t run(uint32_t n_steps, double tokens) {
     uint32_t n = 0;
 
@@ -321,7 +320,7 @@ Test(spec, steps_without_drafts_are_looked_at_now_and_then) {
 
 Test(spec, when_drafts_lose_there_are_none_for_a_while) {
     run(500, 2);
-    run(100, 0.8); /* it takes a while to be sure */
+    run(100, 0.8); /* the decision takes a while */
     cr_expect_leq(run(2000, 0.8), 130);
-    cr_expect_geq(run(3000, 1.5), 1800); /* and ends when they gain again */
+    cr_expect_geq(run(3000, 1.5), 1800); /* and drafts continue when they gain again */
 }

@@ -2,7 +2,7 @@
  * Speculation with real engines and a small random model: hundreds of random requests at any
  * temperature, with penalties, bias, stop strings, in company, preempted, get the same tokens,
  * digests and log probabilities with drafts as without. The drafts come from the real sources;
- * predictions with mistakes see to it that many are right and many are wrong.
+ * predictions with mistakes make many drafts right and many wrong.
  */
 
 #include <criterion/criterion.h>
@@ -23,7 +23,7 @@ enum {
     BLOCK_REQUESTS = FEWER(120, 24),
     REFERENCE_REQUESTS = FEWER(24, 8)
 };
-#ifdef DEVICES /* no more than the longest context: some are preempted */
+#ifdef DEVICES /* no more than the longest context, so some requests are preempted */
 #define FEW_PAGES 8u
 #else
 #define FEW_PAGES MIN(n_requests + 3, 12)
@@ -32,18 +32,18 @@ enum { VOCAB = 300, TOGETHER = 12, PROMPT = 60, OUT = 32, STOPS = 2 };
 
 static struct gguf *model, *vocabulary;
 static uint32_t n_snapshots, n_requests = REQUESTS;
-static bool block;         /* the model drafts */
-static struct gguf *apart; /* the file of its assistant or block drafter, or NULL */
+static bool block;         /* the model drafts itself */
+static struct gguf *apart; /* file of its assistant or block drafter, or NULL */
 static bool windowed;      /* some layers of the model have a window */
-static struct gguf *small; /* the draft model's file, or NULL; */
+static struct gguf *small; /* file of the draft model, or NULL */
 static uint32_t small_pages, large_pages = 12;
 static struct tokenizer *tokenizer;
-static char *devices; /* NULL: the first */
+static char *devices; /* NULL: the first device */
 static struct heard plain[REQUESTS], drafted[REQUESTS];
 static int32_t prediction[REQUESTS][HEARD_MAX];
 static struct msg_stats sum;
 
-/* Two or three letters of four, so that stop strings are met. */
+/* Makes a vocabulary of pieces of two or three letters out of four, so that stop strings occur. */
 static void make_tokenizer(void) {
     static char piece[VOCAB][4];
     const char *text[VOCAB] = {"<unk>", "<s>", "</s>"};
@@ -111,7 +111,7 @@ static void submit(struct sched *s, uint32_t i, bool drafts) {
 #endif
     m.n_tokens = m.n_prompt;
     m.min_new = rng_below(&r, 3) ? 0 : rng_below(&r, m.max_new);
-    for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
+    for (uint32_t k = 0; k < m.n_prompt; k++) /* a repetitive prompt */
         tokens[k] = k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, VOCAB);
     serving_draw(&r, &m.sampling);
     m.n_bias = rng_below(&r, 3) ? 0 : 2;
@@ -184,7 +184,7 @@ ParameterizedTest(struct backend_name *backend, spec_engine, drafts_change_no_bi
     }
     cr_expect_eq(sum.n_output_tokens, 5 * n_out);
     cr_expect_gt(sum.n_preemptions, 0);
-    /* How many depends on the time that steps take. */
+    /* The number depends on the time that steps take. */
     cr_expect_gt(sum.n_accepted, 0);
     cr_expect_gt(sum.n_drafted, sum.n_accepted);
     fprintf(stderr, "# %s: %lu tokens, %lu of %lu drafted accepted, %lu preemptions\n",
@@ -199,9 +199,9 @@ static void open_small(uint64_t seed) {
     open_tiny(&(struct tiny_model){.seed = seed, .n_layer = 1, .n_embd = 128, .n_ff = 128}, &small);
 }
 
-/* A small model that is the large one says the same at every temperature, with every penalty: all
- * that is not cut off by an end is accepted. Another one is mostly wrong. Neither changes a bit,
- * with few pages or many. */
+/* A small model that equals the large one samples the same at every temperature and with every
+ * penalty: everything is accepted except tokens behind an end. Another small model is mostly wrong.
+ * Neither changes a bit, with few pages or many. */
 Test(spec_engine, a_draft_model_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_model, NULL};
     struct sched_opts opts = {.drafts = only};
@@ -240,7 +240,7 @@ Test(spec_engine, a_draft_model_changes_no_bit) {
 
 #endif
 
-/* Ling 3.0: Kimi delta attention, then latent attention, of which the block is, too. */
+/* Ling 3.0: Kimi delta attention, then latent attention, which the block has too. */
 static void open_ling(float loud, struct gguf **out) {
     char shape[256], path[64];
     char *const argv[] = {"synth", "--shape", shape, "--format", "F32", "--seed", "5", "-o", path};
@@ -262,13 +262,13 @@ struct block_model {
     float loud;
     uint32_t n_snapshots, n_requests;
     /* Architecture or kind of the file that drafts; "": the model's own block, "blocks": three of
-     * them, "none": what is known of the text. */
+     * them, "none": only drafts from known text. */
     char apart[20];
 };
 
 ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
     static struct block_model all[] = {
-#ifdef DEVICES /* of which each has some layers, and the last one the block */
+#ifdef DEVICES /* some of the layers are on each device, and the block is on the last one */
         {"qwen3", BACKEND, 0.01F, 0, N_REQUESTS, "none"},
         {"glm4moe", BACKEND, 0.3F, 0, N_REQUESTS, ""},
         {"qwen35", BACKEND, 0.3F, 40, N_REQUESTS, ""},
@@ -305,10 +305,10 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
     return cr_make_param_array(struct block_model, all, ARRAY_SIZE(all));
 }
 
-/* Where the layers add next to nothing the block, or gemma4's assistant, says the same as the model
+/* If the layers add next to nothing, the block or gemma4's assistant samples the same as the model
  * at every temperature, as far as its own keys do, and a block drafter the first of three or four
- * tokens; where they add more it is often wrong. Few pages and many, depth 1 and 2, alone and
- * beside the other sources. */
+ * tokens; if they add more, it is often wrong. Few pages and many, depth 1 and 2, alone and beside
+ * the other sources. */
 ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_mtp, NULL};
     bool several = strcmp(b->apart, "blocks") == 0;

@@ -1,6 +1,6 @@
 /*
- * Speculation is never a loss, and a gain where there is one: machines and loads of all kinds in
- * virtual time, each scenario with drafts and without.
+ * Speculation never loses time, and gains where it can: machines and loads of all kinds in virtual
+ * time, each scenario with drafts and without.
  */
 
 #include <criterion/criterion.h>
@@ -12,7 +12,7 @@ static struct sim sim;
 struct machine {
     const char *name;
     int64_t step_ns, row_ns, key_ns;
-    int64_t state_ns; /* a recurrent state copied; 0: there is none */
+    int64_t state_ns; /* time of copying a recurrent state; 0: there is none */
 };
 
 static const struct machine machines[] = {
@@ -23,7 +23,7 @@ static const struct machine machines[] = {
     {"rows cost everything", 100000, 5000000, 0, 0},
 };
 
-/* The virtual time after which @n_clients have their answers, on average. */
+/* Returns the virtual time after which @n_clients have their answers, on average. */
 static int64_t duration(const struct machine *m, uint32_t n_clients, uint32_t depth,
                         enum sim_drafts drafts, bool off) {
     struct sim_opts o = {
@@ -54,7 +54,7 @@ static int64_t duration(const struct machine *m, uint32_t n_clients, uint32_t de
     return ns;
 }
 
-/* How many times as fast it is with drafts. */
+/* Returns the speed with drafts divided by that without. */
 static double gain(const struct machine *m, uint32_t n_clients, uint32_t depth,
                    enum sim_drafts drafts) {
     int64_t off = duration(m, n_clients, depth, drafts, true);
@@ -62,7 +62,7 @@ static double gain(const struct machine *m, uint32_t n_clients, uint32_t depth,
     return (double)off / (double)duration(m, n_clients, depth, drafts, false);
 }
 
-/* On a new worker that knows nothing of its machine yet, which is when mistakes are made. */
+/* On a new worker, which knows nothing of its machine yet and makes most mistakes. */
 Test(spec_gain, never_a_loss) {
     for (size_t k = 0; k < FEWER(sizeof(machines) / sizeof(machines[0]), 1); k++)
         for (uint32_t depth = 1; depth <= 2; depth++)
@@ -87,11 +87,12 @@ Test(spec_gain, right_drafts_are_used_where_rows_are_cheap) {
 }
 
 /* Models with recurrent layers: a state is copied before each draft, and back after a wrong one,
- * whose right tokens are computed again. Where a state is half of what a step reads and every step
- * since the start had copies, it takes longer to learn what they cost. */
+ * whose right tokens are computed again. If a state is half of the bytes that a step reads, and
+ * every step so far had copies, it takes longer to learn their cost. */
 Test(spec_gain, never_a_loss_with_states) {
     for (size_t k = 0; k < FEWER(sizeof(machines) / sizeof(machines[0]), 1); k++)
-        for (int64_t part = 100; part >= 2; part /= 7) /* of what a step reads, that a state is */
+        /* a state as a part of the bytes that a step reads */
+        for (int64_t part = 100; part >= 2; part /= 7)
             for (uint32_t n = 1; n <= 16; n *= 4)
                 for (enum sim_drafts d = SIM_DRAFTS_REAL; d < SIM_DRAFTS_KINDS; d++) {
                     struct machine m = machines[k];
@@ -116,13 +117,13 @@ Test(spec_gain, right_drafts_are_used_with_states) {
     cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_PARTLY), 1.2);
 }
 
-/* A block that is never right, beside which nothing drafts: what it costs is left out but for the
- * steps before a probe, whose draft then sees what it needs most. */
+/* A block that is never right, beside which no source drafts: its keys are left out except in the
+ * steps before a probe, whose draft then sees the keys that it needs most. */
 Test(spec_gain, keys_of_a_block_that_rests_are_left_out) {
     struct sim_opts o = {
         .sched =
             {.depth = 2, .max_seqs = 8, .max_rows = 256, .itl_target_ms = 400, .max_step_ms = 400},
-        .drafts = SIM_DRAFTS_RIGHT, /* its alone */
+        .drafts = SIM_DRAFTS_RIGHT, /* only those of the block */
         .block = true,
         .draft_wrong = 1024,
         .draft_step_ns = 1000000,

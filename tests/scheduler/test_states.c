@@ -1,6 +1,6 @@
-/* Sessions of a model with recurrent layers: what is computed of their prompts; on the simulation,
- * with the sizes of a 27B model (48 recurrent layers and 16 others: 150 MiB a state, 64 KiB of keys
- * and values a token). */
+/* Sessions of a model with recurrent layers: the parts of their prompts that are computed; with the
+ * simulation, with the sizes of a 27B model (48 recurrent layers and 16 others: 150 MiB a state, 64
+ * KiB of keys and values a token). */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "tests/support/sched_sim.h"
 
 #define END_OF_MESSAGE 1 /* a special token */
-#define TAIL 5           /* tokens that the template puts behind the last message */
+#define TAIL 5           /* number of tokens that the template puts behind the last message */
 
 static struct sim sim;
 static struct rng rng;
@@ -61,8 +61,9 @@ static void finish(const struct sim_client *c) {
     n_computed += c->m.n_prompt - c->n_cached;
 }
 
-/* The first turn of an agent with instructions and tools of its kind. One draw a statement: in
- * which order a call's arguments are computed depends on the processor. */
+/* Submits the first turn of an agent with instructions and tools of its kind. Each statement
+ * draws one number, because the order in which a call's arguments are evaluated depends on the
+ * compiler. */
 static struct sim_client *first_turn(uint32_t kind, uint32_t n_system) {
     uint32_t n_output = between(60, 300);
     uint32_t n_own = between(100, 600);
@@ -83,8 +84,8 @@ static uint32_t known(const struct sim_client *before) {
     return before->m.n_prompt + before->n_got;
 }
 
-/* Three at once, of which each has three turns: with instructions of their own, or with all of what
- * @parent has. */
+/* Runs three subagents at once with three turns each: with instructions of their own, or with the
+ * whole conversation of @parent. */
 static void run_subagents(const struct sim_client *parent, bool fork, bool again) {
     struct sim_client *c[3], *before[3];
 
@@ -102,7 +103,7 @@ static void run_subagents(const struct sim_client *parent, bool fork, bool again
     }
 }
 
-/* A session of 20 turns of which three wait for three subagents. */
+/* Runs a session of 20 turns, three of which wait for three subagents. */
 static void run_session(uint32_t kind, bool fork) {
     struct sim_client *c = first_turn(kind, 6000);
 
@@ -132,7 +133,7 @@ static void report(const char *what) {
            (unsigned long long)sim.stats.n_snapshots_evicted);
 }
 
-/* Which of few snapshots is evicted is a matter of luck, so draws are added up. */
+/* Which of a few snapshots is evicted is a matter of chance, so the draws are summed. */
 Test(states, a_session_computes_little_more_than_what_is_new) {
     static const uint32_t n_snapshots[] = {6, 10, 20, 54};
 
@@ -161,7 +162,7 @@ Test(states, a_session_computes_little_more_than_what_is_new) {
 }
 
 /* Two sessions take turns on a device with room for one: the turn before comes back from host
- * memory with the state behind it, and nothing of it is computed again. */
+ * memory with the state behind it, and no part of it is computed again. */
 Test(states, what_the_device_gives_up_comes_back_with_its_state) {
     for (uint32_t n_host_pages = 0; n_host_pages <= 1000; n_host_pages += 1000) {
         struct sim_client *c[2];
@@ -195,7 +196,7 @@ Test(states, what_the_device_gives_up_comes_back_with_its_state) {
     }
 }
 
-/* Who comes with the same instructions waits for the state behind them, no longer. */
+/* A session with the same instructions waits for the state behind them, and no longer. */
 Test(states, instructions_are_computed_once_and_no_request_waits_for_more) {
     struct sim_client *c[3];
 
@@ -214,7 +215,7 @@ Test(states, instructions_are_computed_once_and_no_request_waits_for_more) {
 }
 
 /* A client gives up while its prompt is computed and sends it again: the second request begins at
- * the last snapshot, which is at most STATE_FAR tokens before the place where the first stopped. */
+ * the last snapshot, at most STATE_FAR tokens before the position where the first one stopped. */
 Test(states, a_prompt_that_a_client_gave_up_goes_on_at_its_last_snapshot) {
     begin(54);
     struct sim_client *first = sim_client(&sim, 20000, 2, 3000, 20);

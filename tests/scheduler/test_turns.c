@@ -1,4 +1,4 @@
-/* What tenants notice of each other; on the simulation, in virtual time. */
+/* Effects of tenants on each other; with the simulation, in virtual time. */
 
 #include <criterion/criterion.h>
 #include "tests/support/sched_sim.h"
@@ -21,7 +21,8 @@ static void until(int64_t ns) {
         sim_step(&sim);
 }
 
-/* Tokens that tenant 1's request has after two seconds, when tenant 2 sends @n prompts. */
+/* Returns the tokens that tenant 1's request has after two seconds while tenant 2 sends @n
+ * prompts. */
 static uint32_t tokens_beside(uint32_t n, uint32_t n_prompt, bool other_tenant) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 2000,
                                       .max_clients = 512,
@@ -46,7 +47,7 @@ static uint32_t tokens_beside(uint32_t n, uint32_t n_prompt, bool other_tenant) 
 Test(turns, others_prompts_leave_a_tenant_its_rate) {
     uint32_t mine = tokens_beside(60, 1000, false), others = tokens_beside(60, 1000, true);
 
-    /* Of the same tenant the prompts may stretch each step to 50 ms. */
+    /* Prompts of the same tenant may stretch each step to 50 ms. */
     cr_expect_lt(mine, 80, "%u tokens", mine);
     cr_expect_gt(others, 2 * mine, "%u tokens, not %u", others, mine);
 }
@@ -85,8 +86,8 @@ Test(turns, then_a_place_is_kept_for_it) {
     sim_deinit(&sim);
 }
 
-/* Slots are left to a tenant that was here lately; of what two others have waiting the first of
- * each comes first. */
+/* Slots are left for a tenant that was active lately; of the waiting requests of two others, the
+ * first of each is served first. */
 Test(turns, a_tenants_first_request_is_not_overtaken_by_its_others) {
     enum { N = 30 };
     struct sim_client *mine[N];
@@ -111,7 +112,7 @@ Test(turns, a_tenants_first_request_is_not_overtaken_by_its_others) {
     sim_deinit(&sim);
 }
 
-/* Two tenants that always want more, 1 to 3. */
+/* Two tenants that always have requests, with weights 1 and 3. */
 Test(turns, weights_divide_what_is_done) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 1000, .max_clients = 4096});
     uint64_t had[3] = {0};
