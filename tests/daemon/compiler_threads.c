@@ -1,5 +1,5 @@
-/* For the thread sanitizer: the step thread asks, gives up, takes and releases constraints while
- * the compiler's thread works, and closes it in the middle of everything. */
+/* For the thread sanitizer: the step thread requests, cancels, takes and releases constraints while
+ * the compiler's thread works, and closes the compiler at any moment. */
 
 #include <assert.h>
 #include <poll.h>
@@ -38,7 +38,8 @@ static bool on_ready(void *ctx, uint64_t id, const struct constraint *c, const s
     return true;
 }
 
-/* Asks for one of a dozen grammars, some of them wrong. Whether the answer comes later. */
+/* Asks for one of a dozen grammars, some of which are wrong. Returns whether the answer comes
+ * later. */
 static bool ask(const struct sched_constraints *s, uint64_t id, struct rng *r) {
     char text[100];
     uint32_t kind = rng_below(r, 12);
@@ -94,7 +95,7 @@ static void run(struct tokenizer *t, uint64_t seed, bool finish) {
     while (finish && n_told < n_asked) {
         struct pollfd p = {compiler_fd(c), POLLIN, 0};
 
-        release_all(s); /* some wait for memory */
+        release_all(s); /* some requests wait for memory */
         poll(&p, 1, 10000);
         compiler_deliver(c, on_ready, NULL);
         if (compiler_has_quarantined(c))

@@ -1,5 +1,5 @@
-/* The admin socket: which request does what, and what the answers say. The models and workers
- * behind it are the variables below. */
+/* The admin socket: the effect of each request, and the content of the answers. The models and
+ * workers behind it are the variables below. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -15,7 +15,7 @@ static struct world w;
 static struct admin *admin;
 static FILE *log_file; /* in place of stderr */
 static char path[64];
-static char did[400]; /* what the daemon was asked to do */
+static char did[400]; /* the last operation of the daemon */
 static bool refuses, scans;
 static struct flight *flight;
 static struct api_task *pull;
@@ -109,7 +109,7 @@ void workers_stats(const struct workers *of, struct workers_stats *out) {
     *out = worker;
 }
 
-/* The second model has the recorder. */
+/* Returns a recorder for the second model only. */
 const struct flight *workers_flight(const struct workers *of) {
     static struct flight *none;
 
@@ -186,7 +186,7 @@ static int ask(const char *request) {
     return fd;
 }
 
-/* Expects @part in the answer, which has one line that ends. */
+/* Expects @part in the answer, which is one complete line. */
 static void expect_answer(int fd, int status, const char *part) {
     struct reply r;
 
@@ -298,7 +298,7 @@ Test(admin, an_upgrade_is_answered_when_it_is_over) {
     fd = ask("POST /upgrade");
     world_turns(&w, 4);
     world_drop(&w, fd);
-    admin_upgrade_over(admin, 42, NULL); /* no one waits */
+    admin_upgrade_over(admin, 42, NULL); /* no client waits */
 }
 
 Test(admin, a_pull_tells_its_lines) {

@@ -24,7 +24,7 @@ static struct args translated(const char *line) {
     return a;
 }
 
-/* Translates @line and reads the result; what was refused, or "". */
+/* Translates @line and reads the result. Returns the text of refusals, or "". */
 static const char *read_line(const char *line, struct config *c) {
     static char refused[4000];
     CLEANUP(args_deinit) struct args a = translated(line);
@@ -84,8 +84,8 @@ Test(args, what_depends_on_each_other) {
     }
 }
 
-/* The options with which llama.cpp's own server tests start their server; each begins with what
- * all of those lines have. */
+/* The options with which llama.cpp's own server tests start their server; each line begins with the
+ * options common to all. */
 Test(args, lines_of_llama_cpps_server_tests_start) {
     static const char *const here[] = {"--offline",
                                        "--model /d.gguf",
@@ -132,7 +132,7 @@ Test(args, lines_of_llama_cpps_server_tests_start) {
                                        "--cache-reuse-hybrid-min-share 0.5",
                                        "--no-cache-idle-slots",
                                        "--backend_sampling"};
-    /* Features that weftd does not have: a server that started would lie. */
+    /* Features that weftd does not have, so it must not start with these options. */
     static const char *const refused[] = {"--model-url http://m.example/m.gguf",
                                           "--hf-file m.gguf",
                                           "--models-max 2",
@@ -204,7 +204,7 @@ Test(args, our_own_options_are_untouched) {
     config_deinit(&c);
 }
 
-/* Each row leads to options that there are. */
+/* Each row leads to options that exist. */
 Test(args, every_row_can_be_typed) {
     static const char *const names[] = {"-m",
                                         "-hf",
@@ -246,7 +246,8 @@ Test(args, keys_lie_in_a_file_that_only_we_can_read) {
     cr_expect_str_eq(again.v[1], a.v[1]);
 }
 
-/* A model that weftctl has loaded is found by its names; another one is told how to load. */
+/* A model that weftctl has downloaded is found by its names; for another one the error says how to
+ * get it. */
 Test(args, models_have_names) {
     char folder[] = "/tmp/weft-args-XXXXXX", path[100];
     struct config c;

@@ -1,4 +1,4 @@
-/* Grammars are compiled by a thread: each request is told exactly once, equal texts under one
+/* Grammars are compiled by a thread: each request is answered exactly once, equal texts under one
  * isolation key are compiled once, memory has a limit, and tenants do not wait in one queue. */
 
 #include <criterion/criterion.h>
@@ -64,7 +64,7 @@ static void release_told(uint32_t i) {
     release(told[i].constraint, tenant_of[told[i].id]);
 }
 
-/* Sleeps as the step loop does, until @n have been told. */
+/* Sleeps as the step loop does, until @n requests have been answered. */
 static void wait_for(uint32_t n) {
     struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
 
@@ -92,7 +92,7 @@ static struct compiler_stats stats(void) {
     return s;
 }
 
-/* Until so many grammars are prepared. */
+/* Waits until @n grammars are prepared. */
 static void wait_until_prepared(uint64_t n) {
     struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
 
@@ -116,7 +116,7 @@ Test(compiler, equal_texts_are_compiled_once) {
     }
     cr_assert_eq(ask_for(6, 0, "{\"json_object\":true}", "", &c), 0);
     cr_assert_eq(c, told[0].constraint);
-    /* The triggers belong to it. */
+    /* The triggers belong to the text that is compared. */
     cr_assert_eq(ask_for(7, 0, "{\"json_object\":true}", "{\"after\":[\"x\"]}", &c), 1);
     wait_for(6);
     wait_until_prepared(2);
@@ -139,7 +139,7 @@ static int ask_under(uint64_t id, uint8_t key, const struct constraint **out) {
     return s->ask(s->ctx, &m, out, &err);
 }
 
-/* A grammar that another isolation key has compiled, or waits for, is compiled again. */
+/* A grammar that another isolation key has compiled or waits for is compiled again. */
 Test(compiler, grammars_are_shared_under_one_isolation_key_only) {
     const struct constraint *a = NULL, *b = NULL;
 
@@ -162,7 +162,7 @@ Test(compiler, grammars_are_shared_under_one_isolation_key_only) {
     end();
 }
 
-/* Those that are dropped while they are prepared are freed once, and what comes next is
+/* Grammars that are dropped while they are prepared are freed once, and the next ones are
  * prepared. */
 Test(compiler, grammars_in_use_are_prepared) {
     const struct constraint *c;
@@ -216,7 +216,7 @@ Test(compiler, what_is_not_in_use_makes_room) {
     }
     cr_assert_leq(stats().bytes, 30000);
     cr_assert(stats().n_entries > 1 && stats().n_entries < 60);
-    /* The one in use is still there, and so is the last one. */
+    /* The grammar in use still exists, and so does the last one. */
     cr_assert_eq(ask_for(200, 0, "{\"regex\":\"[a-z]{3}\"}", "", &c), 0);
     cr_assert_eq(c, kept);
     cr_assert_eq(ask_for(201, 0, "{\"regex\":\"[a-z]{100}\"}", "", &c), 0);
@@ -246,7 +246,7 @@ Test(compiler, tenants_take_turns) {
     end();
 }
 
-/* As much work as a compilation may have. */
+/* A grammar that takes the whole work of a compilation. */
 #define HARD "{\"regex\":\"(a|b)*a(a|b){16}(c|d)*c(c|d){15}\"}"
 
 static void wait_until_compiling(void) {
@@ -295,7 +295,7 @@ Test(compiler, what_no_request_waits_for_is_not_compiled_to_its_end) {
     cr_expect_eq(n_told, 1);
     cr_expect_eq(stats().n_entries, 0);
     cr_expect_lt(stats().ns - ns, ns, "four that were given up cost more than one");
-    /* One that is asked for again after that is compiled anew. */
+    /* A grammar requested again after that is compiled again. */
     cr_assert_eq(ask_for(7, 1, HARD, "", &c), 1);
     wait_until_compiling();
     s->forget(s->ctx, 7);
@@ -344,7 +344,7 @@ Test(compiler, memory_in_use_has_a_limit) {
         n = n_told;
         while (poll(&p, 1, stats().n_away ? 30000 : 0) > 0)
             compiler_deliver(compiler, on_ready, NULL);
-        /* The next ones wait for these: of each tenant one that it had room for. */
+        /* The next grammars wait: each tenant got one for which it had room. */
         cr_assert_leq(stats().used, 20000 * COMPILER_USED_FACTOR + 6 * 8000);
         cr_assert(n_told > n && (n > 0 || n_told < 60));
         for (; held < n_told; held++)
@@ -354,8 +354,8 @@ Test(compiler, memory_in_use_has_a_limit) {
     end();
 }
 
-/* A grammar in use is charged to the tenant that asked for it, the room for its token classes
- * included: beyond what there is its next ones wait, those of another do not. */
+/* A grammar in use is charged to the tenant that requested it, including the room for its token
+ * classes: beyond the limit the tenant's next grammars wait, and those of another tenant do not. */
 Test(compiler, memory_in_use_is_charged_to_the_tenant) {
     const struct constraint *c;
     uint32_t n_first;
@@ -396,8 +396,8 @@ static void charge(uint32_t tenant, int64_t more) {
     s->charge(s->ctx, tenant, more);
 }
 
-/* What requests hold in their grammars counts as well: a tenant that is above its share waits for
- * its own requests, also with a grammar that is there; another does not. */
+/* The states of requests in their grammars count as well: a tenant above its share waits for its
+ * own requests, also for a grammar that is ready; another tenant does not. */
 Test(compiler, places_are_charged_to_the_tenant) {
     const struct sched_constraints *s;
     const int64_t all = 20000 * COMPILER_USED_FACTOR;
@@ -424,7 +424,7 @@ Test(compiler, places_are_charged_to_the_tenant) {
     cr_assert_eq(stats().state_bytes, (size_t)(all + all / 2));
     s->forget(s->ctx, 3);
     cr_assert_eq(stats().n_held, 2);
-    charge(2, -all / 2); /* tenant 1 may have all again, and has it */
+    charge(2, -all / 2); /* tenant 1 may have the whole limit again, and uses it */
     wait_for(2);
     cr_expect_eq(told[1].id, 6);
     cr_expect_eq(stats().n_held, 1);
@@ -438,7 +438,7 @@ Test(compiler, places_are_charged_to_the_tenant) {
     end();
 }
 
-/* Of a text that waits for a tenant without room. */
+/* Two tenants request one text, and one of them has no room. */
 Test(compiler, another_tenants_request_for_the_same_text_does_not_wait) {
     const struct constraint *c;
 
@@ -460,7 +460,7 @@ Test(compiler, another_tenants_request_for_the_same_text_does_not_wait) {
     end();
 }
 
-/* Who still uses a grammar is charged for it when its first tenant has ended: the one with the most
+/* When its first tenant has ended, a grammar in use is charged to the tenant with the most
  * requests. */
 Test(compiler, the_charge_of_a_shared_grammar_moves_to_who_uses_it) {
     const int64_t all = 20000 * COMPILER_USED_FACTOR;
@@ -478,7 +478,7 @@ Test(compiler, the_charge_of_a_shared_grammar_moves_to_who_uses_it) {
     cr_assert_eq(ask_for(4, 3, text, "", &c), 0);
     cr_assert_eq(ask_for(5, 3, text, "", &c), 0);
     cr_assert_eq(ask_for(6, 3, text, "", &c), 0);
-    charge(4, all); /* all four have a quarter */
+    charge(4, all); /* each of the four has a quarter */
     for (uint32_t tenant = 1; tenant <= 3; tenant++)
         charge(tenant, all / 4 - bytes);
     cr_expect_eq(ask_for(7, 1, text, "", &c), 1, "it is charged");
@@ -549,7 +549,7 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
     cr_assert_eq(ask_for(3, 0, "{\"regex\":\"c\"}", "", &c), 1);
     cr_assert(compiler_has_quarantined(compiler));
-    while (stats().n_away > 0) { /* the others do not wait for it */
+    while (stats().n_away > 0) { /* the other tenants do not wait for it */
         struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
 
         cr_assert_eq(poll(&p, 1, 30000), 1);
@@ -562,7 +562,7 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     cr_assert_eq(n_told, 3);
     cr_assert_eq(told[2].id, 2);
     cr_assert_eq(n_blamed[2], 0, "the thread is done when it is told");
-    /* Its wake-up does not stay. */
+    /* Its wake-up is consumed. */
     struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
     for (int i = 0; i < 1000 && poll(&p, 1, 0) == 0; i++)
         usleep(100);

@@ -33,7 +33,7 @@ static int read_text(const char *text) {
     return config_read_file(&config, path, &err);
 }
 
-/* The error must begin with "FILE:LINE: " and contain @part. */
+/* Asserts that the error begins with "FILE:LINE: " and contains @part. */
 static void expect_error(const char *text, int line, const char *part) {
     char start[128];
 
@@ -64,7 +64,7 @@ Test(config, shipped_file_is_the_table_printed) {
     cr_expect_str_eq(is, should, "conf/weft.conf of the build");
 }
 
-/* With every line's comment sign taken away the file says what the defaults are. */
+/* With the comment sign of every line removed, the file has the default values. */
 Test(config, shipped_file_uncommented_changes_nothing) {
     CLEANUP(freep) char *text = slurp(fopen(getenv("WEFT_CONF"), "re"));
     CLEANUP(freep) char *plain = calloc(1, strlen(text) + 1);
@@ -213,7 +213,7 @@ Test(config, socket_without_a_path_is_refused) {
     cr_expect(strstr(err.message, "listen: unix: needs the path"), "%s", err.message);
 }
 
-/* A path of 108 bytes has no room for its end in struct sockaddr_un. */
+/* A path of 108 bytes leaves no room for the NUL in struct sockaddr_un. */
 Test(config, paths_of_sockets_have_a_limit) {
     static const char *const keys[] = {"listen", "admin-socket"};
 
@@ -298,7 +298,7 @@ Test(config, packed_section_is_read_back_whole) {
     cr_expect_eq(other.engine.kv_bytes, 5ull << 30);
     cr_expect_eq(config_no_sources(&other), 0x2Bu, "suffix and model are 2 and 4 of six");
     cr_expect_eq(other.api.max_n, 8, "of another section");
-    for (size_t cut = 1; cut < 17; cut++) /* within the last pair */
+    for (size_t cut = 1; cut < 17; cut++) /* cuts within the last pair */
         cr_expect_eq(config_unpack(&other, b.data, b.len - cut), -EPROTO);
     cr_expect_eq(config_unpack(&other, "threads\0many", 13), -EPROTO);
     cr_expect_eq(config_unpack(&other, "draft-sources\0oracle", 21), -EPROTO);
@@ -387,7 +387,7 @@ Test(config, numbers_are_taken_up_to_their_limits_and_no_further) {
 Test(config, a_size_has_at_most_one_unit) {
     static const struct {
         const char *text;
-        uint64_t bytes; /* 0: it is none */
+        uint64_t bytes; /* 0: the text is not a size */
     } all[] = {{"7", 7},
                {"7K", 7 << 10},
                {"7m", 7 << 20},
@@ -446,7 +446,7 @@ Test(config, a_list_has_16_entries_at_most_and_no_empty_ones) {
     cr_expect_null(config.aliases[0]);
 }
 
-/* A value that has no room is cut, and its whole length told. */
+/* A value without room is cut, and its whole length is returned. */
 Test(config, values_are_cut_where_there_is_no_room) {
     static const char *const keys[] = {"aliases", "model", "kv-memory", "backend", "anonymous"};
     char whole[64], cut[64];
@@ -470,12 +470,12 @@ Test(config, values_are_cut_where_there_is_no_room) {
         }
 }
 
-/* A repeated flag adds to what the flags before it say, as far as one value has room. */
+/* A repeated flag adds to the value of the earlier ones, as long as one value has room. */
 Test(config, lists_of_flags_have_a_limit) {
     static char a[CONFIG_VALUE_MAX], b[CONFIG_VALUE_MAX];
     char *argv[] = {"weftd", "--aliases", a, "--aliases", b, NULL};
 
-    for (size_t extra = 0; extra < 2; extra++) { /* a comma and the NUL fill it */
+    for (size_t extra = 0; extra < 2; extra++) { /* a comma and the NUL take the rest */
         memset(a, 'a', 4000);
         memset(b, 'b', CONFIG_VALUE_MAX - 4000 - 2 + extra);
         cr_expect_eq(config_read_args(&config, 5, argv, &err), extra ? -EINVAL : 0, "%zu", extra);
@@ -552,7 +552,7 @@ Test(config, addresses_that_are_right_are_taken) {
     }
 }
 
-/* Each pair of rules: what breaks it, and the key that is named. */
+/* Pairs of options: a configuration that breaks the rule, and the key that the error names. */
 Test(config, options_that_need_another_say_so) {
     static const struct {
         char *flags[4];
@@ -592,7 +592,7 @@ Test(config, options_that_need_another_say_so) {
     }
 }
 
-/* Help has at most 78 columns where no word is longer, and names each option once. */
+/* Help has at most 78 columns except for longer words, and names each option once. */
 Test(config, help_names_each_option_in_short_lines) {
     FILE *f = tmpfile();
     char start[80];
@@ -614,7 +614,7 @@ Test(config, help_names_each_option_in_short_lines) {
         snprintf(start, sizeof(start), "\n[%s]\n", config_table[i].section);
         char *section = strstr(text, start);
         cr_expect(section && section < at && !strstr(section + 1, start), "%s", start);
-        at = end; /* its help, indented, up to the next option */
+        at = end; /* the help of the option, indented, up to the next option */
         for (const char *word = config_table[i].help; *word;) {
             size_t n = strcspn(word, " ");
 

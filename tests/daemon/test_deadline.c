@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "daemon/front/deadline.h"
 
-/* A process that never ends of itself. */
+/* Runs a process that never ends by its own. Returns its exit code, and the time in *@seconds. */
 static int exit_of(uint32_t first_ms, uint32_t last_ms, double *seconds) {
     struct timespec from, to;
     int status;

@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include "daemon/front/device_nodes.h"
 
-/* A nvidia-modprobe that makes files: without the control node the devices are not listed. */
+/* A nvidia-modprobe that makes files: the devices are listed only after the control node exists. */
 static const char program[] = "#!/bin/sh\n"
                               "cd \"${0%/*}\" && echo \"$*\" >> said || exit 1\n"
                               "case \"$*\" in\n"
@@ -27,7 +27,7 @@ static struct device_nodes machine(void) {
     return (struct device_nodes){dev, gpus, path};
 }
 
-/* What the program was told since the machine was made. */
+/* Returns the arguments of all calls of the program. */
 static const char *said(void) {
     static char text[200];
     char name[80];

@@ -49,7 +49,7 @@ Test(device_watch, asks_again_and_tells_what_the_driver_counts, .timeout = 60) {
     struct device_state s = device_watch_read(w);
     uint64_t first = s.energy_mj;
     cr_expect_geq(first, start);
-    cr_expect_leq(first, start + 300000); /* the thread may have asked once */
+    cr_expect_leq(first, start + 300000); /* the thread may have read once */
     f->reasons = 1 | 0x20;
     int n = f->n_asked;
     while (f->n_asked < n + 3)
@@ -101,14 +101,14 @@ Test(device_watch, says_why_there_is_none) {
     device_watch_free(NULL);
 }
 
-/* A device that is lost may keep the calls of its driver for good. */
+/* A device that is lost may keep the calls of its driver forever. */
 Test(device_watch, does_not_wait_for_a_call_that_hangs, .timeout = 60) {
     struct fake_nvml *f = fake();
     struct device_watch *w = watch();
 
     f->hangs = true;
     int n = f->n_asked;
-    usleep(1200000); /* into the next question */
+    usleep(1200000); /* until the next reading */
     cr_expect_eq(device_watch_read(w).clock_mhz, 1980);
     cr_expect_leq(f->n_asked, n + 1);
     device_watch_free(w);

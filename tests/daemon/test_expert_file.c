@@ -1,4 +1,4 @@
-/* The file of a model's experts: who has one, and what is kept of it. */
+/* The file of a model's experts: the models that have one, and the counts that are kept. */
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ static struct gguf *model_with(uint32_t n_experts) {
     return g;
 }
 
-/* What is kept of @f, or -1: nothing. */
+/* Returns the number of picks kept for @f; -1: nothing is kept. */
 static int kept(const struct expert_file *f) {
     int v = -1, fd = open(f->path, O_RDONLY | O_CLOEXEC);
 
@@ -65,7 +65,7 @@ static void write_counts(const struct expert_file *f, int v) {
     cr_assert_eq(pwrite(f->fd, &v, sizeof(v), 0), sizeof(v));
 }
 
-/* Also a model without experts, of which a device may leave FFNs to the host. */
+/* A model without experts has a file too, since a device may leave its FFNs to the host. */
 Test(expert_file, each_model_has_its_own) {
     struct gguf *dense = model_with(0), *experts = model_with(8);
     struct expert_file f = {0};
@@ -80,7 +80,7 @@ Test(expert_file, each_model_has_its_own) {
     gguf_free(experts);
 }
 
-/* The worker starts without one, as the caller sees by its descriptor. */
+/* Without descriptors the worker starts without the file, as the caller sees by its descriptor. */
 Test(expert_file, without_descriptors_there_is_none) {
     struct gguf *experts = model_with(8);
     struct rlimit few, all;
@@ -98,8 +98,7 @@ Test(expert_file, without_descriptors_there_is_none) {
     gguf_free(experts);
 }
 
-/* While the worker lives: when there is something new, every ten minutes. The next daemon has
- * it. */
+/* While the worker lives, new counts are saved every ten minutes. The next daemon has them. */
 Test(expert_file, counts_are_kept_while_a_worker_lives) {
     struct gguf *experts = model_with(8);
     struct expert_file f = {0}, next = {0};
@@ -118,14 +117,14 @@ Test(expert_file, counts_are_kept_while_a_worker_lives) {
     expert_file_keep(&f, 200, now + 10 * MINUTE);
     cr_expect_eq(kept(&f), 2);
     write_counts(&f, 3);
-    expert_file_keep(&f, 200, now + 30 * MINUTE); /* nothing was counted */
+    expert_file_keep(&f, 200, now + 30 * MINUTE); /* no pick was counted */
     cr_expect_eq(kept(&f), 2);
     expert_file_open(&next, experts);
     cr_assert_eq(pread(next.fd, &v, sizeof(v), 0), sizeof(v));
     cr_expect_eq(v, 2);
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){2, 2}), 0);
-    expert_file_save(&f); /* the disk is full: what was kept stays, and no part of the new */
+    expert_file_save(&f); /* the disk is full: the kept file stays, and nothing of the new one */
     cr_expect_eq(kept(&f), 2);
     expert_file_close(&f);
     expert_file_close(&next);
@@ -144,7 +143,7 @@ Test(expert_file, lies_in_the_first_folder_of_a_list_and_may_be_a_fifo) {
     cr_expect_eq(strncmp(f.path, path, strlen(path)), 0, "%s", f.path);
     cr_assert_eq(mkfifo(f.path, 0600), 0);
     expert_file_close(&f);
-    cr_expect_gt(expert_file_open(&f, experts), 0); /* does not wait for a writer */
+    cr_expect_gt(expert_file_open(&f, experts), 0); /* does not wait for a writer of the FIFO */
     expert_file_close(&f);
     gguf_free(experts);
 }

@@ -1,4 +1,4 @@
-/* Which requests were present at the deaths of workers. */
+/* The requests that were present at the deaths of workers. */
 
 #include <criterion/criterion.h>
 #include <signal.h>

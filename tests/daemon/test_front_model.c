@@ -11,7 +11,7 @@
 #include "tests/support/synth/synth.h"
 #include "tests/support/tiny_model.h"
 
-/* What a vector is made of where the request does not say: llama.cpp's numbers in the file. */
+/* The pooling of vectors if the request has none: llama.cpp's numbers in the file. */
 Test(front_model, vectors_are_pooled_as_the_file_says) {
     static const struct {
         const char *arch;
@@ -98,8 +98,8 @@ static int open_with(const char *model, const char *template, struct err *err) {
     return r;
 }
 
-/* Shortages that may pass are told apart from a wrong configuration, after which systemd does not
- * try again. */
+/* Shortages that may be temporary are distinguished from a wrong configuration, after which systemd
+ * does not try again. */
 Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
     struct rlimit files, few;
     char path[256], template[] = "/tmp/weft-test-template-XXXXXX";
@@ -113,14 +113,15 @@ Test(front_model, a_template_that_cannot_be_opened_now_is_no_wrong_one) {
     cr_expect_eq(open_with(path, template, &err), 0, "%s", err.message);
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
     few = files;
-    few.rlim_cur = (rlim_t)fd + 1; /* room for the model */
+    few.rlim_cur = (rlim_t)fd + 1; /* leaves a descriptor for the model only */
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
     int r = open_with(path, template, &err);
     setrlimit(RLIMIT_NOFILE, &files);
     cr_expect_eq(r, -EMFILE, "%d %s", r, err.message);
     cr_expect(strstr(err.message, "chat-template: /tmp/weft-test"), "%s", err.message);
     unlink(template);
-    cr_expect_eq(open_with(path, template, &err), -EINVAL); /* neither a file nor a name */
+    /* neither a file nor a name of a template */
+    cr_expect_eq(open_with(path, template, &err), -EINVAL);
     cr_assert_eq(mkfifo(template, 0600), 0);
     cr_expect_eq(open_with(path, template, &err), -EAGAIN, "a FIFO without a writer");
     unlink(template);
@@ -167,8 +168,8 @@ static void make_projector(const char *name, const char *n_out) {
     cr_assert_eq(synth_main(ARRAY_SIZE(args) - 1, (char **)args), 0);
 }
 
-/* Opens the model of the folder, whose rows have 64 values, with the option mmproj. Returns what
- * front_model_open() returns; it sees nothing then. */
+/* Opens the model of the folder, whose rows have 64 values, with the option mmproj. Returns the
+ * result of front_model_open(); after an error the model takes no pictures. */
 static int open_beside(const char *mmproj, struct err *err) {
     struct front_model m = {0};
     struct msg_open room = {0};
@@ -188,8 +189,8 @@ static int open_beside(const char *mmproj, struct err *err) {
     return r;
 }
 
-/* A projector that an option names must fit the model; one that only lies beside it is left alone
- * if it does not. */
+/* A projector that an option names must fit the model; one that is only beside it is ignored if it
+ * does not fit. */
 Test(front_model, a_projector_that_does_not_fit_is_refused_if_it_was_asked_for) {
     static const struct {
         const char *file, *part;

@@ -1,4 +1,4 @@
-/* The requests of the daemon before this one: which frames may come when, and what is answered. The
+/* Requests of the previous daemon: the frames that may come in each state, and the answers. The
  * test is the other front. */
 
 #include <criterion/criterion.h>
@@ -16,7 +16,8 @@ struct scene {
     struct guests *g;
     struct chan other;
     uint32_t n_asked;
-    const struct msg_ready *own; /* answered as soon as it is asked for; NULL: the test answers */
+    /* answer given as soon as the other front asks; NULL: the test answers */
+    const struct msg_ready *own;
 };
 
 static struct msg_ready ready(void) {
@@ -86,7 +87,7 @@ static void say_cancel(struct scene *s, uint64_t id) {
     say(s, MSG_CANCEL, &b);
 }
 
-/* "hi", as @id; @flags as in struct submit. */
+/* Sends a request "hi" as @id; @flags as in struct submit. */
 static void say_submit(struct scene *s, uint64_t id, uint16_t flags) {
     static const int32_t tokens[] = {'h', 'i'};
     static const struct submit_picture picture = {
@@ -107,7 +108,8 @@ static void say_submit(struct scene *s, uint64_t id, uint16_t flags) {
     say(s, MSG_SUBMIT, &b);
 }
 
-/* The type of the next frame from the other side; 0: none has come; -1: it has closed. */
+/* Returns the type of the next frame from the other side; 0: none has arrived; -1: the channel is
+ * closed. */
 static int heard(struct scene *s, struct chan_frame *f) {
     int r = chan_recv(&s->other, f);
 
@@ -120,7 +122,7 @@ static bool is_open(struct scene *s) {
     return heard(s, &f) == 0;
 }
 
-/* Until requests may come. */
+/* Runs until requests may come. */
 static void begin(struct scene *s) {
     const struct msg_ready m = ready();
     struct chan_frame f;
@@ -169,7 +171,7 @@ Test(guests, a_model_is_described_once) {
     teardown(&s);
 }
 
-/* Requests go on only where the tokens are the same and the context is as long. */
+/* Requests move only if the tokens are the same and the context is as long. */
 Test(guests, another_model_does_not_go_on) {
     struct msg_ready own[5];
 
@@ -234,9 +236,9 @@ Test(guests, a_request_ends_with_its_last_event) {
     }
     cr_expect_eq(n_ends, 2);
     cr_expect_geq(n, 3);
-    say_cancel(&s, 77); /* it has ended: nothing happens */
+    say_cancel(&s, 77); /* the request has ended, so the cancel has no effect */
     cr_expect(is_open(&s));
-    say_submit(&s, 77, 0); /* so its number may come again */
+    say_submit(&s, 77, 0); /* so its number may be used again */
     cr_expect_eq(s.w.port.n, 3);
     cr_expect(is_open(&s));
     say_submit(&s, 77, 0);
@@ -270,8 +272,8 @@ Test(guests, requests_are_cancelled_by_number) {
     teardown(&s);
 }
 
-/* A prefix is not computed ahead for a turn that does not come here, and a turn's end says nothing
- * of a request that has ended. */
+/* A prefix is not computed ahead for a turn that will not come here, and the end of a turn has no
+ * effect on a request that has ended. */
 Test(guests, hints_are_left_out) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64};
     const struct turn_end m = {.id = 1};

@@ -1,4 +1,4 @@
-/* Kept weights: who uses a file, and what the service manager is told of it. */
+/* Kept weights: the users of a file, and the calls to the service manager. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "daemon/workers/kept.h"
 
-/* What a file holds here. */
+/* Content of a file in this test. */
 struct content {
     uint8_t key[ENGINE_KEEP_KEY];
     uint64_t n_bytes;
@@ -17,7 +17,7 @@ struct content {
 
 static const uint8_t key_a[ENGINE_KEEP_KEY] = {1, [ENGINE_KEEP_KEY - 1] = 1},
                      key_b[ENGINE_KEEP_KEY] = {1, [ENGINE_KEEP_KEY - 1] = 2};
-static char told[400]; /* to the service manager */
+static char told[400]; /* calls to the service manager */
 
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes) {
     struct content c;
@@ -44,7 +44,7 @@ static void forget(const char *name) {
     tell("forget ", name);
 }
 
-/* Expects that the service manager was told @what since the last call. */
+/* Compares the calls to the service manager since the last check with @what. */
 static void expect_told(const char *what) {
     cr_expect_str_eq(told, what);
     *told = 0;
@@ -64,7 +64,7 @@ static int packed(const uint8_t key[ENGINE_KEEP_KEY], uint64_t n_bytes) {
     return fd;
 }
 
-/* With files "a" of 10 bytes and "b" of 200, which the service manager passed on. */
+/* Makes a list with files "a" of 10 bytes and "b" of 200, which the service manager passed on. */
 static struct kept *inherited(void) {
     static const struct kept_opts o = {.keep = keep, .forget = forget};
     struct kept *k;
@@ -75,7 +75,7 @@ static struct kept *inherited(void) {
     return k;
 }
 
-/* Claims @key, for which there is nothing yet, and packs it; writes "what NAME;". */
+/* Claims @key, which has no file yet, and packs it; writes "what NAME;". */
 static struct kept_file *made(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY], char name[64]) {
     struct kept_file *f = kept_claim(k, key);
 
@@ -127,14 +127,14 @@ Test(kept, a_file_is_kept_once_the_weights_are_in_it) {
     cr_expect(kept_confirm(f));
     expect_told("");
     cr_expect_eq(kept_claim(k, key), f);
-    kept_release(f, true); /* the other user goes on with it, but none comes */
+    kept_release(f, true); /* the other user continues with it, but there are no new ones */
     expect_told("");
     struct kept_file *g = kept_claim(k, key);
     int fd = kept_fd(g);
     cr_expect(g != f && fd != kept_fd(f));
     cr_expect_eq(fcntl(fd, F_GET_SEALS), 0, "it can be sealed");
     cr_expect(fcntl(fd, F_GETFD) & FD_CLOEXEC, "workers get what is theirs alone");
-    kept_release(g, false); /* nothing was in it */
+    kept_release(g, false); /* the file was empty */
     expect_told("");
     cr_expect_eq(fcntl(fd, F_GETFD), -1, "it is closed");
     kept_release(f, false);
@@ -154,7 +154,7 @@ Test(kept, a_file_is_kept_once_the_weights_are_in_it) {
     cr_expect_eq(fcntl(fd, F_GETFD), -1);
 }
 
-/* kept_pass()'s callback: no more than one. */
+/* Implements the callback of kept_pass(); accepts only one file. */
 static int add_one(void *ctx, int fd, const char *name) {
     int *n = ctx;
 
@@ -182,7 +182,7 @@ Test(kept, an_upgrade_passes_files_on_and_forgets_the_rest) {
     kept_release(f, true);
     n = 0;
     cr_expect_eq(kept_pass(k, add_one, &n), 0);
-    expect_told("pass b;"); /* what is bad or empty is not passed */
+    expect_told("pass b;"); /* bad and empty files are not passed */
     kept_hand_over(k);
     expect_told("forget a;");
     kept_release(f, false);

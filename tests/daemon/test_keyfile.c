@@ -8,7 +8,7 @@
 static char path[64], heard[512];
 static struct err err;
 
-/* Writes down what it gets; a key called "bad" is refused, "full" finds no memory. */
+/* Records its calls; refuses a key called "bad", and fails with -ENOMEM for "full". */
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
                    struct err *e) {
     size_t n = strlen(heard);
@@ -40,7 +40,7 @@ static int read_text(const char *text) {
     return read_bytes(text, strlen(text));
 }
 
-/* It fails with @code and "FILE@rest", after the pairs @before. */
+/* Asserts that reading fails with @code and "FILE@rest", after the pairs @before. */
 static void expect(const char *text, int code, const char *param, const char *rest,
                    const char *before) {
     char message[256];
@@ -72,7 +72,7 @@ Test(keyfile, what_is_no_pair_is_named_by_its_line) {
     expect("[s\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
 }
 
-/* inih would cut it. */
+/* inih alone would cut the name. */
 Test(keyfile, a_section_has_its_whole_name) {
     char text[200], want[200];
 

@@ -1,5 +1,5 @@
-/* KV events: the form of batches, and readers that are slow, stopped, or ask for a lot, and those
- * beside them. */
+/* KV events: the form of batches, and readers that are slow, stop, or ask for much, beside other
+ * readers. */
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -85,8 +85,8 @@ static void *open_socket(struct scene *s, int type, const char *address, int lim
     return socket;
 }
 
-/* The number of the next message of @socket, whose last frames are number and batch; -2: none has
- * come in @wait_ms. */
+/* Returns the number of the next message of @socket, whose last frames are number and batch; -2:
+ * none has arrived in @wait_ms. */
 static int64_t next_number(void *socket, int wait_ms, size_t *len) {
     static char frame[1 << 16];
     uint8_t last[8] = {0};
@@ -109,7 +109,7 @@ static int64_t next_number(void *socket, int wait_ms, size_t *len) {
     return number;
 }
 
-/* Until @socket is subscribed. The number that it got. */
+/* Waits until @socket is subscribed. Returns the number that it got. */
 static int64_t meet(struct scene *s, void *socket) {
     int64_t number = -2;
 
@@ -121,7 +121,7 @@ static int64_t meet(struct scene *s, void *socket) {
     return number;
 }
 
-/* Tells @n batches, each of which @fast gets. */
+/* Publishes @n batches, each of which @fast gets. */
 static void tell(struct scene *s, void *fast, uint32_t n) {
     for (uint32_t i = 0; i < n;) {
         int64_t number = (int64_t)s->counts->n_published;
@@ -135,8 +135,8 @@ static void tell(struct scene *s, void *fast, uint32_t n) {
     }
 }
 
-/* What waits for one that has stopped reading is bounded, whatever is told meanwhile; others miss
- * nothing by it, and it goes on where it reads again. */
+/* The queue of a reader that has stopped is bounded, whatever is published meanwhile; other readers
+ * miss nothing because of it, and it continues when it reads again. */
 Test(kv_events, a_subscriber_that_stops_costs_a_queue_and_no_one_else_anything) {
     struct scene s;
     uint32_t n = 0;
@@ -155,7 +155,7 @@ Test(kv_events, a_subscriber_that_stops_costs_a_queue_and_no_one_else_anything) 
         cr_assert_gt(number, last);
         last = number;
     }
-    cr_expect(n < QUEUE_MAX + 300, "%u waited", n); /* and what the kernel has */
+    cr_expect(n < QUEUE_MAX + 300, "%u waited", n); /* and those in the kernel's buffers */
     tell(&s, fast, 1);
     cr_expect_eq(next_number(slow, 10000, NULL), (int64_t)s.counts->n_published - 1);
     cr_expect_eq(s.counts->n_overruns, 1);
@@ -173,7 +173,8 @@ static void request(void *socket, uint64_t from) {
     zmq_send(socket, bytes, 8, 0);
 }
 
-/* Reads a replay to its end while the loop turns: how many batches it had, all from @from on. */
+/* Reads a replay to its end while the loop turns. Returns the number of its batches, all from @from
+ * on. */
 static uint32_t read_replay(struct scene *s, void *socket, int64_t from) {
     uint32_t n = 0, n_turns = 0;
     size_t len;
@@ -195,7 +196,7 @@ static uint32_t read_replay(struct scene *s, void *socket, int64_t from) {
     }
 }
 
-/* Turns until the requests that were sent have been read. */
+/* Turns the loop until the requests that were sent have been read. */
 static void turn_a_while(struct scene *s) {
     for (int i = 0; i < 50; i++) {
         turn(s);
@@ -203,8 +204,8 @@ static void turn_a_while(struct scene *s) {
     }
 }
 
-/* A replay of all that is kept takes several iterations of the loop; readers that stop, or are
- * gone, hold up no other, and one for whom there is no room yet has its turn. */
+/* A replay of everything takes several iterations of the loop; readers that stop or have gone do
+ * not delay others, and a reader for which there is no room yet gets its turn. */
 Test(kv_events, a_replay_goes_out_in_parts) {
     enum { N = 2 * QUEUE_MAX };
     struct scene s;
@@ -225,7 +226,7 @@ Test(kv_events, a_replay_goes_out_in_parts) {
     for (uint32_t i = 0; i < ARRAY_SIZE(reader); i++) {
         reader[i] = open_socket(&s, ZMQ_DEALER, s.router, 0);
         zmq_send(reader[i], "", 0, ZMQ_SNDMORE);
-        zmq_send(reader[i], "short", 5, 0); /* is no request */
+        zmq_send(reader[i], "short", 5, 0); /* is not a request */
         request(reader[i], 100 * i);
     }
     for (uint32_t i = 0; i < ARRAY_SIZE(reader); i++)
@@ -240,7 +241,7 @@ Test(kv_events, a_replay_goes_out_in_parts) {
     end(&s);
 }
 
-/* A batch of MessagePack, and what it says as text: "#n" is an integer of 64 bits. */
+/* A batch in MessagePack, and its content as text: "#n" is an integer of 64 bits. */
 struct batch {
     const uint8_t *at, *end;
     char text[16384];
@@ -282,7 +283,7 @@ static void say_string(struct batch *b, uint64_t n) {
     b->at += n;
 }
 
-/* Each value has its shortest form, but for names of blocks. */
+/* Each value has its shortest form, except names of blocks. */
 static void say_value(struct batch *b) {
     uint8_t type = (uint8_t)bytes(b, 1);
     uint64_t v;
@@ -313,7 +314,7 @@ static void say_value(struct batch *b) {
         cr_assert_fail("type %02x", type);
 }
 
-/* Tells @m of model "m" and expects @text of it, with topic "kv@m". */
+/* Publishes @m of model "m" and expects the text @text, with topic "kv@m". */
 static void expect(struct scene *s, void *socket, const struct msg_blocks *m, const char *text) {
     static uint8_t frame[1 << 16];
     struct batch b = {.at = frame, .end = frame + sizeof(frame)};
@@ -401,7 +402,7 @@ Test(kv_events, a_batch_has_vllms_form) {
     end(&s);
 }
 
-/* Arrays have another form from 16 entries on. */
+/* Arrays of 16 and more entries have another form. */
 Test(kv_events, a_block_has_all_its_tokens) {
     struct scene s;
 
@@ -423,7 +424,7 @@ Test(kv_events, a_block_has_all_its_tokens) {
     end(&s);
 }
 
-/* Expects @keys of a first block under an isolation key; the block behind it has none. */
+/* Expects @keys for a first block under an isolation key; the block behind it has none. */
 static void expect_keys(struct scene *s, void *socket, const uint8_t key[16], const char *keys) {
     struct msg_block came[2] = {{.id = 1}, {.id = 2, .parent = 1}};
     int32_t tokens[] = {3, 4};
@@ -460,14 +461,14 @@ Test(kv_events, the_first_block_has_the_salt) {
         snprintf(keys, sizeof(keys), "[['%.*s'],nil]", (int)lens[i], salt);
         expect_keys(&s, socket, first, keys);
     }
-    kv_events_salt(s.events, second, (struct str){"x", 1}); /* the place is the same */
+    kv_events_salt(s.events, second, (struct str){"x", 1}); /* both keys use the same slot */
     expect_keys(&s, socket, second, "[['x'],nil]");
     expect_keys(&s, socket, first, "[['0000007f000000000000000000000501'],nil]");
     zmq_close(socket);
     end(&s);
 }
 
-/* The number of the first batch of a replay, of which *@n are left. */
+/* Returns the number of the first batch of a replay, which has *@n batches. */
 static int64_t first_replayed(struct scene *s, uint32_t *n) {
     void *socket = open_socket(s, ZMQ_DEALER, s->router, 0);
     int64_t first = -2;
@@ -516,7 +517,7 @@ Test(kv_events, so_many_bytes_are_kept) {
     end(&s);
 }
 
-/* In an upgrade the daemon before has the addresses until it closes its sockets. */
+/* In an upgrade the previous daemon has the addresses until it closes its sockets. */
 Test(kv_events, addresses_are_bound_when_they_are_free) {
     struct kv_events *wrong = NULL, *before;
     struct scene s;
@@ -535,7 +536,7 @@ Test(kv_events, addresses_are_bound_when_they_are_free) {
     cr_assert_eq(kv_events_new(&s.events, &o, &err), 0, "%s", err.message);
     s.counts = kv_events_counts(s.events);
     kv_events_close(before);
-    kv_events_tell(before, "m", NULL); /* does nothing any more */
+    kv_events_tell(before, "m", NULL); /* has no effect any more */
     cr_expect_eq(kv_events_counts(before)->n_published, 0);
     kv_events_bind(s.events);
     void *socket = subscribed(&s);

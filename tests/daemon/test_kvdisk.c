@@ -52,7 +52,7 @@ Test(kvdisk, a_fifo_is_no_key) {
     cr_expect_eq(rmdir(folder), 0);
 }
 
-/* A folder that does not exist yet. */
+/* Makes the path of a folder that does not exist. */
 static void new_folder(char path[64]) {
     snprintf(path, 64, "/tmp/weft-kvdisk-XXXXXX");
     cr_assert(mkdtemp(path) != NULL);
@@ -111,7 +111,7 @@ Test(kvdisk, the_secret_is_drawn_once_for_a_folder) {
     remove_folder(folder2);
 }
 
-/* Expects that the folder is refused with @r because of @name, for the reason @why. */
+/* Asserts that the folder is refused with @r because of the file @name, for the reason @why. */
 static void expect_refusal(const char *folder, int r, const char *name, const char *why) {
     uint64_t secret[2];
     struct err err = {0};
@@ -194,7 +194,7 @@ Test(kvdisk, each_further_model_has_a_file) {
     cr_expect_eq(kvdisk_open_model(folder, name, &fd, &err), -EINVAL);
     cr_expect(strstr(err.message, "aaa: the name is too long") != NULL, "%s", err.message);
     cr_expect_eq(err.status, 0);
-    name[225] = 0; /* the longest */
+    name[225] = 0; /* the longest name */
     name[224] = '/';
     cr_assert_eq(kvdisk_open_model(folder, name, &fd, &err), 0, "%s", err.message);
     close(fd);

@@ -1,5 +1,5 @@
-/* The listening sockets of the front: its own, the service manager's, and those of the daemon
- * before it. The admin interface is made of the functions below. */
+/* The listening sockets of the front: its own, the service manager's, and those of the previous
+ * daemon. The functions below replace the admin interface. */
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -90,7 +90,7 @@ static void end(void) {
 
 TestSuite(listeners, .init = begin, .fini = end);
 
-/* A listening socket at @path, NULL: on a port of its own, which *@port becomes. */
+/* Returns a listening socket at @path; NULL: on a free port, which is stored in *@port. */
 static int bound(const char *path, int *port) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -141,7 +141,7 @@ Test(listeners, the_addresses_of_the_options_are_bound) {
     cr_expect_eq(access(in_folder("http"), F_OK), 0);
     listeners_own_paths(&l);
     cr_expect_str_eq(did, "listen /admin;own;");
-    listeners_hand_over(&l); /* the next daemon has the file */
+    listeners_hand_over(&l); /* the file belongs to the next daemon */
     cr_expect_str_eq(did, "listen /admin;own;hand over;");
     api_own_paths(w.api, true);
 }
@@ -200,8 +200,8 @@ Test(listeners, sockets_of_the_service_manager_come_first) {
     unlink(in_folder("m"));
 }
 
-/* A socket that the previous daemon bound is used if its address is still in the options. The
- * others are closed, and their files removed, once that daemon has ended. */
+/* A socket that the previous daemon bound is used if its address is still in the options. Other
+ * sockets are closed, and their files removed, once that daemon has ended. */
 Test(listeners, sockets_of_the_previous_daemon_are_kept) {
     struct err err = {0};
     char listen[300], text[500], name[200];

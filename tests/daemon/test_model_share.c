@@ -12,7 +12,7 @@
 struct world {
     struct model_share share;
     struct model_users users[N_MODELS];
-    int loaded; /* -1: none */
+    int loaded; /* number of the loaded model; -1: none */
     int64_t now, had_ns[N_MODELS];
 };
 
@@ -20,7 +20,7 @@ static void use(struct world *w, int model, uint32_t tenant, double weight) {
     model_share_use(&w->share, &w->users[model], tenant, weight, w->now);
 }
 
-/* For 10 ms: all models of @waiting (bits) that are not loaded wait for room. */
+/* Runs 10 ms in which all models of @waiting (bits) that are not loaded wait for room. */
 static void step(struct world *w, unsigned waiting) {
     int first = -1;
     double least = INFINITY;
@@ -46,7 +46,7 @@ static void step(struct world *w, unsigned waiting) {
     model_share_advance(&w->share, least);
 }
 
-/* Tenant 0 asks for model 0, tenant 1 for all the others, all the time. */
+/* Lets tenant 0 use model 0 and tenant 1 all other models, all the time. */
 static void both(struct world *w, double weight, int n_steps) {
     while (n_steps--) {
         use(w, 0, 0, weight);
@@ -80,7 +80,7 @@ Test(model_share, shares_are_by_weight) {
 Test(model_share, who_comes_is_not_ahead_of_who_was_there) {
     struct world w = {.loaded = -1};
 
-    for (int i = 0; i < 10000; i++) { /* 100 s of one tenant alone, whose models do not fit */
+    for (int i = 0; i < 10000; i++) { /* 100 s of one tenant alone, whose models do not all fit */
         use(&w, 1, 1, 1);
         use(&w, 2, 1, 1);
         step(&w, 6);
@@ -93,7 +93,7 @@ Test(model_share, no_tenant_waits_longer_than_the_greatest_lead) {
     struct world w = {.loaded = -1};
     int n = 0;
 
-    /* Model 0 has room of its own for an hour, in which tenant 1 has far more. */
+    /* Model 0 has room of its own for an hour, in which tenant 1 uses far more. */
     use(&w, 0, 0, 1);
     for (int i = 0; i < 3600; i++) {
         use(&w, 0, 0, 1);
@@ -123,7 +123,8 @@ Test(model_share, a_model_that_no_tenant_uses_any_more_leaves) {
     cr_expect(model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
     w.now += MODEL_USE_NS;
     use(&w, 1, 1, 1);
-    for (int i = 0; i < QUANTUM / (10 * MS); i++) /* the last user is charged, the other is none */
+    /* the last user is charged; the other one does not count any more */
+    for (int i = 0; i < QUANTUM / (10 * MS); i++)
         step(&w, 2);
     cr_expect_eq(w.loaded, 0);
     step(&w, 2);
@@ -149,7 +150,7 @@ Test(model_share, a_tenant_does_not_hold_out_against_itself) {
     use(&w, 0, 0, 1);
     use(&w, 1, 0, 1);
     cr_expect(!model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
-    use(&w, 0, 1, 1); /* another tenant uses both, a third one only the first */
+    use(&w, 0, 1, 1); /* another tenant uses both models, a third one only the first */
     use(&w, 1, 1, 1);
     cr_expect(!model_share_holds(&w.share, &w.users[0], &w.users[1], QUANTUM, 0, w.now));
     use(&w, 0, 2, 1);

@@ -1,4 +1,4 @@
-/* Presets: which models a folder of them and a folder of files have, and those that clients
+/* Presets: the models of a folder of presets and a folder of files, and presets that clients
  * make. */
 
 #include <criterion/criterion.h>
@@ -13,8 +13,8 @@
 #include "daemon/models/models_presets.h"
 
 static char top[] = "/tmp/weft_presets_XXXXXX";
-static struct config own; /* the daemon's */
-static char found[2000];  /* by models_find_all(): "NAME MODEL BYTES ALIASES;" */
+static struct config own; /* options of the daemon */
+static char found[2000];  /* models of models_find_all(): "NAME MODEL BYTES ALIASES;" */
 
 static char *full(const char *name) {
     static char path[300];
@@ -67,7 +67,7 @@ static void end(void) {
 
 TestSuite(presets, .init = begin, .fini = end);
 
-/* models_find_cb. */
+/* Implements models_find_cb. */
 static int note(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     size_t n = strlen(found);
     const char *slash = strrchr(c->model, '/');
@@ -83,7 +83,7 @@ static int note(void *ctx, struct config *c, const char *name, uint64_t file_byt
     return 0;
 }
 
-/* models_bad_cb. */
+/* Implements models_bad_cb. */
 static int note_bad(void *ctx, const char *name, const struct err *why) {
     size_t n = strlen(found);
 
@@ -97,7 +97,7 @@ static int find(models_bad_cb bad, struct err *err) {
     return models_find_all(&own, note, bad, NULL, err);
 }
 
-/* A preset hides the file of its name, and one that is bad does, too. */
+/* A preset hides the file of its name, also if the preset is bad. */
 Test(presets, models_are_those_of_presets_then_those_of_files) {
     struct err err;
 
@@ -142,7 +142,7 @@ Test(presets, models_are_those_of_presets_then_those_of_files) {
     cr_expect_str_eq(found, "");
 }
 
-/* A change of preset "mine", made from a model with the daemon's options. */
+/* Makes a change of preset "mine", based on a model with the daemon's options. */
 static struct preset_change change(void) {
     struct preset_change p = {.name = "mine", .from = "base"};
 
@@ -198,7 +198,7 @@ Test(presets, one_that_a_client_makes_says_what_differs) {
     drop(&p);
 }
 
-/* What cannot be written, or read, leaves nothing and names no folder of the operator's. */
+/* A failed write or read leaves no file, and its error names no folder of the operator. */
 Test(presets, files_that_are_in_the_way_are_named) {
     struct preset_change p = change();
     struct err err = {0};
@@ -252,7 +252,7 @@ Test(presets, a_models_path_becomes_absolute) {
     drop(&p);
 }
 
-/* The client's texts of the base are copied, the operator's are named where they are. */
+/* The client's texts of the base are copied; the operator's files are named directly. */
 Test(presets, a_copy_outlives_what_it_was_made_of) {
     struct preset_change p = change();
     struct err err = {0};
@@ -297,7 +297,7 @@ Test(presets, what_is_no_name_or_the_operators_is_refused) {
     }
     p.name = "mine";
     put("presets/mine.conf", "# made by an operator\nmodel = a\n");
-    for (int i = 0; i < 2; i++) { /* with a preset, and with a file of the name */
+    for (int i = 0; i < 2; i++) { /* with a preset and with a file of that name */
         err = (struct err){0};
         cr_expect_lt(preset_make(&p, &err), 0);
         cr_expect(strstr(err.message, "a client cannot change it"), "%s", err.message);

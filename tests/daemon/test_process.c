@@ -32,8 +32,8 @@ Test(process, a_flag_is_taken_from_the_arguments) {
     cr_expect_eq(argc, 3);
 }
 
-/* The hard limit stays, so that an operator can allow a core; a limit of 0 would not keep Linux
- * from giving it to a program. */
+/* The hard limit stays, so that an operator can allow a core; with a limit of 0 Linux would still
+ * pass the core to a program. */
 Test(process, no_core_is_written) {
     struct rlimit core;
 
@@ -73,7 +73,8 @@ static void listen_to_log(void) {
     cr_assert(log_file && dup2(fileno(log_file), STDERR_FILENO) >= 0);
 }
 
-/* The line that was written since listen_to_log(), from its event on; "" if there is none. */
+/* Returns the line that was logged since listen_to_log(), from its event on; "" if there is
+ * none. */
 static const char *logged(const char *event) {
     *line = 0;
     dup2(saved, STDERR_FILENO);

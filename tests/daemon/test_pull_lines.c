@@ -5,7 +5,7 @@
 #include <string.h>
 #include "daemon/models/pull_lines.h"
 
-/* Adds the line to the text at @ctx. */
+/* Appends the line to the text at @ctx. */
 static void note(void *ctx, const char *text, size_t len) {
     strncat(ctx, text, len);
     strcat(ctx, ";");
@@ -52,7 +52,7 @@ Test(pull_lines, a_line_has_an_end) {
     struct pull_lines p = {.report = measure, .ctx = &told};
 
     memset(blanks, ' ', sizeof(blanks));
-    for (int i = 0; i < 2; i++) { /* the longest */
+    for (int i = 0; i < 2; i++) { /* the longest line */
         cr_expect_eq(pull_lines_add(&p, blanks, PULL_LINE_MAX - 2), 0);
         cr_expect_eq(pull_lines_add(&p, "{}\n", 3), 0);
     }

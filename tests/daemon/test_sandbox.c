@@ -11,14 +11,14 @@
 #include <unistd.h>
 #include "daemon/worker/sandbox.h"
 
-#define NONE 255 /* there are no filters */
+#define NONE 255 /* exit status if the kernel has no filters */
 
 static void *nothing(void *arg) {
     return arg;
 }
 
-/* What libcuda does when it starts: an abstract socket of its own; and what no process may: reach
- * another one's. */
+/* Returns whether the process may do what libcuda does at its start, a listening abstract socket,
+ * and may not reach the socket of another process. */
 static bool driver_can_start(void) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -30,7 +30,7 @@ static bool driver_can_start(void) {
            errno == EPERM;
 }
 
-/* What the sandboxed child finds, as a bit each. */
+/* Returns the permissions of the sandboxed child, one in each bit. */
 static int look_around(void) {
     char *argv[] = {"true", NULL};
     pthread_t thread;
@@ -44,7 +44,7 @@ static int look_around(void) {
     bad |= execv("/bin/true", argv) != -1 || errno != EPERM ? 4 : 0;
     bad |= !driver_can_start() ? 8 : 0;
     bad |= socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0 ? 16 : 0;
-    int fd = memfd_create("slots", 0); /* as the file of the disk tier */
+    int fd = memfd_create("slots", 0); /* stands for the file of the disk tier */
     bad |= ftruncate(fd, 100) != 0 || pwrite(fd, "page", 4, 90) != 4 ? 64 : 0;
     bad |= pread(fd, text, 4, 90) != 4 || text[3] != 'e' ? 128 : 0;
     bad |= pthread_create(&thread, NULL, nothing, NULL) != 0 ? 32 : 0;
@@ -65,7 +65,7 @@ Test(sandbox, refuses_network_and_programs_and_nothing_a_worker_needs) {
     cr_expect_eq(WEXITSTATUS(status), 0, "%d", WEXITSTATUS(status));
 }
 
-/* Ends a process without _exit(): AddressSanitizer looks for leaks then, which the filter must
+/* Ends a process without _exit(): AddressSanitizer then looks for leaks, which the filter must
  * allow. Without that sanitizer the test cannot fail. */
 Test(sandbox, lets_a_worker_end) {
     int status;

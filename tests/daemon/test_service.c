@@ -1,4 +1,4 @@
-/* The protocol of the service manager, which the test plays. */
+/* The protocol of the service manager, which the test implements. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -14,9 +14,9 @@
 #include "base/clock.h"
 #include "daemon/front/service.h"
 
-#define FIRST_FD 3 /* of those that a service manager passes */
+#define FIRST_FD 3 /* first descriptor that a service manager passes */
 
-/* A socket of @type bound to @path, for listening with @backlog > 0. */
+/* Returns a socket of @type bound to @path, which listens if @backlog > 0. */
 static int bound(const char *path, int type, int backlog) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
@@ -59,15 +59,15 @@ Test(service, a_socket_needs_a_folder_and_no_file_in_its_place) {
 
 #ifdef HAVE_SYSTEMD
 
-/* ---- what is passed ---- */
+/* ---- passed descriptors ---- */
 
-/* Passes @n copies of @fd under @names, and all of @more behind them; calls service_inherited() in
- * a child, which writes what it got to *@out. Returns what the call returned. */
+/* Passes @n copies of @fd under @names, followed by those of @more; calls service_inherited() in a
+ * child, which writes the result to *@out. Returns what the call returned. */
 struct got {
     int r;
     struct service_fd fds[SERVICE_FDS_MAX];
     struct err err;
-    bool again; /* the variables were still there */
+    bool again; /* the variables were still in the environment */
 };
 
 static void inherit(const char *names, const int *fds, int n, struct got *out) {
@@ -80,7 +80,7 @@ static void inherit(const char *names, const int *fds, int n, struct got *out) {
         static struct got got;
         int top = FIRST_FD + n + 10, here = fcntl(pair[1], F_DUPFD, top);
 
-        for (int i = 0; i < n; i++) /* out of the way of the numbers they get */
+        for (int i = 0; i < n; i++) /* not among the numbers of passed descriptors */
             dup2(fcntl(fds[i], F_DUPFD, top + n), top + n + i + 1);
         for (int i = 0; i < n; i++)
             dup2(top + n + i + 1, FIRST_FD + i);
@@ -105,7 +105,7 @@ static void inherit(const char *names, const int *fds, int n, struct got *out) {
     cr_assert_eq(waitpid(child, &status, 0), child);
 }
 
-/* Listening, not listening, of datagrams. */
+/* Makes three sockets: listening, not listening, and of datagrams. */
 static void sockets(int fds[3]) {
     char folder[] = "/tmp/weft-service-XXXXXX", path[80];
 
@@ -124,7 +124,7 @@ Test(service, what_is_passed_is_sorted_by_its_name) {
 
     sockets(s);
     fds[0] = fds[1] = fds[2] = fds[4] = s[0];
-    fds[3] = s[1]; /* kept: not a socket that listens */
+    fds[3] = s[1]; /* kept: not a listening socket */
     inherit("http:admin:adminx:" KEPT_PREFIX "12:admin=/a", fds, 5, &g);
     cr_assert_eq(g.r, 5, "%s", g.err.message);
     for (int i = 0; i < 5; i++) {
@@ -180,9 +180,9 @@ Test(service, what_cannot_be_used_is_refused) {
         close(s[i]);
 }
 
-/* ---- what is told ---- */
+/* ---- notifications ---- */
 
-static int manager; /* what it hears */
+static int manager; /* socket of the service manager */
 static char manager_path[80];
 
 static void listen_to_service(void) {
@@ -198,7 +198,7 @@ static void stop_listening(void) {
     unlink(manager_path);
 }
 
-/* The next message, or "", and the number of files with it. */
+/* Returns the next message, or "", and the number of files with it. */
 static const char *told(int *n_files) {
     static char text[1000];
     union {
@@ -278,7 +278,7 @@ Test(service, only_the_main_process_says_anything) {
     stop_listening();
 }
 
-/* Pings that have come since @begin_ns; the loop runs until there are @most of them or a minute has
+/* Returns the number of pings since @begin_ns; the loop runs until there are @most or a minute has
  * passed. */
 static int pings(uv_loop_t *loop, int most) {
     int64_t begin_ns = clock_now(clock_monotonic());
@@ -316,7 +316,7 @@ Test(service, the_watchdog_hears_of_the_loop_in_half_its_time) {
     int64_t ms = (clock_now(clock_monotonic()) - begin_ns) / 1000000;
     cr_expect_geq(ms, 290, "%d ms", (int)ms);
     uv_close((uv_handle_t *)&other, NULL);
-    uv_run(&loop, UV_RUN_DEFAULT); /* the watchdog alone does not keep it */
+    uv_run(&loop, UV_RUN_DEFAULT); /* the watchdog alone does not keep the loop running */
     service_watchdog_stop();
     service_watchdog_stop();
     uv_run(&loop, UV_RUN_DEFAULT);

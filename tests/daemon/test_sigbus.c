@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "daemon/worker/sigbus.h"
 
-/* What waitpid() says of a process that does @run. */
+/* Returns the status from waitpid() of a process that runs @run. */
 static int status_of(void (*run)(void)) {
     int status;
     pid_t pid = fork();

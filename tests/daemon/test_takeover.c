@@ -1,5 +1,5 @@
-/* An upgrade as the new daemon sees it: a process that leaves its parent, as takeover_begin() makes
- * it. The test speaks as the old daemon would. */
+/* An upgrade from the side of the new daemon: a process that leaves its parent, as takeover_begin()
+ * makes it do. The test sends the messages of the old daemon. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 static uv_loop_t loop;
 static bool over;
 
-/* Tells the test, which reads stdout to its end. */
+/* Reports to the test, which reads stdout to its end. */
 static void PRINTF(1, 2) note(const char *fmt, ...) {
     char text[600];
     va_list ap;
@@ -55,7 +55,7 @@ static uint32_t n_open(void) {
     return n;
 }
 
-/* Lives as the new daemon until the old one is gone. */
+/* Runs as the new daemon until the old one has ended. */
 static void live(void) {
     const struct takeover_opts o = {
         .loop = &loop, .load = on_load, .take = on_take, .guests = on_guests, .gone = on_gone};
@@ -136,7 +136,7 @@ static void run(const char *names, bool waits, const struct message *tells, cons
         at += (size_t)n;
     cr_expect_str_eq(text, did);
     for (size_t at = 0; (n = recv(pair[0], answer + at, sizeof(answer) - 2 - at, 0)) != 0;) {
-        cr_assert(n > 0 || errno == ECONNRESET); /* it left messages unread */
+        cr_assert(n > 0 || errno == ECONNRESET); /* the daemon left messages unread */
         at += (size_t)MAX(n, 0);
         if (n > 0)
             answer[at++] = ';';
@@ -162,7 +162,7 @@ Test(takeover, one_that_waits_for_the_device_loads_when_told, .timeout = 30) {
     run("", true, tells, "load;gone before;", " abc;opened;ready;");
 }
 
-/* Anything else ends the upgrade, and no descriptor that came with it is left open. */
+/* Any other message ends the upgrade, and a descriptor that came with it is closed. */
 Test(takeover, whatever_is_not_expected_ends_it, .timeout = 60) {
     static const struct message all[][3] = {
         {{"load", 0}, {"take", 0}}, {{"taken", 0}, {"take", 0}}, {{"guests a", 0}, {"take", 0}},

@@ -96,7 +96,7 @@ Test(tenants, the_shipped_file_is_right_also_with_its_examples) {
     size_t len = fread(text, 1, sizeof(text) - 1, f);
     fclose(f);
     text[len] = 0;
-    /* Every key with its default, without the '#' before it. */
+    /* Removes the '#' before every key, which leaves the defaults. */
     for (char *at = text; (at = strchr(at, '#'));)
         at[0] = at[1] >= 'a' && at[1] <= 'z' && strncmp(at, "#share", 6) != 0 ? '\n' : ';';
     cr_assert_eq(read_text(text), 0, "%s", err.message);
@@ -183,7 +183,7 @@ Test(tenants, names_have_63_letters_at_most_and_classes_numbers) {
     expect_error("[a]\nkeys = a/b\n", 2, "keys: must be 1 to 63 letters");
 }
 
-/* A section has its own models or those of [default]. */
+/* A section has its own models, or those of [default]. */
 Test(tenants, models_are_names_with_a_star_at_their_ends) {
     char text[6000] = "[a]\nmodels = ";
 

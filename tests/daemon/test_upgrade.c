@@ -1,4 +1,4 @@
-/* An upgrade as the old daemon sees it. The next daemon is a shell script. */
+/* An upgrade from the side of the old daemon. The next daemon is a shell script. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -10,13 +10,14 @@
 
 #define SAY "say() { printf %s \"$1\" >&3; }\n"
 #define HEAR "hear() { dd bs=500 count=1 <&3 2>/dev/null; }\n"
-#define STARTED SAY HEAR "say \"started 1 abc\"\n" /* the number is not believed */
+/* the daemon ignores the number in the message */
+#define STARTED SAY HEAR "say \"started 1 abc\"\n"
 #define ENDLESS "\nexec sleep 1000"
 #define SEND(bytes)                                                                                \
     "exec python3 -c 'import socket, time; s = socket.socket(fileno=3); s.send(" bytes             \
     "); time.sleep(1000)'"
 
-/* An old daemon: what it was told, and what it does then. */
+/* An old daemon: its callbacks so far, and its reactions. */
 struct scene {
     uv_loop_t loop;
     struct upgrade *u;
@@ -39,7 +40,7 @@ static void on_opened(void *ctx) {
     struct scene *s = ctx;
 
     note(s, "opened;");
-    upgrade_take(s->u); /* does nothing yet */
+    upgrade_take(s->u); /* has no effect yet */
     upgrade_load(s->u);
 }
 
@@ -48,7 +49,7 @@ static void on_ready(void *ctx, int pid) {
 
     note(s, "ready%s;", upgrade_takes_requests(s->u) ? " for requests" : "");
     s->pid = pid;
-    upgrade_load(s->u); /* does nothing any more */
+    upgrade_load(s->u); /* has no effect any more */
     if (s->guests)
         upgrade_send_guests(s->u, s->guests, STDERR_FILENO);
     if (!s->stays)
@@ -69,7 +70,7 @@ static void on_failed(void *ctx, const char *why) {
     cr_expect_eq(upgrade_state(s->u), UPGRADE_IDLE);
 }
 
-/* The number of open descriptors. */
+/* Returns the number of open descriptors. */
 static uint32_t n_open(void) {
     uint32_t n = 0;
 
@@ -99,7 +100,7 @@ static int start(struct scene *s, const char *script, const struct upgrade_files
     return upgrade_start(s->u, argv, f, limit_ms, waits, err);
 }
 
-/* Runs @script as the next daemon until nothing is left to wait for. */
+/* Runs @script as the next daemon until nothing remains to wait for. */
 static void run(struct scene *s, const char *script, uint32_t limit_ms, bool waits) {
     struct upgrade_files none = {0};
     struct err err = {0};
@@ -119,7 +120,7 @@ Test(upgrade, the_next_daemon_takes_over, .timeout = 60) {
     struct scene s;
 
     begin(&s);
-    run(&s, ":", 60000, false); /* libuv keeps descriptors of its own from now on */
+    run(&s, ":", 60000, false); /* from now on libuv keeps descriptors of its own */
     uint32_t before = n_open();
     run(&s, STARTED "say ready; test \"$(hear)\" = take && say taken; say more", 60000, false);
     cr_expect_str_eq(s.told, "ready for requests;taken;");
@@ -159,7 +160,7 @@ Test(upgrade, sockets_of_requests_are_handed_over_before_it_takes, .timeout = 60
     end(&s);
 }
 
-/* Each ends the process, after which another upgrade is possible. */
+/* Each unexpected message ends the process, and another upgrade is possible afterwards. */
 Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
     static const char unexpected[] = "failed: it sent an unexpected message";
     static const struct {
@@ -202,11 +203,11 @@ Test(upgrade, whatever_is_not_expected_fails_it, .timeout = 100) {
         cr_expect_eq(n_open(), before);
     }
     end(&s);
-    begin(&s); /* a daemon that was never upgraded ends, too */
+    begin(&s); /* a daemon that was never upgraded ends as well */
     end(&s);
 }
 
-/* A daemon leaves its parent. The end of the pipe shows that it was ended nevertheless. */
+/* A daemon detaches from its parent. The end of the pipe shows that it was killed nevertheless. */
 Test(upgrade, a_daemon_in_the_background_is_ended_too, .timeout = 60) {
     struct upgrade_files f = {0};
     struct scene s;
@@ -253,7 +254,7 @@ Test(upgrade, there_is_one_at_a_time_and_it_can_be_stopped, .timeout = 60) {
     end(&s);
 }
 
-/* Variables that hold for the old process alone do not reach the next one; names do. */
+/* Variables of the old process do not reach the next one; names do. */
 Test(upgrade, descriptors_come_with_their_names, .timeout = 60) {
     static const char *const own[] = {"LISTEN_PID",   "LISTEN_FDS",     "LISTEN_FDNAMES",
                                       "WATCHDOG_PID", UPGRADE_VARIABLE, UPGRADE_WAITS};
@@ -283,7 +284,7 @@ Test(upgrade, descriptors_come_with_their_names, .timeout = 60) {
     end(&s);
 }
 
-/* What does not fit is refused, and changes nothing. */
+/* Names that do not fit are refused without a change. */
 Test(upgrade, names_and_descriptors_have_a_limit) {
     static struct upgrade_files f;
     static char text[UPGRADE_NAMES_MAX];
@@ -295,7 +296,7 @@ Test(upgrade, names_and_descriptors_have_a_limit) {
     cr_expect_eq(upgrade_add(&f, 7, "a", NULL), -E2BIG);
     cr_expect_eq(f.n, UPGRADE_FDS_MAX);
     cr_expect_eq(f.len, 2 * UPGRADE_FDS_MAX);
-    for (uint32_t extra = 0; extra < 2; extra++) { /* "a\n", "b=...\n" and the NUL fill it */
+    for (uint32_t extra = 0; extra < 2; extra++) { /* "a\n", "b=...\n" and the NUL take the rest */
         f = (struct upgrade_files){0};
         cr_assert_eq(upgrade_add(&f, 7, "a", NULL), 0);
         memset(text, 'x', sizeof(text));

@@ -1,25 +1,25 @@
-/* How much of a worker's channel one iteration of the loop takes. */
+/* The part of a worker's channel that one iteration of the loop handles. */
 
 #include <criterion/criterion.h>
 #include <sys/socket.h>
 #include "daemon/workers/worker_chan.h"
 
-#define EACH_NS 300000 /* what the work for one frame or part takes, in virtual time */
+#define EACH_NS 300000 /* virtual time of the work for one frame or part */
 #define MOST ((WORKER_CHAN_TURN_NS + EACH_NS - 1) / EACH_NS)
 
 enum { SINGLE, BATCH };
 
-/* An end of a channel, the other one, and what came. */
+/* An end of a channel, the other end, and the frames that arrived. */
 struct scene {
     uv_loop_t loop;
-    uv_check_t check; /* counts iterations, and the most that one took */
+    uv_check_t check; /* counts iterations, and the most parts in one of them */
     struct clock_virtual clock;
     struct worker_chan chan;
     struct chan worker;
     uint32_t n_iterations, n_frames, n_parts, n_here, most_here;
-    uint32_t left;   /* frames that the worker still answers */
-    uint32_t parts;  /* of the present frame */
-    uint32_t closes; /* in which part the channel is closed; 0: in none */
+    uint32_t left;   /* number of frames that the worker still answers */
+    uint32_t parts;  /* parts of the present frame */
+    uint32_t closes; /* number of the part in which the channel is closed; 0: none */
 };
 
 static void work(struct scene *s) {
@@ -27,7 +27,7 @@ static void work(struct scene *s) {
     s->n_here++;
 }
 
-/* The worker is as fast as can be: its answer is there before the callback returns. */
+/* Answers before the callback returns, as the fastest possible worker. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct scene *s = ctx;
 
@@ -109,7 +109,7 @@ Test(worker_chan, a_worker_that_answers_at_once_does_not_keep_the_loop) {
     teardown(&s);
 }
 
-/* What stands in the buffer already makes nothing readable. */
+/* Frames that are already in the buffer make no descriptor readable. */
 Test(worker_chan, frames_that_were_read_already_are_not_forgotten) {
     struct scene s;
 
@@ -167,7 +167,7 @@ Test(worker_chan, a_part_may_close_it) {
     teardown(&s);
 }
 
-/* Room in the socket is waited for also while a turn is not over. */
+/* The channel waits for room in the socket also during a turn. */
 Test(worker_chan, what_the_socket_does_not_take_goes_out_later) {
     CLEANUP(buf_deinit) struct buf payload = {.max = 4096};
     struct scene s;

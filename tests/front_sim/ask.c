@@ -15,7 +15,7 @@ static const char *const paths[ASK_DIALECTS] = {
     [ASK_RESPONSES] = "/v1/responses",
 };
 
-/* Words; many prompts begin alike, so that prefixes are shared. */
+/* Makes a prompt of words; many prompts begin alike, so that prefixes are shared. */
 static char *make_prompt(uint32_t number) {
     static const char *const words[] = {"time ", "and ", "tide ", "wait ", "for ", "no "};
     struct buf b = {.max = 1 << 20};
@@ -29,7 +29,7 @@ static char *make_prompt(uint32_t number) {
     return b.data;
 }
 
-/* Those whose prompt is not in the form of a chat. */
+/* Returns true if the prompt has not the form of a chat. */
 static bool is_raw(const struct ask *a) {
     return a->kind == ASK_COMPLETIONS || a->kind == ASK_OLLAMA_GENERATE || a->kind == ASK_LLAMACPP;
 }
@@ -162,16 +162,16 @@ void ask_write(const struct ask *a, struct buf *out) {
 
 /* ---- answers ---- */
 
-/* What was read of an answer so far. */
+/* The parts of an answer that were read so far. */
 struct reading {
     const struct ask *a;
     struct buf text;
-    bool done;          /* its end was there */
-    const char *finish; /* why: "stop", "length"; NULL: it did not say */
+    bool done;          /* the end was read */
+    const char *finish; /* reason: "stop", "length"; NULL: not given */
     char why[32];
-    int64_t n_prompt, n_out; /* of the usage; -1: it did not say */
+    int64_t n_prompt, n_out; /* counts of the usage; -1: not given */
     bool failed;
-    int status; /* of the error */
+    int status; /* status of the error */
 };
 
 static void add_text(struct reading *r, yyjson_val *v) {
@@ -255,7 +255,7 @@ static void read_responses(struct reading *r, yyjson_val *v) {
     set_usage(r, yyjson_obj_get(whole, "usage"), "input_tokens", "output_tokens");
 }
 
-/* The status that an error inside of a stream stands for; 0: it does not say. */
+/* Returns the status of an error inside a stream; 0: it is not given. */
 static int status_of(yyjson_val *error) {
     static const struct {
         const char *name;
@@ -276,7 +276,7 @@ static int status_of(yyjson_val *error) {
     return 0;
 }
 
-/* One document of the answer. */
+/* Reads one document of the answer. */
 static void read_json(struct reading *r, const char *json, size_t len) {
     yyjson_doc *doc = yyjson_read(json, len, 0);
     yyjson_val *v = yyjson_doc_get_root(doc), *error = yyjson_obj_get(v, "error");
@@ -305,7 +305,7 @@ static void read_json(struct reading *r, const char *json, size_t len) {
     yyjson_doc_free(doc);
 }
 
-/* A line of a stream. */
+/* Reads a line of a stream. */
 static void read_line(struct reading *r, const char *line, size_t len) {
     bool lines_of_json = r->a->kind == ASK_OLLAMA_CHAT || r->a->kind == ASK_OLLAMA_GENERATE;
 
@@ -334,7 +334,7 @@ static void read_stream(struct reading *r, const struct answer *x) {
         sim_fail("FORM", "request %u: a stream ends inside of a line", r->a->number);
 }
 
-/* The end of a whole answer, and that it says why it ended. */
+/* Checks that the answer has ended and gives its reason. */
 static void check_end(const struct reading *r) {
     const struct ask *a = r->a;
     const char *end_of_messages = *a->stop ? "stop_sequence" : "end_turn";

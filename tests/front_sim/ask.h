@@ -1,6 +1,6 @@
 #pragma once
 
-/* ask - a request in one of the dialects, its right answer, and the check of an answer. */
+/* ask - makes a request in one of the dialects with its right answer, and checks answers. */
 
 #include "base/buf.h"
 #include "tests/front_sim/model.h"
@@ -14,7 +14,7 @@ enum dialect_kind {
     ASK_LLAMACPP,
     ASK_RESPONSES,
     ASK_DIALECTS,
-    ASK_PAGE = ASK_DIALECTS, /* a GET of something: any answer of status 200 */
+    ASK_PAGE = ASK_DIALECTS, /* GET of a page: any answer of status 200 is right */
     ASK_KINDS
 };
 
@@ -23,30 +23,30 @@ struct ask {
     enum dialect_kind kind;
     bool stream, chunked, closes;
     uint32_t max_tokens;
-    char stop[3];              /* the stop string; "": none */
-    char *prompt;              /* what the user wrote */
-    const char *path, *method; /* of ASK_PAGE */
-    const char *key;           /* of the tenant; NULL: none */
+    char stop[3];              /* stop string; "": none */
+    char *prompt;              /* text of the user */
+    const char *path, *method; /* of an ASK_PAGE */
+    const char *key;           /* key of the tenant; NULL: none */
     struct expected right;
 };
 
-/* A random one to one of @n_models. */
+/* Makes a random request for one of @n_models. */
 void ask_make(struct ask *a, uint32_t number, uint32_t n_models, const char *key);
 void ask_free(struct ask *a);
 /* Appends the request. */
 void ask_write(const struct ask *a, struct buf *out);
 
-/* An answer as it came. */
+/* An answer as it arrived. */
 struct answer {
     int status;
     bool retry_after, is_stream;
-    bool cut;         /* the connection ended before the answer did */
-    const char *body; /* without chunks, ended by NUL */
+    bool cut;         /* the connection ended before the answer */
+    const char *body; /* body without chunks, ended by NUL */
     size_t len;
 };
 
 enum verdict { ANSWER_RIGHT, ANSWER_ERROR, ANSWER_CUT };
 
-/* Breaks a rule where the answer is wrong. ANSWER_ERROR: it is an error in the form that is
- * documented, of *status, also inside of a stream. */
+/* Checks an answer and breaks a rule if it is wrong. ANSWER_ERROR: it is an error in the documented
+ * form with *status, also inside a stream. */
 enum verdict ask_check(const struct ask *a, const struct answer *r, int *status);

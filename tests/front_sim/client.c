@@ -17,18 +17,18 @@ struct client {
     bool connected, done, leaves_at_end;
     struct ask ask[CLIENT_ASKS];
     uint32_t n_asks;
-    uint32_t n_sent, n_answered; /* whole ones */
+    uint32_t n_sent, n_answered; /* numbers of complete requests and answers */
     bool pipelines;
-    struct buf out; /* of request n_sent; `at` bytes are sent */
+    struct buf out; /* bytes of request n_sent, of which `at` are sent */
     size_t at, stall_at;
     struct buf in;
     int64_t patience_ns;
-    int64_t sent_ns, heard_ns; /* when the last request was sent; when something came last */
+    int64_t sent_ns, heard_ns; /* times of the last request, and of the last bytes that arrived */
     size_t n_heard, reset_at;
     bool keeps_body;
     struct buf body;
     int status;
-    bool last_closes; /* the last answer said that the connection ends */
+    bool last_closes; /* the last answer announced the end of the connection */
 };
 
 bool client_is_done(const struct client *c) {
@@ -51,7 +51,7 @@ static void finish(struct client *c, bool resets) {
 
 /* ---- answers ---- */
 
-/* A head and its body as far as they are there. */
+/* A head and the part of its body that has arrived. */
 struct parsed {
     struct answer answer;
     struct buf body;
@@ -75,7 +75,7 @@ static const char *header(const char *head, const char *end, const char *name, c
     return NULL;
 }
 
-/* The chunks at @at; true: also the last one is there. */
+/* Reads the chunks at @at. Returns true if the last one has arrived. */
 static bool read_chunks(const struct client *c, size_t *at, struct buf *body) {
     for (;;) {
         const char *p = c->in.data + *at;
@@ -134,7 +134,7 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
     struct tolerance *t = &tolerance;
 
     sim_note("client %u: request %u has status %d", c->number, a->number, status);
-    /* Errors in streams of Ollama's and of Responses do not tell 503 from 500. */
+    /* Errors in streams of Ollama and of Responses do not distinguish 503 from 500. */
     bool is_unnamed =
         status == 500 && a->stream &&
         (a->kind == ASK_OLLAMA_CHAT || a->kind == ASK_OLLAMA_GENERATE || a->kind == ASK_RESPONSES);
@@ -151,7 +151,7 @@ static void tolerate(const struct client *c, const struct ask *a, int status) {
                  a->kind, status, c->in.data);
 }
 
-/* The connection has ended; true: in the middle of what it owes. */
+/* Returns true if the connection has ended before all answers were complete. */
 static bool owes(const struct client *c) {
     return c->n_answered < c->n_sent && !c->last_closes;
 }
@@ -175,7 +175,7 @@ static void judge(struct client *c, struct parsed *p) {
         tolerate(c, a, status);
 }
 
-/* Takes whole answers. */
+/* Handles complete answers. */
 static void take(struct client *c) {
     while (c->in.len > 0) {
         struct parsed p;
@@ -190,18 +190,18 @@ static void take(struct client *c) {
         }
         judge(c, &p);
         c->last_closes |= p.closes;
-        c->sent_ns = sim.ns; /* of the next one */
+        c->sent_ns = sim.ns; /* time of the next request */
         buf_consume(&c->in, p.used);
         buf_deinit(&p.body);
         c->n_answered++;
-        if (c->n_answered > c->n_sent) { /* refused before it was sent */
+        if (c->n_answered > c->n_sent) { /* the answer refuses a request before it was sent */
             c->last_closes = true;
             c->n_sent = c->n_answered;
         }
     }
 }
 
-/* The connection is closed or reset. */
+/* Handles the end or a reset of the connection. */
 static void on_end(struct client *c) {
     bool first = c->n_answered == 0, clean = c->last_closes || c->fate != CLIENT_NICE;
     struct parsed p;
@@ -309,7 +309,7 @@ static bool receive(struct client *c) {
     return true;
 }
 
-/* No client waits longer than the bound, and a stream is not silent for longer than it may be. */
+/* Checks that no client waits longer than the bound, and that no stream is silent for too long. */
 static void check_waiting(struct client *c) {
     if (c->n_answered >= c->n_sent || c->fate == CLIENT_DEAF || c->fate == CLIENT_LEAVES ||
         sock_unread(c->sock) > 0)

@@ -1,5 +1,5 @@
 /*
- * The functions of engine/engine.h that the tell-tale engine lacks: the front asks them about model
+ * The functions of engine/engine.h that the tell-tale engine lacks and the front uses for model
  * files.
  */
 

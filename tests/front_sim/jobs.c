@@ -1,6 +1,6 @@
 /*
- * In place of base/jobs.c: a job runs as a whole on the one thread there is, when chance says so.
- * The order among those that wait is any: threads would not keep it either.
+ * Replaces base/jobs.c: a job runs as a whole on the one thread, at a random time. Waiting jobs run
+ * in random order, as threads give no order either.
  */
 
 #include "base/jobs.h"
@@ -68,7 +68,7 @@ static void end(struct job *j) {
 
 void jobs_abandon(struct jobs *p, struct job *j) {
     atomic_store(&j->abandoned, true);
-    if (j->state == JOB_WAITING && sim_one_in(2)) /* else a thread has begun it */
+    if (j->state == JOB_WAITING && sim_one_in(2)) /* otherwise a thread has begun it */
         end(j);
 }
 

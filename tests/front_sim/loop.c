@@ -186,7 +186,7 @@ int uv_check_start(uv_check_t *h, uv_check_cb cb) {
     return 0;
 }
 
-/* Runs those of @type that are active now, each once. */
+/* Runs each handle of @type that is active now once. */
 static void run_all(uv_handle_type type) {
     struct sim_handle *all[64];
     uint32_t n = 0;
@@ -197,7 +197,7 @@ static void run_all(uv_handle_type type) {
         if (s->h->type == type && s->active && n < ARRAY_SIZE(all))
             all[n++] = s;
     }
-    for (uint32_t i = 0; i < n; i++) { /* none is freed before the end of the iteration */
+    for (uint32_t i = 0; i < n; i++) { /* handles are freed only at the end of the iteration */
         if (!all[i]->active)
             continue;
         if (type == UV_IDLE)
@@ -267,7 +267,7 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *req, uv_work_cb work, uv_after_wor
     return 0;
 }
 
-/* One that has not run runs, as a whole. */
+/* Runs one work request that has not run, as a whole. */
 static bool work_run_one(void) {
     struct sim_work *chosen = NULL;
     uint32_t n = 0;
@@ -291,7 +291,7 @@ int uv_barrier_init(uv_barrier_t *b, unsigned count) {
 }
 
 int uv_barrier_wait(uv_barrier_t *b) {
-    return 0; /* there is one thread: the others come later */
+    return 0; /* there is one thread; the others are not made */
 }
 
 void uv_barrier_destroy(uv_barrier_t *b) {}
@@ -367,7 +367,7 @@ static void tell(struct sim_handle *s) {
     }
 }
 
-/* A part of what is ready, in any order. Returns how many there were. */
+/* Reports a random part of the ready handles, in random order. Returns how many were ready. */
 static uint32_t tell_some(void) {
     struct ready all[512];
     uint32_t n = collect(all, ARRAY_SIZE(all)), part = n ? sim_between(1, n) : 0;
@@ -385,7 +385,7 @@ static uint32_t tell_some(void) {
     return part;
 }
 
-/* Others act, as far as it is their time. */
+/* Lets the actors act whose time has come. */
 static void world_acts(void) {
     for (uint32_t n = sim_below(5); n > 0; n--) {
         uint32_t which = sim_below(6);
@@ -406,7 +406,7 @@ static bool work_waits(void) {
     return false;
 }
 
-/* Nothing is ready now: time goes on until something may be. */
+/* Nothing is ready: advances time until something may be. */
 static void pass_time(void) {
     const struct sim_handle *timer = first_timer();
     int64_t next = actors_next_ns();
@@ -457,7 +457,7 @@ static void run_closing(void) {
         if (s->closing && n < ARRAY_SIZE(all))
             all[n++] = s;
     }
-    while (n > 0) { /* libuv has a stack of them */
+    while (n > 0) { /* libuv has a stack of closing handles */
         struct sim_handle *s = all[--n];
         uv_handle_t *h = s->h;
         uv_close_cb cb = s->on_closed;

@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * loop - in place of libuv: one loop for each front. Private to loop.c, stream.c and process.c.
+ * loop - replaces libuv: one loop for each front. Private to loop.c, stream.c and process.c.
  *
  * A handle that is not closed has a struct sim_handle, found by handle->u.reserved[0]; flags are
- * those of uv_is_closing(). An iteration is libuv's: timers, what is pending, idle handles, the
- * poll, check handles, closed handles. In the poll the world acts, and of what is ready then any
- * part is told, in any order.
+ * those of uv_is_closing(). An iteration has the order of libuv: timers, pending callbacks, idle
+ * handles, the poll, check handles, closed handles. In the poll the actors act, and a random part
+ * of the ready handles is reported, in random order.
  */
 
 #include <uv.h>
@@ -31,17 +31,17 @@ struct sim_handle {
         uv_connection_cb connection;
         uv_read_cb read;
     } cb;
-    /* timer */
+    /* of a timer */
     uint64_t due_ms, repeat_ms, number;
-    /* poll, stream: fd -1: none. */
+    /* of a poll or stream. fd -1: none. */
     int fd, wants;
     bool listens, reads, has_ended;
-    bool waits_for_accept; /* the callback did not accept: the stream is not looked at */
+    bool waits_for_accept; /* the callback did not accept, so the stream is not polled */
     uv_alloc_cb on_alloc;
     struct list writes; /* sim_write.link */
     uv_shutdown_t *shutdown;
     uv_shutdown_cb on_shutdown;
-    /* async, signal, process */
+    /* of an async, signal or process */
     uint32_t n_pending;
     int signum;
     bool exited;
@@ -54,9 +54,9 @@ static inline struct sim_handle *handle_of(const void *h) {
     return ((const uv_handle_t *)h)->u.reserved[0];
 }
 
-/* A new one for @h. */
+/* Makes the sim_handle of @h. */
 struct sim_handle *handle_new(uv_loop_t *loop, void *h, uv_handle_type type);
-/* Asserts that the front may use @h: it was made and is not closing. */
+/* Asserts that the front may use @h: it was initialised and is not closing. */
 struct sim_handle *handle_usable(const void *h, const char *call);
 
 /* Runs a callback of the front. */
@@ -68,12 +68,12 @@ struct sim_handle *handle_usable(const void *h, const char *call);
         sim.in_front = false;                                                                      \
     } while (0)
 
-/* stream.c: what streams and polls have to tell. */
-int stream_ready(const struct sim_handle *s); /* 0: nothing */
+/* stream.c: events of streams and polls. */
+int stream_ready(const struct sim_handle *s); /* returns 0 if there are none */
 void stream_tell(struct sim_handle *s);
-void stream_closing(struct sim_handle *s); /* uv_close() */
-void stream_closed(struct sim_handle *s);  /* before the callback */
+void stream_closing(struct sim_handle *s); /* called by uv_close() */
+void stream_closed(struct sim_handle *s);  /* called before the callback */
 bool stream_busy(const struct sim_handle *s);
 /* process.c */
 void process_tell(struct sim_handle *s);
-void process_closing(struct sim_handle *s); /* uv_close() */
+void process_closing(struct sim_handle *s); /* called by uv_close() */

@@ -1,5 +1,5 @@
 /*
- * In place of libc's: the calls of the front that ask for time, random bytes, other processes or
+ * Replaces functions of libc: the calls of the front for time, random bytes, other processes and
  * memory.
  */
 
@@ -15,7 +15,7 @@
 #include "tests/front_sim/process.h"
 #include "tests/front_sim/sim.h"
 
-#define WALL_S 1800000000 /* of the calendar, at virtual time 0 */
+#define WALL_S 1800000000 /* calendar time at virtual time 0 */
 
 ssize_t getrandom(void *out, size_t n, unsigned flags) {
     bool was = sim_enter();

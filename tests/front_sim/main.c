@@ -1,7 +1,8 @@
 /*
  * weft-front-sim - the whole front of weftd in virtual time: docs/design/front-simulator.md.
  *
- * Each seed runs in a process of its own, since the front has variables that live as long as it.
+ * Each seed runs in its own process, since the front has variables that live as long as the
+ * process.
  */
 
 #include <errno.h>
@@ -28,7 +29,7 @@ int weftd_main(int argc, char **argv); /* daemon/front/main.c */
 
 static char folder[64];
 
-/* What a seed's process writes to its pipe. */
+/* Result that a seed's process writes to its pipe. */
 struct told {
     uint64_t n_events, trace;
     int64_t ns;
@@ -63,7 +64,7 @@ static void make_files(void) {
     }
 }
 
-/* A loop that asks for nothing is seen by its processor time. */
+/* Limits the processor time, which ends a loop that calls nothing. */
 static void limit_cpu(void) {
     struct itimerval v = {.it_value = {.tv_sec = SEED_CPU_S}};
 
@@ -114,7 +115,7 @@ static void begin(struct child *c, uint64_t seed, bool verbose) {
     c->from = pair[0];
 }
 
-/* Waits for its end. False: a rule is broken. */
+/* Waits for the end of a child. Returns false if a rule is broken. */
 static bool end(struct child *c, struct told *told) {
     int status = 0;
     bool right = read(c->from, told, sizeof(*told)) == sizeof(*told);
@@ -192,7 +193,7 @@ int main(int argc, char **argv) {
             verbose = true;
         else if (strcmp(argv[i], "--twice") == 0)
             twice = true;
-        else if (strcmp(argv[i], "--first") == 0) /* failed seed: the others do not run */
+        else if (strcmp(argv[i], "--first") == 0) /* after a failed seed the others do not run */
             first_only = true;
         else
             usage();

@@ -6,14 +6,14 @@
 #include "daemon/worker/worker.h"
 #include "tests/front_sim/loop.h"
 
-/* Of uv_spawn(), until its end was told or its handle closed. */
+/* A process of uv_spawn(), until its end was reported or its handle closed. */
 struct process {
     struct list link;
-    struct sim_handle *handle; /* NULL: closed */
+    struct sim_handle *handle; /* NULL: the handle is closed */
     const struct program *program;
     void *state;
     int pid;
-    bool dying; /* SIGKILL is on its way */
+    bool dying; /* SIGKILL was sent */
     struct actor death;
 };
 

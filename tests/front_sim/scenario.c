@@ -13,7 +13,7 @@
 
 #define CLIENTS_MAX 14
 #define TICK_NS 20000000
-#define SETTLE_NS INT64_C(40000000000) /* for everything to return to zero */
+#define SETTLE_NS INT64_C(40000000000) /* time for all charges to return to zero */
 #define TCP "tcp:8080"
 #define UNIX "api.sock"
 #define ADMIN "admin.sock"
@@ -26,8 +26,8 @@ static struct {
     enum phase phase;
     struct client *client[CLIENTS_MAX];
     uint32_t n_started, n_asked;
-    struct client *get;   /* of the metrics; */
-    struct client *admin; /* of something by the administrator */
+    struct client *get;   /* GET of the metrics */
+    struct client *admin; /* request of the administrator */
     int64_t settle_ns;
     bool told_to_stop;
 } d;
@@ -143,7 +143,7 @@ static void draw(struct scenario *s) {
     s->argv[s->argc] = NULL;
 }
 
-/* ---- what happens ---- */
+/* ---- events ---- */
 
 static void start_client(void) {
     static const char *const keys[] = {"key-of-ann", "key-of-bob", "key-of-none"};
@@ -176,10 +176,11 @@ static void stop(void) {
     if (d.told_to_stop)
         return;
     d.told_to_stop = true;
-    tolerance.cut = tolerance.refuse_503 = true; /* what the end cuts is documented */
+    /* the documentation allows answers that the end cuts off */
+    tolerance.cut = tolerance.refuse_503 = true;
     sim_signal(sim_one_in(2) ? SIGTERM : SIGINT);
     if (sim_one_in(8))
-        sim_signal(SIGTERM); /* at once */
+        sim_signal(SIGTERM); /* ends at once */
 }
 
 static bool all_done(void) {
@@ -209,7 +210,7 @@ static void run(void) {
     }
 }
 
-/* The value of a metric without labels but the model's; -1: it is not there. */
+/* Returns the value of a metric without labels except the model's; -1: there is none. */
 static double metric(const struct buf *page, const char *name) {
     size_t n = strlen(name);
 
@@ -224,7 +225,7 @@ static double metric(const struct buf *page, const char *name) {
     return -1;
 }
 
-/* Everything that requests hold is back; @what is not yet. */
+/* Returns true if all charges of requests have been returned; otherwise *@what names one. */
 static bool is_settled(const struct buf *page, const char **what) {
     static const char *const zero[] = {"vllm:num_requests_running", "vllm:num_requests_waiting",
                                        "weft_tenant_requests_running",
@@ -236,7 +237,7 @@ static bool is_settled(const struct buf *page, const char **what) {
             return false;
     }
     *what = "weft_connections";
-    if (metric(page, *what) > 2) /* this one, and the administrator's */
+    if (metric(page, *what) > 2) /* this connection, and the administrator's */
         return false;
     *what = "requests at the worker";
     return workers_sim_requests() == 0;
@@ -296,7 +297,7 @@ void scenario_begin(struct scenario *s) {
 void scenario_end(struct scenario *s, int code) {
     if (code != 0 && !(s->refuses || s->deaths || s->hangs || d.told_to_stop))
         sim_fail("EXIT", "weftd ends with status %d", code);
-    if (code != 0) /* the system takes back what a start that fails leaves open */
+    if (code != 0) /* the system closes what a failed start leaves open */
         return;
     if (fds_open() > 0) {
         fds_list();

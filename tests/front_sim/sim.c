@@ -118,9 +118,9 @@ int64_t actors_next_ns(void) {
     return next;
 }
 
-/* ---- time: in place of base/clock.c ---- */
+/* ---- time: replaces base/clock.c ---- */
 
-/* Reading the clock takes time, and now and then another process had the core. */
+/* Reading the clock takes time, and now and then another process has had the core. */
 static int64_t read_clock(struct clock *c) {
     if (sim.in_front) {
         bool was = sim_enter();

@@ -3,11 +3,11 @@
 /*
  * sim - the machine that a front runs on in the simulator: virtual time, one source of random
  * numbers, and actors (clients, workers, the administrator) that act between two callbacks of the
- * front's loop. The front is the program itself; libuv, the pool of threads and the system calls
- * that reach other processes are replaced by this folder. One seed decides the order of everything.
+ * front's loop. The front is the real program; libuv, the pool of threads and the system calls that
+ * reach other processes are replaced by this folder. One seed decides the order of everything.
  *
  * Only one thread exists. The code of the front and that of the simulator call each other, and
- * sim.in_front says whose code runs: reading the clock takes time only there.
+ * sim.in_front tells which of them runs: reading the clock takes time only in the front.
  */
 
 #include <stdbool.h>
@@ -16,10 +16,10 @@
 #include "base/rng.h"
 #include "base/util.h"
 
-/* What acts at a time of its own. */
+/* An actor, which acts at times of its own. */
 struct actor {
     struct list link; /* sim.actors */
-    int64_t next_ns;  /* INT64_MAX: it waits to be woken */
+    int64_t next_ns;  /* INT64_MAX: it waits until it is woken */
     void (*step)(struct actor *a);
 };
 
@@ -28,76 +28,78 @@ struct sim {
     struct rng rng;
     int64_t ns; /* virtual time */
     struct list actors;
-    uint64_t n_events; /* callbacks of the front, steps of actors, calls of the front that act */
-    uint64_t trace;    /* a hash of all events: equal for equal runs */
-    uint64_t n_calls;  /* of the simulator by the front, in the present callback */
+    /* number of callbacks of the front, steps of actors, and calls of the front that act */
+    uint64_t n_events;
+    uint64_t trace;   /* a hash of all events: equal for equal runs */
+    uint64_t n_calls; /* calls of the simulator by the front in the present callback */
     bool in_front, verbose;
-    int64_t idle_ns;     /* that the loop slept */
-    int64_t deadline_ns; /* set by setitimer(): the front's process ends then; 0: none */
+    int64_t idle_ns;     /* time that the loop slept */
+    int64_t deadline_ns; /* time set by setitimer(), at which the front's process ends; 0: none */
 };
 
 extern struct sim sim;
 
-#define SIM_CALLS_MAX 60000 /* of the simulator in one callback: more is a loop without a bound */
+/* most calls of the simulator in one callback; more means a loop without a bound */
+#define SIM_CALLS_MAX 60000
 
-/* Ends the run: rule @rule is broken. */
+/* Ends the run because rule @rule is broken. */
 _Noreturn void sim_fail(const char *rule, const char *fmt, ...) PRINTF(2, 3);
 /* Counts and hashes an event. */
 void sim_event(const char *what, uint64_t a, uint64_t b);
-void sim_note(const char *fmt, ...) PRINTF(1, 2); /* for --verbose only */
-uint32_t sim_below(uint32_t n);                   /* uniform in [0, n) */
+void sim_note(const char *fmt, ...) PRINTF(1, 2); /* printed with --verbose only */
+uint32_t sim_below(uint32_t n);                   /* returns a number that is uniform in [0, n) */
 uint32_t sim_between(uint32_t least, uint32_t most);
 bool sim_one_in(uint32_t n);
 
-/* The front calls the simulator: counts the call. Returns what sim_leave() takes. */
+/* Counts a call of the simulator by the front. Returns the argument of sim_leave(). */
 bool sim_enter(void);
 void sim_leave(bool was);
 
 void actor_start(struct actor *a, void (*step)(struct actor *a), int64_t delay_ns);
 void actor_stop(struct actor *a);
-/* It acts within @ns, if not before. */
+/* Lets the actor act within @ns, if it does not act earlier. */
 void actor_wake(struct actor *a, int64_t ns);
-/* One of those whose time has come acts. False: there is none. */
+/* Lets one of the actors act whose time has come. Returns false if there is none. */
 bool actors_act(void);
-int64_t actors_next_ns(void); /* INT64_MAX: none will act before it is woken */
+int64_t actors_next_ns(void); /* INT64_MAX: all wait to be woken */
 
 /* ---- sockets (socket.c) ---- */
 
 struct sock;
 
-/* What an end of a socket or a listener reports. */
+/* States that an end of a socket or a listener reports. */
 enum { SOCK_READABLE = 1, SOCK_WRITABLE = 2, SOCK_HANGUP = 4, SOCK_ERROR = 8 };
 
-/* A client's end of a new connection to the listener at @address ("host:port", or a path); NULL:
- * nothing listens there. @from: the number of the client's address, or its uid. */
+/* Returns a client's end of a new connection to the listener at @address ("host:port", or a path);
+ * NULL: there is no listener. @from: the number of the client's address, or its uid. */
 struct sock *sock_connect(const char *address, uint32_t from, struct actor *owner);
-/* As send(2) and recv(2), with as many bytes as chance takes; -EAGAIN, -EPIPE, -ECONNRESET. */
+/* Behave as send(2) and recv(2) for a random number of bytes; -EAGAIN, -EPIPE, -ECONNRESET. */
 ssize_t sock_send(struct sock *s, const void *data, size_t len);
 ssize_t sock_recv(struct sock *s, void *data, size_t len);
-void sock_shutdown(struct sock *s);           /* no more is sent */
-void sock_close(struct sock *s, bool resets); /* also frees it, sooner or later */
-bool sock_reads(const struct sock *s);        /* the other side has not closed or reset */
-size_t sock_unread(const struct sock *s);     /* bytes sent to @s and not read */
-/* Descriptors. They are the front's; those of others are references beside them. */
+void sock_shutdown(struct sock *s);           /* ends sending */
+void sock_close(struct sock *s, bool resets); /* also frees it, at some time */
+bool sock_reads(const struct sock *s);        /* the other side has neither closed nor reset */
+size_t sock_unread(const struct sock *s);     /* number of bytes sent to @s and not read */
+/* Descriptors. They belong to the front; other parts hold references. */
 struct sock *fd_sock(int fd);
-struct sock *fd_hold(int fd, struct actor *owner); /* one more reference, for a process */
-int fd_of_held(struct sock *s);                    /* a descriptor for a reference held */
-int fd_ready(int fd);                              /* SOCK_* bits */
-int fd_accept(int fd);                             /* a new descriptor, or -EAGAIN */
+struct sock *fd_hold(int fd, struct actor *owner); /* takes a further reference for a process */
+int fd_of_held(struct sock *s);                    /* returns a descriptor for a held reference */
+int fd_ready(int fd);                              /* returns SOCK_* bits */
+int fd_accept(int fd);                             /* returns a new descriptor, or -EAGAIN */
 int fd_listen(int fd);
-uint32_t fds_open(void); /* that the front has not closed */
-void fds_list(void);     /* on stderr */
+uint32_t fds_open(void); /* number of descriptors that the front has not closed */
+void fds_list(void);     /* prints them on stderr */
 void sock_set_owner(struct sock *s, struct actor *owner);
 uint32_t listeners_n(void);
 
 /* ---- the loop (loop.c, stream.c, process.c) ---- */
 
-void sim_signal(int signum); /* to the front */
-uint32_t loop_handles(void); /* that are not closed */
+void sim_signal(int signum); /* sends a signal to the front */
+uint32_t loop_handles(void); /* number of handles that are not closed */
 /* Prints the handles on stderr. */
 void loop_list(void);
 
 /* ---- the pool of threads (jobs.c) ---- */
 
-bool jobs_sim_run_one(void); /* one of the jobs that wait runs. False: there is none */
-bool jobs_sim_wait(void);    /* there are some */
+bool jobs_sim_run_one(void); /* runs one of the waiting jobs; returns false if there is none */
+bool jobs_sim_wait(void);    /* returns true if jobs wait */

@@ -1,6 +1,6 @@
 /*
- * Simulated sockets and their descriptors, and in place of libc's the system calls of the front
- * that concern them. A descriptor below FD_FIRST is a real one: files are not simulated.
+ * Simulated sockets with their descriptors, and replacements of libc's system calls that the front
+ * uses for them. A descriptor below FD_FIRST is real: files are not simulated.
  */
 
 #include <errno.h>
@@ -21,28 +21,29 @@
 
 enum sock_kind { SOCK_NEW, SOCK_LISTENER, SOCK_STREAM_END, SOCK_PACKET_END };
 
-/* One message of a socket that keeps their borders. */
+/* One message of a socket that keeps messages apart. */
 struct packet {
     struct list link;
-    struct sock *passed; /* a reference; NULL: none */
+    struct sock *passed; /* passed reference; NULL: none */
     size_t len;
     char data[600];
 };
 
-/* An end. refs: descriptors and processes that have it. @peer is NULL once that end is closed. */
+/* An end of a socket. refs: number of descriptors and processes that have it. @peer is NULL once
+ * that end is closed. */
 struct sock {
-    struct list link; /* listeners, or sock.backlog of one */
+    struct list link; /* in listeners, or in sock.backlog of one */
     enum sock_kind kind;
     bool local; /* AF_UNIX */
     uint32_t refs, n_fds;
     struct sock *peer;
-    struct actor *owner; /* woken when something happens; NULL: the front's */
+    struct actor *owner; /* actor woken by events; NULL: the front */
     struct buf in;
-    size_t room; /* of `in` */
-    bool ended;  /* nothing more will come */
+    size_t room; /* room of `in` */
+    bool ended;  /* no more bytes will arrive */
     bool reset;
     struct list packets, backlog;
-    char address[112]; /* of a listener */
+    char address[112]; /* address of a listener */
     uint32_t from;     /* the client's address or uid */
 };
 
@@ -136,7 +137,7 @@ struct sock *sock_connect(const char *address, uint32_t from, struct actor *owne
     return NULL;
 }
 
-/* Mostly all, now and then a part. */
+/* Returns mostly @n, sometimes a part. */
 static size_t part_of(size_t n) {
     return n > 1 && sim_one_in(4) ? sim_between(1, (uint32_t)n) : n;
 }
@@ -210,7 +211,7 @@ static bool is_sim(int fd) {
     return fd >= FD_FIRST && fd < FD_FIRST + FDS_MAX;
 }
 
-/* A descriptor that is not open is a mistake of the front. */
+/* Asserts that the descriptor is open; any other one is an error of the front. */
 struct sock *fd_sock(int fd) {
     if (!is_sim(fd) || !fds[fd - FD_FIRST])
         sim_fail("DESCRIPTORS", "descriptor %d is used and not open", fd);
@@ -229,7 +230,7 @@ int fd_of_held(struct sock *s) {
     int fd = fd_new(s);
 
     s->refs--;
-    s->n_fds--; /* not the front's */
+    s->n_fds--; /* the reference is not a descriptor of the front */
     return fd;
 }
 
@@ -257,7 +258,7 @@ int fd_accept(int fd) {
     list_remove(&s->link);
     list_init(&s->link);
     int at = fd_new(s);
-    s->refs--; /* the backlog's */
+    s->refs--; /* reference of the backlog */
     return at;
 }
 
@@ -461,7 +462,7 @@ static ssize_t result(ssize_t r, bool was) {
 }
 
 ssize_t send(int fd, const void *data, size_t len, int flags) {
-    if (!is_sim(fd)) /* the log's */
+    if (!is_sim(fd)) /* real descriptors, as of the log */
         return syscall(SYS_sendto, fd, data, len, flags, NULL, 0);
     bool was = sim_enter();
     struct sock *s = fd_sock(fd);

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A uv_write() that has not been told of. */
+/* A uv_write() whose end has not been reported. */
 struct sim_write {
     struct list link;
     uv_write_t *req;
@@ -119,7 +119,7 @@ static uv_stream_t *queue_of(struct sim_handle *s) {
     return (uv_stream_t *)s->h;
 }
 
-/* Sends what the socket takes. */
+/* Sends as much as the socket takes. */
 static void push(struct sim_handle *s) {
     LIST_FOREACH(i, &s->writes) {
         struct sim_write *w = LIST_ENTRY(i, struct sim_write, link);
@@ -199,7 +199,7 @@ int uv_poll_stop(uv_poll_t *h) {
     return 0;
 }
 
-/* What a poll is to be told; negative: an error. */
+/* Returns the events of a poll; negative: an error. */
 static int poll_events(const struct sim_handle *s) {
     int ready = fd_ready(s->fd), told = 0;
 
@@ -226,7 +226,7 @@ static void tell_poll(struct sim_handle *s) {
     }
 }
 
-/* ---- what is told ---- */
+/* ---- reported events ---- */
 
 enum { TELL_WRITTEN = 1, TELL_READ = 2, TELL_CONNECTION = 4, TELL_PUSH = 8, TELL_SHUTDOWN = 16 };
 
@@ -321,7 +321,8 @@ void stream_tell(struct sim_handle *s) {
     }
 }
 
-/* libuv closes the descriptor of a stream at once; that of a poll is its owner's. */
+/* libuv closes the descriptor of a stream at once; the descriptor of a poll belongs to its
+ * owner. */
 void stream_closing(struct sim_handle *s) {
     bool owns = s->h->type == UV_TCP || s->h->type == UV_NAMED_PIPE;
 

@@ -23,7 +23,7 @@ struct sim_worker {
     struct list link; /* workers */
     struct process *process;
     enum worker_state state;
-    struct sock *held; /* before the channel is made of it */
+    struct sock *held; /* end of the channel before chan_init() */
     bool has_chan;
     struct chan chan;
     struct gguf *file;
@@ -34,7 +34,7 @@ struct sim_worker {
     struct buf out;
     float loaded;
     int64_t stats_ns;
-    bool is_stale; /* the statistics that were sent last */
+    bool is_stale; /* statistics have changed since they were sent */
     uint32_t n_used;
 };
 
@@ -100,7 +100,8 @@ uint32_t workers_sim_requests(void) {
     LIST_FOREACH(i, &workers) {
         const struct sim_worker *w = LIST_ENTRY(i, const struct sim_worker, link);
 
-        n += w->state == WORKER_HANGS ? 0 : w->n_used; /* it hears of no end */
+        /* requests of a worker that hangs are not counted */
+        n += w->state == WORKER_HANGS ? 0 : w->n_used;
     }
     return n;
 }
@@ -184,7 +185,7 @@ static bool chance(uint32_t one_in) {
     return one_in && sim_one_in(one_in);
 }
 
-/* A part of the loading. False: the process has ended. */
+/* Advances the loading. Returns false if the process has ended. */
 static bool load(struct sim_worker *w) {
     struct msg_progress m = {{"weights", 7}, w->loaded};
 
@@ -216,7 +217,7 @@ static bool load(struct sim_worker *w) {
 
 /* ---- serving ---- */
 
-/* Takes what has arrived, as far as chance has it. 0 or -errno. */
+/* Takes frames that have arrived, a random part of them. Returns 0 or -errno. */
 static int drain(struct sim_worker *w) {
     const struct msg_served *served;
     struct chan_frame f;
@@ -274,7 +275,7 @@ static void send_stats(struct sim_worker *w, bool idle) {
         chan_send(&w->chan, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
 }
 
-/* A step. False: the process has ended. */
+/* Runs a step. Returns false if the process has ended. */
 static bool serve(struct sim_worker *w) {
     int r = sched_step(w->sched);
 

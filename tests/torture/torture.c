@@ -3,17 +3,18 @@
  *
  * The definitions below take the place of those of libc and jemalloc for the program and for every
  * library that it loads, because the dynamic linker looks into the executable first. Each asks
- * should_fail() and then calls the true function. What is to fail is written by tests/torture/run
+ * should_fail() and then calls the real function. tests/torture/run writes the calls that must fail
  * into a file that front, workers and next daemons map (struct torture_state), named by
- * WEFT_TORTURE. So a failure can be ordered at any moment of a life, for one call of one place.
+ * WEFT_TORTURE. So a failure can be ordered at any moment, for one call of one place.
  *
  * A place (site) is a call with the TORTURE_DEPTH functions that led to it, in front or worker.
- * While the state says so, every place that is reached is noted with the number of its calls.
+ * While torture_state.notes is set, every place that is reached is recorded with the number of its
+ * calls.
  *
- * Calls that jemalloc makes for an allocation are not places of their own: the allocation is.
+ * Calls that jemalloc makes for an allocation are not separate places; the allocation is the place.
  */
 
-#undef _FILE_OFFSET_BITS /* open() and open64() are two functions here */
+#undef _FILE_OFFSET_BITS /* defines open() and open64() as two functions */
 #undef _FORTIFY_SOURCE
 
 #include "torture.h"
@@ -54,17 +55,17 @@
 
 #define MODULES_MAX 128
 
-#pragma GCC diagnostic ignored "-Wpedantic" /* dlsym() gives functions as objects */
+#pragma GCC diagnostic ignored "-Wpedantic" /* dlsym() returns functions as object pointers */
 
-static struct torture_state *state; /* NULL: nothing is noted and nothing fails */
-static char variable[4200];         /* WEFT_TORTURE=FILE, for processes that are started */
+static struct torture_state *state; /* NULL: nothing is recorded and nothing fails */
+static char variable[4200];         /* "WEFT_TORTURE=FILE" for processes that are started */
 static uint32_t role;
 static struct module { uintptr_t begin, end; } modules[MODULES_MAX];
 static uint32_t n_modules;
-static _Thread_local bool inside; /* this file's own calls, and the allocator's */
+static _Thread_local bool inside; /* inside calls of this file or of the allocator */
 
-/* The addresses of a module's code do not depend on where it was mapped when they are told by its
- * number and their distance from its beginning. */
+/* Returns an address as the number of its module and the offset from its beginning, which does not
+ * depend on where the module is mapped. */
 static uint64_t place_of(void *address) {
     uintptr_t a = (uintptr_t)address;
 
@@ -88,7 +89,7 @@ static int add_module(struct dl_phdr_info *info, size_t size, void *ctx) {
     return 0;
 }
 
-/* After the constructors of all libraries: what fails there is not ours. */
+/* Runs after the constructors of all libraries, whose failures do not concern weftd. */
 __attribute__((constructor)) static void begin(int argc, char **argv) {
     const char *path = getenv("WEFT_TORTURE");
     void *warm[2];
@@ -99,7 +100,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv) {
     role = argc > 1 && strcmp(argv[1], "--worker") == 0;
     snprintf(variable, sizeof(variable), "WEFT_TORTURE=%s", path);
     dl_iterate_phdr(add_module, NULL);
-    backtrace(warm, 2); /* loads the unwinder */
+    backtrace(warm, 2); /* the first call loads the unwinder */
     int fd = open(path, O_RDWR | O_CLOEXEC);
     void *p =
         fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -114,7 +115,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv) {
 
 /* ---- places ---- */
 
-/* Returns what @fd is: an errno that a file can give is no errno of a socket. */
+/* Returns the kind of @fd, since the errors of files and sockets differ. */
 static uint32_t kind_of(int fd) {
     struct stat s;
 
@@ -151,7 +152,7 @@ static void note(uint64_t hash, uint32_t call, int fd, const uint64_t *stack) {
     }
 }
 
-/* Takes one of the calls that are to fail. */
+/* Takes one of the calls that must fail. */
 static bool take(void) {
     if (atomic_load(&state->lasts)) {
         atomic_fetch_add(&state->hits, 1);
@@ -166,7 +167,7 @@ static bool take(void) {
     return false;
 }
 
-/* Returns the errno with which this call is to fail, or 0. @fd: -1 where there is none. */
+/* Returns the errno with which this call must fail, or 0. @fd: -1: the call has none. */
 static int should_fail(uint32_t call, int fd) {
     uint64_t stack[TORTURE_DEPTH] = {0};
     void *address[TORTURE_DEPTH + 2];
@@ -197,7 +198,7 @@ static int should_fail(uint32_t call, int fd) {
     return fails ? (int)state->error : 0;
 }
 
-/* The true function @name, which the next library has. */
+/* Returns the real function @name of the next library. */
 static void *next(void **real, const char *name) {
     if (!*real)
         *real = dlsym(RTLD_NEXT, name);
@@ -208,7 +209,7 @@ static void *next(void **real, const char *name) {
     static void *real_##name;                                                                      \
     __typeof__(&name) call_##name = (__typeof__(&name))next(&real_##name, #name)
 
-/* Defines @name, which returns @bad and sets errno when it fails. */
+/* Defines @name, which on a failure sets errno and returns @bad. */
 #define CALL(ret, bad, name, fd, params, args)                                                     \
     ret name params {                                                                              \
         REAL(name);                                                                                \
@@ -356,7 +357,7 @@ ssize_t writev(int fd, const struct iovec *v, int n) {
     return e && one.iov_len ? call_writev(fd, &one, 1) : call_writev(fd, v, n);
 }
 
-/* The descriptor is closed in any case, as Linux does. */
+/* Closes the descriptor in any case, as Linux does. */
 int close(int fd) {
     REAL(close);
     int e = should_fail(CALL_close, fd);
@@ -543,7 +544,8 @@ long syscall(long nr, ...) {
     return call_syscall(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-/* libuv starts workers and next daemons by this, with the environment that they are given. */
+/* libuv starts workers and next daemons by this function, with the environment that they are
+ * given. */
 int execvp(const char *file, char *const argv[]) {
     REAL(execvp);
     char *env[256];

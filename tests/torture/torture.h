@@ -1,16 +1,16 @@
 #pragma once
 
 /*
- * torture - the file by which tests/torture/run orders failures of weftd-torture and reads what was
- * called. The script reads the list of calls here, and knows the layout.
+ * torture - the file by which tests/torture/run orders failures of weftd-torture and reads the
+ * calls that were made. The script parses the list of calls below, and knows the layout.
  */
 
 #include <stdatomic.h>
 #include <stdint.h>
 
 #define TORTURE_SITES 32768
-#define TORTURE_DEPTH 12   /* functions that tell places apart */
-#define TORTURE_SHORT 1000 /* in the place of an errno: transfer one byte */
+#define TORTURE_DEPTH 12   /* number of functions that distinguish places */
+#define TORTURE_SHORT 1000 /* used like an errno: transfer one byte only */
 
 /* The calls that can fail. */
 enum {
@@ -111,31 +111,31 @@ enum {
     CALL_writev
 };
 
-/* What a descriptor is. */
+/* Kinds of descriptors. */
 enum { KIND_NONE, KIND_FILE, KIND_SOCKET, KIND_OTHER };
 
-/* A call and the functions that led to it; in @stack the innermost first, each as the number of
- * its module in the upper bits and the distance from the beginning of that in the lower 40. */
+/* A call and the functions that led to it: @stack has the innermost one first, each with the number
+ * of its module in the upper bits and the offset in the module in the lower 40. */
 struct torture_site {
     _Atomic uint64_t hash; /* 0: a free place of the table */
     uint32_t call, role;   /* role 0: front, 1: worker */
-    uint32_t kind;         /* of the first call's descriptor */
-    _Atomic uint32_t n;    /* calls */
+    uint32_t kind;         /* kind of the first call's descriptor */
+    _Atomic uint32_t n;    /* number of calls */
     uint64_t stack[TORTURE_DEPTH];
 };
 
 struct torture_state {
-    _Atomic uint64_t target;    /* the site that fails; 0: any with the call */
-    _Atomic uint32_t call;      /* what fails; 0: nothing */
-    _Atomic uint32_t roles;     /* bit mask: 1 the front's calls, 2 those of workers */
-    _Atomic uint32_t left;      /* the number of the call that fails, counted down */
-    _Atomic uint32_t lasts;     /* 1: all fail */
-    _Atomic uint32_t file_kind; /* only calls with such a descriptor; 0: with any */
+    _Atomic uint64_t target;    /* site that must fail; 0: any site with the call */
+    _Atomic uint32_t call;      /* call that must fail; 0: none */
+    _Atomic uint32_t roles;     /* bit mask: 1: calls of the front, 2: calls of workers */
+    _Atomic uint32_t left;      /* number of calls until the one that fails */
+    _Atomic uint32_t lasts;     /* 1: all further calls fail as well */
+    _Atomic uint32_t file_kind; /* only calls with a descriptor of this kind; 0: any */
     _Atomic uint32_t error;     /* errno, or TORTURE_SHORT */
-    _Atomic uint32_t hits;      /* calls that failed */
-    _Atomic uint32_t notes;     /* 1: sites are noted */
-    _Atomic int64_t realtime_s; /* by which clocks are ahead */
+    _Atomic uint32_t hits;      /* number of calls that have failed */
+    _Atomic uint32_t notes;     /* 1: sites are recorded */
+    _Atomic int64_t realtime_s; /* seconds by which clocks are ahead */
     _Atomic int64_t monotonic_s;
-    _Atomic int64_t live[2]; /* allocations that were not freed, by role */
+    _Atomic int64_t live[2]; /* number of allocations that were not freed, by role */
     struct torture_site site[TORTURE_SITES];
 };

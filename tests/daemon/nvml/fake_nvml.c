@@ -1,6 +1,6 @@
 /*
  * A libnvidia-ml.so.1 of one device, at 0000:17:00.0 and at 0000:18:00.0, which uses 300 J between
- * any two questions. Its figures are changed by tests through fake_nvml.
+ * any two questions. Tests change its figures through fake_nvml.
  */
 #include "fake_nvml.h"
 

@@ -8,8 +8,9 @@ struct fake_nvml {
     _Atomic unsigned long long mj, reasons;
     unsigned mw, mhz, celsius;
     _Atomic int n_open, n_asked;
-    int refuses; /* what nvmlInit_v2() answers */
-    bool old;    /* a device that tells neither energy nor power */
-    bool newer; /* of CUDA 14: what CUDA 13 deprecated is gone; else its successors are not there */
-    atomic_bool hangs; /* calls do not return meanwhile */
+    int refuses; /* result of nvmlInit_v2() */
+    bool old;    /* the device reports neither energy nor power */
+    /* NVML of CUDA 14, without the calls that CUDA 13 deprecates; else without their successors */
+    bool newer;
+    atomic_bool hangs; /* calls do not return while it is set */
 };

@@ -71,7 +71,7 @@ static uint64_t count_values(const struct synth_tensor *t) {
     return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
 }
 
-/* 0 or -errno. */
+/* Returns 0 or -errno. */
 static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
     assert(t->format->type == TENSOR_F32);
     struct rng r = {tensor_seed(seed, t->name)};
@@ -196,7 +196,7 @@ static int write_keys(struct gguf_write *w, const struct options *o, const struc
     return r;
 }
 
-/* Writes the data of the tensors of @part. 0 or -errno. */
+/* Writes the data of the tensors of @part. Returns 0 or -errno. */
 static int write_tensors(struct gguf_write *w, const struct options *o, const struct synth_plan *p,
                          struct shard part) {
     CLEANUP(freep) uint8_t *chunk = malloc(CHUNK_BYTES);

@@ -326,7 +326,7 @@ static void copy_array(struct gguf_write *w, const char *key, const struct gguf_
     }
 }
 
-/* 0 or -EINVAL: its value is of no type that this writes. */
+/* Returns 0 or -EINVAL: its value is of no type that this writes. */
 static int copy_key(struct gguf_write *w, const struct gguf *from, const char *key,
                     enum gguf_type type) {
     struct gguf_str text;
