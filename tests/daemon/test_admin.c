@@ -109,7 +109,7 @@ void workers_stats(const struct workers *of, struct workers_stats *out) {
     *out = worker;
 }
 
-/* Returns a recorder for the second model only. */
+/* Returns the recorder of the second model, and an empty one for other models. */
 const struct flight *workers_flight(const struct workers *of) {
     static struct flight *none;
 

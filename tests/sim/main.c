@@ -12,7 +12,7 @@
 #include "tests/sim/replay_flight.h"
 #include "tests/sim/run.h"
 
-#define STEPS 2000 /* of a seed, before its faults end */
+#define STEPS 2000 /* steps of a seed before its faults end */
 
 static int usage(FILE *out) {
     fprintf(
@@ -108,7 +108,7 @@ static bool parse_set(struct swarm_case *c, const char *s) {
            swarm_allows(i, ((uint32_t *)&c->set)[i]);
 }
 
-/* 0, or 2 when something is wrong, which it says. */
+/* Parses the options of a run. Returns 0, or 2 after an error message. */
 static int parse_run(struct run_opts *o, int argc, char **argv) {
     for (int i = 0; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL, *end;
@@ -219,7 +219,7 @@ static int mutants(int argc, char **argv) {
     return argc % 2 == 0 && o.n_runs > 0 && o.n_processes > 0 ? mutate(&o) : wrong("mutants");
 }
 #else
-/* They are in a session of their own: the pager and the scheduler of this one are as in weftd. */
+/* Mutants are in a separate program: the pager and the scheduler of this one are those of weftd. */
 static int mutants(int argc, char **argv) {
     char self[4096], other[4200];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);

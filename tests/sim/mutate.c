@@ -7,20 +7,21 @@
 #include "tests/mutants/mutants.h"
 
 #define RUNS_MAX 1000u
-#define SEEDS 1000000u /* of a run: more than it can use */
-#define STEPS 500u /* of a seed: many bugs need several features, of which each seed draws others */
+#define SEEDS 1000000u /* seeds of a run, more than it can use */
+/* steps of a seed: many bugs need several features, and each seed draws others */
+#define STEPS 500u
 #define HANG_S 5u
-#define KIN 1000u /* seeds with the features of a known one */
+#define KIN 1000u /* number of seeds with the features of a known one */
 
-/* What the scheduler never asks of the pager, or once in a million steps, or only makes everything
- * slower, is for the pager's own tests. */
+/* Bugs that only the pager's own tests can find: in calls that the scheduler never or very rarely
+ * makes, or that only make it slower. */
 static const char *const not_here[] = {
     "kv_full_halfway",        "kv_length_stays",          "kv_lru_backwards",
     "kv_published_stays",     "kv_passing_used",          "kv_passing_stays",
     "kv_peer_passing",        "kv_window_ended_first",    "kv_window_not_wanted",
     "kv_window_full_halfway", "kv_window_place_not_kept", "kv_snapshot_held_given"};
 
-/* What found it, in a few words. */
+/* Writes the message that reported the bug, in a few words, to @out. */
 static void cause_of(const char *says, char *out, size_t size) {
     const char *at;
     char word[64];
@@ -54,7 +55,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The cause that most of them have. */
+/* Returns the most frequent cause. */
 static const char *usual(char cause[][80], uint32_t n) {
     uint32_t best = 0, most = 0;
 
@@ -84,8 +85,8 @@ static uint64_t known_seed(const char *path, const char *name) {
 }
 
 /* Tries the known seed @seed, then the machine that it draws with the requests of other seeds: when
- * the scheduler changes, a known seed may no longer find its bug, which still needs the same
- * machine. Returns whether the bug was found; @out is the last run. */
+ * the scheduler changes, a known seed may not find its bug any more, but the bug still needs the
+ * same machine. Returns whether the bug was found; @out is the last run. */
 static bool try_known(const struct run_opts *like, uint64_t seed, struct run_result *out) {
     static struct run_opts o;
     struct swarm_case of = {.seed = seed};
@@ -100,7 +101,7 @@ static bool try_known(const struct run_opts *like, uint64_t seed, struct run_res
     o.first = 1;
     o.last = KIN;
     run_processes(&o, 1, out);
-    out->seed = seed; /* the features are its */
+    out->seed = seed; /* has the features of the known seed */
     return out->failed;
 }
 

@@ -1,12 +1,12 @@
 /*
- * replay - agents, in a closed loop: the next turn comes when the last has ended and the tool has
- * run, so an agent that is served slowly also asks less. An agent is a job: it ends with its last
- * turn.
+ * replay - runs agents in a closed loop: the next turn begins when the last one has ended and the
+ * tool has run, so an agent that is served slowly also sends fewer requests. An agent is a job: it
+ * ends with its last turn.
  *
- * Device time is divided among the sequences of a step by what each adds to it; what is fixed,
- * evenly. A tenant that always has a request without its first token could use more than it gets:
- * in each second with two such tenants or more, Jain's index of (device time / weight) is taken
- * over these.
+ * Device time is divided among the sequences of a step by the time that each adds to it; the fixed
+ * time is divided evenly. A tenant that always has a request without its first token could use more
+ * than it gets: in each second with at least two such tenants, Jain's index of (device time /
+ * weight) is computed over them.
  */
 
 #include "tests/sim/replay.h"
@@ -31,11 +31,11 @@ struct tenant {
     bool here;
     double weight;
     uint32_t n_requests, n_jobs, n_jobs_all;
-    uint32_t n_hungry; /* requests without a first token */
+    uint32_t n_hungry; /* number of requests without a first token */
     uint64_t n_prompt, n_cached, n_out;
     struct samples ttft, itl, worst, job;
-    double had_ns, window_ns; /* of the device: in all, in this window */
-    bool was_content;         /* in this window */
+    double had_ns, window_ns; /* device time: in all, and in this window */
+    bool was_content;         /* it had no waiting request at some time in this window */
 };
 
 /* An agent, or a sub-agent of one. */
@@ -43,10 +43,10 @@ struct agent {
     const struct trace_group *g;
     struct agent *parent;
     uint64_t session;
-    uint32_t n_turns, turn, n_subs;  /* n_subs: that it waits for */
-    int64_t begin_ns, due_ns;        /* due: of its next turn; INT64_MAX: none is due */
-    const struct sim_client *client; /* of its last turn */
-    struct rng rng; /* its own, so that all policies have the same turns to serve */
+    uint32_t n_turns, turn, n_subs;  /* n_subs: number of sub-agents for which it waits */
+    int64_t begin_ns, due_ns;        /* due_ns: time of its next turn; INT64_MAX: none is due */
+    const struct sim_client *client; /* client of its last turn */
+    struct rng rng; /* its own generator, so that all policies serve the same turns */
 };
 
 struct replay {
@@ -55,7 +55,7 @@ struct replay {
     struct tenant tenant[TENANTS];
     struct agent *agent; /* [AGENTS] */
     uint32_t n_agents, n_jobs_left;
-    struct agent **of; /* [max_clients]: whose a client is */
+    struct agent **of; /* [max_clients] agent of each client */
     struct rng rng;
     bool fcfs;
     int64_t window_end_ns;
@@ -186,7 +186,7 @@ static void plan_next(struct replay *p, struct agent *a) {
     a->due_ns = p->sim.clock.ns + draw(&a->rng, thinks ? g->think : g->pause) * INT64_C(1000000);
 }
 
-/* Sub-agents begin as the agents of the group do: what they have in common is the system prompt. */
+/* Begins sub-agents like the agents of the group: they share the system prompt. */
 static bool begin_subs(struct replay *p, struct agent *a) {
     const struct trace_group *g = a->g;
 
@@ -216,7 +216,7 @@ static void end_agent(struct replay *p, struct agent *a) {
     sample(&t->job, (double)(p->sim.clock.ns - a->begin_ns) / 1e6);
 }
 
-/* As the front does: all turns but the last called a tool. */
+/* Reports the end as the front does: all turns except the last one called a tool. */
 static void tell_end(struct sim *s, const struct sim_client *c, const struct agent *a) {
     struct turn_end end = {.id = c->m.id, .session = c->m.session, .calls = a->turn < a->n_turns};
 
@@ -292,7 +292,7 @@ static void end_window(struct replay *p) {
         sample(&p->jain, sum * sum / (n * squares));
 }
 
-/* After each step, while its requests are still there. */
+/* Called after each step, while its requests still exist. */
 static void stepped(struct sim *s) {
     struct replay *p = &replay;
     const struct sched *d = s->sched;
@@ -308,7 +308,7 @@ static void stepped(struct sim *s) {
 
 /* ---- the run ---- */
 
-/* Submits what is due. When the next is. */
+/* Submits the turns that are due. Returns the time of the next one. */
 static int64_t submit_due(struct replay *p) {
     int64_t next = INT64_MAX;
 
@@ -339,7 +339,7 @@ static void run(struct replay *p) {
         if (sim_step(&p->sim) == SCHED_NO_STEP)
             p->sim.clock.ns = MAX(p->sim.clock.ns, MIN(next, end));
         if (p->sim.n_live < n_live)
-            next = 0; /* agents whose turn has ended have a new one to come */
+            next = 0; /* agents whose turn has ended have a new due time */
     }
     if (p->n_jobs_left > 0)
         stop(p);
@@ -371,7 +371,7 @@ static void report(struct replay *p, const char *policy) {
     printf("policy %s: %.1f s, %llu steps, %.0f tokens/s, device %.0f%% busy, %llu preemptions\n",
            policy, seconds, (unsigned long long)s->n_steps, (double)n_out / seconds,
            had_ns / 1e7 / seconds, (unsigned long long)s->stats.n_preemptions);
-    if (p->t.until_ms == 0) /* else some were computed for nothing */
+    if (p->t.until_ms == 0) /* otherwise some tokens were computed for turns that did not end */
         printf("%llu tokens computed again after a preemption\n",
                (unsigned long long)(s->seen.n_rows - p->n_needed - (n_drafted - n_accepted)));
     if (s->stats.n_recomputed_tokens + s->stats.n_pins_dropped > 0)
@@ -403,13 +403,14 @@ static void report(struct replay *p, const char *policy) {
             report_tenant(&p->tenant[i], had_ns);
 }
 
-/* Parts of the scheduler switched off, or what it is told made less. */
+/* Switches parts of the scheduler off, or hides input from it. Returns false for an unknown
+ * policy. */
 static bool apply_policy(struct replay *p, const char *name) {
     struct sched_opts *o = &p->t.sim.sched;
 
-    if (strcmp(name, "fcfs") == 0) { /* all are one tenant's, of one session */
+    if (strcmp(name, "fcfs") == 0) { /* all requests belong to one tenant, without sessions */
         p->fcfs = true;
-    } else if (strcmp(name, "rows") == 0) { /* a step is bounded by rows, not by time */
+    } else if (strcmp(name, "rows") == 0) { /* rows, not time, limit a step */
         o->itl_target_ms = o->max_step_ms = 3600000;
     } else if (strcmp(name, "no-sharing") == 0) {
         o->no_prefix_sharing = true;

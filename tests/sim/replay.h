@@ -1,20 +1,21 @@
 #pragma once
 
 /*
- * replay - a trace under a policy, and what its tenants saw: times to the first token, between
- * tokens and of whole jobs, how evenly the device was shared, what was computed twice.
+ * replay - runs a trace under a policy and measures what its tenants get: times to the first token,
+ * between tokens and of whole jobs, the fairness of the device's time, the tokens computed twice.
  */
 
 #include "tests/sim/trace.h"
 
 struct replay_opts {
-    const char *trace, *policy; /* NULL: weft */
-    const char *machine;        /* NULL: the trace's */
-    int64_t without;            /* this tenant is not there; -1: all are */
+    const char *trace, *policy; /* NULL: the policy "weft" */
+    const char *machine;        /* machine of the cost model; NULL: that of the trace */
+    int64_t without;            /* leaves out this tenant; -1: none */
 };
 
-/* Names of policies for the usage, and whether there is one. */
+/* Names of policies for the usage text; returns whether a policy exists. */
 extern const char replay_policies[];
 
-/* Prints a table. 0; 1: an invariant is broken ends the process; 2: it cannot be run. */
+/* Prints a table. Returns 0, or 2 if the trace cannot be run; a broken invariant ends the process
+ * with 1. */
 int replay_run(const struct replay_opts *o);

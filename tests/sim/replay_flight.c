@@ -43,7 +43,7 @@ bool replay_flight_is(const char *path) {
            flight_file_is(begin, sizeof(begin));
 }
 
-/* What is known of the step that a plan led to. */
+/* Returns the record of the step that followed the plan; NULL: there is none. */
 static const struct flight_step *step_of(const struct flight_file *f, const struct plan_again *a) {
     for (uint32_t i = 0; i < f->n_steps; i++)
         if (f->step[i].step == a->step && f->step[i].at_ns >= a->at_ns)

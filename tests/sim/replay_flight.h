@@ -1,20 +1,20 @@
 #pragma once
 
 /*
- * replay_flight - a file of the flight recorder (proto/flight_file.h): each of its plans is made
- * again and must be what it was.
+ * replay_flight - reads a file of the flight recorder (proto/flight_file.h) and computes each of
+ * its plans again, which must give the same decision.
  */
 
 #include <stdbool.h>
 
 struct flight_opts {
     const char *path;
-    bool verbose; /* every request of every plan */
-    /* < 0: all; else only plans of this step, this request. */
+    bool verbose; /* prints every request of every plan */
+    /* only plans of this step, only this request; < 0: all */
     long step, request;
 };
 
-/* Whether the file at @path is such a file; false: something else, or it cannot be read. */
+/* Returns true if the file at @path is a flight file that can be read. */
 bool replay_flight_is(const char *path);
-/* 0: all plans are what they were; 1: some are not; 2: nothing could be made of the file. */
+/* Returns 0: all plans are the same; 1: some differ; 2: the file cannot be used. */
 int replay_flight(const struct flight_opts *o);

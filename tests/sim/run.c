@@ -11,12 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* One seed in so many runs again, in a process that has run no other: the same must happen. */
+/* One seed in this many runs a second time, in a process that has run no other seed, and must give
+ * the same events. */
 #define REPEAT_SEEDS 23
 #define SAYS_MAX 4096
-#define HANG_S 60u /* a case takes milliseconds */
+#define HANG_S 60u /* longest time of a case, which takes milliseconds */
 
-/* What a process shares with the one that started it. */
+/* Memory that a child shares with the process that started it. */
 struct shared {
     struct swarm_total total;
     uint64_t seed, at;
@@ -26,7 +27,8 @@ struct child {
     pid_t pid; /* 0: none */
     int fd;    /* its stderr */
     struct shared *shared;
-    uint64_t *hash; /* NULL, or of the events of each seed from run_opts.first on; 0: not run yet */
+    /* [seed - run_opts.first] hash of the events of each seed, 0: not run yet; or NULL */
+    uint64_t *hash;
     char says[SAYS_MAX];
     size_t n_says;
 };
@@ -41,7 +43,8 @@ static void *shared_memory(size_t size) {
     return p;
 }
 
-/* @hash: NULL, or the hash of its events, where it ran before; then it is to be the same. */
+/* Runs a seed. @hash: NULL, or the hash of an earlier run, which must be the same; 0: there was
+ * none. */
 static void run_seed(struct swarm_case *c, struct shared *shared, uint64_t *hash) {
     shared->seed = c->seed;
     swarm_run(c, &shared->total, &shared->at);
@@ -51,14 +54,14 @@ static void run_seed(struct swarm_case *c, struct shared *shared, uint64_t *hash
     *hash = shared->total.hash;
 }
 
-/* @first, @first + @stride, ... in a process of their own. */
+/* Starts a process that runs seeds @first, @first + @stride, ... */
 static void start(struct child *child, const struct run_opts *o, uint64_t first, uint64_t stride) {
     static struct swarm_case c;
     struct itimerval limit = {.it_value.tv_sec = o->hang_s ? o->hang_s : HANG_S};
     int fd[2];
 
     child->n_says = 0;
-    fflush(stdout); /* or it comes twice */
+    fflush(stdout); /* otherwise buffered output would be printed twice */
     if (pipe(fd) < 0 || (child->pid = fork()) < 0) {
         perror("weft-sim");
         exit(2);
@@ -79,10 +82,10 @@ static void start(struct child *child, const struct run_opts *o, uint64_t first,
         setitimer(ITIMER_VIRTUAL, &limit, NULL);
         run_seed(&c, child->shared, child->hash ? &child->hash[c.seed - o->first] : NULL);
     }
-    exit(0); /* the leak checker of the sanitizers runs */
+    exit(0); /* not _exit(), so that the sanitizers look for leaks */
 }
 
-/* Waits for its end; what it says is kept. True: it failed. */
+/* Waits for the end of a child and keeps its output. Returns true if it failed. */
 static bool finish(struct child *child) {
     char more[512];
     ssize_t n;
@@ -142,7 +145,7 @@ void run_processes(const struct run_opts *o, uint32_t n, struct run_result *out)
 
 /* ---- making it smaller ---- */
 
-/* The first line without numbers: what is broken, wherever it happens. */
+/* Copies the first line without numbers: the broken invariant, independent of the place. */
 static void kind_of(const char *says, char *out, size_t size) {
     size_t n = 0;
 
@@ -169,7 +172,7 @@ static bool still_fails(struct shrink *z, const struct swarm_case *c) {
     return strcmp(kind, z->kind) == 0;
 }
 
-/* Leaves out half of the actions, quarters, ... single ones. */
+/* Leaves out half of the actions, then quarters, and so on to single ones. */
 static void drop_actions(struct shrink *z) {
     static struct swarm_case t;
     uint32_t n = swarm_actions(z->c);
@@ -187,8 +190,8 @@ static void drop_actions(struct shrink *z) {
         }
 }
 
-/* Values of features that leave them out or make them simple. Those of arrivals and faults would
- * renumber the actions, which are left out one by one anyway. */
+/* Values of features that switch them off or make them simple. Features of arrivals and faults are
+ * missing, because they would renumber the actions, which are left out one by one anyway. */
 static void drop_features(struct shrink *z) {
     static const struct {
         const char *name;
@@ -220,7 +223,7 @@ static void drop_features(struct shrink *z) {
     }
 }
 
-/* Rare paths, one after the other. */
+/* Switches off rare paths, one after the other. */
 static void drop_rare(struct shrink *z) {
     static struct swarm_case t;
     struct swarm w;
@@ -251,7 +254,7 @@ void run_shrink(struct swarm_case *c) {
     if (!c->some)
         memset(c->keep, 1, sizeof(c->keep));
     c->some = true;
-    /* Fewer steps leave out the last actions only: they keep their numbers. */
+    /* Fewer steps leave out only the last actions, so the others keep their numbers. */
     t = *c;
     t.n_steps = (uint32_t)MIN(at + 1, c->n_steps);
     if (still_fails(&z, &t))
@@ -290,7 +293,7 @@ void run_command(const struct swarm_case *c, char *out, size_t size) {
 #undef PUT
 }
 
-/* ---- many ---- */
+/* ---- many seeds ---- */
 
 static void tell_failure(const struct run_opts *o, const struct child *child) {
     static struct swarm_case c;
@@ -331,7 +334,7 @@ static void tell_total(const struct swarm_total *t, double seconds) {
         (unsigned long long)t->n_drafted, (unsigned long long)t->sum, (double)t->n_steps / seconds);
 }
 
-/* The rare paths that were never taken. */
+/* Prints the rare paths that were never taken. Returns their number. */
 static uint32_t tell_rare(const struct swarm_total *t) {
     uint32_t n_never = 0;
 
@@ -352,7 +355,7 @@ static void add(struct swarm_total *sum, const struct swarm_total *t) {
         a[i] += b[i];
 }
 
-/* Processor time of all that have ended. */
+/* Returns the processor time of all children that have ended. */
 static double cpu_seconds(void) {
     struct rusage u;
 
@@ -361,8 +364,8 @@ static double cpu_seconds(void) {
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* Some of the seeds that have run once more, each in a process of its own. Whether their events
- * were the same. */
+/* Runs some of the seeds again, each in a process of its own. Returns true if their events were the
+ * same. */
 static bool run_again(const struct run_opts *o, uint64_t *hash) {
     struct child child = {.shared = shared_memory(sizeof(*child.shared)), .hash = hash};
     uint64_t seed = round_up(o->first, REPEAT_SEEDS);
@@ -394,7 +397,7 @@ int run_seeds(const struct run_opts *o) {
         start(&child[i], o, o->first + i, n);
     }
     for (uint32_t i = 0; i < n; i++) {
-        /* A pipe holds what a dying process has to say: they may be waited for in turn. */
+        /* A pipe holds the whole output of a dying process, so children can be awaited in turn. */
         if (finish(&child[i])) {
             failed = true;
             tell_failure(o, &child[i]);

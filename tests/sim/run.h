@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * run - seeds in processes of their own: a violation ends a process, and the one that started it
- * tells which seed it was, how to see it again, and a smaller case that fails too.
+ * run - runs seeds in separate processes: a violation ends a process, and its parent reports the
+ * seed, the command that repeats it, and a smaller case that fails too.
  */
 
 #include "tests/sim/swarm.h"
@@ -10,31 +10,33 @@
 struct run_opts {
     uint64_t first, last; /* seeds */
     uint32_t n_processes;
-    struct swarm_case base; /* steps, what is set; one seed: what is kept */
-    uint64_t max_steps; /* of a process, which then takes no new seed; 0: as many as there are */
-    uint32_t hang_s;    /* processor time after which a seed does not end; 0: 60 s */
+    /* base: number of steps, and set features; for one seed: the kept actions */
+    struct swarm_case base;
+    /* most steps of a process, after which it starts no new seed; 0: no limit */
+    uint64_t max_steps;
+    uint32_t hang_s; /* processor time after which a seed counts as hanging; 0: 60 s */
     bool no_shrink;
-    bool all_rare; /* a rare path (tests/support/buggify.h) that is never taken is a failure */
+    bool all_rare; /* fails if a rare path (tests/support/buggify.h) is never taken */
 };
 
-/* 0: every invariant held. 1: some did not. 2: nothing could be run. */
+/* Returns 0: every invariant held; 1: some did not; 2: nothing could be run. */
 int run_seeds(const struct run_opts *o);
 
-/* Runs one case in a process; what it says on stderr is kept in @says. True: it failed. @at: the
- * step it came to. */
+/* Runs one case in a process, whose output on stderr is copied to @says. Returns true if it failed.
+ * *@at: the step that it reached. */
 bool run_fails(const struct swarm_case *c, char *says, size_t size, uint64_t *at);
 
-/* How a process that ran seeds ended. */
+/* End of a process that ran seeds. */
 struct run_result {
     bool failed;
     uint64_t seed, n_steps; /* the last seed that ran */
     char says[4096];
 };
-/* @n processes at the same time: number i runs the seeds of o[i]. */
+/* Runs @n processes at the same time: number i runs the seeds of o[i]. */
 void run_processes(const struct run_opts *o, uint32_t n, struct run_result *out);
 
-/* Makes the failing @c smaller: fewer steps, actions and features, as long as it fails by the same
- * invariant. */
+/* Makes the failing case @c smaller: fewer steps, actions and features, as long as it breaks the
+ * same invariant. */
 void run_shrink(struct swarm_case *c);
-/* The command that runs it. */
+/* Writes the command that runs the case. */
 void run_command(const struct swarm_case *c, char *out, size_t size);

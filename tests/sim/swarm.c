@@ -11,7 +11,7 @@ static const char *const kind_names[KINDS] = {"request", "cancel",       "channe
                                               "hang",    "warm request", "elsewhere"};
 
 struct action {
-    uint32_t at; /* step */
+    uint32_t at; /* step in which the action is performed */
     enum kind kind;
     uint64_t seed;
 };
@@ -86,7 +86,8 @@ static bool one_in(struct rng *r, uint32_t n) {
     return rng_below(r, n) == 0;
 }
 
-/* A pool for some hundred tokens; a hungry one is too small for all who run. */
+/* Draws the pages of a pool for some hundred tokens; a hungry pool is too small for all running
+ * requests. */
 static uint32_t draw_pages(struct rng *r, const struct swarm *w) {
     uint32_t tokens = w->hungry ? 80 + rng_below(r, 240) : 100 + rng_below(r, 400);
 
@@ -98,7 +99,8 @@ void swarm_draw(struct swarm *w, const struct swarm_case *c) {
     uint32_t i = 0;
 
     *w = (struct swarm){0};
-    /* What is set takes its place after the drawing: the others stay as they are. */
+    /* Set values replace the drawn ones only after the drawing, so that the other values stay the
+     * same. */
 #define X(name, draw)                                                                              \
     w->name = (uint32_t)(draw);                                                                    \
     w->name = c->is_set[i] ? c->set.name : w->name;                                                \
@@ -132,7 +134,7 @@ static void add_actions(struct run *u, enum kind kind, uint32_t every, uint32_t 
     }
 }
 
-/* Numbers do not change when a field that is no field of arrival is set to something else. */
+/* Actions keep their numbers when a field that does not concern arrivals is set. */
 static void make_actions(struct run *u) {
     const struct swarm *w = &u->w;
 
@@ -148,7 +150,7 @@ static void make_actions(struct run *u) {
 
 /* ---- requests ---- */
 
-/* How a request is sampled and what ends it. */
+/* Draws the sampling of a request and its end. */
 static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c) {
     static const int32_t stop_ids[] = {7, 20, 33, 12, 26, 41, 50, 58};
     static const char *const stops[] = {"abcd", "ddd", "adb", "cab", "bcabc"};
@@ -181,7 +183,7 @@ static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c
     m->flags |= m->n_top ? SUBMIT_LOGPROBS : 0;
     m->flags |= one_in(r, 8) ? SUBMIT_NO_SPECULATION : 0;
     c->edit_every = one_in(r, 2) ? 1 + rng_below(r, 12) : 0;
-    if (w->extras && m->n_prompt % 8 == 5) { /* a vector, not a text */
+    if (w->extras && m->n_prompt % 8 == 5) { /* wants a vector and not a text */
         m->flags = m->n_prompt & 16 ? SUBMIT_POOL_LAST : SUBMIT_POOL_MEAN;
         m->n_prompt_top = m->n_top = 0;
         m->max_new = 1;
@@ -189,7 +191,7 @@ static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c
 }
 
 static uint32_t output_length(const struct run *u, struct rng *r) {
-    /* Of many short answers it is learnt that the next ones will be short: then pages run out. */
+    /* After many short answers the scheduler expects short ones; then pages become scarce. */
     if (u->w.hungry && u->sim.n_clients / 8 % 3 < 2)
         return 1 + rng_below(r, 2);
     if (u->w.hungry)
@@ -197,8 +199,8 @@ static uint32_t output_length(const struct run *u, struct rng *r) {
     return 1 + rng_below(r, one_in(r, 8) ? 3 * u->w.output : u->w.output);
 }
 
-/* Another request of a conversation: mostly what the last one got and more, while it still runs a
- * sibling of it. */
+/* Makes another request of a conversation: mostly its last prompt with the outputs so far and more;
+ * a sibling may still run. */
 static struct sim_client *next_turn(struct run *u, struct rng *r) {
     struct sim *s = &u->sim;
     const struct sim_client *before = &s->client[rng_below(r, s->n_clients)];
@@ -217,11 +219,11 @@ static struct sim_client *next_turn(struct run *u, struct rng *r) {
 static struct sim_client *new_prompt(struct run *u, struct rng *r) {
     uint32_t n = 1 + rng_below(r, one_in(r, 20) ? 3 * u->w.prompt : u->w.prompt);
 
-    if (u->w.hungry) /* many fit as long as they are short */
+    if (u->w.hungry) /* many requests fit as long as they are short */
         n = 1 + n / 4;
     uint32_t n_family = rng_below(r, n + n / 4 + 2);
 
-    if (u->w.hungry && !one_in(r, 4)) /* those that are preempted share most of their pages */
+    if (u->w.hungry && !one_in(r, 4)) /* preempted requests share most of their pages */
         n_family = n;
     uint32_t family = rng_below(r, u->w.hungry ? 1 : u->w.families);
     struct sim_client *c = sim_client(&u->sim, n, family, n_family, output_length(u, r));
@@ -261,8 +263,8 @@ static void arrive(struct run *u, struct rng *r) {
     sim_submit(s, c, 0);
 }
 
-/* What the front does after a turn: says how it ended, and how the next one will begin. It may be
- * any turn, also one after which its session has come back. */
+/* Reports the end of a turn and computes the next one ahead, as the front does. It may be any turn,
+ * also one after which its session has returned. */
 static void warm(struct run *u, struct rng *r) {
     struct sim *s = &u->sim;
     uint32_t n_more = 1 + rng_below(r, 40), n_late = MIN(s->n_clients, 20u);
@@ -288,7 +290,7 @@ static void warm(struct run *u, struct rng *r) {
     sim_submit(s, c, 0);
 }
 
-/* A tenant has had a part of the last second at another worker, or more of late. */
+/* Charges a tenant for a part of the last second at another worker, or for more. */
 static void serve_elsewhere(struct run *u, struct rng *r) {
     uint64_t ns = rng_below(r, 1000) * UINT64_C(1000000) * (one_in(r, 10) ? 20 : 1);
 
@@ -388,7 +390,7 @@ static void restart(struct run *u, struct swarm_total *total) {
     sim_restart(s);
 }
 
-/* Nothing runs: time passes until something happens. */
+/* Advances time until something happens, because nothing runs. */
 static uint32_t pass_time(struct run *u, uint32_t step) {
     u->sim.clock.ns += 1000000;
     if (u->sim.deaf || u->next == u->n_actions)
@@ -415,8 +417,8 @@ static void run_with_faults(struct run *u, struct swarm_total *total, volatile u
     }
 }
 
-/* The first in order is never held up by more than prefill, output and the turns of those that must
- * be alone. */
+/* Returns the most steps that the first request in order can be delayed by prefill, output and
+ * requests that must run alone. */
 static uint64_t patience(const struct sim *s) {
     uint64_t n = 200;
 
@@ -436,7 +438,7 @@ static void run_to_the_end(struct run *u, struct swarm_total *total) {
     for (uint64_t i = 0;; i++) {
         int e = sim_step(s);
 
-        if (e < 0) /* it was about to happen */
+        if (e < 0) /* it would have happened anyway */
             restart(u, total);
         if (e == SCHED_NO_STEP && sim_all_ended(s))
             return;

@@ -1,21 +1,21 @@
 #pragma once
 
 /*
- * swarm - a random scenario of the scheduler's simulation. A seed draws first how the machine is,
- * what requests are like and which faults there are (struct swarm; many features are absent from a
- * given seed, so that the others get at each other), then a list of actions: requests, cancels, a
- * channel that is full, dying engines.
+ * swarm - a random scenario of the scheduler's simulation. A seed first draws the machine, the
+ * kinds of requests and the faults (struct swarm; many features are absent from a given seed, so
+ * that the others meet more often), then a list of actions: requests, cancels, a channel that is
+ * full, dying engines.
  *
  * An action has a number and draws from a seed of its own, so that it stays the same when others
- * are left out: so run_shrink() makes a failing scenario small (run.h).
+ * are left out. This lets run_shrink() make a failing scenario small (run.h).
  */
 
 #include "tests/support/buggify.h"
 #include "tests/support/sched_sim.h"
 
-#define SWARM_ACTIONS 8192u /* of a scenario */
+#define SWARM_ACTIONS 8192u /* most actions of a scenario */
 
-/* Name, and what it is drawn from; @r is the generator and @w what has been drawn already. */
+/* Name, and the expression that draws it; @r is the generator, @w has the fields drawn so far. */
 #define SWARM_FIELDS(X)                                                                            \
     X(hungry, one_in(r, 2)) /* answers are short for a while, then long */                         \
     X(page_tokens, 1u << rng_below(r, w->hungry ? 4 : 6)) /* 1 to 32 */                            \
@@ -30,7 +30,7 @@
     X(chunk, one_in(r, 5) ? 1 + rng_below(r, 40) : 0)    /* prefill chunks of this size */         \
     X(hash_bits, one_in(r, 6) ? 3 + rng_below(r, 5) : 0) /* hashes of pages collide */             \
     X(no_sharing, one_in(r, 10))                                                                   \
-    X(fixed_us, 500 + rng_below(r, 20000)) /* what a step takes, */                                \
+    X(fixed_us, 500 + rng_below(r, 20000)) /* time of a step */                                    \
     X(row_us, 10 + rng_below(r, 1000))                                                             \
     X(key_ns, rng_below(r, 2000))                                                                  \
     X(noise, one_in(r, 2) ? rng_below(r, 40) : 0) /* percent */                                    \
@@ -42,51 +42,51 @@
     X(tenants, 1 + rng_below(r, 4))                                                                \
     X(classes, one_in(r, 2)) /* tenants have classes and weights */                                \
     X(sessions, 1 + rng_below(r, 6))                                                               \
-    X(keys, 1 + rng_below(r, 3))                     /* of sharing */                              \
-    X(families, 1 + rng_below(r, 4))                 /* of prompts with a common beginning */      \
-    X(turns, one_in(r, 2) ? 1 + rng_below(r, 3) : 0) /* of 4 requests go on with a conversation */ \
+    X(keys, 1 + rng_below(r, 3))                     /* isolation keys */                          \
+    X(families, 1 + rng_below(r, 4))                 /* groups of prompts that begin alike */      \
+    X(turns, one_in(r, 2) ? 1 + rng_below(r, 3) : 0) /* of 4 requests, continue a conversation */  \
     X(every, 1u << rng_below(r, w->hungry ? 4 : 6))  /* steps between requests */                  \
     X(burst, w->hungry || one_in(r, 3) ? 2 + rng_below(r, 10) : 1)                                 \
     X(live, one_in(r, 8) ? 48 : 6 + rng_below(r, 20)) /* the front's bound on requests */          \
-    X(prompt, 8 + rng_below(r, 120))                  /* tokens, at most */                        \
+    X(prompt, 8 + rng_below(r, 120))                  /* most tokens */                            \
     X(output, 2 + rng_below(r, 60))                                                                \
-    X(end, one_in(r, 2) ? rng_below(r, 60) : 0) /* end tokens of 1024 */                           \
+    X(end, one_in(r, 2) ? rng_below(r, 60) : 0) /* probability in 1/1024 */                        \
     X(stops, one_in(r, 2))                      /* stop strings and ids */                         \
     X(sampling, one_in(r, 2))                   /* temperatures, penalties, bias */                \
     X(extras, one_in(r, 3))                     /* log probabilities of the prompt, top lists */   \
     X(priorities, one_in(r, 2) ? 3 : 1)                                                            \
-    X(deadlines, one_in(r, 2) ? 1 + rng_below(r, 6) : 0)  /* one request in so many */             \
-    X(cancels, one_in(r, 2) ? 10 + rng_below(r, 200) : 0) /* steps from one to the next */         \
+    X(deadlines, one_in(r, 2) ? 1 + rng_below(r, 6) : 0)  /* one request in this many */           \
+    X(cancels, one_in(r, 2) ? 10 + rng_below(r, 200) : 0) /* steps between two */                  \
     X(deaf, one_in(r, 2) ? 5 + rng_below(r, 60) : 0)                                               \
     X(deaths, one_in(r, 3) ? 20 + rng_below(r, 200) : 0)                                           \
     X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
-    X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
+    X(lonely, one_in(r, 6) ? 20 : 0) /* one request in this many runs alone */                     \
     X(constrained, one_in(r, 4) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */      \
     X(host_pages, one_in(r, 2) ? rng_below(r, 3 * w->pages) : 0)                                   \
     X(draft_pages, one_in(r, 3) ? 4 + rng_below(r, 100) : 0)                                       \
     X(draft_page_tokens, 1u << rng_below(r, 5))                                                    \
-    X(draft_wrong, one_in(r, 3) ? 0 : one_in(r, 6) ? 1024 : rng_below(r, 600)) /* of 1024 */       \
-    X(draft_us, 50 + rng_below(r, 3000))             /* what a step of the draft model takes */    \
-    X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */         \
-    X(disk_pages, one_in(r, 4) ? rng_below(r, 6 * w->pages) : 0) /* with host pages */             \
+    X(draft_wrong, one_in(r, 3) ? 0 : one_in(r, 6) ? 1024 : rng_below(r, 600)) /* in 1/1024 */     \
+    X(draft_us, 50 + rng_below(r, 3000))             /* time of a step of the draft model */       \
+    X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two prewarms */              \
+    X(disk_pages, one_in(r, 4) ? rng_below(r, 6 * w->pages) : 0) /* of the file */                 \
     X(states, one_in(r, 4) ? 1 + rng_below(r, 8) : 0) /* slots of a model with recurrent layers */ \
     X(snapshots, one_in(r, 8) ? 0 : one_in(r, 2) ? 1 + rng_below(r, 4) : rng_below(r, 40))         \
-    X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* rare paths: bits */    \
+    X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* bits: rare paths */    \
     X(window,                                                                                      \
-      one_in(r, 6) ? 1 + rng_below(r, 100) : 0) /* of layers; without states, host pages */        \
+      one_in(r, 6) ? 1 + rng_below(r, 100) : 0) /* window of layers; no states, host pages */      \
     X(spare_windows, one_in(r, 2) ? 0 : rng_below(r, 40))                                          \
-    X(block, one_in(r, 2)) /* the model's own drafts where there is no draft model, no window */   \
+    X(block, one_in(r, 2)) /* the model's own drafts; no draft model or window */                  \
     X(elsewhere, one_in(r, 4) ? 1 + rng_below(r, 20) : 0) /* steps: tenants ask other models */    \
-    X(borrows, one_in(r, 3)) /* an assistant in the place of the block; with windows, too */       \
-    X(slower, one_in(r, 3) ? 10 + rng_below(r, 91) : 1) /* the machine is so many times slower, */ \
-    X(busy, one_in(r, 4) ? 20 + rng_below(r, 200) : 0)  /* and in half of these steps ten times */ \
+    X(borrows, one_in(r, 3))                              /* an assistant instead of the block */  \
+    X(slower, one_in(r, 3) ? 10 + rng_below(r, 91) : 1)   /* factor by which it is slower */       \
+    X(busy, one_in(r, 4) ? 20 + rng_below(r, 200) : 0)    /* steps; half are 10 times slower */    \
     X(wrong,                                                                                       \
       one_in(r, 3)) /* the cost model begins with coefficients that are wrong by 30 times */       \
-    X(pictures, one_in(r, 3) ? 1 + rng_below(r, SIM_PICTURES) : 0) /* of the pool, in prompts */   \
-    X(two_way, one_in(r, 3)) /* their rows see each other; without states */                       \
-    X(picture_bytes, one_in(r, 2) ? rng_below(r, 500) : 1u << 20) /* kept */                       \
+    X(pictures, one_in(r, 3) ? 1 + rng_below(r, SIM_PICTURES) : 0) /* pictures of the pool */      \
+    X(two_way, one_in(r, 3)) /* rows attend to each other; no states */                            \
+    X(picture_bytes, one_in(r, 2) ? rng_below(r, 500) : 1u << 20) /* of rows kept */               \
     X(pixel_ns, 1000 + rng_below(r, 100000))                                                       \
-    X(broken, one_in(r, 4)) /* there are no pixels of one of them */
+    X(broken, one_in(r, 4)) /* one has no pixels */
 
 struct swarm {
 #define X(name, draw) uint32_t name;
@@ -94,40 +94,41 @@ struct swarm {
 #undef X
 };
 
-/* A scenario: a seed, what is different from what it draws, and which actions are kept. */
+/* A scenario: a seed, the set fields, and the actions that are kept. */
 struct swarm_case {
     uint64_t seed;
-    uint32_t n_steps;        /* before the faults end */
+    uint32_t n_steps;        /* number of steps before the faults end */
     bool recorder;           /* as sim_opts.recorder */
-    const char *flight_file; /* NULL, or for the flight recorder of a run that fails */
+    const char *flight_file; /* NULL, or the path of the flight recorder of a failing run */
     struct swarm set;
     bool is_set[sizeof(struct swarm) / sizeof(uint32_t)];
-    bool some;                   /* only these actions: */
+    bool some;                   /* only the actions marked in `keep` are performed */
     uint8_t keep[SWARM_ACTIONS]; /* 0 or 1 */
 };
 
 #define SWARM_N (sizeof(struct swarm) / sizeof(uint32_t))
 extern const char *const swarm_names[SWARM_N];
 
-/* Index of the field @name, or SWARM_N. */
+/* Returns the index of the field @name, or SWARM_N. */
 uint32_t swarm_field(const char *name, size_t len);
-/* Whether a scenario can have @value for it. */
+/* Returns true if the field may have @value. */
 bool swarm_allows(uint32_t field, uint32_t value);
 void swarm_draw(struct swarm *w, const struct swarm_case *c);
 
-/* What happened; adds up. */
+/* Totals of runs. */
 struct swarm_total {
     uint64_t n_runs, n_steps, n_requests, n_preemptions, n_cached, n_deaths, n_given_up;
-    uint64_t n_taken[BUGGIFY_N]; /* rare paths, see tests/support/buggify.h */
+    /* number of times that each rare path was taken, see tests/support/buggify.h */
+    uint64_t n_taken[BUGGIFY_N];
     uint64_t n_drafted, n_accepted, n_skipped, n_end[FINISH_ERROR + 1];
-    uint64_t hash; /* of the last run's events */
-    uint64_t sum;  /* of the hashes of all runs: the same events give the same number */
+    uint64_t hash; /* hash of the last run's events */
+    uint64_t sum;  /* sum over the hashes of all runs: equal events give an equal sum */
 };
 
-/* Runs it: with faults, then without until all requests have ended. Any violation aborts. @at, if
- * not NULL, follows the steps. */
+/* Runs the scenario: with faults, then without until all requests have ended. Any violation aborts.
+ * *@at, if not NULL, follows the steps. */
 void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile uint64_t *at);
 
-/* The number of actions that the case has, and a line about one of them. */
+/* Returns the number of actions of the case; writes a line about one of them. */
 uint32_t swarm_actions(const struct swarm_case *c);
 void swarm_tell(const struct swarm_case *c, uint32_t action, char *out, size_t size);

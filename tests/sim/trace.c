@@ -19,8 +19,8 @@
  * beside it, as a recording shows: most of a step is waits at barriers.
  */
 #define TOGETHER 4
-#define COPY_NS 2950     /* a token */
-#define STATE_NS 3100000 /* of a sequence */
+#define COPY_NS 2950     /* time of copying a token */
+#define STATE_NS 3100000 /* time of copying the state of a sequence */
 
 static const struct {
     const char *name;
@@ -67,7 +67,7 @@ static bool parse_drafts(struct sim_opts *o, const char *value) {
     return o->sched.no_speculation;
 }
 
-/* False: a name in @f is not known. */
+/* Applies the file. Returns false if it has an unknown name. */
 static bool apply(struct sim_opts *o, const struct trace_file *f) {
     o->n_pages = f->n_pages;
     o->n_host_pages = f->n_host_pages;

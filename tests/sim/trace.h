@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * trace - a workload of agents (cmd/bench_trace.h) and the simulation in which they work.
+ * trace - reads a workload of agents (cmd/bench_trace.h) and the simulation in which they work.
  */
 
 #include "cmd/bench_trace.h"
@@ -12,10 +12,10 @@ struct trace {
     struct trace_group group[TRACE_GROUPS];
     uint32_t n_groups;
     uint64_t seed;
-    uint32_t until_ms; /* 0: until all have ended */
+    uint32_t until_ms; /* 0: until all agents have ended */
 };
 
-/* 0, or -1 after a line on stderr that says what is wrong where. */
+/* Returns 0, or -1 after a line on stderr with the place and the error. */
 int trace_read(struct trace *t, const char *path);
-/* What a step takes on @name; false: no such machine. */
+/* Sets the times of machine @name. Returns false if there is no such machine. */
 bool trace_machine(struct sim_opts *o, const char *name);

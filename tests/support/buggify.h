@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * buggify - the sites of base/buggify.h: names, and what each does when it is taken. Linked into
- * programs whose pager and scheduler were compiled with WEFT_BUGGIFY.
+ * buggify - the sites of base/buggify.h: their names, and the effect of each. Linked into programs
+ * whose pager and scheduler were compiled with WEFT_BUGGIFY.
  */
 
 #include <stdbool.h>
@@ -46,5 +46,5 @@ enum buggify_number {
 
 extern struct buggify_site *const buggify_sites[BUGGIFY_N];
 
-/* A run begins: bit i of @mask switches site i on, which is then taken one time in four. */
+/* Begins a run: bit i of @mask enables site i, which is then taken one time in four. */
 void buggify_begin(uint64_t seed, uint32_t mask);

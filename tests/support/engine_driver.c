@@ -194,7 +194,7 @@ struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s) {
     return NULL;
 }
 
-/* The device is lost: its words come before the process's end. */
+/* Reports that the device is lost; the message precedes the end of the process. */
 static void lose(const struct driver *d) {
     printf("the device is lost: %s\n", engine_fault(d->engine));
     fflush(stdout);
@@ -218,7 +218,7 @@ static void add_want(struct driver *d, struct driver_batch *b, uint32_t part, ui
     };
 }
 
-/* The want of the step before that samples the last token of @s. */
+/* Returns the index of the want of the step before that samples the last token of @s. */
 static int32_t feed_of(const struct driver *d, const struct driver_seq *s) {
     const struct driver_batch *before = d->batch[d->step % 2];
     int32_t found = -1;
@@ -230,7 +230,7 @@ static int32_t feed_of(const struct driver *d, const struct driver_seq *s) {
     return found;
 }
 
-/* @before: the step that samples the token of row 0 is still in flight. */
+/* Adds a part. @before: the step that samples the token of row 0 is still in flight. */
 static void add_part(struct driver *d, struct driver_batch *b, uint32_t i, bool before) {
     struct driver_seq *s = b->part[i].seq;
     uint32_t n = b->part[i].n_rows, pos0 = s->launched, row0 = b->b.n_rows;
@@ -352,8 +352,8 @@ static struct driver_batch *begin_drafts(struct driver *d, uint32_t pass) {
     return b;
 }
 
-/* Adds @s with @n rows from its newest token's position on, whose tokens and wants are the
- * caller's. */
+/* Adds @s with @n rows from the position of its newest token on; the caller sets tokens and
+ * wants. */
 static struct engine_seq *add_drafting(struct driver_batch *b, struct driver_seq *s, uint32_t n) {
     uint32_t i = b->b.n_seqs++;
 
@@ -448,7 +448,7 @@ void driver_step(struct driver *d, const struct driver_part *part, uint32_t n) {
     driver_wait(d);
 }
 
-/* A step of nothing but the copy. */
+/* Runs a step that only makes the copy. */
 static void copy_state(struct driver *d, const struct engine_copy *copy) {
     struct driver_batch *b = d->batch[(d->step + 1) % 2];
     struct engine_result r;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * engine_driver - drives engine.h without a scheduler: opens a model, hands out pages in a shuffled
- * order, runs steps with whatever mix of sequences and rows the caller wants, and keeps what came
- * out. For tests and benchmarks. What can only go wrong through a mistake of the caller aborts.
+ * engine_driver - drives engine.h without a scheduler, for tests and benchmarks: opens a model,
+ * gives out pages in a shuffled order, runs steps with any mix of sequences and rows, and keeps the
+ * results. Mistakes of the caller abort.
  */
 
 #include "engine/engine.h"
@@ -22,15 +22,17 @@ struct driver_seq {
     uint32_t n_pages;
     struct driver_out *out; /* [cap - n_prompt] samples; n_out of them */
     uint32_t state_slot;
-    const struct engine_picture *picture; /* [n_pictures] the caller's, set behind driver_add() */
+    /* [n_pictures] owned by the caller, set after driver_add() */
+    const struct engine_picture *picture;
     uint32_t n_pictures;
-    uint32_t n_out, launched; /* launched: rows of steps not yet waited for included */
+    uint32_t n_out, launched; /* launched: n_computed, including the rows of steps in flight */
     struct engine_param param;
-    const int32_t *forced; /* [cap - n_prompt] when set: what follows whatever was sampled */
-    const uint32_t *mask;  /* allowed tokens, or NULL */
-    int32_t draft[ENGINE_DRAFT_MAX]; /* of driver_draft() */
-    bool every_row;                  /* ask for a sample at every row, for on_out */
-    bool vectors;                    /* ask for the hidden vector of every row, for on_out */
+    /* [cap - n_prompt] if set: the tokens that follow, whatever was sampled */
+    const int32_t *forced;
+    const uint32_t *mask;            /* allowed tokens, or NULL */
+    int32_t draft[ENGINE_DRAFT_MAX]; /* draft of driver_draft() */
+    bool every_row;                  /* samples at every row, for on_out */
+    bool vectors;                    /* returns the hidden vector of every row, for on_out */
     uint8_t n_top;
 };
 
@@ -40,26 +42,28 @@ struct driver_opts {
     struct kv_formats kv_type;
     uint64_t shuffle;   /* seed of the order of the pages */
     uint32_t max_wants; /* 0: max_rows */
-    uint32_t n_listed;  /* pages in all page tables of a step, shared ones each time; 0: n_pages */
+    /* pages in all page tables of a step, shared pages counted each time; 0: n_pages */
+    uint32_t n_listed;
     uint32_t n_host_pages;
-    int keep_fd; /* as engine_opts has it, and the next */
+    int keep_fd; /* as in engine_opts, and the next member */
     char *devices;
     uint32_t host_experts, device_layers;
     int experts_fd;
     bool keeps_place, fetches_experts;
-    bool drafts;           /* with the model's own block */
-    const char *block;     /* a path: where that is in a file of its own */
+    bool drafts;           /* opens the model's own block */
+    const char *block;     /* path of the block's file; NULL: it is in the model's file */
     const char *projector; /* a path, or NULL */
-    uint32_t picture_rows; /* as engine_opts has it */
-    uint32_t n_snapshots;  /* of recurrent states; in host memory where host_kv_bytes is not 0 */
+    uint32_t picture_rows; /* as in engine_opts */
+    /* snapshots of recurrent states, in host memory if host_kv_bytes is not 0 */
+    uint32_t n_snapshots;
     uint64_t host_kv_bytes;
-    uint64_t *step_progress; /* as engine_opts has it */
+    uint64_t *step_progress; /* as in engine_opts */
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
-                   const float *logits); /* logits NULL when the backend does not show them */
+                   const float *logits); /* logits is NULL if the backend does not return them */
     void *ctx;
 };
 
-/* Rows [n_computed, n_computed + n_rows) of a sequence in a step. When they reach n_tokens, a token
+/* Rows [n_computed, n_computed + n_rows) of a sequence in a step. If they reach n_tokens, a token
  * is sampled and added. */
 struct driver_part {
     struct driver_seq *seq;
@@ -75,7 +79,7 @@ struct driver {
     struct driver_opts opts;
     uint32_t *free_page, n_free, *free_state, n_free_states;
     struct driver_batch *batch[2];
-    uint64_t step, waited; /* last launched, last waited for */
+    uint64_t step, waited; /* numbers of the last launched step and of the last one waited for */
     bool holes;            /* engine_batch.holes of the next steps */
 };
 
@@ -83,39 +87,39 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
 void driver_close(struct driver *d);
 
 /* A sequence that may grow to n_prompt + n_max tokens. @param: sampling; tokens and counts are
- * filled in by the driver; NULL: greedy. Returns NULL when the pages are not enough. */
+ * filled in by the driver; NULL: greedy. Returns NULL if there are not enough pages. */
 struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t n_prompt,
                               uint32_t n_max, const struct engine_param *param);
 struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s); /* returns NULL */
 
-/* One step, from launch to wait. */
+/* Runs one step, from launch to wait. */
 void driver_step(struct driver *d, const struct driver_part *part, uint32_t n);
 /* Computes the prompt in chunks of at most @chunk rows (0: as many as a batch takes); the last one
  * samples. */
 void driver_prefill(struct driver *d, struct driver_seq *s, uint32_t chunk);
-/* @n more tokens for every sequence, all in each batch. With @overlap a step is launched before the
- * one before is waited for. */
+/* Decodes @n more tokens of every sequence, all in each batch. With @overlap a step is launched
+ * before the one before is waited for. */
 void driver_decode(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs, uint32_t n,
                    bool overlap);
 
-/* A row of the model's own block, or of the n_ahead-th of several, for every sequence, @n_ahead
- * positions beyond the last known token: draft[n_ahead] follows draft[n_ahead - 1], and draft[0]
- * the last known token, whose row is all that the sequence lacks. on_out is told, with the position
- * of the row. */
+/* Runs a row of the model's own block, or of number n_ahead of several, for every sequence,
+ * @n_ahead positions beyond the last known token: draft[n_ahead] follows draft[n_ahead - 1], and
+ * draft[0] the last known token, whose row is the only one that the sequence lacks. on_out gets the
+ * position of the row. */
 void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
                   uint32_t n_ahead);
 
-/* The block of every sequence behind its last known token (engine_info.n_block), whose row is all
- * that the sequence lacks: draft[i] is the sample of row first_draft + i. on_out is told of all
- * rows. */
+/* Runs the block of every sequence behind its last known token (engine_info.n_block), whose row is
+ * the only one that the sequence lacks: draft[i] is the sample of row first_draft + i. on_out is
+ * called for all rows. */
 void driver_block(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs);
 
-/* The state of @s, which no step in flight has, to snapshot @i, and back: it then has @n_tokens
- * computed. */
+/* Copy the state of @s, which no step in flight has, to snapshot @i, and back; afterwards @n_tokens
+ * are computed. */
 void driver_save(struct driver *d, const struct driver_seq *s, uint32_t i);
 void driver_load(struct driver *d, struct driver_seq *s, uint32_t i, uint32_t n_tokens);
 
-/* The step, in its two halves: at most two launched. A part whose last token is still being sampled
- * by the step before has n_rows 1 and takes it by `feed`. */
+/* Run a step in two halves; at most two are launched. A part whose last token is still being
+ * sampled by the step before has n_rows 1 and takes it by `feed`. */
 void driver_launch(struct driver *d, const struct driver_part *part, uint32_t n);
 void driver_wait(struct driver *d);

@@ -1,8 +1,8 @@
 #pragma once
 
-/* How often a test does the same once more: @all times, or @few with -Dtest-cases=few and under
- * AddressSanitizer, which wants each way gone once and takes ten times as long. Programs with
- * seeded bugs need all cases to find each of them. */
+/* Number of repetitions of a test: @all, or @few with -Dtest-cases=few and under AddressSanitizer,
+ * which needs each path once and takes ten times as long. Programs with seeded bugs need all cases
+ * to find each of them. */
 #if (defined(__SANITIZE_ADDRESS__) || defined(WEFT_FEW_CASES)) && !defined(WEFT_ALL_CASES)
 #define FEWER(all, few) (few)
 #else

@@ -17,8 +17,9 @@ struct flight_file {
 
 /* Returns true if @data begins like a flight file. */
 bool flight_file_is(const void *data, size_t n);
-/* Parses @data, which is aligned as by malloc() and outlives @out. 0, or -EINVAL if it is damaged
- * or of another version. */
+/* Parses @data, which is aligned as by malloc() and outlives @out. Returns 0, or -EINVAL if it is
+ * damaged or of another version. */
 int flight_file_parse(struct flight_file *out, const void *data, size_t n);
-/* The next record of the tape from *at on (0 at first): its bytes and length, or NULL. */
+/* Returns the next record of the tape from *at on (0 at first) and its length; NULL: there is
+ * none. */
 const void *flight_file_next(const struct flight_file *f, size_t *at, uint32_t *len);

@@ -24,7 +24,7 @@ static void put(struct buf *b, uint64_t v, unsigned bytes) {
     must(buf_add(b, &v, bytes));
 }
 
-/* An integer of the metadata; positions are moved by the size of the head in gw_finish(). */
+/* Writes an integer of the metadata; gw_finish() adds the size of the head to its position. */
 static void kv_int(struct gguf_writer *w, uint64_t v, unsigned bytes, const char *what) {
     remember(&w->field, &w->n_fields, &w->cap_fields, (struct gw_field){w->kv.len, bytes, what});
     put(&w->kv, v, bytes);

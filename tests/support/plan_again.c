@@ -5,13 +5,13 @@
 #include <string.h>
 #include "scheduler/plan_tape.h"
 
-/* What is read is not trusted. */
+/* The bytes of a record are not trusted. */
 #define REQUESTS_MAX 8192u
 #define GROUPS_MAX 4096u
 #define DRAFT_TOKENS_MAX 1024u
-#define HASHES_MAX (1u << 26) /* of all together */
+#define HASHES_MAX (1u << 26) /* hashes of all requests together */
 
-/* What is left of a record. */
+/* The remaining bytes of a record. */
 struct cursor {
     const uint8_t *at, *end;
 };
@@ -24,7 +24,8 @@ static bool take(struct cursor *c, void *out, size_t n) {
     return true;
 }
 
-/* Whether the bytes of @of at @at[0, n) are bools, which a program may look at as such. */
+/* Returns true if the bytes of @of at @at[0, n) are 0 or 1, since other values of a bool are
+ * undefined. */
 static bool are_bools(const void *of, const size_t *at, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (((const uint8_t *)of)[at[i]] > 1)
@@ -73,7 +74,7 @@ static bool read_item(struct plan_req *r, struct plan_req *was, const struct pla
     return are_bools(r, bools, ARRAY_SIZE(bools)) && are_bools(was, bools, ARRAY_SIZE(bools));
 }
 
-/* Everything that has a length, in one piece. */
+/* All arrays of a plan in one allocation. */
 struct memory {
     struct plan_req *req, *was;
     uint64_t *id, *hash;
@@ -104,7 +105,7 @@ static int allocate(struct plan_again *t, struct memory *m, uint32_t n, uint32_t
     return 0;
 }
 
-/* Hashes that are equal where the real ones were. */
+/* Makes hashes that are equal where the real ones were. */
 static int make_hashes(const struct memory *m, uint32_t n_shared) {
     const struct plan_req *before = NULL;
     uint64_t *hash = m->hash, next = 1;
@@ -124,7 +125,8 @@ static int make_hashes(const struct memory *m, uint32_t n_shared) {
     return 0;
 }
 
-/* The plan's own assertions hold for what a scheduler wrote, and must for anything else. */
+/* Checks the properties that the plan asserts, which hold for a scheduler's record but not for any
+ * bytes. */
 static bool is_possible(const struct plan *p, const struct plan_tape_item *item, uint32_t i) {
     struct plan_req req, was;
     const struct plan_req *r = &req;
@@ -195,7 +197,7 @@ static int read_items(struct plan_again *t, const struct plan_tape_head *h, stru
         m.req[i].survival = m.survival;
         m.survival += m.req[i].n_draft_max;
     }
-    for (uint32_t i = 0; i < p->n_groups; i++) /* a bool is 0 or 1 */
+    for (uint32_t i = 0; i < p->n_groups; i++) /* checks that bools are 0 or 1 */
         if (((const uint8_t *)m.over)[i] > 1)
             return -EINVAL;
     t->plan.req = m.req;

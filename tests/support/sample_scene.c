@@ -15,8 +15,8 @@ static void make_logits(struct sample_scene *s, uint32_t n_vocab, struct rng *r)
 
         s->logits[i] = kind == 0   ? 0.5f                    /* all equal */
                        : kind == 1 ? roundf(g)               /* many ties */
-                       : kind == 2 ? g * 20                  /* one stands out */
-                       : kind == 3 ? (i % 9 ? -INFINITY : g) /* few are possible */
+                       : kind == 2 ? g * 20                  /* one logit is far above the others */
+                       : kind == 3 ? (i % 9 ? -INFINITY : g) /* few tokens are possible */
                                    : g;
     }
     if (rng_below(r, 8) == 0)
@@ -90,7 +90,7 @@ void sample_scene_make_more(struct sample_scene *s, uint32_t n_vocab, struct rng
         .dry_last_n = rng_below(r, 2) ? 0 : 1 + rng_below(r, SCENE_LISTS + 9),
         .breakers = rng_below(r, 2) ? NULL : s->breakers,
     };
-    for (uint32_t i = 0; i < SCENE_LISTS; i++) /* of few tokens */
+    for (uint32_t i = 0; i < SCENE_LISTS; i++) /* lists with few tokens */
         s->tokens[i] = (int32_t)rng_below(r, 2 + rng_below(r, 3));
     if (s->job.fed >= 0)
         s->job.fed = (int32_t)rng_below(r, 4);

@@ -1,13 +1,13 @@
 #pragma once
 
-/* sample_scene - random logits and sampling parameters, with all that can go wrong in them, for
- * tests of samplers. */
+/* sample_scene - random logits and sampling parameters, including extreme ones, for tests of
+ * samplers. */
 
 #include "base/rng.h"
 #include "engine/sampler.h"
 
 #define SCENE_VOCAB_MAX 1003
-#define SCENE_LISTS 40 /* tokens, biases and bans, at most */
+#define SCENE_LISTS 40 /* most tokens, biases and bans */
 
 struct sample_scene {
     float logits[SCENE_VOCAB_MAX];
@@ -18,12 +18,12 @@ struct sample_scene {
     uint32_t breakers[(SCENE_VOCAB_MAX + 31) / 32];
     struct engine_param param;
     struct engine_want want;
-    struct sample_job job; /* of all these; so a scene stays where it was made */
+    struct sample_job job; /* points to the members above, so a scene must not be moved */
 };
 
-/* Without the samplers of sampler_more.c. */
+/* Makes a scene without the samplers of sampler_more.c. */
 void sample_scene_make(struct sample_scene *s, uint32_t n_vocab, struct rng *r);
-/* With them, each in every second scene, on tokens that repeat themselves. */
+/* Makes a scene with them, each in every second scene, on tokens that repeat. */
 void sample_scene_make_more(struct sample_scene *s, uint32_t n_vocab, struct rng *r);
-/* About normal, of standard deviation 2. */
+/* Returns a number of about a normal distribution of standard deviation 2. */
 float sample_scene_gauss(struct rng *r);

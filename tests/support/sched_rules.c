@@ -9,11 +9,11 @@
 #include "tests/support/sched_sim.h"
 #include "tests/support/sim_flight.h"
 
-#define ALWAYS_ROWS 4 /* of the first prefill */
+#define ALWAYS_ROWS 4 /* rows of the first prefill that are always allowed */
 #define PREWARM_NS INT64_C(10000000)
-#define ROWS_TURNS 64  /* plans in a row without a row for one that decodes */
-#define CHECK_PARTS 8  /* keys and copies are looked at in one step in so many */
-#define TABLE_STEPS 64 /* the whole table of ids is looked at in one step in so many */
+#define ROWS_TURNS 64  /* most successive plans without a row for a decoding request */
+#define CHECK_PARTS 8  /* keys and copies are checked in one step in this many */
+#define TABLE_STEPS 64 /* the whole table of ids is checked in one step in this many */
 
 const struct sim_rule_text sim_rules[RULES] = {
 #define X(name, text) {#name, text},
@@ -91,7 +91,7 @@ static void check_draft_tokens(const struct sim *s, const struct sim_client *c,
     }
 }
 
-/* Whether @r is the request that is found by its id. */
+/* Returns true if the lookup of its id finds @r. */
 static bool is_found(struct sim *s, const struct sim_client *c, const struct request *r) {
     return c->n_ends > 0 ? *sched_slot(s->sched, r->id) == r : c->request == r;
 }
@@ -145,7 +145,7 @@ static void check_pending(const struct sim *s, const struct sim_client *c,
     HOLD(s, c, PENDING, !(sim_is_prewarm(c) ? end : pending) || !list_empty(&r->pending));
 }
 
-/* Most pages of the simulation are short. */
+/* Compares tokens in a loop, since most pages of the simulation are short. */
 static bool are_equal(const int32_t *a, const int32_t *b, uint32_t n) {
     if (n > 8)
         return memcmp(a, b, n * sizeof(*a)) == 0;
@@ -160,7 +160,7 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
 
     HOLD(s, c, PAGES, r->seq != NULL);
     const kv_page *page = kv_seq_pages(r->seq, &n);
-    /* While pages of a hybrid model come from host memory they count when all are there. */
+    /* Pages of a hybrid model that come from host memory count when all have arrived. */
     bool comes = s->sched->states.on && r->n_host > 0;
     uint32_t at = comes ? kv_seq_committed(r->seq) : r->n_computed;
     HOLD(s, c, PAGES, !comes || (at >= r->n_computed && at < r->n_host));
@@ -175,7 +175,7 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
              are_equal(p->pool.tokens + (size_t)page[i] * t, request_keys(r) + (size_t)i * t, t));
 }
 
-/* What the draft model has of @r. */
+/* Checks the state of @r in the drafter. */
 static void check_drafter(struct sim *s, const struct sim_client *c, const struct request *r) {
     const struct drafter_seq *q = r->drafter;
     uint32_t t = s->opts.draft_page_tokens, n;
@@ -238,7 +238,7 @@ static void check_list(struct sim *s, const struct list *l, enum request_state s
     HOLD(s, NULL, ONE_PLACE, n == n_in_state);
 }
 
-/* No request is left behind in the table of ids: it is a client's, or a step still has it. */
+/* Checks that each request in the table of ids belongs to a client or to a step in flight. */
 static void check_table(struct sim *s) {
     uint32_t n = 0;
 
@@ -250,7 +250,7 @@ static void check_table(struct sim *s) {
     HOLD(s, NULL, NO_STRANGER, n == s->n_live);
 }
 
-/* By sums over the worker's life, up to rounding. */
+/* Compares sums over the worker's life, up to rounding. */
 static void check_elsewhere(const struct sim *s, const struct fair_tenant *t) {
     double told_ns = s->elsewhere_ns[t->id % SIM_TENANTS] + 1;
 
@@ -270,7 +270,7 @@ static void check_requests(struct sim *s) {
 
         HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
         check_request(s, c, r);
-        if (sim_is_prewarm(c)) { /* in none of the lists before its turn comes, and in no counter */
+        if (sim_is_prewarm(c)) { /* in no list before its time, and in no counter */
             n_in[r->state] += r == s->sched->prewarm.now;
             continue;
         }
@@ -303,8 +303,8 @@ static void check_requests(struct sim *s) {
 
 /* ---- pagers ---- */
 
-/* A pager in which no page changed is as it was; what changed is looked at @more times, once at
- * least. False: nothing to look at. */
+/* Checks a pager. One without a change since the last check is skipped; otherwise it is checked
+ * @more times, at least once. Returns false if there was nothing to check. */
 static bool check_pager(struct sim_watch *w, const struct kv_pager *p, uint32_t more) {
     if (w->n_changes != p->n_changes)
         w->left = more;
@@ -326,7 +326,8 @@ static void check_draft_pages(struct sim *s) {
     HOLD(s, NULL, DRAFT_PAGES, p->stats.n_seqs == s->was.n_draft_seqs);
 }
 
-/* What was copied is there, and came after what it should. */
+/* Checks that copied bytes are in the page, and that the copy came after the steps that it
+ * needs. */
 static void check_host_page(const struct sim *s, uint32_t i) {
     const struct pool *pool = &s->sched->offload.host->pool;
     const struct page *page = &pool->page[i];
@@ -338,7 +339,7 @@ static void check_host_page(const struct sim *s, uint32_t i) {
                             pool->tokens + (size_t)i * pool->page_tokens));
 }
 
-/* Taken or held. */
+/* Returns the number of snapshots that are taken or held. */
 static uint32_t count_kept(const struct kv_pager *p) {
     uint32_t n = 0;
 
@@ -347,8 +348,9 @@ static uint32_t count_kept(const struct kv_pager *p) {
     return n;
 }
 
-/* A state that is written or read is one snapshot here and one in the file, which withholds none:
- * where it cannot grow pages come first, since there are no fewer. */
+/* Checks the held snapshots. A state that is written or read has one snapshot in host memory and
+ * one in the file, which withholds none: where the file cannot grow, pages are withheld first,
+ * since there are at least as many. */
 static void check_held_snapshots(const struct sim *s, const struct disk *d) {
     HOLD(s, NULL, HELD, count_kept(s->sched->offload.host) == disk_held(d, true));
     HOLD(s, NULL, HELD, count_kept(disk_pager(d)) == disk_held(d, true));
@@ -378,7 +380,7 @@ static void check_host(struct sim *s) {
 
 /* ---- states ---- */
 
-/* What is not being written belongs to a page, and is what is behind it. */
+/* Checks that a snapshot that is not being written belongs to a page and is the state behind it. */
 static void check_snapshots(struct sim *s) {
     const struct sched *d = s->sched;
     const struct kv_pager *p = d->pager;
@@ -407,7 +409,7 @@ static void check_snapshots(struct sim *s) {
             HOLD(s, NULL, KEPT, snapshot == KV_NO_SNAPSHOT || p->snapshot[snapshot].taken);
         }
     }
-    /* Pages of host memory, and those that come from there, have their bytes when the copies are
+    /* Pages of host memory, and pages that come from there, have their bytes once the copies are
      * made. */
     const struct kv_pager *host = d->offload.host;
     bool copied = !host || (sched_n_in_flight(d) == 0 && d->offload.n_copies == 0);
@@ -423,8 +425,8 @@ static void check_snapshots(struct sim *s) {
 
 /* ---- decisions ---- */
 
-/* A request in @l for which @h may have been preempted: with an earlier virtual arrival, or of a
- * tenant that has less. */
+/* Returns true if a request in @l may be the reason for the preemption of @h: it has an earlier
+ * virtual arrival, or its tenant has less. */
 static bool somebody_goes_on(struct sim *s, const struct list *l, const struct request *h) {
     uint32_t tenant = client_of(s, h)->m.tenant;
 
@@ -451,7 +453,7 @@ static void check_preemptions(struct sim *s, bool ends) {
     }
 }
 
-/* The last plan: a request admitted behind one that is not overtakes it. */
+/* Checks the last plan: a request that was admitted before an earlier one overtakes it. */
 static void check_admissions(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     uint32_t n_behind = 0;
@@ -475,14 +477,14 @@ static void check_admissions(struct sim *s) {
 
         n_behind += q->admitted;
         if (q->admitted || q->over || q->leave_seqs > 0)
-            continue; /* what is left may be kept for tenants that have less */
+            continue; /* the remaining pages may be reserved for tenants that have less */
         HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
         HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
     }
 }
 
-/* The pages of the last plan: what there was and what preemption frees, without what is found idle
- * and what rows take. */
+/* Checks the pages of the last plan: those available and those freed by preemptions, minus the idle
+ * pages that were found and the pages for rows. */
 static void check_plan_pages(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     int64_t left = p->n_available;
@@ -505,8 +507,8 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *q) {
                                        : p->itl_ns / 2;
 }
 
-/* Whether a step like this may be planned: in time, or in time without the few rows that the first
- * prefill has in any case, or the picture that is computed whole. */
+/* Returns true if such a step may be planned: it is in time, or in time without the few rows that
+ * the first prefill always has, or without the picture that is computed whole. */
 static bool is_in_time(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
                        int64_t limit_ns) {
     const struct cost *c = &s->was.cost;
@@ -525,30 +527,30 @@ static bool is_in_time(const struct sim *s, const struct plan *p, const struct c
     return ok;
 }
 
-/* How long a step may take in which decode takes @decode_ns. */
+/* Returns the limit of a step in which decode takes @decode_ns. */
 static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     if (decode_ns >= target_ns)
         return 2 * decode_ns;
     return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
 }
 
-/* When a step may have rows of prompts: none waits for time before @low_ns, none has more beyond
- * @high_ns. */
+/* Limits of the rows of prompts in a step: before @low_ns no prompt waits for time, beyond @high_ns
+ * none has more. */
 struct limits {
     int64_t low_ns, high_ns;
 };
 
-/* Whether @q is a prompt of which plan @p may have a chunk. */
+/* Returns true if @q is a prompt of which plan @p may have a chunk. */
 static bool is_prompt(const struct plan_req *q) {
     return q->n_tokens - q->n_computed > 1 && !q->last;
 }
 
-/* Whether plan @p may be a probe; @alone: nothing decodes. */
+/* Returns true if plan @p may be a probe; @alone: nothing decodes. */
 static bool is_probe(const struct plan *p, bool alone) {
     return (p->turn + 1) % (alone ? 8 : 4) == 0;
 }
 
-/* Whether the limit of plan @p is raised whatever prompts it has; @before: the rows of running
+/* Returns true if the limit of plan @p is raised whatever prompts it has; @before: rows of running
  * requests that decode. */
 static bool is_raised(const struct sim *s, const struct plan *p, struct cost_shape before,
                       int64_t target_ns) {
@@ -558,8 +560,8 @@ static bool is_raised(const struct sim *s, const struct plan *p, struct cost_sha
            limit_beside(cost_bound_ns(&s->was.cost, &before), target_ns) > target_ns;
 }
 
-/* The limits of plan @p whose limits would be @no if it were no probe, which it is, surely so if it
- * is @raised: none or one row of prompts, or twice as many and eight at least. */
+/* Returns the limits of plan @p if it is a probe, and @no if it is not; it surely is one if
+ * @raised: no row or one row of prompts, or twice as many and at least eight. */
 static struct limits probe_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
                               struct limits no, bool alone, bool raised) {
     bool more = (p->turn + 1) % 16 == (alone ? 8 : 0);
@@ -579,7 +581,7 @@ static struct limits probe_of(const struct sim *s, const struct plan *p, struct 
     return l;
 }
 
-/* The limits of plan @p with these rows of decode; @alone: nothing decodes; @raised: as
+/* Returns the limits of plan @p with these rows of decode; @alone: nothing decodes; @raised: as for
  * is_raised(). */
 static struct limits limits_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
                                int64_t target_ns, bool alone, bool raised) {
@@ -604,9 +606,9 @@ static struct limits limits_of(const struct sim *s, const struct plan *p, struct
                                                        : l;
 }
 
-/* The limits @l of a plan with these rows of decode, where the speed is that of steps that only
- * decode: half of the time that decode leaves, unless the limit is raised. Which prompt raises it
- * is the plan's choice. */
+/* Returns the limits @l of a plan with these rows of decode if the speed is that of steps that only
+ * decode: half of the time that decode leaves, unless the limit is raised. The plan chooses the
+ * prompt that raises it. */
 static struct limits behind_decode(const struct sim *s, struct cost_shape decodes, struct limits l,
                                    int64_t target_ns) {
     int64_t decode_ns = cost_bound_ns(&s->was.cost, &decodes);
@@ -619,13 +621,13 @@ static struct limits behind_decode(const struct sim *s, struct cost_shape decode
     return l;
 }
 
-/* Whether plan @p may leave time to others that prompt @q could use. */
+/* Returns true if plan @p may leave time to others that prompt @q could use. */
 static bool leaves_time(const struct plan *p, const struct plan_req *q) {
     return p->add_ns > 0 && ((p->group_part && p->group_part[q->group] < 1) ||
                              (p->group_over && p->group_over[q->group]));
 }
 
-/* No prompt waits for time while the step has room for a chunk that ends at a page. */
+/* Checks that no prompt waits for time while the step has room for a chunk that ends at a page. */
 static void check_used(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
                        int64_t limit_ns) {
     const struct cost *c = &s->was.cost;
@@ -655,10 +657,10 @@ static double rate_of(const struct cost *c, uint32_t pos0, uint32_t n) {
     return n / (double)MAX(cost_expect_ns(c, &s), 1);
 }
 
-/* Where nothing decodes and a prompt waits for time, or has a part of its rows, the step is as long
- * as it may be or is efficient: by the estimate its rows come at four fifths of the best rate, or
- * it takes almost ten times as long as one row. Pages round chunks down. A step behind a piece of a
- * picture has less time. */
+/* Checks a step in which nothing decodes and a prompt waits for time or has a part of its rows: it
+ * uses its whole limit or is efficient, that is, by the estimate its rows have four fifths of the
+ * best rate, or it takes almost ten times as long as one row. Pages round chunks down. A step after
+ * a piece of a picture has less time. */
 static void check_efficient(const struct sim *s, const struct plan *p,
                             const struct cost_shape *shape, int64_t target_ns) {
     const struct cost *c = &s->was.cost;
@@ -687,7 +689,7 @@ static void check_efficient(const struct sim *s, const struct plan *p,
          efficient || cost_bound_ns(c, &more) > MAX(target_ns, 10 * cost_bound_ns(c, &one)));
 }
 
-/* Returns how long the step of plan @p should take, in ns; *alone: nothing decodes. */
+/* Returns the target of the step of plan @p in ns; *alone: nothing decodes. */
 static int64_t target_of(const struct plan *p, bool *alone) {
     int64_t target = p->prewarm ? MIN(p->max_step_ns, PREWARM_NS) : p->max_step_ns;
 
@@ -703,9 +705,9 @@ static int64_t target_of(const struct plan *p, bool *alone) {
     return target;
 }
 
-/* Pieces of a picture took no more than their part of the time of those that decode, or of the
- * longest step, and one piece more. What had pages of others attached since may not have
- * counted. */
+/* Checks that pieces of a picture took no more than their part of the time of decoding requests, or
+ * of the longest step, and one piece more. Requests that attached pages of others since then may
+ * not have counted. */
 static void check_pieces(const struct sim *s, const struct plan *p) {
     int64_t piece_ns = s->opts.pixel_ns * (s->opts.piece ? s->opts.piece : 8);
     struct cost_shape decodes = {0};
@@ -715,7 +717,7 @@ static void check_pieces(const struct sim *s, const struct plan *p) {
         const struct plan_req *q = &p->req[i];
         const struct request *r = s->sched->planned[i];
 
-        if (q->last && !q->waits) /* its row comes again with a mask */
+        if (q->last && !q->waits) /* its row is computed again with a mask */
             sure = false;
         if (q->n_tokens - q->n_computed != 1)
             continue;
@@ -728,7 +730,7 @@ static void check_pieces(const struct sim *s, const struct plan *p) {
     HOLD(s, NULL, PIECES, p->spent_ns <= (int64_t)most + piece_ns + 1);
 }
 
-/* Holds the plan of the step just launched against the estimates that it was made with. Returns
+/* Compares the plan of the step just launched with the estimates that it was made with. Returns
  * true if decode, or one row, takes so long that the limit is above the target. */
 static bool check_budget(struct sim *s) {
     const struct plan *p = &s->sched->plan;
@@ -741,7 +743,7 @@ static bool check_budget(struct sim *s) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
 
-        /* One preempted for a prefill had its row when the limits were set. */
+        /* A request preempted for a prefill had its row when the limits were set. */
         if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT)) {
             cost_add(&decodes, q->n_computed, 1);
             cost_add(&drafted, q->n_computed, 1 + q->n_draft);
@@ -757,7 +759,7 @@ static bool check_budget(struct sim *s) {
     HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
     HOLD(s, NULL, LIMITS, whole || shape.rows <= MAX(MAX(32, 2 * s->was.cost.max_rows), n_least));
     check_pieces(s, p);
-    /* A picture's rows come on top of the row that the first prompt has. */
+    /* The rows of a picture are added to the row that the first prompt has. */
     bool raised = !whole && is_raised(s, p, before, limit);
     struct limits low = limits_of(s, p, before, limit, alone, raised);
     if (!alone && p->alone == PLAN_NONE)
@@ -779,8 +781,8 @@ static bool check_budget(struct sim *s) {
     return misses;
 }
 
-/* The shortest prompt of a tenant has rows when it was passed over in 8 turns of the tenant; in one
- * where decode, or one row, @misses the target. */
+/* Checks that the shortest prompt of a tenant has rows after it was passed over in 8 turns of the
+ * tenant, or in one turn in which decode, or one row, @misses the target. */
 static void check_short(struct sim *s, bool misses) {
     const struct plan *p = &s->sched->plan;
     const struct plan_req *best = NULL;
@@ -800,7 +802,7 @@ static void check_short(struct sim *s, bool misses) {
                      p->n_rows < p->max_rows && /* decode may have all rows */
                      p->alone == PLAN_NONE && !leaves_time(p, best);
 
-        if (p->req[i].admitted || p->req[i].n_rows > 0) /* a new worker knows of no step before */
+        if (p->req[i].admitted || p->req[i].n_rows > 0) /* a new worker knows no earlier step */
             c->n_passed = 0;
         c->n_passed += waits;
         HOLD(s, c, SHORT,
@@ -808,8 +810,8 @@ static void check_short(struct sim *s, bool misses) {
     }
 }
 
-/* The speed follows the machine, and one slow step changes nothing: half of the last steps are as
- * fast at least, and half as slow. */
+/* Checks that the speed follows the machine, and that one slow step has no effect: half of the last
+ * steps are at least as fast, and half at least as slow. */
 static void check_estimate(struct sim *s) {
     const struct cost *c = &s->sched->cost;
     uint32_t n = (uint32_t)MIN(c->n_speeds, (uint64_t)COST_SPEEDS), n_low = 0, n_high = 0;
@@ -826,7 +828,7 @@ static void check_progress(struct sim *s, int r) {
     uint32_t busy = s->stats.n_running + s->stats.n_waiting;
 
     LIST_FOREACH(node, &s->sched->compiling) busy--;
-    /* Where a mask is being made there may be no other request. */
+    /* There may be no other request while a mask is being made. */
     HOLD(s, NULL, PROGRESS,
          r != SCHED_NO_STEP || busy == 0 || s->n_jobs > 0 || sim_pictures_pending(s));
     if (n != s->was.n_progress || busy == 0) {

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * sched_rules - the invariants of the simulated scheduler, numbered. docs/simulator.md tells how
+ * sched_rules - the numbered invariants of the simulated scheduler. docs/simulator.md describes how
  * each is checked.
  *
- * Some are checked on what a client is sent (sched_sim.c), some by looking into the scheduler after
+ * Some are checked on the events of clients (sched_sim.c), some on the state of the scheduler after
  * each step (sched_rules.c), some by the pager's own recount (kv_pager_check()) and some by the
  * tell-tale engine when a batch is launched or computed. A broken invariant ends the process with a
  * message that has its number, its name and the text below, behind "must be".
@@ -17,7 +17,7 @@ struct sim;
 struct sim_client;
 
 #define SIM_RULES(X)                                                                               \
-    /* Events that clients are sent, checked after each step. */                                   \
+    /* Events of clients, checked after each step. */                                              \
     X(STREAM, "the text that a client was sent is the beginning of what its request gives alone")  \
     X(NUMBERS, "log probabilities, digests and top lists are those that the request gives alone")  \
     X(NO_GAP, "events follow each other without a gap, and no acknowledged event is sent again")   \
@@ -30,7 +30,7 @@ struct sim_client;
     X(NO_ECHO, "once a client has acknowledged all events, none is pending for it")                \
     X(CRASH_PAGE, "the crash page holds the ids of the requests in flight, and no others")         \
     X(ALONE, "a quarantined request is in flight alone")                                           \
-    /* The scheduler from inside, checked after each step. */                                      \
+    /* State of the scheduler, checked after each step. */                                         \
     X(ONE_PLACE, "a request has one state, is in the list of that state, and is found by its id")  \
     X(NO_STRANGER, "every request of the scheduler belongs to a client that waits for it")         \
     X(QUEUE_ORDER, "each list is in the order of virtual arrival, which is arrival and priority")  \
@@ -91,7 +91,7 @@ struct sim_client;
                "state behind its tokens")                                                          \
     X(BLOCK, "the keys of the model's own draft block, and the hidden state that it drafts "       \
              "from, belong to the sequence's tokens")                                              \
-    /* The scheduler from inside, checked after each step. */                                      \
+    /* State of the scheduler, checked after each step. */                                         \
     X(ELSEWHERE, "a tenant's use of other workers counts once, and at most seven times its use "   \
                  "of this one")                                                                    \
     X(HELD, "a snapshot of host memory or of the file is taken or held only for a state that is "  \
@@ -128,9 +128,9 @@ _Noreturn void rule_broken(const struct sim *s, const struct sim_client *c, enum
             rule_broken(s, c, RULE_##rule, #cond, __FILE__, __LINE__);                             \
     } while (0)
 
-/* Stores what rules_after() compares with, before a step. */
+/* Stores the values with which rules_after() compares, before a step. */
 void rules_before(struct sim *s);
-/* Checks the invariants inside the scheduler after a step, which returned @r. */
+/* Checks the invariants of the scheduler's state after a step, which returned @r. */
 void rules_after(struct sim *s, int r);
 /* Checks the invariants that hold when all requests have ended. */
 void rules_at_end(struct sim *s);

@@ -15,7 +15,8 @@
 
 /* ---- the vocabulary ---- */
 
-/* One to three letters of a small alphabet, so that stop strings are met, also across tokens. */
+/* Returns one to three letters of a small alphabet, so that stop strings occur, also across
+ * tokens. */
 const char *sim_piece(int32_t token) {
     static const char *const special[] = {"<unk>", "<s>", "</s>"};
     static char piece[SIM_VOCAB][4];
@@ -30,7 +31,7 @@ const char *sim_piece(int32_t token) {
     return p;
 }
 
-/* Made once: it does not change. */
+/* Returns the tokenizer, which is made once and never changes. */
 static const struct tokenizer *shared_tokenizer(void) {
     static struct tokenizer *t;
     const char *text[SIM_VOCAB];
@@ -69,7 +70,8 @@ static const struct tokenizer *shared_tokenizer(void) {
 
 /* ---- life ---- */
 
-/* A quarantined request is alone in flight. Every step is launched with the page written. */
+/* Checks that a quarantined request is alone in flight, and that the crash page was written before
+ * every launch. */
 static void check_alone(const struct sim *s) {
     for (uint32_t i = 0; i < s->crash_page.n; i++) {
         const struct sim_client *c = &s->client[s->crash_page.ids[i] - 1];
@@ -92,7 +94,8 @@ static _Noreturn void cannot(const char *what, int e) {
     abort();
 }
 
-/* Its drafts are what the large one will say, but for those that are wrong on purpose. */
+/* Makes the draft engine: its drafts are the tokens of the large model, except those that are wrong
+ * on purpose. */
 static int new_draft_engine(struct sim *s, struct telltale t, struct engine_opts e) {
     const struct sim_opts *o = &s->opts;
     struct err err = {0};
@@ -164,7 +167,8 @@ static void new_worker(struct sim *s) {
     if (r == 0)
         r = engine_new(&s->engine, &e, &err);
     s->opts.sched.draft_engine = s->draft_engine;
-    memset(&s->crash_page, 0, sizeof(s->crash_page)); /* the front does it before it starts one */
+    /* the front clears the page before it starts a worker */
+    memset(&s->crash_page, 0, sizeof(s->crash_page));
     if (r == 0)
         r = sched_new(&s->sched, &o->sched, s->engine, &s->watch);
     if (r < 0)
@@ -180,13 +184,13 @@ static void new_worker(struct sim *s) {
 
 /* ---- the flight recorder ---- */
 
-#define TAPE_BYTES 32768u /* small, so that it goes round */
+#define TAPE_BYTES 32768u /* small, so that the ring wraps around */
 
 uint32_t sim_tape_bytes(const struct sim *s) {
     return s->opts.flight_file ? FLIGHT_TAPE_BYTES : TAPE_BYTES;
 }
 
-/* It outlives workers. */
+/* Makes the flight recorder, which outlives workers. */
 static void new_flight(struct sim *s) {
     struct flight *f = malloc(sizeof(*f) + sizeof(struct flight_tape) + sim_tape_bytes(s));
 
@@ -215,7 +219,7 @@ static void on_note(void *ctx, const char *what, int error) {
     ((struct sim *)ctx)->n_notes++;
 }
 
-/* A file that outlives workers, as the front's does. */
+/* Opens a file that outlives workers, as that of the front does. */
 static void open_disk(struct sim *s) {
     int fd = memfd_create("sched_sim", MFD_CLOEXEC);
 
@@ -305,7 +309,7 @@ void sim_deinit(struct sim *s) {
 
 /* ---- clients ---- */
 
-/* Everything about a client that has a length, in one piece. */
+/* Allocates all arrays of a client in one piece. */
 static void give_memory(struct sim_client *c, uint32_t n_prompt, uint32_t max_new) {
     size_t n = (size_t)n_prompt + max_new, size = max_new * sizeof(*c->digest);
 
@@ -347,7 +351,7 @@ static int32_t draw_token(const struct sim *s, struct rng *r) {
     return 3 + (int32_t)rng_below(r, SIM_VOCAB - 3);
 }
 
-/* Tokens [from, n_prompt) are its own. */
+/* Draws the client's own tokens [from, n_prompt). */
 static void draw_tokens(struct sim *s, struct sim_client *c, uint32_t from) {
     struct rng own = {s->n_clients};
 
@@ -411,7 +415,7 @@ static bool is_short_enough(const struct sim *s, const struct sim_client *c) {
 
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
     if (!c->submitted) {
-        /* Sources of drafts may look where nothing is expected. */
+        /* Sources of drafts may read predictions where no token is expected. */
         for (uint32_t i = 0; i < c->m.max_new; i++)
             c->tokens[c->m.n_prompt + i] = SIM_END;
         if (sim_wants_vector(c)) {
@@ -451,9 +455,9 @@ static void note_end(struct sim *s, struct sim_client *c) {
         s->ended(s, c);
 }
 
-/* ---- what is sent ---- */
+/* ---- events ---- */
 
-/* @got: the best @n_top of each of @n tokens from @from on. */
+/* Compares @got with the best @n_top of each of @n tokens from @from on. */
 static void check_top(const struct sim *s, const struct sim_client *c, const struct event_top *got,
                       uint32_t from, uint32_t n, uint32_t n_top) {
     struct engine_top top[ENGINE_TOP_MAX];
@@ -512,7 +516,7 @@ static void check_tokens(struct sim *s, struct sim_client *c, const struct event
     c->n_got = e->from + e->n_tokens;
 }
 
-/* It comes with the end, and only where it is wanted. */
+/* Checks the vector, which comes with the end, and only if it was requested. */
 static void check_vector(const struct sim *s, const struct sim_client *c, const struct event *e) {
     bool due = sim_wants_vector(c) && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
     float vector[SIM_EMBD];
@@ -592,7 +596,7 @@ static void hear(struct sim *s, const struct event *e) {
         check_end(s, c, e);
 }
 
-/* One message; what did not fit comes with the next. */
+/* Delivers one message; events that did not fit come with the next one. */
 static void deliver_some(struct sim *s) {
     struct event_cursor at;
     struct event e;
@@ -667,7 +671,7 @@ void sim_run(struct sim *s, uint32_t max_steps) {
     HOLD(s, s->n_live > 0 ? &s->client[s->live[0]] : NULL, ALL_END, sim_all_ended(s));
 }
 
-/* The front fails a request that was present at too many deaths. */
+/* Counts a death for the request, which fails after too many deaths, as in the front. */
 static void count_death(struct sim *s, struct sim_client *c, const struct crash_page *page) {
     for (uint32_t k = 0; k < page->n; k++)
         c->m.n_faults += page->ids[k] == c->m.id;
@@ -681,8 +685,8 @@ static void count_death(struct sim *s, struct sim_client *c, const struct crash_
     note_end(s, c);
 }
 
-/* Who stands in the page of a worker that has died: those of the steps under way; or, while the
- * draft model ran, those for whom it did. */
+/* Checks the requests in the page of a worker that has died: those of the steps under way or, while
+ * the draft model ran, those for which it ran. */
 static void check_blame(const struct sim *s, const struct crash_page *page) {
     bool drafting =
         s->draft_engine ? telltale_is_lost(s->draft_engine) : telltale_is_lost_drafting(s->engine);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * schemas - random JSON Schemas, and whether a JSON text is valid for one: a validator that shares
- * nothing with grammar/ but the definition of the keywords.
+ * schemas - makes random JSON Schemas, and checks whether a JSON text is valid for one, by a
+ * validator that shares nothing with grammar/ except the definition of the keywords.
  */
 
 #include <stdbool.h>
@@ -15,10 +15,10 @@ struct schema_writer {
     struct rng r;
 };
 
-/* Writes another one. Some are refused by a compiler: they contradict themselves, or use what is
- * not supported. */
+/* Writes another schema. A compiler refuses some, which contradict themselves or use unsupported
+ * keywords. */
 void schema_write(struct schema_writer *w);
 
-/* @text is JSON and valid. Call setlocale(LC_CTYPE, "C.UTF-8") before: patterns are tried by
- * regexec(). */
+/* Returns true if @text is JSON and valid. Call setlocale(LC_CTYPE, "C.UTF-8") before, since
+ * regexec() matches patterns. */
 bool schema_allows(const char *schema, size_t n_schema, const char *text, size_t n_text);

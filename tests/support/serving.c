@@ -107,7 +107,7 @@ static void open_engine(const struct serving *w, bool draft, bool block, struct 
     cr_assert_eq(engine_info(*out)->n_slots > 0, block);
 }
 
-/* Empties what was heard of each request, except for the tokens that it was given. */
+/* Clears the results of each request, except for the tokens that it was given. */
 static void forget(const struct serving *w, struct heard *all) {
     for (uint32_t i = w->first; i < w->first + w->n_requests; i++)
         all[i] = (struct heard){.n = w->n_given};

@@ -26,7 +26,7 @@ struct results {
     float *vector;          /* [max_wants][n_embd] */
 };
 
-/* The picture that is computed. */
+/* The picture that is being computed. */
 struct drawn {
     const uint8_t *rgb; /* NULL: none */
     struct picture_layout layout;
@@ -34,7 +34,7 @@ struct drawn {
     float *out;
 };
 
-/* Of a recurrent layer: what was read, up to a position. */
+/* State of a recurrent layer: the hash of what was read up to a position. */
 struct state {
     uint64_t read;
     uint32_t end;
@@ -47,17 +47,17 @@ struct engine {
     struct batch_rules rules;
     struct cell *cells[KV_CLASSES]; /* [n_pages + n_host_pages][page_tokens] */
     struct cell *windows;           /* [info.n_windows][page_tokens] */
-    uint64_t *row_hash;             /* [max_rows] of the step that is computed */
+    uint64_t *row_hash;             /* [max_rows] hashes of the step that is computed */
     uint32_t *row_seq;
     struct state *state;      /* [n_states + n_snapshots] */
     struct block_slot *block; /* [info.n_slots] */
     int32_t *more;            /* [max_rows] scratch of sample() */
-    /* Of step n in [n % 2]. */
+    /* Steps: step n is in [n % 2]. */
     struct flight flight[2];
     struct results result[2];
     struct fed fed[2];
     uint64_t n_launched, n_waited;
-    int64_t busy_ns; /* when the last launched step ends */
+    int64_t busy_ns; /* time when the last launched step ends */
     bool lost, lost_drafting;
     struct telltale_seen seen;
     struct drawn drawn;
@@ -282,7 +282,7 @@ struct engine *engine_free(struct engine *e) {
     return NULL;
 }
 
-/* Of what the vector begins with. */
+/* Returns the first value of the vector. */
 float engine_score(struct engine *e, const float *hidden) {
     return e->info.ranks ? hidden[0] - hidden[1] : 0;
 }
@@ -296,7 +296,8 @@ const struct engine_info *engine_info(const struct engine *e) {
     return &e->info;
 }
 
-/* When the step that is launched now will have ended: the device does one after the other. */
+/* Returns the time when the step that is launched now will end: the device computes one step after
+ * the other. */
 static int64_t step_end(const struct engine *e, const struct engine_batch *b) {
     const struct telltale *t = &e->set;
     int64_t start = MAX(clock_now(&t->clock->clock), e->busy_ns);
@@ -305,7 +306,7 @@ static int64_t step_end(const struct engine *e, const struct engine_batch *b) {
            (b->step == t->hang_step ? t->hang_ns : 0);
 }
 
-/* Notes what the next step may feed from. */
+/* Records the samples that the next step may feed from. */
 static void note_fed(struct fed *f, const struct engine_batch *b) {
     f->step = b->step;
     f->n = b->n_wants;
@@ -428,7 +429,7 @@ static void copy_pages(struct engine *e, const struct engine_copy *c, uint32_t n
     }
 }
 
-/* The cell of position @pos of sequence @s. */
+/* Returns the cell of position @pos of sequence @s. */
 static struct cell *cell_of(struct engine *e, const struct engine_batch *b, uint32_t cls,
                             uint32_t s, uint32_t pos) {
     uint32_t t = e->opts.page_tokens;
@@ -488,7 +489,7 @@ void engine_picture_end(struct engine *e) {
     e->drawn.rgb = NULL;
 }
 
-/* The picture of which position @pos of sequence @s is a row, or NULL. */
+/* Returns the picture of which position @pos of sequence @s is a row, or NULL. */
 static const struct engine_picture *picture_at(const struct engine_batch *b, uint32_t s,
                                                uint32_t pos) {
     const struct engine_seq *q = &b->seq[s];
@@ -512,7 +513,7 @@ int32_t telltale_row(const uint8_t *rgb, const struct picture_layout *l, uint32_
 
 /* ---- sequences ---- */
 
-/* The tokens of sequence @s as its wants have them, or NULL: @n of them. */
+/* Returns the tokens of sequence @s from its wants, @n of them; NULL: it has none. */
 static const int32_t *history_of(const struct engine_batch *b, uint32_t s, uint32_t *n) {
     const struct engine_seq *q = &b->seq[s];
 
@@ -528,8 +529,8 @@ static const int32_t *history_of(const struct engine_batch *b, uint32_t s, uint3
     return NULL;
 }
 
-/* The hash of one position more, as the pages have it. @token: what must be there, -1 if that is
- * not known. A draft that was refused is found in this way: what precedes it is right. */
+/* Returns the hash after one more position, read from the pages. @token: the expected token, -1 if
+ * it is not known. A refused draft is detected here, because the tokens before it are right. */
 static uint64_t read_position(struct engine *e, const struct engine_batch *b, uint32_t s,
                               uint32_t pos, int32_t token, uint64_t h) {
     uint64_t before = h;
@@ -550,9 +551,9 @@ static uint64_t read_position(struct engine *e, const struct engine_batch *b, ui
 }
 
 /*
- * Reads positions [pos, end) of one class as long as they are as they must be, which needs no
- * hashing: a cell carries the hash that it leads to. Returns where that ends; the rest is for
- * read_position().
+ * Reads positions [pos, end) of one class as long as they are right, which needs no hashing: a cell
+ * has the hash that it leads to. Returns the first position that is not right, which
+ * read_position() must read.
  */
 static uint32_t read_right(struct engine *e, const struct engine_batch *b, uint32_t s, uint32_t pos,
                            uint32_t end, const int32_t *history, uint64_t *h) {
@@ -584,7 +585,7 @@ static struct cell *window_cell(struct engine *e, const struct engine_batch *b, 
     return &e->windows[(size_t)page * t + pos % t];
 }
 
-/* The first row of sequence @s reads its window: it holds what the other pages hold. */
+/* Reads the window for the first row of sequence @s: it must equal the other pages. */
 static uint64_t read_window(struct engine *e, const struct engine_batch *b, uint32_t s,
                             uint64_t h) {
     uint32_t pos0 = b->seq[s].pos0;
@@ -600,8 +601,8 @@ static uint64_t read_window(struct engine *e, const struct engine_batch *b, uint
     return h;
 }
 
-/* Returns the hash after it. @before: the hidden state of the position before, as the block has it.
- */
+/* Writes a position and returns the hash after it. @before: the hidden state of the previous
+ * position for the block. */
 static uint64_t write_position(struct engine *e, const struct engine_batch *b, uint32_t s,
                                uint32_t pos, uint64_t h, uint64_t before, int32_t token) {
     uint64_t block = b->holes ? BLOCK_HOLE : block_key(before, token);
@@ -630,8 +631,8 @@ static int32_t token_of(const struct engine *e, const struct engine_batch *b, ui
                                   : b->token[q->row0 + i];
 }
 
-/* The slot of sequence @s must hold the state behind what was read, @h. What it says from here on
- * depends on it. */
+/* Checks that the slot of sequence @s has the state behind the tokens that were read, @h. The text
+ * depends on it from here on. */
 static uint64_t go_on_from_state(struct engine *e, const struct engine_batch *b, uint32_t s,
                                  uint64_t h) {
     const struct engine_seq *q = &b->seq[s];
@@ -651,7 +652,7 @@ static uint64_t go_on_from_state(struct engine *e, const struct engine_batch *b,
     return text_mix(h, state->read);
 }
 
-/* Reads the positions before the sequence's first one: the hash behind them. */
+/* Reads the positions before the sequence's first row. Returns the hash behind them. */
 static uint64_t read_before(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     uint64_t h = text_begin();
@@ -667,7 +668,8 @@ static uint64_t read_before(struct engine *e, const struct engine_batch *b, uint
     return e->rules.n_windows > 0 ? read_window(e, b, s, h) : h;
 }
 
-/* Reads what the sequence has, and writes and reads its rows: the hash after each of them. */
+/* Reads the sequence's positions, then writes and reads its rows. Stores the hash after each
+ * row. */
 static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     uint64_t h = read_before(e, b, s);
@@ -698,8 +700,8 @@ static void note_block(struct engine *e, const struct engine_batch *b, uint32_t 
     abort();
 }
 
-/* A row of pass 1: the block's keys before it are there, and the hidden state of the position
- * before. Positions that pass 0 has not computed have nothing but the key. */
+/* Computes a row of pass 1: the block's keys before it must exist, and the hidden state of the
+ * previous position. Positions that pass 0 has not computed have only the key. */
 static void compute_draft(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     struct block_slot *k = &e->block[q->state_slot];
@@ -728,8 +730,8 @@ static void compute_draft(struct engine *e, const struct engine_batch *b, uint32
     e->row_seq[q->row0] = s;
 }
 
-/* A row of an assistant: the keys of the tokens that are known are there, and the hidden state of
- * the position before, of pass 0 behind a token that is known, else of a draft. */
+/* Computes a row of an assistant: the keys of the known tokens must exist, and the hidden state of
+ * the previous position, of pass 0 behind a known token, else of a draft. */
 static void compute_borrowed(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     struct block_slot *k = &e->block[q->state_slot];

@@ -1,37 +1,37 @@
 #pragma once
 
 /*
- * telltale - an engine without a model, to be linked in place of the real one (engine/engine.h).
+ * telltale - an engine without a model, linked in place of the real one (engine/engine.h).
  *
- * Its pages hold tokens instead of keys and values, and what it samples is a hash of all that it
- * reads through the page table for positions 0 to p, and of the parameters that count. So a wrong
- * page, a page shared too early, an overwritten position, a token fed to the wrong row, a wrong
- * output index: each changes the text from there on, and telltale_expect() knows the right text of
- * every request without paging anything. A page's cell also holds the hash of what preceded it when
- * it was written, as the deep layers of a model do: equal tokens after different ones are not
+ * Its pages hold tokens instead of keys and values, and its samples are a hash of everything that
+ * it reads through the page table for positions 0 to p, and of the parameters that matter. So a
+ * wrong page, a page shared too early, an overwritten position, a token fed to the wrong row or a
+ * wrong output index changes the text from there on. telltale_expect() computes the right text of
+ * every request without pages. A page's cell also holds the hash of the positions before it when it
+ * was written, as the deep layers of a model do: equal tokens after different ones are not
  * interchangeable.
  *
- * With opts.n_states it is an engine with recurrent layers: a slot holds the hash of what was read
- * up to a position, and a sequence that does not go on where its slot's state is says something
- * else from there on.
+ * With opts.n_states it is an engine with recurrent layers: a slot holds the hash of the positions
+ * up to one, and a sequence that does not continue where its slot's state is has another text from
+ * there on.
  *
- * With opts.drafts it has a block of multi-token prediction (telltale_block.h): pass 1 says what
- * pass 0 would, but for what is wrong on purpose, and needs the keys of the block at all positions
+ * With opts.drafts it has a block of multi-token prediction (telltale_block.h): pass 1 samples the
+ * same as pass 0, except for deliberate errors, and needs the keys of the block at all positions
  * before, and the hidden state of the last. With @borrows it is an assistant: pass 1 reads the
  * cells of pass 0 before the last token, and the hidden state of the position before, which may be
  * one of its own.
  *
- * With picture_width it takes pictures: values of a row are a function of the pixels and the row,
- * and what is read of one is a hash of its values and its layout. So a wrong picture, row or grid
- * changes the text. Positions of pictures must be told of in each batch, and no others.
+ * With picture_width it takes pictures: the values of a row are a function of the pixels and the
+ * row, and reading a row gives a hash of its values and its layout. So a wrong picture, row or grid
+ * changes the text. Each batch must name the positions of its pictures, and no others.
  *
- * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
- * A batch is hashed at its launch and again at its wait: it must not change between the two.
+ * A batch with invalid content aborts at once, with a line that names it (telltale_check.c). A
+ * batch is hashed at its launch and again at its wait: it must not change between the two.
  *
- * What depends on what is as in a real engine: digests, log probabilities and top lists on the
- * tokens alone; seed, choice, out_pos, temperature, top_p, top_k, min_p only where the temperature
- * is not 0; the history only where penalties are on; bans and masks only when they forbid what
- * would be drawn.
+ * The results depend on the same input as in a real engine: digests, log probabilities and top
+ * lists on the tokens alone; seed, choice, out_pos, temperature, top_p, top_k, min_p only where the
+ * temperature is not 0; the history only where penalties are on; bans and masks only if they forbid
+ * the token that would be drawn.
  */
 
 #include "base/clock.h"
@@ -44,108 +44,113 @@ struct telltale {
     uint32_t max_context; /* 0: 65536; opts.max_context lowers it */
     uint32_t depth;       /* 1 or 2; 0: 1 */
     uint32_t classes;     /* bit c: batches have page tables of class c; 0: only KV_GLOBAL */
-    /* With opts.windows: the last so many positions are read in n_windows pages of KV_WINDOW too,
-     * which hold the same cells. The text does not depend on it. */
+    /* With opts.windows: the last `window` positions are also read from n_windows pages of
+     * KV_WINDOW, which hold the same cells. The text does not depend on it. */
     uint32_t window, n_windows;
     /* Sampled tokens lie in [first, last]; 0, 0: all. The end token is not among them: it is drawn
      * with a probability of end_per_1024. */
     int32_t first, last, end;
     uint32_t end_per_1024;
-    uint32_t wrong_per_1024; /* samples that differ from what they should be: telltale_errs() */
-    uint32_t block_wrong;    /* likewise, of what pass 1 drafts with opts.drafts */
+    uint32_t wrong_per_1024; /* probability in 1/1024 of a wrong sample: telltale_errs() */
+    uint32_t block_wrong;    /* probability in 1/1024 of a wrong draft of pass 1 with opts.drafts */
     bool borrows;            /* pass 1 has no keys of its own (engine_info.borrows) */
-    uint32_t picture_width;  /* values of a row of a picture; 0: it takes none */
+    uint32_t picture_width;  /* values of a row of a picture; 0: the engine takes none */
     bool two_way;            /* rows of a picture must be in one step */
     uint32_t picture_piece;  /* pixels of a piece, which are the unit of work; 0: 64 */
     bool strict;             /* reading a position that was not written for this sequence aborts */
     uint64_t poison;         /* seed of the garbage that fills the pages at the start */
 
-    /* Faults: the step that fails with -EIO (0: none); from then on every call does. */
+    /* Faults: the step that fails with -EIO (0: none); afterwards every call fails. */
     uint64_t fail_launch, fail_wait;
     uint64_t hang_step; /* this step takes hang_ns longer */
     int64_t hang_ns;
 
-    /* Virtual time; NULL: none passes. A step starts when it was launched and the step before has
-     * ended, and takes the sum of these; engine_wait() moves the clock to its end. */
+    /* Virtual time; NULL: no time passes. A step starts when it was launched and the step before
+     * has ended, and takes the sum of these; engine_wait() moves the clock to its end. */
     struct clock_virtual *clock;
-    uint32_t busy; /* 0, or steps of a period in which the machine is ten times slower, or is not */
-    int64_t step_ns, row_ns, seq_ns; /* fixed; for each row; for each sequence */
-    int64_t read_ns;  /* what all rows together take at least: the reading of the weights */
-    double key_ns;    /* for each token of context that a sequence reads */
-    double pair_ns;   /* for each row of a prefill and token of its context */
-    int64_t copy_ns;  /* for each page copied */
-    int64_t state_ns; /* for each state saved or loaded */
+    /* steps of a period in which the machine is alternately ten times slower and not; 0: none */
+    uint32_t busy;
+    int64_t step_ns, row_ns, seq_ns; /* fixed time; time for each row; time for each sequence */
+    int64_t read_ns;                 /* least time of all rows together: reading the weights */
+    double key_ns;                   /* for each token of context that a sequence reads */
+    double pair_ns;                  /* for each row of a prefill and token of its context */
+    int64_t copy_ns;                 /* for each page copied */
+    int64_t state_ns;                /* for each state saved or loaded */
     int64_t pixel_ns; /* for each pixel of a picture; pieces move the clock at once */
     int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
-    /* So many sequences of one row each that stand side by side read their common beginning, in
-     * whole chunks, once (as engine/cuda/attention/plan.cu has it); 0 or 1: each its own. */
+    /* This many adjacent sequences of one row each read their common beginning, in whole chunks,
+     * once (as in engine/cuda/attention/plan.cu); 0 or 1: each reads it separately. */
     uint32_t together;
-    double noise;   /* a step takes up to this part more or less */
-    bool device;    /* steps are computed by a device, */
-    bool host_part; /* and a part of them by the host */
+    double noise;   /* relative deviation of a step's time, at most */
+    bool device;    /* a device computes the steps */
+    bool host_part; /* the host computes a part of them */
 };
 
-/* What the next engine_new() and telltale_expect() go by. NULL: all defaults. */
+/* Sets the values for the next engine_new() and telltale_expect(). NULL: all defaults. */
 void telltale_set(const struct telltale *t);
 
 struct telltale_seen {
-    uint64_t n_steps, n_rows, n_wants, n_copies; /* of the steps that were waited for */
+    uint64_t n_steps, n_rows, n_wants, n_copies; /* counts of the steps that were waited for */
     uint64_t n_loads, n_saves;                   /* of states */
-    uint64_t n_hole_steps;                       /* in which the block got no keys; */
-    uint64_t n_holes_near; /* of those positions, read by pass 1 among the last 32 */
-    uint64_t n_pictures;   /* that were computed */
+    uint64_t n_hole_steps;                       /* steps in which the block got no keys */
+    uint64_t n_holes_near; /* such positions read by pass 1 among the last 32 */
+    uint64_t n_pictures;   /* pictures that were computed */
     uint64_t n_stale; /* positions read that were not written for the sequence that reads them */
 };
 
 void telltale_seen(const struct engine *e, struct telltale_seen *out);
 
-/* The next step that is launched (or, @at_wait, waited for) fails as above; or takes @ns longer. */
+/* Makes the next step that is launched (or, with @at_wait, waited for) fail as above; or take @ns
+ * longer. */
 void telltale_fail(struct engine *e, bool at_wait);
 void telltale_hang(struct engine *e, int64_t ns);
 
-/* Whether a fault has happened; and in pass 1. */
+/* Return whether a fault has happened; and whether in pass 1. */
 bool telltale_is_lost(const struct engine *e);
 bool telltale_is_lost_drafting(const struct engine *e);
 
-/* Whether @page (of the host) holds these tokens, computed after what the last cell of @parent (-1:
- * nothing) leads to. Of KV_GLOBAL. */
+/* Returns true if @page (of the host) holds these tokens, computed after the last cell of @parent
+ * (-1: none). For KV_GLOBAL. */
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
                     const int32_t *tokens);
 
-/* Whether snapshot @snapshot is the state behind the last token of @page (of the host), of
+/* Returns true if snapshot @snapshot is the state behind the last token of @page (of the host), for
  * KV_GLOBAL. */
 bool telltale_is_state(const struct engine *e, uint32_t snapshot, bool host, uint32_t page);
 
-/* Whether an engine that is wrong so often is wrong where the right one's digest is @digest. */
+/* Returns true if an engine with this probability of errors is wrong at the right digest
+ * @digest. */
 bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest);
 
-/* A request, and what it must get, alone or in any company. */
+/* A request, for computing the tokens that it must get, alone or in any company. */
 struct telltale_ask {
     const int32_t *prompt;
     const int32_t
-        *seen; /* NULL, or what is read of prompt[]: telltale_row() for rows of pictures */
-    uint32_t n_prompt, n_out;  /* n_out: at most; the end token is the last */
+        /* NULL, or the tokens of prompt[] as they are read: telltale_row() for rows of pictures */
+        *seen;
+    uint32_t n_prompt, n_out;  /* n_out: most output tokens; the end token is the last */
     struct engine_param param; /* without tokens, n_prompt, n_tokens */
     uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
     bool ignore_end;           /* go on after an end token */
-    /* A grammar: says whether anything comes behind the first @n of @out, and then of each token
+    /* A grammar: returns whether any token may follow the first @n of @out, and then for each token
      * whether it may be next. NULL: there is none. */
     bool (*go_on)(void *ctx, const int32_t *out, uint32_t n);
     bool (*allows)(void *ctx, int32_t token);
     void *ctx;
 };
 
-/* Writes the output tokens, and where not NULL their digests and log probabilities: room for n_out.
- * Returns how many there are. */
+/* Writes the output tokens and, unless NULL, their digests and log probabilities; room for n_out.
+ * Returns their number. */
 uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64_t *digests,
                          float *logprobs);
-/* What is read of row @row of a picture, a negative number. */
+/* Returns the number that is read for row @row of a picture, which is negative. */
 int32_t telltale_row(const uint8_t *rgb, const struct picture_layout *l, uint32_t row);
-/* The log probabilities of prompt tokens 1 .. n_prompt - 1; @seen: as telltale_ask.seen. */
+/* Computes the log probabilities of prompt tokens 1 .. n_prompt - 1; @seen: as
+ * telltale_ask.seen. */
 void telltale_expect_prompt(const int32_t *prompt, const int32_t *seen, uint32_t n_prompt,
                             float *logprobs);
-/* The hidden state, of as many values as @vector has room for, after @n_tokens tokens. */
+/* Computes the hidden state after @n_tokens tokens, of as many values as @vector has room for. */
 void telltale_expect_hidden(const int32_t *tokens, uint32_t n_tokens, float *vector, uint32_t n);
-/* The best @n_top tokens (at most ENGINE_TOP_MAX) after @n_tokens tokens. */
+/* Computes the best @n_top tokens (at most ENGINE_TOP_MAX) after @n_tokens tokens. */
 void telltale_expect_top(const int32_t *tokens, uint32_t n_tokens, uint32_t n_top,
                          struct engine_top *top);

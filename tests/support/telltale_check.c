@@ -41,7 +41,7 @@ static void check_head(const struct batch_rules *r, const struct engine_batch *b
     }
 }
 
-/* A fed row continues the row that is sampled, by one position. */
+/* Checks that a fed row continues the sampled row by one position. */
 static void check_feed(const struct batch_rules *r, const struct engine_batch *b, uint32_t i) {
     const struct engine_seq *s = &b->seq[i];
 
@@ -53,8 +53,8 @@ static void check_feed(const struct batch_rules *r, const struct engine_batch *b
         NEED(b->seq[j].feed != s->feed, "sequence", i);
 }
 
-/* Pictures lie one behind the other and begin before the sequence's end; their rows are there where
- * the batch has some, and only there. */
+/* Checks that pictures follow each other and begin before the sequence's end, and that their rows
+ * are given exactly if the batch has rows of them. */
 static void check_pictures(const struct batch_rules *r, const struct engine_batch *b, uint32_t i) {
     const struct engine_seq *s = &b->seq[i];
     uint32_t end = 0, pos1 = s->pos0 + s->n_rows;
@@ -105,7 +105,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
     NEED(row == b->n_rows, "rows", b->n_rows);
 }
 
-/* No two sequences have one state slot. */
+/* Checks that no two sequences have the same state slot. */
 static void check_slots(const struct batch_rules *r, const struct engine_batch *b) {
     uint32_t n = MAX(r->opts->n_states, r->n_slots);
 
@@ -115,8 +115,8 @@ static void check_slots(const struct batch_rules *r, const struct engine_batch *
             bad(b, "two sequences of one state slot", "sequence", i);
 }
 
-/* The pages of a sequence cover its rows, each once; a page that one sequence writes is no other's.
- * Rows whose keys are borrowed are not covered, and write none. */
+/* Checks that the pages of a sequence cover its rows, each once, and that a page written by one
+ * sequence belongs to no other. Rows whose keys are borrowed are not covered, and write no page. */
 static void check_tables(const struct batch_rules *r, const struct engine_batch *b, uint32_t cls) {
     const uint32_t *start = b->table[cls].start, t = r->opts->page_tokens;
     uint32_t *reader = r->reader[cls], *writer = r->writer[cls];
@@ -183,8 +183,8 @@ const struct engine_seq *check_seq_of(const struct engine_batch *b, uint32_t row
     return &b->seq[lo];
 }
 
-/* A sample is of a row at which the prompt has ended, and is numbered from there. Penalties know
- * exactly the tokens up to the row. */
+/* Checks that a sample is at a row behind the end of the prompt and is numbered from there, and
+ * that penalties get exactly the tokens up to the row. */
 static void check_sample(const struct engine_batch *b, uint32_t i) {
     const struct engine_want *w = &b->want[i];
     const struct engine_param *p = &b->param[w->param];
@@ -192,7 +192,7 @@ static void check_sample(const struct engine_batch *b, uint32_t i) {
     uint32_t first = s->pos0 + s->n_ahead, pos = first + (w->row - s->row0);
     uint32_t last = s->row0 + s->n_rows - s->n_draft;
 
-    NEED(w->row + 1 >= last, "want", i); /* of the last row that is not a draft, or of a draft */
+    NEED(w->row + 1 >= last, "want", i); /* at the last row that is not a draft, or at a draft */
     NEED(s->n_prompt > 0 && pos + 1 >= s->n_prompt, "want", i);
     NEED(w->out_pos == pos + 1 - s->n_prompt, "want", i);
     if (p->n_tokens == 0) {
@@ -251,7 +251,7 @@ static void check_copies(const struct batch_rules *r, const struct engine_batch 
     }
 }
 
-/* Pass 1: a row of each sequence, which a sample is all that is wanted of. */
+/* Checks pass 1: a row of each sequence, with a sample as the only want. */
 static void check_drafts(const struct engine_batch *b) {
     NEED(b->n_before + b->n_after == 0 && b->n_wants == b->n_seqs, "wants", b->n_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++)

@@ -1,43 +1,43 @@
 #pragma once
 
 /*
- * telltale_check - what every batch must fulfil, whatever is in it. Private to the tell-tale
+ * telltale_check - checks the properties that every batch must have. Private to the tell-tale
  * engine.
  */
 
 #include "tests/support/telltale.h"
 
-/* Of the wants of a launched step: what a later step may feed from. */
+/* Wants of a launched step, from which a later step may feed. */
 struct fed {
     uint64_t step;
-    uint32_t n, *pos; /* [max_wants]: the position of the row, NO_FEED where nothing is sampled */
-    int32_t *token;   /* [max_wants]: once the step is computed */
+    uint32_t n, *pos; /* [max_wants] position of the row, NO_FEED if nothing is sampled */
+    int32_t *token;   /* [max_wants] set once the step is computed */
 };
 
 #define NO_FEED UINT32_MAX
 
 struct batch_rules {
     const struct telltale *set;
-    const struct engine_opts *opts; /* n_pages, max_context filled in */
-    const struct fed *before;       /* of the step before */
-    uint32_t window, n_windows;     /* of pages of KV_WINDOW; 0: they are as the others */
-    /* [n_pages] for each class: which sequence of this batch reads or writes a page; scratch. */
+    const struct engine_opts *opts; /* with n_pages and max_context filled in */
+    const struct fed *before;       /* wants of the step before */
+    uint32_t window, n_windows;     /* pages of KV_WINDOW; 0: their tables are like the others */
+    /* [n_pages] for each class: sequence of this batch that reads or writes a page; scratch. */
     uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
     uint8_t *slot_used; /* [n_states]; scratch */
-    uint32_t n_slots;   /* of sequences; 0: pass 1 is not there */
-    bool borrows;       /* and has no keys of its own */
+    uint32_t n_slots;   /* slots of sequences; 0: there is no pass 1 */
+    bool borrows;       /* pass 1 has no keys of its own */
 };
 
-/* The first position that a row at @pos reads through a window. */
+/* Returns the first position that a row at @pos reads through a window. */
 static inline uint32_t check_first(uint32_t pos, uint32_t window) {
     return pos < window ? 0 : pos - window + 1;
 }
 
-/* Aborts with a line that names what is wrong. */
+/* Aborts with a line that names the error. */
 void check_batch(const struct batch_rules *r, const struct engine_batch *b);
-/* The sequence that a row belongs to. */
+/* Returns the sequence to which a row belongs. */
 const struct engine_seq *check_seq_of(const struct engine_batch *b, uint32_t row);
-/* Of all that the batch consists of. */
+/* Returns a hash of the whole batch. */
 uint64_t check_sum(const struct engine_batch *b);
-/* Of the masks of its wants. Aborts when one allows nothing. */
+/* Returns a hash of the masks of its wants. Aborts if one allows no token. */
 uint64_t check_masks(const struct engine_batch *b, const uint32_t *const *mask, uint32_t n_vocab);

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define GREEDY_BELOW 1e-5f /* as engine/sampler */
+#define GREEDY_BELOW 1e-5f /* as in engine/sampler */
 #define LOGPROB_STEPS (1u << 20)
 
 static uint64_t bits_of(float f) {
@@ -36,8 +36,9 @@ bool text_penalised(const struct engine_param *p) {
     return p->repetition != 1.0f || p->presence != 0.0f || p->frequency != 0.0f;
 }
 
-/* The repetition penalty sees the prompt too, the others only the output. Every token is mixed with
- * its place and all are added up: no step waits for the one before. */
+/* Mixes in the history. The repetition penalty sees the prompt too, the others only the output.
+ * Every token is mixed with its position and all are added, so that no operation waits for the one
+ * before. */
 static uint64_t mix_history(uint64_t h, const struct engine_param *p, const struct history *y) {
     uint32_t from = p->repetition != 1.0f ? 0 : y->n_prompt, n = y->n;
     uint64_t sum = 0;
@@ -62,8 +63,8 @@ static bool allowed(const struct engine_param *p, const struct text_mask *mask, 
     return true;
 }
 
-/* A draw that hits what is forbidden is repeated; so a ban changes nothing where it does not
- * forbid. */
+/* Draws a token, again if it is forbidden; so a ban changes nothing if it does not forbid the drawn
+ * token. */
 static int32_t draw(const struct telltale *t, uint64_t h, const struct engine_param *p,
                     const struct text_mask *mask) {
     uint32_t n = (uint32_t)(t->last - t->first) + 1;
@@ -92,7 +93,7 @@ static int32_t draw(const struct telltale *t, uint64_t h, const struct engine_pa
 
 int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_param *p,
                     uint32_t out_pos, const struct text_mask *mask, const struct history *history) {
-    uint64_t bias = 0; /* the order of the list does not count */
+    uint64_t bias = 0; /* the order of the list has no effect */
 
     h = text_mix(h, 1);
     for (uint32_t i = 0; i < p->n_bias; i++)

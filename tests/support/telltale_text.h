@@ -1,36 +1,38 @@
 #pragma once
 
 /*
- * telltale_text - from what was read to what comes out; shared by the engine and its oracle.
- * Private to the tell-tale engine.
+ * telltale_text - computes samples from what was read; shared by the engine and its oracle. Private
+ * to the tell-tale engine.
  */
 
 #include "base/rng.h"
 #include "tests/support/telltale.h"
 
-/* What a page holds of a position. */
+/* Content of a page for a position. */
 struct cell {
     uint64_t context; /* hash of all positions before it, when it was written */
-    uint64_t after;   /* and of those up to it, right in all classes: reading hashes nothing then */
-    uint64_t block;   /* key of the block (telltale_block.h) */
+    /* hash of the positions up to this one, if it is right in all classes: then reading needs no
+     * hashing */
+    uint64_t after;
+    uint64_t block; /* key of the block (telltale_block.h) */
     int32_t token;
     uint32_t pos;
 };
 
-/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, but for
- * chance. */
+/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, with a
+ * negligible probability of error. */
 static inline uint64_t text_mix(uint64_t h, uint64_t v) {
     struct rng r = {h ^ v * 0xD6E8FEB86659FD93u};
 
     return rng_next(&r);
 }
 
-/* Nothing read yet. */
+/* Returns the hash before anything was read. */
 static inline uint64_t text_begin(void) {
     return text_mix(0, 0x74656C6C74616C65u);
 }
 
-/* What belongs in a cell after @h. */
+/* Returns the context of a cell after @h. */
 static inline uint64_t text_context(uint64_t h, uint32_t cls) {
     return h + cls + 1;
 }
@@ -39,7 +41,7 @@ static inline uint64_t text_read(uint64_t h, const struct cell *c) {
     return text_mix(text_mix(h, c->context), (uint64_t)(uint32_t)c->token << 32 | c->pos);
 }
 
-/* The hash after one more position that is right in all classes. */
+/* Returns the hash after one more position that is right in all classes. */
 static inline uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token,
                                  uint32_t pos) {
     uint64_t before = h;
@@ -53,12 +55,12 @@ static inline uint64_t text_next(const struct telltale *t, uint64_t h, int32_t t
     return h;
 }
 
-#define TEXT_WIDTH_MAX 64u /* values of a row of a picture */
+#define TEXT_WIDTH_MAX 64u /* most values of a row of a picture */
 
 /* Writes rows [row0, row0 + n_rows) of a picture, of @width values each. */
 void text_rows(float *out, uint32_t width, const uint8_t *rgb, const struct picture_layout *l,
                uint32_t row0, uint32_t n_rows);
-/* What is read of a row with these values of picture @p: negative. */
+/* Returns the number that is read for a row with these values of picture @p, which is negative. */
 int32_t text_row(const struct engine_picture *p, const float *values, uint32_t width);
 
 /* Tokens before the sample: @n of a sequence, then @n_more (a fed token, drafts). */
@@ -67,7 +69,7 @@ struct history {
     uint32_t n_prompt, n, n_more;
 };
 
-/* What may be sampled: bits, or asked for one by one; neither: all. */
+/* Tokens that may be sampled: as bits, or by a function; neither: all. */
 struct text_mask {
     const uint32_t *bits;
     bool (*allows)(void *ctx, int32_t token);
@@ -77,7 +79,7 @@ struct text_mask {
 bool text_penalised(const struct engine_param *p);
 int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_param *p,
                     uint32_t out_pos, const struct text_mask *mask, const struct history *history);
-/* A token that may be sampled too and is not @token; if there is none, @token. */
+/* Returns another token that may be sampled; @token if there is none. */
 int32_t text_other(const struct telltale *t, uint64_t h, const struct engine_param *p,
                    const struct text_mask *mask, int32_t token);
 float text_logprob(uint64_t h, int32_t token);
@@ -87,4 +89,4 @@ static inline uint64_t text_digest(uint64_t h) {
 }
 
 void text_top(const struct telltale *t, uint64_t h, uint32_t n_top, struct engine_top *top);
-float text_value(uint64_t h, uint32_t what, uint32_t i); /* element i of a vector */
+float text_value(uint64_t h, uint32_t what, uint32_t i); /* returns element i of a vector */

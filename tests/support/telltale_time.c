@@ -5,7 +5,8 @@
 
 #define SHARED_CHUNK 256u /* keys: the chunks of engine/shared/pages.h */
 
-/* Pages that all of sequences @i and @k, which have one row, read; whole chunks. */
+/* Returns the number of pages that sequences @i and @k, which have one row each, have in common, in
+ * whole chunks. */
 static uint32_t common_pages(const struct engine_batch *b, uint32_t i, uint32_t k, uint32_t chunk) {
     const uint32_t *start = b->table[KV_GLOBAL].start, *page = b->table[KV_GLOBAL].page;
     uint32_t n = 0, max = MIN(start[i + 1] - start[i], start[k + 1] - start[k]) - 1;
@@ -15,7 +16,8 @@ static uint32_t common_pages(const struct engine_batch *b, uint32_t i, uint32_t 
     return n - n % chunk;
 }
 
-/* How many sequences from @i on share their beginning, and how many pages of it; 1: none. */
+/* Returns the number of sequences from @i on that share their beginning, and of its pages; 1:
+ * none. */
 static uint32_t group_at(const struct telltale *t, const struct engine_batch *b, uint32_t i,
                          uint32_t page_tokens, uint32_t *n_common) {
     uint32_t n = 1, chunk = MAX(SHARED_CHUNK / page_tokens, 1u);

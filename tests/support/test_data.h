@@ -13,7 +13,7 @@
 
 #define TEST_DATA_PATH 1024
 
-/* The folder with golden/, models/, templates/, vocab/ and formats/. */
+/* Returns the folder with golden/, models/, templates/, vocab/ and formats/. */
 static inline const char *test_data(void) {
     const char *folder = getenv("WEFT_DATA");
 
@@ -22,7 +22,7 @@ static inline const char *test_data(void) {
     return folder;
 }
 
-/* `./check --data DIR` set the folder: it has the larger sets too. */
+/* Returns true if `./check --data DIR` set the folder, which then has the larger sets too. */
 static inline bool test_data_is_larger(void) {
     const char *larger = getenv("WEFT_DATA_LARGER");
 

@@ -1,6 +1,6 @@
 /*
- * The oracle itself must be trusted: a correct driver gets the expected text at every depth, chunk
- * and company, and each kind of mistake in a driver is seen, in the text or at once.
+ * Tests of the oracle: a correct driver gets the expected text at every depth, chunk and company,
+ * and each kind of mistake of a driver is detected, in the text or at once.
  */
 
 #include <criterion/criterion.h>
@@ -17,15 +17,15 @@ enum { SEQS = 5, PAGE = 4, SEQ_PAGES = 16, OUT = 24, PROMPT_MAX = 30, ROWS = SEQ
 /* Mistakes of a driver. */
 enum mistake {
     NONE,
-    PAGES_SWAPPED,   /* two pages of a table */
+    PAGES_SWAPPED,   /* exchanges two pages of a table */
     PAGE_OF_OTHER,   /* reads a page that another sequence has written, with other tokens */
     OTHER_CONTEXT,   /* reads a page of equal tokens at equal positions after different ones */
     WRONG_TOKEN,     /* a decode row carries another token */
-    WRONG_PARAM,     /* a want points to the neighbour's parameters */
+    WRONG_PARAM,     /* a want points to the parameters of another request */
     LOST_ROW,        /* a position is never computed */
     WRITES_SHARED,   /* two sequences write a page */
     WRONG_OUT_POS,   /* a want is numbered one too high */
-    WRONG_FEED,      /* fed from the neighbour's want, which is at another position */
+    WRONG_FEED,      /* feeds from the want of another request, at another position */
     TABLE_TOO_SHORT, /* the page table ends before the rows */
     CHANGED_BATCH,   /* the batch is changed while it runs */
     NOT_SEALED,
@@ -34,9 +34,10 @@ enum mistake {
 struct request {
     int32_t prompt[PROMPT_MAX], out[OUT];
     struct engine_param param;
-    int32_t tokens[PROMPT_MAX + OUT]; /* for the penalties */
+    int32_t tokens[PROMPT_MAX + OUT]; /* tokens for the penalties */
     uint32_t n_prompt, n_computed, n_sampled, n_got;
-    uint32_t page[SEQ_PAGES], want; /* want: its index in the last step, UINT32_MAX: none */
+    /* want: its index in the last step; UINT32_MAX: there is none */
+    uint32_t page[SEQ_PAGES], want;
     uint64_t digest[OUT];
 };
 
@@ -251,7 +252,7 @@ static void run(struct driver *d) {
     }
 }
 
-/* How many requests got what they must get. */
+/* Returns the number of requests that got their right tokens. */
 static uint32_t n_right(const struct driver *d) {
     uint32_t n = 0;
 
@@ -295,7 +296,7 @@ Test(telltale, each_wrong_content_changes_the_text_of_that_request_only) {
         cr_expect_eq(right_with(wrong[i], 1, 8), SEQS - 1, "mistake %d", wrong[i]);
 }
 
-/* Runs the driver in a child and reads its last words. */
+/* Runs the driver in a child and reads its last output. */
 static void die_of(enum mistake mistake, uint32_t depth, const char *words) {
     char text[400] = "";
     int fd[2], status;
@@ -439,8 +440,8 @@ Test(telltale, copied_pages_are_read_like_the_originals) {
     engine_free(d.engine);
 }
 
-/* A step of @n sequences of @n_rows rows each from @pos0 on; the first 256 positions are in the
- * same pages. How long it takes. */
+/* Runs a step of @n sequences of @n_rows rows each from @pos0 on; the first 256 positions are in
+ * the same pages. Returns the time that it takes. */
 static int64_t take(struct engine *e, uint64_t step, const struct clock_virtual *clock, uint32_t i0,
                     uint32_t n, uint32_t pos0, uint32_t n_rows) {
     static int32_t token[512];

@@ -10,8 +10,8 @@
 
 enum { DELTA_KEY_HEADS = 2, DELTA_VALUE_HEADS = 4, DELTA_DIM = 64, DELTA_KERNEL = 4 };
 
-/* Where a block's scale and its minimum (0: none) lie, and how many scales the minimum must be for
- * the values to have mean 0. */
+/* Positions of a block's scale and minimum (0: none), and the ratio of minimum to scale with which
+ * the values have mean 0. */
 static const struct {
     enum tensor_type type;
     uint32_t d, min;
@@ -37,7 +37,7 @@ static void put_half(uint8_t *p, float f) {
     memcpy(p, &h, 2);
 }
 
-/* The scale @d, at @at where it is a half. */
+/* Stores the scale @d, at @at if it is a half float. */
 static void put_scale(enum tensor_type type, uint8_t *block, uint32_t at, float d) {
     uint16_t h = mx_float_to_half(d);
     uint8_t e = 0;
@@ -60,7 +60,7 @@ static void put_scale(enum tensor_type type, uint8_t *block, uint32_t at, float 
     }
 }
 
-/* A block of random bits whose values have a root mean square of about @rms. */
+/* Makes a block of random bits whose values have a root mean square of about @rms. */
 static void fill_block(const struct tensor_format *f, size_t k, float rms, struct rng *r,
                        uint8_t *block) {
     float y[256];
@@ -137,15 +137,16 @@ static void add(struct maker *m, const char *name, enum tensor_type type, uint32
     free(data);
 }
 
-/* Of a matrix with @n_in inputs; those at the end of a branch say how much it adds. */
+/* Returns the scale of a matrix with @n_in inputs; matrices at the end of a branch determine how
+ * much it adds. */
 static float scale_of(const struct maker *m, const char *name, uint32_t n_in) {
     bool adds = strstr(name, "attn_output") || strstr(name, "ssm_out") || strstr(name, "ffn_down");
 
     return (adds ? m->t->loud : 1) / sqrtf((float)n_in);
 }
 
-/* @n matrices of blocks, whose scales stand beside them as NAME.scale; decoded: the values
- * instead. */
+/* Adds @n matrices of blocks whose scales are beside them as NAME.scale; decoded: their values in
+ * F32 instead. */
 static void add_scaled(struct maker *m, const char *name, const uint64_t ne[3], uint32_t n_dims,
                        uint8_t *data) {
     size_t each = ne[0] * ne[1], bytes = each / 64 * 36;
@@ -196,7 +197,7 @@ static void matrix(struct maker *m, const char *name, uint32_t n_in, uint32_t n_
     put_matrices(m, name, (uint64_t[3]){n_in, n_out, 1}, 2, scale_of(m, name, n_in));
 }
 
-/* The matrices of all experts as one tensor. */
+/* Adds the matrices of all experts as one tensor. */
 static void matrices(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
     put_matrices(m, name, (uint64_t[3]){n_in, n_out, m->t->n_expert}, 3, scale_of(m, name, n_in));
 }
@@ -218,7 +219,7 @@ static bool is_gpt_oss(const struct tiny_model *t) {
     return strcmp(t->arch, "gpt-oss") == 0;
 }
 
-/* Half of the heads forget within some tokens, half of them keep for long. */
+/* Adds a delta net; half of the heads forget within some tokens, half of them remember for long. */
 static void delta_net(struct maker *m, uint32_t l) {
     uint32_t n_embd = m->t->n_embd, inner = DELTA_VALUE_HEADS * DELTA_DIM;
     uint32_t channels = 2 * DELTA_KEY_HEADS * DELTA_DIM + inner;
@@ -313,7 +314,7 @@ static void layer(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
 }
 
-/* The layer behind the others, and what it begins with: the token's embedding alone. */
+/* Adds the layer behind the others, which begins with the token's embedding alone. */
 static void block(struct maker *m, uint32_t l) {
     uint32_t n = m->t->n_embd;
     uint64_t ne[3] = {2ull * n, n, 1};
@@ -412,7 +413,7 @@ static void vocabulary(const struct tiny_model *t, struct gguf_writer *w) {
     gw_u32(w, "tokenizer.ggml.unknown_token_id", 1);
     gw_u32(w, "tokenizer.ggml.cls_token_id", 2);
     gw_u32(w, "tokenizer.ggml.bos_token_id", 2);
-    gw_u32(w, "tokenizer.ggml.seperator_token_id", 3); /* spelt so in all files */
+    gw_u32(w, "tokenizer.ggml.seperator_token_id", 3); /* spelling of the key in all files */
     gw_u32(w, "tokenizer.ggml.mask_token_id", 4);
     free(token);
     free(text);
@@ -467,8 +468,8 @@ static bool is_assistant(const struct tiny_model *t) {
     return strcmp(t->arch, "gemma4-assistant") == 0;
 }
 
-/* A matrix of which a model and its assistant have the first half of each row in common: the
- * assistant has nothing else, the model @more random values of that scale. */
+/* Adds a matrix of which a model and its assistant have the first half of each row in common: the
+ * assistant has only this half, the model @more random values of that scale. */
 static void common_half(struct maker *m, const char *name, const char *of_assistant, float rms,
                         bool more) {
     uint32_t n = m->t->n_embd / 2, width = is_assistant(m->t) ? n : 2 * n;
@@ -487,8 +488,8 @@ static void common_half(struct maker *m, const char *name, const char *of_assist
     free(data);
 }
 
-/* From the model's width to the assistant's: the first half of the embedding, and a little of the
- * hidden state. */
+/* Adds the projection from the model's width to the assistant's: the first half of the embedding,
+ * and a little of the hidden state. */
 static void pre_projection(struct maker *m) {
     uint32_t n = m->t->n_embd / 2;
     uint64_t ne[3] = {4ull * n, n, 1};
@@ -504,7 +505,7 @@ static void pre_projection(struct maker *m) {
     free(data);
 }
 
-/* Beside the dense FFN, each branch with norms of its own. */
+/* Adds experts beside the dense FFN, each branch with its own norms. */
 static void gemma4_experts(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     char s[64];
@@ -519,7 +520,7 @@ static void gemma4_experts(struct maker *m, uint32_t l) {
     add(m, name_of(s, l, "ffn_down_exps.scale"), TENSOR_F32, t->n_expert, 0, 0.3f, 1);
 }
 
-/* Norms behind the branches say how much these add. */
+/* Adds a layer; the norms behind the branches determine how much these add. */
 static void gemma4_layer(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     uint32_t n_embd = is_assistant(t) ? t->n_embd / 2 : t->n_embd;
@@ -550,7 +551,7 @@ static void gemma4_layer(struct maker *m, uint32_t l) {
 
 static void key(struct maker *m, const char *name, uint32_t v);
 
-/* Those of both files; the last layer is a full one. */
+/* Writes the keys of both files; the last layer has full attention. */
 static void gemma4_keys(struct maker *m) {
     const struct tiny_model *t = m->t;
     uint8_t in_window[64];
@@ -573,8 +574,8 @@ static void gemma4_keys(struct maker *m) {
         key(m, "embedding_length_out", t->n_embd);
 }
 
-/* Scores of the assistant are as large as the model's: norms are of the same values, over half as
- * many. */
+/* Makes scores of the assistant as large as the model's: norms have the same values, over half as
+ * many inputs. */
 static void gemma4(struct maker *m) {
     const struct tiny_model *t = m->t;
     bool own = is_assistant(t);
@@ -612,8 +613,8 @@ static float *zeros(size_t n) {
     return data;
 }
 
-/* The model's embedding and last norm, which are the first random numbers of both; the mask's
- * embedding is 0. */
+/* Adds the model's embedding and last norm, which are the first random numbers of both files; the
+ * mask's embedding is 0. */
 static void drafter_ends(struct maker *m) {
     const struct tiny_model *t = m->t;
     size_t n = (size_t)t->n_embd * t->n_vocab;
@@ -628,8 +629,8 @@ static void drafter_ends(struct maker *m) {
     norm(m, "enc.output_norm.weight", t->n_embd);
 }
 
-/* Attention of the first layer, which sees two keys, gives the normed input as it is: of the first
- * mask, that of the last token. */
+/* Adds attention of the first layer, which sees two keys and returns the normed input unchanged:
+ * for the first mask, that of the last token. */
 static void copying_attention(struct maker *m) {
     const struct tiny_model *t = m->t;
     uint32_t n = t->n_embd, width = t->n_head * t->head_dim, group = t->n_head / t->n_head_kv;
@@ -768,7 +769,8 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
         drafter(&m);
         return;
     }
-    /* A tied embedding is small and the last norm large, or every token would predict itself. */
+    /* A tied embedding is small and the last norm large; otherwise every token would predict
+     * itself. */
     add(&m, "token_embd.weight", t.type, t.n_embd, t.n_vocab, t.tied ? 0.05f : 1, 0);
     add(&m, "output_norm.weight", TENSOR_F32, t.n_embd, 0, 0.1f, t.tied ? 4 : 1);
     if (!t.tied)

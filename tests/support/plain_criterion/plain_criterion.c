@@ -20,13 +20,13 @@ static struct {
     struct plain_options options;
 } suites[SUITES_MAX];
 static unsigned n_tests, n_suites;
-static atomic_bool has_failed; /* in the child that runs the test */
-/* What the child tells the process that waits for it. */
+static atomic_bool has_failed; /* set in the child that runs the test */
+/* Result of a child for the process that waits for it. */
 static struct told {
-    bool ended; /* by its last line or an assertion: exit() anywhere else is a failure */
+    bool ended; /* the test ended by its last line or an assertion; exit() elsewhere is a failure */
     char why_skipped[200];
 } * told;
-static const char *filter = "*"; /* of "suite/test" */
+static const char *filter = "*"; /* pattern of "suite/test" */
 static bool fails_fast, lists;
 
 void plain_add_test(const struct plain_test *t) {

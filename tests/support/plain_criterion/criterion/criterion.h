@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Options behind the names of a test or a suite. @signal: what must end the test, 0: it ends
- * itself. @timeout: seconds, after which SIGALRM ends it, 0: none. */
+/* Options behind the names of a test or a suite. @signal: signal that must end the test; 0: none.
+ * @timeout: seconds after which SIGALRM ends it; 0: no limit. */
 struct plain_options {
     void (*init)(void), (*fini)(void);
     int signal;
@@ -29,19 +29,20 @@ struct criterion_test_params {
 
 struct plain_test {
     const char *suite, *name;
-    void (*run)(void);           /* NULL: run_with */
-    void (*run_with)(void *arg); /* for each of the parameters */
+    void (*run)(void);           /* NULL: run_with is set */
+    void (*run_with)(void *arg); /* called for each of the parameters */
     struct criterion_test_params (*params)(void);
     struct plain_options options;
 };
 
-/* Runs the tests that the arguments name, all without any. Returns the exit status. */
+/* Runs the tests that the arguments name, or all tests. Returns the exit status. */
 int plain_main(int argc, char *argv[]);
-/* Both are called before main(). */
+/* Register tests and suites; called before main(). */
 void plain_add_test(const struct plain_test *t);
 void plain_add_suite(const char *name, struct plain_options o);
 
-/* Notes a failure. @fatal: ends the test. @format: "" or what to print behind @text. */
+/* Records a failure. @fatal: ends the test. @format: "" or a message that is printed behind
+ * @text. */
 __attribute__((cold, format(printf, 5, 6))) void
 plain_fail(bool fatal, const char *file, int line, const char *text, const char *format, ...);
 /* Ends the test as skipped. */
