@@ -121,7 +121,7 @@ static void start(void) {
     snprintf(path, sizeof(path), "%.50s.admin", world.path);
     atexit(remove_sockets);
     FUZZ_ASSERT(admin_new(&a, &o) == 0 && admin_listen_unix(a, path, &err) == 0);
-    strcpy(world.path, path); /* requests of this file go there */
+    strcpy(world.path, path); /* sends the requests of this file to its socket */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {

@@ -1,4 +1,4 @@
-/* The command line, a word in each line. The result has weftd's own options alone. */
+/* The command line, one word per line. The result has only weftd's own options. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +18,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         argv[argc++] = word;
     FUZZ_ASSERT(args_translate(&a, argc, argv) == 0);
     FUZZ_ASSERT(a.n >= 1 && a.v[a.n] == NULL && (a.n_refused == 0) == (a.refused.len == 0));
-    FUZZ_ASSERT(a.n <= 2 * argc + 3); /* -a adds a word, and three more stand at the end */
+    FUZZ_ASSERT(a.n <= 2 * argc + 3); /* -a adds a word, and three more are added at the end */
     for (int i = 1; i < a.n; i++) {
         const char *equals = strchr(a.v[i], '=');
 
         FUZZ_ASSERT(strncmp(a.v[i], "--", 2) == 0 &&
                     config_has(a.v[i] + 2, strcspn(a.v[i] + 2, "=")));
-        i += !equals; /* its value */
+        i += !equals; /* skips its value */
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 /* Requests for a stored response: reading it, resuming its stream, its items, cancelling and
- * deleting it. The input is what follows the response's id in the target, up to a newline, then the
- * method's number and the body of a request that goes on from it. */
+ * deleting it. The input is the rest of the target behind the response's id, up to a newline, then
+ * the method's number and the body of a request that continues it. */
 
 #include <ctype.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
 
     if (n == 0 || n > TARGET_MAX)
         return -1;
-    for (size_t i = 1; i < n; i++) /* other bytes are for the target http */
+    for (size_t i = 1; i < n; i++) /* other bytes are tested by the target http */
         if (!isgraph(data[i]))
             return -1;
     served_body("POST /v1/responses", (const uint8_t *)stores, sizeof(stores) - 1);

@@ -1,4 +1,5 @@
-/* The configuration file. What is accepted survives being packed for the worker and read again. */
+/* The configuration file. An accepted configuration is the same after it was packed for the worker
+ * and read again. */
 
 #include <string.h>
 #include "daemon/config/config.h"

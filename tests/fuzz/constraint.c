@@ -1,4 +1,4 @@
-/* A constraint as it travels from front to worker: the grammar's node, a newline, the triggers. */
+/* A constraint as the front sends it to the worker: the grammar's node, a newline, the triggers. */
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Answers that weftctl reads from an unknown socket: a thread sends the bytes of the input, as an
  * admin socket or a server would, and weftctl's clients read them and print their content. The
- * first line names what is asked for, and the columns of the terminal. */
+ * first line names the command and the columns of the terminal. */
 
 #include <pthread.h>
 #include <stdio.h>
@@ -25,8 +25,8 @@ static struct {
     struct chat_server *chat;
 } f;
 
-/* Reads what the client of the last connection has sent, for an end with bytes that were not read
- * would be an error of the socket, and ends it. */
+/* Reads the request of the last connection, since closing with unread bytes would be an error of
+ * the socket, and closes it. */
 static void end(int fd) {
     uint8_t request[4096];
 
@@ -78,7 +78,7 @@ static void start(void) {
     FUZZ_ASSERT(chat_server_new(&f.chat, "http://localhost", f.path, NULL) == 0);
 }
 
-/* Checks that strangers' text is escaped, so that it cannot control the terminal. */
+/* Checks that text from outside is escaped, so that it cannot control the terminal. */
 static void check_shown(const struct buf *shown) {
     CLEANUP(freep) char *text = fuzz_text(shown->data ? shown->data : "", shown->len);
 

@@ -26,7 +26,7 @@ static struct store *open_store(int fd, bool states) {
     return s;
 }
 
-/* All pieces of what was begun with answer @r. */
+/* Transfers all pieces after the answer @r. */
 static int go(struct store_io *io, int r) {
     if (r == 0)
         while ((r = store_go_on(io)) == STORE_MORE)

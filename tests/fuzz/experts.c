@@ -1,4 +1,4 @@
-/* The file of a model's experts as the worker reads it: any bytes behind a head that fits. */
+/* The file of a model's experts as the worker reads it: any bytes behind a valid head. */
 
 #include <unistd.h>
 #include "engine/picks.h"
@@ -12,7 +12,7 @@ static const struct model_shape shape = {
     .n_layer = LAYERS, .n_expert = EXPERTS, .n_expert_used = 2};
 static struct gguf *model;
 
-/* The file as a worker leaves it, to the shared file in memory. */
+/* Writes the file as a worker leaves it to the shared file in memory. */
 static void make(void) {
     uint32_t bits[LAYERS * 2] = {1, 0, 2, 0, 3, 0};
     struct picks k;
@@ -31,7 +31,7 @@ static void open_model(void) {
     if (model)
         return;
     FUZZ_ASSERT(vocab_seed(0, &b) && gguf_open(&model, fuzz_file(b.data, b.len), &err) == 0);
-    FUZZ_ASSERT(gguf_copy_data(model) == 0); /* the file in memory gets another content */
+    FUZZ_ASSERT(gguf_copy_data(model) == 0); /* the file in memory gets other content */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     off_t at = 0;
 
     open_model();
-    if (len > 0 && data[0] & 1) { /* behind the head that is right */
+    if (len > 0 && data[0] & 1) { /* behind the valid head */
         make();
         at = 32;
         FUZZ_ASSERT(pwrite(fuzz_file_fd(), data + 1, MIN(len - 1, 900u), at) >= 0);

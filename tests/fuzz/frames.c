@@ -1,5 +1,5 @@
 /* Frames between front and worker: the bytes go through a channel; each frame's payload is parsed
- * as what its type says, by both sides' parsers. What was parsed packs to a payload that parses. */
+ * by its type, by both sides' parsers. A parsed message packs to a payload that parses. */
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -114,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     chan_init(&c, fd[0], 1 << 20, 2 << 20);
     while ((r = chan_recv(&c, &f)) == 0)
         read_frame(&f);
-    FUZZ_ASSERT(r < 0); /* the peer is gone */
+    FUZZ_ASSERT(r < 0); /* the other end is closed */
     chan_deinit(&c);
     return 0;
 }

@@ -3,8 +3,8 @@
 /*
  * fuzz - the frame of every target in this folder. A target defines LLVMFuzzerTestOneInput(), which
  * gives one input to a parser and aborts when the parser breaks its contract. The same source is
- * linked twice: with libFuzzer, which looks for new inputs, and with replay.c, which needs no clang
- * and runs the inputs that are there.
+ * linked twice: with libFuzzer, which searches for new inputs, and with replay.c, which needs no
+ * clang and runs existing inputs.
  */
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 /* Changes the @len bytes at @data, which has room for @max, at random; returns the new length. A
  * target whose inputs have a grammar may define it. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t len, size_t max, unsigned seed);
-/* libFuzzer's mutation of bytes, or that of replay.c. */
+/* The mutation of bytes of libFuzzer or of replay.c. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t len, size_t max);
 /* Writes seed @i into the empty @out; false: there are no more. For inputs that no text file can
  * hold; a target may define it. */

@@ -1,4 +1,4 @@
-/* Model files: what gguf_open() lets through can be read in full, and a tokenizer is made of it or
+/* Model files: a file that gguf_open() accepts can be read in full, and its tokenizer is made or
  * refused with a reason. */
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "tests/fuzz/vocab.h"
 #include "text/tokenizer.h"
 
-static uint64_t sum; /* of all that is read, so that no read is left out */
+static uint64_t sum; /* sum of all values read, so that the compiler leaves out no read */
 
 static void read_metadata(const struct gguf *g) {
     for (uint64_t i = 0; i < gguf_n_kv(g); i++) {

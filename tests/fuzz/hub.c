@@ -1,5 +1,5 @@
-/* What the hub answers: a listing, and the models that are in it. A line before it is what the user
- * asked for. */
+/* Answers of the hub: a listing, and the models in it. The line before it is the user's
+ * specification. */
 
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "daemon/models/pull_lines.h"
 #include "tests/fuzz/fuzz.h"
 
-/* No file of a listing leads out of the folder or hides in it. */
+/* Checks that no file of a listing leads out of the folder or is hidden. */
 static void check(const struct hub_listing *l) {
     char path[4096];
     struct hub_spec spec = {.repo = "a/b", .revision = "main"};
@@ -24,7 +24,7 @@ static void check(const struct hub_listing *l) {
     }
 }
 
-/* A hub may list a path twice. */
+/* Compares the paths, since a hub may list one twice. */
 static bool is_same(const struct hub_listing *l, uint32_t a, uint32_t b) {
     return strcmp(l->file[a].path, l->file[b].path) == 0;
 }

@@ -1,5 +1,5 @@
-/* Pictures in JSON: what image_data_read() gives is not longer than what it was given, what it
- * refuses has a reason that begins with its place. */
+/* Pictures in JSON: the result of image_data_read() is not longer than its input, and a refusal has
+ * a reason that begins with its place. */
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Changes JSON by its structure: a value becomes one of another type, or one from elsewhere in the
- * text; a member goes, or gets another's name. One time in four, and where the input is no JSON,
- * its bytes are changed. The input's first byte, which is no part of the JSON, stays. */
+ * text; a member is removed, or gets the name of another one. One time in four, and if the input is
+ * no JSON, its bytes are changed. The input's first byte, which is no part of the JSON, is not
+ * changed. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,7 @@ static void reshape(yyjson_mut_doc *d, yyjson_mut_val *v, struct rng *r) {
     }
 }
 
-/* Puts @new in the place of @old, whose place in its container stays. */
+/* Puts @new into the place of @old in its container. */
 static void replace(yyjson_mut_val *old, yyjson_mut_val *new) {
     old->tag = new->tag;
     old->uni = new->uni;
@@ -106,7 +107,7 @@ static size_t change(yyjson_mut_doc *d, struct rng *r, char **out) {
     case 0:
         reshape(d, at, r);
         break;
-    case 1: /* a copy, so that the text does not come to hold itself */
+    case 1: /* a copy, so that the value does not contain itself */
         replace(at, yyjson_mut_val_mut_copy(d, any(d, r)));
         break;
     default:

@@ -1,6 +1,6 @@
-/* Messages to the socket of ZeroMQ over which KV events are sent again. The first two bytes say
- * which sends find no room at the peer, or no peer; then comes a byte for each frame, its length
- * and whether another one follows, and its content. The functions here take the place of libzmq. */
+/* Messages to the socket of ZeroMQ over which KV events are sent again. The first two bytes choose
+ * the sends that find no room at the peer, or no peer. Then each frame has a byte with its length
+ * and whether another one follows, and its content. The functions of this file replace libzmq. */
 
 #include "daemon/models/kv_events.c"
 #include "tests/fuzz/fuzz.h"
@@ -13,8 +13,8 @@
 static struct kv_events events;
 static struct {
     const uint8_t *at, *end;
-    bool more; /* the last frame that was read has a successor */
-    /* The message that is being read, and what the requests so far ask for. */
+    bool more; /* another frame follows the one read last */
+    /* State of the message that is being read, and the requests so far. */
     uint32_t n_frames;
     size_t n_peer, n_last;
     const uint8_t *last;

@@ -1,5 +1,5 @@
-/* Manifests of Ollama's store, as their files lie there: a model is listed where a manifest names a
- * blob that is there, and nothing else is. */
+/* Manifests of Ollama's store, as in its files: a model is listed if a manifest names an existing
+ * blob, and no other model is. */
 
 #include <stdio.h>
 #include <string.h>

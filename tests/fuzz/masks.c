@@ -8,7 +8,7 @@
 /* Compilations of a fuzzer stop at a tenth of the usual work. */
 static const struct grammar_limits limits = {.max_work = 3600000, .max_states = 20000};
 
-/* A token of the mask @bits, or -1: it is empty. */
+/* Returns a token of the mask @bits; -1: it is empty. */
 static int32_t draw(struct rng *r, const uint32_t *bits, int64_t n) {
     uint32_t pick = n > 0 ? rng_below(r, (uint32_t)n) : 0;
 
@@ -18,7 +18,8 @@ static int32_t draw(struct rng *r, const uint32_t *bits, int64_t n) {
     return -1;
 }
 
-/* The naive matcher of one token: it is allowed if its bytes are, one after the other. */
+/* Compares with the naive matcher of one token: it is allowed if its bytes are, one after the
+ * other. */
 static void check_one(const struct grammar_state *s, struct grammar_state *probe,
                       const uint32_t *bits, uint32_t id) {
     bool masked = bits[id / 32] >> (id % 32) & 1;

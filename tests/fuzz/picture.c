@@ -1,6 +1,6 @@
-/* Pictures: what picture_decode_fit() lets through has the size that a model is shown; what it
- * refuses has a reason on one line. Files pay for their pixels as in the daemon. Nothing is decoded
- * in another process here. */
+/* Pictures: a picture that picture_decode_fit() accepts has the size for the model; a refusal has a
+ * reason on one line. Files pay for their pixels as in the daemon. All pictures are decoded in this
+ * process. */
 
 #include <errno.h>
 #include <string.h>

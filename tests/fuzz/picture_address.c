@@ -1,5 +1,5 @@
-/* Addresses of pictures: one that passes has https and a host of the list, whatever it looks like,
- * and one that is refused has a reason that begins with its place. */
+/* Addresses of pictures: an accepted one has https and a host of the list, whatever its form; a
+ * refusal has a reason that begins with its place. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     }
     FUZZ_ASSERT(picture_fetch_is_address(url, strlen(url)));
     FUZZ_ASSERT(strncasecmp(url, "https:", 6) == 0);
-    /* A percent sign may hide letters of the host. */
+    /* A percent sign may escape letters of the host. */
     FUZZ_ASSERT(strcasestr(url, "a.example") || strcasestr(url, "b.example:") || strchr(url, '%'));
     return 0;
 }

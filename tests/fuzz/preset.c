@@ -1,4 +1,4 @@
-/* The preset of a model, and the options that a worker is told: the first byte chooses. */
+/* The preset of a model, and the packed options for a worker; the first byte chooses. */
 
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Headers of projector files: what projector_read() lets through has a layout for pictures of every
- * size, whose sides are whole patches; what it refuses has a reason on one line. */
+/* Headers of projector files: one that projector_read() accepts has a layout for pictures of every
+ * size, whose sides are whole patches; a refusal has a reason on one line. */
 
 #include <string.h>
 #include "tests/fuzz/fuzz.h"

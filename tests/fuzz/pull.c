@@ -1,6 +1,6 @@
-/* Lines of the process that downloads a model, as the daemon reads them, and the answer that a
- * client of Ollama's API gets of them. The first byte chooses the form of the answer, how the
- * process ends, and the length of the pieces in which its output comes. */
+/* Lines of the process that downloads a model, as the daemon reads them, and the answer to a client
+ * of Ollama's API. The first byte chooses the form of the answer, how the process ends, and the
+ * length of the pieces in which its output comes. */
 
 #include <string.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #include "tests/fuzz/fuzz.h"
 
 static struct world world;
-static struct api_task *task; /* of the request that waits; NULL: none */
+static struct api_task *task; /* task of the request that waits; NULL: none */
 
 static int begin_pull(void *ctx, const char *name, struct api_task *t, struct err *err) {
     task = t;
@@ -82,7 +82,7 @@ static void finish(const char *error, bool failed) {
     struct err err = {0};
     struct api_task *t = task;
 
-    if (!t) /* too much waited for the client */
+    if (!t) /* too many bytes waited for the client */
         return;
     task = NULL;
     err_set(&err, 502, "model", "%s", error);

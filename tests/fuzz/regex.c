@@ -1,6 +1,6 @@
-/* Regular expressions: a byte of flags, the expression, a newline, a text. Where PCRE2 reads the
- * expression too, and no construct is in it that the two languages define differently, both say the
- * same of the text. */
+/* Regular expressions: a byte of flags, the expression, a newline, a text. If PCRE2 accepts the
+ * expression too, and it has no construct that the two languages define differently, both give the
+ * same result for the text. */
 
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
@@ -9,8 +9,8 @@
 #include <pcre2.h>
 #include "tests/text/grammar_support.h"
 
-/* ASCII without escapes, groups that have a name or a flag, and the possessive forms that only
- * PCRE2 has: what is left means the same in ECMAScript and in PCRE2. */
+/* Returns true for ASCII without escapes, without groups that have a name or a flag, and without
+ * the possessive forms of PCRE2: such an expression means the same in ECMAScript and in PCRE2. */
 static bool is_common(const char *s) {
     for (size_t i = 0; s[i]; i++) {
         if (s[i] < ' ' || s[i] > '~' || s[i] == '\\' || s[i] == '^' || s[i] == '$')

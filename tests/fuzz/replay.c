@@ -1,9 +1,8 @@
 /*
- * Runs a target on the inputs that are given and then, with a fixed seed, on random changes of
- * them.
+ * Runs a target on the given inputs and then, with a fixed seed, on random changes of them.
  *
  * usage: TARGET [--cpu-ms N] [--input-ms N] INPUT...
- *   --cpu-ms N      go on with changed inputs until N ms of processor time are spent (0)
+ *   --cpu-ms N      run changed inputs until N ms of processor time are spent (0)
  *   --input-ms N    processor time that one input may take (2000)
  * An input that fails is written to ./crash-TARGET.
  */
@@ -31,7 +30,7 @@ struct input {
 
 static struct input *inputs;
 static size_t n_inputs;
-static const uint8_t *now; /* the input that runs */
+static const uint8_t *now; /* the input that is running */
 static size_t now_len;
 static const char *name;
 static struct rng rng = {1};
@@ -81,7 +80,7 @@ static int64_t cpu_ms(void) {
 }
 
 static void run(const uint8_t *data, size_t len, int64_t limit) {
-    /* An allocation of its own, so that AddressSanitizer sees a read beyond its end. */
+    /* A separate allocation, so that AddressSanitizer detects a read beyond its end. */
     uint8_t *own = malloc(len ? len : 1);
     int64_t begin = cpu_ms();
 
@@ -97,7 +96,7 @@ static void run(const uint8_t *data, size_t len, int64_t limit) {
     free(own);
 }
 
-/* A byte changed, a range cut, doubled, or taken from another input. */
+/* Changes a byte, or cuts a range, doubles it, or takes it from another input. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t len, size_t max) {
     size_t at = rng_below(&rng, (uint32_t)len + 1), n = 1 + rng_below(&rng, 16);
     const struct input *from = &inputs[rng_below(&rng, (uint32_t)n_inputs)];

@@ -22,7 +22,7 @@ static int refuse_create(void *ctx, const struct api_preset *p, struct api_task 
 static const struct api_manage manage = {
     .pull = refuse_pull, .create = refuse_create, .remove = refuse_pull};
 
-/* At the end no request, connection or handle is left. */
+/* Asserts that at the end no request, connection or handle remains. */
 static void stop(void) {
     world_turns(&world, 20);
     world_stop(&world);
@@ -49,9 +49,9 @@ static struct world *served(void) {
         made = true;
         atexit(stop);
     }
-    for (int i = 0; i < 100 && api_busy(w->api); i++) /* responses in the background */
+    for (int i = 0; i < 100 && api_busy(w->api); i++) /* waits for responses in the background */
         world_turn(w);
-    w->port.n = 0; /* what the last input submitted was answered or cancelled */
+    w->port.n = 0; /* submits of the last input were answered or cancelled */
     return w;
 }
 
@@ -112,7 +112,8 @@ void served_body(const char *head, const uint8_t *data, size_t len) {
 
     fd = old ? fd : world_connect_unix(w);
     ask(w, fd, head, data, len, &r);
-    if (old && r.status == 0) { /* closed as idle: the process was stopped between two inputs */
+    /* closed as idle, because the process was stopped between two inputs */
+    if (old && r.status == 0) {
         reply_deinit(&r);
         world_drop(w, fd);
         fd = world_connect_unix(w);

@@ -1,11 +1,11 @@
-/* Messages that an old daemon sends to the one that replaces it, and the names of what it hands
- * over. The first byte says how they come; lines of the input up to an empty one are names, each
- * further one is a message. */
+/* Messages of an old daemon to the one that replaces it, and the names of the descriptors that it
+ * hands over. The first byte chooses how they arrive; lines of the input up to an empty one are
+ * names, each further one is a message. */
 
 #include <unistd.h>
 #include "daemon/upgrade/upgrade.h"
 
-static int channel; /* this daemon's end */
+static int channel; /* end of the channel of this daemon */
 
 #undef UPGRADE_FD
 #define UPGRADE_FD channel
@@ -87,7 +87,7 @@ static bool tell(int old, const uint8_t *text, size_t len) {
     return sendmsg(old, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
-/* Returns the lowest descriptor that is free: it shows that none was left open. */
+/* Returns the lowest free descriptor, which shows that none was left open. */
 static int lowest_free(void) {
     int fd = dup(STDERR_FILENO);
 

@@ -11,7 +11,7 @@ static const char usual[] =
     "true]}}}]}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
     "\"add_generation_prompt\":true,\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"n\":7}";
 
-/* The ranges of user text are sorted, disjoint and inside the text. */
+/* Checks that the ranges of user text are sorted, disjoint and inside the text. */
 static void check(const struct rendered *out) {
     size_t at = 0;
 

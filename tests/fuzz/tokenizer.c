@@ -42,9 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     user = (struct text_range){0, --len};
     FUZZ_ASSERT(tokenizer_encode(t, (const char *)++data, len, TOKENIZE_SPECIAL, &user, len > 0,
                                  &ids) == 0);
-    FUZZ_ASSERT(data[-1] % VOCABS > 4 || is_text(t, &ids)); /* a user writes no special token */
+    FUZZ_ASSERT(data[-1] % VOCABS > 4 || is_text(t, &ids)); /* a user's text has no special token */
     FUZZ_ASSERT(tokenizer_decode(t, ids.id, ids.n, false, &out) == 0);
-    if (data[-1] % VOCABS < 2) /* byte-level, not normalised */
+    if (data[-1] % VOCABS < 2) /* byte-level vocabularies without normalisation */
         FUZZ_ASSERT(out.len == len && (len == 0 || memcmp(out.data, data, len) == 0));
     ids.n = 0;
     FUZZ_ASSERT(tokenizer_encode(t, (const char *)data, len, TOKENIZE_SPECIAL | TOKENIZE_BOS, NULL,

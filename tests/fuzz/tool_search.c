@@ -1,5 +1,5 @@
 /* Searches among tools: the first byte chooses the search, the first line is the query, the rest is
- * the list of tools. What is found is a name of the list, each tool once. */
+ * the list of tools. Each result is a name of the list, and no tool occurs twice. */
 
 #include <errno.h>
 #include <string.h>

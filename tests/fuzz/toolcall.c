@@ -1,6 +1,6 @@
-/* What models write: the first byte chooses the format, the second one options, the third one where
- * the text is cut. Calls come in order, arguments of complete calls are JSON, and the cut changes
- * nothing. */
+/* Outputs of models: the first byte chooses the format, the second one options, the third one where
+ * the text is cut. Calls are in order, arguments of complete calls are JSON, and the cut has no
+ * effect. */
 
 #include <string.h>
 #include "tests/api/toolcall_support.h"

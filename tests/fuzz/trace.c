@@ -29,7 +29,7 @@ static void read_flight(const uint8_t *data, size_t len) {
     FUZZ_ASSERT(sum || !sum);
 }
 
-/* Every list of a trace that was read ends. */
+/* Checks that every list of a trace that was read ends. */
 static void read_recorded(const uint8_t *data, size_t len) {
     struct recorded x = {0};
     struct err err = {0};

@@ -1,5 +1,5 @@
-/* Compressed bodies: the first byte chooses the coding. What comes of one is bounded, and a body
- * that is taken whole and byte by byte becomes the same. */
+/* Compressed bodies: the first byte chooses the coding. The unpacked size is bounded, and a body
+ * that is fed whole and byte by byte gives the same result. */
 
 #include <errno.h>
 #include <string.h>
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     return 0;
 }
 
-/* A short body and one of many equal bytes, in both codings. */
+/* Writes a short body and one of many equal bytes, in both codings. */
 bool fuzz_seed(size_t i, struct buf *out) {
     static const char text[] = "{\"input\":\"hi hi hi hi hi hi hi\"}";
     static char same[200000];

@@ -1,6 +1,6 @@
-/* Messages that a started program sends to the daemon that it is to replace, a line of the input
- * each. The first byte says whether the program waits for the device, and which steps the daemon
- * takes at once. No process is started or killed. */
+/* Messages of a started program to the daemon that it replaces, one in each line of the input. The
+ * first byte chooses whether the program waits for the device, and which steps the daemon takes at
+ * once. No process is started or killed. */
 
 #include <signal.h>
 #include <unistd.h>
@@ -79,7 +79,7 @@ static void begin(void) {
     u->process_open = false;
 }
 
-/* Closes the program's end; of a daemon that has been replaced both. */
+/* Closes the program's end; both ends if the daemon has been replaced. */
 static void end(void) {
     int channel = u->channel;
 
@@ -109,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
         reported = u->pid;
         uv_run(&loop, UV_RUN_NOWAIT);
         reported = u->pid ? u->pid : reported;
-        if (n_failed) /* it is still there, so it must be ended */
+        if (n_failed) /* the program still exists, so it must be ended */
             FUZZ_ASSERT(killed == reported);
         if (n_failed || n_taken)
             break;

@@ -1,4 +1,5 @@
-/* The file of usage: what is read is written and read again, and folding keeps its sums. */
+/* The file of usage: its content is the same after it was written and read again, and folding keeps
+ * its sums. */
 
 #include <string.h>
 #include "api/limits/usage_table.h"

@@ -6,7 +6,7 @@
 #include "tests/text/tiny.h"
 #include "text/tokenizer.h"
 
-/* A vocabulary that can write every byte gives the text back. */
+/* Checks that a vocabulary that can write every byte gives the text back. */
 static void check_round_trip(const struct tokenizer *t, const struct tokens *ids,
                              const uint8_t *text, size_t len) {
     CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20};

@@ -11,5 +11,6 @@
 /* Makes the tokenizer of @g and encodes and decodes @len bytes of @text, or checks that the refusal
  * has a reason. */
 void vocab_use(const struct gguf *g, const uint8_t *text, size_t len);
-/* Writes to @out a model file of vocabulary @i with two tensors; false: there are no more. */
+/* Writes a model file of vocabulary @i with two tensors to @out. Returns false if there are no
+ * more. */
 bool vocab_seed(size_t i, struct buf *out);

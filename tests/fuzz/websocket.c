@@ -1,5 +1,5 @@
-/* Frames of a WebSocket: the first byte is the size of the pieces in which the others arrive. What
- * arrives in pieces gives the same messages and the same replies as in one. */
+/* Frames of a WebSocket: the first byte is the size of the pieces in which the others arrive.
+ * Frames in pieces give the same messages and the same replies as in one. */
 
 #include <errno.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #define BODY_MAX 1000u
 
 /* Reads @len bytes in pieces of @piece; all messages go to @texts, with a byte behind each. Returns
- * the last answer. */
+ * the last result. */
 static int run(struct websocket *w, const uint8_t *data, size_t len, size_t piece,
                struct buf *texts) {
     CLEANUP(buf_deinit) struct buf body = {.max = BODY_MAX};
@@ -56,7 +56,7 @@ end:
     return 0;
 }
 
-/* A message, fragments with a ping between them, a close. */
+/* Writes a message, fragments with a ping between them, and a close. */
 bool fuzz_seed(size_t i, struct buf *out) {
     static const uint8_t seeds[][32] = {
         {0, 0x81, 0x85, 1, 2, 3, 4, 'a' ^ 1, 'b' ^ 2, 'c' ^ 3, 'd' ^ 4, 'e' ^ 1},

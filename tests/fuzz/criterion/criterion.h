@@ -1,7 +1,7 @@
 #pragma once
 
-/* criterion - the assertions of the test support (tests/api/world.c) in a program without
- * Criterion: one that fails aborts. */
+/* criterion - the assertions of the test support (tests/api/world.c) for a program without
+ * Criterion: a failed assertion aborts. */
 
 #include "tests/fuzz/fuzz.h"
 

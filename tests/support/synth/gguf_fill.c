@@ -7,10 +7,10 @@
 
 /*
  * A block of a quantised format is filled with random bits, then its scale (and minimum) is set. So
- * every bit of a layout varies independently: a decoder that swaps two fields is seen. The scale s
- * = base * u has u uniform in [0.5, 1.5) and, where the format is symmetric, a random sign, which
- * takes the mean of the weights to 0. With q the random number times its random sub-scale, the
- * variance is
+ * every bit of a layout varies independently, and a decoder that swaps two fields is detected. The
+ * scale s = base * u has u uniform in [0.5, 1.5) and, where the format is symmetric, a random sign,
+ * which takes the mean of the weights to 0. With q the random number times its random sub-scale,
+ * the variance is
  *
  *     symmetric      E[u^2] E[q^2]                              E[u^2] = 13/12
  *     with minimum   E[u^2] (E[q^2] + c^2 E[m^2]) - 2 (E[q])^2  minimum = c * base * u', mean 0
@@ -79,7 +79,7 @@ static void set_levels(struct gguf_fill *f) {
     }
 }
 
-/* Powers of two around @base with its mean square: mostly the two beside it, and two smaller ones,
+/* Powers of two around @base with its mean square: mostly its two neighbours, and two smaller ones,
  * so that four values occur. */
 static void set_exponents(struct gguf_fill *f, double base) {
     int k = (int)floor(log2(base));
@@ -133,7 +133,7 @@ void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, dou
     }
 }
 
-/* @n bytes in which every bit is drawn. */
+/* Writes @n random bytes. */
 static void random_bytes(struct rng *r, uint8_t *dst, size_t n) {
     size_t i = 0;
 
@@ -149,7 +149,7 @@ static void random_bytes(struct rng *r, uint8_t *dst, size_t n) {
     }
 }
 
-/* Values of mean 0 and the standard deviation that was asked for. */
+/* Writes values of mean 0 and the requested standard deviation. */
 static void fill_f32(struct gguf_fill *f, uint8_t *dst, size_t n) {
     float step = (float)(f->std * sqrt(3.0) * 0x1p-31);
 
@@ -162,7 +162,7 @@ static void fill_f32(struct gguf_fill *f, uint8_t *dst, size_t n) {
 }
 
 static void fill_16(struct gguf_fill *f, uint8_t *dst, size_t n) {
-    assert(f->format->block_bytes == 2); /* F16, BF16: all others have a recipe */
+    assert(f->format->block_bytes == 2); /* F16 or BF16: all other formats have a recipe */
     for (size_t i = 0; i < n; i += 4) {
         uint64_t v = rng_next(&f->rng);
         uint16_t quad[4];

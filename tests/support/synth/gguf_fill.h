@@ -13,16 +13,17 @@
  * the format is not F32. */
 struct gguf_fill {
     const struct tensor_format *format;
-    const struct fill_recipe *recipe; /* NULL: plain numbers */
+    const struct fill_recipe *recipe; /* NULL: F32, F16 or BF16 */
     double std;
     struct rng rng;
-    uint16_t scale[256], min[256]; /* of blocks: half floats */
+    uint16_t scale[256], min[256]; /* scales and minima of blocks, as half floats */
     uint16_t level[FILL_LEVELS];
 };
 
-/* Weights of mean 0 and standard deviation @std (F16 and BF16 and blocks: up to the format's
+/* Prepares weights of mean 0 and standard deviation @std (F16, BF16 and blocks: up to the format's
  * rounding). */
 void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, double std,
                     uint64_t seed);
-/* The next @n blocks. The bytes depend on the sizes of the calls: keep them the same. */
+/* Writes the next @n blocks. The bytes depend on the sizes of the calls, which must be the same
+ * each time. */
 void gguf_fill_blocks(struct gguf_fill *f, void *dst, size_t n);

@@ -1,8 +1,8 @@
 /*
- * weft-synth - model files of any shape and format with random weights, for tests and
- * measurements. A file is a function of the options: every tensor has its own random sequence,
- * keyed by the seed and the tensor's name, so its bytes do not depend on the rest of the file or on
- * how it is split.
+ * weft-synth - writes model files of any shape and format with random weights, for tests and
+ * measurements. A file depends only on the options: every tensor has its own random sequence, keyed
+ * by the seed and the tensor's name, so its bytes do not depend on the rest of the file or on how
+ * it is split.
  */
 
 #include "tests/support/synth/gguf_synth.h"
@@ -20,7 +20,7 @@
 #include "tests/support/synth/gguf_fill.h"
 
 #define CHUNK_BYTES                                                                                \
-    ((size_t)1 << 20) /* of weights made at a time; part of what the bytes depend on */
+    ((size_t)1 << 20) /* bytes of weights made at a time, which affect the content */
 #define SHARDS_MAX 512u
 
 struct options {
@@ -85,7 +85,7 @@ static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint
     return gguf_write_data(w, v, n * sizeof(*v));
 }
 
-/* Row i is 1 at column i: floats, or blocks of Q8_0 whose scale is 1. */
+/* Writes the identity: row i is 1 at column i, in floats or blocks of Q8_0 whose scale is 1. */
 static int write_pass(struct gguf_write *w, const struct synth_tensor *t) {
     bool plain = t->format->type == TENSOR_F32;
     size_t size = t->ne[0] / t->format->block * t->format->block_bytes;
@@ -121,7 +121,7 @@ static int write_divisors(struct gguf_write *w, const struct synth_tensor *t) {
     return 0;
 }
 
-/* Rows of numbers of experts, one behind the other from a random one on. */
+/* Writes rows of consecutive numbers of experts, from a random one on. */
 static int write_picks(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
     struct rng r = {tensor_seed(seed, t->name)};
     uint64_t n = count_values(t);
@@ -161,7 +161,7 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
 struct subject {
     struct synth_shape shape; /* without options.projector */
     struct synth_projector projector;
-    struct gguf *vocab; /* to be copied, or NULL */
+    struct gguf *vocab; /* vocabulary to be copied, or NULL */
     struct synth_plan plan;
 };
 
@@ -237,8 +237,8 @@ static int write_fd(int fd, const struct options *o, const struct subject *s, st
     return r;
 }
 
-/* Writes @path under a temporary name first: a file with the right name is whole. What is there and
- * is no plain file (a device, a pipe) is written to, not replaced. */
+/* Writes @path under a temporary name first, so that a file of the right name is complete. A device
+ * or pipe at @path is written to and not replaced. */
 static int write_file(const char *path, const struct options *o, const struct subject *s,
                       struct shard part, struct err *err) {
     CLEANUP(freep) char *temporary = NULL;
@@ -309,7 +309,7 @@ static int synth(const struct options *o, const struct subject *s) {
     return code;
 }
 
-/* -1: the options are fine; else the exit code. */
+/* Parses the options. Returns -1, or an exit code. */
 static int parse(struct options *o, int argc, char **argv) {
     const struct cli_option options[] = {
         {"arch", CLI_TEXT, &o->arch, 0, 0},
@@ -337,7 +337,7 @@ static int parse(struct options *o, int argc, char **argv) {
     return -1;
 }
 
-/* Finds out what is to be written. -1: all is fine; else the exit code. */
+/* Determines the content of the file. Returns -1, or an exit code. */
 static int plan(const struct options *o, struct subject *s) {
     struct err err = {0};
     int r = 0;

@@ -11,7 +11,7 @@
 #include "tests/support/synth/gguf_write.h"
 #include "vision/projector.h"
 
-/* The hybrid ones come last. */
+/* Architectures; hybrid ones are the last. */
 enum synth_arch {
     SYNTH_LLAMA,
     SYNTH_MISTRAL3,
@@ -27,7 +27,7 @@ enum synth_arch {
     SYNTH_STEP35,
     SYNTH_MINIMAX,
     SYNTH_BAILING3,
-    SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
+    SYNTH_QWEN3NEXT, /* from here on hybrid: three of four layers are gated delta nets */
     SYNTH_QWEN35,
     SYNTH_QWEN35MOE,
     SYNTH_QWEN4EXP,
@@ -54,22 +54,23 @@ struct synth_shape {
      * has latent attention, the others delta nets whose heads have v_dim values. */
     uint32_t window, period, n_kv_window, window_dim;
     /* qwen4exp: residual streams and the rank of their mixes; heads and size of the indexer, and
-     * the number of tokens it chooses, in blocks of 4; rows that each of 16 hashes of a token has
-     * in the table of n-grams. */
+     * the number of tokens that it chooses, in blocks of 4; rows that each of 16 hashes of a token
+     * has in the table of n-grams. */
     uint32_t n_stream, n_low, n_index, index_dim, n_chosen, n_table;
     /* deepseek4, which has n_stream, n_index and index_dim, too, and chooses n_chosen blocks: parts
      * of attention's output, and values of each. deepseek2, bailingmoe3: groups of experts, of
      * which each token uses half; 0: none. */
     uint32_t n_group, out_rank;
-    uint32_t n_head_window;    /* step35: heads of layers with a window */
-    uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */
-    /* Blocks of multi-token prediction, 0 or 1; one says what a model would whose layers add
-     * nothing. They add @loud (0: 1) times what they would: the less, the more often it is
-     * right. */
+    uint32_t n_head_window; /* step35: heads of layers with a window */
+    /* YaRN: factor by which the original context is stretched; 0: none */
+    uint32_t factor, original;
+    /* Blocks of multi-token prediction, 0 or 1. A block predicts what a model would whose layers
+     * add nothing. The layers add @loud (0: 1) times their normal values: the less, the more often
+     * the block is right. */
     uint32_t n_mtp;
     double loud;
-    /* gemma4-assistant: the width of the model that it drafts for. With the same seed, and as wide
-     * as that, it says what the model would whose layers add nothing. */
+    /* gemma4-assistant: the width of the model for which it drafts. With the same seed and width it
+     * predicts what the model would if its layers added nothing. */
     uint32_t n_embd_out;
 };
 
@@ -92,13 +93,13 @@ static inline bool synth_is_gemma4(const struct synth_shape *s) {
     return s->arch == SYNTH_GEMMA4 || s->arch == SYNTH_ASSISTANT;
 }
 
-/* Whether layer @l of a model with windows in some layers has one: of each period all but the last
- * layer, of step35 all but the first. */
+/* Returns true if layer @l of a model with windows in some layers has one: in each period all
+ * layers except the last, for step35 all except the first. */
 static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
     return (l + (s->arch != SYNTH_STEP35)) % s->period != 0;
 }
 
-/* Layer @l of bailingmoe3 has Kimi delta attention; its block has not. */
+/* Returns true if layer @l of bailingmoe3 has Kimi delta attention; its block has none. */
 static inline bool synth_has_kda(const struct synth_shape *s, uint32_t l) {
     return l < s->n_layer && (l + 1) % s->period != 0;
 }
@@ -106,18 +107,19 @@ static inline bool synth_has_kda(const struct synth_shape *s, uint32_t l) {
 /* First layers of deepseek4 whose experts follow from the token. */
 enum { SYNTH_BY_TOKEN = 3 };
 
-/* Positions of a block of layer @l of deepseek4; 0: it has no blocks, as the layer that drafts. */
+/* Returns the positions of a block of layer @l of deepseek4; 0: it has no blocks, as the layer that
+ * drafts. */
 static inline uint32_t synth_block(const struct synth_shape *s, uint32_t l) {
     return l < 2 || l >= s->n_layer ? 0 : l % 2 ? 128 : 4;
 }
 
-/* Heads of queries of layer @l. */
+/* Returns the number of heads of queries of layer @l. */
 static inline uint32_t synth_n_head(const struct synth_shape *s, uint32_t l) {
     return s->arch == SYNTH_STEP35 && synth_in_window(s, l) ? s->n_head_window : s->n_head;
 }
 
-const char *synth_arch_name(enum synth_arch arch); /* general.architecture */
-/* -EINVAL for a name that is not known. */
+const char *synth_arch_name(enum synth_arch arch); /* returns general.architecture */
+/* Returns 0, or -EINVAL for an unknown name. */
 int synth_arch_find(const char *name, enum synth_arch *out);
 
 /* Parses "NAME", "key=value,..." or "NAME,key=value,...". @arch: by name, NULL for the shape's
@@ -132,12 +134,13 @@ enum synth_role {
     ROLE_DOWN,
     ROLE_MATRIX,
     ROLE_VECTOR,
-    ROLE_PASS,     /* the first of two inputs passes, as far as it fits; of the other nothing */
-    ROLE_DIVISORS, /* of RoPE's frequencies: only the first quarter turns */
-    ROLE_PICKS,    /* numbers of experts, which are different in a row; mean: how many there are */
+    /* lets the first of two inputs pass, as far as it fits, and nothing of the other */
+    ROLE_PASS,
+    ROLE_DIVISORS, /* divisors of RoPE's frequencies: only the first quarter rotates */
+    ROLE_PICKS,    /* numbers of experts, different within a row; mean: number of experts */
 };
 
-/* A tensor and what it is filled with: normal numbers of this mean and deviation. */
+/* A tensor and its content: normal numbers of this mean and deviation. */
 struct synth_tensor {
     char name[64];
     enum synth_role role;
@@ -154,27 +157,27 @@ struct synth_plan {
     uint32_t file_type; /* general.file_type */
 };
 
-/* @format: a tensor format's name, or the mix Q4_K_M, Q5_K_M or MXFP4_MOE. -EINVAL for another one,
- * -ENOMEM. */
+/* @format: a tensor format's name, or the mix Q4_K_M, Q5_K_M or MXFP4_MOE. Returns 0, -EINVAL for
+ * another one, or -ENOMEM. */
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
                    struct err *err);
 void synth_plan_deinit(struct synth_plan *p);
 
-/* A projector (mmproj) in place of a model. */
+/* A projector (mmproj) instead of a model. */
 struct synth_projector {
     enum projector_kind kind;
     uint32_t n_layer, n_embd, n_head, n_ff, n_out, patch;
     uint32_t side;   /* patches of a side of a picture, or of the table of positions */
-    uint32_t tile;   /* pixels of a tile's side (lfm2); 0: no key says it */
+    uint32_t tile;   /* pixels of a tile's side (lfm2); 0: the key is left out */
     uint32_t period; /* of layers without windows */
     uint32_t bounds; /* 1: products of gemma4v have bounds */
-    uint32_t n_deep; /* the last so many layers have deepstack */
+    uint32_t n_deep; /* number of last layers with deepstack */
 };
 
-/* Like synth_shape_parse(), for a kind of vision/projector.h. */
+/* Parses like synth_shape_parse(), for a kind of vision/projector.h. */
 int synth_projector_parse(struct synth_projector *out, const char *kind, const char *text,
                           struct err *err);
-/* Like synth_plan_new(). */
+/* Makes a plan like synth_plan_new(). */
 int synth_projector_plan(struct synth_plan *out, const struct synth_projector *s,
                          const char *format, struct err *err);
 /* Writes the keys of a projector file; @name is its general.name. */

@@ -13,7 +13,7 @@ static const struct {
     const char *format;
     uint32_t file_type;
     enum tensor_type base, more; /* more: what the mix gives to the tensors that need more bits */
-    enum tensor_type stack;      /* of all experts' matrices; F32: as base */
+    enum tensor_type stack;      /* format of all experts' matrices; F32: `base` */
 } types[] = {
     {"F32", 0, TENSOR_F32, TENSOR_F32, TENSOR_F32},
     {"F16", 1, TENSOR_F16, TENSOR_F16, TENSOR_F32},
@@ -46,8 +46,8 @@ static const struct {
     {"MXFP4_MOE", 38, TENSOR_Q8_0, TENSOR_Q8_0, TENSOR_MXFP4},
 };
 
-/* Rows that do not fill a block of 256 take a format of 32 of about as many bits; rows that do not
- * fill that, F16. As llama.cpp's quantiser does. */
+/* Returns the format for rows that do not fill a block of 256: one of 32 values with about as many
+ * bits; for rows that do not fill that, F16. llama.cpp's quantiser does the same. */
 static enum tensor_type fit(enum tensor_type type, uint64_t row) {
     static const struct {
         enum tensor_type wide, narrow;
@@ -76,7 +76,7 @@ static bool use_more_bits(uint32_t i, uint32_t n) {
     return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
-enum { LAYER_TENSORS = 34 }; /* at most */
+enum { LAYER_TENSORS = 34 }; /* most tensors of a layer */
 
 /* State of the functions below, which add tensors in the order of the file. */
 struct planner {
@@ -106,8 +106,8 @@ static struct synth_tensor *add(struct planner *p, enum synth_role role, uint32_
     return t;
 }
 
-/* Weights of standard deviation @gain / sqrt(@n_in): the product with a vector of unit size has
- * size @gain. */
+/* Adds weights of standard deviation @gain / sqrt(@n_in): the product with a vector of unit size
+ * has size @gain. */
 static void matrix(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
                    uint64_t n_out, const char *fmt, ...) PRINTF(6, 7);
 static void matrix(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
@@ -129,7 +129,7 @@ static void matrix(struct planner *p, enum synth_role role, double gain, uint64_
         t->std *= s->loud;
 }
 
-/* A vector of @n values of @mean and standard deviation @std, in F32. */
+/* Adds a vector of @n values of @mean and standard deviation @std in F32. */
 static void vector(struct planner *p, double mean, double std, uint64_t n, const char *fmt, ...)
     PRINTF(5, 6);
 static void vector(struct planner *p, double mean, double std, uint64_t n, const char *fmt, ...) {
@@ -155,7 +155,7 @@ static void matrices(struct planner *p, enum synth_role role, double gain, uint6
         t->format = tensor_format(fit(p->stack, n_in));
 }
 
-/* A vector for each of @n experts as one tensor. */
+/* Adds a vector for each of @n experts as one tensor. */
 static void vectors(struct planner *p, double std, uint64_t n_values, uint32_t n,
                     const char *name) {
     vector(p, 0, std, n_values, "blk.%u.%s.bias", p->layer, name);
@@ -169,7 +169,7 @@ static double quiet(const struct synth_shape *s) {
     return s->loud != 0 ? s->loud : 1;
 }
 
-/* The expert of all rows; hybrid models': and its gate. */
+/* Adds the expert of all rows; in hybrid models also its gate. */
 static void plan_shared(struct planner *p, uint32_t i) {
     uint64_t E = p->shape->n_embd, F = p->shape->n_shared;
 
@@ -188,14 +188,14 @@ static void plan_dense(struct planner *p, uint32_t i, uint64_t F) {
     matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down.weight", i);
 }
 
-/* The router's product is not quantised. */
+/* Adds the router, whose matrix is not quantised. */
 static void plan_router(struct planner *p, uint32_t i) {
     matrix(p, ROLE_MATRIX, 1.5, p->shape->n_embd, p->shape->n_expert, "blk.%u.ffn_gate_inp.weight",
            i);
     p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
 }
 
-/* The experts of each token. */
+/* Adds the table of the experts of each token. */
 static void plan_picks(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
 
@@ -249,7 +249,7 @@ static void plan_beside(struct planner *p, uint32_t i) {
     vector(p, 0.7, 0.1, E, "blk.%u.post_ffw_norm_2.weight", i);
 }
 
-/* The feed-forward part of layer @i: experts with their router, or one network. */
+/* Adds the feed-forward part of layer @i: experts with their router, or one network. */
 static void plan_ffn(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
 
@@ -265,7 +265,7 @@ static void plan_ffn(struct planner *p, uint32_t i) {
         vector(p, 1, 0, 1, "blk.%u.layer_output_scale.weight", i);
 }
 
-/* A gated delta net; heads forget half within about 1 to 100 tokens. */
+/* Adds a gated delta net; heads forget half within about 1 to 100 tokens. */
 static void plan_delta(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, inner = (uint64_t)s->n_value * s->n_state;
@@ -318,7 +318,7 @@ static void plan_taps(struct planner *p, uint32_t i, uint64_t inner, char which)
     t->ne[2] = inner;
 }
 
-/* Kimi delta attention; a channel forgets half within about 1 to 100 tokens. */
+/* Adds Kimi delta attention; a channel forgets half within about 1 to 100 tokens. */
 static void plan_kda(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, inner = (uint64_t)s->n_head * s->v_dim;
@@ -392,13 +392,13 @@ static void plan_attention(struct planner *p, uint32_t i) {
     uint64_t KV = (in_window ? s->n_kv_window : s->n_kv) * D;
     /* gemma4 does not scale scores. */
     double norm = gemma ? 1.4 / sqrt(sqrt((double)D)) : 1.4;
-    bool all = s->arch == SYNTH_MINIMAX; /* norms over all heads together */
+    bool all = s->arch == SYNTH_MINIMAX; /* norms are over all heads together */
 
     matrix(p, ROLE_MATRIX, 1.5, E, synth_is_hybrid(s) ? 2 * Q : Q, "blk.%u.attn_q.weight", i);
     if (s->arch != SYNTH_ASSISTANT)
         matrix(p, ROLE_MATRIX, 1.5, E, KV, "blk.%u.attn_k.weight", i);
     if (!gemma ||
-        (in_window && s->arch == SYNTH_GEMMA4)) /* else values are keys before their norm */
+        (in_window && s->arch == SYNTH_GEMMA4)) /* otherwise values are keys before their norm */
         matrix(p, ROLE_V, 1, E, KV, "blk.%u.attn_v.weight", i);
     if (s->arch == SYNTH_QWEN2 || s->arch == SYNTH_GPT_OSS)
         plan_biases(p, i, Q, KV);
@@ -508,7 +508,7 @@ static void plan_layer(struct planner *p, uint32_t i) {
     plan_ffn(p, i);
 }
 
-/* A matrix that lets the first of two inputs pass. */
+/* Adds a matrix that lets the first of two inputs pass. */
 static void let_pass(struct planner *p, const char *name, uint64_t n_in, uint64_t n_out) {
     matrix(p, ROLE_PASS, 1, 2 * n_in, n_out, "%s", name);
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
@@ -516,7 +516,7 @@ static void let_pass(struct planner *p, const char *name, uint64_t n_in, uint64_
     t->format = tensor_format(plain ? TENSOR_F32 : TENSOR_Q8_0);
 }
 
-/* The layer behind the others, and what it begins with. */
+/* Adds the layer behind the others, and the tensors at its beginning. */
 static void plan_block(struct planner *p, uint32_t i) {
     uint64_t E = p->shape->n_embd;
     char name[64];

@@ -7,11 +7,12 @@
 #include "base/buf.h"
 
 /*
- * A byte-level BPE vocabulary out of nothing: 256 tokens of one byte, then tokens made by merges,
- * then special tokens, then unused ones. The first merges spell common English and code words, a
- * letter at a time, so that text takes about two characters a token. After them come all groups of
- * two, three and four letters, with and without a leading space, until the vocabulary is full: a
- * model with random weights picks tokens at random, and nearly all of them should have a text.
+ * A byte-level BPE vocabulary that is made without data: 256 tokens of one byte, then tokens made
+ * by merges, then special tokens, then unused ones. The first merges spell common English and code
+ * words, a letter at a time, so that text takes about two characters a token. After them come all
+ * groups of two, three and four letters, with and without a leading space, until the vocabulary is
+ * full: a model with random weights samples tokens at random, and nearly all of them should have a
+ * text.
  */
 
 /* "_": the leading space. */
@@ -106,7 +107,7 @@ struct vocab {
     uint32_t *slot, mask; /* hash set of pieces: number + 1, 0: free */
 };
 
-/* The slot of the piece @text, or the free one where it belongs. */
+/* Returns the slot of the piece @text, or the free one for it. */
 static uint32_t *find_slot(const struct vocab *v, const char *text, size_t len) {
     uint32_t h = 2166136261u;
 
@@ -326,7 +327,7 @@ static void copy_array(struct gguf_write *w, const char *key, const struct gguf_
     }
 }
 
-/* Returns 0 or -EINVAL: its value is of no type that this writes. */
+/* Copies a key. Returns 0, or -EINVAL if its value has a type that this function does not write. */
 static int copy_key(struct gguf_write *w, const struct gguf *from, const char *key,
                     enum gguf_type type) {
     struct gguf_str text;

@@ -7,32 +7,31 @@
  *
  *     init -> key ... tensor ... -> start -> (data ... tensor_end) per tensor -> finish
  *
- * The first error is kept and everything after it does nothing: it is looked at where start, data
- * and finish return it.
+ * The first error is kept, and later calls have no effect; start, data and finish return it.
  */
 
 #include <stdbool.h>
 #include "base/buf.h"
 #include "base/gguf.h"
 
-/* Invariants: an error stays; data_bytes <= directory_bytes; keys and tensors only before
- * gguf_write_start(), data only after it; n_items is 0 but between an array and its last item. */
+/* Invariants: an error stays; data_bytes <= directory_bytes; keys and tensors come before
+ * gguf_write_start(), data after it; n_items is 0 except between an array and its last item. */
 struct gguf_write {
-    int fd;    /* of the caller, from gguf_write_start() on */
-    int error; /* 0 or the first -errno */
+    int fd;    /* descriptor of the caller, from gguf_write_start() on */
+    int error; /* 0, or the first -errno */
     uint64_t n_kv, n_tensors;
-    uint64_t n_items;         /* of the array that is written: that are missing */
-    uint64_t directory_bytes; /* of tensor data, padded, by the directory */
-    uint64_t data_bytes;      /* written so far */
+    uint64_t n_items;         /* missing items of the array that is being written */
+    uint64_t directory_bytes; /* bytes of tensor data, padded, according to the directory */
+    uint64_t data_bytes;      /* bytes of tensor data written so far */
     struct buf kv, dir;
 };
 
 #define GGUF_WRITE_ALIGNMENT 32u /* general.alignment's default */
 
-void gguf_write_init(struct gguf_write *w);   /* an empty file */
-void gguf_write_deinit(struct gguf_write *w); /* @fd stays open */
+void gguf_write_init(struct gguf_write *w);   /* begins an empty file */
+void gguf_write_deinit(struct gguf_write *w); /* does not close the descriptor */
 
-/* One key with its value; errors are returned by gguf_write_start(). */
+/* Add a key with its value; gguf_write_start() returns errors. */
 void gguf_write_u16(struct gguf_write *w, const char *key, uint16_t v);
 void gguf_write_u32(struct gguf_write *w, const char *key, uint32_t v);
 void gguf_write_i32(struct gguf_write *w, const char *key, int32_t v);
@@ -41,10 +40,9 @@ void gguf_write_bool(struct gguf_write *w, const char *key, bool v);
 void gguf_write_string(struct gguf_write *w, const char *key, struct gguf_str v);
 void gguf_write_text(struct gguf_write *w, const char *key, const char *v);
 
-/* An array of @n elements, that must follow at once, one call an element. */
+/* Begins an array of @n elements, which must follow at once, one call for each. */
 void gguf_write_array(struct gguf_write *w, const char *key, enum gguf_type type, uint64_t n);
-void gguf_write_item(struct gguf_write *w, enum gguf_type type,
-                     double v); /* exact for <= 53 bits */
+void gguf_write_item(struct gguf_write *w, enum gguf_type type, double v); /* exact up to 53 bits */
 void gguf_write_item_str(struct gguf_write *w, struct gguf_str v);
 
 /* Adds a tensor to the directory; returns the bytes of its data. @ne[0] is a multiple of the
@@ -52,9 +50,10 @@ void gguf_write_item_str(struct gguf_write *w, struct gguf_str v);
 uint64_t gguf_write_tensor(struct gguf_write *w, const char *name, const struct tensor_format *f,
                            uint32_t n_dims, const uint64_t *ne);
 
-int gguf_write_start(struct gguf_write *w, int fd); /* header and directory go to @fd */
-/* The next bytes of the tensors, in the directory's order. 0 or -errno, which sticks. */
+int gguf_write_start(struct gguf_write *w, int fd); /* writes header and directory to @fd */
+/* Writes the next bytes of the tensors, in the directory's order. Returns 0, or -errno also for all
+ * later calls. */
 int gguf_write_data(struct gguf_write *w, const void *data, size_t len);
-int gguf_write_tensor_end(struct gguf_write *w); /* pads */
-/* Checks that as much data came as the directory says (assert); returns the error. */
+int gguf_write_tensor_end(struct gguf_write *w); /* writes padding */
+/* Asserts that the data has the size in the directory. Returns 0 or the first error. */
 int gguf_write_finish(struct gguf_write *w);
