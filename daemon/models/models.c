@@ -30,10 +30,8 @@
 #define RETRY_MIN_MS 5000
 #define RETRY_MAX_MS 60000
 #define PROMPTS_MS 30000 /* longest wait of a model that is replaced for prompts */
-/* time for which weights of the last daemon wait for a request for their model */
-#define KEPT_MS 60000
-/* a model without kv-memory gets models-memory divided by this for its pages */
-#define KV_PART 8
+#define KEPT_MS 60000    /* time for which weights of the last daemon wait for a request */
+#define KV_PART 8        /* pages of a model without kv-memory: models-memory / KV_PART */
 
 /* Checks the invariants of struct served. */
 static void check(const struct served *s) {
@@ -236,8 +234,7 @@ static void on_blocks(void *ctx, const struct msg_blocks *m) {
     kv_events_tell(s->of->opts.kv_events, s->name, m);
 }
 
-/* Implements workers_opts.on_served: other models on the same device, or processor, count this
- * time. */
+/* Implements workers_opts.on_served: other models of the same device or processor count this. */
 static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
     const struct served *s = ctx;
     const struct models *m = s->of;
@@ -249,8 +246,7 @@ static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
             workers_tell_served(m->served[i]->workers, served, n);
 }
 
-/* Implements workers_opts.on_refused. If the first model cannot be served at the start, the daemon
- * ends. */
+/* Implements workers_opts.on_refused. At the start the end of the first model ends the daemon. */
 static void on_refused(void *ctx, const char *why, int error) {
     struct served *s = ctx;
     struct models *m = s->of;
@@ -391,8 +387,7 @@ static uint64_t about_to_end(const struct models *m) {
     return sum;
 }
 
-/* Two workers cannot share a file of the disk tier: a model is unloaded before its successor is
- * loaded. */
+/* Returns true if the model that @s replaces has left: both share a file of the disk tier. */
 static bool is_alone(struct served *s) {
     struct served *old = s->old;
 
@@ -403,8 +398,7 @@ static bool is_alone(struct served *s) {
     return old->state == SERVED_ABSENT || old->state == SERVED_FAILED;
 }
 
-/* Starts the worker of @s if there is room for it; else makes a model leave, so that there will
- * be. */
+/* Starts the worker of @s if there is room for it; else makes models leave. */
 static void make_room(struct served *s) {
     assert(s->state == SERVED_QUEUED && s->front);
     struct models *m = s->of;
