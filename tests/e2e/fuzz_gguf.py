@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Damaged model files, of a seed: weft-gguf and weftd refuse them with one line, or use them; they never crash, hang or ask for
-gigabytes.
+"""Damaged model files, generated from a seed: weft-gguf and weftd refuse them with one line, or use them; they never
+crash, hang or allocate gigabytes.
 
     tests/e2e/fuzz_gguf.py --seconds 600 [--seed N] [--round N] [--build build-asan] FILE.gguf...
 
-Each round takes one of the files, changes metadata, tensors or bytes, and gives the result to weft-gguf (verify, info, tokenize,
-render) and to weftd, which must answer a chat and a completion if it serves it. What breaks is kept: its path is printed.
-test_hostile.py runs a short part of it."""
+Each round changes metadata, tensors or bytes of one file and runs weft-gguf (verify, info, tokenize, render) and weftd
+on the result; weftd must answer a chat and a completion if it serves the file. A file that causes a failure is kept,
+and its path printed. test_hostile.py runs a short part."""
 import argparse
 import json
 import os
@@ -60,7 +60,7 @@ class Cursor:
 
 
 class Model:
-    """A GGUF file taken apart, and put together again: also into what is none."""
+    """A GGUF file in parts, which can be written again, also as a damaged file."""
 
     def __init__(self, path):
         c = Cursor(pathlib.Path(path).read_bytes())
@@ -76,8 +76,8 @@ class Model:
             self.tensors.append([name, [c.one("<Q") for _ in range(n_dims)], c.one("<I"), c.one("<Q")])
         self.alignment = next((v for k, _, v in self.kv if k == b"general.alignment"), 32)
         self.data = c.data[-(-c.at // self.alignment) * self.alignment:]
-        self.counts = None  # other numbers of tensors and keys than there are
-        self.lies = {}      # lengths that are not: (part, index) to length
+        self.counts = None  # numbers of tensors and keys that differ from the file's
+        self.lies = {}  # wrong lengths: (part, index) to length
 
     def copy(self):
         m = object.__new__(Model)
@@ -133,7 +133,7 @@ class Model:
 
 def change_value(r, kind, v):
     if isinstance(v, tuple) != (kind == ARR) or isinstance(v, bytes) != (kind == STR):
-        return v  # its kind was changed already
+        return v  # a mutation has changed its type already
     if kind == STR:
         return r.choice([b"", b"\xff\xfe", b"x" * 70000, b"a\x00b", b"llama", b"qwen3", b"gemma3", b"gpt2", b"bert", b"default", v + b"x", v[:-1], "\udc80".encode("utf-8", "surrogatepass")])
     if kind in (F32, F64):
@@ -210,10 +210,10 @@ def mutate(r, model):
     return bytes(out)
 
 
-# ---- what it is given to ----
+# ---- arguments of the programs
 
-MOST_KIB = 512 << 10  # the largest string that a template may build, several times
-RATE_KIB = 512 << 10  # what info reads besides, of a model that fits, to measure the memory's rate
+MOST_KIB = 512 << 10  # limit of a string that a template builds, with some room
+RATE_KIB = 512 << 10  # limit of what info reads beyond the model in order to measure the memory rate
 SANITIZER = ("AddressSanitizer", "runtime error:", "LeakSanitizer")
 CONVERSATION = json.dumps({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi \U0001f600 there"}], "add_generation_prompt": True,
                            "bos_token": "<s>", "eos_token": "</s>", "now": "2026-01-01T00:00:00"})
@@ -232,7 +232,8 @@ def check_process(what, code, err, ok=(0, 1, 2, 64, 65, 66, 75, 78)):
 
 
 class Runner:
-    """@drafter_of: a model for which weftd is given the files as drafters; None: they are the models."""
+    """Runs the programs on a file. @drafter_of: the model for which weftd gets the files as drafters; None: the files
+    are the models."""
 
     def __init__(self, build, limit_s, drafter_of=None):
         self.build, self.limit_s, self.drafter_of = pathlib.Path(build).resolve(), limit_s, drafter_of
@@ -244,7 +245,7 @@ class Runner:
             p.stdin.write(stdin.encode())
             p.stdin.close()
         except BrokenPipeError:
-            pass  # it did not want it
+            pass  # the program refused the file
         timer = threading.Timer(self.limit_s, p.kill)
         timer.start()
         err = p.stderr.read().decode("utf-8", "replace")

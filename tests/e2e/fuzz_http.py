@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A client that means harm, of a seed: what it sends and how it behaves on a connection is drawn from it.
+"""A hostile client: its requests and its behaviour on connections are generated from a seed.
 
     tests/e2e/fuzz_http.py --seconds 600 --threads 8 [--seed N] [--build DIR] [-- FLAGS OF WEFTD]
 
-starts a daemon, attacks it, and ends with 1 and the log when a promise is broken:
+starts a daemon, attacks it, and exits with 1 and the log if one of these promises is broken:
 
-- what comes back is HTTP, an error is the error object, and no answer is an internal error;
-- a client that asks for the same text all the while gets the same tokens, every time;
-- neither process dies, hangs or stays busy, and when the clients are gone so is all that they held.
+- every answer is valid HTTP, an error is the error object, and no answer is an internal error;
+- a client that requests the same text during the attack gets the same tokens each time;
+- no process ends, hangs or stays busy, and everything that clients held is released when they disconnect.
 
-test_hostile.py runs a short part of it. A round is named by its number: --round N runs it alone.
+test_hostile.py runs a short part. --round N repeats the round of that number alone.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 
-TIMEOUT_S = 60  # of silence, while this process runs
+TIMEOUT_S = 60  # limit of silence, measured in CPU time of this process
 HOSTILE_NUMBERS = [
     0, -0.0, -1, 1, 2, 3, 127, 128, 129, 1023, 1025, 2**15, 2**31 - 1, 2**31, -2**31 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -2**63, 2**64,
     10**30, 1e-320, 1e300, 0.5, 1.0, "@1e999@", "@-1e999@", "@-0@", "@1E400@", "@NaN@", "@Infinity@", "@01@", "@1.@", "@.5@", "@+1@", "@0x10@",
@@ -37,7 +37,7 @@ WORDS = "the small model writes a story about one day of a little agent that ask
 
 
 def encode(value):
-    """JSON; texts between @ signs stand in it as they are, and lone surrogates as bytes that are no UTF-8."""
+    """Encodes JSON. Texts between @ signs are copied unquoted, and lone surrogates become bytes that are not UTF-8."""
     text = json.dumps(value, ensure_ascii=False)
     out, at = [], 0
     while (i := text.find('"@', at)) >= 0 and (j := text.find('@"', i + 2)) >= 0:
@@ -68,7 +68,7 @@ def any_value(r, depth=0):
     return " ".join(r.choices(WORDS, k=r.choice([1, 30, 3000])))
 
 
-# ---- bodies ----
+# ---- bodies
 
 REGEXES = [
     "(a{1000}){1000}", "((a|b)*c){500}", "(((((a{30}){30}){30}){30}){30})", "(" * 500 + ")" * 500, "[" * 100, "a{1000000000}", "(a*)*b", "\\p{L}{1000}",
@@ -78,7 +78,7 @@ REGEXES = [
 
 def hostile_schema(r):
     kind = r.randrange(12)
-    if kind == 0:  # alternatives of alternatives
+    if kind == 0:  # nested alternatives
         s = {"type": "string"}
         for _ in range(r.choice([3, 8, 20])):
             s = {r.choice(["anyOf", "oneOf", "allOf"]): [s, {"type": "integer"}, s]}
@@ -122,7 +122,7 @@ def tools(r):
 
 
 def common(r):
-    """Fields of a generation: mostly good, so that it gets far, some of them not."""
+    """Returns the fields of a generation: most are valid, so that the request is computed; some are not."""
     body = {"max_tokens": r.choice([1, 5, 30, 120]), "stream": r.random() < 0.6}
     choices = {
         "n": lambda: r.choice([1, 2, 8, 9, 128]),
@@ -192,7 +192,7 @@ def messages(r):
 
 
 def any_body(r):
-    """(path, body)"""
+    """Returns (path, body)."""
     kind = r.randrange(14)
     if kind < 4:
         return "/v1/completions", {"prompt": prompt(r), **common(r)}
@@ -218,7 +218,7 @@ def any_body(r):
     return "/v1/completions", any_value(r)
 
 
-# ---- heads ----
+# ---- heads
 
 HEADS = [
     b"Content-Length: %d\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked\r\nContent-Length: %d", b"Content-Length: %d\r\nContent-Length: %d",
@@ -256,7 +256,7 @@ METHODS = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"TRACE", b"
 
 
 def chunked(r, body, path):
-    """The body in chunks, some of whose sizes lie."""
+    """Returns the body in chunks; some chunk sizes are wrong."""
     out = [b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"]
     at = 0
     while at < len(body):
@@ -293,14 +293,14 @@ def mutate(r, data):
     return bytes(data)
 
 
-# ---- behaviour ----
+# ---- behaviour
 
 class Broken(Exception):
-    """A promise that does not hold."""
+    """A promise of the daemon is broken."""
 
 
 class Awake:
-    """Time in which this process ran: on a machine that stands still for a while nobody is late."""
+    """Measures the time in which this process ran, so that a pause of the whole machine counts as no delay."""
 
     def __init__(self):
         self.s = 0.0
@@ -319,7 +319,7 @@ awake = Awake()
 
 
 class Answers:
-    """What came back on one connection, read as HTTP."""
+    """Parses the bytes that came back on one connection as HTTP."""
 
     def __init__(self, sock):
         self.sock, self.data, self.ended = sock, b"", False
@@ -356,7 +356,7 @@ class Answers:
         return piece if len(piece) == n else None
 
     def next(self, head_only=False):
-        """(status, headers, body); None: the connection ended first."""
+        """Returns (status, headers, body), or None if the connection ended first."""
         block = self.until(b"\r\n\r\n")
         if block is None:
             if self.data and self.ended and not self.data.startswith(b"HTTP/1.1 "[:len(self.data)]):
@@ -434,7 +434,7 @@ def check_body(headers, body):
 
 
 def reset(sock):
-    """The connection is gone, without a word."""
+    """Returns true if the peer reset the connection."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
@@ -468,7 +468,7 @@ class Attacker:
         try:
             sock.sendall(data)
         except OSError:
-            pass  # it may have been refused before it was whole
+            pass  # the server may refuse a request before it is complete
 
     def request(self, r):
         path, body = any_body(r)
@@ -480,7 +480,7 @@ class Attacker:
             return chunked(r, data, path)
         return head(r, path, len(data)) + data
 
-    # Ways to behave; each gets a generator of random numbers.
+    # Behaviours of a client; each gets a random generator.
 
     def ask(self, r):
         with self.connect() as s:
@@ -511,7 +511,7 @@ class Attacker:
             thread.join()
 
     def leave(self, r):
-        """Goes away at a random moment."""
+        """Closes the connection at a random moment."""
         s = self.connect()
         data = self.request(r)
         if r.random() < 0.3:
@@ -552,7 +552,7 @@ class Attacker:
     WAYS = [ask] * 12 + [ask_plainly] * 2 + [garble] * 3 + [pipeline] * 2 + [leave] * 5 + [trickle, do_not_read, idle]
 
     def round(self, number):
-        """Of round @number everything is the same each time, but the clock."""
+        """Runs round @number, which draws the same values each time; only timing differs."""
         r = random.Random(f"{self.seed}.{number}")
         way = r.choice(self.WAYS)
         try:
@@ -563,7 +563,7 @@ class Attacker:
             raise Broken(f"seed {self.seed} round {number} ({way.__name__}): {error}") from None
 
 
-# ---- what must hold meanwhile, and at the end ----
+# ---- invariants during the attack and at the end
 
 BYSTANDER = {"prompt": [(7 * i + 11) % 240 + 10 for i in range(70)], "max_tokens": 40, "temperature": 0.8, "seed": 5, "ignore_eos": True, "return_token_ids": True,
              "priority": -32768}
@@ -600,14 +600,14 @@ def watch_bystander(daemon, expected, stop, broken, counts):
 
 
 def cpu_s(pid):
-    """Of a process' first thread: in the front that is the loop."""
+    """Returns the CPU time of a process' first thread, which runs the event loop in the front."""
     fields = pathlib.Path(f"/proc/{pid}/task/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def watch_loop(daemon, limit_s, stop, broken):
-    """/health is answered before the front has computed for @limit_s: nothing keeps the loop for long. It is the time that the
-    loop itself computes, so that a busy machine is no excuse and no reason."""
+    """Checks that /health is answered before the event loop has used @limit_s of CPU time. CPU time is measured because
+    wall time depends on the load of the machine."""
     while not stop.is_set():
         try:
             begin = cpu_s(daemon.process.pid)
@@ -621,14 +621,14 @@ def watch_loop(daemon, limit_s, stop, broken):
 
 
 def figures(pid):
-    """(RSS in KiB, descriptors, threads) of a process."""
+    """Returns (RSS in KiB, descriptors, threads) of a process."""
     folder = pathlib.Path("/proc") / str(pid)
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     return int(status["VmRSS"].split()[0]), len(os.listdir(folder / "fd")), int(status["Threads"])
 
 
 def wait_quiet(daemon, fds, limit_s=45):
-    """All that clients held is given back: connections, generations, pages, descriptors."""
+    """Waits until everything that clients held is released: connections, generations, pages, descriptors."""
     end = awake.s + limit_s
     while True:
         stats = daemon.stats()
@@ -648,7 +648,7 @@ def wait_quiet(daemon, fds, limit_s=45):
 
 
 def attack(daemon, seed, n_rounds=None, seconds=None, n_threads=4, first=0, loop_limit_s=0.5):
-    """Runs rounds; raises Broken. Returns how often each status came."""
+    """Runs rounds. Returns how often each status was answered; raises Broken."""
     expected = ask_bystander(daemon)
     before = daemon.stats()["worker"]
     fds = figures(daemon.process.pid)[1] + 1

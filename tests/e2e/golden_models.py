@@ -1,11 +1,11 @@
-"""The golden models of the test data through the daemon: their files, requests with digests, greedy texts."""
+"""The golden models of the test data in the daemon: files, requests with digests, greedy texts."""
 import json
 
 import weftd
 from weftd import BACKEND, DATA, Weftd
 
 FLAGS = ("--max-context", "1024", "--kv-pages", "512", "--backend", BACKEND)
-N_VOCAB = 384  # of the smallest vocabulary
+N_VOCAB = 384  # valid in the smallest vocabulary
 
 
 def random_tokens(seed, n):
@@ -36,7 +36,8 @@ def ask(daemon, request, n=N_TOKENS):
 
 
 def expected(name, requests=REQUESTS):
-    """What the requests give one after the other on one thread, in slots of their own and without drafts; asked once."""
+    """Returns the results of the requests, computed in sequence on one thread, in separate slots and without drafts;
+    cached."""
     if name not in _expected:
         with Weftd(*FLAGS, "--threads", 1, "--max-seqs", 1, "--speculation", "off", model=golden(name)) as d:
             _expected[name] = [ask(d, r) for r in requests]
@@ -44,7 +45,7 @@ def expected(name, requests=REQUESTS):
 
 
 def check_greedy(names):
-    """The greedy texts of the models are those that another implementation has written down beside them."""
+    """Checks the greedy texts of the models against those that another implementation produced."""
     for name in names:
         cases = json.load(open(golden(name)[:-5] + ".json"))["cases"]
         with Weftd(*FLAGS, model=golden(name)) as d:

@@ -1,4 +1,4 @@
-"""A service manager for tests: what systemd does for weftd, its store of descriptors included."""
+"""A service manager for tests: it starts weftd, and keeps its descriptors, as systemd does."""
 import array
 import ctypes
 import fcntl
@@ -14,7 +14,7 @@ from weftd import BACKEND, LIMIT_S, Weftd, program, wait_until
 
 
 def adopt():
-    """Processes that leave their parents become this one's children, as they become the service manager's."""
+    """Makes this process the parent of orphaned descendants, as a service manager is."""
     assert ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
 
 
@@ -30,7 +30,7 @@ def wait_end(pid, limit_s=LIMIT_S):
 
 
 class Manager:
-    """The part of a service manager: listening socket, notifications of the main process, and the store of descriptors."""
+    """The functions of a service manager: listening socket, notifications of the main process, descriptor store."""
 
     def __init__(self, folder, model, *flags):
         self.model, self.flags, self.program = model, flags, program("weftd")
@@ -42,8 +42,8 @@ class Manager:
         self.notify.bind(self.path)
         self.notify.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.store, self.said, self.process = {}, [], None
-        self.pid = None  # of the main process; None while it is started
-        self.foreign = []  # what others said, which systemd refuses
+        self.pid = None  # of the main process; None until the daemon is started
+        self.foreign = []  # notifications of other processes, which systemd refuses
         adopt()
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -64,7 +64,7 @@ class Manager:
                 continue
             if "MAINPID" in fields:
                 self.pid = int(fields["MAINPID"])
-            if fields.get("FDNAME") in self.store and "FDSTORE" in fields:  # the same file once more
+            if fields.get("FDNAME") in self.store and "FDSTORE" in fields:  # a second descriptor of the same file
                 os.close(fds[0])
                 continue
             if "FDSTORE" in fields:
@@ -80,7 +80,7 @@ class Manager:
         fds = [self.http.fileno(), *self.store.values()]
         ready = sum("READY" in s for s in self.said)
 
-        def child():  # between fork and exec
+        def child():  # runs between fork and exec
             high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in fds]
             for i, fd in enumerate(high):
                 os.dup2(fd, 3 + i)

@@ -1,4 +1,4 @@
-"""What the tests of pictures share: files, a daemon with a model that sees, counts."""
+"""Helpers of the tests of pictures: files, a daemon with a vision model, counters."""
 import base64
 import re
 import time
@@ -27,7 +27,7 @@ def metrics(d):
 
 
 def pictures_total(d):
-    """Files that were decoded, and that were known."""
+    """Returns the number of files that were decoded, and that were found in the cache."""
     text = metrics(d)
     return [int(re.search(r'weft_pictures_total\{result="%s"\} (\d+)' % what, text).group(1)) for what in ("decoded", "known")]
 
@@ -37,7 +37,8 @@ def counted(d, name):
 
 
 def settled(d, n):
-    """@n pictures were computed, and no more; what the worker reports is a little late."""
+    """Waits until @n pictures are computed and checks that no more are. The worker reports its counters
+    periodically."""
     wait_until("pictures are computed", lambda: counted(d, "pictures_computed_total") >= n)
     time.sleep(0.5)
     assert counted(d, "pictures_computed_total") == n, metrics(d)

@@ -40,7 +40,7 @@ def test_the_table_agrees_with_the_daemon():
         assert (lone["turns"], lone["finished"], lone["jobs"], lone["output_tokens"]) == (3, 3, 3, 18), out
         assert team["short"] == team["failed"] == team["refused"] == 0 and 48 <= team["output_tokens"] <= 72, out
         for t in r["tenants"]:
-            # The vocabulary's words are about what was planned.
+            # The vocabulary holds the words of the planned trace.
             assert 0.8 < t["prompt_tokens"] / t["planned_prompt_tokens"] < 1.25, t
             assert t["ttft_ms"]["n"] == t["turns"] and t["itl_ms"]["n"] == t["received_pieces"] - t["turns"], t
         assert team["cached_tokens"] > team["prompt_tokens"] * 0.4, "later turns find the earlier ones' pages"

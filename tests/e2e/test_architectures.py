@@ -1,5 +1,5 @@
-"""Architectures through the whole daemon: the texts of another implementation, and promise 1, on small models of every
-shape that tests/engine computes the logits of."""
+"""Architectures in the whole daemon: the texts match another implementation's, and promise 1 holds, on small models of
+every shape that tests/engine computes the logits of."""
 import golden_models
 from golden_models import FLAGS, ask, check_greedy, golden
 from weftd import Weftd, every, main, parallel
@@ -25,7 +25,7 @@ def test_alone_in_company_in_chunks_preempted_and_behind_a_cached_prefix():
             with Weftd(*FLAGS, *flags, model=golden(name)) as d:
                 assert parallel([lambda r=r: ask(d, r, 60) for r in REQUESTS]) == should, (name, flags)
         with Weftd(*FLAGS, "--kv-pages", 37, "--max-context", 592, model=golden(name)) as d:
-            for _ in range(20):  # short answers, so that too many are admitted
+            for _ in range(20):  # declares short answers, so that the scheduler admits too many requests
                 d.complete([5, 6, 7], max_tokens=1)
             assert parallel([lambda r=r: ask(d, r, 60) for r in REQUESTS]) == should, (name, "few pages")
 

@@ -1,5 +1,6 @@
-"""What clients send and get is secret: unique strings go in through every dialect, and are looked for in every byte that the
-daemon leaves behind or shows to others: log, metrics, admin socket, flight recordings, disk tier, command lines, cores."""
+"""Prompts and answers are secret: unique strings are sent in every dialect and searched for in every byte that the
+daemon stores or shows to others: log, metrics, admin socket, flight recordings, disk tier, command lines, core
+dumps."""
 import base64
 import glob
 import itertools
@@ -19,12 +20,13 @@ from weftd import BACKEND, LIMIT_S, Weftd, main, parallel, program, wait_until
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--host-kv-memory", "64M", "--threads", "2", "--log-level", "debug",
          "--log-requests", "0", "--max-body", "256K")
-# In every secret; what follows it names the field. Each form in base64 has 8 characters: pages have 4 of them by chance.
+# Prefix of every secret; the name of the field follows. Each base64 form has 8 characters, since pages contain 4 of
+# them by chance.
 MARK = "kQ7vZxW3b"
 
 
 class Secrets:
-    """Makes the strings, and remembers all that must not be found."""
+    """Creates the secrets and records them, so that they can be searched for."""
 
     def __init__(self):
         self.number = itertools.count()
@@ -34,7 +36,7 @@ class Secrets:
         return f"{MARK}{field}{next(self.number):04d}{MARK}"
 
     def found_in(self, data):
-        """What of them is in these bytes, with where it stands; "" if nothing."""
+        """Returns the secrets found in these bytes, with their position; "" if none is."""
         folded = data.lower()
         for form in self.forms():
             at = folded.find(form.lower())
@@ -51,7 +53,8 @@ class Secrets:
 
     @staticmethod
     def forms():
-        """The mark as it is, escaped, in UTF-16, in hexadecimal, and in base64 at each of three places."""
+        """Returns the encodings of the mark: plain, escaped, UTF-16, hexadecimal, and base64 at each of three
+        offsets."""
         mark = MARK.encode()
         yield mark
         yield mark.hex().encode()
@@ -80,7 +83,7 @@ def image_of(s):
 
 
 def bodies(s):
-    """(path, body): each dialect's ways to say something, and what is refused."""
+    """Returns (path, body) of all ways to send text in each dialect, and of requests that are refused."""
     short = {"max_tokens": 12, "ignore_eos": True, "user": s("user"), "metadata": {s("metakey"): s("metadata")}}
     text = s("prompt")
     yield "/v1/chat/completions", {"messages": chat_messages(s), "tools": [{"type": "function", "function": tool(s)}],
@@ -141,7 +144,7 @@ def head_of(s, key):
 
 
 def say_everything(d, s, key):
-    """Each request whole, as a stream, with a body that is cut, and with a wrong key."""
+    """Sends each request complete, as a stream, with a truncated body, and with a wrong key."""
     statuses = set()
     for path, body in bodies(s):
         for variant in ({}, {"stream": True}):
@@ -162,7 +165,7 @@ def say_everything(d, s, key):
 
 
 def leave(d, s, key):
-    """A client that is gone in the middle of its stream."""
+    """Disconnects in the middle of a stream."""
     c = d.connect()
     c.request("POST", "/v1/completions", json.dumps({"prompt": s("prompt"), "max_tokens": 1500, "ignore_eos": True, "stream": True}),
               {**head_of(s, key), "Content-Type": "application/json"})
@@ -172,7 +175,8 @@ def leave(d, s, key):
 
 
 def kill_in_a_stream(d, s, key, signum):
-    """The worker dies while a request of its own runs; the stream goes on. What admin and others see meanwhile."""
+    """Kills the worker while a request runs; the stream must continue. Returns what the admin socket and other clients
+    see meanwhile."""
     shown = []
     c = d.connect()
     c.request("POST", "/v1/completions", json.dumps({"prompt": s("prompt"), "max_tokens": 600, "ignore_eos": True, "stream": True}),
@@ -192,7 +196,7 @@ def weftctl(d, *args):
 
 
 def views(d):
-    """(name, bytes) of all that is shown to those who have not sent the secrets."""
+    """Returns (name, bytes) of everything that is shown to clients which did not send the secrets."""
     shown = []
     for path in ("/metrics", "/health", "/version", "/v1/models", "/slots", "/props", "/api/ps", "/api/tags", "/web/state"):
         for key in ("", "other-key-of-bob"):
@@ -218,7 +222,7 @@ def views(d):
 
 def check(s, shown):
     for name, data in shown:
-        # The lines of requests tell the operator which client it was and where it went, and nothing else of it.
+        # The log lines of requests name the client and the path, and contain no other part of the request.
         found = s.found_in(re.sub(rb' (agent|path)=("[^"]*"|\S+)', b"", data) if name == "log" else data)
         assert not found, f"{name} shows what a client sent: {found}"
 
@@ -248,7 +252,7 @@ def test_the_search_finds_what_it_looks_for():
 
 
 def unlimited_cores(folder):
-    """In a folder of its own, where core_pattern is a relative name."""
+    """Returns options of a process that may write cores, in a folder of its own, where relative core names end."""
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return {"cwd": folder, "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))}
 
@@ -290,13 +294,13 @@ def test_no_secret_leaves_the_daemon():
         with Weftd(*FLAGS, "--fault-dir", folder + "/faults", popen=unlimited_cores(folder + "/cwd")) as d:
             d.complete(s("prompt"), max_tokens=8)
             for pid in (d.process.pid, d.worker_pid()):
-                # 1 and not 0: with 0 the system would still give the core to a program.
+                # 1 instead of 0: with 0 the system would still pipe the core to a program.
                 assert resource.prlimit(pid, resource.RLIMIT_CORE)[0] == 1
             d.process.send_signal(signal.SIGABRT)  # as the watchdog of systemd
             d.process.wait(LIMIT_S)
         os.remove(keys)
         assert glob.glob(folder + "/faults/*.flight"), "no flight recording was written"
-        # The disk tier is documented to have tokens (docs/manual/prefix-cache-on-disk.md), and is its owner's alone.
+        # The disk tier stores tokens by design (docs/manual/prefix-cache-on-disk.md); only its owner can read it.
         check_files(s, folder, may_have_tokens=("prefixes.kv",))
         for path in glob.glob(folder + "/disk/*"):
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, path

@@ -1,4 +1,4 @@
-"""What one client or tenant takes of the front's connections and body memory keeps no other waiting."""
+"""The connections and body memory that one client or tenant uses in the front do not delay other clients."""
 import json
 import os
 import re
@@ -60,7 +60,7 @@ def test_unfinished_bodies_of_one_tenant_refuse_no_other():
 
 
 def test_a_flood_of_requests_leaves_the_log_to_others():
-    """alice may cause 10 lines a second, and 100 at once; what is left out is told in one line."""
+    """Alice may cause 10 log lines a second, with a burst of 100; one line reports the number of suppressed lines."""
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder), "--log-requests", "10") as d:
 
@@ -91,7 +91,8 @@ def test_a_flood_of_requests_leaves_the_log_to_others():
 
 
 def test_constrained_requests_of_one_tenant_stop_no_other():
-    """Alice's hold many readings of what they wrote, each with a stack of its own; what that takes is given back when they leave."""
+    """A constrained request of Alice has many parses of its output, each with a stack; their memory is released when
+    the clients disconnect."""
     rules = [f'y{k} ::= "a" y{k} "c{k}" | "b"' for k in range(40)]
     grammar = "root ::= (" + " | ".join(f"y{k}" for k in range(40)) + ")+\n" + "\n".join(rules)
     body = {"prompt": "hi", "max_tokens": 20000, "ignore_eos": True, "stream": True, "structured_outputs": {"grammar": grammar}}
@@ -112,7 +113,7 @@ def test_constrained_requests_of_one_tenant_stop_no_other():
 
 
 def test_grammars_of_clients_that_left_are_not_compiled():
-    """The worker has nothing else to do then, and still tells."""
+    """The grammars of disconnected clients are dropped from the worker's queue, and the worker keeps reporting."""
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder)) as d:
             clients, worker = [], d.worker_pid()
@@ -130,7 +131,8 @@ def test_grammars_of_clients_that_left_are_not_compiled():
 
 
 def test_embeddings_of_one_tenant_keep_no_other_waiting():
-    """Alice asks for thousands at once, for long ones, and leaves half of the time; bob's single ones do not stand behind hers."""
+    """Alice requests thousands of embeddings at once, long ones too, and cancels half of them; Bob's single requests
+    are not queued behind hers."""
     many, long = {"input": ["a"] * 1000}, {"input": ["the cat sat on a mat " * 60] * 40}
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder), "--max-context", "4096") as d:
@@ -149,7 +151,7 @@ def test_embeddings_of_one_tenant_keep_no_other_waiting():
 
 
 def test_pipelined_requests_of_one_client_keep_no_other_waiting():
-    """1,500 requests in one read, without a key: between two answers of theirs another tenant has its own."""
+    """1,500 requests arrive in one read, without a key; another tenant is answered between two of them."""
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder)) as d:
             flood = socket.create_connection(("127.0.0.1", d.port), LIMIT_S)

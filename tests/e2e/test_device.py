@@ -1,4 +1,5 @@
-"""What NVML tells of a device, from the worker to metrics, weftctl and weft-bench: the emulated CUDA backend beside an NVML of the tests."""
+"""NVML values of a device, from the worker to metrics, weftctl and weft-bench, on the emulated CUDA backend with an
+NVML of the tests."""
 import json
 import os
 import pathlib
@@ -66,7 +67,8 @@ def test_what_fits_on_two_devices():
 
 
 def test_what_is_told_of_fetched_experts():
-    """A device of 420 MB has room for a quarter of the experts; the host has all experts of these layers, not only the rest."""
+    """A device of 420 MB has room for a quarter of the experts; the host keeps all experts of these layers, not only
+    the remaining ones."""
     model = synth("experts-50m", "--arch", "qwen3moe", "--shape", "tiny,n_expert=64,n_used=2,n_ff=512,n_embd=256", "--format", "Q8_0")
     with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
         copy_daemon(folder)
@@ -131,7 +133,8 @@ def test_dense_ffns_of_the_host_stay_when_a_worker_dies():
 
 
 def test_fetched_experts_give_what_a_device_with_all_gives():
-    """Also to the stream whose worker dies, and behind a prefix that is there."""
+    """Fetched experts give the same tokens as resident ones, also in a stream whose worker is killed and behind a
+    cached prefix."""
     model = synth("tiny-moe", "--arch", "qwen3moe", "--shape", "tiny,n_expert=8,n_used=2,n_ff=64", "--format", "Q8_0")
     flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", "--threads", "1")
     text = {"prompt": "Once upon a time there was a fox", "max_tokens": 24, "ignore_eos": True, "temperature": 0}
@@ -155,7 +158,8 @@ def test_fetched_experts_give_what_a_device_with_all_gives():
 
 
 def test_condensed_keys_and_states_outlive_their_worker_and_their_daemon():
-    """A stream of DeepSeek goes on when its worker dies, and a restart finds windows and condensed keys on the disk."""
+    """A stream of DeepSeek continues after its worker is killed, and a restarted daemon finds windows and condensed
+    keys on disk."""
     prompt = random_tokens(71, 180)
     flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "512", "--threads", "1", "--speculation", "off")
     text = {"prompt": prompt, "max_tokens": 12, "ignore_eos": True, "temperature": 0}
@@ -179,11 +183,11 @@ def test_condensed_keys_and_states_outlive_their_worker_and_their_daemon():
             assert back["usage"]["prompt_tokens_details"]["cached_tokens"] > 100, back["usage"]
 
 
-BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
+BITS = 40  # engine/picks.c: offset of the placement; one word a layer of up to 32 experts
 
 
 def wait_placed(d, n):
-    """Until the host has so many experts."""
+    """Waits until the host holds this many experts."""
     wait_until(f"{n} experts of the host", lambda: host_experts(d) == n)
 
 
@@ -202,7 +206,7 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
         flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", "--host-experts", "1", "--threads", "1")
         with Weftd(*flags, **start) as d:
             wait_placed(d, 8)
-            # Whatever the options say, a worker that takes another's place finds experts where they were.
+            # A replacement worker finds the placement of the experts unchanged, whatever the options are.
             worker = d.worker_pid()
             for path, target, _ in open_files(worker):
                 if "weft-experts" in target:
@@ -213,7 +217,7 @@ def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
             wait_placed(d, 3)
             kept, = state.glob("experts-*")
             wait_until("what it left", lambda: kept.read_bytes()[BITS:BITS + 8] == struct.pack("<2I", 0b101, 0b1))
-        # On the CPU picks are counted, too, and kept.
+        # On the CPU, picks are counted and kept as well.
         with Weftd("--backend", "cpu", model=model, env=start["env"]) as d:
             d.complete("a", max_tokens=200, ignore_eos=True)
         assert sum(struct.unpack_from("<16Q", kept.read_bytes(), kept.stat().st_size - 128)) >= 128 * 2 * 2

@@ -1,5 +1,5 @@
-"""The disk tier: prefixes that were computed before a restart come back after it, with the same bits, and to nobody else;
-whatever happened to the file."""
+"""The disk tier: prefixes computed before a restart are found after it, with the same bits, only by their tenant, and
+whatever damage the file has."""
 import os
 import stat
 import subprocess
@@ -101,7 +101,7 @@ def test_a_new_worker_has_what_the_dead_one_wrote():
 
 
 def test_each_model_finds_its_own_after_it_was_unloaded():
-    """Three models of which one fits: each that is loaded pushes another out."""
+    """Three models, of which one fits: loading one unloads another; each finds its own prefixes."""
     def turn(d, model, cached):
         status, _, c = d.request("POST", "/v1/completions", {"model": model, "prompt": PROMPT, "max_tokens": N_TOKENS, "ignore_eos": True, "logits_digest": True,
                                                              "temperature": 1, "seed": 3, "return_token_ids": True})
@@ -125,7 +125,7 @@ def test_each_model_finds_its_own_after_it_was_unloaded():
             for m in "abc":
                 assert turn(d, m, CACHED) == should[m], f"{m}: other tokens or logits after a restart"
             assert not notes(d), notes(d)
-            # What is swapped in has other weights: nothing of the old one's is found.
+            # The model is replaced by one with other weights, which finds no prefix of the old one.
             assert d.admin_request("POST", f"/models/c/swap?file={models}/a.gguf")[0] == 200
             wait_until("the swap", lambda: all(m["id"] != "c" or m.get("swap") == "done" for m in d.admin_request("GET", "/models")[1]["models"]))
             assert turn(d, "c", 0) == should["a"]
@@ -152,7 +152,7 @@ def test_a_damaged_page_is_one_line_and_is_computed():
 
 
 def damage_states(path):
-    """One byte of each: a slot whose head names no tokens is that of a state."""
+    """Damages one byte of each state; a slot whose header names no tokens holds a state."""
     with open(path, "r+b") as file:
         data = file.read()
         states = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV03" and data[i + 96:i + 100] == bytes(4)]
@@ -163,8 +163,9 @@ def damage_states(path):
 
 
 def test_a_hybrid_model_goes_on_where_its_state_is():
-    """Of 900 tokens of a prompt all are computed before a restart; behind it those after the last page before a template's tail."""
-    prompt = random_tokens(71, 900, 300)  # ordinary ones: none ends a message
+    """Before a restart all 900 tokens of a prompt are computed; after it only those behind the last page before the
+    template's tail."""
+    prompt = random_tokens(71, 900, 300)  # ordinary tokens: none ends a message
     for name in ("nemotron-h-moe-mtp", "qwen4exp", "deepseek4", "qwen35-mtp"):
         flags = ("--max-context", "1024", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
         with Folder() as f:

@@ -1,4 +1,4 @@
-"""The examples of the documents, as people run them."""
+"""Runs the examples of the documents as users run them."""
 import pathlib
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def test_a_decision_chooses_the_model_that_answers():
     with tempfile.TemporaryDirectory() as folder, served(folder) as d:
         status, _, value = d.request("POST", "/v1/decisions", {"model": "fast", "input": "Prove it.", "questions": [choose_model.QUESTION]})
         assert status == 200, value
-        p = value["answers"][0].get("probability", 1)  # of random weights: any, but the same at each call
+        p = value["answers"][0].get("probability", 1)  # random weights give any value, but the same one at each call
         assert run(d, "--above", str(p - 0.001)) == (0, "smart") and answered(d, "smart") and not answered(d, "fast")
         assert run(d, "--above", "1", "Prove it.") == (0, "fast" if "probability" in value["answers"][0] else "smart")
         assert answered(d, "fast") == ("probability" in value["answers"][0])

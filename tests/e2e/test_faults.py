@@ -1,4 +1,4 @@
-"""What goes wrong around the daemon: nobody reads its log, descriptors or disk run out. It serves on."""
+"""Faults around the daemon: the log has no reader, descriptors or disk space run out. The daemon continues to serve."""
 import fcntl
 import os
 import resource
@@ -13,7 +13,7 @@ FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--backend", BACKEND, "--
 
 
 def test_a_log_that_nobody_reads_stops_nothing():
-    """stderr is a full pipe. The streams of a worker that dies meanwhile go on, too."""
+    """stderr is a full pipe. The streams continue, also those of a worker that is killed meanwhile."""
     read_end, write_end = os.pipe()
     fcntl.fcntl(write_end, 1031, 4096)  # F_SETPIPE_SZ
     os.set_blocking(write_end, False)
@@ -57,7 +57,7 @@ def few_files(soft, hard):
 
 
 def occupy(d, n):
-    """Clients that say nothing."""
+    """Opens connections that send nothing."""
     sockets = []
     for _ in range(n):
         s = socket.socket()
@@ -84,7 +84,7 @@ def test_a_worker_is_replaced_though_all_descriptors_are_taken():
 
 
 def test_a_worker_that_could_not_be_started_is_started_later():
-    """While there is no descriptor for it: the front has none left after the limit is lowered."""
+    """A worker cannot start without a descriptor: the front has none free after the limit is lowered."""
     with Weftd(*FLAGS) as d:
         _, hard = resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE)
         pid = d.worker_pid()

@@ -1,4 +1,5 @@
-"""The event loop of the front is never busy for long, whatever its clients send: some of tests/bench/bench_front.py."""
+"""The event loop of the front is never busy for long, whatever clients send: a selection of
+tests/bench/bench_front.py."""
 import pathlib
 import sys
 
@@ -7,7 +8,7 @@ from weftd import Weftd, main
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
 import bench_front  # noqa: E402
 
-# CPU time, which other programs of the machine do not change; each of these took 0.5 to 5 s once, and takes 1 to 10 ms.
+# Limit of CPU time, which does not depend on other programs. Each of these requests takes 1 to 10 ms.
 LIMIT_MS = 200
 SIZES = (8000,)
 
@@ -18,7 +19,7 @@ def measure(*wanted):
         rows = bench_front.measure(run, SIZES, wanted, out=sys.stderr)
         assert rows, "no case has such a name"
         late = [r for r in rows if r["cpu_ms"] > LIMIT_MS]
-        if late:  # a virtual machine that is stopped counts as its thread's time: what is slow is slow twice
+        if late:  # on a virtual machine, stolen time counts as CPU time: a limit is broken only if two runs exceed it
             again = bench_front.measure(run, SIZES, [r["route"] + " " + r["case"] for r in late], out=sys.stderr)
             late = [r for r in again if r["cpu_ms"] > LIMIT_MS]
         assert d.health() == 200

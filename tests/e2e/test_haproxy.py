@@ -1,4 +1,5 @@
-"""HAProxy as packaging/haproxy.cfg has it, before two daemons: sessions stay, one daemon goes and nothing fails."""
+"""HAProxy with packaging/haproxy.cfg in front of two daemons: sessions keep their daemon, and no request fails when one
+daemon stops."""
 import http.client
 import json
 import pathlib
@@ -16,7 +17,7 @@ CONFIG = pathlib.Path(__file__).resolve().parents[2] / "packaging" / "haproxy.cf
 
 
 class Proxy:
-    """HAProxy before daemons at @ports."""
+    """HAProxy in front of daemons at @ports."""
 
     def __init__(self, ports):
         program = shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
@@ -56,7 +57,7 @@ class Proxy:
             connection.close()
 
     def text(self, session, n, seed=1):
-        """Of a streamed completion; an answer that is not whole is an AssertionError."""
+        """Returns the text of a streamed completion; raises an AssertionError if the stream is incomplete."""
         status, got = self.ask("POST", "/v1/completions", {"prompt": "weft", "max_tokens": n, "seed": seed, "temperature": 1,
                                                            "ignore_eos": True, "stream": True}, session)
         assert status == 200 and got.endswith("data: [DONE]\n\n"), (status, got[-300:])
@@ -65,7 +66,7 @@ class Proxy:
 
 
 def requests_of(w):
-    """Generations that have ended well."""
+    """Returns the number of generations that ended without an error."""
     text = w.request("GET", "/metrics")[2]
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("vllm:request_success_total{"))
 

@@ -1,5 +1,5 @@
-"""Clients and model files that mean harm: a short, always equal part of fuzz_http.py and fuzz_gguf.py, and attacks that need
-numbers. Longer: run those two by hand."""
+"""Hostile clients and model files: a short part of fuzz_http.py and fuzz_gguf.py with a fixed seed, and attacks by
+volume. Run those two directly for longer tests."""
 import json
 import os
 import socket
@@ -13,7 +13,7 @@ from weftd import BACKEND, BUILD, LIMIT_S, Skip, Weftd, main, synth, tiny_model
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2", "--header-timeout-ms", "3000", "--body-timeout-ms", "5000",
          "--stall-timeout-ms", "3000", "--idle-timeout-ms", "60000")
-# The loop's own time. A machine may be slow; what is meant are seconds and minutes.
+# CPU time of the event loop. The limit is generous, as the defects it detects take seconds or minutes.
 LOOP_S = 5
 
 
@@ -48,7 +48,7 @@ def test_damaged_drafters_are_refused_in_one_line_or_used():
 
 
 def test_templates_of_a_model_end():
-    """A chat template is a program that somebody else wrote: each of these is answered, and the loop is free meanwhile."""
+    """Expensive chat templates: each request is answered, and the event loop stays responsive meanwhile."""
     for text in fuzz_gguf.TEMPLATES:
         with tempfile.NamedTemporaryFile("wb", suffix=".jinja") as file:
             file.write(text.encode("utf-8", "surrogatepass"))
@@ -91,7 +91,8 @@ def test_two_thousand_idle_connections_cost_little():
 
 
 def test_who_reads_nothing_costs_a_buffer():
-    """Streams of long answers that nobody reads: what waits for them is bounded, they are cancelled, and others are served."""
+    """Streams of long answers without a reader: their buffers are bounded, the requests are cancelled, and other
+    clients are served."""
     with Weftd(*FLAGS, "--stream-buffer", "64K", "--max-context", "8192", "--kv-pages", "2048") as d:
         expected = fuzz_http.ask_bystander(d)
         before, fds, _ = fuzz_http.figures(d.process.pid)

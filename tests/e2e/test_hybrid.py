@@ -1,5 +1,5 @@
-"""Hybrid models (recurrent layers beside attention) through the whole daemon: the texts of another implementation,
-and promise 1 with a state that no page holds."""
+"""Hybrid models (recurrent layers and attention) in the whole daemon: the texts match another implementation's, and
+promise 1 holds with a state that is not in pages."""
 import pathlib
 import random
 import subprocess
@@ -33,7 +33,7 @@ def test_each_turn_of_a_chat_begins_where_the_one_before_ended():
             status, _, answer = d.request("POST", "/v1/chat/completions", body)
             assert status == 200, answer
             usage = answer["usage"]
-            # less what a template may put behind the last message, in whole pages
+            # without the tokens that a template may add after the last message, rounded to pages
             assert usage["prompt_tokens_details"]["cached_tokens"] >= before - 16 - 31, (usage, before)
             before = usage["prompt_tokens"]
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "And what comes then? " * 4}]
@@ -41,8 +41,8 @@ def test_each_turn_of_a_chat_begins_where_the_one_before_ended():
 
 
 def run_session(start, fork):
-    """Twenty turns and three times three subagents, and another daemon in the middle: what was computed, and the workers'
-    counters of both."""
+    """Runs twenty turns and three times three subagents, with a restart of the daemon in the middle. Returns the number
+    of computed tokens and the workers' counters of both daemons."""
     daemon, counters = start(), []
 
     def post(path, body):
@@ -82,7 +82,8 @@ def run_session(start, fork):
 
 
 def test_a_session_with_subagents_computes_little_more_than_what_is_new():
-    """Also over a restart, with a file for what was computed; instructions of their own, and forks of the agent's conversation."""
+    """A session with subagents, which have instructions or forks of the conversation, computes few tokens besides the
+    new ones, also across a restart with a disk tier."""
     for fork in (False, True):
         with tempfile.TemporaryDirectory() as directory:
             path = f"{directory}/hybrid.gguf"  # the golden models end at 1024 tokens
@@ -93,18 +94,18 @@ def test_a_session_with_subagents_computes_little_more_than_what_is_new():
             total, counters = run_session(lambda: Weftd(*flags, model=path), fork)
         assert total["again_of_prompt"] <= 0.03, total
         assert total["requests"] == 20 + 3 * 9 and total["prompt_tokens"] > 5 * total["computed_tokens"], total
-        # all but the first, the first subagent, and others that came before anything was there
+        # all but the first request, the first subagent, and requests that came before a prefix existed
         assert sum(c["snapshots_used"] for c in counters) >= total["requests"] - 6, counters
         assert counters[1]["disk_loaded_snapshots"] > 0 == counters[0]["disk_loaded_snapshots"], counters
 
 
 def test_snapshots_change_no_bit():
-    """Prompts that begin alike: the second to come leaves a snapshot where it leaves the first, for all others."""
+    """Prompts with a common beginning: the second request leaves a snapshot where they diverge, for all later ones."""
     common = random_tokens(70, 320)
     requests = [{"prompt": common + random_tokens(80 + i, 60 + 7 * i), "temperature": i % 2, "seed": i} for i in range(4)]
     for name in KINDS:
         should = []
-        for r in requests:  # each on a daemon that has seen nothing
+        for r in requests:  # each on a fresh daemon
             with Weftd(*FLAGS, model=golden(name)) as d:
                 should.append(ask(d, r))
         for flags in ((), ("--host-kv-memory", "1M"), ("--max-batch-rows", 16, "--max-seqs", 4, "--depth", 2)):
@@ -117,7 +118,7 @@ def test_snapshots_change_no_bit():
 
 
 def test_drafts_change_no_bit():
-    """A state goes back before a draft that was wrong; what was right of it is computed again."""
+    """A rejected draft restores the state from before it; the accepted tokens are computed again."""
     phrase = random_tokens(90, 24)
     requests = [{"prompt": random_tokens(91 + i, 9) + phrase * 6, "temperature": i % 3 * 0.4, "seed": i} for i in range(6)]
     drafted = accepted = 0
@@ -132,7 +133,7 @@ def test_drafts_change_no_bit():
             with Weftd(*FLAGS, *flags, model=golden(name)) as d:
                 assert [ask(d, r, 300) for r in requests] == should, (name, flags)
                 assert parallel([lambda r=r: ask(d, r, 300) for r in requests]) == should, (name, flags)
-                time.sleep(0.3)  # what the worker reports is a little late
+                time.sleep(0.3)  # the worker reports its counters periodically
                 worker = d.stats()["worker"]
                 drafted += worker["drafted"]
                 accepted += worker["accepted"]
@@ -169,7 +170,7 @@ def test_what_the_device_gives_up_comes_back_from_host_memory():
         with Weftd(*FLAGS, model=golden(name)) as d:
             should = [ask(d, r) for r in requests]
         with Weftd("--max-context", "1024", "--kv-pages", 40, "--host-kv-memory", "64M", "--backend", BACKEND, model=golden(name)) as d:
-            for _ in range(3):  # there is room for one on the device
+            for _ in range(3):  # the device has room for one
                 assert [ask(d, r) for r in requests] == should, name
             # What comes back, and what is computed since that is faster; told a little late. A prefix is saved when there is
             # time, so not each that the next request drives out is there.

@@ -1,5 +1,5 @@
-"""Promise 1 through the whole daemon: the same request gives the same tokens, and the same logits bit for bit,
-whatever else runs and however the daemon is set up."""
+"""Promise 1 in the whole daemon: a request gives the same tokens, and the same logits bit for bit, in any company and
+with any options of the daemon."""
 import os
 import random
 import re
@@ -9,7 +9,7 @@ from weftd import BACKEND, LIMIT_S, Skip, Weftd, assisted_model, block_of, main,
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
-# What is asked: prompts from one token to many pages, greedy and sampled, with processors.
+# The requests: prompts from one token to many pages, greedy and sampled, with logits processors.
 REQUESTS = [
     {"prompt": random_tokens(1, 5), "temperature": 0},
     {"prompt": random_tokens(2, 33), "temperature": 1, "seed": 11},
@@ -25,7 +25,7 @@ _expected = []
 
 
 def expected():
-    """What each request gives alone, one after the other, on a fresh daemon with one thread."""
+    """Returns the result of each request, computed in sequence on a fresh daemon with one thread."""
     if not _expected:
         with Weftd(*BASE, "--threads", 1) as d:
             _expected.extend(ask(d, r) for r in REQUESTS)
@@ -47,7 +47,7 @@ def check(daemon, request, should, what):
 
 
 def check_all(what, *flags, together=False):
-    """All requests on a daemon of its own, one after the other or at once; returns its stats."""
+    """Sends all requests to a separate daemon, in sequence or at once. Returns its stats."""
     with Weftd(*BASE, *flags) as d:
         jobs = [lambda r=r, e=e: check(d, r, e, what) for r, e in zip(REQUESTS, expected())]
         if together:
@@ -90,13 +90,13 @@ def test_chunked_differently():
 
 
 def test_preempted_and_computed_again():
-    """Requests that are taken for short ones are all admitted; they turn out long, and the pages run out."""
+    """Requests that are estimated short are all admitted; they turn out long, and pages run out."""
     requests = [{"prompt": random_tokens(50 + i, 30 + 9 * i), "temperature": i % 2, "seed": i} for i in range(8)]
     ask_long = lambda d, r: d.complete(**r, max_tokens=250, ignore_eos=True, logits_digest=True)
     with Weftd(*BASE) as d:
         should = [ask_long(d, r) for r in requests]
     with Weftd(*BASE, "--max-context", 1024, "--kv-pages", 36) as d:
-        for _ in range(10):  # whether they meet depends on when they arrive
+        for _ in range(10):  # whether requests overlap depends on their arrival
             for _ in range(20):
                 d.complete([5, 6, 7], max_tokens=1)
             got = parallel([lambda r=r: ask_long(d, r) for r in requests])
@@ -111,7 +111,7 @@ def test_brought_back_from_host_memory():
     small = ("--max-context", 1024, "--kv-pages", 34, "--host-kv-memory", "64M")
     with Weftd(*BASE, *small) as d:
         came = 0
-        for turn in range(30):  # so small a model may be faster computed, on a busy machine for a while
+        for turn in range(30):  # on a busy machine computing so small a model again may look faster for a while
             for r, e in zip(REQUESTS, expected()):
                 check(d, r, e, f"host memory, turn {turn}")
             w = d.stats()["worker"]
@@ -151,7 +151,7 @@ def test_at_both_depths():
 
 
 def test_with_a_draft_model():
-    """One that is always right, since it is the same, and one that never is."""
+    """Uses a draft model that is always right, as it is the same model, and one that never is."""
     shape = ["--arch", "qwen3", "--shape", "tiny,n_layer=1", "--format", "Q4_K_M", "--seed", "2"]
     for what, path in (("itself", tiny_model()), ("another", synth("tiny-draft", *shape))):
         stats = check_all(f"draft model {what}", "--draft-model", path, together=True)
@@ -159,7 +159,7 @@ def test_with_a_draft_model():
 
 
 def test_with_the_models_own_block():
-    """Alone, together, and with few pages, where requests preempt each other."""
+    """Uses the block of the model alone, in company, and with few pages, where requests preempt each other."""
     accepted = 0
     for loud in (0.02, 0.5):
         model = mtp_model(loud)

@@ -1,4 +1,5 @@
-"""Packed weights outlive their worker: the next worker, a swap's and the next daemon's use them; what differs is packed anew."""
+"""Packed weights outlive their worker: the next worker, a swapped-in model and the next daemon reuse them; different
+weights are packed again."""
 import fcntl
 import os
 import resource
@@ -30,12 +31,12 @@ def weights(d):
 
 
 def weight_files(d):
-    """Inodes of the files in memory that the front holds."""
+    """Returns the inodes of the files in memory that the front holds."""
     return {inode for _, target, inode in open_files(d.process.pid) if "weft-weights" in target}
 
 
 def replace_worker(d, n):
-    """Kills it; the @n-th start of the daemon takes its place."""
+    """Kills the worker; start number @n of this daemon replaces it."""
     d.kill_worker()
     wait_until(f"{n} starts", lambda: len(weights(d)) == n)
 
@@ -213,7 +214,7 @@ def test_a_wrong_header_a_cut_off_file_and_an_open_one_are_forgotten():
 
 
 def test_a_worker_starts_whatever_descriptors_are_free():
-    """Those of the store have the lowest numbers, and a worker is given its own from 3 on."""
+    """Descriptors of the store have the lowest numbers; those of a worker start at 3."""
     with tempfile.TemporaryDirectory() as folder, Manager(folder, tiny_model(), *FLAGS) as m:
         m.start()
         before, name = answer(m), os.path.basename(m.model).removesuffix(".gguf")
@@ -233,7 +234,7 @@ def test_weights_that_kill_their_worker_are_not_used_twice():
         m.start()
         before = answer(m)
         m.stop()
-        n_used = 28 + 32 + 4 + 8  # of the header: what engine and file must agree about
+        n_used = 28 + 32 + 4 + 8  # of the header, which engine and file must agree on
 
         m.store = {"weights-odd": copy_of(*m.store.values(), change=flip(n_used))}
         m.start()

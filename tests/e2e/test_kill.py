@@ -1,5 +1,5 @@
-"""The worker is killed at 25 random moments (100 in the suite "night"), loading included: every stream goes on with the same tokens, the
-same logits, and nothing twice."""
+"""The worker is killed at 25 random moments (100 in the suite "night"), also while it loads: every stream continues
+with the same tokens and logits, and without repetition."""
 import random
 import tempfile
 import time
@@ -21,7 +21,7 @@ REQUESTS = [
 
 
 def run(daemon, request):
-    """Streams; the tokens, digests and text that arrived, in order."""
+    """Runs streams. Returns the tokens, digests and text that arrived, in order."""
     got = {"token_ids": [], "digests": [], "text": "", "finish": None}
     body = {**request, "max_tokens": N_TOKENS, "ignore_eos": True, "return_token_ids": True, "logits_digest": True}
     for chunk in daemon.stream("/v1/completions", body):
@@ -41,7 +41,8 @@ def run_all(daemon, requests):
 
 
 def survive(d, requests, should, n_kills, seed):
-    """Kills the worker @n_kills times while the requests run, more often where too few are hit between tokens; each gets what it should."""
+    """Kills the worker @n_kills times while the requests run, and more often if too few kills fall between tokens; each
+    request must give the expected result."""
     start = time.monotonic()
     parallel([lambda r=r: run(d, r) for r in requests])
     usual_s = time.monotonic() - start
@@ -59,7 +60,7 @@ def survive(d, requests, should, n_kills, seed):
                 n += d.kill_worker()
             return n
 
-        # One kill while the requests run, and every other time one more while the next worker loads.
+        # One kill while the requests run; every second time another one while the next worker loads.
         delays = [r.random() * usual_s] + [r.random() * 0.05] * (turn % 2)
         results = parallel([lambda q=q: run(d, q) for q in requests] + [lambda: kill(delays)])
         kills += results.pop()
@@ -74,7 +75,7 @@ def test_streams_survive_kills_with_the_same_bits():
 
 
 def test_streams_survive_with_a_draft_model():
-    """A small model of the same tokens: mostly wrong, but right where few tokens are possible."""
+    """A small draft model with the same vocabulary: mostly wrong, but right where few tokens are possible."""
     deep = synth("tiny-deep", "--arch", "qwen3", "--shape", "tiny,n_layer=32,n_ff=128,context=8192", "--format", "Q4_K_M")
     small = synth("tiny-draft", "--arch", "qwen3", "--shape", "tiny,n_layer=1", "--format", "Q4_K_M", "--seed", "2")
     requests = REQUESTS[1:4] + [
@@ -84,7 +85,7 @@ def test_streams_survive_with_a_draft_model():
     with Weftd(*FLAGS, "--speculation", "off", model=deep) as d:
         should = run_all(d, requests)
     with Weftd(*FLAGS, "--draft-model", small, "--draft-sources", "model", model=deep) as d:
-        for _ in range(50):  # whether it pays depends on the time that steps take; tries are made anyway
+        for _ in range(50):  # whether drafts pay depends on step times; the scheduler tries them at intervals anyway
             assert run_all(d, requests[3:]) == should[3:]
             drafts = d.stats()["worker"]["drafts"]["model"]
             if drafts["accepted"]:
@@ -94,7 +95,8 @@ def test_streams_survive_with_a_draft_model():
 
 
 def test_streams_survive_with_the_models_own_block():
-    """Whether drafts pay depends on the time that steps take; one in so many steps tries anyway, unless it were too long."""
+    """Whether drafts pay depends on step times; the scheduler tries them at intervals anyway, unless a try would take
+    too long."""
     if BACKEND == "cuda":
         raise Skip("cuda does not compute the block")
     survive_drafting(mtp_model(0.02))
@@ -185,7 +187,7 @@ def test_embeddings_survive_kills_with_the_same_bits():
 
 
 def test_streams_survive_with_pages_on_the_disk():
-    """What a worker was writing when it died is whole for the next one, or not there."""
+    """A page that a worker was writing when it was killed is either complete for the next worker or absent."""
     with tempfile.TemporaryDirectory() as folder, Weftd(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as d:
         survive(d, REQUESTS, run_all(d, REQUESTS), 12, 45)
         assert " kv_disk " not in d.log, d.log

@@ -1,5 +1,5 @@
-"""KV events as those who read them expect them: the form from vLLM's description of them (ZmqEventPublisher: three frames, a
-number of 8 bytes, MessagePack arrays), the use from llm-d's prefix scorer, which makes keys of its own from the tokens."""
+"""KV events as their readers expect them: the format of vLLM's ZmqEventPublisher (three frames, a sequence number of 8
+bytes, MessagePack arrays), the use of llm-d's prefix scorer, which computes keys of its own from the tokens."""
 import base64
 import hashlib
 import json
@@ -20,7 +20,7 @@ from weftd import LIMIT_S, Skip, Weftd, keys_in, main, program
 try:
     import msgpack
     import zmq
-except ImportError:  # this Python is not the system's, to which the packages belong
+except ImportError:  # the packages belong to the system's Python, which is not this one
     sys.path.append("/usr/lib/python3/dist-packages")
     try:
         import msgpack
@@ -33,8 +33,8 @@ FLAGS = ["--page-tokens", PAGE, "--max-context", 2048]
 
 
 class Router:
-    """A subscriber with an index as the prefix scorer has one: from the hashes of the engine, which are names and no more, to
-    keys over the tokens; what a prompt would find."""
+    """A subscriber with an index like the prefix scorer's: it maps the engine's hashes, which are opaque names, to keys
+    over the tokens, and predicts which prefix a prompt finds."""
 
     def __init__(self, folder, topic="kv@"):
         if zmq is None:
@@ -46,10 +46,10 @@ class Router:
         self.socket.connect(self.events)
         self.key_of, self.next_number, self.n_cleared, self.n_removed, self.batches = {}, None, 0, 0, []
         self.below = {"CPU": set(), "DISK": set()}  # names of the blocks in host memory and on disk
-        self.ends, self.kinds = set(), set()  # names of blocks that a prompt can be continued behind; (kind, window) that were seen
+        self.ends, self.kinds = set(), set()  # names of blocks where a prompt can continue; (kind, window) seen
 
     def read(self, quiet_s=0.5):
-        """Takes in what comes until nothing does for a while."""
+        """Reads events until none arrives for a while."""
         while self.socket.poll(int(quiet_s * 1000)):
             frames = self.socket.recv_multipart()
             assert len(frames) == 3 and len(frames[1]) == 8, frames
@@ -102,13 +102,13 @@ class Router:
 
     @staticmethod
     def key(parent, tokens, extra):
-        """The place of a picture in its block does not count, as in llm-d's index."""
+        """Returns the key of a block. The position of a picture in its block does not count, as in llm-d's index."""
         names = [e[0] if isinstance(e, list) else e for e in extra or []]
         return hashlib.sha256(parent + str((tokens, names)).encode()).digest()
 
     def finds(self, tokens, extra={}):
-        """How many of its tokens the prompt would find, by the events alone. One token at least is computed. @extra: of blocks, by
-        their number."""
+        """Returns how many tokens of the prompt are cached according to the events; at least one token is computed.
+        @extra: values of blocks, by block number."""
         keys, key, n = set(self.key_of.values()), b"", 0
         for i in range(0, (len(tokens) - 1) // PAGE * PAGE, PAGE):
             key = self.key(key, tokens[i:i + PAGE], extra.get(i // PAGE))
@@ -146,7 +146,7 @@ def cached(w, tokens, headers=None):
 
 
 def some_prompt(rng):
-    """Of few beginnings and any length, so that prompts share some of it."""
+    """Returns a prompt with one of few beginnings and any length, so that prompts share prefixes."""
     tokens = []
     while len(tokens) < 400 and (not tokens or rng.random() < 0.85):
         tokens += [30 + rng.randrange(4)] * rng.choice([PAGE, PAGE, 2 * PAGE, 5])
@@ -154,14 +154,14 @@ def some_prompt(rng):
 
 
 def test_the_events_say_what_every_prompt_finds():
-    """Each prompt finds the prefix that the events promise, token for token, also while pages are evicted."""
+    """Each prompt finds the prefix that the events predict, token for token, also while pages are evicted."""
     rng = random.Random(7)
     with tempfile.TemporaryDirectory() as folder:
         router = Router(folder)
         with Weftd(*router.flags, "--kv-memory", "2M", "--speculation", "off", "--prewarm", "no", "--pin", "off") as w:
             router.meet(w)
             missed = found = 0
-            first_unseen = router.batches[0][0] > 0  # what was told before it met is evicted in time
+            first_unseen = router.batches[0][0] > 0  # blocks stored before the subscription are evicted in time
             for i in range(200):
                 prompt = some_prompt(rng)
                 promised, has = router.finds(prompt), cached(w, prompt)
@@ -197,7 +197,7 @@ def test_what_was_missed_comes_again():
                     got.append((struct.unpack(">Q", number)[0], payload))
                 assert [n for n, _ in got] == list(range(start, router.next_number)), (start, [n for n, _ in got])
                 assert all(b in got for b in router.batches if b[0] >= start)
-            ask.send_multipart([b"", b"short"])  # is no request
+            ask.send_multipart([b"", b"short"])  # not a request
             ask.send_multipart([b"x"])
             ask.send_multipart([b"", struct.pack(">Q", router.next_number)])
             assert ask.poll(LIMIT_S * 1000) and len(ask.recv_multipart()) == 3
@@ -247,7 +247,7 @@ def test_a_salt_is_an_extra_key_of_the_first_block():
 
 
 def test_a_rendered_prompt_with_pictures_finds_its_blocks():
-    """As llm-d does it: each block has the digests of the pictures with tokens in it, of `features` of /render."""
+    """As in llm-d, the key of a block has the digests of the pictures with tokens in it, from `features` of /render."""
     messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 20}, *({"type": "image_url", "image_url": {"url": uri(f)}} for f in
                 ("resize/bicubic-224x128.png", "resize/source-97x61.png")), {"type": "text", "text": "word " * 20}]}]
     with tempfile.TemporaryDirectory() as folder:
@@ -306,7 +306,8 @@ def test_windows_and_states_are_groups_of_their_own():
 
 
 class Reader:
-    """A program of another project that reads batches, of which the environment names a command; a line of JSON each way."""
+    """An external program that reads batches; an environment variable names its command. One line of JSON in each
+    direction."""
 
     def __init__(self, variable):
         if not os.environ.get(variable):
@@ -321,7 +322,8 @@ class Reader:
 
 
 def batches_of_everything(folder):
-    """A router that has met batches of text, salts, host memory, disk and removals; and the prompts that are still there."""
+    """Returns a router that has received batches of text, salts, host memory, disk and removals; and the prompts that
+    are still cached."""
     router = Router(folder)
     disk = ("--kv-memory", "2M", "--host-kv-memory", "8M", "--kv-disk", folder, "--kv-disk-size", "64M", "--prewarm", "no")
     with Weftd(*router.flags, *disk) as w:
@@ -337,8 +339,8 @@ def batches_of_everything(folder):
 
 
 def test_llm_d_finds_what_our_reader_finds():
-    """WEFT_TEST_LLMD: takes {"topic", "payload"} (base64), and {"tokens", "model", "extra"}, which it answers with the pods that have
-    each block."""
+    """WEFT_TEST_LLMD reads {"topic", "payload"} (base64), and {"tokens", "model", "extra"}, which it answers with the
+    pods that have each block."""
     reader = Reader("WEFT_TEST_LLMD")
     with tempfile.TemporaryDirectory() as folder:
         router, prompts = batches_of_everything(folder)
@@ -348,7 +350,7 @@ def test_llm_d_finds_what_our_reader_finds():
         found = 0
         for prompt, salt in prompts:
             tokens, model = prompt[:(len(prompt) - 1) // PAGE * PAGE], router.topic.split("@")[2]
-            if not tokens:  # llm-d looks up whole blocks only
+            if not tokens:  # llm-d looks up full blocks only
                 continue
             extra = [[salt] if i == 0 and salt else None for i in range(len(tokens) // PAGE)]
             blocks = reader.ask(tokens=tokens, model=model, extra=extra)["blocks"]
@@ -359,7 +361,7 @@ def test_llm_d_finds_what_our_reader_finds():
 
 
 def test_dynamo_decodes_the_batches():
-    """WEFT_TEST_DYNAMO: takes {"hex"}, and answers with the batch as Dynamo's wire types serialise."""
+    """WEFT_TEST_DYNAMO reads {"hex"}, and answers with the batch as Dynamo's wire types serialise it."""
     reader = Reader("WEFT_TEST_DYNAMO")
     with tempfile.TemporaryDirectory() as folder:
         router, _ = batches_of_everything(folder)

@@ -1,4 +1,5 @@
-"""Ollama's clients change the models: pull from a hub, presets made of served models, copies, removals; and only who may."""
+"""Ollama's clients change the models: pull from a hub, presets of served models, copies, removals; only permitted
+clients may."""
 import json
 import os
 import pathlib
@@ -25,7 +26,7 @@ def daemon(folder, *flags, hub=None, presets=None, allow="*", **more):
 
 
 def post(d, path, body, method="POST", key=None):
-    """(status, the answer, or its lines)"""
+    """Returns (status, the answer or its lines)."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     status, head, value = d.request(method, path, body, headers)
     if "ndjson" in (head["Content-Type"] or "") and isinstance(value, str):
@@ -97,15 +98,15 @@ def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
         until(lambda: b'"total"' in response.readline())
         children = f"/proc/{d.process.pid}/task/{d.process.pid}/children"
         assert pathlib.Path(children).read_text().split()
-        # Everything else is served meanwhile.
+        # Other requests are served meanwhile.
         assert ask(d, "a")
         response.close()
         connection.close()
-        until(lambda: len(pathlib.Path(children).read_text().split()) == 1)  # the worker of a
+        until(lambda: len(pathlib.Path(children).read_text().split()) == 1)  # the worker of model a
         assert list(pathlib.Path(folder).rglob("*.part")), "what has arrived is lost"
         assert post(d, "/api/pull", {"model": PULLED, "stream": False})[0] == 200
         assert listed(d) == ["a", "Some-Q4_K_M"]
-        # A daemon that is stopped leaves no child behind.
+        # A stopped daemon leaves no child process.
         hub.faults["cdn"] = [fake_hub.slow(1000, 0.2)]
         threading.Thread(target=lambda: post(d, "/api/pull", {"model": f"{PULLED}:Q8_0"}), daemon=True).start()
         until(lambda: hub.asked("cdn") and len(pathlib.Path(children).read_text().split()) > 1)
@@ -140,13 +141,13 @@ def presets_of_a_client(folder, presets, template):
         assert d.request("POST", "/api/show", {"model": "mario"})[2]["system"] == "You are\nMario."
         bad = d.request("POST", "/v1/chat/completions", {"model": "mario", "messages": [{"role": "user", "content": "a"}, {"role": 7}]})
         assert bad[0] == 400 and bad[2]["error"]["param"].startswith("messages[1]"), bad
-        # A copy outlives what it was made of.
+        # A copy stays when its source is removed.
         assert post(d, "/api/copy", {"source": "mario", "destination": "luigi:latest"}) == (200, "")
         assert post(d, "/api/delete", {"model": "mario"}, "DELETE") == (200, "")
         assert "luigi" in listed(d) and "mario" not in listed(d)
         again = d.request("POST", "/v1/chat/completions", {"model": "luigi", "max_tokens": 8, **chat})
         assert again[2]["choices"][0]["message"] == own[2]["choices"][0]["message"], again
-        # Made anew it is another.
+        # Created again, it is a different model.
         assert post(d, "/api/create", {"model": "luigi", "from": "luigi", "system": "L", "stream": False}) == (200, {"status": "success"})
         until(lambda: d.request("POST", "/v1/chat/completions", {"model": "luigi", "max_tokens": 8, **chat})[2]["usage"]["prompt_tokens"] < own[2]["usage"]["prompt_tokens"])
         for body, part in (({"model": "x"}, "from is required"), ({"model": "x", "from": "none"}, "not found"),
@@ -172,7 +173,7 @@ def presets_of_a_client(folder, presets, template):
 
 
 def test_a_preset_that_is_refused_leaves_the_old_one_whole():
-    """On a disk with room for its template and not for its system message."""
+    """The disk has room for the preset's template but not for its system message."""
     if os.geteuid() != 0:
         raise Skip("a file system is mounted by root only")
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -194,7 +195,8 @@ def test_a_preset_that_is_refused_leaves_the_old_one_whole():
 
 
 def test_presets_made_and_removed_at_once():
-    """Several clients make presets of one that others remove and make: each answer has a reason, without the operator's paths."""
+    """Several clients create presets of a model that others remove and create: each answer has a reason, without the
+    operator's paths."""
     answers = []
 
     def change(d, k):
@@ -220,7 +222,7 @@ def connections(d):
 
 def test_a_disk_that_hangs_stops_no_other_client():
     with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
-        os.mkfifo(f"{presets}/slow.jinja.new")  # opening it for writing waits for a reader
+        os.mkfifo(f"{presets}/slow.jinja.new")  # opening a FIFO for writing waits for a reader
         bodies = [{"model": "slow", "from": "a", "template": "{{ messages[0].content }}"}, {"model": "next", "from": "a"}]
         answers = {}
         threads = [threading.Thread(target=lambda b=b: answers.update({b["model"]: post(d, "/api/create", b)})) for b in bodies]
@@ -229,7 +231,7 @@ def test_a_disk_that_hangs_stops_no_other_client():
         wait_until("slow", lambda: connections(d) == n + 1)
         threads[1].start()
         assert ask(d, "a") and d.health() == 200 and listed(d) == ["a"]
-        # More than 16 are refused; those that wait and are left are not made.
+        # More than 16 are refused; queued ones whose clients disconnect are not created.
         left = [d.connect() for _ in range(14)]
         for c in left:
             c.request("POST", "/api/create", json.dumps({"model": "left", "from": "a"}), {"Content-Type": "application/json"})
@@ -257,7 +259,7 @@ def test_bodies_that_are_read_on_the_loop_are_small():
             assert status != 413, (path, value)
             status, value = post(d, path, {"model": "a", "source": "a", "destination": "c", "junk": large}, method)
             assert status == 413 and "larger than 8192 bytes" in value["error"], (path, value)
-        # The texts of a preset may be larger: they are read on the pool.
+        # The texts of a preset may be larger than those of other requests: they are read on the pool.
         for n, status in ((1 << 20, 200), (1 + (1 << 20), 400)):
             got, value = post(d, "/api/create", {"model": "large", "from": "a", "system": "x" * n, "template": "{{ 1 }}" + "y" * (n - 7), "stream": False})
             assert got == status, value

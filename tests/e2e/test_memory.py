@@ -1,10 +1,10 @@
-"""With no memory left every route answers, with 503 where it needs some, and the daemon recovers."""
+"""Without free memory every route answers, with 503 where it needs memory, and the daemon recovers."""
 import json
 import resource
 
 from weftd import Weftd, main, synth
 
-FREE = (0, 256 << 10, 1 << 20, 3 << 20)  # bytes of address space that the front may still take
+FREE = (0, 256 << 10, 1 << 20, 3 << 20)  # bytes of address space that the front may still allocate
 TEXT = "some text"
 PADDING = "x" * 9000  # a body above 8 KB is read on the pool
 CHAT = [{"role": "user", "content": TEXT}]
@@ -34,7 +34,7 @@ def size_of(pid):
 
 
 def ask_all(d, order):
-    """The status of each request; 0 where the connection was closed, as one that cannot be accepted is."""
+    """Returns the status of each request; 0 where the connection was closed, as when it cannot be accepted."""
     statuses = []
     for method, path, body in order:
         try:

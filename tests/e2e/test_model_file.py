@@ -1,4 +1,4 @@
-"""A model's file that changes under the daemon, and a worker that cannot load it any more."""
+"""A model's file that changes while the daemon runs, and a worker that can no longer load it."""
 import os
 import shutil
 import tempfile
@@ -87,7 +87,7 @@ def test_a_model_that_is_replaced_by_rename_is_served_on():
 
 
 def test_a_table_of_ngrams_is_not_read_from_another_file():
-    """It stays in the file, so a model that has one is not served from memory."""
+    """The table stays in the file, so a model with one is not served from kept weights."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.gguf")
         shutil.copy(golden("qwen4exp"), path)
@@ -109,7 +109,7 @@ def libraries_of(folder):
 
 
 def test_requests_do_not_wait_for_a_worker_that_never_loads():
-    """No worker finds a library that can be loaded; then each does. So none serves by chance before it is killed."""
+    """No worker finds a library that it can load; later each does. So no worker can serve before it is killed."""
     with tempfile.TemporaryDirectory() as folder, Weftd(*FLAGS, env=libraries_of(folder)) as d:
         library = os.path.join(folder, "libc.so.6")
         open(library, "w").close()

@@ -1,4 +1,4 @@
-"""Several models behind one daemon: loaded when they are asked for, unloaded for others, and no request lost."""
+"""Several models in one daemon: loaded on request, unloaded for others, without losing requests."""
 import os
 import pathlib
 import random
@@ -11,12 +11,12 @@ import time
 from weftd import BACKEND, LIMIT_S, Weftd, beside, main, parallel, program, random_tokens, seen, synth, wait_until
 
 MIB = 1 << 20
-# KV of 16 MiB, weights and buffers of some 37: two fit.
+# KV of 16 MiB, weights and buffers of about 37 MiB: two models fit.
 FLAGS = ("--kv-memory", "16M", "--models-memory", "120M", "--threads", "1", "--max-context", "2048", "--backend", BACKEND)
 
 
 def folder_of(names):
-    """A temporary folder with tiny models of these names, each with weights of its own."""
+    """Returns a temporary folder with tiny models of these names, each with different weights."""
     folder = tempfile.TemporaryDirectory(prefix="weft-models-")
     for i, name in enumerate(names):
         model = synth(f"tiny-of-many-{i}", "--arch", "qwen3", "--shape", "tiny,context=131072", "--format", "Q4_K_M", "--seed", str(40 + i))
@@ -41,7 +41,7 @@ def ask(d, model, n=8, seed=1, key="", **more):
 
 
 def models(d):
-    """Those that are served; of a swap not the model that comes or goes."""
+    """Returns the models that are served, without those that a swap loads or unloads."""
     return {m["id"]: m for m in d.admin_request("GET", "/models")[1]["models"] if m.get("swap") not in ("next", "old")}
 
 
@@ -62,7 +62,7 @@ def test_models_are_loaded_when_they_are_asked_for_and_the_least_recently_used_l
         assert a != b, "they are the same model: the test is blind"
         assert states(d) == {"a": "loaded", "b": "loaded", "c": "unloaded"}, states(d)
         assert ask(d, "a") == a
-        ask(d, "c")  # b was used before a was
+        ask(d, "c")  # b was used before a
         assert states(d)["a"] == "loaded" and states(d)["b"] == "unloaded" and states(d)["c"] == "loaded", states(d)
         assert ask(d, "b") == b
         assert states(d)["a"] == "unloaded", states(d)
@@ -72,11 +72,11 @@ def test_models_are_loaded_when_they_are_asked_for_and_the_least_recently_used_l
         status, _, value = d.request("POST", "/v1/completions", {"model": "d", "prompt": "x"})
         assert status == 404 and "The models are: a, b, c." in value["error"]["message"], value
         status, _, value = d.request("POST", "/v1/completions", {"prompt": [20, 21], "max_tokens": 1})
-        assert status == 200 and value["model"] == "a", value  # the first one
+        assert status == 200 and value["model"] == "a", value  # the first model
 
 
 def stream(d, model, n, begun=None):
-    """The tokens of a stream; @begun is set when the first have come."""
+    """Returns the tokens of a stream; sets @begun when the first tokens have arrived."""
     got = []
     body = {"model": model, "prompt": random_tokens(1, 30), "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
     for chunk in d.stream("/v1/completions", body):
@@ -89,7 +89,7 @@ def stream(d, model, n, begun=None):
 
 
 def test_a_running_request_is_never_ended_for_another_model():
-    """With every model busy, the one that has been there longest takes no more until its streams have ended."""
+    """With every model busy, the one that was loaded first accepts no more requests until its streams have ended."""
     with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
         should = {m: ask(d, m, 1500) for m in "ab"}
         ask(d, "c")
@@ -112,7 +112,7 @@ def test_a_running_request_is_never_ended_for_another_model():
 
 
 def test_a_model_that_a_request_waits_for_is_loaded_whatever_the_operator_unloads():
-    """There is room for one model. The other is to be unloaded while it waits for room, and a request for it."""
+    """There is room for one model. The operator unloads the other one while it and a request for it wait for room."""
     flags = [flag if flag != "120M" else "60M" for flag in FLAGS]
     with folder_of("ab") as folder, Weftd("--models-dir", folder, "--load-wait-ms", "120000", "--hang-timeout-ms", "600000", *flags, model="") as d:
         begun = threading.Event()
@@ -132,7 +132,7 @@ def test_a_model_that_a_request_waits_for_is_loaded_whatever_the_operator_unload
 
 
 def test_a_tenants_many_models_do_not_drive_out_anothers():
-    """There is room for one model. Without shares each of the other's requests finds its model unloaded."""
+    """There is room for one model. Without shares, each request of the other tenant would find its model unloaded."""
     flags = [flag if flag != "120M" else "60M" for flag in FLAGS]
     with folder_of("abcd") as folder, tempfile.TemporaryDirectory() as keys:
         pathlib.Path(keys, "keys").write_text("alice:ka\nbob:kb\n")
@@ -162,7 +162,8 @@ def test_a_tenants_many_models_do_not_drive_out_anothers():
 
 
 def test_a_tenant_that_asks_two_models_has_not_twice_as_much():
-    """The two share one model's only slot, which is halved where what one has of the other model does not count."""
+    """The two tenants share the only slot of one model; it would be split evenly if usage of the other model did not
+    count."""
     with folder_of("ab") as folder, tempfile.TemporaryDirectory() as keys:
         pathlib.Path(keys, "keys").write_text("alice:ka\nbob:kb\n")
         with Weftd("--models-dir", folder, "--api-keys", keys + "/keys", "--max-seqs", "1", *FLAGS, model="") as d:
@@ -193,7 +194,7 @@ def test_a_tenant_that_asks_two_models_has_not_twice_as_much():
 
 
 def test_swaps_under_load_lose_nothing():
-    """Clients of three models, of which two fit; loads and unloads by the operator meanwhile."""
+    """Clients of three models, of which two fit, while the operator loads and unloads models."""
     with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, "--load-wait-ms", "60000", model="") as d:
         should = {(m, seed): ask(d, m, 24, seed) for m in "abc" for seed in range(3)}
         stop = threading.Event()
@@ -230,7 +231,7 @@ def swap(d, name, file=None, limit_s=LIMIT_S):
     """How it ended; and all that was replaced is gone."""
     end = time.monotonic() + limit_s
     status = 0
-    while status != 200:  # while it is is being loaded no swap begins
+    while status != 200:  # no second swap starts during a load
         status, value = d.admin_request("POST", f"/models/{name}/swap" + (f"?file={file}" if file else ""))
         assert status == 200 or "is being" in value["error"]["message"], value
         assert time.monotonic() < end, value
@@ -241,7 +242,8 @@ def swap(d, name, file=None, limit_s=LIMIT_S):
 
 
 def swap_under_load(d, name, files, should, n_swaps):
-    """Clients stream while the model is replaced again and again; each gets the tokens of one file, whole."""
+    """Clients stream while the model is replaced repeatedly; each answer has the tokens of exactly one file,
+    complete."""
     stop = threading.Event()
     done = []
 
@@ -353,7 +355,7 @@ def test_what_cannot_be_loaded_says_why_and_harms_nothing():
         with Weftd("--models-dir", folder, *FLAGS[2:], "--kv-memory", "128M", model="") as d:
             status, _, value = d.request("POST", "/v1/completions", {"model": "a", "prompt": "x"})
             assert status == 503 and "models-memory" in value["error"]["message"], value
-            # What is reckoned before it is loaded is what it has once it is, with the larger KV.
+            # The estimate before loading equals the size after it, with the larger KV.
             assert f"it needs {(has >> 20) + 112} MiB" in value["error"]["message"], (has, value)
 
 
@@ -382,7 +384,7 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
         with Weftd("--models", presets, "--models-dir", folder, *FLAGS, model="") as d:
             assert set(states(d)) == {"small", "kept", "a", "b"}, states(d)
             listed = {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}
-            for name, m in listed.items():  # none but "kept" was loaded
+            for name, m in listed.items():  # only "kept" was loaded
                 assert m["max_model_len"] == (512 if name == "small" else 2048), m
                 assert m["meta"]["n_ctx_train"] > 2048 and m["meta"]["n_params"] > 0 and m["meta"]["n_vocab"] > 0, m
                 file = pathlib.Path(folder, ("b" if name in ("kept", "b") else "a") + ".gguf")
@@ -404,7 +406,7 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
 
 @beside
 def test_an_idle_model_sleeps_and_the_next_request_wakes_it():
-    """One model and no folder: with keep-alive-s it leaves memory by itself, and by /sleep without that option."""
+    """One model and no folder: with keep-alive-s it is unloaded when idle, and by /sleep without that option."""
     def workers(d):
         return pathlib.Path(f"/proc/{d.process.pid}/task/{d.process.pid}/children").read_text().split()
 
@@ -466,11 +468,11 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             put("c", "c")
             until(lambda: "c" in listed(d))
             assert len({tuple(ask(d, m)) for m in "abc"}) == 3
-            # A name that is asked for is looked for before it is unknown.
+            # An unknown name causes the folder to be read before the request is refused.
             time.sleep(2.1)
             put("d", "d")
             of_d = ask(d, "d")
-            # One that goes ends what it has, and is not found again.
+            # A removed model finishes its requests, and new requests do not find it.
             begun = threading.Event()
 
             def remove():
@@ -483,13 +485,13 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             until(lambda: all(m["id"] != "b" for m in d.admin_request("GET", "/models")[1]["models"]))
             status, _, value = d.request("POST", "/v1/completions", {"model": "b", "prompt": "x"})
             assert status == 404 and "The models are: a, c, d." in value["error"]["message"], value
-            # One that is replaced by rename is the new one, once it is loaded anew.
+            # A model that is replaced by rename is the new one after it is loaded again.
             assert d.admin_request("POST", "/models/d/unload")[0] == 200
             wait_state(d, "d", "unloaded")
             os.link(f"{folder}/a.gguf", f"{aside}/a")
             put("a", "d")
             assert ask(d, "d") == a[:8] != of_d
-            # The first one goes: the next is served where none is named. The last stays.
+            # The first one is removed: the next one is the default. The last one stays.
             os.unlink(f"{folder}/a.gguf")
             until(lambda: listed(d) == ["c", "d"])
             assert d.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[2]["model"] == "c"
@@ -514,9 +516,9 @@ def test_a_bad_preset_stops_no_other_and_is_named():
         os.rename(f"{folder}/b.gguf", f"{folder}/b.later")
         with Weftd("--models-dir", folder, "--models", presets, *FLAGS, model="") as d:
             first = ask(d, "first")
-            put("b", "modle = b\n")  # the file b is not served without the options that its preset has
+            put("b", "modle = b\n")  # file b is not served without the options of its preset
             os.rename(f"{folder}/b.later", f"{folder}/b.gguf")
-            put("first", "model = nowhere\n")  # served as it was
+            put("first", "model = nowhere\n")  # served unchanged
             put("good", "model = a\nmax-context = 512\n")
             until(lambda: "good" in listed(d))
             assert listed(d) == ["first", "a", "good"], listed(d)

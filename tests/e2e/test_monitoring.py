@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules that are installed: what they ask for is in the metrics of a running daemon."""
+"""The installed dashboard and alert rules: every metric that they use is in the metrics of a running daemon."""
 import functools
 import json
 import pathlib
@@ -14,13 +14,13 @@ DASHBOARD = ROOT / "conf/grafana-dashboard.json"
 RULES = ROOT / "conf/prometheus-rules.yml"
 SERIES = ROOT / "tests/monitoring/alerts.yml"
 METRIC = re.compile(r'\b((?:vllm|llamacpp):\w+|weft_\w+|up)\b(?:\s*\{([^}]*)\})?')
-OF_PROMETHEUS = {"instance", "job"}  # labels that a scrape adds; and its own metric
+OF_PROMETHEUS = {"instance", "job"}  # labels that a scrape adds; and its metric
 UP = {"up": {"job", "instance"}}
 
 
 @functools.cache
 def metrics():
-    """The page of a daemon that has answered, on an emulated device that NVML knows."""
+    """Returns the metrics of a daemon that has answered, on an emulated device that NVML reports."""
     with tempfile.TemporaryDirectory(prefix="weft-monitoring-") as folder:
         copy_daemon(folder)
         flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048")
@@ -38,7 +38,7 @@ def promtool(*args, input=None):
 
 
 def served():
-    """The labels of each metric of the page."""
+    """Returns the labels of each metric of the page."""
     found = dict(UP)
     for line in metrics().splitlines():
         if line and not line.startswith("#"):
@@ -48,7 +48,7 @@ def served():
 
 
 def check(expression, page):
-    """Metrics and labels of a PromQL expression exist, and there is a metric."""
+    """Checks that metrics and labels of a PromQL expression exist, and that it has a metric."""
     used = METRIC.findall(expression)
     assert used, expression
     for name, labels in used:
@@ -61,7 +61,7 @@ def check(expression, page):
 
 
 def rules():
-    """(alert, expression) of the file, whose expressions are one line or an indented block."""
+    """Returns (alert, expression) of the file, whose expressions are one line or an indented block."""
     text = RULES.read_text()
     found = re.findall(r"- alert: (\w+)\n +expr: (?:\|-\n)?((?:.(?!\n {8}\w))*.)\n {8}\w", text, re.S)
     assert len(found) == text.count("- alert:") > 5, found

@@ -1,5 +1,6 @@
-"""Requests under way in an upgrade go on in the next daemon, where that makes the same tokens: what clients are told is what they are told
-without an upgrade, by bytes but for ids, times and where a stream is cut into events. What does not move is ended by the old daemon."""
+"""Running requests move to the next daemon in an upgrade if it produces the same tokens. Clients receive the same bytes
+as without an upgrade, except for ids, times and where a stream is divided into events. The old daemon finishes requests
+that do not move."""
 import json
 import os
 import pathlib
@@ -36,7 +37,7 @@ OTHER = re.compile(r'"(id|item_id|response_id|created|created_at|completed_at|x_
 
 
 def joined(value, into):
-    """Texts and lists of events, end to end: @into gets those of @value."""
+    """Joins texts and lists of events: appends the values of @value to @into."""
     for key, v in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(v, dict) or (isinstance(v, list) and any(isinstance(x, dict) for x in v)):
             joined(v, into.setdefault(str(key), {}))
@@ -83,7 +84,8 @@ def is_there(pid):
 
 
 class Asked:
-    """Requests that were sent, all at once, and computed in part: the worker stands still until the block's end, or its own. Then compare()."""
+    """Requests that are sent at once and computed in part: the worker is stopped until the end of the block, or of its
+    process. Then compare()."""
 
     def __init__(self, d, requests, workers=None):
         self.d, self.workers, self.results, self.errors = d, workers, [None] * len(requests), []
@@ -92,7 +94,7 @@ class Asked:
     def run(self, i, path, body):
         try:
             self.results[i] = ask(self.d, path, body)
-        except Exception as error:  # noqa: BLE001: looked at by the test
+        except Exception as error:  # noqa: BLE001: inspected by the test
             self.errors.append(error)
 
     def __enter__(self):
@@ -112,7 +114,7 @@ class Asked:
             os.kill(pid, number)
 
     def goes_on(self):
-        """Computes for a moment. Whether all requests have some of their output."""
+        """Computes for a moment. Returns true if all requests have some of their output."""
         self.signal(signal.SIGCONT)
         time.sleep(0.005)
         self.signal(signal.SIGSTOP)
@@ -157,7 +159,8 @@ def test_what_befalls_the_next_daemon_does_not_befall_the_requests():
     requests = [one(20, max_tokens=1500), one(21, max_tokens=1500)]
     with Daemon(*FLAGS) as d:
         should = [ask(d, *r) for r in requests]
-        # Its worker dies; then a client goes, whose request ends there, too; then the daemon itself, and the old one goes on.
+        # Its worker is killed; then a client disconnects, whose request ends there, too; then the new daemon is killed,
+        # and the old one continues.
         leaves = Stream(d, {"prompt": random_tokens(22, 30), "max_tokens": 16000, "ignore_eos": True, "temperature": 0, "return_token_ids": True})
         with Asked(d, requests) as asked:
             pid = upgrade(d)
@@ -242,7 +245,8 @@ def test_on_a_device_the_old_worker_ends_before_the_next_one_loads():
             requests = [one(50, max_tokens=60), one(51, max_tokens=60, stream=False)]
             should = [ask(d, *r) for r in requests]
             with Asked(d, requests) as asked:
-                # A daemon that cannot load, one whose tokens would be others, one of another version: the old worker comes back.
+                # A daemon that cannot load, one with different tokens, one of another version: the old worker comes
+                # back.
                 conf.write_text("[engine]\nkv-pages = 1\n")
                 refused(d, "a context of 2048 tokens")
                 conf.write_text("[engine]\nkv-type = q8_0\n")

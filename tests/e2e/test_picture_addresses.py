@@ -1,5 +1,5 @@
-"""Pictures from addresses, through the whole daemon: in a network of its own, whose loopback device also has a public
-address, a host with a certificate serves files, redirects, and takes its time."""
+"""Pictures from addresses in the whole daemon: in a network namespace whose loopback device also has a public address,
+a host with a certificate serves files, redirects, and delays answers."""
 import http.server
 import os
 import pathlib
@@ -97,13 +97,13 @@ def check_others_go_on(d, good):
     while any(t.is_alive() for t in threads):
         status, _, answer = d.request("POST", "/v1/chat/completions", {
             "max_tokens": 1, "messages": [{"role": "user", "content": "word " * 3000 if n % 2 else "x"}]})
-        assert status in (200, 400), answer  # the long one goes to the pool, and is too long
+        assert status in (200, 400), answer  # the long one is read on the pool and exceeds the context
         n += 1
     assert n >= 4, n
 
 
 def test_pictures_are_fetched_from_public_addresses_of_allowed_hosts():
-    """Begins again in a network of its own."""
+    """Restarts itself in a network namespace."""
     inside = subprocess.run(["unshare", "-rn", sys.executable, __file__, "inside"], capture_output=True, text=True,
                             env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)})
     if "unshare" in inside.stderr and "fail" in inside.stderr:

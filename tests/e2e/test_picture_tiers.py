@@ -1,5 +1,5 @@
-"""Prompts with pictures beyond the device's pages: on disk across a restart, in the next turn, in everything that
-reads prompts as tokens."""
+"""Prompts with pictures beyond the device's pages: on disk across a restart, in the next turn, and in every function
+that reads prompts as tokens."""
 import json
 import tempfile
 import time
@@ -24,7 +24,8 @@ def cached(answer):
 
 
 def found(d, answer):
-    """Tokens of the prompt that the daemon had: those that it took, and those that it computed again, which looked faster."""
+    """Returns how many tokens of the prompt were cached: loaded ones, and those that were computed again because that
+    looked faster."""
     return cached(answer) + sum(counted(d, f"{where}_recomputed_tokens_total") for where in ("disk", "host"))
 
 
@@ -44,13 +45,13 @@ def check_restart(name, *flags):
                 lambda: found(d, again) >= max(known - 64, whole - 119))
             other = chat(d, conversation(tail + "a", PICTURES[1], PICTURES[0]))  # the same pictures, exchanged
             assert cached(other) < 300 < whole - 120, (name, other["usage"])
-            settled(d, 2)  # none of them for the request before
+            settled(d, 2)  # both by this request; the one before computed none
 
 
 def test_a_restart_finds_prefixes_behind_pictures():
     check_restart("qwen3vl")
-    check_restart("gemma3")  # rows of a picture see each other
-    check_restart("qwen35")  # with states
+    check_restart("gemma3")  # tokens of one picture attend to each other
+    check_restart("qwen35")  # a model with recurrent states
 
 
 def test_a_restart_without_the_projector_finds_none():
@@ -76,7 +77,7 @@ def test_nothing_is_decoded_or_encoded_where_the_pages_are():
 
 
 def test_every_reader_of_prompts_counts_the_same():
-    """Where a prompt is rendered or counted and nothing is generated."""
+    """Routes that render or count a prompt and generate nothing agree."""
     with started("qwen3vl") as d:
         messages = conversation("what is it?")
         n = chat(d, messages)["usage"]["prompt_tokens"]
@@ -98,7 +99,7 @@ def input_items(text):
 
 
 def test_responses_keep_pictures():
-    """Stored answers, conversations, compaction, the screenshot of a computer and of a function."""
+    """Stored answers, conversations, compaction, screenshots of a computer call and of a function."""
     some = {"model": "m", "temperature": 0, "max_output_tokens": 8}
     with started("qwen3vl") as d:
         first = post(d, "/v1/responses", {**some, "input": input_items("one")})
@@ -126,7 +127,7 @@ def test_responses_keep_pictures():
 
 
 def test_the_next_turn_computes_no_picture_again():
-    """It may be computed ahead meanwhile, which asks for no pixels."""
+    """The next turn may be prewarmed, which needs no pixels."""
     with started("qwen3vl", "--picture-cache", "0") as d:
         messages = conversation("word " * 40)
         a = chat(d, messages, max_tokens=64)

@@ -1,5 +1,5 @@
-"""Pictures through the whole daemon: the greedy texts of another implementation, every dialect, files that are known,
-damaged files, the death of a worker."""
+"""Pictures in the whole daemon: the greedy texts of another implementation, every dialect, cached files, damaged files,
+a killed worker."""
 import json
 import re
 import subprocess
@@ -18,14 +18,14 @@ def check_golden(name):
     cases = json.load(open(FOLDER / f"{name}.json"))["cases"]
     for c in cases:
         limits = [f"--picture-{what}-tokens={c[f'image_{what}_tokens']}" for what in ("min", "max") if c[f"image_{what}_tokens"] > 0]
-        tiles = len(c["files"]["resized"]) > len(c["images"])  # made here, as the others' padded grid
+        tiles = len(c["files"]["resized"]) > len(c["images"])  # resized by weftd
         files = [f"images/{f}" for f in c["images"]] if tiles else [f"{name}/{f}" for f in c["files"]["resized"]]
         with started(name, *limits, *["--picture-fit=pad"] * tiles) as d:
             marker = d.request("GET", "/props")[2]["media_marker"]
             data = [picture(file) for file in files]
             body = {"prompt": {"prompt_string": c["prompt"].replace("<__media__>", marker), "multimodal_data": data},
                     "temperature": 0, "n_predict": len(c["greedy"]), "ignore_eos": True, "return_tokens": True}
-            for _ in range(2):  # computed, and found in the cache
+            for _ in range(2):  # counters: computed, and found in the cache
                 answer = post(d, "/completion", body)
                 n = sum(len(k["text"]) if "text" in k else k["image_tokens"] for k in c["chunks"])
                 assert answer["tokens_evaluated"] == n, (name, c["name"], answer["tokens_evaluated"], n)
@@ -38,7 +38,7 @@ def test_greedy_texts_are_those_of_another_implementation():
 
 
 def asked(p, text):
-    """The same conversation in every dialect: (path, body, how the text is found in the answer)."""
+    """Returns the same conversation in every dialect: (path, body, function that finds the text in the answer)."""
     some = {"temperature": 0, "model": "m"}
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + p}}
     return {
@@ -87,7 +87,7 @@ def test_many_requests_of_one_picture_decode_it_once():
         decoded, known = pictures_total(d)
         assert decoded == len(files) and known == 8 * len(files), (decoded, known)
         computed = re.search(r"^weft_pictures_computed_total\S* (\d+)", metrics(d), re.M).group(1)
-        assert int(computed) == len(files), computed  # also those whose last rows are not in full pages
+        assert int(computed) == len(files), computed  # also if their last rows are not in full pages
         for a in answers:
             assert a["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32, a["usage"]
 
@@ -120,14 +120,14 @@ def drafting(model, mmproj, source, *flags):
     with Weftd(*FLAGS, *flags, "--mmproj", mmproj, "--draft-sources", source, model=model) as d:
         end = time.monotonic() + 120  # on a busy machine drafts may seem to cost more than they save
         while not d.stats()["worker"]["drafts"][source]["accepted"]:
-            for _ in range(2):  # one after the other, and together
+            for _ in range(2):  # in sequence, and concurrently
                 assert [ask(d, *way) for way in ways] == should, (model, source)
                 assert parallel([lambda way=way: ask(d, *way) for way in ways]) == should, (model, source)
             seen(time.monotonic() < end, f"an accepted draft of {source}")
 
 
 def test_speculation_behind_pictures_changes_no_token():
-    """A block of the model's own, and a draft model that is the model itself without eyes."""
+    """A block of the model, and a draft model that is the same model without a vision encoder."""
     mmproj = synth("mmproj-256", "--projector", "qwen3vl_merger", "--shape", "tiny,n_out=256", "--format", "F32")
     drafting(mtp_model(0.02, 3072), mmproj, "mtp")
     model, mmproj = (str(FOLDER / f"{name}.gguf") for name in ("qwen3vl", "mmproj-qwen3vl"))
@@ -135,7 +135,7 @@ def test_speculation_behind_pictures_changes_no_token():
 
 
 def test_requests_with_pictures_move_in_an_upgrade():
-    """The next daemon asks the old one, which has the file, for the pixels."""
+    """The next daemon requests the pixels from the old one, which has the file."""
     body = {"temperature": 0, "max_tokens": 1900, "ignore_eos": True, "messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": uri("resize/bicubic-224x128.png")}}, {"type": "text", "text": "go on"}]}]}
     with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +153,7 @@ def test_requests_with_pictures_move_in_an_upgrade():
 
 
 def test_the_recorder_tells_of_pictures_and_plans_are_made_again():
-    """weftctl why names the wait for a picture; weft-sim replay makes all plans of requests with pictures again."""
+    """weftctl why names the wait for a picture; weft-sim replay repeats all plans of requests with pictures."""
     files = ["resize/bicubic-96x64.png", "resize/bicubic-224x128.png"]
 
     def ask(i):

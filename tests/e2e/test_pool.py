@@ -1,4 +1,5 @@
-"""What one tenant's requests cost the front's pool keeps no other waiting, ends with its client, and does not outlive SIGTERM."""
+"""The cost of one tenant's requests on the front's pool delays no other tenant, ends when the client disconnects, and
+ends at SIGTERM."""
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ HEAD = "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nConte
 
 
 def worst_body(i, n=400):
-    """Tools whose patterns take all the work that a request may have, in a prompt that fits."""
+    """Returns a body with tools whose patterns use all the work that a request may have, in a prompt that fits."""
     tools = [
         {"type": "function", "function": {"name": f"f{k}", "parameters": {
             "type": "object", "properties": {"a": {"pattern": f"(a|b)*a(a|b){{16}}{k}x{i}"}}, "required": ["a"]}}}
@@ -30,7 +31,7 @@ def send(daemon, body):
 
 
 def ask(daemon, n):
-    """A request that is large enough for the pool, and whose grammar no other request has had."""
+    """Sends a request that is large enough for the pool, with a grammar that is in no cache."""
     choices = [f"choice number {i * 7919} {n}" for i in range(2000)]
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "complete_output": False, "guided_choice": choices}
     begin = time.monotonic()
@@ -73,7 +74,7 @@ def test_no_tenant_waits_for_the_work_of_another():
             over.set()
             for t in threads:
                 t.join()
-        # bench_pool.py measures the ratio; here it only has to be no queue behind seconds of work.
+        # bench_pool.py measures the ratio; this test only shows that no request waits for seconds of work.
         seen(beside < 4 * alone + 0.5, alone, beside)
 
 

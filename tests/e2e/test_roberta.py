@@ -1,5 +1,6 @@
-"""A reranker of XLM-RoBERTa's kin, as bge-reranker-v2-m3 is: Unigram tokens, <s> query </s></s> document </s>, an encoder whose first row
-goes through two matrices. The model is made here, and its scores are computed again, in plain Python."""
+"""A reranker of the XLM-RoBERTa family, like bge-reranker-v2-m3: Unigram tokens, <s> query </s></s> document </s>, an
+encoder whose first row is the input of a two-layer head. The model is generated here, and its scores are compared with
+a computation in plain Python."""
 import math
 import pathlib
 import random
@@ -61,7 +62,7 @@ def write(path, tensors):
 
 
 def score(w, ids):
-    """The model's number for the tokens of a pair."""
+    """Returns the model's score for the tokens of a pair."""
     def row(name, i):
         return w[name][1][i * N:(i + 1) * N]
 
@@ -125,7 +126,8 @@ def test_scores_are_those_of_the_model():
 
 
 def test_scores_of_one_tenant_keep_no_other_waiting():
-    """Alice asks for thousands of scores at once, and leaves half of the time; bob's few do not stand behind hers and stay as they are."""
+    """Alice requests thousands of scores at once, and cancels half of them; Bob's few are not queued behind hers and
+    keep their values."""
     many, long = ["a"] * 1000, ["the red fox jumps " * 10] * 500
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/reranker.gguf"

@@ -1,5 +1,6 @@
-"""A router of another project before two daemons, which serves 1,000 streams while the worker of one dies, then the daemon itself.
-WEFT_TEST_ROUTER is a command that takes the options of the vLLM production stack's router; without it the test is skipped."""
+"""A router of another project in front of two daemons: it serves 1,000 streams while the worker of one daemon is
+killed, then the daemon. WEFT_TEST_ROUTER is a command with the options of the vLLM production stack's router; without
+it the test is skipped."""
 import collections
 import http.client
 import itertools
@@ -48,7 +49,7 @@ class Router:
         self.process.wait(LIMIT_S)
 
     def ask(self, session, seed):
-        """(what the client saw, text) of one stream."""
+        """Returns (status that the client received, text) of one stream."""
         text, ended = "", False
         body = {"model": "tiny", "prompt": [30 + seed % 50] * 40, "max_tokens": TOKENS, "temperature": 1, "seed": seed,
                 "ignore_eos": True, "stream": True}
@@ -72,8 +73,8 @@ class Router:
 
 
 def test_a_thousand_requests_with_a_dead_worker_and_a_dead_daemon():
-    """Each whole text is the one of a daemon that nothing happened to. A dead worker costs no stream; a dead daemon those that it was
-    sending."""
+    """Each complete text equals that of an undisturbed daemon. A killed worker breaks no stream; a killed daemon breaks
+    those that it was sending."""
     model = tiny_model()
     with Weftd(*FLAGS, model=model) as a:
         b = Weftd(*FLAGS, model=model)
@@ -99,7 +100,7 @@ def test_a_thousand_requests_with_a_dead_worker_and_a_dead_daemon():
                     if name == "worker":
                         assert b.kill_worker()
                     else:
-                        while metric(b, "vllm:num_requests_running") < 2:  # streams that are cut
+                        while metric(b, "vllm:num_requests_running") < 2:  # interrupted streams
                             assert len(seen) < N, "the router sends nothing to it any more"
                             time.sleep(0.005)
                         served = [metric(d, "weft_http_requests_total") for d in (a, b)]
@@ -110,7 +111,7 @@ def test_a_thousand_requests_with_a_dead_worker_and_a_dead_daemon():
             lost = [s for s in seen if s[2] != "whole"]
             print(f"# {N - len(lost)} whole, lost {collections.Counter(s[2] for s in lost)}; begun {collections.Counter(s[0] for s in seen)}")
             assert len(seen) == N and min(served) > N / 20, (len(seen), served)
-            # A stream of the daemon that died cannot be begun again. The router sends the others to the one that is left.
+            # A stream of the killed daemon cannot be restarted. The router sends other requests to the remaining one.
             assert all(ended >= killed for *_, ended in lost) and len(lost) <= WORKERS, lost
             assert sum(s[0] == "daemon" and s[2] == "whole" for s in seen) > 0.1 * N
             for _, n, what, text, _ in sorted(seen)[::37]:

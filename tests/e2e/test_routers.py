@@ -1,4 +1,5 @@
-"""What routers before several daemons ask for, as their own sources and specifications name it (docs/manual/scale-out.md)."""
+"""The requests that routers send to daemons, as their sources and specifications define them
+(docs/manual/scale-out.md)."""
 import json
 import pathlib
 import re
@@ -15,10 +16,10 @@ GAUGES_OF_PICKER = ["vllm:num_requests_waiting", "vllm:num_requests_running", "v
 OF_PRODUCTION_STACK = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge", "vllm:gpu_cache_usage_perc": "gauge",
                        "vllm:gpu_prefix_cache_hits_total": "counter", "vllm:gpu_prefix_cache_queries_total": "counter"}
 
-# AIBrix's gateway (pkg/metrics/metrics.go): what it reads of a pod, and of what its queries are made.
+# AIBrix's gateway (pkg/metrics/metrics.go): the metrics that it reads of a pod, and the parts of its queries.
 OF_AIBRIX = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge", "vllm:num_preemptions_total": "counter",
              "vllm:kv_cache_usage_perc": "gauge", "vllm:gpu_cache_usage_perc": "gauge", "vllm:prefix_cache_hits_total": "counter",
-             "vllm:cpu_cache_usage_perc": "gauge",  # without it least-kv-cache leaves a pod out
+             "vllm:cpu_cache_usage_perc": "gauge",  # without it least-kv-cache ignores a pod
              "vllm:prefix_cache_queries_total": "counter", "vllm:prompt_tokens_total": "counter", "vllm:generation_tokens_total": "counter",
              "vllm:request_success_total": "counter", "vllm:lora_requests_info": "gauge", "vllm:engine_sleep_state": "gauge",
              **{f"vllm:{name}": "histogram" for name in
@@ -28,7 +29,8 @@ OF_AIBRIX = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": 
 
 
 def families(text):
-    """Of a page of metrics: {name: type}, {name: [(labels, value)]}; each sample belongs to a family that was declared."""
+    """Returns the families of a page of metrics: {name: type}, {name: [(labels, value)]}; checks that each sample
+    belongs to a declared family."""
     types, samples = {}, {}
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -51,7 +53,7 @@ def scrape(w):
 
 
 def assert_routes(w, *paths, headers=None):
-    """What a route refuses is not what it lacks: each answers an empty object with 400."""
+    """Checks that each route exists: it answers an empty object with 400, unlike an unknown route."""
     for path in paths:
         status, _, value = w.request("POST", path, {}, headers)
         assert status == 400 and value["error"]["message"], (path, status)
@@ -127,13 +129,13 @@ def test_sglangs_gateway_finds_a_worker():
         assert isinstance(load, list) and load[0] == {"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}, load
         assert w.request("GET", "/v1/loads")[2]["loads"][0]["num_total_reqs"] == 0
         assert_routes(w, "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
-        # Not there: SGLang's own protocol of generation, and the emptying of caches by clients.
+        # Not implemented: SGLang's protocol of generation, and cache flushes by clients.
         for path in ("/generate", "/flush_cache"):
             assert w.request("POST", path, {})[0] == 404, path
 
 
 def test_sglangs_gateway_merges_metrics_of_workers():
-    # /engine_metrics: in each page colons become underscores, then families of one name are merged.
+    # /engine_metrics: replaces colons by underscores in each page, then merges families of one name.
     with Weftd() as a, Weftd("--max-running", "1") as b:
         pages = [families(w.request("GET", "/metrics")[2].replace(":", "_")) for w in (a, b)]
     (types, samples), (other_types, others) = pages

@@ -1,4 +1,5 @@
-"""Starts weftd and runs the tests of the official OpenAI SDK against it. Skipped where npm or its registry cannot be had."""
+"""Starts weftd and runs the tests of the official OpenAI SDK against it. Skipped if npm or its registry is
+unavailable."""
 import os
 import pathlib
 import subprocess

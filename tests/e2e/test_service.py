@@ -26,7 +26,7 @@ def run_weftd(*flags):
 
 
 def start_long(daemon, **more):
-    """A stream of which the first event has arrived; finish() reads the rest."""
+    """Starts a stream and waits for its first event; finish() reads the remaining events."""
     events = daemon.stream("/v1/completions", {**LONG, **more})
     next(events)
     return events
@@ -75,7 +75,7 @@ def test_model_that_cannot_be_served_is_one_line_and_exit_78():
 
 
 def write_gguf(path, **strings):
-    """A file of metadata alone; "_" in a key stands for "."."""
+    """Writes a file of metadata alone; "_" in a key stands for "."."""
     def text(s):
         return struct.pack("<Q", len(s)) + s.encode()
     pairs = b"".join(text(key.replace("_", ".")) + struct.pack("<I", 8) + text(value) for key, value in strings.items())
@@ -97,7 +97,7 @@ def test_files_that_are_no_language_model_are_told_apart():
 
 
 def with_floats(model, path, values):
-    """Copies @model with more metadata, in front of its own; padded, so that tensors stay aligned."""
+    """Copies @model with additional metadata before its own; padded, so that tensors stay aligned."""
     def pair(key, kind, value):
         return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
     data = pathlib.Path(model).read_bytes()
@@ -223,7 +223,7 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
     for flags in (["--check-config", "--model", tiny_model()], ["--model", tiny_model(), "--check-config"]):
         r = run_weftd(*flags)
         assert r.returncode == 0 and "valid" in r.stdout and not r.stderr, r
-    with tempfile.TemporaryDirectory() as folder:  # a start creates what is missing in it
+    with tempfile.TemporaryDirectory() as folder:  # a start creates missing folders
         assert run_weftd("--check-config", "--model", tiny_model(), "--kv-disk", folder + "/kv").returncode == 0
     for flags, part in ((["--model", "/proc/nonexistent.gguf"], "/proc/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/proc/nonexistent"], "api-keys: /proc/nonexistent"),
                         (["--model", tiny_model(), "--chat-template", "nosuch"], "nosuch is neither a file nor one of the built-in templates: chatml llama2 "),
@@ -322,7 +322,7 @@ def test_sighup_reloads_keys_and_says_what_it_cannot():
 
 
 def test_signals_while_it_starts_end_nothing():
-    """It waits for the file of its disk tier, which another process has."""
+    """The start waits for the file of the disk tier, which another process has locked."""
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "prefixes.kv"), "w") as file:
         os.chmod(file.name, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -337,7 +337,7 @@ def test_signals_while_it_starts_end_nothing():
 
 
 class Manager:
-    """What systemd does for a service: passes listening sockets, listens to notifications."""
+    """The functions of systemd for a service: passes listening sockets, listens to notifications."""
 
     def __init__(self, folder):
         self.http = socket.create_server(("127.0.0.1", 0))
@@ -358,8 +358,8 @@ class Manager:
     def start(self, *flags):
         a, b = os.dup(self.http.fileno()), os.dup(self.admin.fileno())
 
-        def child():  # between fork and exec
-            high = [os.dup(a), os.dup(b)]  # both may stand where the other one has to go
+        def child():  # runs between fork and exec
+            high = [os.dup(a), os.dup(b)]  # both may have the number that the other one needs
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
 
@@ -449,7 +449,7 @@ def test_a_fifo_without_a_writer_keeps_no_reload_waiting():
         conf = pathlib.Path(folder, "weft.conf")
         os.mkfifo(conf)
         r = run_weftd("--check-config", "--model", tiny_model(), "--chat-template", str(conf))
-        assert r.returncode == 75 and "chat-template: " in r.stderr, r  # a writer may come later
+        assert r.returncode == 75 and "chat-template: " in r.stderr, r  # the FIFO may get a writer later
         writer = threading.Thread(target=conf.write_text, args=("[log]\nlog-level = info\n",))
         writer.start()
         with Weftd("--config", conf, "--kv-memory", "64M") as d:
@@ -502,7 +502,7 @@ def test_admin_socket_answers_lists_cancels_and_drains():
 
 
 def test_names_that_are_not_utf8_break_no_page():
-    """That of a file becomes text, that of a key is refused, and a path in a reason is made text."""
+    """A model's file name becomes text, a key's name is refused, and a path in a reason is converted to text."""
     with tempfile.TemporaryDirectory() as folder:
         file, bad = (pathlib.Path(folder, os.fsdecode(name)) for name in (b"m\xe8\n.gguf", b"bad\xe8.gguf"))
         shutil.copy(tiny_model(), file)
@@ -536,7 +536,7 @@ def test_the_workers_log_has_the_format_and_the_level_of_the_fronts():
     with Weftd("--log-format", "json") as d:
         events = [json.loads(line)["event"] for line in d.log.splitlines()]
         assert "memory" in events, events
-    with Weftd("--log-level", "warn", "--kv-memory", "256M") as d:  # less is a warning of its own
+    with Weftd("--log-level", "warn", "--kv-memory", "256M") as d:  # a smaller value causes a separate warning
         assert d.log.splitlines() == [f"ready {d.url()}"], d.log
 
 

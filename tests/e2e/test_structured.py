@@ -1,5 +1,5 @@
-"""Structured output and forced tool calls of a model with random weights: what it writes fits what was asked, at any
-temperature, streamed or not, with speculation or without; what max_tokens cuts off is the beginning of it."""
+"""Structured output and forced tool calls of a model with random weights: the output matches the schema at any
+temperature, streamed or not, with speculation or without; output that max_tokens truncates is a valid prefix."""
 import json
 import os
 import pathlib
@@ -25,7 +25,7 @@ TYPES = {
 
 
 def check(schema, value, root=None):
-    """Raises an AssertionError where value is not valid."""
+    """Raises an AssertionError if the value is not valid."""
     root = root or schema
     if "$ref" in schema:
         target = root
@@ -94,7 +94,7 @@ def chat(d, **fields):
 
 
 def chat_stream(d, **fields):
-    """The choice that the chunks of a stream make."""
+    """Returns the choice that the chunks of a stream build."""
     message, finish = {"content": "", "calls": []}, None
     for chunk in d.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "Go."}], **fields}):
         choice = chunk["choices"][0]
@@ -224,7 +224,7 @@ def test_tool_calls_are_what_was_asked():
 
 
 def test_a_call_that_the_model_begins_is_whole():
-    """With tool_choice auto: the bias makes the model begin calls, and nothing else keeps it from writing nonsense."""
+    """With tool_choice auto: the bias makes the model begin calls; only the grammar keeps them valid."""
     r = random.Random(3)
     n_calls = 0
     with Weftd(*FLAGS) as d:
@@ -265,7 +265,8 @@ THINKING = (
 
 
 def thinking_model():
-    """The tiny model with a chat template that opens reasoning: written over its own, which is longer."""
+    """Returns the tiny model with a chat template that opens reasoning, written over its own template, which is
+    longer."""
     data = pathlib.Path(tiny_model()).read_bytes()
     at = data.index(b"tokenizer.chat_template") + len(b"tokenizer.chat_template") + 4
     length = int.from_bytes(data[at : at + 8], "little")
@@ -292,7 +293,7 @@ def test_thinking_ends_at_its_budget():
                     assert free["message"]["reasoning_content"].startswith(cut["message"]["reasoning_content"]), (free, cut)
                     assert cut["message"]["content"], cut
                     assert parallel([lambda: chat(d, thinking_budget=25, **fields)] * 4) == [cut] * 4
-                    if t == 0:  # what follows is what the model says after these tokens
+                    if t == 0:  # the model's output follows these tokens
                         on = d.complete(cut["prompt_token_ids"] + cut["token_ids"][:n], temperature=0, max_tokens=90 - n, min_tokens=90 - n)
                         assert on["token_ids"] == cut["token_ids"][n:], (on, cut)
                     whole = chat(d, thinking_budget=7, response_format=schema_format(schema), temperature=t, seed=4, max_tokens=400)
@@ -319,7 +320,7 @@ def test_speculation_changes_nothing():
 
 
 def test_a_killed_worker_changes_nothing():
-    """Neither the text under a grammar nor the calls: the new worker reads what is there and goes on."""
+    """Neither text under a grammar nor calls change: the new worker parses the existing output and continues."""
     schema = {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 60, "maxItems": 70}
     with Weftd(*FLAGS) as d:
         fields = {"response_format": schema_format(schema), "temperature": 1, "seed": 6, "max_tokens": 1500}

@@ -1,4 +1,4 @@
-"""Tenants of a real daemon: limits, who is who, a reload, what weftctl tells; and a session's pages."""
+"""Tenants of a real daemon: limits, identification, a reload, the output of weftctl; and a session's pages."""
 import json
 import os
 import re

@@ -1,4 +1,4 @@
-"""HTTPS on tls: addresses: with Python's TLS and with curl, and against clients that mean harm."""
+"""HTTPS on tls: addresses: with Python's TLS and with curl, and with hostile clients."""
 import http.client
 import json
 import os
@@ -35,7 +35,7 @@ commonName=supplied
 
 
 def expire(folder):
-    """Makes the certificate of make_pair() one of January 2020."""
+    """Replaces the certificate of make_pair() by one that expired in January 2020."""
     def run(*args):
         subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=folder)
 
@@ -76,7 +76,7 @@ class Tls(Weftd):
         return (context or self.context()).wrap_socket(sock, server_hostname=name, session=session, suppress_ragged_eofs=False)
 
     def refused(self, context=None, name="localhost"):
-        """Why no connection comes about."""
+        """Returns the reason for which a connection fails."""
         try:
             with self.open(context, name):
                 return None
@@ -207,14 +207,14 @@ def test_a_client_that_does_not_read_is_cut_off():
 
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # else the kernel takes all of it from the daemon
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # buffers smaller than the answer
         sock.connect(("127.0.0.1", w.port))
         sock.settimeout(LIMIT_S)
         with w.context().wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False) as sock:
             sock.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
             wait(lambda: n_connections() == 2)
-            wait(lambda: n_connections() == 1)  # the one that asks
+            wait(lambda: n_connections() == 1)  # only the connection that reads the metrics
             try:
                 n = 0
                 while piece := sock.recv(65536):
@@ -228,10 +228,10 @@ def test_the_end_of_a_connection_is_told():
     with Tls() as w, w.open() as sock:
         answer = ask(sock, close=True)
         assert b" 200 " in answer
-        assert sock.recv(10) == b""  # close_notify: else an error, since ragged ends are not suppressed
+        assert sock.recv(10) == b""  # close_notify; without it recv raises an error
         with w.open() as other:
             assert b" 200 " in ask(other)
-            other.unwrap().close()  # waits for the answer to its own
+            other.unwrap().close()  # waits for the answer of its connection
 
 
 def test_a_client_that_leaves_ends_its_generation():
@@ -270,7 +270,7 @@ def test_a_renewed_certificate_is_taken_and_a_bad_one_is_not():
             make_pair(folder)
             w.process.send_signal(signal.SIGHUP)
             wait(lambda: w.refused() is None)
-            assert b" 200 " in ask(old)  # goes on with what it had
+            assert b" 200 " in ask(old)  # continues with the previous certificate
         trusted = w.context()
         with open(w.cert, "w") as file:
             file.write("no certificate\n")
@@ -291,7 +291,7 @@ def test_unfinished_handshakes_take_no_place_for_long():
         for s in silent[:4]:
             s.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a ClientHello
         began = time.monotonic()
-        assert w.health() == 200  # takes the place of one of them
+        assert w.health() == 200  # replaces one of them
         for s in silent:
             try:
                 assert s.recv(10) == b""
@@ -304,7 +304,7 @@ def test_unfinished_handshakes_take_no_place_for_long():
 
 
 def hello():
-    """The bytes of a ClientHello."""
+    """Returns the bytes of a ClientHello."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     try:
@@ -328,7 +328,7 @@ def test_bytes_that_are_no_tls_or_broken_tls_hurt_no_one():
                 data = data[:r.randrange(len(data))]
             elif kind == 2:
                 data = bytearray(r.randbytes(r.randrange(1, 3000)))
-            elif kind == 3:  # a whole handshake, then noise in place of records
+            elif kind == 3:  # a complete handshake, then random bytes instead of records
                 with w.open() as sock:
                     raw = socket.socket(fileno=os.dup(sock.fileno()))
                     raw.sendall(r.choice([b"\x17\x03\x03", b"\x16\x03\x03", b"\x14\x03\x03"]) + r.randbytes(r.randrange(2, 400)))

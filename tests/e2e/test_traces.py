@@ -1,4 +1,5 @@
-"""Traces by OTLP/HTTP: what a collector gets of requests; and collectors that refuse, hang, or are not there, which no request notices."""
+"""Traces by OTLP/HTTP: the spans that a collector receives; collectors that refuse, hang, or are absent do not affect
+requests."""
 import http.server
 import json
 import os
@@ -20,7 +21,8 @@ QUEUE = 2048  # of api/service/otlp.c
 
 
 class Collector:
-    """Takes what is posted; answers as `answer` says: (status, headers), or None: never. By HTTPS with a @pair (make_pair())."""
+    """A collector that accepts spans; `answer` gives its reply: (status, headers), or None for no reply. Uses HTTPS
+    with a @pair (make_pair())."""
 
     def __init__(self, path=None, pair=None):
         self.posts, self.answer, self.changed = [], lambda n: (200, {}), threading.Condition()
@@ -86,7 +88,7 @@ class Collector:
 
 
 def spans_of(request):
-    """Checks the shape of an ExportTraceServiceRequest in JSON, and gives its spans."""
+    """Checks the shape of an ExportTraceServiceRequest in JSON. Returns its spans."""
     assert set(request) == {"resourceSpans"}, request
     found = []
     for resource in request["resourceSpans"]:
@@ -258,7 +260,7 @@ def test_a_collector_is_reached_by_https():
 
 
 def test_a_collector_whose_certificate_is_wrong_gets_nothing():
-    """A self-signed one, one of another host, and none at all. The reason is logged once."""
+    """A self-signed certificate, one of another host, and none at all. The reason is logged once."""
     with tempfile.TemporaryDirectory() as folder:
         other = os.path.join(folder, "other")
         os.mkdir(other)
@@ -279,7 +281,7 @@ def test_a_collector_whose_certificate_is_wrong_gets_nothing():
 
 
 def ask_many(d, n):
-    """Requests that end as fast as they can, refused."""
+    """Sends requests that are refused, which end as fast as possible."""
     request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"prompt\": 1.5}"
     with socket.create_connection(("127.0.0.1", d.port)) as s:
         for _ in range(n):
@@ -288,14 +290,14 @@ def ask_many(d, n):
 
 
 def test_no_request_waits_for_a_collector():
-    """It is not there; or it takes the connection, and never answers. The daemon ends in time."""
+    """The collector is absent, or accepts the connection and never answers. The daemon stops in time."""
     hanging = Collector()
     hanging.answer = lambda n: None
     gone = socket.socket()
-    gone.bind(("127.0.0.1", 0))  # and does not listen
+    gone.bind(("127.0.0.1", 0))  # a port that does not listen
     backlog = socket.socket()
     backlog.bind(("127.0.0.1", 0))
-    backlog.listen(0)  # and does not accept
+    backlog.listen(0)  # a listener that does not accept
     for endpoint in (hanging.endpoint, f"http://127.0.0.1:{gone.getsockname()[1]}", f"http://127.0.0.1:{backlog.getsockname()[1]}",
                      "http://no.such.host.invalid", "unix:/no/such/socket"):
         with Weftd(*FLAGS, "--otlp-endpoint", endpoint) as d:

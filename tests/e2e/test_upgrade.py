@@ -1,5 +1,5 @@
-"""An upgrade in place: the next daemon starts beside the one that runs, takes its sockets and weights, and serves before the old
-one stops accepting, which ends what it has. What goes wrong before that changes nothing."""
+"""An upgrade in place: the next daemon starts beside the running one, takes over its sockets and weights, and serves
+before the old one stops accepting and finishes its requests. A failure before that changes nothing."""
 import http.client
 import http.server
 import json
@@ -19,7 +19,7 @@ from upgrading import ASK, FLAGS, LONG, PROMPT, Daemon, Installed, Stream, answe
 from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, see, tiny_model
 
 class Held:
-    """A daemon whose worker computes nothing inside the block: its streams are there at the end of it."""
+    """A daemon whose worker is stopped inside the block: its streams are still open at the end of the block."""
 
     def __init__(self, d):
         self.worker = d.stats()["worker"]["pid"]
@@ -35,7 +35,8 @@ class Held:
 
 
 class Clients:
-    """Threads that ask without a pause until the block ends; of each pair one keeps its connection as long as the daemon does."""
+    """Threads that send requests continuously until the block ends; one of each pair keeps its connection as long as
+    the daemon does."""
 
     def __init__(self, d, n=8):
         self.d, self.n, self.wrong, self.n_answers, self.stop = d, n, [], 0, False
@@ -120,13 +121,13 @@ DISK_PROMPT = random_tokens(70, 1000)
 
 
 def cached(d, prompt):
-    """The answer's tokens, and how many of the prompt's were found."""
+    """Returns the answer's tokens, and how many of the prompt's tokens were cached."""
     c = d.complete(prompt, **ASK)
     return c["token_ids"], c["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 def recomputed(d):
-    """Tokens that were found on the disk or in host memory and computed again, which looked faster."""
+    """Returns how many tokens were cached on disk or in host memory and computed again because that looked faster."""
     connection = d.connect()
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -409,7 +410,7 @@ def test_a_swap_or_a_pull_that_is_under_way_is_not_ended():
 
 
 class SlowHub(http.server.BaseHTTPRequestHandler):
-    """Has nothing, and says so late."""
+    """A hub that has no model, and answers late."""
     asked, go = False, threading.Event()
 
     def do_GET(self):

@@ -1,4 +1,5 @@
-"""Usage of each key and model: what is counted, that it outlives restarts and upgrades, who sees it, and quotas."""
+"""Usage of each key and model: what is counted, persistence across restarts and upgrades, who may read it, and
+quotas."""
 import csv
 import io
 import json
@@ -95,7 +96,7 @@ def test_an_upgrade_neither_loses_nor_doubles():
             assert len(stream.tokens) == 400, stream.error
             for _ in range(2):
                 assert ask(d, "kb")[0] == 200
-            wait_end(d.process.pid)  # the old daemon has written its own
+            wait_end(d.process.pid)  # the old daemon has written its own counts
 
             def counted():
                 row = own(d, "kb")["data"][0]

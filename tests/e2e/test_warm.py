@@ -1,4 +1,4 @@
-"""The beginning of a chat's next turn is computed ahead: found by the turn, and no token is another."""
+"""The prefix of a chat's next turn is computed ahead: the next turn finds it, and tokens do not change."""
 import re
 import time
 
@@ -36,8 +36,8 @@ def chat(d, messages, **params):
 
 
 def two_turns(d, ahead, stop=None):
-    """An answer with reasoning that the template leaves out of the next prompt; what the second turn found and said. The
-    answer ends before @stop."""
+    """Runs a turn whose reasoning the template omits from the next prompt, and the next turn. Returns the
+    second turn's number of prompt tokens, of cached tokens, and its output tokens. The answer ends before @stop."""
     messages = [{"role": "user", "content": "How many are there?"}]
     answer = ANSWER.split(stop)[0] if stop else ANSWER
     choice, usage = chat(d, messages, thinking_budget=40, structured_outputs={"choice": [ANSWER]}, **({"stop": stop} if stop else {}))
@@ -71,7 +71,8 @@ def test_an_answer_that_a_stop_string_ended_is_a_turn_too():
 
 
 def test_tools_before_the_last_question_are_computed_ahead():
-    """Mistral's template moves the tools behind the new question: without prewarming nothing after the first one is found."""
+    """Mistral's template moves the tools behind the new question: without prewarming only the tokens before them are
+    cached."""
     tools = [{"type": "function", "function": {"name": f"f{i}", "description": "does things with words " * 8, "parameters": {"type": "object", "properties": {}}}}
              for i in range(8)]
     messages = [{"role": "user", "content": "How many are there?"}]

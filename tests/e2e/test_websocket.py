@@ -1,4 +1,4 @@
-"""Responses over a WebSocket: the same events as over HTTP, and what a connection remembers."""
+"""Responses over a WebSocket: the same events as over HTTP, and the state that a connection keeps."""
 import os
 import signal
 import struct
@@ -27,14 +27,14 @@ def test_a_connection_goes_on_from_its_last_response():
         deltas = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
         assert deltas == first["output"][0]["content"][0]["text"] != "", events
 
-        # As over HTTP with the whole history.
+        # The same result as over HTTP with the whole history.
         more = ws.ask(input="Another.", previous_response_id=first["id"], max_output_tokens=8, store=False, temperature=0)[-1]["response"]
         history = [{"role": "user", "content": "Say a word."}, *first["output"], {"role": "user", "content": "Another."}]
         status, _, whole = d.request("POST", "/v1/responses", {"input": history, "max_output_tokens": 8, "store": False, "temperature": 0})
         assert status == 200 and whole["output"][0]["content"] == more["output"][0]["content"], (whole, more)
         assert whole["usage"]["input_tokens"] == more["usage"]["input_tokens"] > first["usage"]["input_tokens"], (whole, more)
 
-        # Nobody else finds what is not stored, and the connection remembers its last response alone.
+        # Other connections do not find a response that is not stored; a connection keeps its last response only.
         assert d.request("GET", "/v1/responses/" + more["id"])[0] == 404
         lost = ws.ask(input="Again.", previous_response_id=first["id"])
         assert [e["type"] for e in lost] == ["error"] and lost[0]["error"]["code"] == "previous_response_not_found", lost
@@ -89,7 +89,7 @@ def test_frames():
                 frames.append(ws.frame())
             assert frames[0] == (PONG, b"two"), frames
             ws.send(b"three", PING)
-            ws.create(input="behind it", max_output_tokens=2)  # waits for the answer before it
+            ws.create(input="behind it", max_output_tokens=2)  # waits for the previous answer
             ws.send(b"four", PING)
             rest, last = [], b""
             while b'"type":"response.incomplete"' not in last:
@@ -150,7 +150,7 @@ def test_a_client_that_leaves_ends_its_answer():
 def test_silence_and_the_end_of_the_daemon():
     with Weftd(*FLAGS, "--idle-timeout-ms", "2000") as d:
         with WebSocket(d.port) as ws:
-            for _ in range(3):  # it is kept as long as pings are answered
+            for _ in range(3):  # the connection stays open as long as pings are answered
                 assert ws.frame() == (PING, b"")
                 ws.send(b"", PONG)
             assert ws.ask(input="x", max_output_tokens=2)[-1]["type"] == "response.incomplete"

@@ -1,5 +1,5 @@
-"""Models with windows of attention (gpt-oss, Gemma 2, 3 and 4) through the whole daemon: the texts of another
-implementation, and promise 1 in company, in chunks, preempted and with prefixes that others computed."""
+"""Models with sliding-window attention (gpt-oss, Gemma 2, 3 and 4) in the whole daemon: the texts match another
+implementation's, and promise 1 holds in company, in chunks, after preemption and with prefixes that others computed."""
 from golden_models import FLAGS, REQUESTS, ask, check_greedy, expected, golden
 from weftd import Weftd, main, parallel, random_tokens, seen
 
@@ -24,7 +24,7 @@ def test_prefixes_that_others_computed():
         common = random_tokens(70, 320)
         requests = [{"prompt": common + random_tokens(80 + i, 60 + 7 * i), "temperature": i % 2, "seed": i} for i in range(3)]
         should = []
-        for r in requests:  # each on a daemon that has seen nothing, and keeps the keys of all positions
+        for r in requests:  # each on a fresh daemon that keeps the keys of all positions
             with Weftd(*FLAGS, "--host-kv-memory", "16M", model=golden(name)) as d:
                 should.append(ask(d, r))
                 assert d.stats()["worker"]["window_pages"] == 0, name
@@ -42,7 +42,7 @@ def test_preempted_and_computed_again():
         with Weftd(*FLAGS, model=golden(name)) as d:
             should = [ask(d, r, 250) for r in requests]
         with Weftd(*FLAGS, "--kv-pages", 36, model=golden(name)) as d:
-            for _ in range(10):  # how many run beside each other depends on the machine
+            for _ in range(10):  # the number of concurrent requests depends on the machine's speed
                 for _ in range(20):
                     d.complete([5, 6, 7], max_tokens=1)
                 assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should, name

@@ -1,4 +1,5 @@
-"""What tests of upgrades share: daemons that others follow, streams that go on meanwhile, and programs that are replaced."""
+"""Helpers of the tests of upgrades: daemons that hand over to others, streams that continue meanwhile, and programs
+that are replaced."""
 import json
 import os
 import pathlib
@@ -23,7 +24,7 @@ def ctl(d, *command):
 
 
 def upgrade(d):
-    """The PID of the next daemon."""
+    """Runs an upgrade. Returns the PID of the next daemon."""
     r = ctl(d, "--json", "upgrade")
     assert r.returncode == 0, (r, d.log)
     return json.loads(r.stdout)["pid"]
@@ -39,7 +40,7 @@ def answer(d, prompt=PROMPT, **more):
 
 
 class Stream(threading.Thread):
-    """Reads one stream; its tokens, and the error that ended it."""
+    """Reads one stream: its tokens, and the error that ended it."""
 
     def __init__(self, d, body=LONG, key=None):
         super().__init__()
@@ -53,21 +54,23 @@ class Stream(threading.Thread):
             for event in Weftd.stream(self.d, "/v1/completions", self.body, connection=self.connection, key=self.key):
                 for choice in event["choices"]:
                     self.tokens += choice["token_ids"]
-        except Exception as error:  # noqa: BLE001: looked at by the test
+        except Exception as error:  # noqa: BLE001: inspected by the test
             self.error = error
 
 
 def put_program(path, data):
-    """By a process of its own: a file that this process has open, other threads' children have open for a moment, too, and a program that is
-    open for writing does not start."""
+    """Writes the program from a separate process: children of other threads inherit this process' open files for a
+    moment, and a program that is open for writing cannot be executed."""
     subprocess.run(["cp", "/dev/stdin", path], input=data, check=True)
     os.chmod(path, 0o755)
 
 
 def replace_version(path):
-    """By a program of another version, as far as the digest of what requests depend on tells: none move there."""
+    """Replaces the program by one with another digest of the sources that requests depend on, as another version has:
+    no requests move to it."""
     text = (BUILD / "engine" / "build_id.h").read_text()
-    digest = bytes(int(b, 16) for b in re.search(r"REQUEST_SOURCES (.*)", text)[1].split(", "))[:16]  # the compiler may cut the rest off
+    # The first 16 of 20 bytes: an optimised copy may store the other 4 elsewhere.
+    digest = bytes(int(b, 16) for b in re.search(r"REQUEST_SOURCES (.*)", text)[1].split(", "))[:16]
     data = pathlib.Path(program("weftd")).read_bytes()
     assert digest in data
     put_program(path + ".new", data.replace(digest, digest[::-1]))
@@ -75,14 +78,14 @@ def replace_version(path):
 
 
 class Installed:
-    """A folder with a program of its own, which an upgrade replaces."""
+    """A folder with a copy of the program, which an upgrade replaces."""
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "weftd")
         put_program(self.path, pathlib.Path(program("weftd")).read_bytes())
 
     def replace(self, text=None):
-        """By a script, or by the true program."""
+        """Replaces the program by a script, or by the real program."""
         new = self.path + ".new"
         put_program(new, text.encode() if text else pathlib.Path(program("weftd")).read_bytes())
         os.rename(new, self.path)
@@ -95,7 +98,7 @@ class Installed:
 
 
 def daemons(admin):
-    """Those with this admin socket: the one that the test has started, and those that it has adopted."""
+    """Returns the daemons with this admin socket: the one that the test started, and its adopted successors."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -109,7 +112,7 @@ def daemons(admin):
 
 
 class Daemon(Weftd):
-    """With those that came after it: none outlives its test."""
+    """A daemon with its successors: none outlives the test."""
 
     def __exit__(self, *failure):
         try:

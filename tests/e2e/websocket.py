@@ -1,4 +1,4 @@
-"""A client of RFC 6455 in a few lines, which can also send what a client must not."""
+"""A small client of RFC 6455, which can also violate it."""
 import base64
 import hashlib
 import json
@@ -12,7 +12,7 @@ TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 
 
 class Refused(Exception):
-    """The answer to the request for a WebSocket: args are its status and its head."""
+    """The reply that refused the WebSocket: args are its status and its head."""
 
 
 class WebSocket:
@@ -44,7 +44,7 @@ class WebSocket:
         self.socket.sendall(bytes([opcode | end << 7]) + length + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data)))
 
     def frame(self):
-        """(opcode, payload) of the next frame, or None at the end."""
+        """Returns (opcode, payload) of the next frame, or None at the end."""
         head = self.file.read(2)
         if len(head) < 2:
             return None
@@ -58,7 +58,7 @@ class WebSocket:
         self.send(json.dumps({"type": "response.create", **body}).encode())
 
     def events(self):
-        """The events up to the last one of a response, or an error."""
+        """Returns the events up to the last one of a response, or an error."""
         while True:
             opcode, data = self.frame()
             if opcode != TEXT:
@@ -69,6 +69,6 @@ class WebSocket:
                 return
 
     def ask(self, **body):
-        """The events of the response to @body."""
+        """Returns the events of the response to @body."""
         self.create(**body)
         return list(self.events())

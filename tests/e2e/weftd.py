@@ -1,8 +1,8 @@
 """Runs real weftd processes for the end-to-end tests, and a runner that prints TAP.
 
-A test file calls `main(globals())`: every function whose name begins with test_ is a test; its docstring or name
-is what it promises. `Skip("why")` raised inside skips it. Those marked `@beside` wait more than they compute: they run in
-threads beside the others.
+A test file calls `main(globals())`: every function whose name begins with test_ is a test; its name says what is
+tested. A test that raises `Skip("why")` is skipped. Tests marked `@beside` wait more than they compute: they run in
+threads concurrently with the others.
 """
 import concurrent.futures
 import glob
@@ -57,7 +57,7 @@ def has_device():
 
 
 def cannot_run():
-    """Why the backend of WEFT_BACKEND computes nothing here, or None."""
+    """Returns the reason for which the backend of WEFT_BACKEND cannot run here, or None."""
     if BACKEND != "cuda":
         return None
     if not (BUILD / "weft-cuda.so").exists():
@@ -70,7 +70,7 @@ def program(name):
 
 
 def synth(name, *args):
-    """A synthetic model of these weft-synth arguments, made once per build folder."""
+    """Returns a synthetic model of these weft-synth arguments, made once per build folder."""
     folder = BUILD / "tests" / "models"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (name + ".gguf")
@@ -82,7 +82,7 @@ def synth(name, *args):
 
 
 def copy_daemon(folder):
-    """weftd beside the emulated CUDA backend."""
+    """Copies weftd next to the emulated CUDA backend."""
     module = BUILD / "tests" / "engine" / "cuda" / "weft-cuda.so"
     if not module.exists():
         raise Skip("the emulated CUDA backend was not built")
@@ -95,15 +95,16 @@ def tiny_model():
 
 
 def mtp_model(loud, n_vocab=1024):
-    """A hybrid model with a block of multi-token prediction, which is right the more often the less its layers add; with
-    3,072 tokens also those around pictures."""
+    """Returns a hybrid model with a block of multi-token prediction; the less its layers add, the more often the block
+    is right. With 3,072 tokens the vocabulary includes those around pictures."""
     return synth(f"tiny-mtp-{loud}-{n_vocab}", "--arch", "qwen35", "--shape",
                  f"tiny,n_layer=4,n_key=2,n_value=4,n_state=16,n_mtp=1,context=8192,n_vocab={n_vocab},loud={loud}",
                  "--format", "Q8_0")
 
 
 def assisted_model(loud):
-    """A Gemma 4 model and its assistant, as wide as the model, which is right the more often the less the layers add."""
+    """Returns a Gemma 4 model and its assistant of the same width; the less the layers add, the more often the
+    assistant is right."""
     shape = ("n_embd=256,n_head=4,n_kv=1,head_dim=64,n_kv_window=2,window_dim=32,window=48,n_vocab=1024,context=8192,"
              f"loud={loud}")
     model = synth(f"tiny-gemma4-{loud}", "--shape", "gemma-4-26b-a4b,n_layer=4,period=2,n_expert=4,n_used=2,n_ff=64,n_dense=128,"
@@ -113,7 +114,7 @@ def assisted_model(loud):
 
 
 def block_of(model, n_layer):
-    """The file of a model with nothing but its block of multi-token prediction."""
+    """Returns a file with only the model's block of multi-token prediction."""
     data = pathlib.Path(model).read_bytes()
     at = 24
     n_tensors, n_kv = struct.unpack_from("<QQ", data, 8)
@@ -162,7 +163,7 @@ def block_of(model, n_layer):
 
 
 def keys_in(folder):
-    """A file with the keys of two tenants, alice (ka) and bob (kb)."""
+    """Writes a file with the keys of two tenants, alice (ka) and bob (kb)."""
     path = os.path.join(folder, "keys")
     with open(path, "w") as file:
         file.write("alice:ka\nbob:kb\n")
@@ -170,8 +171,8 @@ def keys_in(folder):
 
 
 class Flood:
-    """While it is entered, clients with the key ka send these requests, (path, body), again and again: each by one that waits for the answer, and by
-    one that leaves after 0.2 s. @took: how long each answer took, in seconds."""
+    """While it is entered, clients with the key ka send these requests, (path, body), repeatedly: for each, one client
+    waits for the answer, and one disconnects after 0.2 s. @took: time of each answer in seconds."""
 
     def __init__(self, daemon, *requests):
         self.daemon, self.over, self.took = daemon, threading.Event(), []
@@ -191,7 +192,8 @@ class Flood:
             c.close()
 
     def measure(self, ask, wanted, n=8):
-        """How long @ask() takes, which gives @wanted, @n times or until one of the flood's own answers came: sorted, in seconds."""
+        """Calls @ask() @n times, or until one of the flood's own answers has come, and checks that it returns @wanted.
+        Returns the times in seconds, sorted."""
         waits = []
         while not self.took or len(waits) < n:
             start = time.monotonic()
@@ -222,7 +224,8 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def open_files(pid):
-    """Lists a process's open descriptors as (path under /proc, target, inode). Skips what is closed meanwhile."""
+    """Returns a process's open descriptors as (path under /proc, target, inode). Skips those that are closed
+    meanwhile."""
     found = []
     folder = f"/proc/{pid}/fd"
     for fd in os.listdir(folder):
@@ -242,7 +245,7 @@ class Weftd:
         self.admin = os.path.join(self.folder.name, "admin.sock")
         self.log_path = os.path.join(self.folder.name, "log")
         self.port = None
-        self.killed = None  # pid of the worker that was killed last
+        self.killed = None  # PID of the worker that was killed last
         command = [path or program("weftd"), "--admin-socket", self.admin]
         if model != "":  # "": the flags name models
             command += ["--model", model or tiny_model()]
@@ -253,7 +256,7 @@ class Weftd:
         if "--listen" not in flags:
             command += ["--listen", "127.0.0.1:0"]
         if not any(str(f).startswith(("--threads", "--config")) for f in flags):
-            command += ["--threads", "1"]  # of tiny models others mostly spin
+            command += ["--threads", "1"]  # with tiny models more threads would mostly spin
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
                 command + [str(f) for f in flags], stderr=log if stderr is None else stderr, env={**os.environ, **(env or {})}, **(popen or {})
@@ -307,7 +310,7 @@ class Weftd:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, connection=None):
-        """(status, headers, parsed JSON or text)"""
+        """Returns (status, headers, parsed JSON or text)."""
         connection = connection or self.connect()
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
         connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
@@ -320,7 +323,7 @@ class Weftd:
         return response.status, response.headers, value
 
     def complete(self, prompt, **params):
-        """The first choice of a completion; an error is an AssertionError."""
+        """Returns the first choice of a completion; raises an AssertionError for an error."""
         status, _, value = self.request("POST", "/v1/completions", {"prompt": prompt, "return_token_ids": True, **params})
         assert status == 200, (status, value)
         return {**value["choices"][0], "usage": value["usage"]}
@@ -352,14 +355,15 @@ class Weftd:
         return self.admin_request("GET", "/stats")[1]
 
     def stats_or_none(self):
-        """None where nobody listens yet."""
+        """Returns None if no daemon listens yet."""
         try:
             return self.stats()
         except OSError:
             return None
 
     def listening_port(self, beside=None):
-        """Of the front, as the system knows it, where its log cannot be read; another one than @beside."""
+        """Returns the front's port as the system reports it, where its log cannot be read; a port other than
+        @beside."""
         inodes = {target for _, target, _ in open_files(self.process.pid)}
         with open("/proc/net/tcp") as file:
             for line in file.readlines()[1:]:
@@ -382,7 +386,7 @@ class Weftd:
         wait_until("the next worker", lambda: (w := self.stats()["worker"])["pid"] not in (0, None, old) and w["state"] == "serving")
 
     def kill_worker(self, pid=None):
-        """Whether there was one that had not been killed before."""
+        """Kills the worker. Returns false if that worker was killed before or none runs."""
         pid = pid or self.worker_pid()
         if not pid or pid == self.killed:
             return False
@@ -395,13 +399,13 @@ class Weftd:
 
 
 def parallel(functions):
-    """Calls every function in a thread of its own; their results in order. The first error is raised."""
+    """Calls every function in a separate thread. Returns their results in order; raises the first error."""
     results, errors = [None] * len(functions), []
 
     def call(i):
         try:
             results[i] = functions[i]()
-        except BaseException as error:  # noqa: BLE001: given to the caller
+        except BaseException as error:  # noqa: BLE001: returned to the caller
             errors.append(error)
 
     threads = [threading.Thread(target=call, args=(i,)) for i in range(len(functions))]
@@ -420,12 +424,12 @@ def random_tokens(seed, n, n_vocab=400):
 
 
 class Unseen(AssertionError):
-    """What rests on the machine's speed at the moment has not come about."""
+    """A condition that depends on the machine's speed has not come about."""
 
 
 def seen(condition, *what):
-    """For what rests on the machine's speed: a limit of time, requests that meet, drafts that pay. If it is false in three attempts the test
-    has failed. What is true at any speed is asserted."""
+    """Checks a condition that depends on the machine's speed: a time limit, concurrency of requests, the profit of
+    drafts. The test fails if it is false in three attempts. Conditions that hold at any speed are asserted instead."""
     if not condition:
         raise Unseen(*what)
 
@@ -439,17 +443,18 @@ def see(what, condition):
 
 
 def every(all_of_them, one_of_each_kind):
-    """The first in the suite "night", which sets WEFT_EVERY; ./check has fifteen minutes and takes the second."""
+    """Returns the first value in the suite "night", which sets WEFT_EVERY, else the second: ./check has a limit of
+    fifteen minutes."""
     return all_of_them if os.environ.get("WEFT_EVERY") else one_of_each_kind
 
 
 class Stalls(threading.Thread):
-    """How long this machine has stood still at a time: a virtual one may be stopped for seconds."""
+    """Records the pauses of this machine: a virtual machine may be stopped for seconds."""
     PERIOD, LIMIT = 0.02, 0.5
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.seen = []  # (when, how long)
+        self.seen = []  # (time, duration)
         self.start()
 
     def run(self):
@@ -461,8 +466,9 @@ class Stalls(threading.Thread):
                 self.seen.append((before, length))
 
     def attempt(self, function):
-        """Calls it, and again (three times at most) where something was not seen(), or where it failed while the machine stood still: limits of
-        time in the product (a disk that is waited for, a worker's deadline) then act by design, and the failure says nothing."""
+        """Calls the test, and again (three attempts at most) if it raised Unseen, or if it failed while the machine was
+        paused: time limits of the product (waiting for a disk, a worker's deadline) then act by design, and the failure
+        is no defect."""
         for left in (2, 1, 0):
             start = time.monotonic()
             try:
@@ -486,7 +492,7 @@ def beside(test):
 
 
 def run(name, function, stalls):
-    """Prints how a test ended; whether it failed."""
+    """Runs a test and prints its result. Returns true if it failed."""
     title = name[5:].replace("_", " ")
     start = time.monotonic()
     failed = False
@@ -505,7 +511,7 @@ def run(name, function, stalls):
 
 
 def make_pair(folder, secret=None, names="DNS:localhost,IP:127.0.0.1"):
-    """A self-signed certificate for @names in folder/cert.pem, its key in folder/key.pem."""
+    """Makes a self-signed certificate for @names in folder/cert.pem, with its key in folder/key.pem."""
     if not shutil.which("openssl"):
         raise Skip("no openssl to make certificates with")
     cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
