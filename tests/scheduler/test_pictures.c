@@ -1,5 +1,5 @@
-/* Pictures in prompts, with the tell-tale engine: how often they are computed, who waits for them,
- * and the end of requests whose pictures cannot be had. */
+/* Pictures in prompts, with the tell-tale engine: how often they are computed, which requests wait
+ * for them, and the end of requests whose pictures are unavailable. */
 #include <criterion/criterion.h>
 #include <string.h>
 #include "tests/support/sched_sim.h"

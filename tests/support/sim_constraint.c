@@ -8,20 +8,19 @@
 #include "grammar/constraint.h"
 
 #define COMPILED_MAX 128
-#define PLACE_LEAST 4096 /* bytes of a request's place in its constraint */
-#define LATEST 30        /* turns after which a constraint is there */
+#define PLACE_LEAST 4096 /* bytes that a request is charged for its place in its constraint */
+#define LATEST 30        /* most turns before the source delivers a constraint */
 
 struct sim_constraint {
-    const struct constraint *compiled; /* shared by all that have these texts */
+    const struct constraint *compiled; /* shared by all clients with these texts */
     struct constraint_state *matcher;
-    uint32_t n_refs, n_placed; /* handed out; tokens that matcher has read */
-    uint64_t due;              /* the turn in which it will be told; 0: none waits */
-    uint64_t tried,
-        fits;       /* behind these: bits of tokens that were tried, and that the grammar allows */
-    uint32_t limit; /* with SUBMIT_COMPLETE: tokens of the output at most */
+    uint32_t n_refs, n_placed; /* references of the scheduler; tokens that matcher has read */
+    uint64_t due;              /* turn in which the source delivers it; 0: not pending */
+    uint64_t tried, fits;      /* sets of next tokens: tried, and allowed by the grammar */
+    uint32_t limit;            /* with SUBMIT_COMPLETE: most tokens of the output */
 };
 
-/* Compiled in this simulation. */
+/* Constraints compiled in this simulation. */
 struct sim_grammars {
     struct grammar_vocab *vocab;
     struct made {
@@ -62,8 +61,8 @@ static _Noreturn void cannot(const char *what) {
     abort();
 }
 
-/* NULL: refused. Made once in a simulation: what a grammar and its vocabulary have found out of a
- * mask decides which masks are late, so another simulation must not begin with it. */
+/* Returns the constraint of the texts, compiled once in a simulation; NULL: refused. Simulations
+ * share none: masks that a grammar and its vocabulary have cached decide which masks are late. */
 static const struct constraint *compile(struct sim *s, const char *grammar, const char *after) {
     struct sim_grammars *g = s->grammars ? s->grammars : (s->grammars = calloc(1, sizeof(*g)));
     struct err err = {0};
@@ -85,8 +84,8 @@ static const struct constraint *compile(struct sim *s, const char *grammar, cons
     return m->c;
 }
 
-/* What is held is complete at the end. Which tokens leave time for that is asked of a state that
- * went straight there. */
+/* Makes the output complete within its limit of tokens (SUBMIT_COMPLETE). The request is invalid if
+ * no output is. */
 static void complete(struct sim *s, struct sim_client *c) {
     uint64_t room = MIN((uint64_t)s->opts.n_pages * s->opts.page_tokens + 1, s->opts.max_context);
     struct sim_constraint *x = c->constraint;
@@ -128,12 +127,13 @@ struct sim_constraint *sim_constraint_free(struct sim_constraint *c) {
     return NULL;
 }
 
-/* The token whose text is all but the last letter of this one's, or -1. */
+/* Returns the token whose text is that of @token without its last letter, or -1. */
 static int32_t shorter(int32_t token) {
     return token < 7 ? -1 : token < 23 ? 3 + (token - 7) % 4 : 7 + (token - 23) % 16;
 }
 
-/* Whether the grammar allows @token. A text whose beginning does not fit does not fit either. */
+/* Returns true if the grammar allows @token. A token is allowed only if the token with one letter
+ * less is. */
 static bool fits(struct sim_constraint *x, int32_t token) {
     uint64_t bit = UINT64_C(1) << token;
 
@@ -149,7 +149,8 @@ static bool fits(struct sim_constraint *x, int32_t token) {
     return true;
 }
 
-/* Stop ids and end tokens are banned before min_new; those that are ignored always. */
+/* Returns true for stop ids and end tokens before min_new, and always for end tokens that are
+ * ignored. */
 static bool banned(const struct submit *m, int32_t token, uint32_t n) {
     bool early = n < m->min_new;
 
@@ -159,7 +160,7 @@ static bool banned(const struct submit *m, int32_t token, uint32_t n) {
     return token == SIM_END && (early || m->sampling.ignore_eos);
 }
 
-/* A ban that leaves nothing does not hold. */
+/* Returns false if the bans leave no allowed token, in which case they are lifted. */
 static bool bans_hold(struct sim_client *c, uint32_t n) {
     for (int32_t t = 0; t < SIM_VOCAB; t++)
         if (!banned(&c->m, t, n) && fits(c->constraint, t))
@@ -229,7 +230,8 @@ static void forget(void *ctx, uint64_t id) {
     c->constraint->due = 0;
 }
 
-/* Of all that have it; who had it is not told, so the sum is looked at. */
+/* Releases a reference. The source does not learn whose it was, so only the number of references is
+ * checked. */
 static void release(void *ctx, const struct constraint *compiled, uint32_t tenant) {
     struct sim *s = ctx;
 
@@ -245,8 +247,8 @@ static void charge(void *ctx, uint32_t tenant, int64_t more) {
     HOLD(s, NULL, COUNTERS, s->constraint_bytes >= 0);
 }
 
-/* A request pays for its place as long as it has a constraint; with a job that is away it may have
- * gone. */
+/* Checks that requests are charged for their places while they have a constraint. A request may end
+ * while its job runs, so jobs are added. */
 static void check_charges(const struct sim *s) {
     HOLD(s, NULL, COUNTERS,
          s->constraint_bytes + (int64_t)s->n_jobs * PLACE_LEAST >=
@@ -263,7 +265,8 @@ static int put(void *ctx, struct constrain_job *j) {
     return 0;
 }
 
-/* What the threads do meanwhile, or all of it. */
+/* Runs and completes some of the queued jobs, as threads would; with @all every one is completed,
+ * and some are not run. */
 static void run_jobs(struct sim *s, bool all) {
     struct rng r = {s->n_turns * 7 + s->n_jobs};
 
@@ -273,7 +276,7 @@ static void run_jobs(struct sim *s, bool all) {
         if (!all && rng_below(&r, 3))
             continue;
         s->job[i] = s->job[--s->n_jobs];
-        if (!all || rng_below(&r, 2)) /* else it is abandoned */
+        if (!all || rng_below(&r, 2)) /* a job that is not run is abandoned */
             j->run(j);
         j->done(j);
     }

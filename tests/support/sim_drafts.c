@@ -11,7 +11,7 @@ void sim_drafts_of(const struct sim *s) {
     stepped = s;
 }
 
-/* What a source knows of a sequence: whose it may be. */
+/* State of a source for a sequence: the client to which it may belong. */
 struct sim_draft {
     struct rng rng;
     const struct sim_client *client;
@@ -22,7 +22,8 @@ static bool is_client_of(const struct sim_client *c, const struct draft_text *t,
            memcmp(c->tokens, t->tokens, t->n_tokens * sizeof(*t->tokens)) == 0;
 }
 
-/* A client whose prompt and first outputs these are and that gets @more tokens, or NULL. */
+/* Returns a client whose prompt and first outputs equal the text of @t and whose output has @more
+ * further tokens, or NULL. */
 static const struct sim_client *client_of(const struct sim_draft *d, const struct draft_text *t,
                                           uint32_t more) {
     if (d->client && d->client->n_ends == 0 && is_client_of(d->client, t, more))
@@ -82,7 +83,8 @@ static const struct draft_source sim_source = {
     .propose = propose_draft,
 };
 
-/* Beside drafts that are always right the draft model, or the block, would never be asked. */
+/* Returns the table of sources for the options. Sources that are always right are left out where a
+ * draft model or a block exists, which would never be asked beside them. */
 const struct draft_source *const *sim_draft_table(const struct sim_opts *o) {
     static const struct draft_source *const
         sim[] = {&sim_source, NULL},

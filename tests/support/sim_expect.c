@@ -16,7 +16,7 @@ static bool ends_with_stop(const struct submit *m, const char *text, size_t len,
     return false;
 }
 
-/* Where the request ends, found by looking at the whole text. */
+/* Finds where the request ends by searching the whole text. */
 static void cut_expected(const struct sim *s, struct sim_client *c, uint32_t n) {
     const struct submit *m = &c->m;
     CLEANUP(freep) char *text = malloc((size_t)n * 4 + 1);
@@ -97,14 +97,15 @@ void sim_expect(const struct sim *s, struct sim_client *c) {
                   .n_bans = n_bans,
                   .bans = bans},
     };
-    if (c->constraint) { /* its masks have the bans in them */
+    if (c->constraint) { /* masks include the bans */
         ask.go_on = sim_constraint_at;
         ask.allows = sim_constraint_allows;
         ask.ctx = c;
         ask.param.n_bans = 0;
     }
     uint32_t n = telltale_expect(&ask, c->tokens + m->n_prompt, c->digest, c->logprob);
-    for (uint32_t i = n; i < m->max_new; i++) /* a grammar has ended it: predictions go on */
+    /* pads an output that the grammar ended, for the prediction */
+    for (uint32_t i = n; i < m->max_new; i++)
         c->tokens[m->n_prompt + i] = SIM_END;
     sim_see_outputs(c);
     if (m->flags & SUBMIT_PROMPT_LOGPROBS)

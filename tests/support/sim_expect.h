@@ -1,15 +1,16 @@
 #pragma once
 
-/* sim_expect - what a client of the simulation must get, computed from its request alone. */
+/* sim_expect - computes the expected result of a simulated client from its request alone. */
 
 #include "tests/support/sched_sim.h"
 
-/* Its tokens, digests and log probabilities, and where it ends. */
+/* Computes the tokens, digests and log probabilities of the client, and where its output ends. */
 void sim_expect(const struct sim *s, struct sim_client *c);
-/* What it must get and what would come behind becomes its prediction, with changes: tokens
- * replaced, left out, put in. */
+/* Makes the client's prediction from its expected output and the tokens that would follow, with
+ * some tokens replaced, removed or inserted. */
 void sim_predict(struct sim_client *c);
 
 bool sim_wants_vector(const struct sim_client *c);
-/* The vector of its prompt, made when it is needed: some have thousands of tokens. */
+/* Computes the expected vector of the prompt. Called only when it is compared, since some prompts
+ * have thousands of tokens. */
 void sim_expect_vector(const struct sim_client *c, float vector[SIM_EMBD]);

@@ -4,11 +4,11 @@
 #include "tests/support/plan_again.h"
 #include "tests/support/sched_sim.h"
 
-#define AGAIN_STEPS 64 /* the last plan is made again in one step in so many */
-#define AGAIN_LAST 8   /* and the last plans when a worker has died */
+#define AGAIN_STEPS 64 /* the last plan is repeated every so many steps */
+#define AGAIN_LAST 8   /* number of plans that are repeated after a worker has died */
 #define STORY 16
 
-/* What may be the last word about a request in each state. */
+/* Returns true if @f may be the last record of a request in its state. */
 static bool may_be_last(const struct request *r, const struct flight_record *f) {
     switch (r->state) {
     case REQUEST_RUNNING:
@@ -26,7 +26,7 @@ static bool may_be_last(const struct request *r, const struct flight_record *f) 
 static void check_last(const struct sim *s, const struct sim_client *c, const struct request *r) {
     const struct flight *f = s->flight;
 
-    if (r->refused && r->record == 0) /* before it was in the queue */
+    if (r->refused && r->record == 0) /* refused before it was queued */
         return;
     HOLD(s, c, RECORDED, r->record > 0 && r->record <= f->n_records);
     if (r->record + FLIGHT_RECORDS <= f->n_records)
@@ -37,7 +37,7 @@ static void check_last(const struct sim *s, const struct sim_client *c, const st
     HOLD(s, c, RECORDED, may_be_last(r, last));
 }
 
-/* Each request of the last plan that got rows, or none, was told so. */
+/* Checks that the last record of each request in the last plan has the reason of its verdict. */
 static void check_verdicts(const struct sim *s) {
     static const uint8_t why[] = {
         [PLAN_LAST] = WHY_LAST,        [PLAN_FOLLOW] = WHY_FOLLOW,
@@ -83,7 +83,7 @@ static void check_step(struct sim *s) {
     HOLD(s, NULL, RECORDED, last->took_us == s->stats.last_step_us);
 }
 
-/* The last @n plans of the tape, made again; the very last must be the scheduler's. */
+/* Repeats the last @n plans of the tape and compares the results. */
 static void check_plans(struct sim *s, uint32_t n) {
     CLEANUP(buf_deinit) struct buf out = {.max = FLIGHT_FILE_MAX};
     uint32_t len, n_records = 0, k = 0;
@@ -102,7 +102,8 @@ static void check_plans(struct sim *s, uint32_t n) {
         HOLD(s, NULL, RECORDED, e == 0 && a.at_ns <= s->clock.ns);
         for (uint32_t i = 0; i < a.plan.n_running + a.plan.n_waiting; i++)
             HOLD(s, NULL, RECORDED, a.id[i] >= 1 && a.id[i] <= s->n_clients);
-        if (s->opts.repeats) /* or it would draw what the next plan is to draw */
+        /* otherwise the repeated plan would use random numbers of the next one */
+        if (s->opts.repeats)
             HOLD(s, NULL, AGAIN, !plan_again(&a));
         plan_again_deinit(&a);
     }

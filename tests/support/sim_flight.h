@@ -1,12 +1,12 @@
 #pragma once
 
-/* sim_flight - what the flight recorder says is compared with what happened (rules RECORDED and
+/* sim_flight - compares the flight recorder's records with the simulation (rules RECORDED and
  * AGAIN). Private to sched_sim. */
 
 struct sim;
 
-/* After a step: the last record of every request, and of the step. */
+/* Checks the last record of every request and of the step; call after a step. */
 void sim_flight_after(struct sim *s);
-/* A worker has died, and its scheduler is still there to compare with: what is left in memory is
- * whole and tells the story. */
+/* Checks that the recorder's memory is intact after a worker has died, while its scheduler still
+ * exists for comparison. */
 void sim_flight_at_death(struct sim *s);

@@ -5,7 +5,7 @@
 #include "tests/support/sched_sim.h"
 #include "tests/support/telltale_text.h"
 
-/* Picture @i of the pool. */
+/* Describes picture @i of the pool. */
 static void describe(uint32_t i, struct submit_picture *p) {
     uint32_t columns = 1 + i % 3, lines = 1 + i % 4, breaks = i % 2 ? lines - 1 : 0;
 
@@ -121,14 +121,15 @@ void sim_free_pictures(struct sim_client *c) {
 
 /* ---- the front ---- */
 
-/* Sends the next part of @n. True: it was the last, or no request waits for it any more. */
+/* Sends the next part of the pixels of @n. Returns true if it was the last part or the request has
+ * ended. */
 static bool answer(struct sim *s, struct sim_need *n, struct rng *r) {
     const struct sim_client *c = &s->client[n->id - 1];
     struct msg_picture m = {.id = n->id, .index = n->index, .offset = n->offset};
     uint8_t rgb[3 * 12 * 16];
 
     if (c->n_ends > 0 || c->cancelled)
-        return true; /* the front has forgotten it */
+        return true; /* the front has dropped the request */
     if (n->wait-- > 0)
         return false;
     n->wait = rng_below(r, 3);
@@ -168,13 +169,15 @@ void sim_take_needs(struct sim *s) {
         HOLD(s, c, ASKED, m.index < c->m.n_pictures);
         const struct submit_picture *p = &c->pictures[m.index];
         HOLD(s, c, ASKED, p->at + p->n_rows > r->n_computed);
-        /* No other request of the same key was asked for the same. */
+        /* Checks that the pixels are requested once for all running requests with the same
+         * isolation key. */
         for (uint32_t i = 0; i < s->n_needs; i++) {
             const struct sim_client *o = &s->client[s->need[i].id - 1];
 
             HOLD(s, c, ASKED,
                  o->n_ends > 0 || o->cancelled ||
-                     (o == c && s->need[i].index == m.index) || /* it was preempted meanwhile */
+                     /* requested again after a preemption */
+                     (o == c && s->need[i].index == m.index) ||
                      memcmp(o->m.isolation_key, c->m.isolation_key, 16) != 0 ||
                      number_of(&o->pictures[s->need[i].index]) != number_of(p) ||
                      (*sched_slot(s->sched, o->m.id))->state != REQUEST_RUNNING);
@@ -192,7 +195,8 @@ bool sim_pictures_pending(struct sim *s) {
 
 /* ---- rules ---- */
 
-/* Counts who holds @x; the rows that are there are those of its pixels. */
+/* Returns the number of pictures of requests that hold @x. Checks that they may hold it, and one
+ * row of a computed picture. */
 static uint32_t count_users(struct sim *s, const struct sched_picture *x) {
     uint32_t n = 0;
 
