@@ -8,7 +8,7 @@ struct key {
     uint32_t value;
 };
 
-/* "<arch>.<name>" of those that are not 0. */
+/* Writes the keys "<arch>.<name>" that are not 0. */
 static void write_u32(struct gguf_write *w, const char *arch, const struct key *key, size_t n) {
     char text[96];
 

@@ -12,7 +12,7 @@
 #include "cmd/cli.h"
 #include "tests/support/synth/gguf_synth.h"
 
-enum { TENSORS_MAX = 48 * 129 }; /* of 128 layers, and those around them */
+enum { TENSORS_MAX = 48 * 129 }; /* 128 layers, and the tensors outside them */
 
 static const struct {
     const char *name;
@@ -109,7 +109,7 @@ int synth_projector_parse(struct synth_projector *out, const char *kind, const c
 /* Context of the functions that add tensors. */
 struct planner {
     struct synth_plan *plan;
-    bool bounds; /* of all products */
+    bool bounds; /* adds bounds of inputs and outputs of all products */
     const struct tensor_format *format;
 };
 
@@ -124,7 +124,8 @@ static struct synth_tensor *add(struct planner *p, enum synth_role role, uint64_
     return t;
 }
 
-/* W whose product with a vector of unit size has unit size; rows that fill no block are F16. */
+/* Adds a matrix whose product with a vector of unit size has unit size; rows that are not whole
+ * blocks are F16. */
 static void matrix(struct planner *p, uint64_t n_in, uint64_t n_out, const char *fmt, ...)
     PRINTF(4, 5);
 static void matrix(struct planner *p, uint64_t n_in, uint64_t n_out, const char *fmt, ...) {
@@ -149,7 +150,7 @@ static void vector(struct planner *p, uint64_t n, double mean, const char *fmt, 
     t->std = 0.1;
 }
 
-/* W and its bias, "@prefix.weight" and "@prefix.bias". */
+/* Adds a matrix and its bias, "@prefix.weight" and "@prefix.bias", and the bounds of its values. */
 static void linear(struct planner *p, bool bias, uint64_t n_in, uint64_t n_out,
                    const char *prefix) {
     matrix(p, n_in, n_out, "%s.weight", prefix);
@@ -168,9 +169,9 @@ static void norm(struct planner *p, bool bias, uint64_t n, const char *prefix) {
         vector(p, n, 0, "%s.bias", prefix);
 }
 
-/* The kernel of pixels: 16-bit floats, or F32 where all is. */
+/* Adds the kernel of pixels: 16-bit floats for block formats, which rows of a patch do not fill. */
 static void patch(struct planner *p, const struct synth_projector *s, const char *suffix) {
-    uint32_t n_in = 27 * s->patch * s->patch; /* of 3 x 3 patches */
+    uint32_t n_in = 27 * s->patch * s->patch; /* a patch of 3 x 3 small ones, with 3 colours */
 
     if (s->kind == PROJECTOR_GEMMA4UV) {
         norm(p, true, n_in, "v.patch_norm.1");
@@ -191,7 +192,8 @@ static void patch(struct planner *p, const struct synth_projector *s, const char
         t->format = tensor_format(TENSOR_F16);
 }
 
-/* Tables of positions: one of side x side places, or one for columns and one for rows. */
+/* Adds the tables of positions: one of side x side positions, or one for columns and one for
+ * rows. */
 static void positions(struct planner *p, const struct synth_projector *s) {
     bool two = s->kind == PROJECTOR_GEMMA4V || s->kind == PROJECTOR_GEMMA4UV;
 
@@ -205,7 +207,7 @@ static void positions(struct planner *p, const struct synth_projector *s) {
     t->std = 0.5;
 }
 
-/* LayerNorms, and an FFN of two products with GELU. */
+/* Returns true if layers have LayerNorms, and an FFN of two products with GELU. */
 static bool is_siglip(const struct synth_projector *s) {
     return s->kind == PROJECTOR_GEMMA3 || s->kind == PROJECTOR_LFM2;
 }
@@ -354,7 +356,7 @@ void synth_projector_keys(struct gguf_write *w, const struct synth_projector *s,
         gguf_write_bool(w, gelu ? "clip.use_gelu" : "clip.use_silu", true);
     if (s->kind == PROJECTOR_PIXTRAL)
         gguf_write_u32(w, "clip.vision.spatial_merge_size", 2);
-    if (s->kind == PROJECTOR_GEMMA3) /* of any side a divisor */
+    if (s->kind == PROJECTOR_GEMMA3) /* a divisor of the side */
         gguf_write_u32(w, "clip.vision.projector.scale_factor", s->side % 4 ? 1 : 4);
     if (s->kind == PROJECTOR_LFM2 && s->tile)
         gguf_write_u32(w, "clip.vision.preproc_image_size", s->tile);
