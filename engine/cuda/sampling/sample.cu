@@ -1,37 +1,39 @@
 /*
- * sample - from rows of logits to tokens: the chain of engine/sampler_core.c with the same result
- * for the same logits. Several blocks share a row, each with a stretch of it; what they find is put
- * together by sums of integers and maxima, so their number cannot matter. Up to three launches, as
- * sample_needs() says of the wants:
+ * sample - samples tokens from rows of logits: the chain of engine/sampler_core.c, with the same
+ * result for the same logits. Several blocks share a row, each with a range of tokens (its stretch).
+ * Their results are combined by sums of integers and maxima, so the number of blocks has no effect on
+ * the token. A step uses up to three launches, as its wants need them (sample_needs()):
  *
- *     scan    penalties, biases, bans and masks; the best token, the digest, and each block's best
- *             tokens for log probabilities. Greedy rows are done then.
- *     weigh   sums for log probabilities. For top_k or top_p a histogram of the logits, by which
- *             the last block finds the bin in which the cut lies.
- *     draw    without top_k and top_p the best of l + T g (logit, temperature, Gumbel noise) of
- *             each block's tokens. Otherwise all tokens down to that bin are put on a list, as a
- *             rule a few hundred, and the last block cuts and draws among them (sample_select.cuh).
+ *     scan    applies penalties, biases, bans and masks; finds the best token, the digest, and each
+ *             block's best tokens for log probabilities. Greedy rows end here.
+ *     weigh   sums the weights for log probabilities. For top_k or top_p it also fills a histogram
+ *             of the logits, in which the last block finds the bin that contains the cut.
+ *     draw    without top_k and top_p: each block finds its best l + T g (logit, temperature, Gumbel
+ *             noise), and the last block the best of these. Otherwise the blocks put all tokens
+ *             down to that bin on a list, typically a few hundred, and the last block cuts and draws
+ *             among them (sample_select.cuh).
  *
- * A row goes through the L2 cache two or three times. If the list is too small (a flat
- * distribution), the last block goes over the row alone, which takes as long as it takes. The last
- * block is known by a counter; what it sees of the others was written and is read past the
- * first-level cache (put_global(), get_global(), add_global(), ...). Every launch leaves the sums
- * of struct sample_state at zero.
+ * A row goes through the L2 cache two or three times. If the list overflows (a flat distribution),
+ * the last block reads the whole row alone, which is slow but correct. A counter tells a block that
+ * it is the last one. It reads results of other blocks past the L1 cache, which is not coherent
+ * (put_global(), get_global(), add_global(), ...). Every launch resets the sums of struct
+ * sample_state to zero.
  *
- * Logits are cleaned where they are read, so rows that nothing is added to are not copied.
+ * Logits are cleaned when they are read, so rows without processors are never copied.
  */
 
 #include "engine/cuda/sampling/sample_select.cuh"
 
-#define NEAR 12.0f /* temperatures below the best: what is further down has no bin of its own */
+/* temperatures below the best logit; lower tokens count for top_p but get no bin */
+#define NEAR 12.0f
 
 /* The row of logits that a block works on. */
 struct Row {
     struct sample_want w;
     struct sample_state *state;
     struct sample_out *out;
-    const uint32_t *mask;  /* or NULL */
-    struct Stretch raw, l; /* sums of the block: logits before and behind the processors */
+    const uint32_t *mask;  /* bitmap of allowed tokens, or NULL */
+    struct Stretch raw, l; /* this block's tokens: logits before and after the processors */
     float *z;
     uint32_t needs, n, index;
     bool processed;
@@ -61,7 +63,7 @@ DEVICE struct Row row_of(const struct sample_args &a) {
     return r;
 }
 
-/* A sum that the last block takes: zero again. */
+/* Reads a sum that the last block consumes, and resets it to zero for the next launch. */
 template <typename T> DEVICE T take_global(T *p) {
     T v = get_global(p);
 
@@ -69,9 +71,10 @@ template <typename T> DEVICE T take_global(T *p) {
     return v;
 }
 
-/* -- processors: each block does its stretch --------------------------------------------------- */
+/* -- processors: each block handles its stretch ------------------------------------------------ */
 
-/* The first entry of a token adds all of them, in order. */
+/* Adds all biases of a token in the order of the list, since float addition is not associative: the
+ * thread of its first entry adds them all. */
 DEVICE void add_bias(const struct bias_entry *bias, const struct Row &r) {
     for (uint32_t i = threadIdx.x; i < r.w.n_bias; i += SAMPLE_THREADS) {
         bool first = r.l.holds((uint32_t)bias[i].token);
@@ -99,7 +102,8 @@ DEVICE void penalise_token(const struct Row &r, int32_t token, uint32_t count) {
     r.z[token] = x;
 }
 
-/* @fed: a token of the output that the list does not count yet, or -1. */
+/* Applies repetition, presence and frequency penalties. @fed is an output token that the list does
+ * not count yet, sampled in the previous step, or -1. */
 DEVICE void penalise(struct Bench &b, const struct Row &r, const struct penal *list, int32_t fed) {
     if (r.w.repetition == 1 && r.w.presence == 0 && r.w.frequency == 0)
         return;
@@ -126,7 +130,8 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct R
     for (uint32_t i = threadIdx.x; i < r.w.n_bans; i += SAMPLE_THREADS)
         if (r.l.holds((uint32_t)a.ban[r.w.ban0 + i]))
             put_alike((uint32_t *)&r.z[a.ban[r.w.ban0 + i]],
-                      mx_bits_of(-INFINITY)); /* may be there twice */
+                      /* an atomic store, since a token may be listed twice */
+                      mx_bits_of(-INFINITY));
     sync_block();
     if (r.mask)
         r.l.each([&](uint32_t i, float x) {
@@ -136,8 +141,8 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct R
     sync_block();
 }
 
-/* No token has a finite logit: the lowest id that mask and bans allow, else that the bans allow,
- * else 0. */
+/* Returns the token for a row without a finite logit: the lowest id that the mask and the bans
+ * allow, else the lowest that the bans allow, else 0. */
 DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const struct Row &r) {
     for (int use_mask = r.mask != NULL; use_mask >= 0; use_mask--) {
         uint64_t best = 0;
@@ -166,7 +171,7 @@ DEVICE void settle(const struct sample_args &a, const struct Row &r, uint32_t to
     }
 }
 
-/* The best tokens of the stretch, in order; 0 where there are no more. */
+/* Stores the best tokens of the stretch in order, each as a samp_rank(); 0 if there are fewer. */
 DEVICE void rank_tops(struct Bench &b, const struct Row &r, uint64_t best) {
     for (uint32_t k = 0; k < r.w.n_top; k++) {
         uint64_t next = 0;
@@ -183,7 +188,8 @@ DEVICE void rank_tops(struct Bench &b, const struct Row &r, uint64_t best) {
     }
 }
 
-/* By the last block. */
+/* Combines the results of all blocks and stores the token if it is known. The last block calls
+ * it. */
 DEVICE void end_scan(const struct sample_args &a, struct Bench &b, const struct Row &r) {
     if (threadIdx.x == 0) {
         b.part[0] = take_global(&r.state->best);
@@ -244,7 +250,8 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
 
 /* -- weigh ------------------------------------------------------------------------------------- */
 
-/* Log probabilities under the logits before all processors. */
+/* Writes the log probabilities of @token and of the best tokens, under the logits before all
+ * processors. The best tokens are merged from the sorted lists of the blocks. */
 DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token) {
     uint64_t sum = r.state->logprob_sum, below = ~0ull;
     float max = r.state->max_raw;
@@ -272,8 +279,8 @@ DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token)
     }
 }
 
-/* The amounts of the stretch by the upper bits of the values; by top_p what is far from the best
- * only counts. */
+/* Fills the histogram of the stretch by the upper bits of the logits: counts for top_k, weights for
+ * top_p. For top_p, tokens far below the best one are added to the total only. */
 DEVICE void fill_bins(struct Bench &b, const struct Row &r, float max) {
     float inv_t = sample_has_top_k(&r.w, r.n) ? 0 : 1.0f / r.w.temperature;
     float least = inv_t > 0 ? max - NEAR * r.w.temperature : -INFINITY;
@@ -303,9 +310,10 @@ DEVICE void fill_bins(struct Bench &b, const struct Row &r, float max) {
     }
 }
 
-/* By the last block: down to which bin the tokens of a cut are listed; NONE: they cannot be. */
+/* Finds the lowest bin whose tokens must be listed for the cut; NONE if the cut is below all bins.
+ * The last block calls it. */
 DEVICE void find_bin(const struct sample_args &a, struct Bench &b, const struct Row &r) {
-    uint64_t *taken = b.part; /* not b.word and b.above, which choose_bin() needs */
+    uint64_t *taken = b.part; /* b.part; b.word and b.above are used by choose_bin() */
 
     for (uint32_t i = threadIdx.x; i < SAMPLE_BINS; i += SAMPLE_THREADS)
         b.bins[i] = take_global(&r.state->bins[i]);
@@ -359,7 +367,8 @@ KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
 
 /* -- draw -------------------------------------------------------------------------------------- */
 
-/* Puts the stretch's tokens from bin @bin up on the list, as far as there is room. */
+/* Appends the tokens of the stretch whose bin is @bin or higher to the list. Tokens beyond its
+ * capacity are counted but not stored. */
 DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const struct Row &r,
                         uint32_t bin) {
     uint64_t n = 0;
@@ -381,7 +390,7 @@ DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const stru
         });
 }
 
-/* By the last block, of a row with top_k or top_p. */
+/* Draws the token of a row with top_k or top_p. The last block calls it. */
 DEVICE struct Drawn draw_cut(const struct sample_args &a, struct Bench &b, const struct Row &r,
                              uint32_t bin, float max) {
     if (threadIdx.x == 0)

@@ -1,21 +1,25 @@
 #pragma once
 
 /*
- * sample_select - which of many tokens is drawn: the cuts of top_k, top_p and min_p, and the best
- * of l + T g among what they keep. One thread block, over tokens from anywhere: a stretch of a row
- * (struct Stretch) or a list (struct Listed). All that decides is a maximum or a sum of integers
- * (engine/shared/sampling.h), so neither the order of threads nor that of a list can matter; floats
- * are only used to leave out tokens that cannot win, with a margin.
+ * sample_select - chooses one token of a row of logits: the cuts of top_k, top_p and min_p, then
+ * the Gumbel-max draw, the token with the largest l + T g among those that the cuts keep (logit,
+ * temperature, Gumbel noise). One thread block does it, over a range of a row (struct Stretch) or
+ * over a list of candidates (struct Listed).
  *
- * Cuts are found without sorting: a histogram over the upper 12 bits of the values, then inside the
- * bin that decides over the next 12 and the last 8, then among equal values by id.
+ * Results are decided only by maxima and by sums of integers (engine/shared/sampling.h), so they
+ * depend neither on the order of threads nor on the order of a list. Floats serve only to skip
+ * tokens that cannot win, with a margin for rounding.
+ *
+ * The cuts are found without sorting, by a radix search: a histogram over the upper 12 bits of the
+ * values selects a bin, a second one over the next 12 bits and a third over the last 8 bits narrow
+ * it to one value. Among tokens of equal value a binary search over the ids decides.
  */
 
 #include "engine/cuda/device.cuh"
 #include "engine/shared/sampling.h"
 
 #define NONE 0xFFFFFFFFu
-#define CUT_SHIFT 20 /* bits of a value below those of its first bin */
+#define CUT_SHIFT 20 /* bits of a value below its upper 12, which number its first bin */
 
 struct Bench { /* shared memory of the block */
     uint64_t bins[SAMPLE_BINS], part[SAMPLE_THREADS];
@@ -24,7 +28,7 @@ struct Bench { /* shared memory of the block */
     uint32_t chosen, base;
 };
 
-/* Everything at or above the pair (value, id) is kept. */
+/* A threshold: a token is kept if its logit is above value, or equal to it with an id up to id. */
 struct Cut {
     float value;
     uint32_t id;
@@ -32,10 +36,10 @@ struct Cut {
 
 struct Drawn {
     uint64_t key; /* ordered_double() of l + T g */
-    uint32_t id;  /* token; NONE: no token */
+    uint32_t id;  /* the token; NONE if no token was found */
 };
 
-/* The sum (or maximum) of a value over the block, in every thread. */
+/* Reduces a value of each thread to its sum, or maximum, over the block; every thread gets it. */
 template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
     auto join = [](uint64_t x, uint64_t y) { return MAX ? larger(x, y) : x + y; };
 
@@ -46,7 +50,8 @@ template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
 
 /* -- tokens ------------------------------------------------------------------------------------ */
 
-/* Four neighbours, those that share a block of noise; -inf beyond the end. */
+/* Four consecutive tokens whose random words come from one call of the generator; -inf beyond the
+ * end. */
 struct Quad {
     float z[4];
 
@@ -55,8 +60,8 @@ struct Quad {
     }
 };
 
-/* Tokens [from, to) of a row; from: a multiple of 4. A thread has four neighbours at a time, if the
- * row is aligned. */
+/* Tokens [from, to) of a row, where from is a multiple of 4. If the row is aligned to 16 bytes, a
+ * thread reads four tokens at a time. */
 struct Stretch {
     const float *z;
     uint32_t from, to;
@@ -64,7 +69,7 @@ struct Stretch {
     MEMBER bool holds(uint32_t i) const {
         return i - from < to - from;
     }
-    /* @f(id, logit as it is) */
+    /* Calls @f(id, logit) with each logit as it is stored, not cleaned. */
     template <typename F> MEMBER void each_raw(F f) const {
         uint32_t end = (uintptr_t)z % 16 ? from : from + (to - from) / 4 * 4;
 
@@ -94,7 +99,8 @@ struct Stretch {
             r.z[j] = samp_clean(r.z[j]);
         return r;
     }
-    /* @f(id, logit, random word) for all from @least up. */
+    /* Calls @f(id, logit, random word) for each token whose logit is at least @least. Random words
+     * are only generated for groups of four in which one token reaches it. */
     template <typename F>
     MEMBER void each_near(const struct sample_want &w, float least, F f) const {
         for (uint32_t i = from + 4 * threadIdx.x; i < to; i += 4 * SAMPLE_THREADS) {
@@ -110,7 +116,7 @@ struct Stretch {
     }
 };
 
-/* Tokens that blocks of the same launch have put together: value above, id below. */
+/* A list of candidates that several blocks of the same launch have filled (listed()). */
 struct Listed {
     uint64_t *entry;
     uint32_t n;
@@ -131,20 +137,21 @@ struct Listed {
     }
 };
 
-/* Token @id with logit @x as an entry of a list. */
+/* Returns an entry of a list: the bits of logit @x above, token @id below. */
 DEVICE uint64_t listed(uint32_t id, float x) {
     return (uint64_t)mx_bits_of(x) << 32 | id;
 }
 
 /* -- truncation -------------------------------------------------------------------------------- */
 
-/* The amount of a token: its weight at @inv_t, or 1 when that is 0. */
+/* Returns how much a token counts towards a cut: its weight at the inverse temperature @inv_t for
+ * top_p; 1 when @inv_t is 0, for top_k. */
 DEVICE uint64_t amount(float x, float max, float inv_t) {
     return inv_t > 0 ? samp_weight(x, max, inv_t) : 1;
 }
 
-/* The first, from the top, of @n sums at which, added to what is above, they reach @target; @n:
- * none. */
+/* Adds @n sums to *@above, from the last down, until the total reaches @target. Returns the index
+ * at which it does, with *@above the total before it; @n if it never does. */
 DEVICE uint32_t walk_down(const uint64_t *sums, uint32_t n, uint64_t target, uint64_t *above) {
     for (uint32_t i = n; i-- > 0; *above += sums[i])
         if (*above + sums[i] >= target)
@@ -152,9 +159,10 @@ DEVICE uint32_t walk_down(const uint64_t *sums, uint32_t n, uint64_t target, uin
     return n;
 }
 
-/* The bin, from the top, at which the sums reach @target: b.chosen, n_bins when none does. A thread
- * sums its bins, 16 threads those of 32 threads, one walks down over sixteen sums, 32 and then a
- * thread's bins. */
+/* Finds the highest bin at which the counts, added from the top bin down, reach @target: b.chosen,
+ * or n_bins if they never do; b.above is the count in higher bins. Three levels keep the serial
+ * part short: each thread sums its own bins, 16 threads sum 32 of those each, and one thread walks
+ * down over the 16 sums, then over 32, then over the bins of one thread. */
 DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
     uint32_t tid = threadIdx.x, per = n_bins / SAMPLE_THREADS ? n_bins / SAMPLE_THREADS : 1;
     uint64_t sum = 0;
@@ -185,8 +193,8 @@ DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
     sync_block();
 }
 
-/* The cut at which the amounts, summed from the best token down, reach @target. false: they do
- * not. */
+/* Finds the cut at which the amounts, added from the best token down, reach @target. Returns false
+ * if all tokens together do not reach it. */
 template <typename S>
 DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint64_t target,
                        float max, float inv_t, struct Cut *out) {
@@ -194,7 +202,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
 
     if (tid == 0)
         b.above = 0;
-    for (int v = 0; v < 3; v++) { /* bits 31 to 20, 19 to 8, 7 to 0 */
+    for (int v = 0; v < 3; v++) { /* levels: bits 31 to 20, 19 to 8, 7 to 0 */
         uint32_t bits = v < 2 ? 12 : 8, n_bins = 1u << bits;
         uint32_t shift = v == 0 ? CUT_SHIFT : v == 1 ? 8 : 0, above_shift = shift + bits;
 
@@ -213,15 +221,17 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
         sync_block();
         choose_bin(b, n_bins, target);
         if (b.chosen == n_bins)
-            return false; /* only at the first level */
+            /* only at the first level, since later levels divide a bin that reaches it */
+            return false;
         prefix = prefix << bits | b.chosen;
     }
-    /* Tokens of this value have the same amount: the cut keeps as many as are needed, by id. */
+    /* Tokens of equal value count equally, so the cut keeps the first ones by id until the amount
+     * is reached: the binary search finds the id up to which there are @need such tokens. */
     out->value = samp_unordered(prefix);
     uint64_t one = amount(out->value, max, inv_t), missing = target - b.above;
     uint64_t need = (missing + one - 1) / one, there = b.bins[prefix & 255] / one;
     uint32_t high = n_vocab - 1,
-             low = need < there ? 0 : high; /* the id up to which there are @need */
+             low = need < there ? 0 : high; /* if all of them are needed, no id is excluded */
     sync_block();
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -242,7 +252,8 @@ DEVICE bool is_kept(const struct Cut &c, float x, uint32_t id) {
     return x > c.value || (x == c.value && id <= c.id);
 }
 
-/* Returns the sum that the weights must reach for top_p. */
+/* Returns the sum that weights must reach for top_p: part @top_p of @total, rounded up, at least
+ * 1. */
 DEVICE uint64_t target_of(float top_p, uint64_t total) {
     double part = (double)(top_p > 0 ? top_p : 0.0f) * (double)total;
     uint64_t target = (uint64_t)part;
@@ -252,7 +263,8 @@ DEVICE uint64_t target_of(float top_p, uint64_t total) {
     return target < total ? target : total;
 }
 
-/* min_p besides what @c keeps. */
+/* Returns the stricter one of @c and the cut of min_p: the least logit whose probability is min_p
+ * times the best token's, l >= max + T ln(min_p), rounded up to a float. */
 DEVICE struct Cut cut_low(const struct sample_want &w, float max, struct Cut c) {
     if (!(w.min_p > 0))
         return c;
@@ -267,8 +279,9 @@ DEVICE struct Cut cut_low(const struct sample_want &w, float max, struct Cut c) 
     return c;
 }
 
-/* Finds the cut of top_k, top_p and min_p. @tokens: at least those that top_k, or else top_p,
- * keeps. @total: the weights of all tokens of the row, if there is no top_k. */
+/* Finds the cut of top_k, top_p and min_p. @tokens must contain every token that top_k keeps, or,
+ * without top_k, that top_p keeps. @total is the sum of weights over the row; top_k replaces it by
+ * the sum over the tokens that it keeps. */
 template <typename S>
 DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, const S &tokens,
                                 uint32_t n_vocab, float max, uint64_t total) {
@@ -293,7 +306,7 @@ DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, co
 
 /* -- noise ------------------------------------------------------------------------------------- */
 
-/* About l + T g, within a thousandth of T and a hundred-thousandth of itself. */
+/* Returns l + T g with fast logarithms. The error is below 1e-3 T + 1e-5 |l|. */
 DEVICE float rough_key(float l, float temperature, uint32_t word) {
     float u = ((float)word + 0.5f) * 0x1p-32f, rest = ((float)~word + 0.5f) * 0x1p-32f;
     float t = u < 0.5f ? -approximate_log1p(-u) : -approximate_log(rest);
@@ -301,14 +314,14 @@ DEVICE float rough_key(float l, float temperature, uint32_t word) {
     return l - temperature * approximate_log(t);
 }
 
-/* Doubles as integers of the same order. */
+/* Maps a double to an integer of the same order. */
 DEVICE uint64_t ordered_double(double d) {
     uint64_t u = mx_bits_of_double(d + 0.0);
 
     return u >> 63 ? ~u : u | 1ull << 63;
 }
 
-/* The best of what every thread has found; among equals the lowest id. */
+/* Returns the best of the tokens that the threads found; among equal keys the lowest id. */
 DEVICE struct Drawn best_of(struct Bench &b, struct Drawn mine) {
     uint64_t top = combine<true>(b, mine.key);
     bool is_top = mine.key == top && mine.id != NONE;
@@ -316,12 +329,14 @@ DEVICE struct Drawn best_of(struct Bench &b, struct Drawn mine) {
     return {top, ~(uint32_t)combine<true>(b, is_top ? (uint32_t)~mine.id : 0)};
 }
 
-/* argmax of l + T g over those of @tokens that @c keeps. First roughly; then exactly for those that
- * are near the best. @max: of the row. */
+/* Returns the token with the largest l + T g among the tokens that @c keeps; @max is the largest
+ * logit of the row. A first pass finds the best approximate key. A second pass computes the exact
+ * key for the few tokens whose approximate key is within the error of it. */
 template <typename S>
 DEVICE struct Drawn draw(struct Bench &b, const struct sample_want &w, const S &tokens, float max,
                          struct Cut c) {
-    /* The noise of the best token is above -3.3: what is 26.3 T below it cannot win. */
+    /* Noise lies in (-3.2, 22.9), so the best token has a key above max - 3.2 T, and a token more
+     * than 26.1 T below max cannot reach it. The bound here is 26.9 T, a margin for rounding. */
     float least = max - SAMP_NOISE_MAX * w.temperature - 4 * w.temperature - fabsf(max) * 1e-5f;
     float best = -INFINITY;
     struct Drawn mine = {0, NONE};

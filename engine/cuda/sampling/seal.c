@@ -1,12 +1,14 @@
 /*
- * seal - the host's side of sampling: parameters, penalties as one entry per token, masks. As a
- * rule they are one upload; more wants than logit rows, or lists beyond the staging area, are done
- * in rounds: logits, sampling, logits, ... A row whose logits are computed again in a later round
- * gets the same bits.
+ * seal - the host's side of sampling: uploads parameters, penalties (one entry per token) and
+ * masks, and launches the kernels. One upload normally suffices. If there are more wants than rows
+ * of logits, or lists longer than the staging area, the step runs in rounds: it computes a part of
+ * the logits, samples, and goes on with the next part. A row whose logits are computed again in a
+ * later round gets the same bits.
  *
- * Wants with samplers that the kernels do not have (engine_param.samplers) are sampled here, by the
- * CPU's code on a copy of their logits, as soon as their round has been launched: the same tokens
- * as on the CPU, at the price of waiting for the device. A step without such wants never waits.
+ * Wants with samplers that the kernels lack (engine_param.samplers) are sampled on the host, by the
+ * code of the CPU backend on a copy of their logits, right after their round was launched. The
+ * tokens are the same as on the CPU, but the host waits for the device. A step without such wants
+ * never waits.
  */
 
 #include "engine/cuda/cuda.h"
@@ -17,13 +19,13 @@
 #include <string.h>
 #include "base/try.h"
 
-/* Lists of the parameters that a want uses. */
+/* Places of the lists of one parameter set. */
 struct lists {
     uint32_t param; /* index of the parameters */
     uint32_t bias0, ban0, penal0, n_penals;
 };
 
-/* Lists of all wants, in the staging area. */
+/* Lists of all wants of a round, in the staging area. */
 struct pools {
     struct bias_entry *bias;
     int32_t *ban;
@@ -35,14 +37,14 @@ static bool has_penalties(const struct engine_param *p) {
     return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
 }
 
-/* Returns the @k-th want that has logits; in this file want @k is that one. */
+/* Returns the @k-th of the wants that have logits; "want @k" in this file means this one. */
 static const struct engine_want *want_at(const struct step *s, uint32_t k) {
     assert(k < s->n_scored);
     return &s->batch->want[s->scored[k]];
 }
 
-/* Counts of the lists of wants [first, first + n), each parameter set once: wants of a row stand
- * together. */
+/* Counts the list entries that wants [first, first + n) need. Wants of a row are consecutive, so
+ * each parameter set is counted once; entries of penalties are an upper bound. */
 static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n) {
     const struct engine_batch *b = s->batch;
     uint32_t before = UINT32_MAX;
@@ -62,7 +64,9 @@ static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n
     return size;
 }
 
-/* Every token of prompt and output once, with its count in the output. */
+/* Lists each token of prompt and output once, with its count in the output. Returns the number of
+ * entries. sampling.count holds the place of a token in the list, plus 1, and is zero again at
+ * return. */
 static uint32_t list_penalties(struct be *b, const struct engine_param *p, struct penal *list) {
     uint32_t n = 0;
 
@@ -84,7 +88,7 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
     return n;
 }
 
-/* Appends the lists of one parameter set; count_lists() has made room. */
+/* Appends the lists of one parameter set; the caller reserved the room that count_lists() gave. */
 static struct lists put_lists(struct be *b, const struct engine_param *p, uint32_t param,
                               struct pools *to) {
     struct lists l = {param, to->n_bias, to->n_bans, to->n_penals, 0};
@@ -103,8 +107,8 @@ static struct lists put_lists(struct be *b, const struct engine_param *p, uint32
     return l;
 }
 
-/* The sequence that row @row belongs to. Wants come in the order of rows, mostly: @hint is where to
- * look first. */
+/* Returns the sequence that @row belongs to. Wants mostly come in the order of rows, so the search
+ * starts at *@hint, which is then set to the sequence found. */
 static const struct engine_seq *seq_of(const struct engine_batch *b, uint32_t row, uint32_t *hint) {
     for (uint32_t k = 0; k < b->n_seqs; k++) {
         const struct engine_seq *s = &b->seq[(*hint + k) % b->n_seqs];
@@ -118,7 +122,8 @@ static const struct engine_seq *seq_of(const struct engine_batch *b, uint32_t ro
     return NULL;
 }
 
-/* A want as the kernels take it. Of a prompt's log probabilities only the target counts. */
+/* Returns a want in the form of the kernels. Log probabilities of a prompt need only the target,
+ * the prompt's next token. */
 static struct sample_want want_of(const struct step *s, const struct engine_want *w,
                                   const struct engine_seq *seq, const struct lists *l) {
     const struct engine_param *p = &s->batch->param[w->param];
@@ -154,8 +159,8 @@ static struct sample_want want_of(const struct step *s, const struct engine_want
     return out;
 }
 
-/* The parameters of wants [first, first + n); *needs: what all of them need. false: there is no
- * room. */
+/* Writes the parameters of wants [first, first + n) to the staging area, and the union of their
+ * needs (sample_needs()) to *@needs. Returns false if the area is too small. */
 static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
                       uint32_t *needs) {
     const struct engine_batch *b = s->batch;
@@ -187,8 +192,8 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
     return true;
 }
 
-/* The masks that there are, one behind the other, and which want has which. false: there is no
- * room. */
+/* Writes the masks of wants [first, first + n) consecutively, and for each want the index of its
+ * mask. Returns false if the staging area is too small. */
 static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
     uint32_t n_masks = 0, words = (s->be->shape->n_vocab + 31) / 32;
     const void *d[2];
@@ -220,8 +225,9 @@ int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return s->be->lost ? -EIO : 0;
 }
 
-/* Uploads what wants [first, first + n) need. Returns how many of them found room, 1 at least. When
- * the staging area is full of earlier rounds, they are waited for. */
+/* Uploads the parameters of as many wants of [first, first + n) as the staging area has room for.
+ * If earlier rounds fill it, waits for them first. Returns the number of wants, at least 1, or
+ * -EIO. */
 static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
                         uint32_t *needs) {
     struct be *b = s->be;
@@ -248,7 +254,8 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
     return (int)n;
 }
 
-/* Returns enough blocks for all multiprocessors, with at least 2048 tokens each. */
+/* Launches the sampling kernels that @needs names for @n rows. Rows share the multiprocessors
+ * evenly, but a block has at least 2048 tokens, below which its fixed cost dominates. */
 static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n, uint32_t needs) {
     assert(n > 0 && (needs & ~(uint32_t)(SAMPLE_WEIGH | SAMPLE_DRAW)) == 0);
     uint32_t most = MIN((a->n_vocab + 2047) / 2048, SAMPLE_BLOCKS);
@@ -260,8 +267,8 @@ static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n
     return needs & SAMPLE_DRAW ? CUDA_LAUNCH(b, sample_draw, n_blocks, n, SAMPLE_THREADS, a) : 0;
 }
 
-/* Samples want @k on the host from @logits on the device, and replaces the token and log
- * probability that the kernels gave. */
+/* Samples want @k on the host from its logits on the device, and overwrites the token and the log
+ * probability that the kernels stored. */
 static int sample_here(struct step *s, uint32_t k, const float *logits) {
     struct be *b = s->be;
     const struct step *before = &b->step[(s->batch->step + 1) % 2];
@@ -293,7 +300,8 @@ static int sample_here(struct step *s, uint32_t k, const float *logits) {
     return cuda_check(b, b->api->stream_wait(b->stream), "sample on the host");
 }
 
-/* Samples wants [first, first + n), whose logits are @logits on the device. */
+/* Samples on the host those of wants [first, first + n) that need it; @logits on the device are
+ * theirs. */
 static int sample_rest(struct step *s, uint32_t first, uint32_t n, const float *logits) {
     for (uint32_t k = first; k < first + n; k++, logits += s->be->shape->n_vocab) {
         const struct engine_want *w = want_at(s, k);
@@ -304,9 +312,10 @@ static int sample_rest(struct step *s, uint32_t first, uint32_t n, const float *
     return 0;
 }
 
-/* Samples wants from @first on, as many as fit; their number. The logits of the first round are
- * there. Packed rows lie in groups, so later rounds compute from the beginning of a group, or of
- * all. */
+/* Samples as many wants from @first on as fit in one round. Returns their number, or -EIO. The
+ * caller has computed the logits of the first round; a later round computes its own. Packed rows
+ * can only be read from the start of a group of PACK_ROWS, or of all rows if the products use
+ * tensor cores, so a round may compute up to @skip rows again before its own. */
 static int sample_round(struct step *s, uint32_t first) {
     struct be *b = s->be;
     uint32_t skip = step_wanted_cores(s) ? first : first % PACK_ROWS;
@@ -333,7 +342,8 @@ static int sample_round(struct step *s, uint32_t first) {
     return n;
 }
 
-/* Round by round; results and samples of all rounds are on their way when it returns. */
+/* Samples round by round. It returns once the kernels of all rounds and the copies of their results
+ * are enqueued. */
 int step_sample(struct step *s) {
     struct be *b = s->be;
     uint32_t n = s->n_scored;
