@@ -1,8 +1,8 @@
 /*
- * vision - the backend of image encoders on a device. What it has lies in memory that was counted
- * when the device was opened: matrices and vectors among the weights, buffers in be.picture_memory.
- * Products are those of the model. All is enqueued in the device's stream, between steps; end()
- * waits. A failing call loses the device, as in a step: what follows does nothing.
+ * vision - the backend of image encoders on a device. Its memory was counted when the device was
+ * opened: matrices and vectors are among the weights, buffers in be.picture_memory. Products are
+ * the model's. Work is enqueued in the device's stream between steps; end() waits for it. A call
+ * that fails marks the device as lost, as in a step, and later calls do nothing.
  */
 
 #include "engine/cuda/cuda.h"
@@ -15,14 +15,14 @@
 #include "engine/vision/encoder.h"
 #include "engine/vision/ops.h"
 
-/* A struct vis_mat is struct weights, which the device frees. */
+/* struct vis_mat is struct weights here; the device frees it. */
 
-/* Invariant: used <= the bytes that were counted. */
+/* State of the backend. Invariant: used never exceeds the bytes that were counted. */
 struct vis_be {
     struct be *b;
     struct vis_sizes sizes;
     struct vis_stored heads;
-    uint16_t *packed; /* a product's rows, and their scales */
+    uint16_t *packed; /* the rows of a product in packed form, and their scales */
     float *scale;
     uint8_t *places, *pixels;
     size_t used;
@@ -36,12 +36,12 @@ static size_t whole(size_t n) {
     return round_up(MAX(n, 1), 256);
 }
 
-/* Values of a head as it is stored. */
+/* Returns the number of values that a head occupies in struct vis_stored. */
 static uint32_t padded(uint32_t dim) {
     return dim <= 64 ? 64 : dim <= 80 ? 80 : VIS_WIDEST;
 }
 
-/* Bytes of each part of a backend's memory. Rows are packed in up to two planes (pack_args). */
+/* Bytes of each part of the backend's memory. Packed rows have up to two planes (pack_args). */
 struct parts {
     size_t heads, packed, scale, places, pixels;
 };
@@ -66,8 +66,9 @@ static uint64_t buffer_bytes(size_t n) {
     return whole(n * sizeof(float));
 }
 
-/* A kernel of patches becomes one matrix, and gemma3's projection is turned round. Vectors and
- * tables are decoded. */
+/* Returns the bytes of a tensor of the encoder's file on the device. A convolution kernel of
+ * patches becomes one matrix, gemma3's projection is transposed, vectors and tables are stored as
+ * floats. */
 static uint64_t tensor_bytes(const struct tensor *t) {
     uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
     enum tile_format format = tile_format_of(t->format->type);
@@ -88,7 +89,7 @@ static struct vis_be *close_be(struct vis_be *v) {
     return NULL;
 }
 
-/* The next @bytes of the encoder's memory. */
+/* Returns the next @bytes of the encoder's memory. */
 static void *take(struct vis_be *v, size_t bytes) {
     void *at = v->b->picture_memory + v->used;
 
@@ -123,7 +124,7 @@ static float *buffer(struct vis_be *v, size_t n) {
     return take(v, buffer_bytes(n));
 }
 
-/* @r of loading; -EIO with the reason. */
+/* Returns @r, the result of loading; sets @err if the device failed. */
 static int told(const struct vis_be *v, int r, struct err *err) {
     if (r == -EIO)
         err_set(err, 0, NULL, "loading the image encoder: %s", v->b->error);

@@ -1,7 +1,7 @@
 /*
- * vision - the kernels of image encoders beside products: functions of rows and attention among all
- * patches, in both directions. What a row becomes depends on the row and, in attention, on its
- * segment, never on how many rows a launch has.
+ * vision - the kernels of image encoders other than products: functions of rows, and bidirectional
+ * attention among patches. A row's result depends only on the row and, in attention, on its
+ * segment, not on the number of rows of a launch.
  */
 
 #include "engine/cuda/rows/rows.cuh"
@@ -9,7 +9,7 @@
 
 #define WARPS (CUDA_THREADS / 32)
 
-/* -- functions of rows: engine/vision/host.c --------------------------------------------------- */
+/* -- functions of rows: formulas in engine/vision/host.c --------------------------------------- */
 
 DEVICE void norm_values(const struct vis_rows &a, const float *x, float *out, float *shared) {
     uint32_t n = a.width;
@@ -38,7 +38,7 @@ DEVICE float activated(uint32_t act, float x) {
                              : x / (1.0f + mx_expf(-1.702f * x));
 }
 
-/* Value @i of a patch's pixels. */
+/* Returns value @i of a patch's pixels, ordered by channel, line and column, normalised. */
 DEVICE float pixel_value(const struct vis_rows &a, uint32_t patch, uint32_t i) {
     uint32_t side = a.side, k = i / (side * side), y = i / side % side, x = i % side;
     size_t line = (size_t)a.at.row.of[patch] * side + y;
@@ -48,7 +48,9 @@ DEVICE float pixel_value(const struct vis_rows &a, uint32_t patch, uint32_t i) {
     return a.twice ? 2 * v - 1 : v;
 }
 
-/* @x plus value @i of a patch's position. */
+/* Returns @x plus value @i of the position embedding of a patch at (@row, @column): one table row
+ * for each axis (apart), or a bilinear interpolation between table rows by the taps of both
+ * axes. */
 DEVICE float positioned(const struct vis_rows &a, uint32_t row, uint32_t column, uint32_t i,
                         float x) {
     const struct vis_axis &v = a.at.row, &u = a.at.column;
@@ -63,7 +65,7 @@ DEVICE float positioned(const struct vis_rows &a, uint32_t row, uint32_t column,
     return x;
 }
 
-/* The patches of block @block to a row of means, or of all values. */
+/* Gathers the patches of block @block into one row: their mean (VIS_MEAN) or all their values. */
 DEVICE void gather_values(const struct vis_rows &a, uint32_t block, float *out) {
     uint32_t merge = a.merge, area = merge * merge, columns = a.at.width / merge, n = a.width;
     uint32_t top = block / columns * merge, left = block % columns * merge;
@@ -131,7 +133,7 @@ KERNEL(vis_row, struct vis_rows, CUDA_THREADS, 4) {
 
 /* -- heads ------------------------------------------------------------------------------------- */
 
-/* Norm of a head in shared memory, by one warp. */
+/* Normalises a head in shared memory, by one warp: layer norm if there is a bias, else RMS norm. */
 DEVICE void norm_head(const float *w, const float *bias, float eps, uint32_t dim, float *head) {
     uint32_t lane = threadIdx.x % 32;
     float sum = 0, mean = 0;
@@ -150,7 +152,8 @@ DEVICE void norm_head(const float *w, const float *bias, float eps, uint32_t dim
     sync_warp();
 }
 
-/* Rotation of a head of patch @at in shared memory, by one warp. */
+/* Rotates the pairs of a head of patch @at in shared memory, by one warp: half of the pairs by the
+ * patch's row, the others by its column. */
 DEVICE void turn_head(const struct vis_heads &a, uint32_t at, uint32_t dim, float *head) {
     uint32_t half = dim / 2, quarter = dim / 4;
 
@@ -200,26 +203,32 @@ KERNEL(vis_head, struct vis_head_args, CUDA_THREADS, 4) {
 /* -- attention --------------------------------------------------------------------------------- */
 
 /*
- * A warp has 16 queries in registers, and a block's four warps go over the segment's keys, 32 at a
- * time, the next ones on their way by cp.async. With s = scale log2(e) q k: m is the largest s so
- * far, l the sum of 2^(s - m), o that of 2^(s - m) v; a tile that raises m multiplies both by
- * 2^(old - new). Queries, keys, values and probabilities are halves, sums single precision. Bound
- * by the tensor cores, or the L2 cache: a tile of 64 values a head is 8 KiB for 64 queries.
+ * Flash attention. A warp holds 16 queries in registers. The four warps of a block iterate over the
+ * keys of the segment in tiles of 32, which cp.async fetches one tile ahead into a ring of two.
+ *
+ * With s = scale log2(e) q k, the running values are m, the largest s so far, l, the sum of 2^(s -
+ * m), and o, the sum of 2^(s - m) v. A tile that raises m rescales l and o by 2^(old m - new m).
+ * The result is o / l. Queries, keys, values and probabilities have half precision, sums single
+ * precision.
+ *
+ * The bound is the tensor cores or the L2 cache: a tile of heads of 64 values is 8 KiB for 64
+ * queries.
  */
 
 #define KEYS 32u
 
-/* 32 keys and their values; rows lie so that eight of them reach all banks. */
+/* A tile of keys and values. Rows are padded by 16 bytes so that eight of them lie in different
+ * banks. */
 template <uint32_t D> struct alignas(16) Tile { uint16_t key[KEYS][D + 8], value[KEYS][D + 8]; };
 
-/* Rows of a head: of the segment, which has patches [start, end). */
+/* Queries, keys and values of one head, and the segment's patches [start, end). */
 struct Segment {
     const uint16_t *q, *k, *v;
     uint32_t start, end;
 };
 
 template <uint32_t D> DEVICE void fetch_keys(const struct Segment &s, uint32_t first, Tile<D> &to) {
-    constexpr uint32_t pieces = KEYS * (D / 8); /* pieces have 16 bytes */
+    constexpr uint32_t pieces = KEYS * (D / 8); /* copies of 16 bytes */
 
     for (uint32_t i = threadIdx.x; i < 2 * pieces; i += VIS_THREADS) {
         bool values = i >= pieces;
@@ -234,10 +243,11 @@ template <uint32_t D> DEVICE void fetch_keys(const struct Segment &s, uint32_t f
     copy_commit();
 }
 
-/* (m, l, o) of queries g and g + 8 of the warp; l of the lane's own keys. */
+/* Running values of queries g and g + 8 of the warp, where g = lane / 4; see above. l covers only
+ * the lane's own keys until put_sums(). */
 template <uint32_t D> struct Sums { float m[2], l[2], o[D / 8][4]; };
 
-/* Adds keys [first, first + 32). */
+/* Updates the running values with a tile, of which the first @n_keys keys exist. */
 template <uint32_t D>
 DEVICE void add_keys(const uint32_t q[D / 16][4], const Tile<D> &tile, uint32_t n_keys, float scale,
                      Sums<D> &r) {
@@ -295,7 +305,7 @@ DEVICE void add_keys(const uint32_t q[D / 16][4], const Tile<D> &tile, uint32_t 
     }
 }
 
-/* The results of queries @row and, behind it, @row + 8. */
+/* Stores o / l of queries @row and @row + 8, unless they are at @end or later. */
 template <uint32_t D>
 DEVICE void put_sums(const struct vis_attend_args &a, uint32_t head, uint32_t row, uint32_t end,
                      const Sums<D> &r) {
@@ -337,7 +347,8 @@ template <uint32_t D> DEVICE void attend_rows(const struct vis_attend_args &a, T
         return;
     uint32_t row = first + threadIdx.x / 32 * 16 + g, w[D / 16][4];
     fetch_keys<D>(s, s.start, ring[0]);
-    /* Queries behind the end are the last one, and are not put. */
+    /* A block's last queries may lie past the segment's end: they read its last row, and put_sums()
+     * skips them. */
     const uint16_t *q0 = s.q + (size_t)(row < s.end ? row : s.end - 1) * D + 2 * t;
     const uint16_t *q1 = s.q + (size_t)(row + 8 < s.end ? row + 8 : s.end - 1) * D + 2 * t;
 #pragma unroll
