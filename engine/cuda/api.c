@@ -1,6 +1,6 @@
 /*
- * api - the CUDA runtime behind struct cuda_api (cuda_api.h): one call for one entry, which returns
- * the runtime's error code. Decisions that are made here stand at their function.
+ * api - implements struct cuda_api (cuda_api.h) with the CUDA runtime. Entries return the runtime's
+ * error code. Most are one call; the others explain their decisions.
  */
 
 #include "engine/cuda/cuda_api.h"
@@ -11,12 +11,13 @@
 #include <stdio.h>
 #include "base/memory.h"
 
-/* Handle of the driver's library, which stays open. The runtime asks for it by its name alone;
- * containers often have it in a folder that only an environment variable names. A library that was
- * opened from anywhere under that name is found by it. */
+/* Handle of the driver's library, which stays open. The runtime opens the driver by its name alone,
+ * but containers often have it in a folder that only an environment variable names. Once a library
+ * with that name is loaded, from whatever folder, the linker gives the runtime this one. */
 static void *driver;
 
-/* Looks in the linker's folders first, then where containers and distributions put it. */
+/* Opens the driver: from the linker's folders, else from where containers and distributions have
+ * it. */
 static void find_driver(void) {
     static const char *const names[] = {"libcuda.so.1",
                                         "/usr/local/nvidia/lib64/libcuda.so.1",
@@ -41,7 +42,7 @@ static int versions(int *driver, int *runtime) {
     return (int)(r == cudaSuccess ? cudaRuntimeGetVersion(runtime) : r);
 }
 
-/* A device without an address on a bus has "". */
+/* Describes a device. One without a PCI address gets "". */
 static int describe(int device, struct cuda_device *out) {
     struct cudaDeviceProp p;
     cudaError_t r = cudaGetDeviceProperties(&p, device);
@@ -109,7 +110,9 @@ static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, v
     return (int)cudaMemcpyAsync(to, from, n, kind, stream);
 }
 
-/* No way is no error, and one is opened once for all engines of the process. */
+/* Enables direct access from @device to the memory of @other. *direct tells whether it is possible;
+ * an impossible path is not an error. Access holds for the whole process, so another engine may
+ * already have enabled it. */
 static int reach(int device, int other, bool *direct) {
     int can = 0;
     cudaError_t r = cudaDeviceCanAccessPeer(&can, device, other);
@@ -122,8 +125,8 @@ static int reach(int device, int other, bool *direct) {
     return (int)r;
 }
 
-/* The runtime loads a kernel when it is used first (lazy loading); asking for its attributes is the
- * documented way to have it before. */
+/* Allows @kernel @bytes of dynamic shared memory. The runtime loads a kernel at its first use (lazy
+ * loading); asking for its attributes is the documented way to load it now. */
 static int allow_shared(const void *kernel, uint32_t bytes) {
     struct cudaFuncAttributes a;
     cudaError_t r = cudaFuncGetAttributes(&a, kernel);
@@ -136,7 +139,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     return (int)r;
 }
 
-/* @early: the kernel may come up before the one before it has ended. */
+/* Launches a kernel. @early allows programmatic dependent launch: the kernel may start before the
+ * previous one has ended. */
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, bool early, void *stream) {
     cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
@@ -154,7 +158,8 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return (int)cudaLaunchKernelExC(&config, kernel, list);
 }
 
-/* @fn on a thread of the runtime, on a branch beside the stream, up to host_join(). */
+/* Calls @fn on a thread of the runtime after the work in @stream, on a side stream. Later work in
+ * @stream does not wait for it until host_join(). */
 static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side) {
     cudaError_t r = cudaEventRecord(side->forked, stream);
 
@@ -163,8 +168,8 @@ static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struc
     return (int)(r == cudaSuccess ? cudaEventRecord(side->joined, side->stream) : r);
 }
 
-/* *graph: what was captured, ready to be launched; NULL with an error, after which the stream is as
- * it was. */
+/* Ends the capture and sets *graph to an executable graph; to NULL on an error, after which the
+ * stream can be used as before. */
 static int capture_end(void *stream, void **graph) {
     cudaGraph_t g = NULL;
     cudaGraphExec_t exec = NULL;
@@ -175,14 +180,14 @@ static int capture_end(void *stream, void **graph) {
     if (g)
         cudaGraphDestroy(g);
     if (r != cudaSuccess)
-        cudaGetLastError(); /* the caller goes on without; clear the error */
+        cudaGetLastError(); /* the caller goes on without a graph, so the error is cleared */
     *graph = r == cudaSuccess ? exec : NULL;
     return (int)r;
 }
 
-/* Returns the family whose PTX the kernel's code was made from, in *made_for: that decides which
- * instructions it has, not what the device could do. Code that the driver compiles has the family
- * of its PTX. */
+/* Sets *made_for to the architecture of the PTX from which the kernel was compiled. It decides
+ * which instructions the kernel has, whatever the device supports. Code that the driver compiles
+ * keeps the architecture of its PTX. */
 static int check_kernel(const void *kernel, int *made_for) {
     struct cudaFuncAttributes a = {0};
     cudaError_t r = cudaFuncGetAttributes(&a, kernel);
@@ -191,7 +196,7 @@ static int check_kernel(const void *kernel, int *made_for) {
     return (int)r;
 }
 
-/* The runtime calls a driver that is not there one that is too old. */
+/* Returns the text of an error. The runtime reports a missing driver as one that is too old. */
 static const char *text(int error) {
     if (error == cudaErrorInsufficientDriver && !driver)
         return "libcuda.so.1, the driver's library, is not found";

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * bulk - copies to shared memory that one lane starts and that a barrier in shared memory counts
- * (mbarrier). On servers' devices from sm_90 on. The tests have meanings of their own for these
- * names (tests/engine/cuda/simt.h).
+ * bulk - bulk asynchronous copies from global to shared memory. One thread starts them; a barrier
+ * in shared memory (mbarrier) counts the bytes that have arrived. Available on server devices from
+ * sm_90 on. The tests emulate these functions (tests/engine/cuda/simt.h).
  */
 
 #include "engine/cuda/device.cuh"
@@ -13,29 +13,31 @@
 #elif __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
 #define WEFT_BULK 1
 
-/* By one thread: @bar's first phase begins. A phase ends when bulk_expect() was called once and as
- * many bytes have come as it said. */
+/* Initialises barrier @bar and begins its first phase. One thread calls it. A phase ends when
+ * bulk_expect() was called once and the bytes that it announced have arrived. */
 DEVICE void bulk_init(uint64_t *bar) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_place(bar)) : "memory");
 }
 
-/* Puts what threads did with shared memory before what copies in bulk do with it, which reach it
- * another way: behind bulk_init(), in front of the sync_block() that tells the others; and, by who
- * starts a copy to what threads have read or written, behind the sync_block() in front of it. */
+/* Orders earlier accesses of threads to shared memory before later bulk copies. Bulk copies use the
+ * async proxy, which a block barrier alone does not order against. Call it after bulk_init() and
+ * before the sync_block() that publishes the barrier. The thread that starts a copy also calls it
+ * after the sync_block() that ends the accesses of other threads to the destination. */
 DEVICE void bulk_publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* By one thread: what the phase of @bar brings is so many bytes in all. */
+/* Announces that the copies of the current phase of @bar have @bytes bytes in all. One thread calls
+ * it. */
 DEVICE void bulk_expect(uint64_t *bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_place(bar)),
                  "r"(bytes)
                  : "memory");
 }
 
-/* Starts to copy @n bytes to shared memory; places and @n are multiples of 16. No thread may still
- * read what lay there: a sync_block() and a bulk_publish() are between, or a sync_block() alone
- * where only products of wgmma read it. */
+/* Starts to copy @n bytes to shared memory; addresses and @n are multiples of 16. Accesses to the
+ * destination must have ended: sync_block(), then bulk_publish(). sync_block() alone suffices if
+ * only wgmma has read it, which uses the async proxy itself. */
 DEVICE void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -44,8 +46,9 @@ DEVICE void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
         : "memory");
 }
 
-/* Waits for the end of phase @phase of @bar, 0, 1, ..; only what the thread has waited for itself
- * may it read. Not two phases late: the barrier knows the parity alone. */
+/* Waits for the end of phase @phase of @bar, counted from 0. The data is visible only to threads
+ * that have waited themselves. A thread must not be two phases late, since the barrier tells phases
+ * apart only by parity. */
 DEVICE void bulk_wait(uint64_t *bar, uint32_t phase) {
     uint32_t done;
 
