@@ -1,24 +1,24 @@
 #pragma once
 
 /*
- * mamba - Mamba-2 (engine/op.h, engine/reference/mamba.c) with the parts of a delta net: rows
- * of the sequence in shared memory, a head's matrix in registers, four lanes a value.
+ * mamba - Mamba-2 (engine/op.h, engine/reference/mamba.c) with the functions of delta nets: rows of
+ * the sequence in shared memory, a head's matrix in registers, four lanes for each value.
  *
- * mamba_in   a thread a channel and row: the convolution; of the first, a head's dt
- * mamba      the recurrence, where C stands for a delta net's queries, B for its keys, x for its
- *            values; it also keeps the inputs of the convolution
- * mamba_out  a block a row, a warp a group: the gate, then the norm of the group; then the row is
- *            packed
+ * mamba_in   convolution and activation, one thread for each row and channel; the first threads of a
+ *            row also compute its heads' step sizes dt
+ * mamba      the recurrence, with C as queries, B as keys and x as values; it also keeps the inputs
+ *            of the convolution
+ * mamba_out  gate, group norm and packing of a row: one block for each row, one warp for each group
  */
 
 #include "engine/cuda/recurrent/state.cuh"
 
-/* Values of a row that the convolution takes: x of all heads, B, then C of all groups. */
+/* Returns the channels of the convolution: x of all heads, then B, then C of all groups. */
 DEVICE uint32_t channels_of(const struct mamba_args &a) {
     return a.n_head * a.dim + 2 * a.n_group * a.n_state;
 }
 
-/* Returns value @c of those of row @row. */
+/* Returns channel @c of the input of row @row. */
 DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c) {
     return a.in[0][row * channels_of(a) + c];
 }
@@ -40,7 +40,7 @@ KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
     }
 }
 
-/* The block's head and values, of grid y: queries C and keys B of the head's group, values x. */
+/* Returns the block's head and values: C of the head's group as queries, B as keys, x as values. */
 DEVICE struct StatePart part_of(const struct mamba_args &a) {
     struct StatePart p = part_of_heads(a.n_head, a.dim);
     uint32_t inner = a.n_head * a.dim, group = p.head / (a.n_head / a.n_group);
@@ -51,7 +51,7 @@ DEVICE struct StatePart part_of(const struct mamba_args &a) {
     return p;
 }
 
-/* One row: m = e^(dt A) m + B dt x; returns m^T C + D x. */
+/* Advances the state by one row, m = e^(dt A) m + B dt x; returns m^T C + D x. */
 template <int N>
 DEVICE float advance(const struct mamba_args &a, const struct DeltaRows &rows, uint32_t r, float x,
                      uint32_t head, float (&m)[N]) {
@@ -67,7 +67,7 @@ KERNEL(mamba, struct mamba_args, DELTA_THREADS, 4) {
     run_sequence(a, a.batch->seq[blockIdx.x], a.n_state, rows);
 }
 
-/* norm(out silu(z)) of the @n values from @at on, by a warp. */
+/* Computes norm(out silu(z)) of the @n values from @at on, by one warp. */
 DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint32_t n) {
     float *out = a.out + row + at, sum = 0;
 

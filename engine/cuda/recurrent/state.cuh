@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * state - what delta nets and Mamba-2 share: the convolution of the inputs, and the way of a
- * sequence's rows through a part of a head's matrix. Args: struct delta_args or mamba_args, for
- * which channels_of(), input_of(), part_of() and advance() are; Rows: struct DeltaRows or, for Kimi
- * delta attention, KdaRows.
+ * state - the common part of delta nets and Mamba-2: the causal convolution of the inputs, and the
+ * recurrence over the rows of a sequence on a part of a head's matrix. Args is struct delta_args or
+ * mamba_args, with overloads of channels_of(), input_of(), part_of() and advance(). Rows is struct
+ * DeltaRows, or KdaRows for Kimi delta attention.
  */
 
 #include "engine/cuda/device.cuh"
@@ -19,7 +19,9 @@ DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c);
 DEVICE struct StatePart part_of(const struct delta_args &a);
 DEVICE struct StatePart part_of(const struct mamba_args &a);
 
-/* Channel @c of row @r, convolved: from row @nth - n_taps + 1 of the sequence on, oldest first. */
+/* Returns the convolution of channel @c at row @r: the sum of taps times the inputs of the last
+ * n_taps rows, oldest first. Rows before the batch come from the state; those before the sequence
+ * are 0. */
 template <class Args>
 DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uint32_t c) {
     uint32_t n = channels_of(a), before = a.n_taps - 1, nth = r - seq.row0;
@@ -46,13 +48,13 @@ struct KdaRows : DeltaRows {
     float keep[DELTA_ROWS][DELTA_DIM];
 };
 
-/* Share of a block: @n_values values of a head from @first on, or fewer; and where its queries,
- * keys and values begin among the channels. */
+/* The part of a head that a block computes: up to DELTA_VALUES of its @n_values values, from @first
+ * on. q, k and v are the channels at which its queries, keys and values begin. */
 struct StatePart {
     uint32_t head, first, n_heads, n_values, q, k, v;
 };
 
-/* Returns the block's share, without the places of its queries, keys and values. */
+/* Returns the block's part, without q, k and v. */
 DEVICE struct StatePart part_of_heads(uint32_t n_heads, uint32_t n_values) {
     uint32_t n_parts = (n_values + DELTA_VALUES - 1) / DELTA_VALUES;
     struct StatePart p;
@@ -64,7 +66,8 @@ DEVICE struct StatePart part_of_heads(uint32_t n_heads, uint32_t n_values) {
     return p;
 }
 
-/* Starts to bring rows [row, row + n) of the batch. */
+/* Starts to copy rows [row, row + n) of the batch to shared memory: queries, keys, values and
+ * mix. */
 template <int DIM, class Args>
 DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
                        struct DeltaRows *to) {
@@ -94,7 +97,7 @@ template <int DIM, class Args>
 DEVICE void fetch_keeps(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
                         struct DeltaRows *to) {}
 
-/* Starts to bring the decays of the keys of the rows. */
+/* Starts to copy the decays of the keys of the rows. */
 template <int DIM>
 DEVICE void fetch_keeps(const struct delta_args &a, const struct StatePart &part, uint32_t row,
                         uint32_t n, struct KdaRows *to) {
@@ -108,8 +111,8 @@ DEVICE void fetch_keeps(const struct delta_args &a, const struct StatePart &part
     }
 }
 
-/* The sum over the keys of a value, of whose sums each of its four lanes has four: the order that
- * docs/design/cuda.md gives; in each of the four. */
+/* Sums over the keys of a value. The keys of a value are divided among four lanes, each with four
+ * partial sums; docs/design/cuda.md gives the order of additions. All four lanes get the result. */
 DEVICE float sum_lanes(const float s[4]) {
     float sum = (s[0] + s[1]) + (s[2] + s[3]);
 
@@ -117,7 +120,8 @@ DEVICE float sum_lanes(const float s[4]) {
     return sum + lane_xor(sum, 2);
 }
 
-/* m = keep m + k change of row @r; returns m^T q. */
+/* Updates the matrix by row @r, m = keep m + k change, and returns m^T q for the lane's value. A
+ * lane has a quarter of the keys: 4 of every 16. */
 template <int N>
 DEVICE float change_keys(const struct DeltaRows &rows, uint32_t r, float keep, float change,
                          float (&m)[N]) {
@@ -139,14 +143,16 @@ DEVICE float change_keys(const struct DeltaRows &rows, uint32_t r, float keep, f
     return sum_lanes(s);
 }
 
-/* Takes all rows of the block's sequence through its part of the head's matrix. */
+/* Runs the recurrence over all rows of the block's sequence, for its part of a head. The matrix
+ * stays in registers; cp.async copies the next DELTA_ROWS rows while the current ones are
+ * computed. */
 template <int DIM, class Args, class Rows>
 DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
     const struct StatePart part = part_of(a);
     uint32_t lane = threadIdx.x % 32, n_out = part.n_heads * part.n_values;
     float m[DIM / 4];
 
-    uint32_t value = part.first + threadIdx.x / 4; /* value of the head */
+    uint32_t value = part.first + threadIdx.x / 4; /* the lane's value of the head */
     float *state = a.state + seq.state * a.stride + (size_t)(a.n_taps - 1) * channels_of(a) +
                    (size_t)part.head * part.n_values * DIM + delta_place(DIM, 0, value / 8 * 8) +
                    lane * 4;
@@ -187,8 +193,8 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
             store_some<4>(state + i * 128, m + i * 4);
 }
 
-/* Keeps the inputs that the convolution of the next rows goes back to, of the block's share of the
- * channels. */
+/* Stores the inputs of the last n_taps - 1 rows, which the convolution of the next rows needs. The
+ * blocks of a sequence divide the channels. */
 template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_seq &seq) {
     uint32_t n = channels_of(a), before = a.n_taps - 1, n_rows = seq.n_rows;
     float *past = a.state + seq.state * a.stride;
@@ -204,7 +210,8 @@ template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_s
         }
 }
 
-/* Runs a block; @n_keys, the rows of a head's matrix, is 16, 32, 64 or 128. */
+/* Runs the recurrence for sequence @seq and keeps the inputs of its convolution. @n_keys, the rows
+ * of a head's matrix, is 16, 32, 64 or 128. */
 template <class Args, class Rows>
 DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_keys, Rows rows[2]) {
     switch (n_keys) {
