@@ -1,6 +1,6 @@
 /*
- * ranks_exchange - columns of all devices come together (ranks.c): meetings of their streams, and
- * kernels that read other devices' memory.
+ * ranks_exchange - the exchange of columns among devices (ranks.c): meetings of their streams, and
+ * kernels that read the memory of other devices.
  */
 
 #include "engine/cuda/ranks/ranks.h"
@@ -64,7 +64,7 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, const struct shares *f
     return ON_RANK(k, rank, CUDA_LAUNCH(k->be[rank], gather, n_rows, parts, CUDA_THREADS, &a));
 }
 
-/* A rank's columns. */
+/* Returns the buffer that has the rank's own columns. */
 static float *own_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->act.o
            : what == GATHER_D ? b->shape->mla.rank ? b->act.q : b->recurrent.out
@@ -76,14 +76,14 @@ static float *own_of(const struct be *b, enum gathered what) {
 
 float *ranks_whole_of(const struct be *b, enum gathered what) {
     assert(what != GATHER_LOGITS);
-    return what == GATHER_O   ? b->act.q /* free behind attention, as o */
+    return what == GATHER_O   ? b->act.q /* unused after attention, as is act.o */
            : what == GATHER_D ? b->shape->mla.rank ? b->act.o : b->act.q
            : what == GATHER_H ? b->act.up
            : what == GATHER_T ? b->act.o
                               : b->experts.up;
 }
 
-/* Columns of value heads lie in pieces. */
+/* Returns the columns of all ranks. Columns of value heads are divided in several pieces. */
 struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n) {
     uint32_t n_pieces = what == GATHER_D ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
     struct shares all = {.n = n, .n_shares = k->n, .period = period};

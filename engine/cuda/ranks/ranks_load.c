@@ -1,4 +1,5 @@
-/* ranks_load - weights of several devices (ranks.c): each gets its part of every tensor. */
+/* ranks_load - loads weights for several devices (ranks.c): each rank gets its part of every
+ * tensor. */
 
 #include "engine/cuda/ranks/ranks.h"
 
@@ -7,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rank @r's rows of a matrix, matrices of its heads, or values of a vector; NULL stays NULL. */
+/* Points @out to rank @r's part of @t: rows of a matrix, matrices of its heads, or values of a
+ * vector. Returns @out, or NULL if @t is NULL. */
 static const struct tensor *slice(const struct ranks *k, const struct tensor *t, uint32_t r,
                                   struct tensor *out) {
     if (!t)
@@ -23,10 +25,10 @@ static const struct tensor *slice(const struct ranks *k, const struct tensor *t,
     return out;
 }
 
-/* Rows of a matrix, or values of a vector, that do not follow each other. */
+/* A tensor assembled from rows of a matrix, or values of a vector, that are not contiguous. */
 struct rows {
     struct tensor t;
-    uint8_t *data; /* room for all of the tensor's */
+    uint8_t *data; /* room for all bytes of the original tensor */
 };
 
 static void add_rows(struct rows *to, const struct tensor *from, size_t first, size_t n) {
@@ -39,8 +41,8 @@ static void add_rows(struct rows *to, const struct tensor *from, size_t first, s
     to->t.ne[d] += n;
 }
 
-/* Adds the rows of rank @b's value heads, @each rows a head, the first of which begins at row
- * @at. */
+/* Appends the rows of rank @b's value heads, @each rows for each head; the first head begins at row
+ * @at of @from. */
 static void add_value_heads(struct rows *to, const struct be *b, const struct tensor *from,
                             size_t at, size_t each) {
     const struct head_pieces h = rank_value_heads(b);
@@ -49,9 +51,10 @@ static void add_value_heads(struct rows *to, const struct be *b, const struct te
         add_rows(to, from, at + ((size_t)i * h.stride + b->rank * h.own) * each, h.own * each);
 }
 
-/* Rank @b's part of a tensor of a delta net: of its channels (queries and keys of key heads, values
- * of value heads), or of its value heads, each of @each rows. NULL stays NULL, also what the caller
- * frees. */
+/* Assembles rank @b's part of a tensor of a delta net in @out, and sets *part to it. With @each,
+ * the tensor has @each rows for each value head. With @each 0 it has one row for each channel:
+ * queries and keys of the key heads, then values of the value heads. *part is NULL if @t is. The
+ * caller frees out->data. Returns 0 or -ENOMEM. */
 static int slice_heads(const struct be *b, const struct tensor *t, size_t each, struct rows *out,
                        const struct tensor **part) {
     const struct delta_shape *d = &b->shape->delta;
@@ -75,10 +78,11 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     return 0;
 }
 
-/* The part of an op of a delta net; what it holds is freed behind the load. */
+/* Loads a rank's part of an op of a delta net. Its tensors are copies, which live during the
+ * load. */
 static int load_delta(struct be *b, const struct model_op *op, struct weights **out,
                       struct err *err) {
-    bool joined = op->kind == OP_STATE_IN && !op->w[3]; /* betas and alphas, by key head */
+    bool joined = op->kind == OP_STATE_IN && !op->w[3]; /* w[2] has betas and alphas, by key head */
     const size_t each[OP_MATRICES] = {0, b->shape->delta.dim, joined ? 2 : 1, 1};
     enum { CONV = OP_MATRICES, DT, DECAY, ALL };
     struct rows rows[ALL];
@@ -97,18 +101,20 @@ static int load_delta(struct be *b, const struct model_op *op, struct weights **
     return r;
 }
 
-/* The gate of the expert of all rows, which is one row, and what latent vectors are made by. */
+/* Returns true for matrices that every rank has completely: the gate of the shared expert, which is
+ * one row, and the matrices that produce latent vectors. */
 static bool is_of_each(const struct be *b, const struct model_op *op, int i) {
     return (op->kind == OP_SHARED && i == 3) ||
            (op->kind == OP_MLA_IN && (i == 0 || b->shape->mla.q_rank));
 }
 
-/* Returns true for gates and ups of the host, which takes the down behind them, too. */
+/* Returns true if the host computes the gates and ups, and then also the down projection. */
 static bool is_handed_over(const struct be *b, const struct model_op *op) {
     return op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer);
 }
 
-/* Each has the router, and cuts experts itself: a rank has some rows of every one. */
+/* Loads rank @r's part of an op. The embedding, the router and experts are passed completely: a
+ * rank has the whole router, and cuda_load() takes its rows of every expert itself. */
 static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
                      struct err *err) {
     bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
@@ -129,7 +135,7 @@ static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, str
     return e == -EIO ? ranks_lose(k, k->be[r]) : e;
 }
 
-/* -EINVAL where the key heads of a layer do not divide. */
+/* Returns -EINVAL if the key heads of the op's layer cannot be divided among the ranks. */
 static int check_layer(const struct ranks *k, const struct model_op *op, struct err *err) {
     if (op->heads.n_kv % cuda_page_ranks(k->be[0]) == 0)
         return 0;
@@ -138,7 +144,8 @@ static int check_layer(const struct ranks *k, const struct model_op *op, struct 
                    op->heads.n_kv, op->layer);
 }
 
-/* The tiles of a matrix have one unit, which the largest scale of all ranks decides. */
+/* Scales the tiles of each matrix by the largest scale of all ranks. Tiles of a matrix have one
+ * common unit, and all ranks must round alike to give the results of one device. */
 static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
     int r = 0;
 
@@ -158,7 +165,7 @@ static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
     return r;
 }
 
-/* With the expert of all rows comes its down. */
+/* Scales the matrices of an op, including the down projection of a shared expert. */
 static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
     struct weights *down[RANKS] = {NULL};
     int r = scale_parts(k, part);
@@ -168,7 +175,8 @@ static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
     return r < 0 || !down[0] ? r : scale_parts(k, down);
 }
 
-/* The embedding is the first one's alone, and so is the host. */
+/* Loads an op's weights on each rank. The embedding, and work that is handed to the host, belong to
+ * the first rank alone. */
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL};
     struct ranks *k = b->ranks;

@@ -1,6 +1,6 @@
 /*
- * ranks_step - the ops of a step on several devices (ranks.c): each rank does its part of an op as
- * one device would, then the columns of all come together.
+ * ranks_step - the ops of a step on several devices (ranks.c): each rank computes its part of an op
+ * as a single device would, then the ranks exchange their columns.
  */
 
 #include "engine/cuda/ranks/ranks.h"
@@ -9,7 +9,8 @@
 #include <string.h>
 #include "base/try.h"
 
-/* Each rank's part of @op by @run, the first one's last. */
+/* Calls @run for each rank's part of @op. The first rank comes last, so that its device is current
+ * afterwards. */
 static int each(struct step *s, const struct model_op *op, step_op *run) {
     struct ranks *k = s->be->ranks;
 
@@ -21,13 +22,13 @@ static int each(struct step *s, const struct model_op *op, step_op *run) {
     return 0;
 }
 
-/* Runs the op on each rank; then the columns of all are ready. */
+/* Runs the op on each rank, then makes the columns of each readable for all. */
 static int each_and_exchange(struct step *s, const struct model_op *op, step_op *run) {
     TRY(each(s, op, run));
     return ranks_exchange(s);
 }
 
-/* Ops of which nothing comes together: x is whole on each rank, and heads are divided. */
+/* Runs an op that needs no exchange, because x is complete on each rank and heads are divided. */
 static int alone(struct step *s, const struct model_op *op) {
     return each(s, op, weft_backend_cuda.run[op->kind]);
 }
@@ -36,7 +37,7 @@ static int exchanged(struct step *s, const struct model_op *op) {
     return each_and_exchange(s, op, weft_backend_cuda.run[op->kind]);
 }
 
-/* Launches all of the step as one graph on the first device. */
+/* Launches the whole step, recorded for all ranks, as one graph on the first device. */
 static int launch_graph(struct ranks *k, struct step *s) {
     struct be *b = s->be;
 
@@ -59,13 +60,14 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     if (graph)
         return launch_graph(k, *out);
     for (uint32_t i = k->n; i-- > 0;) {
-        k->be[i]->waits = true; /* uploads, or the beginning of a capture */
+        /* an upload or the beginning of a capture precedes the first launch */
+        k->be[i]->waits = true;
         TRY(ON_RANK(k, i, step_start(ranks_step_of(*out, i))));
     }
     return 0;
 }
 
-/* Gives all of x to all ranks. */
+/* Embeds on the first rank, then copies x to the others. */
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd;
@@ -78,7 +80,8 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* An op of the model, not of a rank, is due (residual.c). */
+/* Postpones the addition of @op to x until the next op, on each rank (residual.c). The op is the
+ * model's, not a rank's, since it applies to complete columns. */
 static int join_ranks(struct step *s, const struct model_op *op) {
     for (uint32_t i = 0; i < s->be->ranks->n; i++) {
         assert(!ranks_step_of(s, i)->due);
@@ -87,14 +90,15 @@ static int join_ranks(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* With the op behind @op each rank does what @op does to x, or now to a branch, by t of all. */
+/* Exchanges the columns of t that @op has computed, then adds them to a branch, or postpones their
+ * addition to x until the next op. */
 static int add_to_x(struct step *s, const struct model_op *op) {
     TRY(ranks_exchange(s));
     return op->branch ? each(s, op, residual_branch) : join_ranks(s, op);
 }
 
-/* Multiplies a gate and an up in the place of the gate: @n columns of @each rows for each of the
- * step's rows. */
+/* Multiplies gates by ups in place of the gates: @n columns for each of @each parts of the step's
+ * rows. */
 static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up, uint32_t n,
                uint32_t each) {
     const struct glu_args a = {s->be->head, gate, up, n, kind, each};
@@ -103,7 +107,7 @@ static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up
                               : CUDA_LAUNCH(s->be, glu, s->grid.rows * each, 1, CUDA_THREADS, &a);
 }
 
-/* Gates are those of the rank's heads. */
+/* Attends, then applies the gates of the rank's own heads, before columns are exchanged. */
 static int attend(struct step *s, const struct model_op *op) {
     TRY(step_attend(s, op));
     return s->gated
@@ -112,18 +116,19 @@ static int attend(struct step *s, const struct model_op *op) {
 }
 
 static int attend_ranks(struct step *s, const struct model_op *op) {
-    bool more = s->be->shape->mla.rank > 0; /* MLA_OUT takes it */
+    bool more = s->be->shape->mla.rank > 0; /* an MLA_OUT follows, which exchanges */
 
     return more ? each(s, op, attend) : each_and_exchange(s, op, attend);
 }
 
-/* ATTEND has done it. */
+/* Does nothing, since attend() has applied the gates. */
 static int gate_ranks(struct step *s, const struct model_op *op) {
     assert(s->gated && !op->w[0]);
     return 0;
 }
 
-/* The rank's columns of what all columns of @in become, or, @add, are more by. */
+/* Multiplies all columns of @in, those of every rank, by the rank's rows of the matrix. With @add,
+ * adds to the result instead of replacing it. */
 static int multiply_whole(struct step *s, const struct weights *w, enum gathered in, bool add) {
     const struct pack_args a =
         step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
@@ -142,13 +147,13 @@ static int proj(struct step *s, const struct model_op *op) {
                           false);
 }
 
-/* To what experts have given. */
+/* Adds a PROJ to the experts' result (OP_PROJ after OP_EXPERTS). */
 static int proj_more(struct step *s, const struct model_op *op) {
     assert(!s->due && op->in == ACT_H);
     return multiply_whole(s, op->weights, GATHER_H, true);
 }
 
-/* Makes all ranks wait for what the host computes beside the first. */
+/* Makes all ranks wait for the layer that the host computes for the first rank. */
 static int join_host(struct step *s) {
     struct ranks *k = s->be->ranks;
 
@@ -167,7 +172,7 @@ static int proj_ranks(struct step *s, const struct model_op *op) {
     return add_to_x(s, more ? op - 1 : op);
 }
 
-/* Columns of h, by the product itself where it has both gates and ups. */
+/* Computes the rank's columns of h = act(gate) up, unless the product has done so itself. */
 static int own_glu(struct step *s, const struct weights *w) {
     assert(!s->packed);
     return glu(s, s->ff.kind, s->be->act.gate, s->be->act.up, w->m[0].n_out, 1);
@@ -178,7 +183,7 @@ static int gate_up(struct step *s, const struct model_op *op) {
     return own_glu(s, op->weights);
 }
 
-/* x is whole on each rank; the host gets the first one's. */
+/* Hands an FFN over to the host. x is complete on each rank, so the host gets the first rank's. */
 static int hand_ffn_over(struct step *s, const struct model_op *op) {
     return s->be->rank == 0 ? ffn_on_host(s, op) : step_release(s);
 }
@@ -189,7 +194,7 @@ static int gate_up_ranks(struct step *s, const struct model_op *op) {
     return each_and_exchange(s, op, gate_up);
 }
 
-/* Columns of each pair's h. */
+/* Computes the rank's columns of h for each pair of a row and an expert. */
 static int gates(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     enum pack_kind kind;
@@ -199,7 +204,7 @@ static int gates(struct step *s, const struct model_op *op) {
                b->shape->n_expert_used);
 }
 
-/* Columns of each pair's y. */
+/* Computes the rank's columns of y for each pair of a row and an expert. */
 static int downs(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_used = b->shape->n_expert_used;
@@ -217,20 +222,21 @@ static int combine(struct step *s, const struct model_op *op) {
     return experts_combine(s, op, s->be->act.own_t, NULL);
 }
 
-/* Exchanges the sum of the experts; the result of a PROJ behind it is added before. */
+/* Sums the experts' results and exchanges the sum. If a PROJ follows, it is added first, and the
+ * exchange is left to it. */
 static int sum_ranks(struct step *s, const struct model_op *op) {
     TRY(each(s, op, combine));
     return op[1].kind == OP_PROJ ? 0 : add_to_x(s, op);
 }
 
-/* Computes the experts; the result of SHARED is a part of their sum. */
+/* Computes the experts. If a SHARED follows, its result is added before the sum is exchanged. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
     TRY(each_and_exchange(s, op, gates));
     TRY(each(s, op, downs));
     return op[1].kind == OP_SHARED ? 0 : sum_ranks(s, op);
 }
 
-/* Columns of its h. */
+/* Computes the rank's columns of the shared expert's h. */
 static int shared_gates(struct step *s, const struct model_op *op) {
     TRY(step_pack(s, PACK_NORM, s->be->act.x, s->routed->norm, s->be->shape->n_embd));
     TRY(step_gate_and_up(s, op->weights, step_glu(op)));
@@ -254,8 +260,8 @@ static int logits_ranks(struct step *s, const struct model_op *op) {
     return step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
-/* Computes rows of logits. From the second round on the ranks meet before: the copies of the round
- * before may still read be.sampling.z. */
+/* Computes rows of logits. A later round first waits for the first rank, whose copies in the
+ * previous round may still read be.sampling.z of the others. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct ranks *k = s->be->ranks;
     const uint32_t *count = step_wanted(s, first, n).count;
@@ -299,8 +305,9 @@ int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     return 0;
 }
 
-/* A page that each has whole the first one writes to host memory, where the others read it: so
- * none may still read what was there, nor read before it is written. */
+/* Copies a page or a part of one on each rank. A page that every rank has completely exists once in
+ * host memory, where the first rank writes it and all ranks read it. Meetings order the copies: all
+ * reads of the old contents come before the write, and the write before later reads. */
 static int copy_ranks(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->ranks;
     bool one = cuda_page_ranks(b) == 1 && c->dir == COPY_D2H;
