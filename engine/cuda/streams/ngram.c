@@ -32,7 +32,8 @@ uint32_t ngram_n_rows(const struct model_shape *s) {
     return s->ngram.n ? (s->ngram.n - 1) * s->ngram.n_head : 0;
 }
 
-/* Asks the device for the tokens before the step and those that the last one sampled, and waits. */
+/* Asks the device for the tokens before the step and those that the previous step sampled, and
+ * waits. */
 static int ask(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct ngram_ask_args a = {
@@ -113,7 +114,8 @@ int ngram_bring(struct step *s) {
                      CUDA_TO_DEVICE);
 }
 
-/* The rows of the table are in the buffer that @w has as its table; gates and b take products. */
+/* Computes OP_NGRAM. The table of @w is the buffer that ngram_bring() has filled; the buffers of
+ * gates and b hold the products. */
 int step_ngram(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;

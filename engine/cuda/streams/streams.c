@@ -1,6 +1,6 @@
 /*
- * The ops of kernels_streams.h: grids and arguments of streams.cu. Grids depend on numbers of rows
- * and sequences alone, so such steps are graphs.
+ * streams - grids and arguments of the kernels of a mix (kernels_streams.h). A grid depends only on
+ * the numbers of rows and sequences, so steps with these ops can be recorded as graphs.
  */
 
 #include "engine/cuda/streams/kernels_streams.h"
@@ -17,7 +17,7 @@ float *streams_target(const struct be *b, const struct model_op *op, int i) {
                                   : NULL;
 }
 
-/* Two products of f, and one of what is made of the first. */
+/* Computes OP_MIX: two products of f, and a product of the low-rank result of the first. */
 int step_mix(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;

@@ -1,23 +1,23 @@
 /*
- * The kernels of kernels_streams.h. Sums go over fixed elements of each thread and then over the
- * threads in a fixed order, so the result of a row depends on the row alone.
+ * streams - the kernels of kernels_streams.h. Each thread sums fixed elements, then the threads' sums
+ * are added in a fixed order, so the result of a row depends only on the row.
  *
- * mix_norm      a block a stream of a row
- * mix_bend      a block a row
- * mix_mean      a thread a column of a row
- * ngram_ask     a thread a sequence
- * ngram_decode  a block a row
- * ngram_weigh   a block a stream of a row
- * ngram_add     a thread a channel of a row
- * ngram_keep    a thread a channel of a sequence, when all rows of the step have taken what lay
- *               there
+ * mix_norm      one block for each stream of a row
+ * mix_bend      one block for each row
+ * mix_mean      one thread for each column of a row
+ * ngram_ask     one thread for each sequence
+ * ngram_decode  one block for each row
+ * ngram_weigh   one block for each stream of a row
+ * ngram_add     one thread for each channel of a row
+ * ngram_keep    one thread for each channel of a sequence; a launch of its own, since all rows of the
+ *               step must have read the old state
  */
 
 #include "engine/cuda/streams/kernels_streams.h"
 #include "engine/cuda/rows/rows.cuh"
 
 #define WARPS (CUDA_THREADS / 32)
-#define STATE 16u /* NGRAM_STATE */
+#define STATE 16u /* equals NGRAM_STATE */
 
 /* -- mixes ------------------------------------------------------------------------------------- */
 
@@ -94,7 +94,7 @@ KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
         a.e[(size_t)r * a.n + i] = tile_value_at(&a.table, r * a.n_rows + i / width, i % width);
 }
 
-/* Returns the weight of the value by the product of key and query. */
+/* Returns the weight of the value, from @z, the scaled product of key and query. */
 DEVICE float ngram_weight(float z) {
     float root = sqrtf(fmaxf(fabsf(z), 1e-6f));
 
@@ -159,7 +159,7 @@ KERNEL(ngram_add, struct ngram_args, CUDA_THREADS, 2) {
     a.s[at] += a.v[at] + mx_silu(sum);
 }
 
-/* The last tokens behind the step, by one thread (engine/ngram.c). */
+/* Updates the last tokens in the state, by one thread; equals ngram_keep() of engine/ngram.c. */
 DEVICE void keep_tokens(const struct ngram_args &a, const struct plan_seq &seq, float *last) {
     float next[NGRAM_KNOWN] = {};
 
