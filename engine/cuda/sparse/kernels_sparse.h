@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * Attention to the keys that an indexer chooses (OP_INDEX, OP_ATTEND): the arguments of the kernels
- * and the buffers. The indexer's queries are turn_heads', its choice is score_blocks' and
- * choose_blocks' (condensed/).
+ * kernels_sparse - arguments, grids and buffers for attention to the keys that an indexer chooses
+ * (OP_INDEX, OP_ATTEND). The indexer rotates queries by turn_heads and chooses by score_blocks and
+ * choose_blocks, kernels of condensed/.
  */
 
 #include "engine/cuda/condensed/kernels_condensed.h"
@@ -13,11 +13,12 @@
 extern "C" {
 #endif
 
-#define SPARSE_PART 128u /* keys of a row that a block of the grid weighs */
-#define SPARSE_DIM 256u  /* values of a head, at most */
+#define SPARSE_PART 128u /* keys of a row in one block's part */
+#define SPARSE_DIM 256u  /* most values of a head */
 
-/* The keys of the blocks that end at a row, to their pages. Tokens before the step are in the
- * state: of slot s at state + s stride, position p at p % block. Grid: rows. */
+/* Argument of mean_keys, which stores the keys of the blocks that end at a row in their pages.
+ * Tokens before the step are read from the state: for slot s at state + s stride, position p at p %
+ * block. Grid: x rows. */
 struct mean_args {
     const struct batch_head *batch;
     const float *k; /* [rows][end.keys.n] */
@@ -26,48 +27,48 @@ struct mean_args {
     struct key_end end;
 };
 
-/* Attention of rows [row0, row0 + n_rows) to the keys of their blocks, in ascending order, and to
- * all behind the last whole block. These keys, in this order, are divided into parts of
- * SPARSE_PART.
- *   attend_sparse  the result of each part: o without its divisor, then m and l (attention.cu);
- *                  grid x n_parts, y rows times key heads times groups of LEAN_HEADS heads
- *   merge_sparse   o, the parts from left to right; grid x rows, y n_head dim / 4 / CUDA_THREADS,
- *                  rounded up */
+/* Argument of attention for rows [row0, row0 + n_rows). A row attends to the keys of its chosen blocks,
+ * in ascending order, then to all keys after the last whole block. This list is divided into parts of
+ * SPARSE_PART keys (split-K).
+ *   attend_sparse  computes each part: o without its divisor, then m and l (attention.cu); grid x
+ *                  n_parts, y rows times key heads times groups of LEAN_HEADS heads
+ *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head dim / 4 /
+ *                  CUDA_THREADS, rounded up */
 struct sparse_args {
     const struct batch_head *batch;
     const float *q;       /* [rows][n_head][head_dim] */
-    float *o, *partial;   /* likewise; [n_rows][n_head][n_parts][head_dim + 4] */
+    float *o, *partial;   /* [rows][n_head][head_dim]; [n_rows][n_head][n_parts][head_dim + 4] */
     const uint8_t *pages; /* pages of the layer */
     struct page_shape shape;
-    const uint32_t *pick, *n_pick;                             /* pick_args */
-    uint32_t cls, row0, n_head, group, block, n_best, n_parts; /* block: its positions */
+    const uint32_t *pick, *n_pick;                             /* as in pick_args */
+    uint32_t cls, row0, n_head, group, block, n_best, n_parts; /* block: positions of one */
     float scale;
 };
 
 /* Buffers for the largest batch. */
 struct sparse {
-    float *q, *k, *score;    /* the indexer's queries and keys of tokens; [PICK_ROWS][max_blocks] */
+    float *q, *k, *score;    /* queries and keys of the indexer; [PICK_ROWS][max_blocks] */
     uint32_t *pick, *n_pick; /* [max_rows][n_best], [max_rows] */
-    uint32_t max_blocks;     /* of a context */
-    uint32_t n_best;         /* that a row sees at most; fewer during the proof */
-    uint32_t n_parts;        /* of the keys of a row, at most */
-    uint32_t n_rows;         /* whose parts be.attention.partial has room for */
+    uint32_t max_blocks;     /* blocks of the longest context */
+    uint32_t n_best;         /* most blocks that a row attends to; fewer during the proof */
+    uint32_t n_parts;        /* most parts of the keys of a row */
+    uint32_t n_rows;         /* rows for whose parts be.attention.partial has room */
 };
 
 struct be;
 struct model_op;
 struct model_shape;
 
-/* Returns the property of such an op that is not computed, in words, or NULL. */
+/* Returns the name of a property of such an op that is not supported, or NULL. */
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op);
-/* Set the sizes of the buffers of be.sparse; the rows whose parts be.attention.partial_bytes have
- * room for, at least one's. */
+/* Sets the sizes of the buffers of be.sparse. sparse_divide() sets n_rows from
+ * be.attention.partial_bytes, which it raises to the room for one row at least. */
 void sparse_size(struct be *b);
 void sparse_divide(struct be *b);
-/* Sets the blocks that a row sees at most, @most or as many as the model has. */
+/* Sets the most blocks that a row attends to: @most, or fewer if the model chooses fewer. */
 void sparse_see_most(struct be *b, uint32_t most);
-/* Returns the bytes that the keys of blocks of all layers take in a page. They are stored after the
- * pages of the layers' keys and values, like those of one more layer. */
+/* Returns the bytes of the blocks' keys of all layers in a page. They are stored after the pages of
+ * the layers' keys and values, as if they were one more layer. */
 size_t sparse_page_bytes(const struct be *b);
 
 #ifdef __cplusplus

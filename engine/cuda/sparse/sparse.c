@@ -1,7 +1,7 @@
 /*
- * The ops of kernels_sparse.h: grids and arguments of sparse.cu. An indexer's choice is made as
- * that of condensed keys is. Grids depend on numbers of rows and sequences alone, so such steps are
- * graphs.
+ * sparse - grids and arguments of the kernels of kernels_sparse.h. An indexer chooses blocks as for
+ * condensed keys. A grid depends only on the numbers of rows and sequences, so steps with these ops
+ * can be recorded as graphs.
  */
 
 #include "engine/cuda/sparse/kernels_sparse.h"
@@ -31,7 +31,7 @@ void sparse_size(struct be *b) {
     to->n_parts = ((to->n_best + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
-/* A grid's y is at most 65535. */
+/* UINT16_MAX: the most that a grid's y can be */
 void sparse_divide(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t row = (size_t)b->sparse.n_parts * s->n_head * (s->head_dim + 4) * sizeof(float);
@@ -46,7 +46,8 @@ size_t sparse_page_bytes(const struct be *b) {
     return b->shape->sparse.n_layer * index_bytes(b->shape, b->opts->page_tokens);
 }
 
-/* The keys of the op's layer, in pages that lie behind those of all layers' keys and values. */
+/* Returns the place of the blocks' keys of the op's layer: pages of their own, after the pages of
+ * all layers' keys and values. */
 static struct block_keys keys_of(const struct be *b, const struct model_op *op) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
     uint32_t page_tokens = b->opts->page_tokens;
@@ -60,7 +61,8 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op) 
                                .n = b->shape->sparse.dim};
 }
 
-/* Stores the keys of the blocks that end in the step, and keeps those of the tokens behind them. */
+/* Stores the keys of the blocks that end in the step, and keeps the keys of the last tokens in the
+ * state, for the next block. */
 static int store_keys(struct step *s, const struct model_op *op, const struct lean_rope *turn) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;

@@ -1,13 +1,13 @@
 /*
- * The kernels of kernels_sparse.h. The result of a row depends on its position and on the tokens
- * before it in its sequence alone: the keys that it sees have one order, and are divided into parts
- * of fixed sizes, which are merged from left to right.
+ * sparse - the kernels of kernels_sparse.h. The result of a row depends only on its position and on
+ * the tokens before it in its sequence: the keys that it attends to have one order and are divided
+ * into parts of a fixed size, which are merged from left to right.
  *
- * mean_keys     a block a row, which does something where a block of positions ends
- * attend_sparse a block has sixteen heads of a row that share a key head, and 32 keys at a time in
- *               shared memory, as halves: eight threads bring a key, and a thread one value of all
- *               of them, four neighbours at a time; then as attend_condensed
- * merge_sparse  a thread four values of a head
+ * mean_keys     one block for each row; it works only where a block of positions ends
+ * attend_sparse one block for sixteen heads of a row that share a key head. It copies 32 keys at a
+ *               time to shared memory, as halves: eight threads copy a key, and each thread one
+ *               value of all 32, four neighbours at a time. The rest is as in attend_condensed.
+ * merge_sparse  one thread for each four values of a head
  */
 
 #include "engine/cuda/sparse/kernels_sparse.h"
@@ -39,32 +39,34 @@ KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-#define SPARSE_HALF (SPARSE_DIM / 64 / 2) /* of take_heads() */
+#define SPARSE_HALF (SPARSE_DIM / 64 / 2) /* HALF of take_heads() */
 #define QUADS (LEAN_TILE / 4)
 
-/* A tile of keys and of values, these by value; scores by either half of the keys' values, and
- * weights. No two rows begin on the same bank. */
+/* A tile of keys, [key][d], and of values, transposed: [d][key]. Scores are partial sums over
+ * either half of a key's values. Rows are padded so that eight consecutive ones begin on different
+ * banks. */
 struct alignas(16) sparse_shared {
     uint16_t key[LEAN_TILE][SPARSE_DIM + 8];
     uint16_t value[SPARSE_DIM][LEAN_TILE + 8];
     float score[2][LEAN_HEADS][LEAN_TILE + 8];
     uint16_t weight[LEAN_HEADS][LEAN_TILE + 8];
     float back[LEAN_HEADS];
-    struct Group at[SPARSE_PART]; /* places of the part's keys */
+    struct Group at[SPARSE_PART]; /* places of the part's keys in the pages */
 };
 
-/* Part @blockIdx.x of the keys of a row. */
+/* The work of a thread block: part @blockIdx.x of the keys of a row, for heads that share a key
+ * head. */
 struct sparse_view {
-    uint32_t row, kv, head0, n_head; /* of the block: its key head, and heads of these */
-    uint32_t first, n;               /* the first of the part's @n keys, among those of the row */
+    uint32_t row, kv, head0, n_head; /* key head, and query heads [head0, head0 + n_head) */
+    uint32_t first, n;               /* the part's keys [first, first + n) among the row's */
 };
 
-/* Returns the number of keys that a row sees. */
+/* Returns the number of keys that a row attends to. */
 DEVICE uint32_t count_keys(const struct sparse_args &a, uint32_t r) {
     return a.n_pick[r] * a.block + (a.batch->pos[r] + 1) % a.block;
 }
 
-/* Returns false where there is no such row or part. */
+/* Finds the work of the thread block. Returns false if there is no such row or part. */
 DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
     uint32_t groups = (a.group + LEAN_HEADS - 1) / LEAN_HEADS, n_kv = a.shape.n_head_kv;
     uint32_t first = blockIdx.y % groups * LEAN_HEADS, left = a.group - first;
@@ -81,8 +83,9 @@ DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
     return v->first < n;
 }
 
-/* Finds the part's keys, a thread each. Behind the last one: a key of the part's first block, with
- * the same place in it, which weighs nothing. */
+/* Finds the places of the part's keys, one thread for each. Places after the last key must be
+ * readable and keep groups of four together: they get keys of the part's first block, whose scores
+ * are masked. */
 DEVICE void find_keys(const struct sparse_args &a, const struct sparse_view &v,
                       const struct Place &p, struct Group *at) {
     uint32_t i = threadIdx.x, whole = (a.batch->pos[v.row] + 1) / a.block;
@@ -107,15 +110,17 @@ DEVICE void find_place(const struct sparse_args &a, const struct sparse_view &v,
     p->page_bytes = (uint32_t)page_layer_bytes(&s);
     p->dim = s.head_dim;
     p->tokens = s.page_tokens;
-    p->shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6; /* or 64 */
+    /* a page has 16, 32 or 64 tokens */
+    p->shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6;
 }
 
-/* Value d of four keys as it lies: halves, or codes in the first word and their scales. */
+/* Value d of four keys, encoded: four halves, or codes in w[0] and their scales. */
 struct Quad {
     uint32_t w[2], scale[2];
 };
 
-/* Value @d of four keys, which lie side by side where a block has four or more. */
+/* Loads value @d of four keys. Blocks of four or more positions keep them contiguous (@together),
+ * so one load suffices. */
 template <int V>
 DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool together,
                              uint32_t d) {
@@ -148,7 +153,7 @@ DEVICE struct Quad load_quad(const struct Place &p, const struct Group *at, bool
     return q;
 }
 
-/* Puts value @d of four keys to shared memory, as halves. */
+/* Decodes value @d of four keys to halves in shared memory. */
 template <int V> DEVICE void put_quad(const struct Quad &q, uint32_t d, uint16_t *to) {
     uint32_t h[2] = {q.w[0], q.w[1]};
 
@@ -162,8 +167,9 @@ template <int V> DEVICE void put_quad(const struct Quad &q, uint32_t d, uint16_t
     store8(to, h);
 }
 
-/* Brings the tile of keys from @i on, and their values: all are asked for before any is stored.
- * Zeros behind a key's last value. */
+/* Copies the tile of keys from @i on, and their values, to shared memory. All loads are issued
+ * before the first store, to overlap their latencies. Keys are padded with zeros to a multiple of
+ * 64 values. */
 template <int K, int V>
 DEVICE void bring_tile(const struct sparse_args &a, const struct Place &p, uint32_t i,
                        struct sparse_shared &s) {
@@ -192,9 +198,10 @@ DEVICE void bring_tile(const struct sparse_args &a, const struct Place &p, uint3
             put_quad<V>(v[e], d, s.value[d] + 4 * e);
 }
 
-#define SPARSE_EACH (SPARSE_DIM / WARPS) /* values of a head that a warp adds up */
+#define SPARSE_EACH (SPARSE_DIM / WARPS) /* values of a head that a warp accumulates */
 
-/* Adds the tile's values times their weights, the warp's 32 of @n. */
+/* Adds the tile's values, multiplied by their weights, to the warp's 32 of the @n values of each
+ * head. */
 DEVICE void add_sparse(uint32_t n, const struct sparse_shared &s, float o[SPARSE_EACH / 8][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t d0 = threadIdx.x / 32 * SPARSE_EACH;
@@ -218,14 +225,14 @@ DEVICE void add_sparse(uint32_t n, const struct sparse_shared &s, float o[SPARSE
     }
 }
 
-/* Returns where the result of the block's part is for its head @h. */
+/* Returns the address of the result of part @part for head @head of row @row. */
 DEVICE float *part_at(const struct sparse_args &a, uint32_t row, uint32_t head, uint32_t part) {
     size_t at = ((size_t)(row - a.row0) * a.n_head + head) * a.n_parts + part;
 
     return a.partial + at * (a.shape.head_dim + 4);
 }
 
-/* Stores the part's results. */
+/* Stores the results of the block's part: o, then m and l of each head. */
 DEVICE void put_part(const struct sparse_args &a, const struct sparse_view &v,
                      const struct lean_head &h, const float o[SPARSE_EACH / 8][4]) {
     uint32_t lane = threadIdx.x % 32, n = a.shape.head_dim, head = threadIdx.x / 16;
