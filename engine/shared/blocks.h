@@ -1,18 +1,18 @@
 #pragma once
 
 /*
- * blocks - the value of one weight in a block of a GGUF tensor, for host and device: what
- * engine/quant decodes block by block, with the same roundings, so that the two agree by their bits
- * (tests/engine/cuda/test_layout.c). Slow: it serves the repacking at load and single rows of the
- * embedding.
+ * blocks - the value of one weight in a block of a GGUF tensor, for host and device. engine/quant
+ * decodes whole blocks; both round in the same places, so their results are equal bit by bit
+ * (tests/engine/cuda/test_layout.c). It is slow, and meant for repacking at load and for single
+ * rows of the embedding.
  */
 
 #include "base/gguf.h"
 #include "base/mathx.h"
 
-/* Vectors of magnitudes of the IQ formats, the first value in the lowest bits: eight of two bits
- * (8, 25, 43 in IQ2; value + 1 in IQ1), four of three bits in IQ3 (4, 12, ..., 52, 62 in IQ3_XXS;
- * 1, 3, ..., 15 in IQ3_S). */
+/* Grids of the IQ formats: each entry is a vector of magnitudes, the first one in the lowest bits.
+ * IQ1 and IQ2 have eight of two bits (8, 25, 43 in IQ2; value + 1 in IQ1), IQ3 four of three bits
+ * (4, 12, ..., 52, 62 in IQ3_XXS; 1, 3, ..., 15 in IQ3_S). */
 struct blk_grids {
     uint16_t iq2_xxs[256], iq2_xs[512], iq2_s[1024], iq3_xxs[256], iq3_s[512], iq1[2048];
 };
@@ -27,18 +27,19 @@ MX_FN float blk_half(const uint8_t *p) {
     return mx_half_to_float(blk_u16(p));
 }
 
-/* Nibble @i of the 32 of Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL; @q: 16 bytes. */
+/* Returns nibble @i of the 32 in the 16 bytes at @q (Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL): first the
+ * lower halves of all bytes, then the upper ones. */
 MX_FN int blk_nibble(const uint8_t *q, unsigned i) {
     return i < 16 ? q[i] & 15 : q[i - 16] >> 4;
 }
 
-/* Scale and minimum of sub-block @j of Q4_K and Q5_K; @s: 12 bytes. */
+/* Sets scale and minimum of sub-block @j of Q4_K and Q5_K from the 12 bytes at @s. */
 MX_FN void blk_k4_scale(const uint8_t *s, unsigned j, int *scale, int *min) {
     *scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
     *min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
 }
 
-/* Returns the integer of value @i of a Q4_K (0..15) or Q5_K (0..31) block. */
+/* Returns the code of value @i of a Q4_K (0..15) or Q5_K block (0..31). */
 MX_FN int blk_k45_code(const uint8_t *b, bool five, unsigned i) {
     const uint8_t *qs = b + (five ? 48 : 16);
     int q = (qs[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15;
@@ -46,7 +47,7 @@ MX_FN int blk_k45_code(const uint8_t *b, bool five, unsigned i) {
     return five ? q | ((b[16 + i % 32] >> (i / 32)) & 1) << 4 : q;
 }
 
-/* Returns the integer of value @i of a Q6_K block, 0..63. */
+/* Returns the code of value @i of a Q6_K block, 0..63. */
 MX_FN int blk_q6_code(const uint8_t *b, unsigned i) {
     unsigned half = i / 128, quarter = i / 32 % 4, l = i % 32;
     int low = b[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
@@ -60,27 +61,27 @@ MX_FN int blk_iq4_xs_scale(const uint8_t *b, unsigned j) {
     return (((b[4 + j / 2] >> (4 * (j % 2))) & 15) | ((blk_u16(b + 2) >> (2 * j)) & 3) << 4) - 32;
 }
 
-/* Returns the sixteen values of IQ4_NL and IQ4_XS: a table that a device can hold in
- * instructions. */
+/* Returns the value of code @q of IQ4_NL and IQ4_XS. The table is in constants that a device
+ * encodes in instructions. */
 MX_FN int blk_iq4_value(int q) {
     const uint64_t low = 0xF6EADDCFBFAD9881u, high = 0x7159453526190D01u;
 
     return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
 }
 
-/* Returns the sixteen values of MXFP4 and NVFP4, doubled. */
+/* Returns the value of code @q of MXFP4 and NVFP4, doubled, so that it is an integer. */
 MX_FN int blk_fp4_value(int q) {
     const uint64_t low = 0x0C08060403020100u, high = 0xF4F8FAFCFDFEFF00u;
 
     return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
 }
 
-/* Returns the integer of value @i of a Q2_K block, 0..3. */
+/* Returns the code of value @i of a Q2_K block, 0..3. */
 MX_FN int blk_q2_code(const uint8_t *b, unsigned i) {
     return b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
 }
 
-/* Returns value @i of a Q2_K block: d s q - dmin m, s and m of its 16 values. */
+/* Returns value @i of a Q2_K block: d s q - dmin m, where s and m belong to its 16 values. */
 MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
     int s = b[i / 16];
     float scaled = blk_half(b + 80) * (float)(s & 15) * (float)blk_q2_code(b, i);
@@ -88,7 +89,7 @@ MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
     return scaled - blk_half(b + 82) * (float)(s >> 4);
 }
 
-/* Returns the integer of value @i of a Q3_K block, 0..7: 4 is zero. */
+/* Returns the code of value @i of a Q3_K block, 0..7, where 4 is zero. */
 MX_FN int blk_q3_code(const uint8_t *b, unsigned i) {
     unsigned half = i / 128, pair = i / 32 % 4, l = i % 32;
     int low = b[32 + 32 * half + l] >> (2 * pair) & 3;
@@ -109,28 +110,29 @@ MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
     return blk_half(b + 108) * (float)blk_q3_scale(b, i / 16) * (float)(blk_q3_code(b, i) - 4);
 }
 
-/* The IQ formats with grids share a form: value = d (2 s + 1) unit v, s a scale of 16 or 32 values,
- * v a value of a vector of the grid, of four values in IQ3 and of eight in the others, with a sign
- * in IQ2 and IQ3. All but the last product are exact in single precision. */
+/* The IQ formats with grids have a common form: value = d (2 s + 1) unit v. The scale s belongs to
+ * 16 or 32 values. v is an element of a vector of the grid, which has four elements in IQ3 and
+ * eight in the others; it has a sign in IQ2 and IQ3. All products but the last are exact in single
+ * precision. */
 
-/* Returns true if vectors of the grid of @type have four values. */
+/* Returns true if the vectors of the grid of @type have four elements. */
 MX_FN bool blk_is_iq3(uint32_t type) {
     return type == TENSOR_IQ3_XXS || type == TENSOR_IQ3_S;
 }
 
-/* Returns the bits of d; those of IQ1_M lie in pieces in the upper bits of its scales. */
+/* Returns the bits of d, which IQ1_M has in pieces, in the upper bits of its scales. */
 MX_FN uint16_t blk_iq_half(uint32_t type, const uint8_t *b) {
     if (type == TENSOR_IQ1_M)
         return (uint16_t)(b[49] >> 4 | (b[51] & 0xF0) | (b[53] & 0xF0) << 4 | (b[55] & 0xF0) << 8);
     return blk_u16(b);
 }
 
-/* Returns the sizes of IQ2, of two bits. */
+/* Returns the magnitude of code @c of IQ2. */
 MX_FN int blk_iq2_size(unsigned c) {
     return (int)(8 + 17 * c + c / 2);
 }
 
-/* s of the eight values @r (0..31). */
+/* Returns the scale s of the eight values of group @r (0..31). */
 MX_FN unsigned blk_iq_scale(uint32_t type, const uint8_t *b, unsigned r) {
     switch (type) {
     case TENSOR_IQ1_S:
@@ -150,8 +152,8 @@ MX_FN unsigned blk_iq_scale(uint32_t type, const uint8_t *b, unsigned r) {
     }
 }
 
-/* Returns the index of the grid vector of run @r: of four values (IQ3, 0..63) or of eight
- * (0..31). */
+/* Returns the index in the grid of the vector of group @r: of four values in IQ3 (0..63), else of
+ * eight (0..31). */
 MX_FN unsigned blk_iq_index(uint32_t type, const uint8_t *b, unsigned r) {
     switch (type) {
     case TENSOR_IQ1_S:
@@ -171,7 +173,7 @@ MX_FN unsigned blk_iq_index(uint32_t type, const uint8_t *b, unsigned r) {
     }
 }
 
-/* Returns the sign bits of a 7-bit code: bit 7 makes their number even. */
+/* Returns eight sign bits from a 7-bit code: bit 7 makes the number of set bits even. */
 MX_FN unsigned blk_iq_even(unsigned code) {
     unsigned parity = code ^ code >> 4;
 
@@ -180,8 +182,8 @@ MX_FN unsigned blk_iq_even(unsigned code) {
     return code | (parity & 1) << 7;
 }
 
-/* A bit for each of the eight values @r that is negative (IQ2, IQ3); of IQ1 all, if an eighth is
- * taken from each and not added. */
+/* Returns a bit for each of the eight values of group @r: set if the value is negative (IQ2, IQ3).
+ * In IQ1 all bits are equal, and set if an eighth is subtracted from each value, not added. */
 MX_FN unsigned blk_iq_signs(uint32_t type, const uint8_t *b, unsigned r) {
     uint32_t a;
 
@@ -196,14 +198,14 @@ MX_FN unsigned blk_iq_signs(uint32_t type, const uint8_t *b, unsigned r) {
         return b[34 + r];
     case TENSOR_IQ3_S:
         return b[74 + r];
-    default: /* IQ2_XXS, IQ3_XXS: four times seven bits */
+    default: /* IQ2_XXS, IQ3_XXS: four codes of seven bits in a word */
         b += type == TENSOR_IQ2_XXS ? 6 + 8 * (r / 4) : 66 + 4 * (r / 4);
         a = blk_u16(b) | (uint32_t)blk_u16(b + 2) << 16;
         return blk_iq_even(a >> (7 * (r % 4)) & 127);
     }
 }
 
-/* Returns the grid of @type, one of those that have one. */
+/* Returns the grid of @type, which must have one. */
 MX_FN const uint16_t *blk_iq_grid(uint32_t type, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_IQ2_XXS:
@@ -242,8 +244,8 @@ MX_FN float blk_iq(uint32_t type, const uint8_t *b, unsigned i, const struct blk
     return minus ? -v : v;
 }
 
-/* Returns value @i of TQ1_0, 0 to 2: a byte holds five digits to the base of 3 as a fraction of
- * 243. */
+/* Returns the code of value @i of TQ1_0, 0 to 2. A byte holds five base-3 digits as a fraction of
+ * 243, scaled to 256. */
 MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
     unsigned at = i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4;
     unsigned n = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
@@ -252,24 +254,25 @@ MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
     return (int)(((b[at] * power) & 255) * 3 >> 8);
 }
 
-/* Returns value @i of TQ2_0, 0 to 2: four of a byte. */
+/* Returns the code of value @i of TQ2_0, 0 to 2; a byte holds four. */
 MX_FN int blk_tq2_code(const uint8_t *b, unsigned i) {
     return (b[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3;
 }
 
-/* Returns the integer of value @i of an NVFP4 block (64 values), 0..15. */
+/* Returns the code of value @i of an NVFP4 block (64 values), 0..15. */
 MX_FN int blk_nvfp4_code(const uint8_t *b, unsigned i) {
     uint8_t q = b[4 + i / 16 * 8 + i % 8];
 
     return i % 16 < 8 ? q & 15 : q >> 4;
 }
 
-/* Returns value @i of an NVFP4 block: the scale of its 16 values times that of the code. */
+/* Returns value @i of an NVFP4 block: the scale of its 16 values times the value of its code. */
 MX_FN float blk_nvfp4(const uint8_t *b, unsigned i) {
     return mx_ue4m3_half(b[i / 16]) * (float)blk_fp4_value(blk_nvfp4_code(b, i));
 }
 
-/* Returns value @i of a Q4_K or (@five) Q5_K block: d s q - dmin m, s and m of its 32 values. */
+/* Returns value @i of a Q4_K or (@five) Q5_K block: d s q - dmin m, where s and m belong to its 32
+ * values. */
 MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
     int scale, min;
 
@@ -278,26 +281,28 @@ MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
     return scaled - blk_half(b + 2) * (float)min;
 }
 
-/* Returns value @i of an IQ4_XS block: d s v, s of its 32 values. */
+/* Returns value @i of an IQ4_XS block: d s v, where s belongs to its 32 values. */
 MX_FN float blk_iq4_xs(const uint8_t *b, unsigned i) {
     int q = blk_nibble(b + 8 + 16 * (i / 32), i % 32);
 
     return blk_half(b) * (float)blk_iq4_xs_scale(b, i / 32) * (float)blk_iq4_value(q);
 }
 
-/* Returns the integer of value @i of Q5_0 and Q5_1, 0..31; @high: fifth bits, before the others. */
+/* Returns the code of value @i of Q5_0 and Q5_1, 0..31. The fifth bits are at @high, followed by
+ * the nibbles. */
 MX_FN int blk_q5_code(const uint8_t *high, unsigned i) {
     return blk_nibble(high + 4, i) | ((high[i / 8] >> (i % 8)) & 1) << 4;
 }
 
-/* Returns value @i of a Q5_1 (@with_min: d q + m) or Q5_0 block (d (q - 16)). */
+/* Returns value @i of a Q5_1 block (@with_min: d q + m) or a Q5_0 block (d (q - 16)). */
 MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
     int q = blk_q5_code(b + (with_min ? 4 : 2), i);
 
     return with_min ? blk_half(b) * (float)q + blk_half(b + 2) : blk_half(b) * (float)(q - 16);
 }
 
-/* Returns value @i of the block at @b, for every type that weft reads; @g: of those with a grid. */
+/* Returns value @i of the block at @b, for every type that weft reads; @g is used by types with a
+ * grid. */
 MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_F32:

@@ -1,74 +1,81 @@
 #pragma once
 
 /*
- * pages - where the CUDA backend keeps keys and values, and how attention walks over them; for host
- * and device.
+ * pages - the layout of keys and values in pages of the CUDA backend, and the division of attention
+ * into tiles and chunks; for host and device.
  *
- * A page of a layer holds, for each key head, the keys [token][dim] and then the values transposed,
- * [dim][token]: both are then operands of mma.m16n8k16 that a lane loads 16 bytes at a time. Q8_0:
- * the codes in the same order as bytes, then the scales of the keys [token][dim / 32] and of the
- * values [dim / 32][token]. Q4_0: likewise, of each byte the lower half the code of one number and
- * the upper half that of another, each 8 more than it is. A byte of keys has numbers d and d + 4 of
- * eight, so that a lane loads what it needs of a key as a word; a byte of values has numbers d and
- * d + 8 of sixteen of one token, so that no byte is written for two tokens. Latent attention: the
- * keys and their scales, which are the values too.
+ * For each key head, a page of a layer holds the keys [token][dim], then the values transposed,
+ * [dim][token]. Both are operands of mma.m16n8k16 in an order in which a lane loads 16 bytes at a
+ * time.
  *
- * Attention goes over tiles of 32 keys, eight of which are a chunk, on absolute positions. A tile's
- * result (m, l, o) (maximum, sum of exponentials, weighted values) is computed on its own; a chunk
- * merges its tiles and the whole merges the chunks, each from left to right. That tree depends on
- * nothing but the position.
+ * Q8_0: codes in the same order as bytes, then the scales of the keys [token][dim / 32] and of the
+ * values [dim / 32][token].
+ *
+ * Q4_0: as Q8_0, but a byte holds two codes, each with 8 added, in its lower and its upper half. A
+ * byte of keys has values d and d + 4 of eight, so that a lane loads its part of a key as one word.
+ * A byte of values has values d and d + 8 of sixteen of the same token, so that no byte is written
+ * for two tokens.
+ *
+ * Latent attention: only the keys and their scales, since the keys are the values too.
+ *
+ * Attention divides the keys by their absolute positions into chunks of eight tiles of 32 keys. A
+ * tile yields a result of its own: (m, l, o), the maximum, the sum of exponentials and the weighted
+ * values. Tiles are merged to chunks and chunks to the final result, each from left to right. This
+ * merge tree depends only on the position, so every division of the work among blocks gives the
+ * same bits.
  */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include "base/mathx.h"
 
-#define ATTN_TILE 32u   /* keys */
+#define ATTN_TILE 32u   /* keys of a tile */
 #define ATTN_TILES 8u   /* tiles of a chunk */
-#define ATTN_CHUNK 256u /* keys */
+#define ATTN_CHUNK 256u /* keys of a chunk */
 #define ATTN_QUERIES 16u
-/* Queries of a block when a step has many rows, by the size of the heads. */
+/* Queries of a block of attend_wide, for steps with many rows, by the size of the heads. */
 #define ATTN_WIDE 128u
 #define ATTN_WIDE_256 64u
 #define ATTN_WIDE_512 32u
-#define ATTN_LATENT 32u      /* queries of a block of latent attention */
-#define ATTN_LATENT_BULK 48u /* in attend_latent_bulk, where it has all chunks */
+#define ATTN_LATENT 32u /* queries of a block of latent attention */
+/* the same in attend_latent_bulk, for blocks that process all chunks */
+#define ATTN_LATENT_BULK 48u
 
 /* Parts of a head's page. */
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 
-/* Bits of a key and of a value: 16 of a half, 8 or 4 of a code of Q8_0 or Q4_0. @latent: values are
- * the first ones of the keys, and have no room of their own. */
+/* Shape of the pages of a layer. Bits of a key and of a value: 16 for halves, 8 or 4 for codes of
+ * Q8_0 or Q4_0. @latent: values are the first elements of the keys and are not stored
+ * separately. */
 struct page_shape {
     uint32_t n_head_kv, head_dim, page_tokens;
     uint32_t k_bits, v_bits;
     bool latent;
 };
 
-/* Returns the bytes of a head's numbers of @bits in a page, without their scales. */
+/* Returns the bytes of a head's keys or values in a page at @bits each, without scales. */
 MX_FN size_t page_codes(const struct page_shape *s, uint32_t bits) {
     return (size_t)s->page_tokens * s->head_dim / 8 * bits;
 }
 
-/* Returns the bytes of the scales of a head's numbers of @bits in a page. */
+/* Returns the bytes of the scales of a head's keys or values in a page. */
 MX_FN size_t page_scales(const struct page_shape *s, uint32_t bits) {
     return bits < 16 ? (size_t)s->page_tokens * s->head_dim / 32 * 2 : 0;
 }
 
-/* Byte of number @d in a key of four bits: in its lower half where the number at place d % 8 of its
- * eight is one of the first four. */
+/* Returns the byte that has value @d of a key of four bits: in its lower half if d % 8 < 4, else in
+ * its upper half. */
 MX_FN uint32_t page_key_byte(uint32_t d) {
     return d / 8 * 4 + d % 4;
 }
 
-/* Row of bytes that has number @d of values of four bits: in their lower halves where the number
- * at place d % 16 of its sixteen is one of the first eight. */
+/* Returns the row of bytes that has value @d of values of four bits: in the lower halves if d % 16
+ * < 8, else in the upper halves. */
 MX_FN uint32_t page_value_row(uint32_t d) {
     return d / 16 * 8 + d % 8;
 }
 
-/* Returns the bytes of the keys and values, with their scales, that a page of a layer holds of a
- * head. */
+/* Returns the bytes of one head's keys and values, including scales, in a page of a layer. */
 MX_FN size_t page_head_bytes(const struct page_shape *s) {
     size_t keys = page_codes(s, s->k_bits) + page_scales(s, s->k_bits);
 
@@ -91,47 +98,51 @@ MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part 
                                          : scales + page_scales(s, s->k_bits));
 }
 
-/* The lanes' share of a tile of 32 keys. As the second operand of q k', lane 4 g + t takes in block
- * j (0..3) the key at place attn_key_of_column(j, g); of the product it then holds columns 2 t and
- * 2 t + 1 of each block, which are keys 8 t .. 8 t + 7: those it needs for the values. */
+/* Returns the key, 0 to 31 of a tile, that column @column of block @block of 8 keys has as the
+ * second operand of q k^T. The order makes the result match the next product: after q k^T, lane 4 g
+ * + t holds columns 2 t and 2 t + 1 of each block, which are then keys 8 t .. 8 t + 7, the ones
+ * whose values it needs as an operand. */
 MX_FN uint32_t attn_key_of_column(uint32_t block, uint32_t column) {
     return 8 * (column / 2) + 2 * block + column % 2;
 }
 
-/* Results of chunks [0, n_chunks) of a query, which sequences that begin alike share: the first is
- * that of the first chunks merged, the others are those of the n_results - 1 last chunks. Result r
- * of query i is that of query place + i in partial + r * step. */
+/* Partial results of the first n_chunks chunks, which sequences with a common prefix share. Result
+ * 0 merges all but the last n_results - 1 of these chunks; each of the others is one chunk. Result
+ * r of query i is at partial + r * step, query place + i. */
 struct attn_shared {
     uint32_t n_chunks, n_results;
     uint32_t partial, step, place;
 };
 
-/* Returns the first result that matters to a query whose first chunk is @chunk; n_results and more:
- * none of these, but of those behind them. */
+/* Returns the first shared result that a query needs whose first chunk is @chunk, because of its
+ * window. n_results or more: none. */
 MX_FN uint32_t attn_first_result(const struct attn_shared *s, uint32_t chunk) {
-    uint32_t merged = s->n_chunks - s->n_results; /* more chunks than results */
+    /* the number of chunks merged in result 0, minus 1 */
+    uint32_t merged = s->n_chunks - s->n_results;
 
     return chunk > merged ? chunk - merged : 0;
 }
 
-/* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over some.
- * A query is a row and a head of the group that shares the key head: number row * group + head.
- * Sequences of one row that stand side by side and begin with the same pages may share the items of
- * those chunks: then the rows are theirs, pos0 is the lowest of their positions, page0 its
- * sequence's. What is in partial: index of [few queries], where query i is at i % few behind
- * i / few others. Chunks from 0 on leave one result, others one each. */
+/* An item: one thread block's work, queries [q0, q0 + n_q) of a sequence over all chunks or over a
+ * run of them. A query is a pair of a row and a head of the group that shares the key head; its
+ * number is row * group + head. Consecutive sequences of one row each whose first pages are equal
+ * may share the items of their common chunks. Such an item has the rows of all of them, the lowest
+ * of their positions as pos0, and that sequence's page0. A place in the buffer of partial results
+ * holds @few queries (plan_args.few): query i is at index i % few of place partial + i / few. A run
+ * that begins with chunk 0 yields one result, another run one for each chunk. */
 struct attn_item {
     uint32_t row0, pos0; /* first row in the batch, and its position */
     uint32_t q0, n_q;
     uint32_t page0;    /* first entry of the sequence's page table */
-    int32_t chunk;     /* the first of n_run; or -1: all of n_chunks, and the result is final */
-    uint32_t n_run;    /* chunks; 0: final */
-    uint32_t partial;  /* first place of its chunks' results; each takes as many as queries need */
+    int32_t chunk;     /* the first of n_run chunks; or -1: all n_chunks, and the result is final */
+    uint32_t n_run;    /* number of chunks of the run; 0 if the result is final */
+    uint32_t partial;  /* first place of the item's results */
     uint32_t n_chunks; /* chunks of the item's longest query */
-    struct attn_shared shared; /* final: what it goes on from; n_chunks 0: nothing */
+    /* for final results: the shared results to continue from; n_chunks 0: none */
+    struct attn_shared shared;
 };
 
-/* Returns the first key that a query at @pos sees, of a layer whose rows see the last @window
+/* Returns the first key that a query at @pos sees in a layer whose rows see the last @window
  * keys. */
 MX_FN uint32_t attn_first_key(uint32_t pos, uint32_t window) {
     return pos >= window ? pos - window + 1 : 0;

@@ -1,23 +1,25 @@
 #pragma once
 
 /*
- * sampling - the arithmetic of sampling that host and device must share, so that the same logits
- * give the same token everywhere. All sums are of integers (2^-40 fixed point, or modulo 2^64):
- * they do not depend on the order, so any number of threads or lanes agrees.
+ * sampling - the arithmetic of sampling that host and device share, so that the same logits give
+ * the same token on both. All sums are sums of integers (2^-40 fixed point, or modulo 2^64), which
+ * do not depend on the order, so neither the number of threads nor that of vector lanes matters.
  */
 
 #include <float.h>
 #include "base/mathx.h"
 #include "base/rng.h"
 
-/* Below this temperature the argmax is taken: the noise could not be told from rounding. */
+/* Below this temperature the argmax is taken, since the noise would be smaller than rounding
+ * errors. */
 #define SAMP_T_MIN 1e-5f
-/* Bounds of mx_gumbel() over all words: it lies in (-3.2, 22.9). */
+/* Bound of mx_gumbel(), whose values lie in (-3.2, 22.9). */
 #define SAMP_NOISE_MAX 22.9f
-/* Stands for log 0: JSON has no infinity. */
+/* Replaces log 0, since JSON has no infinity. */
 #define SAMP_LOGPROB_MIN (-9999.0f)
 
-/* A logit as sampling sees it: NaN is -inf, +inf the largest float, -0 is +0. */
+/* Returns a logit in the form that sampling uses: NaN becomes -inf, +inf the largest float, -0
+ * +0. */
 MX_FN float samp_clean(float x) {
     x = x <= FLT_MAX ? x : x == x ? FLT_MAX : -INFINITY;
     return x + 0.0f;
@@ -30,27 +32,28 @@ MX_FN uint32_t samp_ordered(float f) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Returns the float of samp_ordered(). */
+/* Returns the float that samp_ordered() maps to @o. */
 MX_FN float samp_unordered(uint32_t o) {
     return mx_float_of(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
 
-/* Combines value and id in one number: greater is better, ties go to the lowest id. */
+/* Combines value and id in one number: a greater value is greater; of equal values, the lowest id
+ * is. */
 MX_FN uint64_t samp_rank(float f, uint32_t id) {
     return (uint64_t)samp_ordered(f) << 32 | (uint32_t)~id;
 }
 
-/* Returns the value of samp_rank(). */
+/* Returns the value of a samp_rank(). */
 MX_FN float samp_rank_value(uint64_t r) {
     return samp_unordered((uint32_t)(r >> 32));
 }
 
-/* Returns the id of samp_rank(). */
+/* Returns the id of a samp_rank(). */
 MX_FN uint32_t samp_rank_id(uint64_t r) {
     return ~(uint32_t)r;
 }
 
-/* mx_expf() without branches (it vectorises), with the same bits. */
+/* Returns mx_expf(x) with the same bits, but without branches, so that loops over it vectorise. */
 MX_FN float samp_expf(float x) {
     float c = x > -87.0f ? x : -87.0f;
 
@@ -69,8 +72,8 @@ MX_FN float samp_expf(float x) {
     return x > -87.0f ? p : 0.0f;
 }
 
-/* exp((l - max) / T) in 2^-40 fixed point, nearest; l and max clean, l <= max, max finite. The
- * rounding is done by the adder: 2^52 + e holds e's integer part in its low bits. */
+/* Returns exp((l - max) / T) in 2^-40 fixed point, rounded to nearest. l and max must be clean, l
+ * <= max, max finite. The addition of 2^52 rounds: the low bits of the sum are the integer part. */
 MX_FN uint64_t samp_weight(float l, float max, float inv_t) {
     double e = (double)samp_expf((l - max) * inv_t) * 0x1p40;
 
@@ -82,7 +85,7 @@ MX_FN double samp_key(float l, float temperature, uint32_t word) {
     return (double)l + (double)temperature * mx_gumbel(word);
 }
 
-/* log(exp(l - max) / sum), @sum of samp_weight(.., max, 1). */
+/* Returns log(exp(l - max) / sum), where @sum is the sum of samp_weight(.., max, 1). */
 MX_FN float samp_logprob(float l, float max, uint64_t sum) {
     if (!(l >= -FLT_MAX) || sum == 0)
         return SAMP_LOGPROB_MIN;
@@ -90,8 +93,8 @@ MX_FN float samp_logprob(float l, float max, uint64_t sum) {
     return lp > (double)SAMP_LOGPROB_MIN ? (float)lp : SAMP_LOGPROB_MIN;
 }
 
-/* The digest of a row is samp_digest_end() of the sum modulo 2^64 over its logits of this: the bits
- * of logit @i, mixed with @i, a different function for every i. */
+/* Returns a term of a row's digest. The digest is samp_digest_end() of the sum of the terms of all
+ * logits modulo 2^64. A term mixes the bits of logit @i by a function that differs for every @i. */
 MX_FN uint64_t samp_digest_term(uint32_t bits, uint32_t i) {
     uint32_t m = (bits ^ (i * 0x9E3779B1u)) * 0x85EBCA6Bu;
 
@@ -101,7 +104,7 @@ MX_FN uint64_t samp_digest_term(uint32_t bits, uint32_t i) {
     return (uint64_t)m * (n | 1u) + ((uint64_t)n << 32);
 }
 
-/* Returns the digest of @n logits from the sum of their terms; the finalizer of SplitMix64. */
+/* Returns the digest of @n logits from the sum of their terms, by the finalizer of SplitMix64. */
 MX_FN uint64_t samp_digest_end(uint64_t sum, uint32_t n) {
     uint64_t z = sum ^ (uint64_t)n * 0x9E3779B97F4A7C15u;
 

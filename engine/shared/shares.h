@@ -1,10 +1,11 @@
 #pragma once
 
-/* The shares that residual streams have in each other (engine/sinkhorn.h), on host and device. */
+/* shares - the normalisations of Sinkhorn's algorithm (engine/sinkhorn.h), which mixes residual
+ * streams; for host and device. */
 
 #include "base/mathx.h"
 
-/* Divides @n numbers that lie @step apart by their sum, to which @eps is added. */
+/* Divides @n numbers, @step apart, by their sum plus @eps. */
 MX_FN void share_out(float *x, uint32_t n, uint32_t step, float eps) {
     float sum = 0;
 
@@ -14,8 +15,7 @@ MX_FN void share_out(float *x, uint32_t n, uint32_t step, float eps) {
         x[i * step] /= sum + eps;
 }
 
-/* Replaces @n numbers by their softmax, with @eps added to each: the shares of a stream before the
- * rounds. */
+/* Replaces @n numbers by their softmax, plus @eps each: the start values of the rounds. */
 MX_FN void softmax_shares(float *x, uint32_t n, float eps) {
     float max = x[0];
 

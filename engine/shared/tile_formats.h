@@ -1,12 +1,12 @@
 #pragma once
 
-/* tile_formats - the formats of tiles (tiles.h), and the rows of the file of which tiles are
- * made. */
+/* tile_formats - the formats of tiles (tiles.h), and access to the rows of a file that are repacked
+ * to tiles. */
 
 #include <stdbool.h>
 #include "engine/shared/blocks.h"
 
-/* Formats of tiles; their order matters where the comments say so. */
+/* Formats of tiles. Code compares them by order, as the comments below state. */
 enum tile_format {
     TILE_F16,
     TILE_Q8_0,
@@ -15,7 +15,7 @@ enum tile_format {
     TILE_MXFP4,
     TILE_NVFP4,
     TILE_Q5_0,
-    TILE_Q4_1, /* has minima, as has the next format */
+    TILE_Q4_1, /* this and the next format have minima */
     TILE_Q5_1,
     TILE_Q4_K, /* from here on tiles have 256 columns */
     TILE_Q5_K,
@@ -82,8 +82,8 @@ MX_FN enum tile_format tile_format_of(uint32_t type) {
     }
 }
 
-/* Rows of the file: row r (of the tile) at @data + r * row_bytes; beyond @n_rows and @n_in there is
- * nothing. */
+/* Rows of a tensor in the format of the file. Row r, counted from the first row of the tile, is at
+ * @data + r * row_bytes; the matrix has @n_rows rows from there on, and @n_in columns. */
 struct tile_source {
     const uint8_t *data;
     const struct blk_grids *grids;

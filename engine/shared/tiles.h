@@ -1,68 +1,71 @@
 #pragma once
 
 /*
- * tiles - the order in which the CUDA backend keeps weights, for host and device.
+ * tiles - the layout of weights of the CUDA backend, for host and device.
  *
  * A matrix is cut into tiles of 16 rows x tile_k() columns. A tile holds exactly the registers that
- * the 32 lanes of a warp need for mma.m16n8k16, so that a lane takes its weights with 16-byte loads
- * and no exchange. Lane 4 g + t of a block of 16 columns has, of rows g and g + 8, the four columns
- * 4 t .. 4 t + 3:
+ * the 32 lanes of a warp need for mma.m16n8k16, so that a lane reads its weights with 16-byte loads
+ * and without exchange between lanes. In a block of 16 columns, lane 4 g + t has the four columns 4
+ * t .. 4 t + 3 of rows g and g + 8:
  *
  *     register   a0               a1               a2               a3
  *     row        g                g + 8            g                g + 8
  *     columns    4t, 4t + 2       4t, 4t + 2       4t + 1, 4t + 3   4t + 1, 4t + 3
  *
- * The instruction calls these columns 2t, 2t + 1, 2t + 8 and 2t + 9. The activations are taken in
- * the same order, so nothing but the order of a sum of sixteen products is changed. Even and odd
- * columns go apart because a mask then takes two codes out of a word, each at the bottom of a
+ * The instruction calls these columns 2t, 2t + 1, 2t + 8 and 2t + 9. Activations are packed in the
+ * same order, so only the order of a sum of sixteen products differs. Even and odd columns are
+ * separated because a mask can then extract two codes from a word, each at the bottom of a
  * half-word.
  *
- *     format     columns  codes per lane                       after the codes            bits per
- *     weight F16        64       4 x 16 B: a0 .. a3 of a block        -                          16
- *     Q8_0       64       2 x 16 B: {g, g+8} of 2 blocks       [16 rows][2] d             8.5
- *     Q4_0       64       16 B, nibbles: see below             [16][2] d                  4.5
- *     IQ4_NL     64       as Q4_0                              as Q4_0                    4.5
- *     MXFP4      64       16 B, fours of bits: tile_fp4_bit()  [16][2] exponents          4.25
- *     NVFP4      64       as MXFP4                             [16][4] scales             4.5
- *     Q5_0       64       16 B, 4 B: a byte per block          as Q4_0                    5.5
- *     Q4_1       64       as Q4_0                              [16][2] d, [16][2] m       5
- *     Q5_1       64       as Q5_0                              as Q4_1                    6
- *     Q4_K       256      4 x 16 B as Q4_0                     [16][8 scales, 8 mins] x 4, 4.625
- *                                                              [16] {d, dmin}
- *     Q5_K       256      + 16 B: a byte per block             as Q4_K                    5.625
- *     Q6_K       256      + 2 x 16 B: two bytes per block      [16][16 scales], [16] d    6.5625
- *     IQ4_XS     256      as Q4_K                              [16][8 scales], [16] d     4.3125
+ *     format     columns  codes of a lane                  after the codes            bits of a
+ *                                                                                     weight
+ *     F16        64       4 x 16 B: a0 .. a3 of a block    -                          16
+ *     Q8_0       64       2 x 16 B: {g, g+8} of 2 blocks   [16 rows][2] d             8.5
+ *     Q4_0       64       16 B, nibbles: see below         [16][2] d                  4.5
+ *     IQ4_NL     64       as Q4_0                          as Q4_0                    4.5
+ *     MXFP4      64       16 B, FP4: see below             [16][2] exponents          4.25
+ *     NVFP4      64       as MXFP4                         [16][4] scales             4.5
+ *     Q5_0       64       16 B, 4 B: a byte of each block  as Q4_0                    5.5
+ *     Q4_1       64       as Q4_0                          [16][2] d, [16][2] m       5
+ *     Q5_1       64       as Q5_0                          as Q4_1                    6
+ *     Q4_K       256      4 x 16 B as Q4_0                 [16][8 scales, 8 mins] x 4, 4.625
+ *                                                          [16] {d, dmin}
+ *     Q5_K       256      + 16 B: a byte of each block     as Q4_K                    5.625
+ *     Q6_K       256      + 2 x 16 B: two bytes of each    [16][16 scales], [16] d    6.5625
+ *                         block
+ *     IQ4_XS     256      as Q4_K                          [16][8 scales], [16] d     4.3125
  *
- * Codes of Q8_0 and scales of Q6_K and IQ4_XS are kept with 128 added, d and dmin times a power of
- * two: tile_scaled_half().
+ * Codes of Q8_0 and scales of Q6_K and IQ4_XS are stored with 128 added. d and dmin are multiplied
+ * by a power of two: tile_scaled_half().
  *
- * Nibbles: word w of a vector is block w of its 64 columns; byte e holds column 4 t + e, row g in
- * the low nibble and row g + 8 in the high one. The fifth bits of Q5_K, Q5_0 and Q5_1 and the fifth
- * and sixth of Q6_K lie where an unshifted mask, or one after a shift by four, finds them above the
- * nibbles: tile_high_slot(). Word w of Q5_K's vector has a bit for each of the blocks 4 w ..
- * 4 w + 3, a lane's word of Q5_0 and Q5_1 for each of its four, word w of Q6_K's vectors two bits
- * for each of two blocks.
+ * Nibbles: word w of a vector of 16 bytes is block w of its 64 columns. Byte e has column 4 t + e,
+ * row g in the low nibble and row g + 8 in the high one. The fifth bits of Q5_K, Q5_0 and Q5_1, and
+ * the fifth and sixth bits of Q6_K, are placed so that a mask, directly or after a shift by four,
+ * leaves them above their nibbles: tile_high_slot(). In Q5_K, word w of the vector has one bit for
+ * each of the blocks 4 w .. 4 w + 3. In Q5_0 and Q5_1, a lane's word has one bit for each of its
+ * four blocks. In Q6_K, word w of a vector has two bits for each of two blocks.
  *
- * Fours of bits: word w of a vector is block w, too; the four of a column stand where they are
- * those of a half, whose value is 2^-15 of the code's: one shift and a mask away, or two.
+ * FP4: word w of a vector is block w, too. One or two shifts and a mask move the four bits of a
+ * column to the fields of a half, whose value is then 2^-15 of the code's: tile_fp4_bit().
  *
- * The formats of fewer bits are described in tiles_low.h. F32 and BF16 are kept as F16: rounding to
- * half precision is what the recipe does with every weight anyway. Rows and columns beyond the
- * matrix are zero.
+ * tiles_low.h describes the formats with fewer bits. F32 and BF16 are stored as F16, since the
+ * kernels round every weight to half precision anyway (engine/cuda/products/weights.cuh). Rows and
+ * columns beyond the matrix are zero.
  */
 
 #include "engine/shared/tiles_low.h"
 
 #define TILE_SEGMENTS 8u
-#define TILE_FP4_MAX 150u /* exponents of MXFP4: half of 2^(150 - 127) is beyond half precision */
+/* largest exponent of MXFP4 that is kept: half of 2^(150 - 127) exceeds half precision */
+#define TILE_FP4_MAX 150u
 
 /* Returns the number of columns of a tile. */
 MX_FN uint32_t tile_k(uint32_t f) {
     return f >= TILE_Q4_K ? 256 : 64;
 }
 
-/* Returns the bytes of a tile before its scales: whole vectors of 512 bytes below TILE_LOW, and
- * after one of them 128 of fifth bits in Q5_0 and Q5_1. */
+/* Returns the bytes of a tile before its scales: whole vectors of 512 bytes for formats before
+ * TILE_LOW, plus 128 bytes of fifth bits in Q5_0 and Q5_1. */
 MX_FN uint32_t tile_code_bytes(uint32_t f) {
     if (f >= TILE_LOW)
         return TILE_SLICES * LOW_CODE_BYTES(f);
@@ -117,36 +120,37 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
     }
 }
 
-/* Formats whose codes some families of devices multiply as bytes (engine/cuda). */
+/* Formats whose codes some device families multiply as bytes (engine/cuda). */
 #define BYTES_FORMAT(f)                                                                            \
     ((f) == TILE_Q8_0 || (f) == TILE_Q4_0 || (f) == TILE_Q4_1 || (f) == TILE_Q5_0 ||               \
      (f) == TILE_Q5_1 || (f) == TILE_IQ4_NL || (f) == TILE_Q4_K || (f) == TILE_Q5_K ||             \
      (f) == TILE_Q6_K || (f) == TILE_IQ4_XS)
 
-/* Tiles of a row that are fetched as one: about 2 to 3 KiB. */
+/* Number of consecutive tiles of a row that are fetched together: about 2 to 3 KiB. */
 #define TILE_STAGE_UNITS(f)                                                                        \
     ((f) == TILE_Q8_0 || (f) == TILE_IQ1 || (f) == TILE_IQ2 || (f) == TILE_Q2_K ? 2u               \
      : (f) > TILE_Q8_0 && (f) < TILE_Q4_K                                       ? 4u               \
                                                                                 : 1u)
 
-/* Computes TILE_STAGE_UNITS() for callers whose format is no constant. */
+/* Returns TILE_STAGE_UNITS(), for callers whose format is not a constant. */
 MX_FN uint32_t tile_stage_units(uint32_t f) {
     return TILE_STAGE_UNITS(f);
 }
 
-/* Returns the bytes of what is fetched as one. */
+/* Returns the bytes of the tiles that are fetched together. */
 MX_FN uint32_t tile_stage_bytes(uint32_t f) {
     return tile_stage_units(f) * tile_bytes(f);
 }
 
-/* Tiles side by side in a row of tiles. */
+/* Returns the number of tiles in a row of tiles. */
 MX_FN uint32_t tile_units(uint32_t f, uint32_t n_in) {
     return (n_in + tile_k(f) - 1) / tile_k(f);
 }
 
-/* The columns are summed in up to eight segments, from left to right inside each; their sums are
- * added from left to right. Segment @s begins with this tile; fixed by the shape, whatever the
- * number of rows. */
+/* Returns the first tile of segment @s of a row of @n_units tiles. The columns are summed in up to
+ * TILE_SEGMENTS segments: from left to right within each, then the sums of segments from left to
+ * right. The division depends only on the shape, so the number of rows has no effect on the
+ * result. */
 MX_FN uint32_t tile_segment(uint32_t n_units, uint32_t s) {
     if (n_units < TILE_SEGMENTS)
         return s < n_units ? s : n_units;
@@ -158,9 +162,9 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
     return (size_t)((n_out + TILE_ROWS - 1) / TILE_ROWS) * tile_units(f, n_in) * tile_bytes(f);
 }
 
-/* -- repacking: what the bytes of a tile are, from the file's rows ----------------------------- */
+/* -- repacking: the bytes of a tile from the rows of a file ------------------------------------ */
 
-/* Returns the integer of a weight of the formats with codes. */
+/* Returns the code of a weight, an unsigned integer; the format has codes. 0 beyond the matrix. */
 MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r, uint32_t k) {
     const uint8_t *b = tile_block_at(s, r, k);
     unsigned i = k % s->block;
@@ -198,16 +202,17 @@ MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t 
            (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 2)) << 16;
 }
 
-/* Returns the four bits of a word that hold the upper bits of column @e (0..3) of row g (@high 0)
- * or g + 8 (1): */
+/* Returns the index of the group of four bits in a word that has the upper bits of column @e (0..3)
+ * of row g (@high 0) or g + 8 (@high 1). */
 MX_FN uint32_t tile_high_slot(uint32_t e, uint32_t high) {
     return (0x74653021u >> (8 * e + 4 * high)) & 15;
 }
 
-/* Returns the place in a word of bit @bit of the code of column @e (0..3) of row g (@high 0) or g +
- * 8 (1): a half's lower exponent and upper mantissa bits are 9 .. 11, its sign is 15. Columns 0 and
- * 1 are in the lower half-word. In even columns row g is in its place and row g + 8 three bits to
- * the right; in odd columns exponents are 6 and 9 to the right, signs 2 and 1. */
+/* Returns the position in a word of bit @bit of the FP4 code of column @e (0..3) of row g (@high 0)
+ * or g + 8 (@high 1). The target is a half's fields: bits 9 to 11 are the lower exponent and the
+ * upper mantissa bits, bit 15 is the sign. Columns 0 and 1 are in the lower half-word, columns 2
+ * and 3 in the upper one. In even columns, row g is in place and row g + 8 is three bits lower. In
+ * odd columns, the lower three bits are 6 and 9 bits lower, the signs 2 and 1. */
 MX_FN uint32_t tile_fp4_bit(uint32_t e, uint32_t high, uint32_t bit) {
     uint32_t at = (e % 2 ? 3u : 9u) - 3 * high + bit;
 
@@ -234,9 +239,9 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
         return out;
     }
     bool five = f == TILE_Q5_K && v == 4, six = f == TILE_Q6_K && v >= 4;
-    bool word = (f == TILE_Q5_0 || f == TILE_Q5_1) && v == 1; /* one a lane */
+    bool word = (f == TILE_Q5_0 || f == TILE_Q5_1) && v == 1; /* one word for each lane */
     if (five || six || word) {
-        uint32_t n = six ? 2 : 4, mask = six ? 3 : 1; /* blocks of a word */
+        uint32_t n = six ? 2 : 4, mask = six ? 3 : 1; /* blocks that a word covers */
         uint32_t block = word ? 0 : five ? 4 * w : (v - 4) * 8 + 2 * w;
 
         if (word) {
@@ -276,7 +281,7 @@ MX_FN uint8_t tile_k45_scale(const struct tile_source *s, uint32_t k0, uint32_t 
     return (uint8_t)(4 * (i % 16 < 8 ? scale : min));
 }
 
-/* Returns byte @i of what follows the codes. */
+/* Returns byte @i of the scales, which follow the codes of a tile. */
 MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
     const uint8_t *b;
 
@@ -292,21 +297,23 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     case TILE_IQ4_XS:
         b = tile_block_at(s, i < 128 ? i / 8 : (i - 128) / 2, k0);
         return !b ? 0 : i < 128 ? (uint8_t)blk_iq4_xs_scale(b, i % 8) ^ 0x80 : b[i % 2];
-    case TILE_MXFP4: /* more, and only zeros fit half precision */
+    /* larger exponents are clamped: only zeros have such scales and fit half precision */
+    case TILE_MXFP4:
         b = tile_block_at(s, i / 2, k0 + i % 2 * 32);
         return !b ? 0 : b[0] < TILE_FP4_MAX ? b[0] : TILE_FP4_MAX;
-    case TILE_NVFP4: /* the scale that is none says 0 */
+    case TILE_NVFP4: /* a scale of NaN becomes 0 */
         b = tile_block_at(s, i / 4, k0);
         return !b || b[i % 4] == 0x7F ? 0 : b[i % 4] & 0x7F;
-    default: /* Q8_0, Q4_0, IQ4_NL, Q5_0: [row][2] halves; Q4_1, Q5_1: the same of minima */
+    /* Q8_0, Q4_0, IQ4_NL, Q5_0: [row][2] d; Q4_1 and Q5_1 then have minima in the same order */
+    default:
         b = tile_block_at(s, i % 64 / 4, k0 + (i / 2 % 2) * 32);
         return b ? b[i / 64 * 2 + i % 2] : 0;
     }
 }
 
-/* -- scaling: what the scales of a tile become when those of all the tensor are known ---------- */
+/* -- scaling: the scales of a tile once those of the whole tensor are known -------------------- */
 
-/* Returns the halves among a tile's scales: d, or d and dmin of a row. */
+/* Returns the number of halves among a tile's scales: d, or d and dmin, of all rows. */
 MX_FN uint32_t tile_n_halves(uint32_t f) {
     if (f >= TILE_LOW)
         return LOW_HALVES(f);
@@ -329,7 +336,8 @@ MX_FN uint32_t tile_n_halves(uint32_t f) {
     }
 }
 
-/* Returns the offset of half @i < tile_n_halves() in a tile: they are its end. */
+/* Returns the offset of half @i < tile_n_halves() in a tile. The halves are at the end of the
+ * tile. */
 MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
     return tile_bytes(f) - 2 * tile_n_halves(f) + 2 * i;
 }
@@ -345,15 +353,17 @@ MX_FN bool tile_half_is_min(uint32_t f, uint32_t i) {
            ((f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1) || (f == TILE_Q2_K && i % 4 >= 2);
 }
 
-/* 2^e, e in -126..127. */
+/* Returns 2^e for e in -126..127. */
 MX_FN float tile_power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
-/* Half @i is kept as 2^(unit + power) of the file's: codes are 2^-24 of themselves, nibbles of rows
- * g + 8 2^-20, and pairs of bits there 2^-22; a minimum meets 2^-20 of its byte, in Q2_K 2^-16
- * of its nibble, and in Q4_1 and Q5_1 nothing. Units of grids are an eighth in IQ1 and IQ2, a half
- * in IQ3. */
+/* Returns the exponent e of the factor 2^(unit + e) by which half @i of the file is multiplied in
+ * the tile. It compensates the way kernels read codes, as subnormal halves: a code is 2^-24 of its
+ * value; a nibble of row g + 8, which stays four bits higher, 2^-20; a pair of bits of row g + 8,
+ * two bits higher, 2^-22. A minimum is multiplied by 2^-20 of its byte, in Q2_K by 2^-16 of its
+ * nibble, and in Q4_1 and Q5_1 by nothing. Values of grids are in units of an eighth in IQ1 and
+ * IQ2, a half in IQ3. */
 MX_FN int tile_half_power(uint32_t f, uint32_t i) {
     if (f >= TILE_LOW)
         return f == TILE_IQ1 || f == TILE_IQ2 ? 21
@@ -371,7 +381,8 @@ MX_FN int tile_half_power(uint32_t f, uint32_t i) {
 
 #define TILE_SCALES(f) ((f) == TILE_MXFP4 ? 2 * TILE_ROWS : tile_n_halves(f))
 
-/* Scale @i < TILE_SCALES() of the tile at column @k0 as tile_unit() wants the largest. */
+/* Returns the size of scale @i < TILE_SCALES() of the tile at column @k0, of which tile_unit()
+ * takes the largest. */
 MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
     uint32_t at = tile_half_at(f, i) - tile_code_bytes(f);
 
@@ -383,7 +394,8 @@ MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0
     return !tile_half_is_min(f, i) ? size : size * (tile_has_minima(f) ? 0x1p-24f : 0x1p-11f);
 }
 
-/* 2^24 of a scale is below 2^this: then nothing that is made of it is beyond half precision. */
+/* Returns the exponent t for which scales must satisfy 2^24 scale < 2^t. Then all products of the
+ * scale with its integers stay within half precision. */
 MX_FN int tile_unit_top(uint32_t f) {
     return f == TILE_IQ1 || f == TILE_IQ2    ? 14
            : f == TILE_IQ3 || f == TILE_Q2_K ? 12
@@ -392,8 +404,9 @@ MX_FN int tile_unit_top(uint32_t f) {
                                              : 15;
 }
 
-/* The recipe's weights are 2^unit of the file's (engine/cuda/products/weights.cuh). @most: of
- * tile_scale_size() of the tensor; it then is what the arithmetic on scales can take. */
+/* Returns the unit of a tensor: kernels compute with 2^unit times the weights of the file
+ * (engine/cuda/products/weights.cuh). @most is the largest tile_scale_size() of the tensor; the
+ * unit brings it just below the largest scale that half precision allows. */
 MX_FN int tile_unit(uint32_t f, float most) {
     int e = (int)(mx_bits_of(most) >> 23) - 126; /* most < 2^e */
 
@@ -404,24 +417,24 @@ MX_FN int tile_unit(uint32_t f, float most) {
     return f == TILE_F16 || most == 0 ? 0 : tile_unit_top(f) - 24 - e;
 }
 
-/* Half @i, of which the file says @h, as the tile keeps it; @unit: tile_unit(). */
+/* Returns half @i of a tile from its value @h in the file; @unit is the result of tile_unit(). */
 MX_FN uint16_t tile_scaled_half(uint32_t f, uint32_t i, uint16_t h, int unit) {
     return mx_float_to_half(mx_half_to_float(h) * tile_power_of_two(unit + tile_half_power(f, i)));
 }
 
-/* MXFP4: the upper byte of a power of two in half precision, from 2^15 for the tensor's largest
- * down; 0 is 2^-30 of that and less. */
+/* Returns a scale of MXFP4 in the tile: the upper byte of a power of two in half precision, 2^15
+ * for the largest scale of the tensor. 0 stands for 2^-30 of that and all smaller scales. */
 MX_FN uint8_t tile_scaled_exponent(uint8_t e, int unit) {
     int field = e + unit - 98;
 
     return (uint8_t)(field > 0 ? 4 * field : 0);
 }
 
-/* -- reading: a weight of a tile with the bits of the file; formats that are legible ----------- */
+/* -- reading: weights of a tile with the bits of the file -------------------------------------- */
 
-/* Returns true if weights can be read back exactly from tiles of this tensor type, where no scale
- * exceeds 16. MXFP4 fails for blocks that are 2^-30 of their neighbours; small minima of Q4_1 and
- * Q5_1 are rounded. */
+/* Returns true if tiles of this tensor type allow to restore the weights of the file exactly,
+ * provided that no scale exceeds 16. MXFP4 loses blocks that are 2^-30 of others; small minima of
+ * Q4_1 and Q5_1 are rounded. */
 MX_FN bool tile_is_legible(uint32_t type) {
     uint32_t f = tile_format_of(type);
 
@@ -434,7 +447,7 @@ MX_FN uint32_t tile_word(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* Returns the code at row @r and column @k of a tile; not of F16. */
+/* Returns the code at row @r and column @k of a tile; the format is not F16. */
 MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
     uint32_t lane = r % 8 * 4 + k % 16 / 4, high = r / 8, e = k % 4, kb = k / 16;
     uint32_t slot = 4 * tile_high_slot(e, high);
@@ -461,13 +474,14 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
     return q;
 }
 
-/* Returns half @i as it was in the file; @inverse: 2^-unit. */
+/* Returns half @i as it is in the file; @inverse is 2^-unit. */
 MX_FN float tile_read_half(uint32_t f, const uint8_t *tile, uint32_t i, float inverse) {
     return blk_half(tile + tile_half_at(f, i)) *
            (inverse * tile_power_of_two(-tile_half_power(f, i)));
 }
 
-/* Weight [r][k] of a tile, for the embedding of a tied model. @inverse: 2^-unit. */
+/* Returns weight [r][k] of a tile as it is in the file, for the embedding of a model whose output
+ * matrix is the embedding. @inverse is 2^-unit. */
 MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k, float inverse) {
     const uint8_t *s = tile + tile_code_bytes(f);
     uint32_t lane = r % 8 * 4 + k % 16 / 4;
