@@ -4,8 +4,8 @@
  * mamba - Mamba-2 (engine/op.h, engine/reference/mamba.c) with the functions of delta nets: rows of
  * the sequence in shared memory, a head's matrix in registers, four lanes for each value.
  *
- * mamba_in   convolution and activation, one thread for each row and channel; the first threads of a
- *            row also compute its heads' step sizes dt
+ * mamba_in   convolution and activation, one thread for each row and channel; the first threads of
+ *            a row also compute its heads' step sizes dt
  * mamba      the recurrence, with C as queries, B as keys and x as values; it also keeps the inputs
  *            of the convolution
  * mamba_out  gate, group norm and packing of a row: one block for each row, one warp for each group

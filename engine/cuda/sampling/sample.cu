@@ -1,17 +1,18 @@
 /*
  * sample - samples tokens from rows of logits: the chain of engine/sampler_core.c, with the same
- * result for the same logits. Several blocks share a row, each with a range of tokens (its stretch).
- * Their results are combined by sums of integers and maxima, so the number of blocks has no effect on
- * the token. A step uses up to three launches, as its wants need them (sample_needs()):
+ * result for the same logits. Several blocks share a row, each with a range of tokens (its
+ * stretch). Their results are combined by sums of integers and maxima, so the number of blocks has
+ * no effect on the token. A step uses up to three launches, as its wants need them
+ * (sample_needs()):
  *
  *     scan    applies penalties, biases, bans and masks; finds the best token, the digest, and each
  *             block's best tokens for log probabilities. Greedy rows end here.
  *     weigh   sums the weights for log probabilities. For top_k or top_p it also fills a histogram
  *             of the logits, in which the last block finds the bin that contains the cut.
- *     draw    without top_k and top_p: each block finds its best l + T g (logit, temperature, Gumbel
- *             noise), and the last block the best of these. Otherwise the blocks put all tokens
- *             down to that bin on a list, typically a few hundred, and the last block cuts and draws
- *             among them (sample_select.cuh).
+ *     draw    without top_k and top_p: each block finds its best l + T g (logit, temperature,
+ *             Gumbel noise), and the last block the best of these. Otherwise the blocks put all
+ *             tokens down to that bin on a list, typically a few hundred, and the last block cuts
+ *             and draws among them (sample_select.cuh).
  *
  * A row goes through the L2 cache two or three times. If the list overflows (a flat distribution),
  * the last block reads the whole row alone, which is slow but correct. A counter tells a block that

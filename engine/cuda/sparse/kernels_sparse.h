@@ -27,9 +27,9 @@ struct mean_args {
     struct key_end end;
 };
 
-/* Argument of attention for rows [row0, row0 + n_rows). A row attends to the keys of its chosen blocks,
- * in ascending order, then to all keys after the last whole block. This list is divided into parts of
- * SPARSE_PART keys (split-K).
+/* Argument of attention for rows [row0, row0 + n_rows). A row attends to the keys of its chosen
+ * blocks, in ascending order, then to all keys after the last whole block. This list is divided
+ * into parts of SPARSE_PART keys (split-K).
  *   attend_sparse  computes each part: o without its divisor, then m and l (attention.cu); grid x
  *                  n_parts, y rows times key heads times groups of LEAN_HEADS heads
  *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head dim / 4 /

@@ -46,9 +46,9 @@ struct ngram_ask_args {
     struct ngram_known *known; /* [sequences] */
 };
 
-/* Argument of the four kernels of an OP_NGRAM. Products of e follow ngram_decode. There are n n_stream
- * channels. The state of slot s is at state + s stride: the last tokens, then [(n_taps - 1)
- * apart][channels] of c, oldest first. A new sequence does not read it.
+/* Argument of the four kernels of an OP_NGRAM. Products of e follow ngram_decode. There are
+ * n n_stream channels. The state of slot s is at state + s stride: the last tokens, then
+ * [(n_taps - 1) apart][channels] of c, oldest first. A new sequence does not read it.
  *   ngram_decode  e = the token's rows of the table, concatenated; grid x rows
  *   ngram_weigh   v and c, from the keys' product (in c) and value; grid x rows, y n_stream
  *   ngram_add     s += v + silu of the convolution of c; grid x rows, y channels / CUDA_THREADS,

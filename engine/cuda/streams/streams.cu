@@ -1,6 +1,6 @@
 /*
- * streams - the kernels of kernels_streams.h. Each thread sums fixed elements, then the threads' sums
- * are added in a fixed order, so the result of a row depends only on the row.
+ * streams - the kernels of kernels_streams.h. Each thread sums fixed elements, then the threads'
+ * sums are added in a fixed order, so the result of a row depends only on the row.
  *
  * mix_norm      one block for each stream of a row
  * mix_bend      one block for each row
@@ -9,8 +9,8 @@
  * ngram_decode  one block for each row
  * ngram_weigh   one block for each stream of a row
  * ngram_add     one thread for each channel of a row
- * ngram_keep    one thread for each channel of a sequence; a launch of its own, since all rows of the
- *               step must have read the old state
+ * ngram_keep    one thread for each channel of a sequence; a launch of its own, since all rows of
+ *               the step must have read the old state
  */
 
 #include "engine/cuda/streams/kernels_streams.h"
