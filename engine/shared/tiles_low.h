@@ -5,9 +5,9 @@
  * parts of tiles.h for formats from TILE_LOW on.
  *
  * A tile has 16 rows x 256 columns, in four slices of 64 columns, so that kernels loop over slices
- * with little code, and a lane reads its part of one slice. Below, lane 4 g + t has rows g and g + 8
- * and four columns e (0..3) of each block j (0..3) of 16 columns of a slice; c is 2 j for row g and
- * 2 j + 1 for row g + 8. First come the codes, slice by slice:
+ * with little code, and a lane reads its part of one slice. Below, lane 4 g + t has rows g and
+ * g + 8 and four columns e (0..3) of each block j (0..3) of 16 columns of a slice; c is 2 j for
+ * row g and 2 j + 1 for row g + 8. First come the codes, slice by slice:
  *
  *     IQ1    [16 pairs of lanes] byte c: lower 8 bits of the grid index of the pair's 8 columns
  *            [16] word, bits 4 c on: its upper 3 bits, and 8 if an eighth is added
@@ -18,8 +18,8 @@
  *     Q3_K   as Q2_K, the lower bits; [32] word of upper bits: 16 e / 2 + 4 j + e % 2 + 2 (c % 2)
  *
  * Signs are placed so that a shift by c, and by 8 more for odd columns, moves them to the sign bits
- * of two halves: tile_sign_bit(). After the codes come the scales, slice by slice, of rows g and g
- * + 8:
+ * of two halves: tile_sign_bit(). After the codes come the scales, slice by slice, of rows g and
+ * g + 8:
  *
  *     IQ1, IQ2  [8 g] two half-words of nibbles s, one nibble for each block
  *     IQ3       [8] two bytes of nibbles, one nibble for each 32 columns
