@@ -1,10 +1,11 @@
 /*
- * draft - the model's own blocks of drafts (engine/arch/mtp.c), and block drafters
- * (engine/arch/dflash.c), whose keys follow from what is copied of the model's layers. Hidden
- * states stay on the device. The host knows from the batches of which positions a slot has them, so
- * a step only says whether the one before its first row is there. The states of a step's last rows
- * take the place of older ones, and are kept by the last kernel that reads those: that of the last
- * DRAFT_IN, where it follows KEEP in the pass, else that of KEEP.
+ * draft - the drafting blocks of a model (engine/arch/mtp.c), and block drafters
+ * (engine/arch/dflash.c), whose keys are computed from activations of the model's layers.
+ *
+ * Hidden states stay on the device. From the batches the host knows the positions whose states a
+ * slot has, so a step only says whether the state before its first row exists. The states of a
+ * step's last rows overwrite older ones. The last kernel that reads the older ones therefore stores
+ * them: that of the last DRAFT_IN if it follows KEEP in the pass, else that of KEEP.
  */
 
 #include "engine/cuda/cuda.h"
@@ -48,10 +49,11 @@ int step_keep(struct step *s, const struct model_op *op) {
         .eps = b->shape->rms_eps,
     };
 
-    assert(b->draft.hidden && op->width == b->shape->n_embd); /* assistants have another width */
+    /* assistants, which have another width, have no KEEP */
+    assert(b->draft.hidden && op->width == b->shape->n_embd);
     TRY(step_release(s));
     s->kept = true;
-    if (op->streams) { /* the block changes x, which vectors of rows are made of */
+    if (op->streams) { /* the drafting block changes x, which WANT_HIDDEN needs */
         struct keep_args x = a;
 
         x.x = b->act.x;
@@ -63,7 +65,8 @@ int step_keep(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, keep, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
-/* Copies x of all rows, those beyond the batch, too, to part @i of @n of the rows of @to. */
+/* Copies x of all rows of the grid, also of rows beyond the batch, to part @i of @n of each row of
+ * @to. */
 static int put_x(struct step *s, float *to, uint32_t i, uint32_t n) {
     struct be *b = s->be;
     size_t row = b->shape->n_embd * sizeof(float);
@@ -78,7 +81,7 @@ static int put_x(struct step *s, float *to, uint32_t i, uint32_t n) {
     return CUDA_LAUNCH(b, copy_page, 1, s->grid.rows, CUDA_THREADS, &a);
 }
 
-/* Packs both norms and computes x, their product, or so each stream. */
+/* Packs both norms and computes x as their product; with @streams once for each stream. */
 int step_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = b->shape->n_embd, n_parts = op->streams ? b->shape->stream.n : 1;
@@ -114,13 +117,13 @@ int step_tap(struct step *s, const struct model_op *op) {
     return put_x(s, s->be->draft.tap, op->part, s->be->shape->n_taps);
 }
 
-/* To be.act.o: x is still the model's. */
+/* Writes to be.act.o, since x still belongs to the model. */
 int step_fuse(struct step *s, const struct model_op *op) {
     TRY(step_pack(s, PACK_PLAIN, s->be->draft.tap, NULL, op->weights->n_in));
     return step_multiply(s, op->weights, false);
 }
 
-/* be.act.o = the convolution of rows of @in. */
+/* Computes be.act.o = the convolution of the rows of @in. */
 static int convolve(struct step *s, const struct weights *w, uint32_t side, const float *in) {
     struct be *b = s->be;
     const struct convolve_args a = {
@@ -138,7 +141,7 @@ static int convolve(struct step *s, const struct weights *w, uint32_t side, cons
     return CUDA_LAUNCH(b, convolve, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
-/* Packs the convolution, which the op behind it multiplies; x is left to BLOCK_OUT. */
+/* Packs the result of the convolution for the next op. x is unchanged, as BLOCK_OUT needs it. */
 int step_block_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -166,8 +169,8 @@ int step_block_out(struct step *s, const struct model_op *op) {
     return convolve(s, op->weights, 1, s->be->act.q);
 }
 
-/* A launch for each row of a block that drafts, and one in front of them, which only makes ready
- * the best of the first row. */
+/* Launches the kernel once for each row of a block that drafts, in order. A launch before these
+ * only resets the best token of the first row. */
 static int chain(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -221,13 +224,13 @@ int draft_select(struct step *s, uint32_t first, uint32_t n) {
     return s->be->shape->block.top_k ? select_tokens(s, first, n) : chain(s, first, n);
 }
 
-/* The wanted rows are packed with the norm of LOGITS, which is the selector's, too. */
+/* LOGITS has packed the wanted rows with its norm, which the selector uses, too. */
 int step_select(struct step *s, const struct model_op *op) {
     s->select = op->weights;
     return draft_select(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
-/* Keys and values alone, which few rows have as many rows do. */
+/* Computes keys and values without queries. */
 int step_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct store_args store = step_store_args(b, op);

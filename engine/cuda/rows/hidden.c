@@ -1,7 +1,7 @@
 /*
- * hidden - vectors of rows in front of the logits (embeddings). Their wants are not among those of
- * the head's matrix: a prompt whose mean is wanted has one for each row. They are not part of a
- * step's graph.
+ * hidden - vectors of rows before the logits (embeddings). Such wants are separate from those of
+ * the output matrix, since a prompt whose mean is wanted has one for each row. The launches are not
+ * part of a step's graph.
  */
 
 #include "engine/cuda/cuda.h"
@@ -24,9 +24,9 @@ void hidden_sort(struct step *s) {
     assert(s->n_scored + s->n_hidden == b->n_wants);
 }
 
-/* Computes the norm of the wanted rows in single precision and copies it to the host. Behind a pass
- * that drafts x has changed, and KEEP has kept it: as the hidden state, with its norm where LOGITS
- * has none, or beside the streams that are the state. */
+/* Computes the norm of the wanted rows in single precision and copies it to the host. If the pass
+ * also drafts, x has changed since. KEEP has then stored the vectors: as the hidden states, or, if
+ * the hidden states are residual streams, in be.draft.x. */
 int hidden_launch(struct step *s) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
@@ -36,7 +36,7 @@ int hidden_launch(struct step *s) {
     if (b->lost || s->n_hidden == 0)
         return b->lost ? -EIO : 0;
     uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
-    assert(row && s->head); /* the area is empty, and large enough for all wants */
+    assert(row && s->head); /* the area is empty and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)
         if (batch->want[i].what == WANT_HIDDEN) {
             assert(s->place[i] < s->n_hidden && batch->want[i].row < batch->n_rows);

@@ -6,8 +6,8 @@
 
 #include "engine/cuda/kernels.h"
 
-/* out = convolution of the rows of in, over the rows of their sequence (block_convolve()). Grid:
- * rows. */
+/* Argument of convolve: out is the convolution of `in` over the rows of a sequence
+ * (block_convolve()). Grid: x rows. */
 struct convolve_args {
     const struct batch_head *batch;
     const float *in, *d, *base; /* [rows][n]; [rows][2][kernel][n / group]; [2][kernel][n] */
@@ -17,32 +17,35 @@ struct convolve_args {
 
 #define SELECT_CANDIDATES 64u
 
-/* The selector of a block drafter (block_select()), for wants from @first on. candidates: the
- * largest top_k of each want's logits to pick, as samp_rank() orders them; all its logits
- * become less than any candidate's. choose_candidate: the scores of the candidates, behind the
- * choice of the want before, which is best[want]. Grid: wants. */
+/* Argument of the selector of a block drafter (block_select()), for wants from @first on. Grid: x
+ * wants.
+ *   candidates        pick = the top_k largest logits of each want, in the order of samp_rank();
+ *                     all its logits are then reduced below any candidate's
+ *   choose_candidate  logits of the candidates = their scores given the previous token;
+ *                     best[want] = the best candidate, the previous token of the next want */
 struct select_args {
     const struct batch_head *batch;
     struct tile_source before, after; /* [tokens][rank]: predecessors, successors */
     const float *g;                   /* [wants][rank] */
     float *logits;                    /* [wants][n_vocab] */
     uint64_t *pick;                   /* [wants][top_k] */
-    int32_t *best;                    /* of all wants of the step */
+    int32_t *best;                    /* one for each want of the step */
     uint32_t first, n_vocab, rank, top_k;
 };
 
 #define CHAIN_RANK 4096u
 #define CHAIN_TOKENS 64u
 
-/* The chain of a block drafter (OP_CHAIN), for wants from @first on in row @place of their blocks:
- * adds to a token's logit the product of its row of @after and the row of @before of the token
- * before, which is the best of the want before. best[want]: samp_rank() of its best token, 0
- * before its launch; the launch of a place makes that of the place behind 0, and does nothing else
- * in front of @first_draft. Grid: x tokens / CHAIN_TOKENS, rounded up, y wants. */
+/* Argument of chain (OP_CHAIN), for wants from @first on that are row @place of their blocks. Adds
+ * to the logit of each token the product of its row of @after and the row of @before of the
+ * previous token, the best one of the previous want. best[want] is the samp_rank() of the want's
+ * best token; it must be 0 before the launch. The launch of a place therefore sets the next place's
+ * to 0; places before @first_draft do nothing else. Grid: x tokens / CHAIN_TOKENS, rounded up, y
+ * wants. */
 struct chain_args {
     const struct batch_head *batch;
     struct tile_source before, after; /* [tokens][rank] */
     float *logits;                    /* [wants][n_vocab] */
-    uint64_t *best;                   /* of all wants of the step */
+    uint64_t *best;                   /* one for each want of the step */
     uint32_t first, n_vocab, rank, first_draft, place;
 };

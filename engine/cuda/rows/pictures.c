@@ -1,10 +1,10 @@
 /*
- * pictures - rows of pictures in a step. The CPU's image encoder has computed their values; the
- * upload brings those of its own rows to the device, where embed takes them in the place of a
- * token's embedding, and deep adds further parts behind the first layers. Rotary positions have
- * three axes (M-RoPE), from picture_rows(); where rows of a picture see each other, attention takes
- * a row's last key from it, too. Steps with rows of pictures are pieces of prompts, and
- * are launched kernel by kernel.
+ * pictures - rows of pictures in a step. An image encoder has computed their values, and the upload
+ * copies them to the device, where embed uses them in place of a token's embedding, and deep adds
+ * further parts after the first layers. Rotary positions have three axes (M-RoPE), from
+ * picture_rows(). If rows of a picture attend to each other in both directions, attention takes the
+ * last key of a row from there, too. Steps with rows of pictures are pieces of prompts, and are
+ * launched kernel by kernel.
  */
 
 #include "engine/cuda/cuda.h"
@@ -54,7 +54,7 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
     return values != NULL;
 }
 
-/* Steps without rows of pictures, among them all graphs, have no launch. */
+/* Steps without rows of pictures, which include all graphs, launch nothing. */
 int step_deep(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct deep_args a = {.batch = b->head,

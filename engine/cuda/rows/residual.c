@@ -1,7 +1,7 @@
 /*
- * residual - additions to x that are more than a sum: norms behind branches, factors, branches that
- * are joined before they are added, and inputs of the layers. A product then goes to be.act.o, and
- * a kernel with a block a row does the rest, with the norm of the op behind it.
+ * residual - additions to x with more than a sum: norms after branches, factors, branches that are
+ * joined before they are added, and inputs of the layers. The product is written to be.act.o, and a
+ * kernel with one block for each row does the rest, including the norm of the next op.
  */
 
 #include "engine/cuda/cuda.h"
@@ -17,7 +17,8 @@ float *residual_target(const struct be *b, const struct model_op *op) {
     return b->n_ranks > 1 ? b->act.own_t : plain ? b->act.x : b->act.o;
 }
 
-/* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd; eps 0: the model's. */
+/* Launches residual(): to = (base + gain norm(t)) * scale. n 0: n_embd values in a row; eps 0: the
+ * model's. */
 static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
     struct be *b = s->be;
     struct residual_args a = *what;
@@ -34,7 +35,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
     return CUDA_LAUNCH(b, residual, s->grid.rows, 1, CUDA_THREADS, &a);
 }
 
-/* Returns the norm behind an op that is due; the op is the model's, not a rank's. */
+/* Returns the norm that follows op @op, or NULL; the op is the model's, not a rank's. */
 static const float *post_norm_of(const struct be *b, const struct model_op *op) {
     const struct weights *w = op->weights;
 
@@ -93,7 +94,7 @@ int step_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* p of all layers from x. */
+/* Computes the inputs p of all layers from x. */
 int step_layer_input(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;

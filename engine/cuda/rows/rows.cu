@@ -1,14 +1,14 @@
 /*
- * rows - the kernels that work on rows of activations: embedding, normalisation, RoPE, pages. One
- * thread block a row, or several; a sum over a row goes over fixed elements of each thread and then
- * over the threads in a fixed order, so it depends on the row's length alone. With few rows what
- * they take is the latency of memory, so a row is read once and wide.
+ * rows - the kernels that work on rows of activations: embedding, normalisation, RoPE, pages. Each
+ * has one or several thread blocks for each row. Each thread sums fixed elements, then the threads'
+ * sums are added in a fixed order, so a sum depends only on the row. With few rows the kernels are
+ * bound by memory latency, so a row is read once, with wide loads.
  */
 
 #include "engine/cuda/rows/kernels_blocks.h"
 #include "engine/cuda/rows/rows.cuh"
 
-/* Returns the @width values of row @r where it is one of a picture, else NULL. */
+/* Returns the @width values of row @r if it belongs to a picture, else NULL. */
 DEVICE const float *picture_of(const struct batch_head *b, uint32_t r, uint32_t width) {
     if (!b->picture_row || b->picture_row[r] == NO_PICTURE)
         return nullptr;
@@ -48,7 +48,7 @@ KERNEL(deep, struct deep_args, CUDA_THREADS, 2) {
         a.x[(size_t)r * a.n + i] += picture[a.first + i];
 }
 
-/* A warp a layer. */
+/* One warp computes one layer's input of a row. */
 KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x, lane = threadIdx.x % 32;
@@ -94,7 +94,7 @@ KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
 
 /* -- hidden states ----------------------------------------------------------------------------- */
 
-/* Returns the factor of the rms norm of x - @mean, with the sum in the order of pack_row(). */
+/* Returns the factor of the RMS norm of x - @mean, with the sum in the order of pack_row(). */
 DEVICE float inverse_rms(const float *x, uint32_t n, float mean, float eps, float *shared) {
     float sum = 0, v[1][4];
 
@@ -109,7 +109,7 @@ DEVICE float inverse_rms(const float *x, uint32_t n, float mean, float eps, floa
     return 1.0f / sqrtf(block_sum<PACK_THREADS / 32>(sum, shared) / (float)n + eps);
 }
 
-/* y = norm(x) times weight; no weight: x. */
+/* Computes y = rms norm of x times weight; copies x if weight is NULL. */
 DEVICE void norm_row(const float *x, const float *weight, uint32_t n, float eps, float *y,
                      float *shared) {
     float inverse = weight ? inverse_rms(x, n, 0, eps, shared) : 1;
@@ -126,7 +126,7 @@ KERNEL(hidden, struct hidden_args, PACK_THREADS, 2) {
              a.y + (size_t)blockIdx.x * a.n, shared);
 }
 
-/* Returns where the hidden state of row @i of a sequence is kept. */
+/* Returns the address at which the hidden state of position @pos of a sequence is kept. */
 template <class ARGS> DEVICE float *kept_of(const ARGS &a, const struct plan_seq &s, uint32_t pos) {
     return a.kept + ((size_t)s.state * a.n_kept + pos % a.n_kept) * a.n;
 }
@@ -165,8 +165,9 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
         keep_row(a, s, r - s.row0);
 }
 
-/* The state that the first row reads has its place taken by the last row whose number is one less
- * than a multiple of n_kept, if there is one: the first row's block keeps that one, too. */
+/* Row 0 reads the state of position pos0 - 1, whose place the last row with a number of -1 modulo
+ * n_kept will overwrite. To avoid a race, the block of row 0 stores that row, too, after it has
+ * read. */
 KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
@@ -196,8 +197,8 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
         keep_row(a, s, s.n_rows / a.n_kept * a.n_kept - 1);
 }
 
-/* Beside a block of it there is room for one of matmul_wgmma_64, which is launched early
- * (check_kernels.py). */
+/* The registers leave room on a multiprocessor for a block of matmul_wgmma_64, which is launched
+ * early (check_kernels.py). */
 KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
     SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x;
@@ -240,13 +241,13 @@ KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
     }
 }
 
-/* Returns whether the batch has row @r of a pack. */
+/* Returns true if row @r of a pack exists in the batch. */
 DEVICE bool has_row(const struct pack_args &a, uint32_t r) {
     return !a.batch || r < (a.wanted ? a.batch->n_wants : a.batch->n_rows * (a.each ? a.each : 1));
 }
 
-/* Bound by the latency of x, and of the kernel's own code: with few rows no launch runs through
- * much of it. */
+/* Bound by the latency of loading x and the kernel's own instructions: with few rows, each part of
+ * the code runs only once. */
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_SHARED];
     uint32_t r = blockIdx.x, row = r;
@@ -260,7 +261,8 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
         pack_row(a, r, row, shared);
 }
 
-/* Kinds from PACK_RELU on. Rows of up to 12288 columns are read once, in registers of one block. */
+/* Packs kinds from PACK_RELU on. Rows of up to 12288 columns are read once and kept in
+ * registers. */
 KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
     wait_for_previous();
     SHARED float shared[PACK_SHARED];
@@ -306,25 +308,25 @@ KERNEL(convolve, struct convolve_args, CUDA_THREADS, 2) {
     }
 }
 
-/* The largest key below @bound of a thread's tokens, 0: there is none. */
+/* Returns the largest key below @bound among a thread's tokens; 0 if there is none. */
 DEVICE uint64_t largest_below(const float *logits, uint32_t n, uint64_t bound) {
     uint64_t most = 0;
 
     for (uint32_t t = threadIdx.x; t < n; t += CUDA_THREADS) {
-        uint64_t key = samp_rank(logits[t] + 0.0f, t); /* -0 is 0 */
+        uint64_t key = samp_rank(logits[t] + 0.0f, t); /* adding 0 turns -0 into +0 */
 
         most = key < bound && key > most ? key : most;
     }
     return most;
 }
 
-/* The sequence of want @i. */
+/* Returns the sequence of want @i. */
 DEVICE uint32_t want_seq(const struct batch_head *b, uint32_t i) {
     return b->row_seq[b->want_row[i]];
 }
 
-/* Each round takes the largest key that is left, and the thread that had it looks for its next one.
- * Bound by reading the logits once, and then by the latency of a thread's share of them. */
+/* Each iteration takes the largest remaining key; the thread that owned it then searches its next
+ * one. Bound by reading the logits once, then by the latency of one thread's share of them. */
 KERNEL(candidates, struct select_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED uint64_t most[CUDA_THREADS / 32];
@@ -346,8 +348,8 @@ KERNEL(candidates, struct select_args, CUDA_THREADS, 2) {
         logits[t] -= 1e4f;
 }
 
-/* The wants of a sequence, one after the other, by the block of the first of them; a warp a
- * candidate. Bound by the latency of the tables. */
+/* The block of a sequence's first want processes all wants of the sequence in order, one warp for
+ * each candidate. Bound by the latency of loads from the tables. */
 KERNEL(choose_candidate, struct select_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float score[SELECT_CANDIDATES];
@@ -390,8 +392,8 @@ KERNEL(choose_candidate, struct select_args, CUDA_THREADS, 2) {
     }
 }
 
-/* A warp a token, so its sum does not depend on how tokens are divided. Bound by reading @after
- * once for each sequence. */
+/* One warp computes a token, so its sum does not depend on the division of tokens among blocks.
+ * Bound by reading @after once for each sequence. */
 KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float row[CHAIN_RANK];
@@ -424,14 +426,14 @@ KERNEL(chain, struct chain_args, CUDA_THREADS, 2) {
         sync_warp();
         if (lane == 0)
             logits[t] = sum;
-        best = larger(best, samp_rank(sum + 0.0f, t)); /* -0 is 0 */
+        best = larger(best, samp_rank(sum + 0.0f, t)); /* adding 0 turns -0 into +0 */
     }
     best = join_warps<CUDA_THREADS / 32>(best, most, larger);
     if (threadIdx.x == 0)
         max_global(a.best + i, best);
 }
 
-/* A warp a head: queries, then keys with their values. */
+/* One warp stores one head: queries first, then keys with their values. */
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32;
@@ -445,7 +447,7 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
         store_values<HEAD_MAX / 32>(a, r, h, heads[warp]);
 }
 
-/* A warp a head. */
+/* One warp transforms one head. */
 KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
@@ -464,7 +466,8 @@ KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
         o[i] = heads[warp][i];
 }
 
-/* A warp a head. Zeros times an infinite scale are not numbers. */
+/* One warp writes one head of a placeholder key: zeros and one infinity (or a scale of infinity),
+ * so that any score of it is infinite or NaN. */
 KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][LATENT_KEY];
@@ -492,7 +495,7 @@ KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     to[slot * n + n - 1] = (uint16_t)infinity;
 }
 
-/* A warp a head: the queries, then the key. */
+/* One warp stores one head: the queries, then the key. */
 KERNEL(store_latent, struct latent_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][LATENT_KEY];

@@ -1,17 +1,19 @@
 #pragma once
 
 /*
- * rows - what is done to rows of activations. Formulas: engine/reference/ops.c.
+ * rows - device functions on rows of activations: packing as operands of products, additions to x,
+ * keys and values. engine/reference/ops.c has the formulas.
  */
 
 #include "engine/cuda/device.cuh"
 
 /* -- operands of matmul ------------------------------------------------------------------------ */
 
-#define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() takes */
+#define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() uses */
 
-/* Columns i .. i + 3, i + STEP .. i + STEP + 3 and so on, QUADS times; zero beyond the row. All
- * loads are issued before any is waited for. */
+/* Loads QUADS groups of four columns, STEP columns apart: i .. i + 3, i + STEP .. i + STEP + 3,
+ * ...; zero beyond the row. This is the "order of load_quads()" below. All loads are issued before
+ * the first result is used. */
 template <uint32_t STEP, int QUADS>
 DEVICE void load_quads(const float *x, uint32_t i, uint32_t n, float (&v)[QUADS][4]) {
 #pragma unroll
@@ -32,12 +34,12 @@ DEVICE void load_quads(const float *x, uint32_t i, uint32_t n, float (&v)[QUADS]
     }
 }
 
-/* 1 / (1 + e^-x), with the bits of engine/reference. */
+/* Returns 1 / (1 + e^-x), with the bits of engine/reference. */
 DEVICE float sigmoid(float x) {
     return 1.0f / (1.0f + mx_expf(-x));
 }
 
-/* ln(1 + e^x), with the bits of engine/reference; beyond 20 that is x. */
+/* Returns ln(1 + e^x), with the bits of engine/reference; above 20 the result is x. */
 DEVICE float softplus(float x) {
     return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 }
@@ -55,21 +57,23 @@ DEVICE float gated(uint32_t kind, float g, float u) {
 
         u = u < -limit ? -limit : u < limit ? u : limit;
         g = mx_silu(kind & PACK_BEHIND || g < limit ? g : limit);
-        return (g < limit ? g : limit) * u; /* silu(limit) is less */
+        /* the upper limit is applied after silu, since silu(limit) < limit */
+        return (g < limit ? g : limit) * u;
     }
     g = g < 7 ? g : 7;
     u = u < -7 ? -7 : u < 7 ? u : 7;
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
-/* v = what KIND makes of v and u; @kind is the same, or its numbers (pack_kind). */
+/* Applies function @kind to gates @v and ups @u, and stores the result in @v. KIND is @kind, except
+ * that one KIND stands for all kinds above PACK_GATE, which have limits in @kind. */
 template <uint32_t KIND> DEVICE void gate_eight_of(uint32_t kind, const float u[8], float v[8]) {
     for (int j = 0; j < 8; j++)
         v[j] = KIND == PACK_RELU ? v[j] * fmaxf(v[j], 0)
                                  : gated(KIND > PACK_GATE ? kind : KIND, v[j], u[j]);
 }
 
-/* Branches to the code of the kind, which runs on without others in between. */
+/* Branches once to the code of the kind, which has no further branches. */
 DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
     if (kind == PACK_SILU)
         gate_eight_of<PACK_SILU>(kind, u, v);
@@ -85,9 +89,9 @@ DEVICE void gate_eight(uint32_t kind, const float u[8], float v[8]) {
         gate_eight_of<PACK_GATE + 1>(kind, u, v);
 }
 
-/* Gates columns as load_quads() has them. A round gates the first two fours and moves all on by two
- * places, since registers cannot be indexed: so the code is there once, and few instructions are
- * brought. */
+/* Applies gate_eight() to columns in the order of load_quads(). Each iteration handles the first
+ * two groups and shifts the arrays by two places, because registers cannot be indexed: the code
+ * exists once instead of unrolled, so fewer instructions must be fetched. */
 template <uint32_t STEP, int QUADS>
 DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][4],
                        float (&v)[QUADS][4]) {
@@ -111,14 +115,15 @@ DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][
     }
 }
 
-/* 2^e, -126 <= e <= 127. */
+/* Returns 2^e for -126 <= e <= 127. */
 DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
 #ifdef WEFT_BYTES
-/* The second plane's 16 bytes of a lane (pack_args), from the eight threads that have the 32
- * columns, four values @v of each; of the first four threads. */
+/* Returns a lane's 16 bytes of the second plane (pack_args): 8-bit codes, scale and sum of 32
+ * columns. Eight threads have four of the columns each in @v; the results of the first four are
+ * valid. */
 DEVICE struct vec4 pack_codes(const float v[4]) {
     uint32_t codes = 0;
     float max = 0, sum = 0;
@@ -143,7 +148,7 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
 }
 #endif
 
-/* Packs columns as load_quads() has them. */
+/* Packs columns in the order of load_quads(), multiplied by @shrink, in row @r. */
 template <uint32_t STEP, int QUADS>
 DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
                       float (&v)[QUADS][4]) {
@@ -159,7 +164,7 @@ DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float s
     for (uint32_t k = 0; k < QUADS; k++) {
         uint32_t at = i + k * STEP;
 
-        if (at - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
+        if (at - threadIdx.x % 32 * 4 >= a.n_padded) /* no column of the warp exists */
             continue;
         struct vec4 codes = pack_codes(v[k]);
         if (at < a.n_padded && at % 32 < 16)
@@ -168,7 +173,8 @@ DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float s
         sync_warp();
     }
 #endif
-    if (a.cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
+    /* element (i % 16) / 4 of a lane is h[0] in one core matrix and h[1] in the next */
+    if (a.cores) {
         to = a.packed + ((size_t)(r / WGMMA_ROWS) * a.n_padded + i / 64 * 64) * WGMMA_ROWS +
              r % WGMMA_ROWS / PACK_ROWS * 512 + i % 64 / 16 * 128 + r % PACK_ROWS * 8 + i % 16 / 2;
 #pragma unroll
@@ -177,7 +183,7 @@ DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float s
                 *(uint32_t *)(to + k * STEP * WGMMA_ROWS) = pack_halves(v[k][0], v[k][2]);
                 *(uint32_t *)(to + k * STEP * WGMMA_ROWS + 64) = pack_halves(v[k][1], v[k][3]);
             }
-        fence_bulk(); /* matmul_wgmma brings them by copies in bulk */
+        fence_bulk(); /* matmul_wgmma reads them by bulk copies */
     } else {
         to += r % PACK_ROWS * 32 + pack_place(i % 32);
 #pragma unroll
@@ -190,9 +196,9 @@ DEVICE void put_quads(const struct pack_args &a, uint32_t r, uint32_t i, float s
     }
 }
 
-/* The sum over the block of E values of each thread: as if each were that of a thread of its own,
- * value e of thread t that of thread t + e THREADS. shared: [E THREADS / 32], which no thread
- * reads or writes any more. */
+/* Returns the sum over the block of E values of each thread, in the same order as if E times as
+ * many threads had one value each: value e of thread t counts as that of thread t + e THREADS.
+ * shared: [E THREADS / 32], which no thread accesses any more. */
 template <int THREADS, int E> DEVICE float first_sums(const float v[E], float *shared) {
     constexpr int warps = THREADS / 32;
 
@@ -211,8 +217,8 @@ template <int THREADS, int E> DEVICE float first_sums(const float v[E], float *s
     return sum;
 }
 
-/* The largest of the block's values, none of which is less than 0: then their bits are in the same
- * order. shared: [THREADS / 32], unused as above. */
+/* Returns the maximum over the block of non-negative values, whose bits have the order of the
+ * values. shared: [THREADS / 32], which no thread accesses any more. */
 template <int THREADS> DEVICE float first_max(float v, float *shared) {
     constexpr uint32_t warps = THREADS / 32;
     uint32_t most = lanes_max(mx_bits_of(v)), lane = threadIdx.x % 32;
@@ -223,13 +229,14 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
     return mx_float_of(lanes_max(mx_bits_of(shared[lane % warps])));
 }
 
-/* Packs a row as row @r of the operand, by a block of THREADS; shared: [PACK_SHARED], not in use. A
- * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has QUADS
- * fours of columns in registers, THREADS fours apart. With PARTS a row may have more: it goes
- * through these in parts, forth for the first of sum, maximum and packing, back for the next, so
- * that the last part of each is the first of the next and is not read again. Only with NORM may
- * the kind be PACK_NORM; weights are asked for together with the row. load(i, again, v)
- * gives columns as load_quads() has them, and is told where it has given them before. */
+/* Packs a row as row @r of the operand, by a block of THREADS threads; shared: [PACK_SHARED], not
+ * in use. A thread holds QUADS groups of four columns in registers. If there are fewer threads than
+ * PACK_THREADS, each keeps the partial sums of several, so that the result has the same bits. With
+ * PARTS, a row may be longer than the registers hold. Then each of the three passes (sum of
+ * squares, maximum, packing) goes through the row in parts, alternately forwards and backwards: the
+ * last part of a pass is the first one of the next, and is not loaded again. PACK_NORM needs NORM;
+ * its weights are loaded together with the row. load(i, again, v) sets v to columns in the order of
+ * load_quads(); @again is false only at the first call. */
 template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
 DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, span = QUADS * step;
@@ -239,7 +246,7 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
     float v[QUADS][4], sum[each] = {}, inverse = 1, shrink = 1, max = 0;
 
     static_assert(QUADS % each == 0, "a thread's fours are those of its threads in turn");
-    auto ends = [&] { /* the pass with this part; if not, goes on */
+    auto ends = [&] { /* ends the pass if this is its last part, else goes on to the next part */
                       bool end = !PARTS || first == (back ? 0 : last);
 
                       again = true;
@@ -282,8 +289,8 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
             max = first_max<THREADS>(max, shared + PACK_THREADS / 32);
             packs = true;
 
-            /* Exponent of the largest magnitude; rows of nothing, infinities and NaN are not
-             * scaled. */
+            /* e is the exponent of the largest magnitude. Rows that are zero, or contain infinities
+             * or NaN, are not scaled. */
             int e = (int)(mx_bits_of(max) >> 23) - 127;
             e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
             shrink = power_of_two(-e);
@@ -296,7 +303,8 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
     }
 }
 
-/* Chooses the code for the row's length: each is short, and has as many registers as there are. */
+/* Chooses the instance for the row's length. Each is short, and uses as many registers as the block
+ * allows. */
 template <class LOAD>
 DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
     if (a.n_padded <= 2 * 4 * PACK_THREADS)
@@ -309,7 +317,7 @@ DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, float *shared, co
         pack_quads<PACK_THREADS, 4, true, true>(a, r, shared, load);
 }
 
-/* Packs row @row of a.x as row @r: PACK_PLAIN and PACK_NORM. */
+/* Packs row @row of a.x as row @r, for PACK_PLAIN and PACK_NORM. */
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
     const float *x = a.x + row * (a.x_stride ? a.x_stride : a.n);
 
@@ -317,16 +325,17 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
                 [&](uint32_t i, bool, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
 }
 
-/* Starts to bring the @n weights of a norm from memory, by the block. */
+/* Starts to prefetch the @n weights of a norm, by the block. */
 DEVICE void prefetch_weights(const float *weights, uint32_t n) {
     for (uint32_t i = threadIdx.x * 32; weights && i < n; i += CUDA_THREADS * 32)
         prefetch(weights + i);
 }
 
-/* -- products that are left -------------------------------------------------------------------- */
+/* -- split-K sums that products have left ------------------------------------------------------ */
 
-/* Outputs of row @r, of @n, as load_quads() has columns; those beyond are not numbers. Where
- * columns are not there, others are read, so that no load waits for a branch. */
+/* Adds up the split-K sums of row @r, of @n outputs, in the order of load_quads(). Outputs beyond
+ * the row are undefined: other addresses are loaded for them, so that no load depends on a
+ * branch. */
 template <uint32_t STEP, int QUADS>
 DEVICE void add_left(const struct left &l, uint32_t r, uint32_t i, uint32_t n,
                      float (&v)[QUADS][4]) {
@@ -368,7 +377,7 @@ DEVICE void add_left(const struct left &l, uint32_t r, uint32_t i, uint32_t n,
 
 /* -- what is added to x ------------------------------------------------------------------------ */
 
-/* Stores columns as load_quads() has them. */
+/* Stores columns in the order of load_quads(). */
 template <uint32_t STEP, int QUADS>
 DEVICE void store_quads(float *x, uint32_t i, uint32_t n, const float (&v)[QUADS][4]) {
     if (n % 4 == 0 && (uintptr_t)x % 16 == 0) {
@@ -385,7 +394,7 @@ DEVICE void store_quads(float *x, uint32_t i, uint32_t n, const float (&v)[QUADS
     }
 }
 
-/* Columns of to, without a norm, as load_quads() has them: computed and stored. */
+/* Computes and stores columns of `to` without a norm, in the order of load_quads(). */
 template <uint32_t STEP, int QUADS, class LOAD>
 DEVICE void add_quads(const struct residual_args &a, uint32_t r, uint32_t i, const LOAD &load,
                       float (&v)[QUADS][4]) {
@@ -402,8 +411,8 @@ DEVICE void add_quads(const struct residual_args &a, uint32_t r, uint32_t i, con
     store_quads<STEP>(a.to + at, i, a.n, v);
 }
 
-/* to of a row, with the norm of t: a column is that of thread i % PACK_THREADS in the sum, so t
- * goes through a.t. */
+/* Computes a row of `to` with the norm of t. For the sum, column i belongs to thread i %
+ * PACK_THREADS as in pack_row(), so t is exchanged through a.t. */
 template <class LOAD>
 DEVICE void add_norm(const struct residual_args &a, uint32_t r, bool loads, float *shared,
                      const LOAD &load) {
@@ -435,9 +444,9 @@ DEVICE void add_norm(const struct residual_args &a, uint32_t r, bool loads, floa
     sync_block();
 }
 
-/* Row @r of struct residual_args by CUDA_THREADS threads; load(i, v) gives columns of t as
- * load_quads() has them; @loads: then a.t is room, otherwise it has these. What is added to a row
- * of up to 4096 columns stays in registers until it is packed. shared: [PACK_SHARED]. */
+/* Computes row @r of struct residual_args, by CUDA_THREADS threads. load(i, v) sets v to columns of
+ * t in the order of load_quads(). If @loads, a.t is scratch memory, else it contains t. The sum of
+ * a row of up to 4096 columns stays in registers until it is packed. shared: [PACK_SHARED]. */
 template <class LOAD>
 DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, float *shared,
                          const LOAD &load) {
@@ -466,7 +475,8 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
 
 #define HEAD_MAX 512u
 
-/* A page never holds infinities or NaN: a masked key still meets a probability of 0. */
+/* Clamps to finite halves: pages hold no infinities or NaN (but for the kernel holes), since a
+ * masked key is still multiplied by its probability 0. */
 DEVICE float finite_half(float x) {
     return fminf(fmaxf(x, -65504.0f), 65504.0f);
 }
@@ -482,7 +492,8 @@ DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t
     return 1.0f / sqrtf(sum / (float)dim + a.eps);
 }
 
-/* RoPE of pair @i of the first @n_rot values of a head (shared), by its cos and sin. */
+/* Rotates pair @i of the first @n_rot values of a head (shared) by an angle, given by cosine and
+ * sine. */
 DEVICE void turn_pair(uint32_t n_rot, uint32_t neox, uint32_t i, float c, float s, float *head) {
     float *x = head + (neox ? i : 2 * i), *y = x + (neox ? n_rot / 2 : 1), p = *x, q = *y;
 
@@ -490,7 +501,7 @@ DEVICE void turn_pair(uint32_t n_rot, uint32_t neox, uint32_t i, float c, float 
     *y = p * s + q * c;
 }
 
-/* RoPE of the first values of one head (shared), by one warp. */
+/* Rotates the first values of a head (shared) by RoPE, by one warp. */
 DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
     for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32) {
         const float *by = rope + 2 * i;
@@ -500,8 +511,8 @@ DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
     sync_warp();
 }
 
-/* Multiplies each run of @run values of a head (shared) by the Hadamard matrix, by one warp; a @run
- * of 0 leaves it as it is. */
+/* Multiplies each run of @run values of a head (shared) by the normalised Hadamard matrix, by one
+ * warp; does nothing if @run is 0. */
 DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
     uint32_t lane = threadIdx.x % 32;
 
@@ -523,11 +534,11 @@ DEVICE void hadamard_head(float *head, uint32_t dim, uint32_t run) {
     sync_warp();
 }
 
-/* The largest scale in half precision whose 127-fold is finite there, too: 516 is next, and 127 *
- * 516 rounds to infinity. */
+/* Largest scale of Q8_0 for which 127 times the scale is finite in half precision: the next half,
+ * 516, times 127 rounds to infinity. */
 #define Q8_SCALE_MAX 515.5f
 
-/* Rounds 32 values, one of each lane, to codes of Q8_0: -127 to 127 times the scale, max / 127. */
+/* Rounds 32 values, one of each lane, to codes of Q8_0, -127 to 127. The scale is max / 127. */
 DEVICE float round_to_8(float x, uint16_t *scale) {
     float max = warp_max(fabsf(x)), inverse = max > 0 ? 127.0f / max : 0;
 
@@ -535,8 +546,8 @@ DEVICE float round_to_8(float x, uint16_t *scale) {
     return fminf(fmaxf(x * inverse + TO_INTEGER - TO_INTEGER, -127.0f), 127.0f);
 }
 
-/* Rounds like round_to_8() to codes of Q4_0, plus 8: the value furthest from 0 is -8 times the
- * scale. */
+/* Rounds 32 values, one of each lane, to codes of Q4_0, with 8 added. The value furthest from 0
+ * becomes -8 times the scale. */
 DEVICE float round_to_4(float x, uint16_t *scale) {
     float high = x, low = x;
 
@@ -549,8 +560,8 @@ DEVICE float round_to_4(float x, uint16_t *scale) {
     return fminf(fmaxf(x * inverse, -8.0f), 7.0f) + TO_INTEGER - TO_INTEGER + 8;
 }
 
-/* Writes head @h of keys (PAGE_K) or values (PAGE_V) at token @slot of a page, from @head in shared
- * memory, by one warp. q8_0 and q4_0: 32 values share a scale. */
+/* Stores head @h of keys (PAGE_K) or values (PAGE_V) at token @slot of a page, from @head in shared
+ * memory, by one warp. In q8_0 and q4_0, 32 values share a scale. */
 DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
                        uint32_t slot, const float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, tokens = a.shape.page_tokens;
@@ -577,7 +588,7 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
 
             page[at + (keys ? slot * dim + i : i * tokens + slot)] = (uint8_t)(int8_t)q;
         } else {
-            uint32_t apart = keys ? 4 : 8; /* the numbers of a byte */
+            uint32_t apart = keys ? 4 : 8; /* distance of the two values of a byte */
             float q = round_to_4(x, &scale), above = lane_xor(q, apart);
 
             if ((lane & apart) == 0)
@@ -589,14 +600,14 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     }
 }
 
-/* Values lane, lane + 32, ... of a head; zero beyond it. */
+/* Loads values lane, lane + 32, ... of a head; zero beyond it. */
 template <int V> DEVICE void load_head(const float *x, uint32_t dim, float v[V]) {
 #pragma unroll
     for (uint32_t e = 0; e < V; e++)
         v[e] = threadIdx.x % 32 + 32 * e < dim ? x[threadIdx.x % 32 + 32 * e] : 0;
 }
 
-/* inverse_length() of values as load_head() has them. */
+/* Computes inverse_length() of values in the order of load_head(). */
 template <int V> DEVICE float inverse_of(const struct store_args &a, const float v[V]) {
     float sum = 0;
 
@@ -607,9 +618,9 @@ template <int V> DEVICE float inverse_of(const struct store_args &a, const float
     return 1.0f / sqrtf(sum / (float)a.shape.head_dim + a.eps);
 }
 
-/* Stores head @h of row @r, of queries or, behind these, of keys and values, by one warp; head
- * (shared): [HEAD_MAX] of its own. At most 32 V values. What the product in front does not write is
- * loaded before that ends: nothing else would use the time. */
+/* Stores head @h of row @r, by one warp: queries first, then keys with their values. A head has at
+ * most 32 V values; head (shared): [HEAD_MAX] for this warp. Whatever the preceding product does
+ * not write is loaded before it ends, to use the time of waiting. */
 template <int V>
 DEVICE void store_values(const struct store_args &a, uint32_t r, uint32_t h, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
