@@ -1,8 +1,8 @@
 /*
- * The ops of kernels_condensed.h: grids and arguments of condensed.cu. Queries and keys are made by
- * products; the parts of attention's output are multiplied as the heads of latent attention are
- * (latent.c), all in one product. Grids depend on numbers of rows and sequences alone, so such
- * steps are graphs.
+ * condensed - grids and arguments of the kernels of kernels_condensed.h. Products compute queries
+ * and keys. The parts of attention's output are multiplied like the heads of latent attention
+ * (latent.c), all in one product. A grid depends only on the numbers of rows and sequences, so
+ * steps with these ops can be recorded as graphs.
  */
 
 #include "engine/cuda/condensed/kernels_condensed.h"
@@ -46,7 +46,7 @@ float *condensed_target(const struct be *b, const struct model_op *op, int i) {
 
 /* -- residual streams -------------------------------------------------------------------------- */
 
-/* b, a branch's sum, is in the place of the queries (residual.c). */
+/* Computes OP_SPREAD. The buffer of the queries has b, a branch's sum (residual.c). */
 int step_spread(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct spread_args a = {
@@ -99,7 +99,8 @@ static struct lean_rope rope_of(const struct be *b, const struct model_op *op, u
     return (struct lean_rope){dim, dim - n_rot, n_rot, b->shape->rope_type == ROPE_NEOX};
 }
 
-/* Turns the @n_head heads of @dim values of each row of @x; @normed: behind their norm. */
+/* Rotates the @n_head heads of @dim values of each row of @x; with @normed, divides them by their
+ * rms and multiplies by the norm first. */
 static int turn(struct step *s, const struct model_op *op, float *x, uint32_t n_head, uint32_t dim,
                 bool normed) {
     struct be *b = s->be;
@@ -117,7 +118,7 @@ static int turn(struct step *s, const struct model_op *op, float *x, uint32_t n_
     return CUDA_LAUNCH(b, turn_heads, s->grid.rows, (n_head + 7) / 8, CUDA_THREADS, &a);
 }
 
-/* The norm of r is made where it is packed. */
+/* Computes OP_LEAN_IN, except for the norm of r, which is applied when r is packed. */
 int step_lean_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -158,7 +159,7 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op, 
     return k;
 }
 
-/* Returns the values of a state. */
+/* Returns the number of values from one state to the next. */
 static size_t stride_of(const struct be *b) {
     return state_floats(&b->shape->state);
 }
@@ -206,7 +207,8 @@ int step_condense(struct step *s, const struct model_op *op) {
     return keep(s, &kept);
 }
 
-/* Blocks of the grid that share the keys of each of @n rows: two for each multiprocessor. */
+/* Returns the number of blocks that share the keys of each of @n rows: two for each
+ * multiprocessor. */
 static uint32_t parts_of(const struct be *b, uint32_t n) {
     return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
 }
@@ -293,7 +295,8 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
     return step_lean_keys(s, op);
 }
 
-/* Multiplies all parts with the first one, whose weights are those of all (load.c). */
+/* Computes OP_LEAN_OUT: one product for all parts, at the first part, whose weights include the
+ * others' (load.c). */
 int step_lean_out(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
 

@@ -1,20 +1,22 @@
 /*
- * The kernels of kernels_condensed.h. The result of a row depends on its position and on the tokens
- * before it in its sequence alone: sums go over fixed elements of each thread and then over the
- * threads in a fixed order, and keys come in one order, the window's first, whether they lie in the
- * state or in the step.
+ * condensed - the kernels of kernels_condensed.h. The result of a row depends only on its position
+ * and on the tokens before it in its sequence: each thread sums fixed elements, then the threads'
+ * sums are added in a fixed order, and keys have one order, the window's first, whether they are
+ * read from the state or from the step.
  *
- * blend            a block a row; its first warp makes the weights, a lane a stream
- * spread           a thread a column of a row
- * turn_heads       a warp a head
- * condense         a block a row, which does something where a block of positions ends
- * keep_rows        a block a row that is kept, behind all that read what lay there
- * score_blocks     a row's queries in shared memory, 16 keys a warp, which it holds in registers
- * choose_blocks    a block a row: the least score that is taken, byte by byte from the highest, and
- *                  then the blocks in their order
- * attend_condensed a block has sixteen heads of a row, and 32 keys at a time, in half precision, in
- *                  shared memory: a warp computes the scores of eight keys by one half of their
- *                  values, then 64 of the values
+ * blend            one block for each row; its first warp computes the weights, one lane for each
+ *                  stream
+ * spread           one thread for each column of a row
+ * turn_heads       one warp for each head
+ * condense         one block for each row; it works only where a block of positions ends
+ * keep_rows        one block for each row that is kept; a launch of its own, after all that read
+ *                  the old rows
+ * score_blocks     a row's queries in shared memory; a warp holds 16 keys in registers
+ * choose_blocks    one block for each row: radix search for the least score that is chosen, byte by
+ *                  byte from the highest, then a list of the blocks in their order
+ * attend_condensed one block for sixteen heads of a row, with tiles of 32 keys in shared memory in
+ *                  half precision: a warp computes the scores of eight keys over one half of
+ *                  their values, then accumulates 64 of the values
  */
 
 #include "engine/cuda/condensed/keys.cuh"
@@ -23,7 +25,8 @@
 
 /* -- residual streams -------------------------------------------------------------------------- */
 
-/* The weights of row @r by one warp; m (shared): [n_low]. The first n_stream are those of x. */
+/* Computes the weights of row @r by one warp; m (shared): [n_low]. The first n_stream are those of
+ * x. */
 DEVICE void blend_weights(const struct blend_args &a, uint32_t r, float inverse, float *m) {
     uint32_t lane = threadIdx.x % 32, n = a.n_stream;
 
@@ -138,7 +141,7 @@ KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
-/* Returns u of position @pos, or with @which 1 its raw weights. */
+/* Returns u of position @pos; with @which 1 its raw weights. */
 DEVICE const float *token_of(const struct condense_args &a, const struct plan_seq &seq,
                              uint32_t pos, uint32_t which) {
     if (pos < seq.pos0)
@@ -146,8 +149,8 @@ DEVICE const float *token_of(const struct condense_args &a, const struct plan_se
     return (which ? a.g : a.u) + (size_t)(seq.row0 + pos - seq.pos0) * a.width;
 }
 
-/* Channel @c of the mean of the block that begins at @first: of its own tokens, and of @before
- * tokens in front of it, whose channels are those of the first half. */
+/* Returns channel @c of the weighted mean of the block that begins at @first: of the block's own
+ * tokens and of the @before tokens preceding it, whose channels are in the first half of u. */
 DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, uint32_t first,
                      uint32_t before, uint32_t c) {
     uint32_t block = a.end.keys.block, own = a.overlaps ? a.end.keys.n + c : c;
@@ -208,8 +211,8 @@ KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {
 
 /* -- the choice of blocks ---------------------------------------------------------------------- */
 
-/* Puts the queries of row @r to shared memory, as mma takes them: of 16 heads and 32 values, of
- * which lane 4 g + t has 8 from 8 t on, for a first and a second product. */
+/* Stores the queries of row @r in shared memory as operands of mma, for each 16 heads and 32
+ * values: lane 4 g + t has 8 values from 8 t on of heads g and g + 8, for two products. */
 DEVICE void take_picks(const struct pick_args &a, uint32_t r, struct vec4 *to) {
     uint32_t n = a.keys.n, blocks = (n + 31) / 32, tiles = (a.n_head + 15) / 16;
 
@@ -225,7 +228,7 @@ DEVICE void take_picks(const struct pick_args &a, uint32_t r, struct vec4 *to) {
     }
 }
 
-/* Scores keys @i .. @i + 15 of the @n of a row, by a warp; q, weight: shared. */
+/* Scores keys @i .. @i + 15 of a row's @n, by one warp; q, weight: shared. */
 DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, uint32_t i,
                        uint32_t n, const struct vec4 *q, const float *weight, float *score) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, blocks = (a.keys.n + 31) / 32;
@@ -293,13 +296,13 @@ KERNEL(score_blocks, struct pick_args, CUDA_THREADS, 2) {
         score_keys(a, seq, i, n, q, weight, a.score + (size_t)blockIdx.x * a.stride);
 }
 
-/* Returns samp_ordered() of x, where -0 is 0. */
+/* Returns samp_ordered() of @x, with -0 equal to +0. */
 DEVICE uint32_t order_of(float x) {
     return samp_ordered(x + 0.0f);
 }
 
-/* Finds order_of() the n_best'th score of @n, by the block; *ties: so many of those equal to it are
- * taken. shared: [256 + 2]. */
+/* Returns order_of() the n_best-th largest of @n scores, by the block; sets *ties to the number of
+ * scores equal to it that are chosen. shared: [256 + 2]. */
 DEVICE uint32_t find_least(const struct pick_args &a, const float *score, uint32_t n,
                            uint32_t *shared, uint32_t *ties) {
     uint32_t *found = shared + 256, *left = shared + 257, mask = 0;
@@ -335,7 +338,8 @@ DEVICE uint32_t find_least(const struct pick_args &a, const float *score, uint32
     return *found;
 }
 
-/* The sum of @v over the threads before this one; shared: [CUDA_THREADS]. */
+/* Returns the sum of @v over the threads before this one (exclusive scan); shared:
+ * [CUDA_THREADS]. */
 DEVICE uint32_t sum_before(uint32_t v, uint32_t *shared) {
     uint32_t sum = 0;
 
@@ -370,7 +374,7 @@ KERNEL(choose_blocks, struct pick_args, CUDA_THREADS, 2) {
         more += order_of(score[i]) > least;
         equal += order_of(score[i]) == least;
     }
-    uint32_t ahead = sum_before(equal, shared); /* equals of the threads before */
+    uint32_t ahead = sum_before(equal, shared); /* number of equal scores in preceding threads */
     uint32_t at = sum_before(more, shared) + (ahead < ties ? ahead : ties);
     for (uint32_t i = from; i < to; i++) {
         uint32_t u = order_of(score[i]);
@@ -382,7 +386,7 @@ KERNEL(choose_blocks, struct pick_args, CUDA_THREADS, 2) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-/* The keys that a row sees: @n_window of positions from @first on, then those of blocks. */
+/* Keys of a row, @n in all: @n_window of positions from @first on, then keys of blocks. */
 struct lean_view {
     struct plan_seq seq;
     uint32_t row, first, n_window, n;
@@ -402,18 +406,20 @@ DEVICE struct lean_view view_of(const struct lean_args &a, uint32_t r) {
     return v;
 }
 
-#define LEAN_ROW (LEAN_DIM + 8)       /* halves of a key in shared memory: no two on a bank */
-#define LEAN_HALF (LEAN_DIM / 64 / 2) /* of take_heads() */
+/* halves of a key in shared memory; padded so that eight rows begin on different banks */
+#define LEAN_ROW (LEAN_DIM + 8)
+#define LEAN_HALF (LEAN_DIM / 64 / 2) /* HALF of take_heads() */
 
-/* A tile of keys, their scores by either half of the values, and their weights. */
+/* A tile of keys, partial scores over either half of their values, and weights. */
 struct alignas(16) lean_shared {
     uint16_t key[LEAN_TILE][LEAN_ROW];
     float score[2][LEAN_HEADS][LEAN_TILE + 8];
     uint16_t weight[LEAN_HEADS][LEAN_TILE + 8];
-    float back[LEAN_HEADS], sum[LEAN_HEADS]; /* factor of what was added before; of the weights */
+    float back[LEAN_HEADS], sum[LEAN_HEADS]; /* back: factor that rescales o; sum: of the weights */
 };
 
-/* Brings the tile of keys from @i on, eight threads a key; zeros behind the last key or value. */
+/* Copies the tile of keys from @i on to shared memory, eight threads for each key; zeros after the
+ * last key and after a key's last value. */
 DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uint32_t i,
                        struct lean_shared &s) {
     uint32_t nth = threadIdx.x / 8, at = i + nth, n = a.turn.dim, pos = v.first + at;
@@ -437,7 +443,8 @@ DEVICE void bring_keys(const struct lean_args &a, const struct lean_view &v, uin
         store16(to + d, from && d < n ? load16(from + d) : vec4{0, 0, 0, 0});
 }
 
-/* Adds the tile's values times their weights, the warp's 64 of @n. */
+/* Adds the tile's values, multiplied by their weights, to the warp's 64 of the @n values of each
+ * head. */
 DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = threadIdx.x / 32 * 64;
     float back[2] = {s.back[g], s.back[g + 8]};
@@ -458,8 +465,8 @@ DEVICE void add_values(uint32_t n, const struct lean_shared &s, float o[8][4]) {
     }
 }
 
-/* Divides by the sums, turns back and stores the heads from @head0 on, which lie where keys
- * were. */
+/* Divides by the sums of weights, rotates back and stores the heads from @head0 on. They are
+ * exchanged in the shared memory of the keys. */
 DEVICE void put_heads(const struct lean_args &a, uint32_t r, uint32_t head0, const float o[8][4],
                       struct lean_shared &s) {
     float(*head)[LEAN_ROW] = (float(*)[LEAN_ROW])s.key;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * Residual streams that are blended (OP_SPREAD, OP_BLEND) and attention to condensed keys
- * (OP_LEAN_IN to OP_LEAN_OUT): the arguments of the kernels and the buffers. Formulas and
- * letters: engine/op.h.
+ * kernels_condensed - arguments, grids and buffers for blended residual streams (OP_SPREAD,
+ * OP_BLEND) and attention to condensed keys (OP_LEAN_IN to OP_LEAN_OUT). engine/op.h gives the
+ * formulas and names their symbols.
  */
 
 #include <stddef.h>
@@ -14,34 +14,33 @@
 extern "C" {
 #endif
 
-#define BLEND_STREAMS 8u /* residual streams, at most */
+#define BLEND_STREAMS 8u /* most residual streams */
 #define PICK_ROWS 64u    /* rows whose blocks are scored at a time */
-#define PICK_HEADS 256u  /* queries of an indexer, at most */
-#define PICK_DIM 128u    /* values of a query, at most */
-#define PICK_QUERY 8192u /* values of a row's queries, at most, by 16 queries of 32 values */
+#define PICK_HEADS 256u  /* most queries of an indexer */
+#define PICK_DIM 128u    /* most values of a query */
+#define PICK_QUERY 8192u /* most values of a row's queries, padded to 16 queries of 32 values */
 #define LEAN_TILE 32u    /* keys in shared memory at a time */
 #define LEAN_HEADS 16u   /* heads of a block */
-#define LEAN_DIM 512u    /* values of a head, at most */
+#define LEAN_DIM 512u    /* most values of a head */
 
-/* x = the sum of a row's streams times their weights, b = 0; the weights of SPREAD to @weight. They
- * are made of low, the product with the streams, which is divided here by the rms of all streams
- * together, by Sinkhorn's rounds (engine/sinkhorn.h). Grid: rows. */
+/* Argument of blend: x = sum of a row's streams times their weights, b = 0; the weights that SPREAD
+ * needs are stored in @weight. Weights come from low, the product of the streams, by division by
+ * the rms of all streams together and Sinkhorn's rounds (engine/sinkhorn.h). Grid: x rows. */
 struct blend_args {
     const struct batch_head *batch;
     const float *s;            /* [rows][n_stream][n] */
     const float *low;          /* [rows][n_low] */
-    const float *scale, *base; /* each part of low; [n_low] */
+    const float *scale, *base; /* a scale for each part of low; [n_low] */
     float *x, *b;              /* [rows][n] */
     float *weight;             /* [rows][n_stream + n_stream^2] */
     uint32_t n, n_stream, rounds;
-    uint32_t
-        n_low; /* n_stream: there are no weights but those of x; else n_stream (n_stream + 2) */
+    uint32_t n_low; /* n_stream: only the weights of x exist; else n_stream (n_stream + 2) */
     float eps, rms_eps;
 };
 
-/* s[i] = weight[i] x + the sum over j of weight[n_stream + j n_stream + i] s[j]; without @shares
- * s[i] += weight[i] x, of weights [rows][n_stream]; without weights s[i] = x. Grid: x rows, y n /
- * CUDA_THREADS, rounded up. */
+/* Argument of spread: s[i] = weight[i] x + sum over j of weight[n_stream + j n_stream + i] s[j].
+ * Without @shares: s[i] += weight[i] x, with weights [rows][n_stream]. Without weights: s[i] = x.
+ * Grid: x rows, y n / CUDA_THREADS, rounded up. */
 struct spread_args {
     const struct batch_head *batch;
     const float *x, *weight; /* [rows][n]; blend_args.weight or NULL */
@@ -49,13 +48,13 @@ struct spread_args {
     uint32_t n, n_stream, shares;
 };
 
-/* Rotation of @n_rot of @dim values, from @first on, by pairs. */
+/* Rotary embedding of @n_rot of the @dim values of a head, from @first on. */
 struct lean_rope {
     uint32_t dim, first, n_rot, neox;
 };
 
-/* Heads of x, in place: divided by their rms with @normed, then times norm, if there is one, then
- * turned. Grid: x rows, y n_head / 8, rounded up. */
+/* Argument of turn_heads, in place: each head of x is divided by its rms if @normed, multiplied by
+ * norm if there is one, then rotated. Grid: x rows, y n_head / 8, rounded up. */
 struct turn_args {
     const struct batch_head *batch;
     float *x;                 /* [rows][n_head][dim] */
@@ -65,15 +64,15 @@ struct turn_args {
     float eps;
 };
 
-/* Keys of blocks lie at condensed_at() in the pages, in units of halves. */
+/* Place of the keys of blocks in the pages, in units of halves (condensed_at()). */
 struct block_keys {
     uint8_t *pages;
-    size_t page_bytes, at;          /* at: of the layer's keys in a page */
+    size_t page_bytes, at;          /* at: place of the layer's keys in a page */
     uint32_t page_tokens, block, n; /* n: values of a key */
 };
 
-/* Operands that make a block's key of the mean of its tokens: norm, rotation by the block's first
- * position, and the place in the page. */
+/* Operands of the steps from a block's mean to its key: norm, rotation by the block's first
+ * position, place in the page. */
 struct key_end {
     const float *norm;  /* [keys.n] */
     const double *freq; /* [turn.n_rot / 2] */
@@ -82,9 +81,9 @@ struct key_end {
     float eps, mscale;
 };
 
-/* The keys of the blocks that end at a row, to their pages. Tokens before the step are in the
- * state: of slot s at state + s stride, position p at 2 (p % n_kept) width, u and then g. Grid:
- * rows. */
+/* Argument of condense, which stores the keys of the blocks that end at a row in their pages.
+ * Tokens before the step are read from the state: for slot s at state + s stride, position p at 2
+ * (p % n_kept) width, u and then g. Grid: x rows. */
 struct condense_args {
     const struct batch_head *batch;
     const float *u, *g; /* [rows][width] */
@@ -92,11 +91,12 @@ struct condense_args {
     const float *state;
     size_t stride;
     struct key_end end;
-    uint32_t width, n_kept, overlaps; /* overlaps: the block before counts, too */
+    uint32_t width, n_kept, overlaps; /* overlaps: a key covers the preceding block, too */
 };
 
-/* Keeps the last @n_kept rows of each sequence in its state, where position p has place p % n_kept:
- * of each of @n_from arrays @width values. Grid: x sequences, or more, y n_kept. */
+/* Argument of keep_rows, which stores the last @n_kept rows of each sequence in its state: position
+ * p at place p % n_kept, with @width values of each of @n_from arrays. Grid: x sequences, or more,
+ * y n_kept. */
 struct keep_rows_args {
     const struct batch_head *batch;
     const float *from[2]; /* [rows][width] */
@@ -105,11 +105,11 @@ struct keep_rows_args {
     uint32_t n_from, width, n_kept;
 };
 
-/* The choice of blocks for rows [row0, row0 + PICK_ROWS).
- *   score_blocks   score[row - row0][block] = the sum over heads of weight max(0, q . key), where a
- *                  row has more than n_best whole blocks; grid x PICK_ROWS, or fewer, y any
- *   choose_blocks  pick[row]: the n_best of the largest scores (ties: the first), in their order;
- *                  n_pick; grid: as x above */
+/* Argument of the choice of blocks for rows [row0, row0 + PICK_ROWS).
+ *   score_blocks   score[row - row0][block] = sum over heads of weight max(0, q . key), for rows
+ *                  with more than n_best whole blocks; grid x PICK_ROWS, or fewer, y any
+ *   choose_blocks  pick[row] = the n_best blocks with the largest scores (ties: the first), in
+ *                  ascending order; n_pick; grid x as for score_blocks */
 struct pick_args {
     const struct batch_head *batch;
     const float *q, *weight; /* [rows][n_head][keys.n]; [rows][n_head] or NULL: all are 1 */
@@ -120,9 +120,9 @@ struct pick_args {
     float by; /* factor of the weights */
 };
 
-/* o = attention of q to the last @window keys, of the state and of the step, and to the row's
- * blocks: those that are picked, or (pick NULL) all; turned back. A key is its value, too. Grid: x
- * rows, y n_head / LEAN_HEADS, rounded up. */
+/* Argument of attend_condensed: o = attention of q to the last @window keys, of the state and of
+ * the step, and to the row's blocks, the chosen ones or, if pick is NULL, all; then rotated back. A
+ * key is also its value. Grid: x rows, y n_head / LEAN_HEADS, rounded up. */
 struct lean_args {
     const struct batch_head *batch;
     const float *q, *key, *sinks; /* [rows][n_head][dim], [rows][dim], [n_head] */
@@ -130,21 +130,21 @@ struct lean_args {
     float *o;                     /* [rows][n_head][dim] */
     const uint32_t *pick, *n_pick;
     size_t stride;
-    struct block_keys keys; /* block 0: none */
+    struct block_keys keys; /* block 0: no blocks */
     struct lean_rope turn;
     uint32_t n_head, window, n_best, n_kept; /* n_kept: keys of the window in the state */
     float scale;
 };
 
-/* Buffers for the largest batch, and the weights of the LEAN_IN before. */
+/* Buffers for the largest batch, and the weights of the last LEAN_IN. */
 struct condensed {
-    float *s, *low, *weight; /* the streams' */
-    float *r, *key, *t;      /* of LEAN_IN; r and t without norm and factor */
+    float *s, *low, *weight; /* of the streams */
+    float *r, *key, *t;      /* results of LEAN_IN; r and t before norm and factor */
     float *u, *g;            /* [max_rows][2 widest key] */
-    float *q, *score;        /* the indexer's queries; [PICK_ROWS][max_blocks] */
+    float *q, *score;        /* queries of the indexer; [PICK_ROWS][max_blocks] */
     uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
-    uint32_t max_blocks;     /* short blocks of a context */
-    uint32_t n_best;         /* that a row sees at most; fewer during the proof */
+    uint32_t max_blocks;     /* short blocks of the longest context */
+    uint32_t n_best;         /* most blocks that a row attends to; fewer during the proof */
     const struct weights *in;
 };
 
@@ -152,11 +152,12 @@ struct be;
 struct model_op;
 struct model_shape;
 
-/* Returns the property of an op of this family that is not computed, in words, or NULL. */
+/* Returns the name of a property of such an op that is not supported, or NULL. */
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
-/* Returns likewise what is not computed of an indexer of @n_head queries. */
+/* Returns the name of a property of an indexer of @n_head queries of @dim values that is not
+ * supported, or NULL. */
 const char *indexer_lacks(uint32_t n_head, uint32_t dim);
-/* Returns where product @i of such an op goes; NULL: it is of another family. */
+/* Returns the buffer for the result of product @i of such an op; NULL for other ops. */
 float *condensed_target(const struct be *b, const struct model_op *op, int i);
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 #pragma once
 
 /*
- * keys - what attention to chosen keys has in common (condensed.cu, sparse/sparse.cu). Keys of
- * blocks of positions: where they lie in the pages, rotation, and what the mean of a block becomes.
- * Then the scores and weights of LEAN_TILE keys in shared memory for LEAN_HEADS heads of a row:
- * each warp has the scores of eight keys by one half of their values, HALF blocks of 64, with its
- * queries in registers; sixteen threads weigh a head's keys.
+ * keys - common parts of attention to chosen keys (condensed.cu, sparse/sparse.cu). For keys of
+ * blocks of positions: their places in the pages, rotation, and the steps from a block's mean to
+ * its key. For attention: scores and weights of LEAN_TILE keys in shared memory for LEAN_HEADS
+ * heads of a row. Each warp computes the scores of eight keys over one half of their values, HALF
+ * blocks of 64, with its queries in registers. Then sixteen threads compute the weights of a head's
+ * keys.
  */
 
 #include "engine/cuda/attention/attention.cuh"
@@ -13,19 +14,20 @@
 
 #define WARPS (CUDA_THREADS / 32)
 
-/* Turns pair @i of a head (shared) by an angle. */
+/* Rotates pair @i of a head (shared) by an angle, given by cosine and sine. */
 DEVICE void turn_pair(const struct lean_rope &t, uint32_t i, float c, float s, float *head) {
     turn_pair(t.n_rot, t.neox, i, c, s, head + t.first);
 }
 
-/* Turns a head (shared) by one warp; @sign -1: back. */
+/* Rotates a head (shared) by one warp; @sign -1 rotates it back. */
 DEVICE void turn_head(const struct lean_rope &t, const float *rope, float sign, float *head) {
     for (uint32_t i = threadIdx.x % 32; i < t.n_rot / 2; i += 32)
         turn_pair(t, i, rope[2 * i], sign * rope[2 * i + 1], head);
     sync_warp();
 }
 
-/* Returns the key of block @i of a sequence. */
+/* Returns the address of the key of block @i of a sequence, in the page of the block's last
+ * token. */
 DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *batch,
                         const struct plan_seq &seq, uint32_t i) {
     uint32_t last = (i + 1) * k.block - 1;
@@ -35,8 +37,8 @@ DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *bat
            (size_t)(last % k.page_tokens / k.block) * k.n;
 }
 
-/* Stores the key of the block that begins at @first: the norm of @key (shared), which each thread
- * has written its values of, with @sum their squares; then turned. shared: [WARPS]. */
+/* Stores the key of the block that begins at @first: norm, then rotation of @key (shared). Each
+ * thread has written its values of @key, and @sum is the sum of their squares. shared: [WARPS]. */
 DEVICE void put_key(const struct key_end &e, const struct batch_head *batch,
                     const struct plan_seq &seq, uint32_t first, float sum, float *key,
                     float *shared) {
@@ -58,7 +60,8 @@ DEVICE void put_key(const struct key_end &e, const struct batch_head *batch,
         to[i] = (uint16_t)pack_half(finite_half(key[i]));
 }
 
-/* Values @d .. @d + 7 of the @n of @x times @factor, as halves; 0 behind the last one. */
+/* Returns values @d .. @d + 7 of @x times @factor, as halves; zeros if @d >= @n, the number of
+ * values. */
 DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float factor) {
     float v[8];
 
@@ -73,9 +76,9 @@ DEVICE struct vec4 eight_halves(const float *x, uint32_t d, uint32_t n, float fa
             pack_halves(v[6], v[7])};
 }
 
-/* The warp's part of the @n_head queries at @q, of @n values each, times @scale, as mma takes them,
- * by powers of two: of heads g and g + 8 of lane 4 g + t 16 values from 16 t on of each block of
- * 64. */
+/* Loads the warp's part of @n_head queries of @n values each from @q as operands of mma, multiplied
+ * by @scale log2(e). Lane 4 g + t gets, of heads g and g + 8, 16 values from 16 t on of each block
+ * of 64. */
 template <uint32_t HALF>
 DEVICE void take_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
                        struct vec4 to[HALF][4]) {
@@ -93,7 +96,7 @@ DEVICE void take_heads(const float *q, uint32_t n_head, uint32_t n, float scale,
     }
 }
 
-/* Scores of eight keys of the tile by a half of their @n values, by a warp. */
+/* Computes the scores of eight keys of the tile over one half of their @n values, by one warp. */
 template <uint32_t HALF, class S>
 DEVICE void score_tile(const struct vec4 q[HALF][4], uint32_t n, S &s) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
@@ -115,13 +118,14 @@ DEVICE void score_tile(const struct vec4 q[HALF][4], uint32_t n, S &s) {
         to[j / 2 * 8 * (LEAN_TILE + 8) + j % 2] = c[0][j] + c[1][j];
 }
 
-/* A head's largest score so far, by powers of two, and the sum of its weights, in all of the 16
- * threads that weigh its keys. */
+/* Running values of a head, equal in the 16 threads that weigh its keys: the largest score so far,
+ * in powers of two, and the sum of weights relative to it. */
 struct lean_head {
     float max, sum;
 };
 
-/* Weighs two of the tile's @n keys for one head, by each thread. */
+/* Computes the weights 2^(score - max) of the tile's @n keys; each thread has two keys of one head.
+ * s.back is the factor that rescales earlier sums to the new maximum. */
 template <class S> DEVICE void weigh_keys(uint32_t n, struct lean_head &h, S &s) {
     uint32_t head = threadIdx.x / 16, key = threadIdx.x % 16 * 2;
     float z[2], max = h.max, sum;
@@ -145,7 +149,7 @@ template <class S> DEVICE void weigh_keys(uint32_t n, struct lean_head &h, S &s)
         s.back[head] = back;
 }
 
-/* The weights of the tile's keys as mma takes them: of heads g and g + 8 those of two blocks of 16
+/* Loads the weights of the tile's keys as operands of mma: of heads g and g + 8, two blocks of 16
  * keys. */
 template <class S> DEVICE void take_weights(const S &s, uint32_t p[2][4]) {
     uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
