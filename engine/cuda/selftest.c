@@ -1,9 +1,9 @@
 /*
- * selftest - the kernels' first work on a device (docs/design/cuda-step.md): a few rows of one of
- * the model's matrices of each type times made-up activations, in each way that products have
- * (struct way), attention (selftest_attention.c), and ops that choose or keep something
- * (selftest_ops.c). A wrong way is left out where a plainer one does the same work, and be.note
- * says so; else the device is refused.
+ * selftest - tests the kernels on a device before their first step (docs/design/cuda-step.md):
+ * products of a few rows of one of the model's matrices of each type with made-up activations, in
+ * each way that products are computed (struct way); attention (selftest_attention.c); and ops that
+ * choose or keep something (selftest_ops.c). A wrong way is not used, and be.note says so, if a
+ * plainer one does the same work. Otherwise the device is refused.
  */
 
 #include "engine/cuda/selftest.h"
@@ -20,8 +20,8 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-#define ROWS 72u /* rows of activations: two blocks of matmul_wide; matvec gets fewer */
-#define OWN 24u  /* different rows; they repeat behind that */
+#define ROWS 72u /* rows of activations: two blocks of matmul_wide; matvec gets a part of them */
+#define OWN 24u  /* different rows; the others repeat them */
 #define OUT 32u  /* rows of the matrix */
 #define COLUMNS 2048u
 #define TYPES 64u
@@ -29,7 +29,7 @@
 /* Panels of matmul_wide, and items of expert_wide. */
 #define PANELS ((ROWS + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS)
 
-/* Memory of the device that weights will pass through, and of the host beside it. */
+/* Allocator of the loading buffers on device and host, which are not yet in use. */
 struct bench {
     struct be *b;
     size_t used;
@@ -41,7 +41,7 @@ struct piece {
     size_t bytes;
 };
 
-/* The next @bytes of the loading buffers, which hold all pieces: LOAD_BYTES at least. */
+/* Returns the next @bytes of the loading buffers, which have room for all pieces (LOAD_BYTES). */
 static struct piece take(struct bench *t, size_t bytes) {
     struct piece p = {t->b->load.buffer[0].host + t->used, t->b->load.buffer[0].device + t->used,
                       bytes};
@@ -51,7 +51,7 @@ static struct piece take(struct bench *t, size_t bytes) {
     return p;
 }
 
-/* The host's bytes to the device. */
+/* Copies a piece from the host to the device. */
 static int send(struct be *b, const struct piece *p) {
     return cuda_copy(b, p->device, p->host, p->bytes, CUDA_TO_DEVICE);
 }
@@ -74,7 +74,7 @@ void selftest_fill(float *x, size_t n, uint64_t seed) {
 
 /* -- matrices ---------------------------------------------------------------------------------- */
 
-/* A product of ROWS rows by the first rows and columns of a tensor of the model. */
+/* A product of ROWS rows with the first rows and columns of a tensor of the model. */
 struct product {
     const struct tensor *tensor;
     uint32_t n_out, n_in, n_padded;
@@ -82,13 +82,13 @@ struct product {
     struct piece raw, x, packed, cores, scale, y, picks;
 };
 
-/* The rows as pairs of the first expert, by both sizes of items. */
+/* Work lists that make all rows pairs of expert 0, with small and with large items. */
 struct picks {
     uint32_t n_few, n_many, list[ROWS];
     struct expert_item few[FEW_ITEMS], many[PANELS];
 };
 
-/* Every row picked expert 0. */
+/* Returns lists in which every row has picked expert 0. */
 static struct picks all_rows(void) {
     struct picks p = {.n_few = FEW_ITEMS, .n_many = PANELS};
 
@@ -103,7 +103,7 @@ static struct picks all_rows(void) {
     return p;
 }
 
-/* The first rows and columns of a tensor. */
+/* Prepares the product of the first rows and columns of a tensor. */
 static void lay_out(struct bench *t, struct product *p, const struct tensor *tensor) {
     const struct tensor_format *f = tensor->format;
 
@@ -137,8 +137,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     m->y = p->y.device;
 }
 
-/* Repeats the bytes of OWN packed rows for the other rows, in each part of @part bytes; a row has
- * @row bytes of it. */
+/* Repeats OWN packed rows for the other rows: in each part of @part bytes, a row has @row bytes. */
 static int repeat(struct be *b, const struct piece *p, size_t part, size_t row) {
     TRY(selftest_fetch(b, p->host, p->device, p->bytes));
     for (uint8_t *at = p->host; at < (uint8_t *)p->host + p->bytes; at += part)
@@ -147,7 +146,7 @@ static int repeat(struct be *b, const struct piece *p, size_t part, size_t row) 
     return send(b, p);
 }
 
-/* Sends the piece of the matrix and the rows, and makes tiles and packed rows of them. */
+/* Copies the part of the matrix and the rows to the device; computes tiles and packed rows. */
 static int prepare(struct be *b, struct product *p) {
     const struct tensor_format *f = p->tensor->format;
     struct repack_args repack = {
@@ -189,13 +188,13 @@ struct way;
 typedef int (*multiply)(struct be *b, const struct product *p, const struct operand *x,
                         const struct way *w);
 
-/* A way in which a product is computed; be.@flag is @left_out where no step uses it. */
+/* A way to compute a product. be.@flag equals @left_out if steps do not use it. */
 struct way {
-    const char *name; /* left out where it is wrong */
+    const char *name; /* named in be.note if it is wrong */
     multiply multiply;
     size_t flag;
     bool left_out;
-    uint32_t n_rows, block_rows, n_splits; /* rows that it gets; of a panel; split-K */
+    uint32_t n_rows, block_rows, n_splits; /* rows of activations; rows of a panel; split-K */
     bool cores, expert;                    /* pack_args.cores; for tensors of experts */
 };
 
@@ -213,7 +212,7 @@ static int by_wide(struct be *b, const struct product *p, const struct operand *
     return cuda_matmul_wide(b, &p->w, x, false, way);
 }
 
-/* Multiplies all rows as those of one expert. */
+/* Multiplies all rows as pairs of one expert. */
 static int by_expert(struct be *b, const struct product *p, const struct operand *x,
                      const struct way *w) {
     const struct picks *on = p->picks.device;
@@ -238,7 +237,8 @@ static int by_expert(struct be *b, const struct product *p, const struct operand
 
 #define FLAG(field, value) offsetof(struct be, field), value
 
-/* The first way must be right; each other one must have its bits. */
+/* Ways to compute a product. The result of the first must be right; the others must have its
+ * bits. */
 static const struct way ways[] = {
     {"matmul_wide", by_wide, 0, false, ROWS, 64, 1, false, false},
     {"matvec", by_matvec, FLAG(products.no_matvec, true), 1, 0, 1, false, false},
@@ -258,7 +258,7 @@ static bool *flag_of(struct be *b, const struct way *w) {
     return (bool *)((uint8_t *)b + w->flag);
 }
 
-/* Returns true if steps use the way, and the product has what it needs. */
+/* Returns true if steps use the way and the product fulfils its conditions. */
 static bool is_used(struct be *b, const struct product *p, const struct way *w) {
     bool fits = (!w->expert || p->tensor->n_dims == 3) && (!w->cores || b->products.wgmma) &&
                 (w->n_splits == 1 || cuda_can_split(b, &p->w, ROWS));
@@ -266,7 +266,7 @@ static bool is_used(struct be *b, const struct product *p, const struct way *w) 
     return w == ways || (fits && *flag_of(b, w) != w->left_out);
 }
 
-/* Computes y of the first rows in one of the ways. */
+/* Computes y of the way's rows. */
 static int multiply_by(struct be *b, const struct product *p, const struct way *w, float *y) {
     const struct operand x = {.packed = w->cores ? p->cores.device : p->packed.device,
                               .scale = p->scale.device,
@@ -275,7 +275,7 @@ static int multiply_by(struct be *b, const struct product *p, const struct way *
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
 
     assert(bytes <= p->y.bytes);
-    /* Fill y with NaN: results of another kernel must not pass. */
+    /* y is filled with NaN first, so that a result of an earlier kernel cannot pass */
     int r = cuda_fill(b, p->y.device, 0xFF, p->y.bytes);
     r = r < 0 ? r : w->multiply(b, p, &x, w);
     r = r < 0 ? r : selftest_fetch(b, p->y.host, p->y.device, bytes);
@@ -283,7 +283,7 @@ static int multiply_by(struct be *b, const struct product *p, const struct way *
     return r;
 }
 
-/* |y - W x| / |W x|, in double, of the rows that differ. */
+/* Returns the relative error |y - W x| / |W x| of the different rows, in double precision. */
 static double error_of(const struct product *p, const float *y) {
     const struct tensor_format *f = p->tensor->format;
     size_t row_bytes = p->raw.bytes / p->n_out;
@@ -308,8 +308,8 @@ static double error_of(const struct product *p, const float *y) {
     return d == 0 ? 0 : sqrt(d / norm);
 }
 
-/* Returns true if a way gives the bits of @wide, matmul_wide, for its first rows, and behind OWN
- * rows these again. */
+/* Returns true if the rows of @y have the bits of @wide, the result of matmul_wide; row r must
+ * equal row r % OWN. */
 static bool same_bits(const struct product *p, const float *y, const float *wide, uint32_t n_rows) {
     bool same = true;
 
@@ -338,14 +338,14 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
     return cuda_clear_arrived(b);
 }
 
-/* Returns the error that products of the type may have. */
+/* Returns the largest error that products of the type may have. */
 static double limit_of(const struct be *b, const struct tensor *t) {
     enum tile_format f = tile_format_of((uint32_t)t->format->type);
 
     return b->products.planes == 2 && BYTES_FORMAT(f) ? SELFTEST_LIMIT_BYTES : SELFTEST_LIMIT;
 }
 
-/* Tries one type of tensor in every way: the first one must be near the exact product, the others
+/* Tests products of one tensor in every way. The first must be near the exact product, the others
  * must have its bits. */
 static int try_type(struct be *b, const struct tensor *tensor, struct err *err) {
     float y[WAYS][ROWS * OUT];
@@ -355,7 +355,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
 
     lay_out(&t, &p, tensor);
     int r = prepare(b, &p);
-    if (r < 0 || b->load.found_host->bad) /* load.c refuses it by its name */
+    if (r < 0 || b->load.found_host->bad) /* load.c refuses the tensor by its name */
         return r;
     for (size_t i = 0; i < WAYS && r == 0; i++)
         r = is_used(b, &p, &ways[i]) ? multiply_by(b, &p, &ways[i], y[i]) : 0;
@@ -383,8 +383,8 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     return r;
 }
 
-/* Tries the tensor of each type and number of dimensions that has the longest rows, which sharing
- * segments needs. */
+/* Tests the tensor with the longest rows of each type and number of dimensions, since split-K needs
+ * long rows. */
 int cuda_selftest(struct be *b, struct err *err) {
     const struct tensor *widest[2][TYPES] = {{NULL}}; /* [0]: matrices, [1]: tensors of experts */
 

@@ -1,31 +1,33 @@
 #pragma once
 
-/* selftest - what the parts of the self-test share (selftest.c, selftest_attention.c,
+/* selftest - common declarations of the self-test (selftest.c, selftest_attention.c,
  * selftest_ops.c). */
 
 #include "engine/cuda/cuda.h"
 
-/* |got - right| / |right|, of products and of attention; of products of bytes, whose activations
- * have eight bits. */
+/* Largest relative error, |got - right| / |right|, of products and of attention. Products of 8-bit
+ * codes round the activations to eight bits. */
 #define SELFTEST_LIMIT 4e-3
 #define SELFTEST_LIMIT_BYTES 1.5e-2
 
 #define SELFTEST_OFF "%s is off by %.3g, at most %.3g is expected"
 
-/* Numbers around 0, nearly normal with variance 1/4, from @seed. */
+/* Fills @x with @n pseudo-random numbers around 0 from @seed, nearly normal with variance 1/4. */
 void selftest_fill(float *x, size_t n, uint64_t seed);
-/* Copies @n floats of the host's, which may be anywhere, to the device. 0 or -EIO. */
+/* Copies @n floats from pageable host memory to the device. Returns 0 or -EIO. */
 int selftest_send(struct be *b, const float *from, float *to, size_t n);
-/* @bytes of the device to @to; waits for all that was enqueued. 0 or -EIO. */
+/* Copies @bytes of the device to @to and waits for all enqueued work. Returns 0 or -EIO. */
 int selftest_fetch(struct be *b, void *to, const void *from, size_t bytes);
-/* Says in be.note that a plainer kernel does what @what did, and why. What the wrong one has
- * counted is zero again. 0 or -EIO. */
+/* Notes in be.note that kernel @what is not used, and why; a plainer kernel replaces it. Clears
+ * counters that the wrong kernel may have left. Returns 0 or -EIO. */
 int selftest_leave_out(struct be *b, const char *what, const char *why);
-/* -EINVAL with @err, which says what of the device is wrong: there is nothing plainer to do it. */
+/* Returns -EINVAL with a description of wrong results in @err, if no plainer kernel can replace the
+ * wrong one. */
 __attribute__((format(printf, 3, 4))) int selftest_refuse(const struct be *b, struct err *err,
                                                           const char *format, ...);
-/* Attention in each way that steps may take. What is wrong is left out, or refused where there is
- * nothing plainer. 0, -EINVAL with @err, -ENOMEM or -EIO. */
+/* Tests attention in each way that steps use. A wrong way is left out, or refused if there is no
+ * plainer one. Returns 0, -EINVAL with @err, -ENOMEM or -EIO. */
 int selftest_attention(struct be *b, struct err *err);
-/* The model's ROUTE and KDA ops. What is wrong is refused. Returns as selftest_attention(). */
+/* Tests the model's ROUTE and KDA ops. A wrong one is refused. Returns as selftest_attention()
+ * does. */
 int selftest_ops(struct be *b, struct err *err);

@@ -1,8 +1,8 @@
 /*
- * selftest_ops - ops that choose or keep something, over made-up inputs: the picks of a router
- * against those of engine/experts.c, by bits; Kimi delta attention against double precision on the
- * host, and by bits where its rows come in two steps. Nothing plainer does their work: a device on
- * which one is wrong is refused.
+ * selftest_ops - tests ops that choose or keep something on made-up inputs: the picks of a router
+ * must have the bits of engine/experts.c; Kimi delta attention is compared with double precision on
+ * the host, and must give the same bits if its rows come in two steps. No plainer kernels exist, so
+ * a device with wrong results is refused.
  */
 
 #include "engine/cuda/selftest.h"
@@ -16,11 +16,12 @@
 #include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "engine/experts.h"
 
-#define ROWS 19u   /* rows in shared memory of kda() twice, and some; blocks of route() likewise */
+/* more than twice the rows that kda() has in shared memory, and more than two blocks of route() */
+#define ROWS 19u
 #define FIRST 11u  /* rows of the first of two steps */
-#define LIMIT 1e-4 /* |got - right| / |right| of what comes out */
+#define LIMIT 1e-4 /* largest |got - right| / |right| */
 
-/* The step under way, and its numbers in one piece of the host's memory. */
+/* The step of a test, and its numbers in one piece of host memory. */
 struct scene {
     struct be *b;
     const struct model_op *of; /* the model's */
@@ -45,7 +46,7 @@ static const struct model_op *find_op(const struct be *b, enum op_kind kind) {
     return NULL;
 }
 
-/* A step of rows [pos0, pos0 + n) of one sequence begins. */
+/* Begins a step of rows [pos0, pos0 + n) of one sequence. */
 static int begin(struct scene *t, uint32_t pos0, uint32_t n) {
     static const int32_t token[ROWS];
     static const uint32_t page[ROWS];
@@ -61,14 +62,14 @@ static int begin(struct scene *t, uint32_t pos0, uint32_t n) {
     return step_begin(t->b, &t->batch, &t->step);
 }
 
-/* Makes the step idle again. */
+/* Marks the step as idle. */
 static void end(struct scene *t) {
     t->b->step[0].batch = NULL;
 }
 
 /* -- picks ------------------------------------------------------------------------------------- */
 
-/* Returns the number of rows with picks or weights that are not the host's. */
+/* Returns the number of rows whose picks or weights differ from the host's. */
 static uint32_t wrong_picks(const struct scene *t, float *logits, const float *bias,
                             const float *weight, const uint32_t *expert) {
     const struct model_shape *m = t->b->shape;
@@ -111,7 +112,7 @@ static int try_route(struct scene *t, struct err *err) {
     TRY(begin(t, 0, t->n_rows));
     TRY(selftest_send(b, logits, b->experts.logits, n_logits));
     struct route_args a = experts_route_args(t->step, &op);
-    a.slot = NULL; /* as if the device had all experts: those are not known yet */
+    a.slot = NULL; /* computed as if the device had all experts; the slots are not known yet */
     a.slots = (struct expert_slots){0};
     a.picks = NULL;
     TRY(CUDA_LAUNCH(b, route, (t->n_rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a));
@@ -135,7 +136,7 @@ static double logistic(double x) {
     return 1 / (1 + exp(-x));
 }
 
-/* Value @i of part @part of u of row @r, convolved. */
+/* Returns value @i of part @part of u of row @r after the convolution and silu. */
 static double convolve(const struct scene *t, const struct kda *k, uint32_t part, uint32_t r,
                        uint32_t i) {
     double sum = 0;
@@ -149,7 +150,7 @@ static double convolve(const struct scene *t, const struct kda *k, uint32_t part
     return sum * logistic(sum);
 }
 
-/* Writes a head's part of row @r to q, k and v; the first two become of unit length, q by 1 /
+/* Computes a head's q, k and v of row @r; q and k have unit length, q is also divided by
  * sqrt(dim). */
 static void mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
                     double x[3][DELTA_DIM]) {
@@ -165,7 +166,7 @@ static void mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint
     }
 }
 
-/* Takes the state @m [keys][values] of head @h through row @r, and writes what comes out. */
+/* Advances the state @m [keys][values] of head @h by row @r, and stores the output in @out. */
 static void advance(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r, double *m,
                     double *out) {
     double x[3][DELTA_DIM], keep[DELTA_DIM], square = 0, lower = (double)t->b->shape->delta.lower;
@@ -194,7 +195,7 @@ static void advance(const struct scene *t, const struct kda *k, uint32_t h, uint
                   logistic((double)k->z[at + j]);
 }
 
-/* Returns |got - right| / |right| of the rows at once. */
+/* Returns |got - right| / |right| for the rows that were computed in one step. */
 static double error_of(const struct scene *t, const struct kda *k, double *m) {
     double d = 0, norm = 0, out[DELTA_DIM];
 
@@ -211,7 +212,7 @@ static double error_of(const struct scene *t, const struct kda *k, double *m) {
     return sqrt(d / norm);
 }
 
-/* Computes rows [from, to) to @out, which has NaN before. */
+/* Computes rows [from, to) to @out. The buffer of results is filled with NaN first. */
 static int run_kda(struct scene *t, const struct kda *k, uint32_t from, uint32_t to, float *out) {
     struct be *b = t->b;
     struct model_op op = *t->of;
@@ -241,7 +242,7 @@ static int try_kda(struct scene *t, struct err *err) {
     size_t rows = (size_t)t->n_rows * k.n, n_head = k.n_head;
     float *on = (float *)b->load.buffer[0].device;
     const struct {
-        float **to, **device; /* device: of weights */
+        float **to, **device; /* device: set for weights */
         size_t n;
         float shift;
     } parts[] = {{&k.u, NULL, 3 * rows, 0},
@@ -249,7 +250,7 @@ static int try_kda(struct scene *t, struct err *err) {
                  {&k.raw, NULL, rows, 0},
                  {&k.beta, NULL, t->n_rows * n_head, 0},
                  {&k.taps, &t->weights.taps, (size_t)3 * k.n_taps * k.n, 0},
-                 {&k.dt, &t->weights.dt, k.n, -3}, /* most of a key's sum is kept */
+                 {&k.dt, &t->weights.dt, k.n, -3}, /* shifted so that most of a key's sum is kept */
                  {&k.decay, &t->weights.decay, n_head, 1},
                  {&k.norm, &t->weights.norm, k.dim, 1},
                  {&k.at_once, NULL, rows, 0},
