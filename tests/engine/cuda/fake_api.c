@@ -13,7 +13,7 @@
 #define OUT_OF_MEMORY 2
 #define FAILURE 700
 
-/* WEFT_BYTES: the kernels are those of such a family. */
+/* WEFT_BYTES: the kernels are compiled for a family that multiplies 8-bit codes. */
 #ifdef WEFT_BYTES
 #define MAJOR 8
 #define MINOR 9
@@ -28,21 +28,22 @@ struct fake_cuda fake_cuda = {.n_devices = 1,
                               .n_multiprocessors = 4,
                               .bytes = (size_t)1 << 32};
 
-struct block { /* an allocation, with its size in front */
+struct block { /* header before an allocation */
     size_t n, device, pad[6];
 };
 
-/* Kernels whose code has come to a device, by its own call or by a launch. */
+/* Kernels that have been loaded on a device, by allow_shared() or by a launch. */
 static struct loaded {
     const void *kernel;
-    uint32_t bytes; /* of shared memory that is allowed */
+    uint32_t bytes; /* bytes of dynamic shared memory that are allowed */
     bool by_call;
 } loaded[FAKE_DEVICES][128];
 static uint32_t n_loaded[FAKE_DEVICES];
 static size_t n_used[FAKE_DEVICES];
-static bool was_asked[FAKE_DEVICES]; /* how much memory is left */
+static bool was_asked[FAKE_DEVICES]; /* free memory was queried */
 
-/* @kept: allowed while launches are captured. */
+/* Counts a call of the runtime. @kept: the call is allowed during a capture. Returns 0, or the
+ * error with which the test lets it fail. */
 static int call_while(bool kept) {
     if (fake_calls_host)
         fake_refuse("a call of the runtime by a function that it calls");
@@ -61,14 +62,14 @@ static int call(void) {
     return call_while(false);
 }
 
-/* What the kernels compute is checked elsewhere, early launches too, and which ways are fast:
- * not at each of the hundreds of times that tests open the device. */
+/* Turns off the self-test, early launches and timing, which other tests cover: tests open the
+ * device hundreds of times. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
     setenv("WEFT_CUDA_EARLY", "0", 0);
     setenv("WEFT_CUDA_TIMES", "0", 0);
     fake_ptx_open();
-    /* For programs that know nothing of the fake. */
+    /* Settings for programs that do not know the fake. */
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY");
     if (getenv("WEFT_CUDA_FAKE_DEVICES"))
         fake_cuda.n_devices = atoi(getenv("WEFT_CUDA_FAKE_DEVICES"));
@@ -76,7 +77,7 @@ __attribute__((constructor)) static void without_selftest(void) {
         fake_cuda.bytes = strtoull(getenv("WEFT_CUDA_FAKE_BYTES"), NULL, 10);
 }
 
-/* -- the table --------------------------------------------------------------------------------- */
+/* -- entries of struct cuda_api ---------------------------------------------------------------- */
 
 static int count(int *n) {
     *n = fake_cuda.n_devices;
@@ -136,12 +137,13 @@ static uint64_t host_memory(void) {
 
 #define KEPT 16u
 
-/* Freed large blocks, for the next one of the same size: tests that let each call fail open the
- * backend hundreds of times, which otherwise took most of its time in mmap(). */
+/* Freed large blocks, reused for the next one of the same size. Tests that let each call fail open
+ * the backend hundreds of times, and would spend most of their time in mmap(). */
 static struct block *kept[KEPT];
 static uint32_t n_kept;
 
-/* Large ones take no memory before they are written, whatever malloc() does. */
+/* Allocates a block. A large one uses mmap(), so that its pages take no memory before they are
+ * written. */
 static struct block *block_new(size_t n) {
     size_t all = (sizeof(struct block) + n + 63) / 64 * 64;
 
@@ -167,7 +169,7 @@ static void block_free(struct block *b) {
         munmap(b, (sizeof(*b) + b->n + 63) / 64 * 64);
 }
 
-/* Sizes are exact, so that the next byte belongs to no allocation. */
+/* Allocates exactly @n bytes, so that the next byte belongs to no allocation. */
 static int alloc_any(void **p, size_t n, enum simt_space space) {
     int r = call();
     struct block *b = NULL;
@@ -182,7 +184,7 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
     b->n = n;
     b->device = (size_t)fake_used;
     *p = b + 1;
-    /* NaN: nothing may be read before it is written. */
+    /* Fills it with NaN, so that a read before the first write has an effect. */
     memset(*p, 0xFF, MIN(n, fake_cuda.idle ? 4096u : LARGE));
     simt_memory_add(*p, n, space);
     ptx_memory_add(*p, n);
@@ -310,7 +312,7 @@ static int event_record(void *e, void *stream) {
     return 0;
 }
 
-/* An event that was never recorded is waited for by nothing. */
+/* A wait for an event that was never recorded has no effect. */
 static int event_wait(void *e, void *stream) {
     struct event *event = e;
     struct stream *s = stream_of(stream);
@@ -366,7 +368,8 @@ static int elapsed(void *from, void *to, float *us) {
     return call();
 }
 
-/* Whether @n bytes from @p on do not go beyond its allocation, behind which there is none. */
+/* Returns true if [p, p + n) does not leave its allocation; memory after an allocation belongs to
+ * none. */
 static bool is_within(const void *p, size_t n) {
     return simt_memory_space(p) == simt_memory_space((const uint8_t *)p + n - 1);
 }
@@ -397,7 +400,7 @@ static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, v
     else if (dir == CUDA_TO_DEVICE)
         o->snapshot = memcpy(malloc(n), from, n);
     else
-        memset(to, 0xA5, n); /* what is read there before it is waited for is wrong */
+        memset(to, 0xA5, n); /* a read before the copy is waited for must give a wrong result */
     return 0;
 }
 
@@ -426,7 +429,7 @@ static int reach(int device, int other, bool *direct) {
     return r;
 }
 
-/* Of the device in use. */
+/* Returns the entry of @kernel for the current device, and adds it if there is none. */
 static struct loaded *load(const void *kernel) {
     struct loaded *l = loaded[fake_used], *end = l + n_loaded[fake_used];
 
@@ -440,8 +443,8 @@ static struct loaded *load(const void *kernel) {
     return l;
 }
 
-/* Returns the bytes of shared memory that the driver sets up for @percent of the most: the next
- * larger one of the sizes of compute capability 9.0. */
+/* Returns the bytes of shared memory that the driver configures for a carve-out of @percent: the
+ * next larger size of compute capability 9.0. */
 static uint32_t carved_out(int percent) {
     static const uint32_t sizes[] = {0, 8, 16, 32, 64, 100, 132, 164, 196, 228}; /* KiB */
     uint32_t i = 0;
@@ -467,8 +470,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     return 0;
 }
 
-/* A launch that has to load the kernel: memory that was counted is used for it, and a capture may
- * fail. */
+/* Ends the process if a launch has to load its kernel after memory was counted: loading takes
+ * memory, and makes a capture fail. */
 static void look_loaded(const struct simt_kernel *k, const struct loaded *l) {
     if (l->by_call || !was_asked[fake_used])
         return;
@@ -486,7 +489,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     if (fake_cuda.fail_at && fake_cuda.n_calls > fake_cuda.fail_at && !fake_cuda.failed_capture)
         fake_refuse("a launch behind a call that failed");
     if (fake_cuda.faulty && strcmp(fake_cuda.faulty, k->name) == 0) {
-        fake_cuda.fail_at = fake_cuda.n_calls; /* as a device does, all calls after it too */
+        fake_cuda.fail_at = fake_cuda.n_calls; /* like a device, which fails all later calls, too */
         fake_cuda.sticky = true;
         return FAILURE;
     }

@@ -1,11 +1,11 @@
 #pragma once
 
-/* fake_find - for tests of the whole backend: the fake device inside the module that they load, and
- * a model for it. */
+/* fake_find - for tests of the whole backend: the fake device in the module that they load, and a
+ * model for it. */
 
 #include "tests/engine/cuda/fake_api.h"
 
-/* That of the weft-cuda.so beside the program. */
+/* Returns the struct of the weft-cuda.so beside the program. */
 struct fake_cuda *fake_find(void);
-/* One narrow layer, saved under a new name that is written to @path. */
+/* Writes a model with one narrow layer to a new file and its name to @path. */
 void fake_small_model(char path[64]);

@@ -7,11 +7,12 @@
 
 static bool is_open;
 
-/* What ran, at the end of the file that the environment names: one line a kernel. */
+/* Appends a report of the code that has run to the file WEFT_PTX_REPORT: one line for each
+ * kernel. */
 static void report(void) {
     FILE *f = fopen(getenv("WEFT_PTX_REPORT"), "a");
 
-    if (!f || flock(fileno(f), LOCK_EX) != 0) /* processes of a test end at the same time */
+    if (!f || flock(fileno(f), LOCK_EX) != 0) /* several processes of a test end at the same time */
         abort();
     ptx_report(f);
     fclose(f);
@@ -47,7 +48,7 @@ bool fake_ptx_launch(const struct op *launch) {
                         .shared_bytes = launch->shared,
                         .args = launch->args,
                         .args_bytes = k->args_size,
-                        .early = ptx_target() >= 90, /* any launch may be, there */
+                        .early = ptx_target() >= 90, /* on these devices any launch may be early */
                         .order = fake_cuda.order ? fake_cuda.order + fake_cuda.n_launches : 0,
                         .other_wgmma = fake_cuda.other_wgmma,
                     });

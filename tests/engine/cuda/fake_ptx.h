@@ -1,14 +1,14 @@
 #pragma once
 
 /*
- * fake_ptx - runs launches of the fake runtime on what nvcc wrote (tests/engine/ptx/ptx.h): with
- * the environment variable WEFT_PTX, the folder of the modules' PTX. Without it the kernels are
- * those that are compiled for the CPU (simt.h).
+ * fake_ptx - runs launches of the fake runtime in an interpreter of the PTX that nvcc has compiled
+ * (tests/engine/ptx/ptx.h), if the environment variable WEFT_PTX names the folder of the modules'
+ * PTX. Without it, kernels compiled for the CPU run (simt.h).
  */
 
 #include "tests/engine/cuda/fake_streams.h"
 
-/* Reads the modules, and makes the devices of the family that they are compiled for. */
+/* Reads the modules and sets the devices' compute capability to the modules'. */
 void fake_ptx_open(void);
-/* Returns false without modules. */
+/* Runs a launch. Returns false if no modules are loaded. */
 bool fake_ptx_launch(const struct op *launch);

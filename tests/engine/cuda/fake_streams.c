@@ -15,20 +15,20 @@
 #define LOOK_BLOCKS UINT32_MAX
 #endif
 
-#define UPLOAD_US 100 /* what the first launch of a graph takes by the clock beside its kernels */
+#define UPLOAD_US 100 /* time of the upload of a graph at its first launch, in us of the clock */
 
 struct stream *fake_streams;
 struct graph *fake_capture;
 _Thread_local int fake_used;
 _Thread_local bool fake_calls_host;
-static uint32_t n_samplings; /* enqueued */
+static uint32_t n_samplings; /* enqueued so far */
 
 void fake_refuse(const char *what) {
     fprintf(stderr, "fake cuda: %s\n", what);
     abort();
 }
 
-/* -- streams -------------------------------------------------------------------------------- */
+/* -- streams ----------------------------------------------------------------------------------- */
 
 static struct op *append(struct op ***end, enum op_kind kind) {
     struct op *o = calloc(1, sizeof(*o));
@@ -45,7 +45,6 @@ struct op *stream_enqueue(struct stream *s, enum op_kind kind) {
     return append(&s->end, kind);
 }
 
-/* To the stream, or to the graph which it is a part of. */
 struct op *stream_capture(struct stream *s, enum op_kind kind) {
     if (fake_capture && !s->captured)
         fake_refuse("a call for a stream that is not captured, beside one that is");
@@ -70,7 +69,7 @@ uint64_t stream_sum(const void *p, size_t n) {
     return ((sum ^ word) * 0x9E3779B97F4A7C15u) | 1;
 }
 
-static struct fake_call beside; /* that is to be done until it is joined, or fn is NULL */
+static struct fake_call beside; /* host call that has not run yet; fn NULL: none */
 
 static void run_beside(void) {
     fake_calls_host = true;
@@ -82,7 +81,7 @@ static void run_beside(void) {
 
 static void step(struct stream *s);
 
-/* Of another stream, as far as needed. */
+/* Runs the stream of an event until the event is reached. */
 static void run_wait(const struct op *o) {
     const struct event *e = o->to;
 
@@ -155,7 +154,7 @@ static void run(struct op *o, int device) {
     }
 }
 
-/* The first op of a stream that has one. */
+/* Runs the first op of a stream. */
 static void step(struct stream *s) {
     struct op *o = s->op;
 
@@ -174,8 +173,8 @@ static bool is_blocked(const struct stream *s) {
     return o->kind == OP_WAIT && ((struct event *)o->to)->reached < o->number;
 }
 
-/* Streams of a device as far as they go; those of others as far as they are waited for, where
- * nothing else is left to do. */
+/* Runs the streams of a device as far as possible. Streams of other devices run only as far as this
+ * device's wait for them, and only when nothing else is left to do. */
 static void run_device(int device) {
     struct stream *waits;
 
@@ -193,13 +192,11 @@ static void run_device(int device) {
     } while (waits);
 }
 
-/* At random, but the same in each run. */
+/* Returns a device that is chosen pseudo-randomly, but equally in each run. */
 static int any_device(void) {
     return (int)((fake_cuda.n_drained * 2654435761u >> 16) % (uint32_t)fake_cuda.n_devices);
 }
 
-/* Does what is enqueued in a stream (NULL: in all), up to the last record of @until; NULL: all. The
- * device that is to be ahead of the others does all first. */
 void streams_drain(struct stream *only, const struct event *until) {
     bool any = false;
 
@@ -226,7 +223,6 @@ void streams_sampled(void) {
     n_samplings++;
 }
 
-/* The stream of a call, which is that of the device which is used. */
 struct stream *stream_of(void *stream) {
     struct stream *s = stream;
 
@@ -235,12 +231,11 @@ struct stream *stream_of(void *stream) {
     return s;
 }
 
-/* What a device does that never ends its work. NULL: for all streams. */
 void streams_wait(struct stream *only) {
     if (streams_hang())
         fake_refuse("a call that waits for a device that hangs");
     streams_drain(only, NULL);
-    run_beside(); /* the other stream; after a failure nothing joins it */
+    run_beside(); /* runs even if no stream joins it, as after a failure */
     fake_cuda.beside = false;
 }
 
@@ -284,7 +279,7 @@ void capture_record(struct event *e, struct stream *s) {
     e->captured->place = s->n_captured;
 }
 
-/* A stream that waits for what is captured is captured as well. */
+/* A stream that waits for a captured event becomes part of the capture. */
 int capture_wait(struct event *event, struct stream *s) {
     if (!event->captured)
         return CAPTURE_INVALID;
@@ -295,14 +290,14 @@ int capture_wait(struct event *event, struct stream *s) {
     return 0;
 }
 
-/* All streams are as they were. */
+/* Ends the capture; all streams work as before. */
 int capture_stop(struct graph **out) {
     const struct stream *first = fake_capture->first;
     int r = 0;
 
     for (struct stream *s = fake_streams; s; s = s->next) {
         r = s != first && s->n_joined < s->n_captured ? CAPTURE_INVALID : r;
-        s->waits = s->waits && !s->captured; /* waits of a capture are the graph's */
+        s->waits = s->waits && !s->captured; /* waits of a capture belong to the graph */
         s->captured = false;
         s->n_captured = s->n_joined = 0;
     }
@@ -311,7 +306,8 @@ int capture_stop(struct graph **out) {
     return r;
 }
 
-/* The stream of a graph that stands for @of: for the first one, that which it is launched in. */
+/* Returns the stream in which ops captured in @of run: for the graph's first stream the one it is
+ * launched in, else a stream of the graph's own. */
 static struct stream *branch_of(struct graph *g, struct stream *of, struct stream *launched) {
     uint32_t i = 0;
 
@@ -324,7 +320,8 @@ static struct stream *branch_of(struct graph *g, struct stream *of, struct strea
         g->branch[g->n_branches++].of = of;
         own->end = &own->op;
         own->device = of->device;
-        struct stream **last = &fake_streams; /* what is enqueued behind a graph may come first */
+        /* appended last, so that work enqueued after the graph may run first */
+        struct stream **last = &fake_streams;
         while (*last)
             last = &(*last)->next;
         *last = own;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * fake_streams - the streams, events and graphs of the runtime without a device (fake_api.h): what
- * is enqueued and when it is done, which is as late as may be.
+ * fake_streams - streams, events and graphs of the fake runtime (fake_api.h). Enqueued work runs as
+ * late as the rules of the runtime allow.
  */
 
 #include "tests/engine/cuda/fake_api.h"
@@ -10,21 +10,21 @@
 
 #define ARGS_MAX 1024
 
-/* The error of a capture that is not what the runtime allows. */
+/* Error of a capture that the runtime does not allow. */
 #define CAPTURE_INVALID 901
 
 enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_WAIT, OP_FORK, OP_JOIN, OP_UPLOAD };
 
-struct op { /* what has been enqueued and not been done */
+struct op { /* enqueued work that has not run */
     struct op *next;
     enum op_kind kind;
-    struct stream *stream; /* of a graph: where it was captured */
+    struct stream *stream; /* of an op in a graph: the stream in which it was captured */
     void *to;
     const void *from;
-    void *snapshot; /* of pageable memory, which the runtime copies at once */
-    uint64_t sum;   /* of pinned memory */
+    void *snapshot; /* copy of pageable memory, which the runtime reads immediately */
+    uint64_t sum;   /* stream_sum() of pinned memory, which must not change until the copy */
     size_t n;
-    uint64_t number; /* of the record that is waited for */
+    uint64_t number; /* number of the record that is waited for */
     int byte;
     struct simt_dim grid;
     uint32_t shared;
@@ -32,34 +32,36 @@ struct op { /* what has been enqueued and not been done */
     _Alignas(16) uint8_t args[ARGS_MAX];
 };
 
-/* Invariant: op and end are a list, of which the first is done next. */
+/* Invariant: op and end are a queue; op is the next to run. */
 struct stream {
     struct op *op, **end;
-    struct stream *next; /* of all */
+    struct stream *next; /* list of all streams */
     int device;
-    bool captured; /* the capture has it */
-    bool waits;    /* what comes next is behind another stream's event */
-    /* What it has of it, and so much of that the stream which began it waits for. */
+    bool captured; /* the current capture includes it */
+    bool waits;    /* the next op follows a wait for another stream's event */
+    /* Number of its ops in the capture, and how many of these the stream that began the capture
+     * waits for. */
     uint32_t n_captured, n_joined;
 };
 
 struct event {
-    float at;                   /* microseconds, when it was reached */
-    uint64_t recorded, reached; /* how often */
-    struct stream *stream;      /* of the last record */
+    float at;                   /* time in microseconds at which it was reached */
+    uint64_t recorded, reached; /* how often it was recorded and reached */
+    struct stream *stream;      /* stream of the last record */
     int device;
-    bool asked;             /* not ready is said once */
-    bool has_time;          /* made by timer_new() */
-    struct event *captured; /* where the last record was captured: as the graph has it */
-    uint32_t place;         /* of that, in what was captured of its stream */
+    bool asked;    /* a query has answered "not ready" once since the last record */
+    bool has_time; /* made by timer_new(), so that it keeps times */
+    /* if the last record was captured: the event of the graph that stands for it */
+    struct event *captured;
+    uint32_t place; /* of a captured record: its index among the stream's captured ops */
 };
 
-/* What was captured, in its order. Invariant: what the other streams had, a launch enqueues in
- * streams of the graph's own, which wait for nothing but `begun`. */
+/* A captured graph, in the order of capture. A launch enqueues the ops of other streams in streams
+ * of the graph's own. Invariant: of events outside the graph, these wait only for `begun`. */
 struct graph {
     struct op *op, **end;
-    struct stream *first; /* that began the capture */
-    bool is_uploaded;     /* it was launched before */
+    struct stream *first; /* the stream that began the capture */
+    bool is_uploaded;     /* it has been launched before */
     struct branch {
         struct stream *of;
         struct stream own;
@@ -68,46 +70,49 @@ struct graph {
     struct event begun;
 };
 
-/* What OP_FORK has in args. */
+/* Content of op.args of an OP_FORK. */
 struct fake_call {
     void (*fn)(void *ctx);
     void *ctx;
 };
 
 extern struct stream *fake_streams;
-extern struct graph *fake_capture;         /* NULL: nothing is captured */
-extern _Thread_local bool fake_calls_host; /* the thread is that of a host call */
-extern _Thread_local int fake_used;        /* the thread's device */
+extern struct graph *fake_capture;         /* the current capture, or NULL */
+extern _Thread_local bool fake_calls_host; /* the thread runs a host call */
+extern _Thread_local int fake_used;        /* the thread's current device */
 
-/* A mistake of the caller's ends the process. */
+/* Ends the process because of a mistake in the code under test. */
 _Noreturn void fake_refuse(const char *what);
 
-/* An op at the end of the stream, or of the graph which it is a part of; only of the stream. */
+/* Appends an op to the stream, or to the graph if the stream is being captured; stream_enqueue()
+ * appends to the stream in any case. */
 struct op *stream_capture(struct stream *s, enum op_kind kind);
 struct op *stream_enqueue(struct stream *s, enum op_kind kind);
-/* The stream of a call, which is that of the device which is used. */
+/* Returns the stream of a call, which must belong to the current device. */
 struct stream *stream_of(void *stream);
-/* Out of the list of all. */
+/* Removes a stream from the list of all. */
 void stream_drop(struct stream *s);
-/* A number that says whether memory was changed. */
+/* Returns a checksum, never 0, that tells whether memory was changed. */
 uint64_t stream_sum(const void *p, size_t n);
-/* Does what is enqueued in a stream (NULL: in all), up to the last record of @until; NULL: all. The
- * device that is to be ahead of the others does all first. */
+/* Runs the enqueued ops of a stream (NULL: of all), up to the last record of @until (NULL: all
+ * ops). fake_cuda.ahead names the device that runs first. */
 void streams_drain(struct stream *only, const struct event *until);
-/* All of that, and the host's call; what a device does that never ends its work. */
+/* Runs all enqueued ops of a stream (NULL: of all) and the pending host call. Refused if the device
+ * hangs. */
 void streams_wait(struct stream *only);
-/* Whether events are never reached any more. */
+/* Returns true if events are no longer reached. */
 bool streams_hang(void);
-void streams_sampled(void); /* one more sampling is enqueued */
-/* What follows in the stream waits for the event's last record so far. */
+void streams_sampled(void); /* counts an enqueued sampling */
+/* Makes later work of the stream wait for the event's last record so far. */
 void stream_wait_for(struct event *e, struct stream *s);
 
-/* A capture by @s begins, takes a record or a wait, ends: 0 or CAPTURE_INVALID, with the graph. */
+/* Begin a capture in @s, capture a record or a wait, and end the capture. Return 0 with the graph,
+ * or CAPTURE_INVALID. */
 void capture_start(struct stream *s);
 void capture_record(struct event *e, struct stream *s);
 int capture_wait(struct event *e, struct stream *s);
 int capture_stop(struct graph **out);
-/* Enqueues all of a graph, whose first stream is @launched. */
+/* Enqueues all ops of a graph; @launched takes the place of its first stream. */
 void graph_enqueue(struct graph *g, struct stream *launched);
-/* Waits for all streams and frees it, but for @g itself. */
+/* Waits for all streams and frees what @g holds, but not @g itself. */
 void graph_drop(struct graph *g);

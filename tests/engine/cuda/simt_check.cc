@@ -7,16 +7,17 @@
 #include <sys/mman.h>
 #include "tests/engine/cuda/simt.h"
 
-/* A moment: interval between barriers (42 bits) | sync_warp() of the lane (7) | atomic (1) | thread
- * (10) | bytes (4). */
+/* Time and thread of an access: number of the interval between barriers (42 bits) | number of the
+ * lane's sync_warp() calls (7) | atomic (1) | thread (10) | bytes of the cell (4). */
 typedef uint64_t moment;
 
-struct cell { /* of four bytes */
+struct cell { /* the accesses to four bytes */
     moment write, read, other;
-    uint32_t block; /* that wrote last; shared memory */
+    uint32_t block; /* of shared memory: the block that wrote last */
     uint8_t written, pending;
-    uint8_t bar, phase; /* a copy in bulk wrote it: its barrier + 1, and the phase's low bits */
-    bool product;       /* products of wgmma read it last */
+    /* if a bulk copy wrote it: its barrier + 1, and the low bits of the phase */
+    uint8_t bar, phase;
+    bool product; /* the last read was by a wgmma product */
 };
 
 struct memory {
@@ -31,7 +32,8 @@ struct memory {
 extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 extern const uint8_t __ehdr_start[], _end[];
 
-/* Until the first launch, and between blocks: all memory is its own. */
+/* The host, which runs before the first launch and between blocks; none of its accesses are
+ * checked. */
 static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, false, 0, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true;
@@ -40,17 +42,18 @@ static uint32_t looked = UINT32_MAX; /* simt_look() */
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
 static int device;           /* simt_device() */
-static uint32_t reached[32]; /* simt_reach(): bits, by device */
+static uint32_t reached[32]; /* simt_reach(): a bit for each other device */
 static struct memory shared_memory, dynamic_memory;
-static bool strict; /* allocations are known */
+static bool strict; /* allocations are registered, so addresses are checked */
 static uintptr_t args_from, args_to;
 static const char *kernel;
-/* Intervals are numbered through the life of the process. */
+/* Intervals are numbered consecutively over all launches of the process. */
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
 static uint32_t n_blocks;
 
-/* Blocks that have arrived at a count, with what they did in intervals [from, to); n_heard of these
- * the block that runs knows of, each since an interval, its own thread at once. */
+/* Arrivals of blocks at counts, each with the intervals [from, to) of the block before it arrived.
+ * The n_heard arrivals that the running block knows of, because it was the last to arrive, order
+ * its accesses after interval @since; for the thread that was told, at once. */
 struct arrival {
     const void *count;
     uint64_t from, to;
@@ -103,7 +106,7 @@ void simt_fault(const char *format, ...) {
     abort();
 }
 
-/* @pc: for addr2line. */
+/* Reports an access to address @a; @pc is the address of its code, for addr2line. */
 [[noreturn]] static void fault_at(uintptr_t a, const void *pc, const char *what) {
     char where[80];
 
@@ -111,7 +114,7 @@ void simt_fault(const char *format, ...) {
     simt_fault("%s: %s (code at 0x%zx)", where, what, (size_t)((const uint8_t *)pc - __ehdr_start));
 }
 
-/* -- what is allocated ------------------------------------------------------------------------- */
+/* -- allocations ------------------------------------------------------------------------------- */
 
 static size_t cell_bytes(size_t n) {
     return (n / 4 + 2) * sizeof(struct cell);
@@ -166,7 +169,7 @@ void simt_memory_add(const void *p, size_t n, enum simt_space space) {
     strict = true;
 }
 
-static uint32_t last_found[256]; /* by address: where it was last time */
+static uint32_t last_found[256]; /* index of the allocation found last, by a hash of the address */
 
 static struct memory *find_slowly(uintptr_t a) {
     uint32_t *guess = &last_found[a >> 10 & 255], low = 0, high = n_memories;
@@ -220,7 +223,7 @@ int simt_memory_device(const void *p) {
     return m && m->space == SIMT_DEVICE ? m->device : -1;
 }
 
-/* -- moments ----------------------------------------------------------------------------------- */
+/* -- times of accesses ------------------------------------------------------------------------- */
 
 void simt_settled(void) {
     first_unsettled = ++interval;
@@ -256,7 +259,7 @@ void simt_check_barrier() {
     interval++;
 }
 
-/* Without bytes. */
+/* Returns the current time and thread, without bytes. */
 static moment now(bool atomic) {
     return interval << 22 | (moment)(simt_lane->n_warp_syncs & 127) << 15 | (moment)atomic << 14 |
            (moment)simt_lane->thread << 4;
@@ -292,7 +295,7 @@ void simt_check_arrival(const void *count, bool last) {
     n_arrivals = last ? n : n_arrivals;
 }
 
-/* Whether the block has been told of what another one did in interval @at. */
+/* Returns true if an arrival has told the block about accesses of another block in interval @at. */
 static bool is_heard(uint64_t at) {
     for (uint32_t i = n_heard; i-- > 0;)
         if (at >= heard[i].from && at < heard[i].to &&
@@ -301,7 +304,8 @@ static bool is_heard(uint64_t at) {
     return false;
 }
 
-/* Whether nothing orders @then before this thread's access to @bytes. */
+/* Returns true if nothing orders access @then before an access of this thread to the same
+ * @bytes. */
 static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
     uint64_t at = interval_of(then);
     unsigned thread = thread_of(then);
@@ -322,7 +326,7 @@ static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     moment same = c->read ^ m;
 
     c->product = false;
-    if (same >> 4 == 0) { /* the same thread at the same moment */
+    if (same >> 4 == 0) { /* the same thread in the same interval */
         c->read |= bytes;
         return;
     }
@@ -332,7 +336,7 @@ static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     c->read = m;
 }
 
-/* Whether this thread has waited for the copy in bulk that wrote @c, if one did. */
+/* Returns true if no bulk copy wrote @c, or this thread has waited for it. */
 static inline bool has_come(const struct cell *c) {
     return !c->bar || (int8_t)((uint8_t)simt_lane->phases[c->bar - 1] - c->phase) > 0;
 }
@@ -343,12 +347,13 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
 
     m |= bytes;
     if (kind == SIMT_READ && !shared && interval_of(c->write) < first_of_launch &&
-        simt_lane->waited) { /* as a rule */
+        simt_lane->waited) { /* fast path: data of an earlier launch */
         see_read(c, m, bytes);
         return;
     }
     if (kind == SIMT_READ && shared && interval_of(c->write) < interval && c->block == n_blocks &&
-        !(bytes & ~c->written) && !c->pending && !c->bar) { /* likewise, behind a barrier */
+        /* fast path: data written before a barrier */
+        !(bytes & ~c->written) && !c->pending && !c->bar) {
         see_read(c, m, bytes);
         return;
     }
@@ -397,7 +402,7 @@ static inline void see_all(const struct memory *m, uintptr_t a, size_t n, enum s
     }
 }
 
-/* Of the program's own memory: NULL for what is no shared memory. */
+/* Returns the shared memory that address @a of the program is in, or NULL. */
 static inline struct memory *shared_of(uintptr_t a) {
     if (a - dynamic_memory.from < dynamic_memory.to - dynamic_memory.from)
         return &dynamic_memory;
@@ -415,7 +420,7 @@ bool simt_is_shared(const void *p) {
     return shared_of((uintptr_t)p) != NULL;
 }
 
-/* Kernels that are given memory of the host. */
+/* Returns true for kernels that may access host memory. */
 static bool reaches_host() {
     static const char *const those[] = {"copy_page",   "hand_over", "combine",    "residual",
                                         "repack",      "bring",     "expert_vec", "expert_wide",
@@ -427,14 +432,14 @@ static bool reaches_host() {
     return false;
 }
 
-/* Reads of other devices' memory by the kernel that is made for it. */
+/* Returns true for reads of another device's memory by the kernels that exchange shares. */
 static bool reaches_device(const struct memory *m, enum simt_access kind) {
     return (reached[device] >> m->device & 1) && kind == SIMT_READ &&
            (strcmp(kernel, "gather") == 0 || strcmp(kernel, "pack_shares") == 0 ||
             strcmp(kernel, "residual_shares") == 0);
 }
 
-/* @a is neither shared nor the kernel's argument. */
+/* Checks an access to @a, which is neither in shared memory nor in the kernel's argument. */
 static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, const void *pc) {
     const struct memory *m = find(a);
 
@@ -452,7 +457,8 @@ static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, co
     see_all(m, a, n, kind, pc);
 }
 
-/* Constants, what stands for threadIdx, and the kernel's argument may be read. */
+/* Checks an access. Constants, the variables that emulate threadIdx and others, and the kernel's
+ * argument may be read. */
 static inline void check(uintptr_t a, size_t n, enum simt_access kind, const void *pc) {
     if (a - (uintptr_t)__ehdr_start < (uintptr_t)(_end - __ehdr_start)) {
         struct memory *m = shared_of(a);
@@ -502,15 +508,15 @@ void simt_check_fence() {
     simt_lane->fenced = now(false);
 }
 
-/* Whether the thread's fence stands behind @then. Its own access at the same moment may be behind
- * the fence: that is not known. */
+/* Returns true if the thread's fence follows access @then. An access of the thread itself in the
+ * same interval may follow the fence; since that is not recorded, it counts as fenced. */
 static bool is_fenced(moment then) {
     return interval_of(then) < first_of_block || then >> 15 < simt_lane->fenced >> 15 ||
            (then ^ simt_lane->fenced) >> 4 == 0;
 }
 
-/* The copy goes another way than what threads read and write (PTX: the async proxy): a barrier
- * alone does not put it behind what they did. */
+/* Checks and records a bulk copy. It uses the async proxy (PTX), so a barrier alone does not order
+ * it after accesses of threads: a fence must. */
 void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc) {
     struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
     const struct memory *source = m ? find((uintptr_t)from) : NULL;
@@ -520,7 +526,7 @@ void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc)
             fault_at((uintptr_t)from + i, pc, "a copy in bulk of what its kernel has written");
     for (size_t i = 0; m && i < n; i += 4) {
         const struct cell *c = cell_of(m, (uintptr_t)to + i);
-        /* Products of wgmma read as copies in bulk do. */
+        /* wgmma reads through the async proxy, too, and needs no fence. */
         const moment touched[] = {c->product ? 0 : c->read, c->product ? 0 : c->other, c->write};
 
         for (moment then : touched)
@@ -537,7 +543,7 @@ void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase) {
     for (size_t i = 0; m && i < n; i += 4) {
         struct cell *c = cell_of(m, (uintptr_t)to + i);
 
-        c->write = 0; /* the barrier orders it */
+        c->write = 0; /* the barrier orders it before later accesses */
         c->pending = 0;
         c->bar = (uint8_t)(bar + 1);
         c->phase = (uint8_t)phase;
@@ -561,13 +567,14 @@ bool simt_check_in_bulk(const void *p, size_t n) {
     return true;
 }
 
-/* -- what the compiler calls ------------------------------------------------------------------- */
+/* -- hooks that the compiler calls ------------------------------------------------------------- */
 
 #ifndef SIMT_NO_HOOKS
 
 #define ALIGNMENT(n) ((n) < 4 ? (n) : 4)
 
-/* One for each size and kind, apart from what most accesses are: the lane's own variables. */
+/* Checks an access of a size and kind. It is not inlined, because most accesses are to the lane's
+ * own variables and need no check. */
 template <size_t N, enum simt_access KIND>
 __attribute__((noinline)) static void check_value(uintptr_t a, const void *pc) {
     if (a % ALIGNMENT(N))
@@ -575,8 +582,9 @@ __attribute__((noinline)) static void check_value(uintptr_t a, const void *pc) {
     check(a, N, KIND, pc);
 }
 
-/* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded
- * by name. A wider type that is not aligned is a trap (-fsanitize=alignment). */
+/* Checks alignment up to 4 bytes only: accesses of 8 bytes and more may be to structs of words, and
+ * vectors are loaded by functions of their own. The compiler does not vectorise here, and
+ * -fsanitize=alignment traps wider types that are not aligned. */
 template <size_t N, enum simt_access KIND>
 static inline void access_value(const void *p, const void *pc) {
     if (!is_own(p) || (uintptr_t)p % ALIGNMENT(N))

@@ -1,33 +1,32 @@
 #pragma once
 
 /*
- * simt_check - looks at every access of a kernel, in the order in which the emulator happens to
- * make it, and aborts when a device might have seen it otherwise. The kernels are compiled with the
- * hooks of -fsanitize=thread; this is what they call, in place of its library.
+ * simt_check - checks every memory access of a kernel in the emulator (simt.h), and aborts if a
+ * device might have made the accesses in another order with another result. The kernels are
+ * compiled with the instrumentation of -fsanitize=thread; this file provides the functions that it
+ * calls.
  *
- * What stops a test, with kernel, block, thread and address:
+ * It reports, with kernel, block, thread and address:
  *
- *     races        two threads of a block touch a byte, one writes, and no sync_block() lies
- *     between them (sync_warp()
- *                  is enough inside a warp; shuffles and mma are not: they order nothing); two
- *                  blocks of a launch touch a byte of device memory and one writes, unless the
- *                  first did so before the barrier in front of its arrive() and the second behind a
- *                  barrier after it was told that it is the last
- *     early reads  shared memory that this block has not written; the target of an asynchronous
- *     copy that has
- *                  not been waited for, of one in bulk by the thread itself; above
- *                  wait_for_previous(), what a kernel may still be writing
- *     addresses    outside every allocation of the device, in freed memory or static variables, of
- *                  another device (but that kernels of shares read those which theirs
- *                  reaches), in pinned memory (but for copy_page, hand_over, combine, residual,
- *                  ngram_ask, and those that make, bring and multiply experts), not a multiple of
- *                  the size of the access
- *     divergence   lanes of a warp (threads of a block) at different instructions of the warp
- *     (barriers)
+ *     races        Two threads of a block access a byte, one of them writes, and no sync_block()
+ *                  separates the accesses. Inside a warp sync_warp() suffices; shuffles and mma
+ *                  order nothing. Or two blocks of a launch access a byte of device memory and one
+ *                  writes, unless the first accessed it before the barrier that precedes its
+ *                  arrive(), and the second after a barrier that follows the answer that it is
+ *                  last.
+ *     early reads  A read of shared memory that this block has not written; of the target of an
+ *                  asynchronous copy that has not been waited for, for a bulk copy by the thread
+ *                  itself; before wait_for_previous(), of data that an earlier kernel may write.
+ *     addresses    An address outside every allocation of the device, in freed memory, in a static
+ *                  variable, or not aligned to the size of the access. Memory of another device,
+ *                  except for reads by the kernels that exchange shares, if the device reaches it.
+ *                  Pinned memory, except for the kernels in reaches_host().
+ *     divergence   Lanes of a warp at different instructions of the warp, or threads of a block at
+ *                  different barriers.
  *
- * A cell stands for four bytes and remembers the last write and the last reads by two threads: what
- * it reports is true, but an earlier reader may be forgotten. Without the hooks, as in builds with
- * a sanitizer, there is none of this but divergence.
+ * For each four bytes, a cell stores the last write and the last reads by two threads. So every
+ * report is true, but an earlier reader may be forgotten. Without the instrumentation, as in builds
+ * with a sanitizer, only divergence is checked.
  */
 
 #include <stdbool.h>
@@ -40,20 +39,21 @@ enum simt_space { SIMT_DEVICE, SIMT_PINNED };
 extern "C" {
 #endif
 
-/* What the runtime has allocated: with the first call addresses are checked. */
+/* Registers memory that the runtime has allocated. From the first call on, addresses are
+ * checked. */
 void simt_memory_add(const void *p, size_t n, enum simt_space space);
 void simt_memory_drop(const void *p);
-/* The space of @p, -1: neither. */
+/* Returns the space of @p, or -1 if it is in no allocation. */
 int simt_memory_space(const void *p);
-/* What is added from now on is memory of that device, and what is launched runs there: kernels
- * reach no other's, but that the one which is made for it reads what its device reaches. 0 at
- * first. */
+/* Sets the device, initially 0: memory added from now on belongs to it, and kernels launched run on
+ * it. Kernels may not access memory of other devices, except for reads by the kernels that exchange
+ * shares from devices that simt_reach() has connected. */
 void simt_device(int device);
 void simt_reach(int device, int other, bool reached);
-/* Whose memory @p is, -1: none. */
+/* Returns the device whose memory @p is in, or -1. */
 int simt_memory_device(const void *p);
-/* Says that nothing is being written: the host has waited for the device, or a kernel is not
- * launched early. */
+/* Tells that no kernel is still writing: the host has waited for the device, or a kernel is
+ * launched without programmatic dependent launch. */
 void simt_settled(void);
 /* Sets how many blocks of each launch that follows are looked at, spread over its grid; reads of
  * what the others write count as ordered. */
@@ -62,16 +62,18 @@ void simt_look(uint32_t n_blocks);
 #ifdef __cplusplus
 }
 
-#define SIMT_BARRIERS 16u /* of copies in bulk, that a block has at most */
+#define SIMT_BARRIERS 16u /* most barriers for bulk copies of a block */
 
-struct simt_lane {        /* the thread that runs */
-    const uint8_t *stack; /* what is in it is not looked at: the thread's own, or all memory */
+struct simt_lane { /* the thread that runs */
+    /* its stack, whose accesses are not checked; SIZE_MAX bytes: all memory */
+    const uint8_t *stack;
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
-    bool waited;     /* for the kernel before */
-    bool hidden;     /* has written shared memory that products of wgmma do not see yet */
-    uint64_t fenced; /* when it was at its last bulk_publish() */
-    uint32_t phases[SIMT_BARRIERS]; /* of each barrier that it has waited for */
+    bool waited; /* has called wait_for_previous() */
+    /* has written shared memory since its last fence, so wgmma does not see the writes */
+    bool hidden;
+    uint64_t fenced;                /* time of its last bulk_publish() */
+    uint32_t phases[SIMT_BARRIERS]; /* next phase to wait for, of each barrier */
 };
 
 extern struct simt_lane *simt_lane;
@@ -85,21 +87,21 @@ void simt_check_launch(const char *kernel, const void *args, size_t args_size, u
 void simt_check_block(uint32_t block, uint32_t n);
 void simt_check_barrier();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
-/* Whether @p lies in shared memory. */
+/* Returns true if @p is in shared memory. */
 bool simt_is_shared(const void *p);
-/* The thread has arrived at @count, and is the last or not. */
+/* Records that the thread has arrived at @count; @last is the answer. */
 void simt_check_arrival(const void *count, bool last);
-/* An asynchronous copy to shared memory is under way, or there. */
+/* Records that an asynchronous copy to shared memory has started, or has completed. */
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc);
-/* The thread's bulk_publish(). */
+/* Records a bulk_publish() of the thread. */
 void simt_check_fence();
-/* @n bytes from @p on are asked for: not an access, but they must be the device's. */
+/* Checks that [p, p + n) is memory of the device, for a prefetch, which is no access. */
 void simt_check_prefetch(const void *p, size_t n);
-/* A copy in bulk is under way, or has come with phase @phase of barrier @bar. */
+/* Records the start of a bulk copy; or its completion in phase @phase of barrier @bar. */
 void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc);
 void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase);
-/* Products of wgmma read it. */
+/* Records that a wgmma product reads shared memory. */
 void simt_check_product(const void *p, size_t n, const void *pc);
-/* Returns true if copies in bulk wrote all of it last. */
+/* Returns true if bulk copies were the last to write all of it. */
 bool simt_check_in_bulk(const void *p, size_t n);
 #endif
