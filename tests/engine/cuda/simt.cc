@@ -11,8 +11,8 @@
 #define BULK_MAX 64u
 
 #ifdef __x86_64__
-/* simt_switch(save, to): saves the callee's registers and the stack pointer, goes on with another
- * stack. */
+/* simt_switch(save, to): saves callee-saved registers and the stack pointer, and continues on
+ * another stack. */
 extern "C" void simt_switch(void **save, void *to);
 asm(".text\n.type simt_switch, @function\nsimt_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
@@ -31,36 +31,38 @@ struct async { /* an asynchronous copy that has not been waited for */
 
 #define PRODUCTS_MAX 16u
 
-struct bulk { /* a copy in bulk that has not come */
+struct bulk { /* a bulk copy that has not completed */
     void *to;
     const void *from;
     uint32_t n;
 };
 
-struct barrier { /* of copies in bulk: an mbarrier of one arrival a phase */
+struct barrier { /* an mbarrier of bulk copies with one arrival in each phase */
     uint64_t *at;
     bool published, expected;
-    uint32_t thread;       /* that has initialised it */
-    uint32_t phase;        /* that is not over */
-    uint32_t bytes, asked; /* that were announced for it; of copies that were started */
+    uint32_t thread;       /* the thread that initialised it */
+    uint32_t phase;        /* the current phase */
+    uint32_t bytes, asked; /* bytes announced for the phase; bytes of the copies started in it */
     struct bulk copy[BULK_MAX];
     uint32_t n_copies;
 };
 
-struct wgmma { /* a product of a warpgroup that has not been waited for: a lane's part */
+struct wgmma { /* a lane's part of a warpgroup's product that has not been waited for */
     uint32_t n, group, a[4];
-    const uint32_t *from; /* a, which may not change either */
+    const uint32_t *from; /* registers of a, which must not change either */
     float *d;
-    uint64_t b, seen; /* seen: a digest of what it reads of shared memory */
+    uint64_t b, seen; /* seen: digest of its operand in shared memory */
 };
 
-/* Of a thread; apart from its fiber, so that those of a block stay in the L1 cache. */
+/* Products of a thread; stored apart from its fiber, so that the fibers of a block fit in the L1
+ * cache. */
 struct products {
     struct wgmma product[PRODUCTS_MAX];
-    float sums[64]; /* d, while products are under way */
+    float sums[64]; /* d, while products are in flight */
 };
 
-struct fiber { /* by its place in the order of a block: 32 of a warp follow each other */
+/* fibers are in the order in which the block runs them; 32 of a warp are consecutive */
+struct fiber {
     uint8_t *stack;
 #ifdef __x86_64__
     void *sp;
@@ -73,14 +75,14 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     uint32_t phase;
     struct simt_lane lane;
     struct async *copy;
-    uint32_t n_copies, n_groups; /* n_groups: committed */
+    uint32_t n_copies, n_groups; /* n_groups: groups committed */
     struct products *own;
     uint32_t n_products, n_product_groups;
     uint64_t multiplied; /* a digest of the operands of its products, in their order */
     bool multiplies;     /* wgmma_begin() stands in front of them */
 };
 
-struct gift { /* what a lane shows the others of its warp */
+struct gift { /* operands that a lane contributes to an instruction of the warp */
     union {
         float f[10];
         uint32_t u[10];
@@ -95,9 +97,9 @@ struct warp {
     /* Lanes at the current instruction; instructions that are through; where. */
     uint32_t n_arrived, n_complete;
     const char *here;
-    /* By place: lanes that can go on; that wait for the other warps. Others wait for their own, or
-     * have ended. */
-    uint32_t ready, at_barrier, at_copies; /* at_copies: that wait for copies in bulk */
+    /* Lanes, as bits by place in the order: those that can run, and those at a barrier of the
+     * block. Other lanes wait for lanes of their own warp, or have ended. */
+    uint32_t ready, at_barrier, at_copies; /* at_copies: lanes that wait for bulk copies */
 };
 
 struct simt_dim simt_thread, simt_block, simt_grid;
@@ -107,16 +109,17 @@ static struct async copies[MAX_THREADS][ASYNC_MAX];
 static struct products products[MAX_THREADS];
 static struct warp warps[MAX_THREADS / 32];
 static struct fiber scheduler, *current;
-static struct warp *warp; /* of the current fiber */
+static struct warp *warp; /* warp of the current fiber */
 static const struct simt_kernel *kernel;
 static const void *kernel_args;
 static uint32_t n_threads, n_waiting, n_alive, n_dynamic;
 static struct rng order_rng;
 static bool shuffled;
 static uint64_t n_blocks;
-static bool hidden;     /* from the barrier before: what some thread wrote was */
-static bool other_sums; /* simt_wgmma_other() */
-static uint32_t n_left; /* of the wgmma_wait() that lanes meet at */
+/* before the last barrier, some thread had written shared memory without a fence */
+static bool hidden;
+static bool other_sums; /* set by simt_wgmma_other() */
+static uint32_t n_left; /* argument of the wgmma_wait() at which the lanes meet */
 static struct barrier barriers[SIMT_BARRIERS];
 static uint32_t n_barriers;
 
@@ -142,8 +145,7 @@ static void begin(struct fiber *f) {
 #ifdef __x86_64__
     void **sp = (void **)(f->stack + STACK_BYTES) - 2;
 
-    *sp = (void *)
-        fiber_main; /* the return address of the first switch; the stack is aligned after it */
+    *sp = (void *)fiber_main; /* return address of the first switch; leaves the stack aligned */
     f->sp = sp - 6;
 #else
     getcontext(&f->context);
@@ -247,7 +249,7 @@ static void start(struct fiber *f, uint32_t thread) {
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
 }
 
-/* -- what threads wait for --------------------------------------------------------------------- */
+/* -- barriers and instructions of a warp ------------------------------------------------------- */
 
 void simt_sync_block(const char *here) {
     current->here = here;
@@ -259,7 +261,8 @@ void simt_sync_block(const char *here) {
 
 typedef double simt_row __attribute__((vector_size(64)));
 
-/* C += A B of a warp: the registers of all lanes, as engine/cuda/device.cuh says. */
+/* Computes C += A B of a warp from the registers of all lanes, which engine/cuda/device.cuh
+ * defines. */
 static void multiply(const struct gift gift[32], float product[32][4]) {
     double a[16][16];
     simt_row b[16], c[16];
@@ -301,13 +304,15 @@ static uint32_t largest(const struct gift gift[32]) {
 
 enum meeting { GIFTS, LARGEST, MMA, WGMMA_WAIT };
 
-/* What this lane gives to the instruction that it comes to: written before meet(). */
+/* Returns the place for the lane's operands of the next instruction, to be written before
+ * meet(). */
 static struct gift *mine() {
     return &warp->gift[warp->n_complete % 2][simt_thread.x % 32];
 }
 
-/* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead.
- * Returns which of the two it is. */
+/* Waits until all lanes of the warp have arrived at the instruction. Lanes come in any order, and
+ * one may already be at the next instruction, so operands of two instructions are kept; returns the
+ * index of this one's. */
 static uint32_t meet(const char *here, enum meeting what) {
     struct warp *w = warp;
     uint32_t i = w->n_complete % 2;
@@ -381,7 +386,7 @@ static int32_t byte_at(uint32_t v, uint32_t i) {
     return (int8_t)(uint8_t)(v >> (8 * i));
 }
 
-/* Each lane computes its own four sums from what all have given: a0 .. a3, b0, b1. */
+/* Each lane computes its own four sums from the operands of all lanes: a0 .. a3, b0, b1. */
 void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
                     uint32_t b1) {
     struct gift *own = mine();
@@ -406,7 +411,7 @@ void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4
 
 /* -- products of a warpgroup ------------------------------------------------------------------- */
 
-/* Core (@k / 8, @n / 8) of the operand that @b describes: 8 columns by 8 halves. */
+/* Returns core matrix (@k / 8, @n / 8) of the operand with descriptor @b: 8 columns of 8 halves. */
 static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
     uint32_t start = ((b & 0x3FFF) << 4) - SIMT_START, along_k = (b >> 16 & 0x3FFF) << 4,
              along_n = (b >> 32 & 0x3FFF) << 4;
@@ -416,7 +421,8 @@ static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
     return simt_dynamic + start + k / 8 * along_k + n / 8 * along_n;
 }
 
-/* A digest of all that a product reads of shared memory, where nothing may be on its way. */
+/* Checks the operand of a product in shared memory, to which no copy may be in flight, and returns
+ * its digest. */
 static uint64_t look_at(const char *here, uint64_t b, uint32_t n, const void *pc) {
     uint64_t digest = 0;
 
@@ -426,7 +432,8 @@ static uint64_t look_at(const char *here, uint64_t b, uint32_t n, const void *pc
 
         simt_check_product(core, 128, pc);
         if (here && hidden &&
-            !simt_check_in_bulk(core, 128)) /* those reach memory as products do */
+            /* bulk copies write through the same proxy as wgmma reads */
+            !simt_check_in_bulk(core, 128))
             simt_fault("at %s, what was written before the barrier is not published", here);
         for (uint32_t at = 0; at < 128; at += 8) {
             memcpy(&word, core + at, 8);
@@ -471,7 +478,7 @@ static float *sum_of(struct fiber *const lane[32], uint32_t row, uint32_t n) {
     return &lane[row % 8 * 4 + n % 8 / 2]->own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
 }
 
-/* d of the warp's 16 rows, by lane. */
+/* Computes d of the warp's 16 rows. */
 static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
     static double a[16][16], b[16][128], c[128];
     const struct wgmma *p = &lane[0]->own->product[at];
@@ -509,7 +516,7 @@ static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
     }
 }
 
-/* The lanes of a warp have met: the groups but for the last n_left. */
+/* Completes all groups of products but the last n_left, when the lanes of a warp have met. */
 static void finish_products() {
     struct fiber *lane[32];
     uint32_t done = 0;
@@ -549,7 +556,7 @@ void simt_wgmma_other(bool other) {
     other_sums = other;
 }
 
-/* The four warps of a group multiply together, with the same operand. */
+/* Checks that the four warps of each warpgroup have executed the same products. */
 static void check_warpgroups() {
     uint64_t first[MAX_THREADS / 128];
 
@@ -677,7 +684,7 @@ void simt_copy_wait(uint32_t n_left) {
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
 }
 
-/* -- copies in bulk ---------------------------------------------------------------------------- */
+/* -- bulk copies ------------------------------------------------------------------------------- */
 
 void bulk_init(uint64_t *bar) {
     struct barrier *b = &barriers[n_barriers++];
@@ -711,7 +718,7 @@ static struct barrier *barrier_at(uint64_t *bar, const void *pc) {
     return &barriers[i];
 }
 
-/* All that was announced was started. */
+/* Returns true if all announced bytes belong to copies that were started. */
 static bool is_complete(const struct barrier *b) {
     return b->expected && b->asked == b->bytes;
 }
@@ -752,7 +759,7 @@ void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     check_bytes(b);
 }
 
-/* The phase of @b is over: what was copied is there for who waits for it. */
+/* Executes the copies of the current phase of @b and ends it. */
 static void end_phase(struct barrier *b) {
     for (uint32_t i = 0; i < b->n_copies; i++) {
         const struct bulk *c = &b->copy[i];
@@ -783,7 +790,7 @@ void simt_bulk_wait(const char *here, uint64_t *bar, uint32_t phase) {
     current->lane.phases[b - barriers] = phase + 1;
 }
 
-/* Lanes of the warp whose copies have all been started go on. */
+/* Makes those lanes of the warp runnable whose copies have all been started. */
 static void release_copies(uint32_t first) {
     for (uint32_t left = warp->at_copies; left; left &= left - 1) {
         struct fiber *f = &fibers[first + (uint32_t)__builtin_ctz(left)];
@@ -812,7 +819,7 @@ struct vec4 simt_load_transposed(const char *here, const void *row) {
 
 /* -- blocks ------------------------------------------------------------------------------------ */
 
-#ifdef SIMT_NO_HOOKS /* with them, reading what the block has not written is a fault */
+#ifdef SIMT_NO_HOOKS /* with hooks, a read of unwritten shared memory is reported instead */
 static void poison_shared() {
     memset(__start_simt_shared, 0xFF, (size_t)(__stop_simt_shared - __start_simt_shared));
     memset(simt_dynamic, 0xFF, n_dynamic);
@@ -848,7 +855,8 @@ static void release_barrier() {
     simt_check_barrier();
 }
 
-/* Warps in an order of their own, and the lanes of each. */
+/* Starts all threads of a block, with warps in an order chosen by simt_order(), and lanes within
+ * each. */
 static void start_all() {
     uint32_t n_warps = n_threads / 32;
     uint8_t warp_at[MAX_THREADS / 32], lane_at[32];
@@ -867,7 +875,7 @@ static void start_all() {
     hidden = false;
 }
 
-/* No thread can go on. */
+/* Reports a deadlock: no thread can run. */
 static void check_waiting() {
     const struct fiber *f = fibers;
 

@@ -2,20 +2,21 @@
 
 /*
  * simt - runs the kernels of engine/cuda on the CPU. Included before everything else (-include), it
- * gives the names of engine/cuda/device.cuh another meaning: a thread of a block is a fiber,
- * instructions of a warp (mma, lane_xor) and barriers switch to the next one until all have come.
- * Blocks run one after the other, so a block that waits for another one would wait for ever;
- * arrive() does not wait.
+ * replaces the functions of engine/cuda/device.cuh. Each thread of a block is a fiber; at a barrier
+ * or an instruction of the warp (mma, lane_xor), a fiber switches to the next until all have
+ * arrived. Blocks run one after the other, so a block must not wait for another one; arrive() does
+ * not wait.
  *
- * What it finds: wrong arithmetic, wrong indices, and what simt_check.h lists: races, early reads,
- * wrong addresses, lanes that do not meet. Asynchronous copies are done when they are waited for,
- * no sooner. The order of threads and of blocks changes with simt_order(). What it cannot find: the
- * order in which the tensor cores add, speed.
+ * It finds wrong arithmetic, wrong indices, and the faults that simt_check.h lists: races, early
+ * reads, wrong addresses, divergence. Asynchronous copies are executed when they are waited for, as
+ * late as possible. simt_order() changes the order of threads and blocks. It does not show the
+ * order in which tensor cores add, nor speed.
  */
 
 #define WEFT_SIMT 1
-#define SIMT_DYNAMIC_MAX (227u << 10)  /* what a block may have on devices for servers */
-#define SIMT_DYNAMIC_LEAST (99u << 10) /* on the smallest of the devices */
+/* dynamic shared memory of a block on server devices, at most */
+#define SIMT_DYNAMIC_MAX (227u << 10)
+#define SIMT_DYNAMIC_LEAST (99u << 10) /* the same on the other supported devices */
 
 #include <float.h>
 #include <math.h>
@@ -40,15 +41,15 @@ struct simt_kernel {
     size_t args_size;
 };
 
-/* @seed 0: ascending order of threads and blocks; else an order of its own for each block and
- * launch. */
+/* Sets the order of threads and blocks: ascending for @seed 0, else pseudo-random for each block
+ * and launch. */
 void simt_order(uint64_t seed);
-/* Runs all blocks, each with @shared bytes of dynamic_shared(). */
+/* Runs all blocks of a launch, each with @shared bytes of dynamic_shared(). */
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
                  const void *args);
-/* wgmma with sums that are rounded otherwise than those of mma. */
+/* With @other, the sums of wgmma are rounded differently from those of mma. */
 void simt_wgmma_other(bool other);
-/* The number of blocks that have run. */
+/* Returns the number of blocks that have run. */
 uint64_t simt_blocks(void);
 
 #ifdef __cplusplus
@@ -71,7 +72,8 @@ static inline uint8_t *dynamic_shared() {
 #define __device__
 #define __forceinline__ inline
 
-/* SIMT_QUICK: the copy of a kernel that is not instrumented. SIMT_TWICE: there is one. */
+/* SIMT_QUICK: compiles the copy of a kernel without instrumentation. SIMT_TWICE: such a copy
+ * exists. */
 #define SIMT_RUN(LINKAGE, RUN, NAME, ARGS)                                                         \
     static void NAME(const ARGS &a);                                                               \
     LINKAGE void RUN##NAME(const void *args) {                                                     \
@@ -81,7 +83,7 @@ static inline uint8_t *dynamic_shared() {
 #define KERNEL(NAME, ARGS, threads, blocks)                                                        \
     SIMT_RUN(extern "C", simt_quick_, NAME, ARGS)                                                  \
     static void NAME(const ARGS &a)
-/* What else a file of kernels defines is not wanted twice. */
+/* Renames the other definitions of a file of kernels, which would be duplicates. */
 #define attend_latent_built attend_latent_built_quick
 #define matmul_wgmma_built matmul_wgmma_built_quick
 #else
@@ -103,7 +105,8 @@ struct vec4 {
     uint32_t x, y, z, w;
 };
 
-/* Where an instruction of all lanes stands: they must all be there. */
+/* Place of an instruction of the warp or of a barrier in the source; all lanes must be at the
+ * same. */
 #define SIMT_TEXT(x) #x
 #define SIMT_LINE(x) SIMT_TEXT(x)
 #define SIMT_HERE __FILE__ ":" SIMT_LINE(__LINE__)
@@ -114,9 +117,9 @@ void simt_sync_warp(const char *here);
 #define sync_block() simt_sync_block(SIMT_HERE)
 #define sync_warp() simt_sync_warp(SIMT_HERE)
 
-/* What the kernel touches through these is seen by simt_check.h. */
+/* Accesses by these functions are checked like others (simt_check.h). */
 void simt_take(const void *p, size_t n, void *to);
-void simt_take_device(const void *p, size_t n, void *to); /* not from shared memory */
+void simt_take_device(const void *p, size_t n, void *to); /* refuses shared memory */
 void simt_put(void *p, size_t n, const void *from);
 
 static inline struct vec4 load16(const void *p) {
@@ -149,13 +152,14 @@ static inline void store16(void *p, struct vec4 v) {
     simt_put(p, 16, &v);
 }
 
-/* cp.async: @to in shared memory. */
+/* Emulates cp.async; @to is in shared memory. */
 void copy_async(void *to, const void *from);
 void copy_async4(void *to, const void *from);
 static inline uint32_t anew(uint32_t v) {
     return v;
 }
-/* Not 0: shared memory begins with what the driver and the kernel have there. */
+/* Start of dynamic shared memory: not 0, as on a device, where the driver's part and static
+ * variables precede it. */
 #define SIMT_START 1280u
 static inline uint32_t shared_start() {
     return SIMT_START;
@@ -172,7 +176,7 @@ template <int N> static inline void copy_wait() {
 }
 
 #ifdef __F16C__
-/* Not with <immintrin.h>, which takes longer to read than most kernels to compile. */
+/* Defined here, because <immintrin.h> takes longer to compile than most kernels. */
 typedef short simt_halves __attribute__((vector_size(16)));
 typedef float simt_floats __attribute__((vector_size(16)));
 
@@ -181,7 +185,7 @@ static inline float half_to_float(uint16_t h) {
 }
 
 static inline uint16_t simt_half(float f) {
-    return (uint16_t)__builtin_ia32_vcvtps2ph(simt_floats{f}, 0)[0]; /* 0: to nearest */
+    return (uint16_t)__builtin_ia32_vcvtps2ph(simt_floats{f}, 0)[0]; /* 0: rounds to nearest */
 }
 #else
 static inline float half_to_float(uint16_t h) {
@@ -197,7 +201,7 @@ static inline uint32_t pack_halves(float low, float high) {
     return simt_half(low) | (uint32_t)simt_half(high) << 16;
 }
 
-/* The results are exact in f32, so there is one rounding. */
+/* Products and sums of two halves are exact in single precision, so each is rounded only once. */
 static inline uint32_t mul_halves(uint32_t a, uint32_t b) {
     return pack_halves(half_to_float((uint16_t)a) * half_to_float((uint16_t)b),
                        half_to_float((uint16_t)(a >> 16)) * half_to_float((uint16_t)(b >> 16)));
@@ -208,7 +212,8 @@ static inline uint32_t sub_halves(uint32_t a, uint32_t b) {
                        half_to_float((uint16_t)(a >> 16)) - half_to_float((uint16_t)(b >> 16)));
 }
 
-/* Rounded once: what double precision does not hold goes into the last bit of a float (to odd). */
+/* Returns a b + c, rounded only once: bits that double precision loses are kept as the last bit of
+ * the float (rounding to odd). */
 static inline uint16_t simt_fma_half(uint16_t a, uint16_t b, uint16_t c) {
     double p = (double)half_to_float(a) * (double)half_to_float(b), z = half_to_float(c);
     double s = p + z, t = s - p, rest = (p - (s - t)) + (z - t);
@@ -240,7 +245,7 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
 
-/* Multiplies @k columns, 16 or 32: two registers of a for 16, four for 32. */
+/* Multiplies @k columns of bytes, 16 or 32; a has two registers for 16, four for 32. */
 void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
                     uint32_t b1);
 #define mma_bytes(c, z, a, b0, b1) simt_mma_bytes(SIMT_HERE, 32, c, a, b0, b1)
@@ -249,8 +254,8 @@ struct integers {
     void set(bool) {}
 };
 
-/* engine/cuda/products/wgmma.cuh. Products are done when they are waited for; until then d is not a
- * number, and what they read of shared memory may not change. */
+/* Emulates engine/cuda/products/wgmma.cuh. Products are executed when they are waited for. Until
+ * then d is NaN, and their operands in shared memory must not change. */
 void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
 void simt_wgmma_begin(const char *here);
 void wgmma_commit();
@@ -268,7 +273,7 @@ struct simt_wgmma_at {
 };
 #define wgmma_wait simt_wgmma_at{SIMT_HERE}.template left
 
-/* engine/cuda/bulk.cuh. A copy is done when its phase is first waited for. */
+/* Emulates engine/cuda/bulk.cuh. Copies are executed when their phase is first waited for. */
 void bulk_init(uint64_t *bar);
 void bulk_publish();
 void bulk_expect(uint64_t *bar, uint32_t bytes);
@@ -285,7 +290,7 @@ static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     for (int i = 0; i < 4; i++) {
         uint32_t s = selector >> (4 * i);
 
-        if (s & 8) /* copies of the sign: not used */
+        if (s & 8) /* sign replication, which no kernel uses */
             __builtin_trap();
         r |= (uint32_t)(both >> (8 * (s & 7)) & 255) << (8 * i);
     }
@@ -322,8 +327,8 @@ static inline void prefetch(const void *p) {
 
 void prefetch_bytes(const uint8_t *p, uint32_t n);
 
-/* Between blocks, which run one after the other: what one has put or added is there for the
- * next. */
+/* Accesses that are ordered between blocks: since blocks run one after the other, these see all
+ * earlier ones. */
 void simt_atomic_get(const void *p, size_t n, void *to);
 void simt_atomic_put(void *p, size_t n, const void *from);
 
@@ -366,10 +371,10 @@ void put_alike(uint32_t *p, uint32_t v);
 static inline float exp2_fast(float x) {
     float y = exp2f(x);
 
-    return y < FLT_MIN ? 0 : y; /* ftz */
+    return y < FLT_MIN ? 0 : y; /* flushes subnormal results to zero, as ex2.approx.ftz */
 }
 
-/* Without a call; -0 is less than 0, as it is for a device. */
+/* Equals fmaxf() of a device, where -0 is less than 0, without a library call. */
 static inline float simt_max(float a, float b) {
     if (a == b)
         return mx_float_of(mx_bits_of(a) & mx_bits_of(b));
@@ -384,7 +389,7 @@ static inline float simt_min(float a, float b) {
 #define fmaxf simt_max
 #define fminf simt_min
 
-/* As coarse as the device's. */
+/* With errors as large as the device's. */
 static inline float approximate_log(float x) {
     return logf(x) * (1.0f + 2e-7f);
 }
