@@ -1,5 +1,5 @@
-/* mistakes - kernels that make the mistake they are told to: simt_check must see each of them
- * (test_simt.c). */
+/* mistakes - kernels that make the mistake that their argument names. simt_check must report each
+ * of them (test_simt.c). */
 
 #include "engine/cuda/bulk.cuh"
 #include "engine/cuda/products/wgmma.cuh"
@@ -124,7 +124,7 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
     a.data[t] = (uint32_t)d[0];
 }
 
-/* Two phases of a barrier, each of two copies of 256 bytes by two lanes. */
+/* Two phases of a barrier, each with two copies of 256 bytes by two lanes. */
 KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
     struct Stage {
         uint32_t word[128];

@@ -3,9 +3,9 @@
 #include "tests/engine/ptx/parse.h"
 #include "tests/engine/ptx/parser.h"
 
-/* Copies to shared memory that threads do not wait for: cp.async with its groups, cp.async.bulk
- * with barriers in shared memory (mbarrier). They happen when they are waited for, or at once where
- * the launch's order is odd. */
+/* Asynchronous copies to shared memory: cp.async with groups, cp.async.bulk with barriers in shared
+ * memory (mbarrier). A copy is executed when it is waited for, or immediately if the order of the
+ * launch is odd. */
 
 static bool at_once(const struct warp *w) {
     return w->block->launch->order % 2;
@@ -24,7 +24,7 @@ static void copy_now(const struct copying *c) {
     memset(c->to + c->n_from, 0, c->n - c->n_from);
 }
 
-/* Copies of the lanes of @mask whose group is more than @most groups back. */
+/* Executes the copies of the lanes of @mask, except those of the last @most groups. */
 static void copies_wait(struct warp *w, uint32_t mask, uint32_t most) {
     uint32_t n = 0;
 
@@ -79,9 +79,9 @@ static void cp_wait_all(struct warp *w, const struct op *o, uint32_t m) {
     copies_wait(w, m, 0);
 }
 
-/* ---- mbarrier: arrivals that are pending, how many there are in all, a phase and bytes ---- */
+/* ---- mbarrier: pending arrivals, arrivals of a phase, phase, pending bytes ---- */
 
-enum { MADE = 42 }; /* neither 0 nor the pattern of memory that was never written */
+enum { MADE = 42 }; /* differs from 0 and from the fill pattern of unwritten memory */
 
 struct barrier {
     uint32_t pending : 12, count : 12, phase : 1, made : 7;
