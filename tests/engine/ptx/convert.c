@@ -72,7 +72,7 @@ static double integral(double d, enum rounding r) {
     }
 }
 
-/* The nearest integer of the type that there is. */
+/* Converts to the nearest integer that the type has. */
 static uint64_t float_to_integer(double d, enum type from, enum type to, enum rounding r) {
     uint32_t n = bits_in(to);
 
@@ -334,7 +334,7 @@ static void mov_address_64(struct warp *w, const struct op *o, uint32_t m) {
     EACH_LANE(m, d[l] = a[l] + (uint64_t)o->imm);
 }
 
-/* The first of the list is the lowest. */
+/* The first element of the list has the lowest bits. */
 static void mov_unpack(struct warp *w, const struct op *o, uint32_t m) {
     const uint8_t *a = place(w, o->r[0]);
     uint32_t all = o->n_list * o->size;

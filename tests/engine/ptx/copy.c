@@ -134,7 +134,7 @@ static void bar_arrive(struct warp *w, const struct op *o, uint32_t m) {
     }
 }
 
-/* At a barrier of any block of the cluster. */
+/* Arrives at a barrier of any block of the cluster. */
 static void bar_arrive_far(struct warp *w, const struct op *o, uint32_t m) {
     for (uint32_t l = 0; l < LANES; l++) {
         if (!(m >> l & 1))
@@ -166,7 +166,8 @@ static void bulk_now(struct warp *w, struct block *to, const struct bulk *c) {
     look_complete(b);
 }
 
-/* Copies that the barrier counts come when a warp tries it for the second time. */
+/* Executes the bulk copies that a barrier counts when a warp tries the barrier for the second
+ * time. */
 static void bulk_arrives(struct warp *w, uint64_t barrier) {
     struct block *b = w->block;
     uint32_t n = 0;
@@ -222,7 +223,7 @@ static void look_clean(const struct block *b, const struct op *o, uint64_t addre
     look_unread(b, o, address, n);
 }
 
-/* One copy to @b's shared memory, counted by its barrier. */
+/* Starts one copy to @b's shared memory, counted by a barrier of @b. */
 static void bulk_to(struct warp *w, struct block *b, const struct op *o, struct bulk c,
                     uint64_t to) {
     c.to = shared_of(w, b, to, c.n, 16);
@@ -237,8 +238,8 @@ static void bulk_to(struct warp *w, struct block *b, const struct op *o, struct 
     b->bulk[b->n_bulk++] = c;
 }
 
-/* r[0]: bytes, r[1]: mask of the cluster's blocks that take a copy, each at the same place of its
- * own shared memory and counted by its own barrier; 0: the instruction has none. */
+/* r[0]: bytes. r[1]: mask of the cluster's blocks to which the data is copied, each to the same
+ * place in its shared memory and counted by its own barrier; 0 if the instruction has no mask. */
 static void bulk_copy(struct warp *w, const struct op *o, uint32_t m) {
     const uint32_t *n = place(w, o->r[0]);
     const uint16_t *mask = o->r[1] ? place(w, o->r[1]) : NULL;

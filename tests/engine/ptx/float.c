@@ -49,7 +49,7 @@ OP1(neg_f32, uint32_t, uint32_t, a ^ 0x80000000)
 OP1(abs_f64, uint64_t, uint64_t, a & ~(1ull << 63))
 OP1(neg_f64, uint64_t, uint64_t, a ^ 1ull << 63)
 
-/* The number where the other one is none; -0 is less than 0. */
+/* If one operand is NaN, the result is the other one; -0 is less than +0. */
 static inline uint32_t min_bits(uint32_t x, uint32_t y) {
     float a = float_of(x), b = float_of(y);
 
@@ -79,7 +79,8 @@ OP2(max_f64, double, double, double,
     : a > b  ? a
              : b)
 
-/* Towards zero: the double's sum and its error say where the exact sum lies. */
+/* Returns a + b rounded towards zero: the sum in double precision and its error tell on which side
+ * of the float the exact sum is. */
 static float added_to_zero(float a, float b) {
     double x = a, y = b, s = x + y, z = s - x, e = (x - (s - z)) + (y - z);
     float f = (float)s;
@@ -96,7 +97,7 @@ static float added_to_zero(float a, float b) {
 OP2(add_rz_f32, float, float, float, added_to_zero(a, b))
 OP2(sub_rz_f32, float, float, float, added_to_zero(a, -b))
 
-/* 2^x from a polynomial of doubles: nearer than the 2^-22 that ex2.approx allows. */
+/* Returns 2^x by a polynomial in double precision, more exactly than the 2^-22 of ex2.approx. */
 static inline float exponential(float x) {
     double y = x < -200 ? -200 : x > 200 ? 200 : (double)x, n, f, p = 1, step;
     union {
@@ -121,7 +122,7 @@ static inline float exponential(float x) {
     return (float)(p * scale.d);
 }
 
-/* Subnormal numbers become 0 of their sign. */
+/* Replaces subnormal numbers by 0 with their sign. */
 static inline float flushed(float f) {
     uint32_t u = bits_of(f);
 
@@ -159,7 +160,8 @@ static void put_pairs(struct warp *w, const struct op *o, uint32_t m, const stru
     EACH_LANE(m, memcpy(&d[l], &h[2 * l], 4));
 }
 
-/* A float has more than twice a half's bits and two: rounded twice is rounded once. */
+/* A float has more than twice the bits of a half plus two, so rounding first to float and then to
+ * half equals rounding once. */
 #define PAIRS(NAME, EXPR)                                                                          \
     static void NAME(struct warp *w, const struct op *o, uint32_t m) {                             \
         struct pairs x = pairs_of(w, o->r[1]), y = pairs_of(w, o->r[2]);                           \
@@ -173,8 +175,8 @@ PAIRS(add_f16x2, a + b)
 PAIRS(sub_f16x2, a - b)
 PAIRS(mul_f16x2, a *b)
 
-/* The double is exact wherever the half is not plainly c; its float is rounded to odd, so that
- * rounding it again is right. */
+/* Rounds to odd, so that rounding the float to half later is right. The double d is exact, except
+ * where the half is c in any case. */
 static inline float odd_float(double d) {
     float f = (float)d;
     uint32_t u = bits_of(f);
@@ -191,7 +193,7 @@ static void fma_f16x2(struct warp *w, const struct op *o, uint32_t m) {
     put_pairs(w, o, m, &a);
 }
 
-/* The first source is the upper half. */
+/* The first source becomes the upper half. */
 static void cvt_f16x2_f32(struct warp *w, const struct op *o, uint32_t m) {
     const float *a = place(w, o->r[1]), *b = place(w, o->r[2]);
     struct pairs p;
@@ -206,7 +208,7 @@ static void cvt_f16x2_f32(struct warp *w, const struct op *o, uint32_t m) {
 OP1(cvt_f32_f16, float, uint16_t, half_float(a))
 OP1(cvt_f16_f32, uint16_t, float, float_half(a))
 
-/* ---- conversions that are frequent; all others are in convert.c ---- */
+/* ---- frequent conversions; all others are in convert.c ---- */
 
 OP1(cvt_64_u32, uint64_t, uint32_t, a)
 OP1(cvt_64_s32, int64_t, int32_t, a)
@@ -214,7 +216,7 @@ OP1(cvt_32_64, uint32_t, uint64_t, a)
 OP1(cvt_f32_s32, float, int32_t, a)
 OP1(cvt_f32_u32, float, uint32_t, a)
 
-/* Towards zero, and the nearest integer there is; 0 for no number. */
+/* Round towards zero, and to the nearest integer that the type has; NaN gives 0. */
 static inline int32_t truncated(float a) {
     return a != a                ? 0
            : a >= 2147483648.0f  ? INT32_MAX

@@ -1,16 +1,17 @@
 #include <stdlib.h>
 #include "tests/engine/ptx/core.h"
 
-/* Where lanes that part at a branch come together again: the branch's immediate post-dominator, by
- * the algorithm of Cooper, Harvey and Kennedy over basic blocks of the reversed graph. */
+/* Finds the place at which lanes that diverge at a branch reconverge: the branch's immediate
+ * post-dominator, by the algorithm of Cooper, Harvey and Kennedy on basic blocks of the reversed
+ * graph. */
 
 #define NONE 0xFFFFFFFFu
 
 struct flow {
     struct ptx_kernel *k;
-    uint32_t n;      /* blocks; the exit is block n */
-    uint32_t *first; /* op of each block, n_ops at the end */
-    uint32_t *of;    /* each op's block */
+    uint32_t n;      /* number of blocks; the exit is block n */
+    uint32_t *first; /* first op of each block; n_ops at the end */
+    uint32_t *of;    /* block of each op */
     uint32_t (*next)[2];
     uint32_t *n_before, *before_at, *before; /* predecessors of each block */
     uint32_t *order, *number, n_order;       /* postorder of the reversed graph */
@@ -81,7 +82,7 @@ static void find_edges(struct flow *f) {
     free(at);
 }
 
-/* Depth first from the exit, against the edges. */
+/* Depth-first search from the exit, against the edges. */
 static void number_blocks(struct flow *f) {
     uint32_t *stack = words(f->n + 1, 0), *at = words(f->n + 1, 0), n = 1;
     uint32_t *seen = words(f->n + 1, 0);

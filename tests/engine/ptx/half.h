@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * half - numbers of half precision as the host's floats.
+ * half - conversions between half precision and the host's floats.
  */
 
 #include <stdint.h>
@@ -21,7 +21,7 @@ static inline float float_of(uint32_t u) {
     return f;
 }
 
-/* Exact. */
+/* Converts exactly. */
 static inline float half_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3FF;
 
@@ -34,7 +34,7 @@ static inline float half_float(uint16_t h) {
     return float_of(sign | (e + 112) << 23 | m << 13);
 }
 
-/* Nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static inline uint16_t float_half(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFF;
 
@@ -42,7 +42,7 @@ static inline uint16_t float_half(float f) {
         return 0x7FFF;
     if (a >= 0x477FF000)
         return (uint16_t)(sign | 0x7C00);
-    if (a < 0x38800000) { /* below 2^-14: the sum's last place is that of a subnormal half */
+    if (a < 0x38800000) { /* below 2^-14: the last place of the sum is that of a subnormal half */
         float sum = float_of(a) + 0.5f;
         return (uint16_t)(sign | (bits_of(sum) - 0x3F000000));
     }
@@ -50,6 +50,6 @@ static inline uint16_t float_half(float f) {
     return (uint16_t)(sign | (a - 0x38000000) >> 13);
 }
 
-/* @n a multiple of 8. */
+/* Converts @n numbers, a multiple of 8. */
 void halves_to_floats(float *f, const uint16_t *h, uint32_t n);
 void floats_to_halves(uint16_t *h, const float *f, uint32_t n);

@@ -1,7 +1,7 @@
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
 
-/* Instructions on integers and bits. Shifts by the width or more give 0, or the sign. */
+/* Instructions on integers and bits. Shifts by the width or more give 0, or copies of the sign. */
 
 typedef uint8_t u8;
 typedef uint16_t u16;
@@ -85,7 +85,7 @@ static inline u32 reversed(u32 a) {
 }
 OP1(brev_32, u32, u32, reversed(a))
 
-/* The funnel shift's 64 bits are b above a. */
+/* The 64 bits of the funnel shift have b in the upper half, a in the lower one. */
 static inline u32 funnel_left(u32 a, u32 b, u32 n) {
     return n == 0 ? b : n > 31 ? a : b << n | a >> (32 - n);
 }
@@ -97,7 +97,7 @@ OP3(shf_l_clamp, u32, u32, u32, u32, funnel_left(a, b, c))
 OP3(shf_r_wrap, u32, u32, u32, u32, funnel_right(a, b, c & 31))
 OP3(shf_r_clamp, u32, u32, u32, u32, funnel_right(a, b, c))
 
-/* Bits of the selector's nibble: which byte, and whether its sign is repeated instead. */
+/* A nibble of the selector: the index of a byte, and a bit that selects copies of its sign. */
 static inline u32 permuted(u32 a, u32 b, u32 selector) {
     u64 both = (u64)b << 32 | a;
     u32 d = 0;
@@ -126,7 +126,7 @@ OP3(bfe_s32, u32, u32, u32, u32, extracted(a, b & 255, c & 255, 32, true))
 OP3(bfe_u64, u64, u64, u32, u32, extracted(a, b & 255, c & 255, 64, false))
 OP3(bfe_s64, u64, u64, u32, u32, extracted(a, b & 255, c & 255, 64, true))
 
-/* The lowest @n bits of a in b from bit @at on. */
+/* Inserts the lowest @n bits of a in b, from bit @at on. */
 static inline u64 inserted(u64 a, u64 b, u32 at, u32 n, u32 width) {
     u64 mask = n > 63 ? ~(u64)0 : ((u64)1 << n) - 1;
 
@@ -182,7 +182,7 @@ PREDICATES(xor_pred, a ^ b)
 PREDICATES(not_pred, ~a)
 PREDICATES(mov_pred, a)
 
-/* d = any function of three bits, which the table of 8 bits says. */
+/* lop3: d = a function of three bits, given as a table of 8 bits. */
 static void lop3(struct warp *w, const struct op *o, uint32_t m) {
     u32 *d = place(w, o->r[0]);
     const u32 *pa = place(w, o->r[1]), *pb = place(w, o->r[2]), *pc = place(w, o->r[3]);

@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * lanes - loops over the lanes of a warp that an instruction is for.
+ * lanes - loops over the lanes of a warp that execute an instruction.
  */
 
 #include "tests/engine/ptx/core.h"
 
 #define IVDEP _Pragma("GCC ivdep")
 
-/* All lanes at once, as wide as the machine has it, or the lanes of @m one by one. Registers are
- * the same or apart, so the order does not matter. */
+/* Executes a statement for all lanes, vectorised, if all take part; else for the lanes of @m one by one.
+ * Source and target registers are identical or disjoint, so the order has no effect. */
 #define EACH_LANE(m, statement)                                                                    \
     do {                                                                                           \
         if ((m) == ALL) {                                                                          \
@@ -24,7 +24,7 @@
         }                                                                                          \
     } while (0)
 
-/* Instructions of one, two and three sources a, b, c. */
+/* Define instructions with one, two and three sources a, b, c. */
 #define OP1(NAME, TD, TA, EXPR)                                                                    \
     static void NAME(struct warp *w, const struct op *o, uint32_t m) {                             \
         TD *d = place(w, o->r[0]);                                                                 \

@@ -3,14 +3,15 @@
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
 
-/* Products of matrices: mma.sync, wgmma and ldmatrix. The ISA leaves the order and the rounding of
- * sums open; here they are those of doubles in ascending order, rounded once. */
+/* Products of matrices: mma.sync, wgmma and ldmatrix. The ISA leaves order and rounding of sums
+ * open; here they are added in double precision in ascending order and rounded once. */
 
 struct tile {
-    float a[16][16], b[16][8]; /* rows by k; k by columns */
+    float a[16][16], b[16][8]; /* a: [rows][k]; b: [k][columns] */
 };
 
-/* Lane 4 g + t: a0 has row g, columns 2 t and 2 t + 1; a1 row g + 8; a2, a3 columns + 8. */
+/* Layout of a: in lane 4 g + t, a0 has row g, columns 2 t and 2 t + 1; a1 row g + 8; a2 and a3 the
+ * same with columns + 8. */
 static void read_a(const struct warp *w, const int32_t *places, struct tile *t) {
     for (uint32_t i = 0; i < 4; i++) {
         _Alignas(32) float v[2 * LANES];
@@ -25,7 +26,7 @@ static void read_a(const struct warp *w, const int32_t *places, struct tile *t) 
     }
 }
 
-/* b0 has rows 2 t and 2 t + 1 of column g; b1 rows + 8. */
+/* Layout of b: b0 has rows 2 t and 2 t + 1 of column g; b1 rows + 8. */
 static void read_b(const struct warp *w, const int32_t *places, struct tile *t) {
     for (uint32_t i = 0; i < 2; i++) {
         _Alignas(32) float v[2 * LANES];
@@ -44,7 +45,7 @@ static float rounded_to_zero(double d) {
     return fabs((double)f) > fabs(d) ? nextafterf(f, 0) : f;
 }
 
-/* d = a b + c. d and c: four registers, row g, columns 2 t and 2 t + 1, then row g + 8. */
+/* d = a b + c. d and c have four registers: row g, columns 2 t and 2 t + 1, then row g + 8. */
 static void multiply(const struct tile *t, float *const d[4], const float *const c[4], bool other) {
     for (uint32_t row = 0; row < 16; row++) {
         double sum[8];
@@ -88,9 +89,9 @@ static int32_t byte_at(uint32_t v, uint32_t i) {
     return (int8_t)(uint8_t)(v >> (8 * i));
 }
 
-/* d = a b + c of signed bytes, modulo 2^32. list: d[4], a[2 size], b[size], c[4]; size: of the 16
- * columns of a, 1 or 2. Lane 4 g + t: a0 has row g, columns 4 t .. 4 t + 3; a1 row g + 8; a2, a3
- * columns + 16; b0 rows 4 t .. 4 t + 3 of column g; b1 rows + 16. */
+/* d = a b + c of signed bytes, modulo 2^32. list: d[4], a[2 size], b[size], c[4], where size is the
+ * number of groups of 16 columns of a, 1 or 2. In lane 4 g + t, a0 has row g, columns 4 t .. 4 t +
+ * 3; a1 row g + 8; a2 and a3 columns + 16; b0 rows 4 t .. 4 t + 3 of column g; b1 rows + 16. */
 static void mma_bytes(struct warp *w, const struct op *o, uint32_t m) {
     uint32_t d[4][LANES];
     uint32_t n = o->size;
@@ -114,7 +115,7 @@ static void mma_bytes(struct warp *w, const struct op *o, uint32_t m) {
         memcpy(place(w, o->list[i]), d[i], sizeof(d[i]));
 }
 
-/* Lanes 8 i .. 8 i + 7 have the addresses of the rows of matrix i. */
+/* ldmatrix: lanes 8 i .. 8 i + 7 have the addresses of the rows of matrix i. */
 static void ldmatrix(struct warp *w, const struct op *o, uint32_t m) {
     uint32_t count = o->count;
     uint16_t rows[4][8][8];
@@ -185,8 +186,8 @@ void decode_matrix(struct instruction *in) {
 
 /* ---- wgmma ---- */
 
-/* The descriptor of a matrix without swizzle, K-major: cores of 8 columns by 8 halves, one column
- * 16 bytes; the leading offset is along K, the stride along N. */
+/* Descriptor of a K-major matrix without swizzle: core matrices of 8 columns by 8 halves, where a
+ * column has 16 bytes. The leading offset is along K, the stride along N. */
 static uint64_t core_at(uint64_t b, uint32_t k, uint32_t n) {
     return (b & 0x3FFF) * 16 + (b >> 16 & 0x3FFF) * 16 * k + (b >> 32 & 0x3FFF) * 16 * n;
 }
@@ -273,7 +274,7 @@ static void wgmma_fence(struct warp *w, const struct op *o, uint32_t m) {
 static void wgmma_commit(struct warp *w, const struct op *o, uint32_t m) {
     look_whole(o, m);
     w->products_committed++;
-    w->fenced = false; /* registers of the next ones are written */
+    w->fenced = false; /* the registers of the next products need a fence again */
 }
 
 static void wgmma_wait(struct warp *w, const struct op *o, uint32_t m) {

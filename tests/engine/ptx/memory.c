@@ -7,10 +7,10 @@
 
 #define MAX_RANGES 65536
 
-static struct range ranges[MAX_RANGES]; /* ascending */
+static struct range ranges[MAX_RANGES]; /* in ascending order */
 static uint32_t n_ranges;
 
-/* The first range that ends behind @p. */
+/* Returns the index of the first range that ends after @p. */
 static uint32_t range_of(uintptr_t p) {
     uint32_t low = 0, high = n_ranges;
 
@@ -128,7 +128,7 @@ static inline uint8_t *access_at(struct warp *w, const struct op *o, uint32_t la
 
 /* ---- ld and st ---- */
 
-/* Registers of the element's size. */
+/* Loads to registers of the element's size. */
 static inline __attribute__((always_inline)) void load_plain(struct warp *w, const struct op *o,
                                                              uint32_t m, uint32_t size) {
     uint32_t n = o->n_list;
@@ -155,7 +155,7 @@ static void load_8(struct warp *w, const struct op *o, uint32_t m) {
     load_plain(w, o, m, 8);
 }
 
-/* Wider registers: with zeros above, or the sign. */
+/* Loads to wider registers, extended by zeros or by the sign. */
 static void load_any(struct warp *w, const struct op *o, uint32_t m) {
     for (uint32_t rest = m; rest; rest &= rest - 1) {
         uint32_t l = (uint32_t)__builtin_ctz(rest);
@@ -193,7 +193,7 @@ static enum space read_space(struct instruction *in) {
                                                          : GENERIC;
 }
 
-/* What changes neither the value nor where it lies. */
+/* Accepts modifiers that affect neither the value nor the address. */
 static void skip_hints(struct instruction *in, bool load) {
     static const char *const orders[] = {"volatile", "relaxed", "weak"};
     static const char *const scopes[] = {"cta", "gpu", "sys"};
@@ -308,7 +308,8 @@ static uint64_t lane_value(const struct warp *w, int32_t at, uint32_t width, uin
     return v;
 }
 
-/* One lane after the other, in any order. r: address, d (or -1), b, c (or -1). */
+/* Executes an atomic for one lane after the other; the order is arbitrary. r: address, d (or -1),
+ * b, c (or -1). */
 static void atom(struct warp *w, const struct op *o, uint32_t m) {
     uint64_t order = w->block->launch->order;
 

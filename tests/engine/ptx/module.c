@@ -44,8 +44,8 @@ static void declare_dynamic(struct parser *ps, const char *text) {
         declare_variable(ps, p + strlen(".extern "), SYM_SHARED, &none, true);
 }
 
-/* Shared variables in front of the first function, which several kernels may name: each has its
- * own. */
+/* Declares the shared variables of a module, which precede the first function. Several kernels may
+ * name them; each kernel has its own. */
 static void declare_of_module(struct parser *ps, const char *text) {
     const char *end = strchr(text, '{');
 
@@ -75,7 +75,7 @@ static struct ptx_kernel *compile(const struct function *f) {
     k->max_threads = f->max_threads;
     k->cluster = f->cluster;
     k->reg_bytes = FIRST_PLACE;
-    k->n_preds = 2; /* false and true */
+    k->n_preds = 2; /* predicates false and true */
     k->params = aligned_alloc(64, 4096);
     declare_dynamic(ps, f->text);
     declare_of_module(ps, f->text);
@@ -185,7 +185,7 @@ void ptx_read_folder(const char *folder) {
     closedir(d);
 }
 
-/* _Z, the length of the name, the name. */
+/* A mangled name: _Z, the length of the name, the name. */
 static bool is_called(const char *mangled, const char *name) {
     size_t n = strlen(name);
     char *rest;

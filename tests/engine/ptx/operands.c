@@ -133,7 +133,8 @@ static void name_variable(struct operand *o, const struct symbol *s) {
     o->kind = SYMBOL;
     o->value = (uint64_t)(int64_t)s->first;
     o->space = s->kind == SYM_LOCAL ? LOCAL : s->kind == SYM_PARAM ? PARAM : SHARED;
-    o->is_float = s->kind == SYM_DYNAMIC; /* the address is known at the end */
+    /* the address is known only when the kernel is complete */
+    o->is_float = s->kind == SYM_DYNAMIC;
 }
 
 static void read_named(struct instruction *in, struct operand *o, const char **p) {
@@ -237,7 +238,7 @@ void read_operand(struct instruction *in, struct operand *o, const char **p) {
     }
 }
 
-/* ---- what decoders ask for ---- */
+/* ---- functions for decoders ---- */
 
 bool has(struct instruction *in, const char *part) {
     for (uint32_t i = 1; i < in->n_parts; i++)
@@ -285,7 +286,7 @@ int64_t immediate(struct instruction *in, uint32_t i) {
     return (int64_t)in->operand[i].value;
 }
 
-/* Returns the place of what stands for a variable's address without its offset. */
+/* Returns the place of the base of a variable's address, to which its offset is added. */
 static int32_t variable(struct instruction *in, const struct operand *o, uint32_t width) {
     struct parser *ps = in->parser;
 
@@ -295,7 +296,7 @@ static int32_t variable(struct instruction *in, const struct operand *o, uint32_
     case PARAM:
         return constant(ps, (uint64_t)(uintptr_t)ps->k->params, 8);
     default:
-        /* A patched one must not be taken for a number before it is known. */
+        /* The address of a dynamic variable is patched later; the value shows a use before that. */
         return add_const(ps, o->is_float ? 0xDAE0DAE1DAE2DAE3u : 0, width, o->is_float);
     }
 }
@@ -314,7 +315,7 @@ void address(struct instruction *in, uint32_t i, uint32_t to) {
             refuse(in, "an address of too few bits");
         return;
     }
-    if (op->space == PARAM && o->space == LOCAL) /* of a call */
+    if (op->space == PARAM && o->space == LOCAL) /* parameter of a call */
         op->space = LOCAL;
     if (op->space != o->space)
         refuse(in, "a variable of another state space");
@@ -350,7 +351,7 @@ uint32_t type_size(const char *type) {
                                      : 1;
 }
 
-/* mov of the address of a variable. */
+/* Decodes mov of the address of a variable. */
 void decode_address_of(struct instruction *in, uint32_t width) {
     const struct operand *o = &in->operand[1];
 

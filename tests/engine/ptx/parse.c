@@ -74,7 +74,6 @@ static const struct {
     {"match", decode_vote},        {"elect", decode_vote},        {"mapa", decode_mapa},
 };
 
-/* Keeps that the op's label is to be found; also that of a return from an inlined function. */
 void use_label(struct instruction *in, const char *name) {
     struct parser *ps = in->parser;
 
@@ -92,7 +91,8 @@ void note_proxies(const struct instruction *in) {
     in->parser->k->proxies = true;
 }
 
-/* Instructions that came with sm_90 or that sm_90a alone has. */
+/* Refuses instructions that the function's target lacks: those of sm_90 or later, and of sm_90a
+ * only. */
 static void look_family(const struct instruction *in) {
     static const char *const later[] = {"griddepcontrol",
                                         "cp.async.bulk",
@@ -156,7 +156,7 @@ static const struct function *find_function(const struct parser *ps, const char 
     return NULL;
 }
 
-/* Gives parameters of a function the places of what the caller has put for them, in order. */
+/* Binds the parameters of a function, in order, to the places of the caller's arguments. */
 static void bind_params(struct parser *ps, const struct function *f, const int32_t *places,
                         uint32_t n) {
     const char *p = f->params;
@@ -178,7 +178,7 @@ static void bind_params(struct parser *ps, const struct function *f, const int32
         refuse_at(ps, "a call with too many parameters");
 }
 
-/* call.uni NAME, (P, ..): the function's body stands here. */
+/* Inlines call.uni NAME, (P, ..): parses the function's body in place of the call. */
 static void inline_call(struct parser *ps, const char *text, const char *behind) {
     char name[256];
     int32_t places[16];

@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * parse - what decoders of instructions get of the parser: the parts of the mnemonic and operands.
+ * parse - interface of the parser for decoders of instructions: parts of the mnemonic, and
+ * operands.
  */
 
 #include <string.h>
@@ -14,14 +15,14 @@ enum operand_kind { REGISTER, PREDICATE, IMMEDIATE, ADDRESS, LIST, SINK, SYMBOL,
 
 struct operand {
     enum operand_kind kind;
-    int32_t place; /* of a register, or of an address' base */
+    int32_t place; /* place of a register, or of an address's base */
     uint8_t width; /* bytes of a register */
-    bool is_float; /* an immediate in hexadecimal digits of a float */
+    bool is_float; /* an immediate that is written as hexadecimal digits of a float */
     bool negated;
-    uint64_t value; /* of an immediate; offset of an address or symbol */
+    uint64_t value; /* value of an immediate; offset of an address or symbol */
     enum space space;
-    uint16_t first, n; /* of a list, in instruction.list */
-    int32_t second;    /* of d|p: the predicate, -1: none, -2: a sink */
+    uint16_t first, n; /* elements of a list, in instruction.list */
+    int32_t second;    /* of an operand d|p: the predicate; -1: none, -2: a sink */
     char label[200];
 };
 
@@ -30,50 +31,52 @@ struct parser;
 struct instruction {
     char name[160]; /* the whole mnemonic */
     char text[200];
-    char *part[16]; /* the mnemonic at its dots */
+    char *part[16]; /* the mnemonic, split at its dots */
     uint32_t n_parts;
-    uint32_t used; /* bit i: part i was understood */
+    uint32_t used; /* bit i: a decoder has recognised part i */
     struct operand operand[MAX_OPERANDS];
     uint32_t n_operands;
     struct operand list[MAX_LIST];
     uint32_t n_list;
     struct parser *parser;
     struct op *op;
-    bool negated; /* a part begins another one */
+    bool negated;
 };
 
-/* Returns whether the mnemonic has the part, and marks it as understood. */
+/* Returns true if the mnemonic has the part, and marks it as recognised. */
 bool has(struct instruction *in, const char *part);
-/* Ends with an error that names the line. */
+/* Fails with an error that names the line. */
 _Noreturn void refuse(const struct instruction *in, const char *why);
-/* Returns the place of an operand of @width bytes, a register of exactly this width or an
- * immediate. */
+/* Returns the place of a source operand: a register of exactly @width bytes, or an immediate. */
 int32_t source(struct instruction *in, uint32_t i, uint32_t width);
 int32_t source_of(struct instruction *in, const struct operand *operand, uint32_t width);
-/* Likewise of a register that is written. */
+/* Returns the place of a target register of @width bytes. */
 int32_t target(struct instruction *in, uint32_t i, uint32_t width);
 /* Returns the index of a predicate. */
 int32_t predicate(struct instruction *in, uint32_t i);
-/* Takes operand @i as an address: sets r[@to], imm, wide and space of the op. */
+/* Decodes operand @i as an address: sets r[@to], imm, wide and space of the op. */
 void address(struct instruction *in, uint32_t i, uint32_t to);
-/* Sets list of the op from operands @from .. @to, which are lists or registers of @width. */
+/* Sets the op's list from operands @from .. @to, which are lists or registers of @width bytes. */
 void lists(struct instruction *in, uint32_t from, uint32_t to, uint32_t width);
-/* Returns an immediate that must be one. */
+/* Returns the value of operand @i, which must be an immediate. */
 int64_t immediate(struct instruction *in, uint32_t i);
 uint32_t type_size(const char *type);
 
 typedef void decode_fn(struct instruction *in);
 
-/* Takes the address of the variable that is operand 1: sets r[1] and imm. */
+/* Decodes operand 1 as the address of a variable: sets r[1] and imm. */
 void decode_address_of(struct instruction *in, uint32_t width);
-/* Keeps that the op's label is to be found; "(return)": the end of an inlined function. */
+/* Records that the op's target is label @name, to be resolved later; "(return)" is the end of an
+ * inlined function. */
 void use_label(struct instruction *in, const char *name);
-/* Returns whether the instruction is one of an inlined function. */
+/* Returns true if the instruction belongs to an inlined function. */
 bool in_call(const struct instruction *in);
-/* The kernel has copies in bulk or wgmma, which reach shared memory another way. */
+/* Records that the kernel uses bulk copies or wgmma, which access shared memory through the async
+ * proxy. */
 void note_proxies(const struct instruction *in);
 
-/* Forms that are looked up by their whole name; widths: of each operand, 1 to 8 bytes or p. */
+/* Forms that are found by their whole name. operands: the width of each, 1 to 8 bytes, or p for a
+ * predicate. */
 struct form {
     const char *name;
     void (*run)(struct warp *w, const struct op *o, uint32_t mask);

@@ -11,14 +11,14 @@
 
 #define MAX_DEPTH 64
 
-/* A function of a module, whose body is parsed where it is used. */
+/* A function of a module. Its body is parsed where it is used. */
 struct function {
     char name[256];
-    const char *params, *body; /* behind the bracket and the brace */
+    const char *params, *body; /* position after the opening bracket, or brace */
     const char *module, *text;
     uint32_t max_threads, cluster;
-    int family;  /* that it is compiled for, such as 90 */
-    bool is_own; /* sm_90a: no other one runs it */
+    int family;  /* compute capability that it is compiled for, such as 90 */
+    bool is_own; /* compiled for sm_90a, which runs on no other device */
     bool is_entry;
     struct ptx_kernel *kernel;
 };
@@ -33,8 +33,8 @@ struct symbol {
     char name[200];
     enum symbol_kind kind;
     uint8_t width;  /* 1: predicates */
-    int32_t first;  /* place or index of the first one; offset of a variable */
-    uint32_t count; /* of NAME<count>; 0: the name stands for itself */
+    int32_t first;  /* place or index of the first register; offset of a variable */
+    uint32_t count; /* number of registers of NAME<count>; 0: a single one */
 };
 
 struct label {
@@ -51,33 +51,35 @@ struct parser {
     uint32_t n_symbols, first_symbol, scopes[MAX_DEPTH], depth, base_depth;
     struct label *labels, *uses;
     uint32_t n_labels, n_uses, max_labels, max_uses, n_ops, max_ops;
-    uint32_t inlined, n_inlined; /* which call is parsed; 0: the entry */
-    struct symbol statics[64];   /* variables in shared memory */
+    /* number of the inlined call that is parsed; 0: the kernel itself */
+    uint32_t inlined, n_inlined;
+    struct symbol statics[64]; /* variables in shared memory */
     uint32_t n_statics;
-    int32_t patched[2]; /* constants that are addresses of dynamic shared memory */
+    /* constants that hold the address of dynamic shared memory, patched at the end */
+    int32_t patched[2];
     uint32_t n_patched;
     size_t max_consts;
 };
 
 /* errors.c */
 _Noreturn void refuse_at(const struct parser *ps, const char *why);
-_Noreturn void ptx_end(void); /* with ptx_message */
+_Noreturn void ptx_end(void); /* ends the process, or jumps, with ptx_message */
 void ptx_set_running(const struct ptx_kernel *k);
 
 /* operands.c */
 struct symbol *add_symbol(struct parser *ps, const char *name, enum symbol_kind kind);
-/* Returns the symbol of @name and, of NAME<count>, which one it is. */
+/* Returns the symbol of @name. For NAME<count>, sets *nth to the index in the name. */
 const struct symbol *find_symbol(const struct parser *ps, const char *name, uint32_t *nth);
 void read_name(const char **p, char *name, size_t size);
 void read_number(struct instruction *in, struct operand *o, const char **p);
 void read_operand(struct instruction *in, struct operand *o, const char **p);
 
 /* parse.c */
-/* Grows an array of @size bytes an element for one more. */
+/* Returns array @p of elements of @size bytes with room for one more than @n elements. */
 void *grown(void *p, uint32_t n, uint32_t *max, size_t size);
 /* Parses up to the brace that ends the function. */
 void parse_body(struct parser *ps);
-/* A variable: .SPACE .align N .TYPE NAME[COUNT]. Returns where the text goes on. */
+/* Parses a variable, .SPACE .align N .TYPE NAME[COUNT]. Returns the position after it. */
 const char *declare_variable(struct parser *ps, const char *p, enum symbol_kind kind, size_t *bytes,
                              bool dynamic);
 

@@ -1,12 +1,13 @@
 #include "tests/engine/ptx/parser.h"
 
-/* Clusters run one after the other; the warps of their blocks in turns, each up to where it must
- * wait for others. A launch without clusters has clusters of one block. Lanes of a warp part at a
- * branch and come together at its immediate post-dominator. */
+/* Execution of launches. Clusters run one after the other. The warps of a cluster's blocks take
+ * turns; a turn ends where the warp must wait. Without clusters, each block is a cluster. Lanes of
+ * a warp that diverge at a branch reconverge at its immediate post-dominator. */
 
-#define MOST_STEPS 300000000ull /* of a warp without a wait */
+/* most instructions of a warp without a wait, to end infinite loops */
+#define MOST_STEPS 300000000ull
 
-static struct block blocks[MAX_CLUSTER]; /* of the cluster that runs */
+static struct block blocks[MAX_CLUSTER]; /* blocks of the running cluster */
 
 static void push(struct warp *w, uint32_t pc, uint32_t rejoin, uint32_t mask) {
     w->parts = grown(w->parts, w->n_parts, &w->max_parts, sizeof(*w->parts));
@@ -26,7 +27,7 @@ static void branch(struct warp *w, const struct op *o, uint32_t taken) {
         return;
     }
     if (p->rejoin == rejoin && w->n_parts > 1)
-        w->n_parts--; /* they come together where this part does anyway */
+        w->n_parts--; /* both parts reconverge where this part does anyway */
     else
         p->pc = rejoin;
     if (pc != rejoin)
@@ -35,7 +36,7 @@ static void branch(struct warp *w, const struct op *o, uint32_t taken) {
         push(w, o->target, rejoin, taken);
 }
 
-/* Lanes that end are in no part any more. */
+/* Removes lanes that have ended from all parts. */
 static void leave(struct warp *w, uint32_t mask) {
     uint32_t n = 0;
 
@@ -63,7 +64,7 @@ static void end_lanes(struct warp *w, const struct op *o, uint32_t mask) {
         fail(o, "the end of a warp whose copies or products were not waited for");
 }
 
-/* Runs up to where the warp waits, yields or ends. */
+/* Runs a warp until it waits, yields or ends. Returns the number of instructions. */
 static uint64_t run_warp(struct warp *w) {
     struct ptx_kernel *k = w->block->kernel;
     uint64_t n = 0;
@@ -116,7 +117,7 @@ static uint64_t run_warp(struct warp *w) {
     return n;
 }
 
-/* Lets warps go on whose barrier is complete. Returns whether there were any. */
+/* Releases warps whose barrier is complete. Returns true if there were any. */
 static bool release(struct block *b) {
     bool any = false;
 
@@ -145,7 +146,7 @@ bool has_ended(const struct block *b) {
     return true;
 }
 
-/* Lets warps go on behind their cluster's barrier, where all that have not ended have arrived. */
+/* Releases the warps at their cluster's barrier once all that are running have arrived. */
 static bool release_cluster(uint32_t n) {
     bool any = false;
 
@@ -171,7 +172,7 @@ static uint64_t mixed(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* A permutation of 0 .. n - 1; ascending for seed 0. */
+/* Fills @order with a permutation of 0 .. n - 1; ascending for seed 0. */
 static void shuffle(uint32_t *order, uint32_t n, uint64_t seed) {
     for (uint32_t i = 0; i < n; i++)
         order[i] = i;
@@ -232,7 +233,8 @@ static void start_warp(struct block *b, uint32_t i, uint32_t x, uint32_t y) {
 }
 
 static void start_block(struct block *b, uint32_t x, uint32_t y) {
-    /* Neither what an earlier block left nor zeros: nothing may be read before it is written. */
+    /* A pattern that is neither zero nor left by an earlier block, so that a read before the first
+     * write has an effect. */
     memset(b->shared + SHARED_BASE, 0xFF, b->shared_end - SHARED_BASE);
     memset(b->dirty, 0, b->shared_end / 16 + 1);
     memset(b->arrived, 0, sizeof(b->arrived));
@@ -242,11 +244,11 @@ static void start_block(struct block *b, uint32_t x, uint32_t y) {
         start_warp(b, i, x, y);
 }
 
-#define MOST_OF_A_TRY 24u /* steps from one try of a barrier to the next */
-#define PATIENCE 3u /* turns without progress of the block that is ahead, until others go on */
+#define MOST_OF_A_TRY 24u /* instructions between two tries of an mbarrier */
+#define PATIENCE 3u /* turns of the block ahead without progress, after which the others run */
 
-/* The @n_ranks blocks from column @x of row @y on. What one block does to another's shared memory
- * is wrong where it comes too early, so one of them is far ahead as a rule. */
+/* Runs the @n_ranks blocks from column @x of row @y on. One of them usually runs far ahead, to
+ * expose accesses to another block's shared memory that come too early. */
 static void run_cluster(uint32_t n_ranks, uint32_t x, uint32_t y, uint64_t seed) {
     uint32_t order[MAX_CLUSTER * MAX_WARPS], idle = 0, n_warps = blocks->n_warps;
     uint32_t ahead = seed ? (uint32_t)(mixed(seed) % (n_ranks + 1)) : 0, still = 0;
@@ -287,7 +289,8 @@ static void run_cluster(uint32_t n_ranks, uint32_t x, uint32_t y, uint64_t seed)
     blocks->kernel->n_executed += n;
 }
 
-/* Makes room for a kernel's registers; what earlier kernels left in them stays. */
+/* Allocates a kernel's registers. They keep the values of earlier kernels, so that reads of
+ * unwritten registers show. */
 static void set_up_warp(struct warp *w, const struct ptx_kernel *k) {
     if (w->reg_bytes < k->reg_bytes) {
         free(w->regs);
@@ -311,7 +314,7 @@ static void set_up_warp(struct warp *w, const struct ptx_kernel *k) {
         abort();
 }
 
-/* Blocks of a cluster. */
+/* Returns the number of blocks of a cluster. */
 static uint32_t ranks_of(const struct ptx_kernel *k, const struct ptx_launch *l) {
     return l->cluster ? l->cluster : k->cluster ? k->cluster : 1;
 }

@@ -1,11 +1,11 @@
 #include "tests/engine/ptx/lanes.h"
 #include "tests/engine/ptx/parse.h"
 
-/* Branches, barriers, fences and what lanes of a warp tell each other. */
+/* Branches, barriers, fences, and exchange among the lanes of a warp. */
 
 /* ---- barriers and fences ---- */
 
-/* r[0]: barrier, r[1]: threads; both the same for the whole warp. */
+/* r[0]: barrier, r[1]: number of threads; both are equal in all lanes. */
 static void bar_sync(struct warp *w, const struct op *o, uint32_t m) {
     const uint32_t *id = place(w, o->r[0]), *n = place(w, o->r[1]);
     struct block *b = w->block;
@@ -18,7 +18,7 @@ static void bar_sync(struct warp *w, const struct op *o, uint32_t m) {
     b->expected[id[0]] = n[0];
     b->arrived[id[0]] += LANES;
     w->barrier = id[0];
-    if (!o->flags) /* arrives only */
+    if (!o->flags) /* set for bar.arrive, which does not wait */
         w->state = AT_BARRIER;
 }
 
@@ -36,7 +36,7 @@ static void nothing(struct warp *w, const struct op *o, uint32_t m) {
     (void)m;
 }
 
-/* A thread arrives at its cluster's barrier and waits there in turns. */
+/* Arrivals and waits of a warp at its cluster's barrier must alternate. */
 static void cluster_arrive(struct warp *w, const struct op *o, uint32_t m) {
     (void)m;
     if (w->meeting != APART)
@@ -69,7 +69,8 @@ static void decode_cluster_barrier(struct instruction *in) {
         refuse(in, "an unknown form of the instruction");
 }
 
-/* r: d, a, b: the address in block b's shared memory of what a is in this block's. */
+/* mapa. r: d, a, b: converts address a of this block's shared memory to the same place in that of
+ * block b. */
 static void mapa(struct warp *w, const struct op *o, uint32_t m) {
     uint32_t *d = place(w, o->r[0]);
     const uint32_t *a = place(w, o->r[1]), *b = place(w, o->r[2]);
@@ -96,7 +97,7 @@ void decode_mapa(struct instruction *in) {
 
 enum { ONLY_SHARED = 1, ONLY_GLOBAL };
 
-/* What threads did with shared memory is before what comes by the other way. */
+/* Orders earlier accesses of threads to shared memory before later ones through the async proxy. */
 static void fence_proxy(struct warp *w, const struct op *o, uint32_t m) {
     struct block *b = w->block;
 
@@ -193,7 +194,7 @@ void decode_sync(struct instruction *in) {
 
 enum { UP, DOWN, BFLY, IDX };
 
-/* r: d, p (or -1), a, b, c, mask. By the ISA's own lines. */
+/* r: d, p (or -1), a, b, c, mask. Follows the pseudocode of the ISA. */
 static void shfl(struct warp *w, const struct op *o, uint32_t m) {
     uint32_t *d = place(w, o->r[0]), v[LANES], in_range = 0;
     const uint32_t *a = place(w, o->r[2]), *b = place(w, o->r[3]), *c = place(w, o->r[4]);
