@@ -20,7 +20,7 @@ const struct tiny_model several_dense = {
     .type = TENSOR_Q8_0, .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_vocab = 40, .head_dim = 32};
 uint32_t several_device_layers;
 
-enum { STATE_BYTES = 1 << 18 }; /* of a state, at most */
+enum { STATE_BYTES = 1 << 18 }; /* most bytes of a state */
 
 static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                  const float *logits) {
@@ -246,8 +246,8 @@ void several_try_both(const char *path, bool pages, struct outcome *one, struct 
               (!pages || memcmp(one->page, two->page, one->page_bytes) == 0));
 }
 
-/* A prompt of SHORT tokens, of which the state behind the first few goes to host memory and comes
- * back after others; the snapshot is in @state. */
+/* Runs a prompt of SHORT tokens. The state after the first few is saved to host memory and loaded
+ * again after other rows; @state gets the snapshot. */
 static void run_back(const char *path, const char *devices, struct trace *t, uint8_t *state) {
     struct driver_opts o = {.backend = "cuda",
                             .devices = (char *)devices,
@@ -335,7 +335,7 @@ void several_hang(const char *path) {
         struct err err = {0};
 
         fake_find()->hang_device = i;
-        fake_find()->hang_after = 1 + (uint32_t)i; /* samplings, of both */
+        fake_find()->hang_after = 1 + (uint32_t)i; /* samplings on both devices */
         cr_expect(several_try(path, "0,1", "cuda", &out, &err) == -EIO, "%s", err.message);
     }
     __lsan_enable();

@@ -1,7 +1,7 @@
 /*
- * What `auto` does with a device that computes something else: every kernel, one after the other,
- * does nothing, or what it should not. Either a plainer one takes its place, with the tokens of a
- * right device, or the CPU serves; a line says which and why.
+ * Tests the choice of `auto` on a device with a broken kernel: every kernel in turn does nothing,
+ * or something wrong. Either a plainer kernel replaces it and the tokens are those of a working
+ * device, or the CPU serves the model; a note says which and why.
  */
 
 #include <criterion/criterion.h>
@@ -23,14 +23,14 @@ struct answer {
     int32_t token[N_OUT];
 };
 
-static const char *shifted; /* a kernel of sampling, which looks one logit too far */
+static const char *shifted; /* a kernel of sampling that reads one logit too many */
 
 static void spoil(const char *kernel, uint64_t number, void *args) {
     if (shifted && strcmp(kernel, shifted) == 0)
         ((struct sample_args *)args)->logits++;
 }
 
-/* Opens the model with `auto` and lets it speak. */
+/* Opens the model with `auto` and generates. */
 static void ask(const char *path, const char *broken, struct answer *out) {
     const struct driver_opts o = {
         .backend = "auto", .path = path, .n_pages = 40, .max_rows = 256, .max_seqs = 2};
@@ -64,7 +64,7 @@ struct broken {
     const char *kernel, *backend, *note;
 };
 
-/* Each of the kernels broken in turn, for the model @m; NULL: fake_small_model(). */
+/* Breaks each of the kernels in turn, for the model @m; NULL: fake_small_model(). */
 static void break_each(const struct tiny_model *m, const struct broken *cases, size_t n) {
     struct answer right, a;
     struct err err;

@@ -1,7 +1,7 @@
 /*
- * The whole CUDA backend without a device: its host code over a fake runtime, its kernels on the
- * CPU (simt.h). Judged by the reference backend (every format: tests/gpu/models.c); the promises
- * that hold on a device are checked by bits.
+ * Tests the whole CUDA backend without a device: its host code over a fake runtime, its kernels on
+ * the CPU (simt.h). The reference backend gives the expected logits (tests/gpu/models.c covers
+ * every format); promises about equal bits are checked exactly.
  */
 
 #include <criterion/criterion.h>
@@ -32,7 +32,7 @@ static void random_tokens(int32_t *t, uint32_t n, uint32_t n_vocab, uint64_t see
         t[i] = (int32_t)rng_below(&r, n_vocab);
 }
 
-/* Logits of every row, in order of positions. */
+/* Logits of every row, in the order of positions. */
 struct rows {
     float *logits;
     struct driver_out *out;
@@ -103,8 +103,8 @@ static void free_rows(struct rows *r) {
     free(r->out);
 }
 
-/* Mean over the rows of |a - b| / |b|, and whether the best token is the same where that is
- * clear. */
+/* Mean over the rows of |a - b| / |b|, and whether the best token is equal where it leads
+ * clearly. */
 static double distance(const struct rows *a, const struct rows *b, uint32_t n) {
     double worst = 0;
 
@@ -139,7 +139,7 @@ static double judge(const struct subject *s) {
     return judge_backend(s, "cuda");
 }
 
-/* The first of each kind, which goes the same ways. */
+/* Selects the first of each kind of case that takes the same code paths. */
 #define FEW(all) FEWER(all, 1)
 
 Test(cuda, every_architecture_is_near_the_reference) {
@@ -168,14 +168,15 @@ Test(cuda, every_architecture_is_near_the_reference) {
                             .page_tokens = 32};
         double d = judge(&s);
 
-        /* A small difference takes some codes of a q8_0 page to their neighbour, 1/127 away, and a
-         * few of a q4_0 page, 1/8 away. */
+        /* Rounding differences move some codes of a q8_0 page by one, 1/127, and a few of a q4_0
+         * page by 1/8. */
         cr_expect(d < cases[i].limit, "%s, kv %s and %s: %g", s.model.arch,
                   kv_types[cases[i].kv.k].name, kv_types[cases[i].kv.v].name, d);
     }
 }
 
-/* A launch that computes a gate and its up together may not read one in the other's format. */
+/* A launch that computes a gate and its up together must not read one in the format of the
+ * other. */
 Test(cuda, an_up_may_have_another_format_than_its_gate) {
     static const enum tensor_type formats[][2] = {
         {TENSOR_Q4_K, TENSOR_Q6_K}, {TENSOR_Q8_0, TENSOR_Q4_0}, {TENSOR_F16, TENSOR_Q5_K}};
@@ -214,7 +215,7 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
 }
 
-/* -- promises by bits -------------------------------------------------------------------------- */
+/* -- equal bits -------------------------------------------------------------------------------- */
 
 struct way {
     const char *name;
@@ -252,8 +253,7 @@ static struct driver_seq *add_neighbour(struct driver *d, uint64_t seed) {
     return s;
 }
 
-/* The subject's prompt in chunks with a neighbour that is prefilled at its side, then all of them
- * decoding. */
+/* The subject's prompt in chunks beside a neighbour that is prefilled, then all decode. */
 static void run_way(const struct way *w, const char *path, struct trace *t) {
     struct driver_opts o = {.backend = "cuda",
                             .path = path,
@@ -317,8 +317,8 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
     }
 }
 
-/* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide
- * and matmul_wgmma. The last way alone has what the others have. */
+/* Decode in chunks of one or two rows uses matvec and split attention, whole prompts use
+ * matmul_wide and matmul_wgmma. Only the last case has all of these. */
 #define FIRST_OTHER_WAY FEWER(1, 3)
 
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
@@ -349,8 +349,8 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     unlink(path);
 }
 
-/* Sequences that begin alike decode, the longest first; on the same pages, as far as they are full,
- * or on pages of their own. */
+/* Sequences with a common prefix decode, the longest first: on shared pages, as far as these are
+ * full, or on pages of their own. */
 struct sharing {
     uint32_t n, common; /* tokens */
     uint32_t n_multiprocessors;
@@ -409,7 +409,7 @@ static void run_sharing(const char *path, const struct sharing *w, sharer_digest
 
 static uint64_t n_shared_items;
 
-/* Behind a window of 12 the common chunk is for some rows, and not for others. */
+/* With a window of 12, only some rows attend to the common chunk. */
 static void see_twelve(const char *kernel, uint64_t number, void *args) {
     if (strncmp(kernel, "attend", 6) == 0 || strcmp(kernel, "merge") == 0)
         ((struct attend_args *)args)->window = 12;
@@ -450,7 +450,7 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     unlink(path);
 }
 
-static uint64_t n_wide, n_wide_items; /* launches of few rows; items that sequences share */
+static uint64_t n_wide, n_wide_items; /* launches for few rows; items shared by sequences */
 
 static void count_wide(const char *kernel, uint64_t number, void *args) {
     const struct batch_head *b = ((const struct attend_args *)args)->batch;
@@ -462,7 +462,7 @@ static void count_wide(const char *kernel, uint64_t number, void *args) {
         n_wide_items += b->wide_item[i].chunk >= 0;
 }
 
-/* 72 queries share two chunks, each of which is an item of them all; or not even one chunk. */
+/* 72 queries share two chunks, each of which is one item; or less than one chunk. */
 Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
     static const struct sharing ways[] = {{18, 520, 2, true, false, false, 0},
                                           {18, 520, 2, true, true, true, 77},
@@ -495,9 +495,9 @@ Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
-#define TRIED_ROWS 70u /* more than a panel of 64 */
+#define TRIED_ROWS 70u /* more than a panel of 64 rows */
 
-/* Opens, computes @n_rows rows in a step, then one. Returns the first error. */
+/* Opens the model, computes @n_rows rows in one step, then one row. Returns the first error. */
 static int try_rows(const char *path, uint32_t n_rows, struct err *err) {
     static const int32_t tokens[TRIED_ROWS] = {5, 6};
     static const uint32_t start[2] = {0, 5}, page[5] = {1, 0, 4, 5, 6};
@@ -554,13 +554,13 @@ static int try_all(const char *path, struct err *err) {
     return try_rows(path, 1, err);
 }
 
-/* Lets each call of try_rows(), or every so many of them, fail once. Returns how many there are. */
+/* Lets each call of try_rows(), or each @stride-th, fail once. Returns the number of calls. */
 static uint32_t fail_calls(uint32_t n_rows, uint32_t every) {
     struct err err = {0};
     char path[64];
 
     fake_small_model(path);
-    fake_find()->idle = true; /* results do not matter here */
+    fake_find()->idle = true; /* kernels need not compute */
     fake_find()->n_calls = 0;
     cr_assert(try_rows(path, n_rows, &err) == 0, "%s", err.message);
     cr_expect(fake_find()->n_live == 0);
@@ -574,7 +574,8 @@ static uint32_t fail_calls(uint32_t n_rows, uint32_t every) {
         fake_find()->failed_capture = false;
         memset(&err, 0, sizeof(err));
         int r = try_rows(path, n_rows, &err);
-        /* The wait when it is closed, which goes unreported; a capture, which is done without. */
+        /* an error of the wait at closing is not reported; without a capture the step is launched
+         * directly */
         if (i == n || (r == 0 && fake_find()->failed_capture)) {
             n_captures += r == 0 && i < n;
             cr_expect(fake_find()->n_live == 0, "call %u: %d left", i, fake_find()->n_live);
@@ -586,7 +587,8 @@ static uint32_t fail_calls(uint32_t n_rows, uint32_t every) {
     }
     fake_find()->fail_at = 0;
     fake_find()->idle = false;
-    cr_expect(n_captures > 3 || every > 1, "%u", n_captures); /* some of the calls may miss all */
+    /* with a stride, some kinds of calls may never fail */
+    cr_expect(n_captures > 3 || every > 1, "%u", n_captures);
     unlink(path);
     return n;
 }
@@ -595,7 +597,8 @@ Test(cuda, every_call_may_fail_once) {
     fail_calls(1, 1);
 }
 
-/* A trial of a product has some 56 calls, seven for each run of two ways: some of each fail. */
+/* A trial of a product makes about 56 calls, seven for each run of two ways: some of each must
+ * fail. */
 Test(cuda, calls_of_trials_may_fail) {
     setenv("WEFT_CUDA_TIMES", "1", 1);
     cr_expect(fail_calls(TRIED_ROWS, 11) > 300);
@@ -623,7 +626,7 @@ Test(cuda, the_announced_memory_is_enough) {
         size_t low = 0, high = (size_t)1 << 30;
 
         tiny_model_temp(&m, path);
-        while (high - low > 65536) { /* the least memory with which it is not refused */
+        while (high - low > 65536) { /* the least memory with which opening succeeds */
             fake_find()->bytes = low + (high - low) / 2;
             if (try_all(path, &err) == -ENOMEM)
                 low = fake_find()->bytes;
@@ -668,7 +671,7 @@ Test(cuda, heads_that_do_not_fit_the_kernels_are_refused) {
     unlink(path);
 }
 
-/* A page that is not what was written shows in the digest, and only in that of its sequence. */
+/* Changed bytes of a page must change the digest of its sequence, and no other. */
 static void corrupt(const char *kernel, uint64_t number, void *args) {
     if (strcmp(kernel, "attend_64") == 0)
         ((uint8_t *)((struct attend_args *)args)->pages)[64] ^= 0x40;
@@ -689,7 +692,7 @@ Test(cuda, a_corrupt_page_changes_the_digest) {
 
         fake_find()->on_launch = i ? corrupt : NULL;
         cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
-        for (uint32_t p = 0; p < d.n_free; p++) /* page 0 comes first */
+        for (uint32_t p = 0; p < d.n_free; p++) /* page 0 is given out first */
             d.free_page[d.n_free - 1 - p] = p;
         struct driver_seq *s = driver_add(&d, prompt, 9, 2, NULL);
         driver_prefill(&d, s, 0);
@@ -702,8 +705,7 @@ Test(cuda, a_corrupt_page_changes_the_digest) {
     unlink(path);
 }
 
-/* More wants than there are rows of logits at a time, and more masks than the upload has room
- * for. */
+/* More wants than rows of logits in one round, and more masks than the upload has room for. */
 Test(cuda, many_wants_are_sampled_in_rounds) {
     struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1};
     static uint32_t mask[10];
@@ -741,15 +743,14 @@ Test(cuda, many_wants_are_sampled_in_rounds) {
     unlink(path);
 }
 
-/* The device never finishes: the step is given up, and the engine can be freed without waiting for
- * it (fake_api.c). */
+/* A device that hangs: the step fails, and the engine can be freed without waiting (fake_api.c). */
 Test(cuda, a_hanging_device_is_given_up) {
     struct err err = {0};
     char path[64];
 
     fake_small_model(path);
     setenv("WEFT_CUDA_WAIT_MS", "20", 1);
-    fake_find()->hang_after = 1; /* an event of a step, after those of loading */
+    fake_find()->hang_after = 1; /* an event of a step, after the events of loading */
     __lsan_disable();
     cr_expect(try_all(path, &err) == -EIO, "%s", err.message);
     __lsan_enable();
@@ -757,8 +758,8 @@ Test(cuda, a_hanging_device_is_given_up) {
     unlink(path);
 }
 
-/* A device that stops answering while weights are loaded: opening fails with the reason instead of
- * waiting for ever. */
+/* A device that hangs while weights are loaded: opening fails with the reason instead of
+ * waiting. */
 Test(cuda, a_device_that_hangs_while_weights_are_loaded_is_given_up) {
     struct err err = {0};
     char path[64];

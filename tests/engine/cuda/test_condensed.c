@@ -1,6 +1,7 @@
 /*
- * Models with condensed keys and blended residual streams on the CUDA backend, without a device:
- * whole models judged by the reference backend, and the same bits however a sequence is computed.
+ * Tests models with condensed keys and blended residual streams on the CUDA backend, without a
+ * device. The reference backend gives the expected logits; every division of a sequence into steps
+ * must give the same bits.
  */
 
 #include <criterion/criterion.h>
@@ -30,8 +31,8 @@ Test(cuda_condensed, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
-/* Two blocks of 128 positions, more short ones than rows see, more rows than are scored at a
- * time. */
+/* Two blocks of 128 positions, more short ones than a row attends to, and more rows than are scored
+ * in one launch. */
 Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
     static uint64_t at_once[LONG], other[LONG];
     char path[TEST_DATA_PATH];
@@ -43,8 +44,8 @@ Test(cuda_condensed, a_long_sequence_is_the_same_in_chunks) {
         cr_expect(at_once[i] && at_once[i] == other[i], "position %u", i);
 }
 
-/* The digest of the logits behind 41 tokens, the last of which is computed with @page, the pages of
- * the others, or their copies by way of the host. */
+/* Returns the digest of the logits after 41 tokens. The last token is computed with @page, the
+ * pages of the others, or with copies of them by way of host memory. */
 static uint64_t digest_with(const uint32_t page[3]) {
     static const uint32_t start[2] = {0, 3}, first[3] = {1, 0, 4};
     static const int32_t token[41] = {5, 6, 7, 200, 9, 11, 3};
@@ -102,7 +103,7 @@ Test(cuda_condensed, pages_that_come_back_from_the_host_are_the_same) {
     cr_expect(right && digest_with((const uint32_t[]){5, 6, 7}) == right);
 }
 
-/* Makes a model whose shape @what changes, with matrices of @format. */
+/* Writes a model whose shape is changed by @what, with matrices of @format. */
 static void make_model(char path[64], const char *format, const char *what) {
     char shape[512];
     const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
@@ -117,7 +118,7 @@ static void make_model(char path[64], const char *format, const char *what) {
     cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
-/* Heads of more values than kernels of attention have room for, and an indexer's. */
+/* Attention heads, and heads of an indexer, with more values than kernels support. */
 Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
     static const char *const cases[][2] = {
         {"head_dim=528", "heads of 528 values"},
@@ -137,8 +138,8 @@ Test(cuda_condensed, sizes_without_room_are_refused_by_name) {
     }
 }
 
-/* Pages, states and their memory are those that the engine then has; it leaves of the device what
- * the driver needs and a twentieth. */
+/* Pages, states and their memory are as planned; the plan leaves the driver's memory and a
+ * twentieth of the device free. */
 Test(cuda_condensed, what_is_told_of_memory_is_what_is_taken) {
     enum { DEVICE = 700 << 20, RESERVE = 256 << 20 };
     CLEANUP(gguf_freep) struct gguf *file = NULL;

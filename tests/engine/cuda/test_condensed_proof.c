@@ -1,6 +1,6 @@
 /*
- * Self-test and proof of models with condensed or chosen keys on the CUDA backend, without a
- * device: each kernel that does nothing is found.
+ * Tests self-test and proof of models with condensed or chosen keys on the CUDA backend, without a
+ * device: they must find each kernel that does nothing.
  */
 
 #include <criterion/criterion.h>
@@ -8,7 +8,7 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/few.h"
 
-/* @faulty: a kernel that is tried with a mistake, too. */
+/* @faulty: a kernel that is also tried with a mistake. */
 static void try_kernels(const char *name, const char *const *kernels, size_t n,
                         const char *faulty) {
     struct fake_cuda *fake = fake_find();
@@ -34,7 +34,7 @@ Test(cuda_condensed_proof, a_device_that_is_wrong_is_refused) {
     try_kernels("deepseek4", kernels, ARRAY_SIZE(kernels), "condense");
 }
 
-/* Without a choice there would be no keys to read. */
+/* without a choice of blocks no keys would be read */
 Test(cuda_condensed_proof, a_device_that_is_wrong_about_chosen_keys_is_refused) {
     static const char *const kernels[] = {"mean_keys", "score_blocks", "attend_sparse",
                                           "merge_sparse"};

@@ -1,8 +1,8 @@
 /*
- * Requests to a model with condensed keys, or to MODEL, on the CUDA backend, without a device: what
- * a request gets in company, in chunks, behind another's prefix and with drafts, some of which are
- * wrong, is bit for bit what it gets alone; also where its pages and states come back from host
- * memory, and in another worker.
+ * Tests requests to a model with condensed keys, or to MODEL, on the CUDA backend, without a
+ * device. In company, in chunks, after another request's prefix, and with drafts of which some are
+ * wrong, a request must get the same bits as alone; also after its pages and states return from
+ * host memory, and in another worker.
  */
 
 #include <criterion/criterion.h>
@@ -31,10 +31,12 @@ enum {
 static struct heard alone[MOST], together[MOST];
 static int32_t prediction[REQUESTS][HEARD_MAX];
 
-static uint32_t n_different; /* requests that do not begin alike, and then again; 0: all do */
-static uint32_t n_given;     /* tokens of the output that come with the prompt */
+/* number of requests without a common prefix, which are then repeated; 0: all */
+static uint32_t n_different;
+static uint32_t n_given; /* tokens of the output that are sent as part of the prompt */
 
-/* Begin alike; outputs pass the end of a block of 128 positions, some with a wrong draft. */
+/* Requests with a common prefix; outputs pass the end of a block of 128 positions, some by a wrong
+ * draft. */
 static void submit(struct sched *s, uint32_t i, bool drafts) {
     uint32_t what = n_different ? i % n_different : i, n = COMMON + 2 * what + 3;
     struct rng common = {n_different ? 200 + what : 1}, own = {100 + what};
@@ -98,8 +100,8 @@ Test(cuda_condensed_serving, no_way_of_serving_changes_a_bit) {
     }
 }
 
-/* Two, one after the other, on pages for one, and again: the second time they come back from host
- * memory. Then another worker, which has the first one's file, goes on in the middle of their
+/* Two requests, one after the other, on pages for one, and both again: then they return from host
+ * memory. Then another worker with the first one's file continues in the middle of their
  * outputs. */
 Test(cuda_condensed_serving, what_comes_back_changes_no_bit) {
     CLEANUP(gguf_freep) struct gguf *model = NULL;

@@ -1,6 +1,6 @@
 /*
- * Mixtures of experts on the CUDA backend, without a device: whole models judged by the reference
- * backend, and the same bits however a sequence is computed.
+ * Tests mixtures of experts on the CUDA backend, without a device. The reference backend gives the
+ * expected logits; every division of a sequence into steps must give the same bits.
  */
 
 #include <criterion/criterion.h>
@@ -35,14 +35,14 @@ Test(cuda_experts, every_architecture_is_near_the_reference) {
     }
 }
 
-/* glm4moe: a dense layer first, then an expert of all rows around those that are picked by sigmoids
- * and a bias. gpt-oss: windows, sinks, YaRN, biases of router and experts, clamped gates. Three and
- * four layers, random weights of another scale. */
+/* glm4moe: first a dense layer; a shared expert beside those that are chosen by sigmoids and a
+ * bias. gpt-oss: windows, sinks, YaRN, biases of router and experts, clamped gates. Three and four
+ * layers, whose random weights have different scales. */
 Test(cuda_experts, golden_files_are_near_the_reference) {
     static const char *const files[] = {"glm4moe-mtp", "gpt-oss.mxfp4", "gpt-oss-f32",
                                         "gpt-oss.f16"};
 
-    setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
+    setenv("WEFT_CUDA_WIDE", "20", 1); /* together: 64 queries in a block */
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
         char path[1024];
 
@@ -53,12 +53,13 @@ Test(cuda_experts, golden_files_are_near_the_reference) {
 
 static uint32_t n_wgmma;
 
-/* on_launch: products of wgmma. */
+/* on_launch: counts products by wgmma. */
 static void count_wgmma(const char *kernel, uint64_t number, void *args) {
     n_wgmma += strncmp(kernel, "matmul_wgmma", 12) == 0;
 }
 
-/* Where a step has many rows wgmma multiplies all matrices but the experts' and the router's. */
+/* In a step with many rows, wgmma multiplies all matrices except those of experts and the
+ * router. */
 Test(cuda_experts, a_sequence_is_the_same_whatever_the_batch) {
     const struct tiny_model m = {.arch = "qwen3moe",
                                  .type = TENSOR_Q4_K,

@@ -1,6 +1,6 @@
 /*
- * Experts that a device fetches from the host's memory: the bits of a device that has all, slots by
- * a naive model, calls that fail.
+ * Tests experts that a device fetches from host memory: the bits of a device that has all experts,
+ * the slots against a naive model, and calls that fail.
  */
 
 #include <criterion/criterion.h>
@@ -21,10 +21,10 @@ enum { LAYERS = 8, EXPERTS = 40 };
 
 /* -- the naive model --------------------------------------------------------------------------- */
 
-/* Slots of a layer as they should be, known by where its table lies. */
+/* Expected slots of a layer, which is identified by the address of its table. */
 static struct layer {
     const uint32_t *table;
-    int32_t slot[EXPERTS];   /* -1: none */
+    int32_t slot[EXPERTS];   /* expert in each slot; -1: none */
     uint64_t since[EXPERTS]; /* of a slot */
 } layers[LAYERS];
 static uint64_t now, n_missed, n_moved, n_read_far;
@@ -53,7 +53,8 @@ static uint32_t expert_in(const struct layer *l, int32_t slot, uint32_t n_expert
     return e;
 }
 
-/* Brings one expert after the other to the slot that was picked least recently, if not now. */
+/* Places one expert after the other in the slot that was picked least recently, unless it has a
+ * slot. */
 static void move_naively(struct layer *l, const struct route_args *r) {
     uint32_t n_pairs = r->batch->n_rows * r->n_used, count[EXPERTS] = {0};
 
@@ -81,7 +82,7 @@ static void move_naively(struct layer *l, const struct route_args *r) {
     }
 }
 
-/* Each slot holds the tiles that the host has of its expert. */
+/* Expects that each slot holds the same tiles as the host has for its expert. */
 static void check_slots(const struct route_args *r, const struct bring_args *b) {
     for (uint32_t e = 0; e < r->n_expert; e++)
         for (uint32_t m = 0; m < MATMUL_MATRICES && r->slots.slot[e] != SLOT_HOST; m++)
@@ -90,7 +91,8 @@ static void check_slots(const struct route_args *r, const struct bring_args *b) 
                       "expert %u", e);
 }
 
-/* on_launch: what route() has chosen, before bring(), and what bring() has copied, behind it. */
+/* on_launch: takes the choice of route() before bring(), and checks what bring() has copied after
+ * it. */
 static void follow(const char *kernel, uint64_t number, void *args) {
     (void)number;
     if (strcmp(kernel, "route") == 0) {
@@ -122,8 +124,8 @@ static void forget(void) {
 
 /* -- bits -------------------------------------------------------------------------------------- */
 
-/* Digests of every row, of prompts and of single rows, alone and in company, as graphs, are those
- * of a device with all experts. */
+/* Digests of every row must be those of a device with all experts: of prompts and of single rows,
+ * alone and in company, with graphs. */
 static void check_same(const char *path, uint32_t every, bool whole) {
     int fd = ways_placed(path, every, false, whole);
     struct way ways[2] = {ways_in_batches[0], ways_in_batches[1]};
@@ -137,7 +139,7 @@ static void check_same(const char *path, uint32_t every, bool whole) {
     close(fd);
 }
 
-/* A gate and an up; with biases; gates and ups in one tensor, in a branch; without gates. */
+/* Gate and up; with biases; gates and ups in one tensor, in a branch; without gates. */
 Test(cuda_fetched_experts, bits_are_those_of_a_device_with_all) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 512, .n_vocab = 64},
@@ -185,7 +187,7 @@ Test(cuda_fetched_experts, slots_follow_the_picks_of_a_naive_model) {
     for (uint32_t alone = 0; alone < 2; alone++) {
         way.placed_fd = ways_placed(path, 2, false, !alone);
         way.fetches = true;
-        way.graphs = false; /* launches of graphs are not seen one by one */
+        way.graphs = false; /* the launches of a graph are not reported one by one */
         way.chunk = 9 - 8 * alone;
         way.n_neighbours *= 1 - alone;
         forget();
@@ -200,11 +202,11 @@ Test(cuda_fetched_experts, slots_follow_the_picks_of_a_naive_model) {
     unlink(path);
 }
 
-/* -- what goes wrong --------------------------------------------------------------------------- */
+/* -- failures ---------------------------------------------------------------------------------- */
 
 static struct gguf *file;
 
-/* Options with the placement of @fd. */
+/* Returns options with the placement file @fd. */
 static struct engine_opts placed(int fd) {
     return (struct engine_opts){.file = file,
                                 .backend = "cuda",
@@ -243,8 +245,8 @@ Test(cuda_fetched_experts, picks_without_a_slot_are_counted) {
     unlink(path);
 }
 
-/* The placement is no part of what is known of results; a device whose slots hold other experts
- * than they should is refused when it is opened. */
+/* Results do not depend on the placement, so it is not part of the engine's identity. A device
+ * whose slots hold wrong experts is refused when it is opened. */
 Test(cuda_fetched_experts, slots_are_proved) {
     struct engine_info info, all;
     struct err err = {0};

@@ -1,7 +1,8 @@
 /*
- * Greedy continuations of golden files on the CUDA backend, without a device: its tokens are those
- * of another implementation, which the reference and the CPU give too (tests/engine/test_golden.c).
- * What is fed is the golden token, so each is judged behind a right text.
+ * Tests greedy continuations of golden files on the CUDA backend, without a device: its tokens must
+ * be those of another implementation, which the reference and the CPU match, too
+ * (tests/engine/test_golden.c). Each step is fed the golden token, so each token is judged after
+ * the right text.
  */
 
 #include <criterion/criterion.h>
@@ -15,7 +16,7 @@
 #include "tests/support/engine_driver.h"
 #include "tests/support/test_data.h"
 
-/* Results of a file's prompts, each with what follows it. */
+/* Results of a file's prompts and their continuations. */
 struct seen {
     const struct golden *golden;
     const struct driver_seq *seq[GOLDEN_CASES];
@@ -250,7 +251,7 @@ Test(cuda_golden, condensed_keys) {
     check_file("deepseek4", 0.05);
 }
 
-/* A norm of the embedding, gates of attention, norms behind branches, capped logits. */
+/* A norm of the embedding, gates of attention, norms after branches, capped logits. */
 Test(cuda_golden, norm_of_the_embedding) {
     check_file("muse-glimmer", 0.05);
 }

@@ -1,6 +1,6 @@
 /*
- * Experts that the host computes beside a device: whole models judged by the reference backend, the
- * same bits however a sequence is computed, where they are placed, and calls that fail.
+ * Tests experts that the host computes beside a device: logits against the reference backend, the
+ * same bits for every division of a sequence into steps, placement, and calls that fail.
  */
 
 #include <criterion/criterion.h>
@@ -20,8 +20,8 @@
 /* Activations of the host's experts are rounded to eight bits. */
 #define NEAR 2.5e-2
 
-/* A gate and an up; joined in one tensor, in a branch with norms of its own; with biases and
- * clamped gates. Some experts of each layer. */
+/* Gate and up; joined in one tensor, in a branch with norms of its own; with biases and clamped
+ * gates. Some experts of each layer are the host's. */
 Test(cuda_host_experts, every_architecture_is_near_the_reference) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 512, .n_vocab = 64},
@@ -40,8 +40,8 @@ Test(cuda_host_experts, every_architecture_is_near_the_reference) {
     }
 }
 
-/* Behind a dense layer, with an expert of all rows; gates and ups in one tensor, in a branch. Of
- * the last layer all experts. */
+/* After a dense layer, with a shared expert; gates and ups in one tensor, in a branch. All experts
+ * of the last layer are the host's. */
 Test(cuda_host_experts, golden_files_are_near_the_reference) {
     static const char *const files[] = {"glm4moe-mtp", "gemma4-moe"};
 
@@ -69,8 +69,9 @@ static void make_small(char path[64]) {
 
 static uint32_t n_beside, n_apart, n_sums;
 
-/* on_launch: rows go to the host before the device multiplies its experts, which it does beside
- * it; the sum waits for both. Layers all of whose experts are the host's have no products. */
+/* on_launch: rows must reach the host before the device multiplies its experts, so that both work
+ * at the same time; the sum must wait for both. Layers whose experts are all the host's launch no
+ * products. */
 static void see_order(const char *kernel, uint64_t number, void *args) {
     bool beside = fake_find()->beside;
 
@@ -90,7 +91,7 @@ Test(cuda_host_experts, a_sequence_is_the_same_whatever_the_batch) {
     char path[64];
 
     make_small(path);
-    for (uint32_t n = 1; n <= 2; n++) { /* of the second layer all experts, and some of both */
+    for (uint32_t n = 1; n <= 2; n++) { /* all experts of the second layer, and some of both */
         int fd = ways_placed(path, 1 + n, true, n == 1);
         struct way way = ways_in_batches[2 - n];
 
@@ -108,7 +109,7 @@ Test(cuda_host_experts, a_sequence_is_the_same_whatever_the_batch) {
     unlink(path);
 }
 
-/* -- where they are placed --------------------------------------------------------------------- */
+/* -- placement --------------------------------------------------------------------------------- */
 
 enum { LAYERS = 4 };
 
@@ -143,7 +144,7 @@ static struct engine_opts opts(const char *backend, uint32_t host_experts) {
                                 .host_experts = host_experts};
 }
 
-/* Opens and closes; *out: what is known of it. */
+/* Opens and closes the model; *out gets its identity. */
 static int try_open(const struct engine_opts *o, struct engine_info *out, struct err *err) {
     static char note[600];
     struct engine *e = NULL;
@@ -159,8 +160,8 @@ static int try_open(const struct engine_opts *o, struct engine_info *out, struct
     return r;
 }
 
-/* As few experts as leave room for the pages are the host's; it says so, and its results are known
- * by others than those of another placement. */
+/* The host gets as few experts as leave room for the pages; the note says so, and the engine's
+ * identity differs from that of another placement. */
 Test(cuda_host_experts, as_few_as_leave_room_are_placed) {
     const size_t reserve = 256 << 20, one = 3 * 256 * 512, layer = 16 * one;
     struct engine_info i, before;
@@ -202,7 +203,7 @@ Test(cuda_host_experts, the_host_must_have_room_for_its_part) {
     gguf_free(file);
 }
 
-/* On the CPU there is nothing to place. */
+/* the CPU backend has nothing to place */
 Test(cuda_host_experts, without_a_device_nothing_is_placed) {
     struct engine_info i;
     struct err err = {0};
@@ -219,7 +220,7 @@ Test(cuda_host_experts, without_a_device_nothing_is_placed) {
 static const struct tiny_model dense = {
     .type = TENSOR_Q8_0, .n_layer = LAYERS, .n_ff = 512, .n_vocab = 64};
 
-/* That of the last layer, also with a norm behind it. The host computes once for each layer and
+/* The FFN of the last layer, also with a norm after it. The host computes once for each layer and
  * step. */
 Test(cuda_host_experts, dense_ffns_are_near_the_reference) {
     static const char *const archs[] = {"llama", "gemma4"};
@@ -245,7 +246,7 @@ Test(cuda_host_experts, dense_ffns_are_near_the_reference) {
     }
 }
 
-/* Alone, in company, as graphs, and in another order of threads. */
+/* Alone, in company, with graphs, and in another order of threads. */
 Test(cuda_host_experts, dense_ffns_are_the_same_whatever_the_batch) {
     struct way ways[2] = {ways_in_batches[0], ways_in_batches[1]};
     char path[64];
@@ -261,8 +262,8 @@ Test(cuda_host_experts, dense_ffns_are_the_same_whatever_the_batch) {
     unlink(path);
 }
 
-/* As few as leave room for the pages; results are known by others than those of another
- * placement. A worker's successor has the same ones, whatever room there is then. */
+/* The host gets as few FFNs as leave room for the pages; the engine's identity differs from that of
+ * another placement. A worker's successor keeps the placement, whatever room there is then. */
 Test(cuda_host_experts, as_few_dense_ffns_as_leave_room_are_placed) {
     const size_t reserve = 256 << 20, layer = 3 * 256 * 512 / 32 * 34;
     struct engine_info i, before;
@@ -304,8 +305,8 @@ Test(cuda_host_experts, as_few_dense_ffns_as_leave_room_are_placed) {
     unlink(path);
 }
 
-/* Models whose FFNs have no norm of their own are not divided; nor does the host take more than
- * there is room for. */
+/* Models whose FFNs have no norm of their own are not divided; and the host takes no more than it
+ * has room for. */
 Test(cuda_host_experts, what_the_host_cannot_have_is_refused) {
     const struct tiny_model m = {.arch = "olmo2", .n_vocab = 64};
     struct engine_info i;
@@ -333,9 +334,9 @@ Test(cuda_host_experts, what_the_host_cannot_have_is_refused) {
     unlink(path[1]);
 }
 
-/* -- what goes wrong --------------------------------------------------------------------------- */
+/* -- failures ---------------------------------------------------------------------------------- */
 
-/* Rows are not the host's, or it takes the picks of others. */
+/* Faults: only the first pick, or only half of the values, of a row is handed over. */
 static void spoil(const char *kernel, uint64_t number, void *args) {
     struct hand_over_args *a = args;
 
@@ -347,7 +348,7 @@ static void spoil(const char *kernel, uint64_t number, void *args) {
         a->n /= 2;
 }
 
-/* A device that computes something else is refused when it is opened. */
+/* A device with wrong results is refused when it is opened. */
 Test(cuda_host_experts, what_is_handed_over_is_proved) {
     struct engine_info i;
     struct err err = {0};
@@ -392,7 +393,7 @@ Test(cuda_host_experts, what_is_handed_over_for_a_dense_ffn_is_proved) {
     unlink(path);
 }
 
-/* Options with the placement of @fd. */
+/* Returns options with the placement file @fd. */
 static struct engine_opts placed(int fd) {
     struct engine_opts o = opts("cuda", 1);
 
@@ -401,7 +402,8 @@ static struct engine_opts placed(int fd) {
     return o;
 }
 
-/* Each row's of each layer, and those of the host's experts as long as the file is there. */
+/* The file of counts must have the picks of each row and layer, including those of the host's
+ * experts. */
 Test(cuda_host_experts, picks_are_counted) {
     uint32_t n_open;
     struct engine_info info;

@@ -1,7 +1,7 @@
 /*
- * Latent attention on the CUDA backend, without a device: whole models judged by the reference
- * backend, and the same bits however a sequence is computed, also from pages that another one
- * filled.
+ * Tests latent attention on the CUDA backend, without a device. The reference backend gives the
+ * expected logits; every division of a sequence into steps must give the same bits, also on pages
+ * that another sequence filled.
  */
 
 #include <criterion/criterion.h>
@@ -15,8 +15,8 @@
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 
-/* Queries from a vector of their own (q_rank), a dense layer, then experts; four layers of random
- * weights, each of which adds some 2e-3. */
+/* Queries from a latent vector (q_rank), a dense layer, then experts; four layers of random
+ * weights, each of which adds about 2e-3 of error. */
 Test(cuda_latent, a_golden_file_is_near_the_reference) {
     char path[1024];
 
@@ -24,8 +24,8 @@ Test(cuda_latent, a_golden_file_is_near_the_reference) {
     ways_near_reference("deepseek2-mtp", path, 1e-2);
 }
 
-/* Queries without a vector of their own, YaRN in the scores, experts by a softmax that is not
- * normed; 27 layers. */
+/* Queries without a latent vector, YaRN in the scores, experts by an unnormalised softmax; 27
+ * layers. */
 Test(cuda_latent, many_layers_add_up_what_rounding_does) {
     char path[1024];
 
@@ -40,8 +40,8 @@ static void synth(const char *shape, const char *format, char path[64]) {
     cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
-/* GLM-4.7-Flash's vectors of 512 + 64 values and heads of 192 + 64 and 256; more heads than a group
- * of 16 queries has; DeepSeek V3's experts in groups. */
+/* GLM-4.7-Flash's latent vectors of 512 + 64 values and heads of 192 + 64 and 256 values; more
+ * heads than the 16 queries of a group; DeepSeek V3's experts in groups. */
 #define GLM                                                                                        \
     "glm-4.7-flash,n_layer=1,n_lead=0,n_embd=256,n_head=18,q_rank=256,n_ff=64,n_shared=64,"        \
     "n_vocab=300,n_expert=12,n_used=3,n_group=4"
@@ -57,8 +57,8 @@ Test(cuda_latent, vectors_of_576_values_and_experts_in_groups_are_near_the_refer
     unlink(path);
 }
 
-/* One layer, so that nothing but the rounding of one is between them: positions behind the context
- * that was trained, whose scores YaRN scales. */
+/* One layer, so that only its own rounding counts: positions after the trained context, whose
+ * scores YaRN scales. */
 Test(cuda_latent, positions_stretched_by_yarn_are_near_the_reference) {
     char path[64];
 
@@ -110,8 +110,8 @@ static void keep_digest(void *ctx, struct driver_seq *s, uint32_t pos, const str
         d->at[pos] = out->digest;
 }
 
-/* A prompt of two chunks of keys: by @chunk rows, or behind a prefix on the pages of another
- * sequence that decodes at its side. The self-test finds nothing but what @note says. */
+/* Runs a prompt of two chunks of keys: by @chunk rows, or after a prefix on the pages of another
+ * sequence that decodes at the same time. The self-test must report exactly @note. */
 static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, bool hit,
                      const char *graphs, const char *note, struct digests *out) {
     struct driver_opts o = {.backend = "cuda",
@@ -157,14 +157,14 @@ static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, b
 
 static uint32_t n_bulk, n_plain;
 
-/* on_launch: attention by either kernel. */
+/* on_launch: counts attention by either kernel. */
 static void count_attention(const char *kernel, uint64_t number, void *args) {
     n_bulk += strncmp(kernel, "attend_latent_bulk", 18) == 0;
     n_plain += strcmp(kernel, "attend_latent") == 0 || strncmp(kernel, "attend_latent_q", 15) == 0;
 }
 
-/* Nor does the kernel: on a device without copies in bulk, and where attend_latent_bulk is found
- * wrong, attend_latent is taken. */
+/* The choice of the kernel must not change the bits: a device without bulk copies, or one on which
+ * attend_latent_bulk fails the self-test, uses attend_latent. */
 Test(cuda_latent, chunks_pages_of_others_and_the_kernel_change_no_bit) {
     char path[64];
 

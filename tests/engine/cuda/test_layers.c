@@ -1,6 +1,6 @@
 /*
- * Several devices that share a model by its layers (engine/cuda/ranks/layers.c), emulated: the bits
- * of one device, whichever of them is ahead of the others; what happens where one fails or hangs.
+ * Tests emulated devices that divide a model by layers (engine/cuda/ranks/layers.c): they must give
+ * the bits of one device, whichever is ahead of the others. Also tests devices that fail or hang.
  */
 
 #include <criterion/criterion.h>
@@ -11,15 +11,15 @@
 #include "tests/engine/cuda/several.h"
 #include "tests/support/test_data.h"
 
-/* Devices that do not reach each other's memory. */
+/* devices without access to each other's memory */
 static void apart(int n) {
     fake_find()->n_devices = n;
     fake_find()->no_peers = true;
 }
 
-/* Models that ranks compute and such that they do not: tied outputs, windows, norms over all heads,
- * delta nets, experts; two devices and three, now one ahead, now another; steps of few rows are a
- * graph on each. */
+/* Models that ranks support and models that they do not: tied outputs, windows, norms over all
+ * heads, delta nets, experts; on two and three devices, with different ones ahead. Steps with few
+ * rows are one graph on each device. */
 Test(cuda_layers, several_devices_compute_the_bits_of_one) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_vocab = 301},
@@ -82,7 +82,7 @@ Test(cuda_layers, golden_files_have_the_bits_of_one_device) {
     }
 }
 
-/* Layers that read other layers' keys or inputs; auto takes one device for them. */
+/* Layers that read other layers' keys or inputs; `auto` uses one device for them. */
 Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
     static struct outcome out;
     struct err err = {0};
@@ -97,7 +97,7 @@ Test(cuda_layers, what_crosses_otherwise_is_refused_by_name) {
     cr_expect(strstr(err.message, "not divide residual streams") != NULL, "%s", err.message);
 }
 
-/* Leaves out a wait where x is handed over, and where a step takes the samples of the last one. */
+/* Leaves out a wait for x from the previous device, and a wait for the samples of the last step. */
 Test(cuda_layers, a_wait_that_is_missing_is_seen) {
     static struct trace right;
     struct fake_cuda *f = fake_find();
@@ -116,13 +116,13 @@ Test(cuda_layers, a_wait_that_is_missing_is_seen) {
 
 /* -- parts of a batch -------------------------------------------------------------------------- */
 
-static uint32_t n_embeds; /* of batches, or parts of one */
+static uint32_t n_embeds; /* of batches, or of parts of one */
 
 static void count_embeds(const char *kernel, uint64_t number, void *args) {
     n_embeds += strcmp(kernel, "embed") == 0;
 }
 
-/* Pages of both sizes, windows and sinks, experts, states; three devices. */
+/* Pages of both sizes, windows and sinks, experts, states; on three devices. */
 Test(cuda_layers, a_batch_in_parts_has_the_bits_of_one_device) {
     static const struct tiny_model models[] = {
         {.type = TENSOR_Q8_0,
@@ -205,8 +205,8 @@ static void keep_draft(void *ctx, struct driver_seq *s, uint32_t pos, const stru
     to[n_drafted++] = (struct driver_out){out->token, out->logprob, out->digest};
 }
 
-/* A prompt in chunks of @chunk, steps with drafts behind each, steps with holes, and drafts behind
- * these. The block is in @block, if that is not NULL. */
+/* Runs a prompt in chunks of @chunk, steps with drafts after each, steps with holes, and drafts
+ * after these. @block has the drafting block, if not NULL. */
 static void run_drafts(const char *path, const char *block, const char *devices, uint32_t chunk,
                        struct driver_out *out) {
     struct driver_opts o = {.backend = "cuda",
@@ -252,8 +252,8 @@ static void run_drafts(const char *path, const char *block, const char *devices,
     driver_close(&d);
 }
 
-/* The block is on the last device, with an embedding of its own, or with the tiles of the output.
- */
+/* The block is on the last device, with an embedding of its own or with the tiles of the output
+ * matrix. */
 Test(cuda_layers, the_models_block_drafts_what_it_does_on_one_device) {
     static const struct tiny_model models[] = {
         {.arch = "glm4moe", .type = TENSOR_Q8_0, .n_blocks = 2, .n_vocab = 41},
@@ -289,7 +289,8 @@ Test(cuda_layers, the_models_block_drafts_what_it_does_on_one_device) {
     }
 }
 
-/* Inputs of layers that a block drafter reads cross devices with x, also in parts of a batch. */
+/* Activations that a block drafter reads cross devices together with x, also for parts of a
+ * batch. */
 Test(cuda_layers, a_block_drafter_drafts_what_it_does_on_one_device) {
     static const char *const pairs[][2] = {{"qwen35-mtp", "qwen35-dflash"},
                                            {"qwen35-mtp", "qwen35-dflash2"},
@@ -315,7 +316,7 @@ Test(cuda_layers, a_block_drafter_drafts_what_it_does_on_one_device) {
 
 /* -- pages and states -------------------------------------------------------------------------- */
 
-/* The second time with self-test and proof, which leave numbers of their own in the page. */
+/* The second run has self-test and proof, which leave their own numbers in the page. */
 Test(cuda_layers, pages_go_to_the_host_and_back) {
     char path[64];
 
@@ -332,13 +333,13 @@ Test(cuda_layers, pages_go_to_the_host_and_back) {
     unlink(path);
 }
 
-/* Moves states of layers on both devices, and states where one device has none. */
+/* Moves states of layers on both devices, and states of which one device has none. */
 Test(cuda_layers, states_go_to_the_host_and_back) {
     apart(2);
     several_move_states();
 }
 
-/* The kinds, and where they meet, are part of what results depend on. */
+/* The kinds of devices and the border between them are part of the engine's identity. */
 Test(cuda_layers, devices_of_two_kinds_have_some_layers_each) {
     struct outcome out = {0};
     struct err err = {0};
@@ -362,7 +363,7 @@ Test(cuda_layers, a_device_that_hangs_is_given_up) {
     unlink(path);
 }
 
-/* Each open waits until the free memory of both devices has settled, 200 ms. */
+/* each opening waits 200 ms until the free memory of both devices has settled */
 Test(cuda_layers, calls_may_fail_once) {
     char path[64];
 
@@ -372,7 +373,7 @@ Test(cuda_layers, calls_may_fail_once) {
     unlink(path);
 }
 
-/* Pages are of as many layers as a device has. */
+/* A device's pages hold only its own layers. */
 Test(cuda_layers, memory_adds_up) {
     struct fake_cuda *f = fake_find();
     struct err err = {0};

@@ -1,8 +1,7 @@
 /*
- * The orders in which the CUDA backend keeps things, by the headers that the kernels use
- * (engine/shared): blocks decode as engine/quant does, a tile holds every weight exactly once,
- * pages hold every key and value exactly once, attention's work covers every query and chunk
- * exactly once.
+ * Tests the layouts of the CUDA backend by the headers that kernels use (engine/shared): blocks
+ * decode as in engine/quant; a tile holds every weight exactly once; pages hold every key and value
+ * exactly once; the work of attention covers every query and chunk exactly once.
  */
 
 #include <criterion/criterion.h>
@@ -29,7 +28,7 @@ struct sample {
     struct tile_source source;
 };
 
-/* Random blocks whose scales are finite. */
+/* Fills random blocks whose scales are finite. */
 static void fill(struct sample *s, enum tensor_type type) {
     const struct tensor_format *f = tensor_format((uint32_t)type);
     size_t row = COLUMNS / f->block * f->block_bytes;
@@ -37,12 +36,13 @@ static void fill(struct sample *s, enum tensor_type type) {
 
     for (size_t i = 0; i < ROWS * row; i++)
         s->bytes[i] = (uint8_t)(rng_next(&r) >> 40);
-    for (size_t i = 0; i < ROWS * row; i++) /* halves below 2, wherever they are */
+    for (size_t i = 0; i < ROWS * row; i++) /* halves below 2, at any place */
         s->bytes[i] &= 0xBB;
     for (size_t i = 0; i < ROWS * row && type == TENSOR_MXFP4; i += f->block_bytes)
-        s->bytes[i] = (uint8_t)(112 + s->bytes[i] % 30); /* all scales of a tensor fit halves */
+        /* all scales of a tensor fit in half precision */
+        s->bytes[i] = (uint8_t)(112 + s->bytes[i] % 30);
     if (type == TENSOR_NVFP4)
-        memcpy(s->bytes, "\x7F\xFF\x05", 3); /* no number, with a sign, subnormal */
+        memcpy(s->bytes, "\x7F\xFF\x05", 3); /* NaN, negative, subnormal */
     for (uint32_t i = 0; i < ROWS; i++)
         quant_decode(type, s->bytes + i * row, s->value[i], COLUMNS);
     s->source = (struct tile_source){s->bytes, &quant_grids,   row,  (uint32_t)type,
@@ -65,7 +65,7 @@ Test(layout, blocks_decode_as_quant_does) {
     }
 }
 
-/* The largest scale of all tiles decides. */
+/* The largest scale of all tiles determines the unit. */
 static int unit_of(uint32_t f, const struct tile_source *s) {
     float most = 0;
 
@@ -126,7 +126,7 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
 
                         if (f == TILE_F16)
                             x = mx_half_to_float(mx_float_to_half(x));
-                        /* Half of the least of a minimum's bits. */
+                        /* half of the last bit of the smallest minimum */
                         float off = tile_has_minima(f) ? tile_power_of_two(-25 - unit) : 0;
                         cr_assert(fabsf(v - x) <= off, "%s row %u column %u: %g, not %g",
                                   tensor_format((uint32_t)types[i])->name, row + r,
@@ -147,7 +147,8 @@ static const struct tile_grids *grids(void) {
     return &all;
 }
 
-/* Weight [r][k] by the table of tiles_low.h, over d; @half: the first of the row's halves. */
+/* Returns weight [r][k] by the table of tiles_low.h, divided by d; @half: the first of the row's
+ * halves. */
 static float low_value(uint32_t type, uint32_t r, uint32_t k, const uint8_t *codes,
                        const uint8_t *scales, const float *half) {
     uint32_t f = tile_format_of(type), j = k % 64 / 16, t = k % 16 / 4, e = k % 4, high = r / 8;
@@ -187,7 +188,7 @@ static float low_value(uint32_t type, uint32_t r, uint32_t k, const uint8_t *cod
     return minus ? -(d * v) : d * v;
 }
 
-/* As the kernels take it. */
+/* Reads the tile as kernels do. */
 static float low_read(uint32_t type, const uint8_t *tile, uint32_t r, uint32_t k, int unit) {
     uint32_t f = tile_format_of(type), slice = k / 64, n = f == TILE_Q2_K ? 4 : 2;
     const uint8_t *scales = tile + tile_code_bytes(f) + slice * LOW_SCALE_BYTES(f);
@@ -233,8 +234,8 @@ Test(layout, a_tile_of_few_bits_holds_the_values_of_the_file) {
     }
 }
 
-/* Flipping a bit of a tile changes exactly one weight, or those that share a scale; no bit of the
- * codes is idle. */
+/* Flipping a bit of a tile must change exactly one weight, or those that share a scale; every bit
+ * of the codes must have an effect. */
 Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
     static struct sample s;
     _Alignas(16) uint8_t tile[4096];
@@ -286,7 +287,7 @@ Test(layout, pages_hold_every_key_and_value_once) {
                                .k_bits = widths[i % 3],
                                .v_bits = widths[latent ? i % 3 : i / 3],
                                .latent = latent};
-        uint32_t k_size = p.k_bits / 8, v_size = p.v_bits / 8; /* 0: half a byte */
+        uint32_t k_size = p.k_bits / 8, v_size = p.v_bits / 8; /* 0: half a byte for each */
 
         memset(seen, 0, sizeof(seen));
         for (uint32_t h = 0; h < p.n_head_kv; h++)
@@ -311,7 +312,7 @@ Test(layout, pages_hold_every_key_and_value_once) {
     }
 }
 
-/* The columns of a product of 32 keys: lane 4 g + t holds columns 2 t, 2 t + 1 of four blocks. */
+/* The result of a product with 32 keys: lane 4 g + t has columns 2 t and 2 t + 1 of four blocks. */
 Test(layout, a_lane_holds_the_probabilities_of_the_keys_whose_values_it_loads) {
     for (uint32_t t = 0; t < 4; t++) {
         uint32_t seen = 0;
@@ -323,8 +324,8 @@ Test(layout, a_lane_holds_the_probabilities_of_the_keys_whose_values_it_loads) {
     }
 }
 
-/* Blocks of matvec by registers, shared memory and row tiles; rings of two stages where only these
- * let one more block in. */
+/* Numbers of blocks of matvec by registers, shared memory and row tiles; rings have two stages only
+ * where that makes room for one more block. */
 Test(layout, matvec_has_as_many_blocks_as_fit) {
     static const struct {
         int made_for, n_multiprocessors;

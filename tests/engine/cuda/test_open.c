@@ -1,4 +1,4 @@
-/* What the backend does before a model is loaded: finds memory, and tries its kernels. */
+/* Tests the backend before a model is loaded: it finds memory and tests its kernels. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -14,10 +14,10 @@
 #include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
-static char note[600]; /* of the engine that was opened last */
+static char note[600]; /* of the last engine opened */
 static uint8_t sources[20];
 
-/* Opens and closes. @o: what is special. *n_pages: how many there were. */
+/* Opens and closes with the changes of @o; *n_pages gets the number of pages. */
 static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct engine *e = NULL;
@@ -50,9 +50,9 @@ static uint32_t pages_with(const char *path, uint32_t share) {
     return n;
 }
 
-/* Rows are long and matrices few, so that a norm is more than what is counted for the ends of
- * matrices: the gates of attention's output take the norm that the queries take; a norm behind the
- * embedding has no weights in the file. */
+/* Rows are long and matrices few, so that a norm exceeds the reserve for the ends of matrices. The
+ * gates of attention's output use the norm of the queries; a norm after the embedding has no
+ * weights in the file. */
 Test(cuda_open, norms_beyond_the_files_are_counted) {
     static const char *const shapes[] = {
         "step-3.5-flash,n_layer=4,n_lead=3,n_embd=8192,n_head=2,n_kv=1,head_dim=32,"
@@ -73,7 +73,7 @@ Test(cuda_open, norms_beyond_the_files_are_counted) {
     }
 }
 
-/* Only norms without biases are computed outside of branches. */
+/* outside of branches only norms without biases are supported */
 Test(cuda_open, encoders_are_refused_by_name) {
     static const char *const archs[] = {"bert", "nomic-bert", "jina-bert-v2"};
 
@@ -89,7 +89,7 @@ Test(cuda_open, encoders_are_refused_by_name) {
     }
 }
 
-/* A worker that takes the place of another, whose memory comes back a moment later. */
+/* A worker that replaces another one, whose memory becomes free a moment later. */
 Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     struct err err = {0};
     char path[64];
@@ -102,7 +102,7 @@ Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     unlink(path);
 }
 
-/* Fewer than the self-test would take at once. */
+/* fewer than the self-test would use together */
 Test(cuda_open, steps_of_the_fewest_rows_are_tried) {
     struct err err = {0};
     char path[64];
@@ -132,10 +132,10 @@ Test(cuda_open, a_driver_that_is_too_old_is_named) {
     unlink(path);
 }
 
-/* What a machine may answer at first. */
+/* Errors that a machine may give at first. */
 Test(cuda_open, why_there_is_no_device_is_told) {
     static const struct {
-        uint32_t call; /* 1: for the number of devices; 3: the device is used */
+        uint32_t call; /* 1: query of the number of devices; 3: use of the device */
         int error;
         const char *told;
     } cases[] = {
@@ -160,8 +160,8 @@ Test(cuda_open, why_there_is_no_device_is_told) {
     unlink(path);
 }
 
-/* Where no size is configured, keys and values get what the device has left; also beside a process
- * that ends. */
+/* Without a configured size, the KV cache gets the remaining memory of the device; also while
+ * another process ends. */
 Test(cuda_open, pages_take_what_the_device_has_left) {
     char path[64];
 
@@ -180,7 +180,7 @@ Test(cuda_open, pages_take_what_the_device_has_left) {
     unlink(path);
 }
 
-/* The driver of a device that uses the host's memory calls the file cache used. */
+/* On a device that uses host memory, the driver counts the file cache as used. */
 Test(cuda_open, file_cache_is_free_where_the_device_is_integrated) {
     struct err err = {0};
     char path[64];
@@ -196,7 +196,8 @@ Test(cuda_open, file_cache_is_free_where_the_device_is_integrated) {
     unlink(path);
 }
 
-/* Pinned pages take memory from the device's pages, whether their size or their number is given. */
+/* Pinned pages take memory from the device's pages, whether their size or their number is
+ * configured. */
 Test(cuda_open, pinned_memory_of_an_integrated_device_is_counted_once) {
     static const uint64_t pinned = 300 << 20;
     struct err err = {0};
@@ -207,7 +208,7 @@ Test(cuda_open, pinned_memory_of_an_integrated_device_is_counted_once) {
     fake_find()->idle = true; /* what kernels compute does not matter here */
     fake_find()->bytes = 768 << 20;
     uint32_t apart = pages_with(path, 1);
-    uint64_t page = fake_find()->peak_bytes / apart; /* no less than it takes */
+    uint64_t page = fake_find()->peak_bytes / apart; /* not less than it needs */
     for (int i = 0; i < 2; i++) {
         struct engine_opts o = {.device_share = 1};
 
@@ -232,7 +233,7 @@ Test(cuda_open, pinned_memory_of_an_integrated_device_is_counted_once) {
     unlink(path);
 }
 
-/* Returns the MiB of weights that a refusal names, of a model whose last FFN is the host's. */
+/* Returns the MiB of weights that a refusal names, for a model whose last FFN is the host's. */
 static double refused_weights(const char *path, bool integrated) {
     struct err err = {0};
 
@@ -254,7 +255,7 @@ Test(cuda_open, an_integrated_device_gains_no_room_by_what_the_host_computes) {
     unlink(path);
 }
 
-/* Devices of two families need not have the same bits: requests do not move between them. */
+/* Devices of two families need not give the same bits, so requests do not move between them. */
 Test(cuda_open, sources_tell_families_apart) {
     uint8_t first[20];
     struct err err = {0};
@@ -269,12 +270,13 @@ Test(cuda_open, sources_tell_families_apart) {
     unlink(path);
 }
 
-#ifndef BYTES /* such families have no kernels that wait */
-/* Kernels are launched early where their code waits for the one before, unless told not to be. */
+#ifndef BYTES /* kernels of such families do not wait for the previous one */
+/* Kernels are launched early if their code waits for the previous kernel, unless it is turned
+ * off. */
 Test(cuda_open, early_launch_is_for_kernels_that_wait) {
     static const struct {
         int major, made_for; /* made_for 0: the device's family */
-        const char *said;    /* of the environment */
+        const char *said;    /* value of the environment variable */
         bool early;
     } cases[] = {{9, 0, NULL, true}, {9, 0, "0", false}, {9, 80, "1", false}, {8, 0, NULL, false}};
     char path[64];
@@ -285,7 +287,7 @@ Test(cuda_open, early_launch_is_for_kernels_that_wait) {
         struct err err = {0};
 
         fake_find()->major = cases[i].major;
-        unsetenv("WEFT_CUDA_EARLY"); /* which the module has set */
+        unsetenv("WEFT_CUDA_EARLY"); /* set by the module */
         if (cases[i].said)
             setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
         fake_find()->made_for = cases[i].made_for;
@@ -305,7 +307,7 @@ static void widen(const char *kernel, uint64_t number, void *args) {
         a->window++;
 }
 
-/* Of a model that has them; what is wrong with them alone is found as well. */
+/* Tests a model that has them; a fault of these kernels alone must be found, too. */
 Test(cuda_open, windows_and_sinks_are_tried) {
     char path[TEST_DATA_PATH];
 
@@ -322,7 +324,7 @@ Test(cuda_open, windows_and_sinks_are_tried) {
     }
 }
 
-/* Every type of tensor, and both types of pages. */
+/* Every tensor type, and both types of pages. */
 Test(cuda_open, what_is_right_is_not_refused) {
     static const enum tensor_type types[] = {
         TENSOR_F32,   TENSOR_BF16,  TENSOR_Q4_0,  TENSOR_Q5_1,    TENSOR_Q2_K,   TENSOR_Q3_K,
@@ -340,7 +342,7 @@ Test(cuda_open, what_is_right_is_not_refused) {
         char path[64];
 
         tiny_model_temp(&m, path);
-        /* Attention over more than a chunk with each type of pages, and no more than that. */
+        /* Attention over slightly more than a chunk with each type of pages. */
         struct engine_opts o = {.kv_type = pages[i % ARRAY_SIZE(pages)],
                                 .max_context = i < ARRAY_SIZE(pages) ? 300 : 32};
         cr_expect(try_open(path, o, NULL, &err) == 0, "%s: %s", tensor_format(types[i])->name,
@@ -371,7 +373,7 @@ Test(cuda_open, pages_of_other_formats_apart_are_refused) {
     unlink(path);
 }
 
-/* No device computes an assistant: the model is served without drafts of it, and says so. */
+/* No device supports an assistant: the model is served without its drafts, and a note says so. */
 Test(cuda_open, a_model_is_served_without_its_assistant) {
     const struct tiny_model model = {.arch = "gemma4", .n_embd = 128, .n_ff = 128};
     struct tiny_model assistant = model;

@@ -1,8 +1,8 @@
 /*
- * The work of attention as the kernel plans it (engine/cuda/attention/plan.cu, on the emulator),
- * against a model that knows nothing of how: it does what items and merges say, with the numbers of
- * chunks in place of their results. Each query must end with all of its chunks, once, from left to
- * right, of pages that say the same as its own.
+ * Tests the work list of attention (engine/cuda/attention/plan.cu, on the emulator) against a model
+ * that is independent of how it is planned: it executes items and merges, with numbers of chunks in
+ * place of their results. For each query, all chunks must be merged once, from left to right, on
+ * pages with the same content as its own.
  */
 
 #include <criterion/criterion.h>
@@ -14,7 +14,7 @@
 
 enum { SEQS = 300, ITEMS = 70000, PLACES = 64000, PAGES = 400 };
 
-/* What the kernel makes of a batch. */
+/* Output of the kernel for a batch. */
 struct plan {
     struct attn_item item[ITEMS], wide_item[ITEMS];
     struct attn_merge merge[ITEMS];
@@ -38,8 +38,7 @@ static void run_plan(const struct engine_batch *b, const struct plan_args *limit
     cr_assert(p->head.n_items <= ITEMS && p->head.n_wide_items <= ITEMS);
 }
 
-/* A result of chunks [from, to) of a query, which is in a place of the partial results; from == to:
- * none. */
+/* Content of a place of the partial results: chunks [from, to) of a query; from == to: none. */
 struct result {
     uint32_t row, head, from, to;
 };
@@ -49,11 +48,11 @@ struct model {
     const struct plan_args *l;
     struct result place[PLACES];
     uint32_t row_seq[SEQS * 100];
-    uint32_t done[SEQS * 100][32]; /* results of a row's head that are final */
+    uint32_t done[SEQS * 100][32]; /* number of final results of each row and head */
     uint64_t n_saved, n_wide, n_gone_on;
 };
 
-/* That the keys of chunk @c in the table at @page0 are those of the row's sequence. */
+/* Expects that the keys of chunk @c in the table at @page0 are those of the row's sequence. */
 static void check_pages(const struct model *m, uint32_t row, uint32_t page0, uint32_t c) {
     const struct engine_seq *s = &m->b->seq[m->row_seq[row]];
     uint32_t pos = s->pos0 + row - s->row0, per_chunk = ATTN_CHUNK / 16;
@@ -83,7 +82,8 @@ static void add_shared(const struct model *m, const struct attn_shared *s, uint3
     cr_assert(s->n_results <= s->n_chunks);
 }
 
-/* That @sum is all that the query sees, and final for the first time. */
+/* Expects that @sum covers all that the query attends to, and that it is final for the first
+ * time. */
 static void finish(struct model *m, const struct result *sum, uint32_t n_chunks) {
     const struct engine_seq *s = &m->b->seq[m->row_seq[sum->row]];
 
@@ -169,7 +169,8 @@ static void check_plan(const struct engine_batch *b, const struct plan_args *l, 
         do_item(m, &p.wide_item[i]);
         m->n_wide += p.wide_item[i].chunk >= 0;
     }
-    for (uint32_t kind = 0; kind < 2; kind++) /* what others go on from comes first */
+    /* shared results come before items that continue from them */
+    for (uint32_t kind = 0; kind < 2; kind++)
         for (uint32_t i = 0; i < p.head.n_items; i++)
             if (kind == (p.item[i].chunk < 0)) {
                 cr_assert(p.item[i].n_q <= l->few || l->wide != ATTN_WIDE);
@@ -188,8 +189,8 @@ struct world {
     struct engine_batch batch;
 };
 
-/* Adds a sequence of @n_rows rows, the first at @pos0, whose first @common pages are those of the
- * one before. */
+/* Adds a sequence of @n_rows rows from @pos0 on, whose first @common pages are those of the
+ * previous one. */
 static void add_seq(struct world *w, uint32_t n_rows, uint32_t pos0, uint32_t common) {
     uint32_t i = w->batch.n_seqs++, n = (pos0 + n_rows - 1) / 16 + 1;
 
@@ -245,7 +246,7 @@ Test(plan, sequences_on_the_same_pages_share_their_chunks) {
 
     for (int round = 0; round < 300; round++) {
         struct world *w = new_world();
-        bool many = round % 10 == 0; /* now and then some more than are planned at a time */
+        bool many = round % 10 == 0; /* sometimes more than are planned together */
         uint32_t n = !many ? 1 + rng_below(&r, 12) : round % 50 ? 60 : SEQS - 1;
         struct plan_args l = random_limits(&r, many ? 20 : 8, many ? 2000 : 400);
 
@@ -269,8 +270,9 @@ Test(plan, sequences_on_the_same_pages_share_their_chunks) {
     cr_expect(model.n_gone_on > 1000, "%llu", (unsigned long long)model.n_gone_on);
 }
 
-/* A piece of a long prompt beside 70 short sequences, which alone fill an H200: two blocks a key
- * head that went over all its chunks would work long after the others have ended. */
+/* A piece of a long prompt beside 70 short sequences, which alone fill an H200: if two blocks of
+ * each key head processed all chunks of the prompt, they would run long after the others have
+ * ended. */
 Test(plan, a_long_prompt_beside_many_sequences_is_split) {
     struct plan_args l = {.group = 4,
                           .n_head_kv = 8,
@@ -296,8 +298,8 @@ Test(plan, a_long_prompt_beside_many_sequences_is_split) {
     }
 }
 
-/* 128 sequences of 4k on an H200, the first 3k in common: four blocks of 128 queries for each of
- * four runs of three chunks, and an item a sequence for the rest. */
+/* 128 sequences of 4k on an H200, with the first 3k in common: four blocks of 128 queries for each
+ * of four runs of three chunks, and one item for the rest of each sequence. */
 Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
     struct plan_args l = {.group = 4,
                           .n_head_kv = 8,
@@ -318,7 +320,7 @@ Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
     for (uint32_t i = 0; i < p.head.n_wide_items; i++)
         cr_expect(p.wide_item[i].n_q == 128 && p.wide_item[i].n_run == 3);
 
-    /* Of four sequences few queries share, and small items fill the device better. */
+    /* Four sequences have too few queries to share; small items use the device better. */
     w = new_world();
     for (uint32_t i = 0; i < 4; i++)
         add_seq(w, 1, 4095, i > 0 ? 3072 / 16 : 0);

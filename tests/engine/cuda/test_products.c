@@ -1,6 +1,6 @@
-/* Rows have the same bits by whichever kernel their products are computed: matvec, matmul_wide and
- * matmul_wgmma, in steps of 1 to 2,048 rows, by blocks that share the segments and not; and the way
- * that the device computes fastest is taken. */
+/* Tests that products of a row have the same bits whichever kernel computes them: matvec,
+ * matmul_wide and matmul_wgmma, in steps of 1 to 2,048 rows, with and without split-K; and that the
+ * way that is fastest on the device is used. */
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
         digest[pos] = out->digest;
 }
 
-/* Launches of products of more than a few rows: those whose segments blocks share, and
- * those that are left to residual; those that end as glu(gate, up), by
- * matmul_wide and by wgmma; those of wgmma by 64 rows a block, and by 128. */
+/* Counts launches of products with more than a few rows: with split-K, and with sums left to
+ * residual; with glu(gate, up) as epilogue, by matmul_wide and by wgmma; by wgmma with 64 rows in a
+ * block, and with 128. */
 static uint32_t n_split, n_left, n_gated[2], n_wgmma[2];
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
@@ -53,8 +53,8 @@ static struct driver_seq *add(struct driver *d, uint32_t n, uint64_t seed) {
     return s;
 }
 
-/* The subject's prompt in steps of @n_rows; in one step with the prompts of others if that is more
- * than it has. */
+/* The subject's prompt in steps of @n_rows; if it has fewer rows, in one step with other
+ * prompts. */
 static void run_rows(struct driver *d, uint32_t n_rows) {
     struct driver_part part[2 + MOST_ROWS / COMPANY];
     uint32_t n = 0;
@@ -107,7 +107,7 @@ static void write_model(char path[64], uint32_t n_ff) {
     tiny_model_temp(&m, path);
 }
 
-/* Where the blocks of a product are too few for the device, several share its segments. */
+/* If a product has too few blocks for the device, several blocks share its segments (split-K). */
 Test(cuda_products, shared_segments_are_the_same) {
     static const struct {
         const char *wgmma;
@@ -137,14 +137,14 @@ Test(cuda_products, shared_segments_are_the_same) {
     unlink(path);
 }
 
-/* Where blocks share the segments of attention's output or of down, residual adds them up: with
- * biases, with norms behind branches and without. */
+/* If blocks share the segments of attention's output or of down, residual adds them up: with
+ * biases, with norms after branches and without. */
 Test(cuda_products, what_blocks_leave_is_added_up_behind) {
     static const struct {
         const char *name;
         uint32_t n_left; /* gemma4's first layer has heads of half the size */
     } archs[] = {{"qwen2", 2}, {"gemma4", 1}};
-    /* The first in steps of few rows, the second without. */
+    /* The first case in steps of few rows, the second without. */
     static const char *const wgmma[] = {"0", "0", "0", "1"}, *const fuse[] = {"0", "0", "16384",
                                                                               "16384"};
 
@@ -201,12 +201,12 @@ Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
     }
     driver_close(&d);
     cr_expect(n_wgmma[0] > 0 && n_wgmma[1] > 0, "%u, %u", n_wgmma[0], n_wgmma[1]);
-    /* In steps of 8 and 16 rows none, in those of 17 the first one. */
+    /* Steps of 8 and 16 rows use none, steps of 17 rows the first one. */
     cr_expect(n_gated[1] == ARRAY_SIZE(sizes) - 2, "%u", n_gated[1]);
     unlink(path);
 }
 
-/* A device that is fast with panels of @fast_rows rows, of which @fast_splits blocks share one. */
+/* A device on which panels of @fast_rows rows are fast if @fast_splits blocks share one. */
 static struct product_times {
     uint32_t fast_rows, fast_splits;
     uint32_t n_fast, n_slow; /* launches of products of many rows */
@@ -233,8 +233,8 @@ static void count_fast(const char *kernel, uint64_t number, void *args) {
         device.n_slow++;
 }
 
-/* The first step of a size times each way; those behind it take the fastest, with the same bits.
- * o and down have too few columns to be shared. */
+/* The first step of each size times every way; later steps use the fastest, with the same bits. o
+ * and down have too few columns for split-K. */
 Test(cuda_products, the_fastest_way_is_taken) {
     static const struct {
         const char *wgmma, *times;

@@ -1,7 +1,7 @@
 /*
- * Several devices that share a model by its matrices (engine/cuda/ranks/ranks.c), emulated: the
- * bits of one device, whichever of them is ahead of the others; what happens where one fails,
- * hangs, or is too small.
+ * Tests emulated devices that divide the matrices of a model (engine/cuda/ranks/ranks.c): they must
+ * give the bits of one device, whichever is ahead of the others. Also tests devices that fail,
+ * hang, or are too small.
  */
 
 #include <criterion/criterion.h>
@@ -17,7 +17,7 @@
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/several.h"
 
-/* One narrow layer of two key heads. */
+/* One narrow layer with two key heads. */
 static void two_heads(char path[64]) {
     const struct tiny_model m = {.type = TENSOR_Q8_0,
                                  .n_layer = 1,
@@ -30,8 +30,8 @@ static void two_heads(char path[64]) {
     tiny_model_temp(&m, path);
 }
 
-/* Two layers of latent attention with four heads, experts in the second; queries from a vector of
- * @q_rank values, or of the row itself. */
+/* Two layers of latent attention with four heads, experts in the second one. Queries come from a
+ * latent vector of @q_rank values, or from the row itself if it is 0. */
 static void latent(char path[64], uint32_t q_rank) {
     char shape[200];
     const char *argv[] = {"synth", "--shape", shape, "--format", "Q8_0", "-o", path, NULL};
@@ -50,10 +50,9 @@ static void keep_many(void *ctx, struct driver_seq *s, uint32_t pos, const struc
 }
 
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
- * pages; kernels
- * launched early; experts of few and of many rows, with biases, behind windows and sinks, beside
- * others, in one tensor; norms behind branches; delta nets; now one device ahead of the others, now
- * another. */
+ * pages; kernels launched early; experts for few and for many rows, with biases, with windows and
+ * sinks, beside shared ones, in one tensor; norms after branches; delta nets; with different
+ * devices ahead. */
 Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301},
@@ -121,8 +120,8 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
     }
 }
 
-/* Latent attention: queries from a vector of their own and by a product of their own, which heads
- * divide; behind a dense layer, and before experts with one of all rows. */
+/* Latent attention: queries from a latent vector and from a product that heads divide; after a
+ * dense layer, and before experts with a shared one. */
 Test(cuda_ranks, heads_of_latent_attention_are_divided) {
     static struct trace one, two;
     struct fake_cuda *f = fake_find();
@@ -144,8 +143,8 @@ Test(cuda_ranks, heads_of_latent_attention_are_divided) {
 
 /* -- beside the host --------------------------------------------------------------------------- */
 
-/* Dense FFNs of the host, between layers that the devices have whole; norms behind branches; a
- * norm of the model behind the last one. */
+/* FFNs that the host computes, between layers that are on the devices; norms after branches; a norm
+ * after the last one. */
 Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_vocab = 41},
@@ -181,15 +180,16 @@ Test(cuda_ranks, ffns_of_the_host_are_those_beside_one_device) {
     }
 }
 
-/* -- what is waited for ------------------------------------------------------------------------ */
+/* -- meetings ---------------------------------------------------------------------------------- */
 
-/* Of a step: one where the others get what the first has embedded, two for each exchange of o, x,
- * h, x, one where the first gets the others' logits. The first chunk wants none. */
+/* Waits in a step: one in which the others get the embedded rows, two for each exchange of o, x, h,
+ * x, and one in which the first device gets the others' logits, which the first chunk does not
+ * need. */
 enum { STEP = 10, FIRST_CHUNK = STEP - 1 };
 
-/* Of a step that is noted, of the graph that is
- * captured of the next one, and of those that it stands for. Without its end, where the first waits
- * for the others, there is no graph. */
+/* Leaves out waits of a step that is noted, of the graph that is captured from the next one, and of
+ * launches of that graph. Without the last wait of the first device for the others no graph is
+ * captured. */
 Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
     enum { READS = STEP, CAPTURE = READS + 2, NOTED = FIRST_CHUNK };
     enum { CAPTURED = NOTED + READS + CAPTURE + READS };
@@ -219,8 +219,8 @@ Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
     unlink(path);
 }
 
-/* A page of host memory, and so of the disk tier, is the same whatever devices had it; of latent
- * attention each has all of it, and the first one writes it. */
+/* A page in host memory, and so on disk, must not depend on the number of devices. With latent
+ * attention each device has the whole page, and the first one writes it. */
 Test(cuda_ranks, pages_go_to_the_host_and_back) {
     fake_find()->n_devices = 2;
     setenv("WEFT_CUDA_CHECK", "1", 1); /* with self-test and proof */
@@ -238,7 +238,7 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
     }
 }
 
-/* Runs self-test and proof; pages that go to host memory and back are those of one device. */
+/* Runs self-test and proof; pages in host memory must be those of one device. */
 Test(cuda_ranks, ffns_of_the_host_are_proved) {
     struct outcome one = {0}, two = {0};
     char path[64];
@@ -262,7 +262,7 @@ Test(cuda_ranks, states_go_to_the_host_and_back) {
 
 enum { MANY = 140 };
 
-/* More wants than there are rows of logits at a time: ranks give them round by round. */
+/* More wants than rows of logits in one round: ranks compute them in rounds. */
 Test(cuda_ranks, many_wants_are_sampled_in_rounds) {
     static struct many { struct driver_out at[MANY]; } one, two;
     struct rng rng = {5};
@@ -305,7 +305,7 @@ static void keep_unit(const char *kernel, uint64_t number, void *args) {
         unit[n_units++] = ((struct scale_args *)args)->unit;
 }
 
-/* The first rows of a matrix, which are the first rank's, are 64 times as large. */
+/* Makes the first rows of a matrix, which the first rank gets, 64 times as large. */
 static void enlarge(const char *path, const char *name) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct err err = {0};
@@ -325,7 +325,8 @@ static void enlarge(const char *path, const char *name) {
     close(fd);
 }
 
-/* Which scales are too small for half precision is a matter of all of a tensor. */
+/* Which scales are too small for half precision is decided by the whole tensor, not by a rank's
+ * part. */
 Test(cuda_ranks, a_matrix_has_one_unit) {
     static struct trace one, two;
     char path[64];
@@ -346,8 +347,8 @@ Test(cuda_ranks, a_matrix_has_one_unit) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
-/* The model has all kinds of layers whose results ranks exchange: attention, a delta net, experts
- * and an expert of all rows. */
+/* The model has every kind of layer whose results ranks exchange: attention, a delta net, experts
+ * and a shared expert. */
 Test(cuda_ranks, every_call_may_fail_once) {
     const struct tiny_model m = {.arch = "qwen35moe",
                                  .type = TENSOR_Q8_0,
@@ -384,7 +385,7 @@ Test(cuda_ranks, a_device_that_hangs_is_given_up) {
 
 /* -- sizes and refusals ------------------------------------------------------------------------ */
 
-/* But for pages that each has whole. */
+/* except for pages that each device has whole */
 Test(cuda_ranks, memory_adds_up) {
     struct fake_cuda *f = fake_find();
     struct err err = {0};
@@ -403,7 +404,7 @@ Test(cuda_ranks, memory_adds_up) {
     unlink(path);
 }
 
-/* Two devices have more layers whole than one; the host has the FFNs of the others. */
+/* Two devices have room for more FFNs than one; the host has the others. */
 Test(cuda_ranks, layers_add_up) {
     const struct tiny_model m = {
         .type = TENSOR_Q8_0, .n_layer = 4, .n_ff = 512, .n_vocab = 64, .max_context = 64};
@@ -418,7 +419,7 @@ Test(cuda_ranks, layers_add_up) {
     several_device_layers = ENGINE_HOST_AUTO;
     f->bytes = (size_t)1 << 30;
     cr_assert(several_fit(path, "0", &err).n_host_ffn == 0, "%s", err.message);
-    /* The least with which two FFNs of one device are the host's. */
+    /* the least memory with which one device leaves two FFNs to the host */
     for (size_t step = (size_t)1 << 29; step > ffn / 8; step /= 2) {
         f->bytes -= step;
         one = several_fit(path, "0", &err);
@@ -434,8 +435,8 @@ Test(cuda_ranks, layers_add_up) {
     unlink(path);
 }
 
-/* What devices are not for: a list that is none, one that is not there, heads that do not divide,
- * two kinds, other models. */
+/* Refused options: a malformed list, a missing device, heads that do not divide, two kinds of
+ * devices, unsupported models. */
 Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
     static const struct {
         const char *arch, *devices, *why;
@@ -482,7 +483,7 @@ Test(cuda_ranks, auto_takes_one_device_where_several_do_not_compute_the_model) {
     unlink(path);
 }
 
-/* Each device that is named is asked before any is opened; auto goes on with the first one. */
+/* Each named device is probed before any is opened; `auto` continues with the first one. */
 Test(cuda_ranks, a_device_that_is_of_no_use_is_named) {
     struct outcome out = {0};
     struct err err = {0};
@@ -501,7 +502,7 @@ Test(cuda_ranks, a_device_that_is_of_no_use_is_named) {
     unlink(path);
 }
 
-/* A model's own block is for one device: the model is served without it. */
+/* Drafting blocks need one device, so the model is served without its block. */
 Test(cuda_ranks, blocks_that_draft_are_left_out) {
     struct tiny_model m = {
         .arch = "glm4moe", .type = TENSOR_Q8_0, .n_layer = 1, .n_blocks = 1, .n_vocab = 40};
@@ -529,7 +530,7 @@ Test(cuda_ranks, blocks_that_draft_are_left_out) {
     unlink(path);
 }
 
-/* The host would compute beside each of them. */
+/* the host would have to compute beside each device */
 Test(cuda_ranks, experts_of_the_host_are_for_one_device) {
     struct tiny_model m = {.arch = "qwen3moe", .type = TENSOR_Q8_0, .n_layer = 1};
     CLEANUP(gguf_freep) struct gguf *file = NULL;

@@ -1,7 +1,7 @@
 /*
- * Models with recurrent layers on the CUDA backend, without a device: whole models judged by the
- * reference backend, the same bits however a sequence is computed, and states that are saved and
- * loaded.
+ * Tests models with recurrent layers on the CUDA backend, without a device: logits against the
+ * reference backend, the same bits for every division of a sequence into steps, and states that are
+ * saved and loaded.
  */
 
 #include <criterion/criterion.h>
@@ -11,9 +11,9 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/tiny_model.h"
 
-/* Heads of 16 and 64 values, beta and alpha apart and joined, heads in turns and side by side,
- * dense FFNs and experts with one for all rows; Mamba-2, experts without gates; Kimi delta
- * attention beside latent attention with gates, experts in groups. */
+/* Heads of 16 and 64 values, beta and alpha separate and joined, tiled and interleaved heads, dense
+ * FFNs and experts with a shared one; Mamba-2, experts without gates; Kimi delta attention beside
+ * latent attention with gates, experts in groups. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
     static const char *const names[] = {"qwen35-mtp",      "lfm2",       "nemotron-h-moe-mtp",
                                         "bailingmoe3-mtp", "qwen3next",  "qwen35moe-mtp",
@@ -48,7 +48,7 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, &ways_back[2], 2);
 }
 
-/* Proves a device that has one state: snapshots in host memory are none that kernels can use. */
+/* Proves a device with one state: kernels cannot use snapshots in host memory instead. */
 Test(cuda_recurrent, a_single_state_is_proved) {
     char path[1024];
     const struct driver_opts o = {.backend = "cuda",
@@ -68,7 +68,7 @@ Test(cuda_recurrent, a_single_state_is_proved) {
     driver_close(&d);
 }
 
-/* Kernels that do nothing, kernels that fail, and every 97th call. */
+/* Kernels that do nothing, kernels that fail, and each 97th call failing. */
 Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     static const struct {
         const char *model, *kernel;
@@ -102,9 +102,9 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     }
     cr_expect(n > 500, "%u calls", n);
     for (fake->fail_at = 97; fake->fail_at < n - 20;
-         fake->fail_at += 97) { /* not those of the end */
+         fake->fail_at += 97) { /* except calls at closing */
         fake->failed_capture = false;
-        bool opened = ways_open(path); /* without graphs, where one could not be captured */
+        bool opened = ways_open(path); /* and runs without graphs, if a capture failed */
         cr_expect(opened == fake->failed_capture, "call %u of %u", fake->fail_at, n);
     }
 }

@@ -1,4 +1,4 @@
-/* More rows are sampled than the engine has room for at a time: in rounds. */
+/* Tests sampling in rounds: more rows than the engine has room for at a time. */
 
 #include <criterion/criterion.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 enum { LISTED = 20 };
 
-/* A prompt of LISTED rows, a sample of each with a list of its own. */
+/* A prompt of LISTED rows, with a sample of each row, which has a list of its own. */
 static void run_listed(const char *path, uint32_t max_seqs, uint64_t digest[LISTED]) {
     static int32_t bans[LISTED][4096], tokens[LISTED];
     static struct engine_param param[LISTED];
@@ -73,7 +73,7 @@ Test(cuda, rounds_may_begin_anywhere) {
     unlink(path);
 }
 
-/* The most probable token behind one token, with @samplers of a request whose tokens are
+/* Returns the most probable token after one token, with @samplers for a request whose tokens are
  * @tokens. */
 static int32_t next_token(const char *path, const struct engine_samplers *samplers,
                           const int32_t tokens[3]) {
@@ -110,7 +110,7 @@ static int32_t next_token(const char *path, const struct engine_samplers *sample
     cr_assert(engine_launch(e, &b) == 0 && engine_seal(e, 1) == 0);
     cr_assert(engine_wait(e, 1, &result) == 0);
     token = result.out[0].token;
-    /* Log probabilities are of the logits before all samplers. */
+    /* Log probabilities are those of the logits before all samplers. */
     cr_expect_eq(token == result.out[0].top[0].token,
                  mx_bits_of(result.out[0].logprob) == mx_bits_of(result.out[0].top[0].logprob));
     engine_free(e);

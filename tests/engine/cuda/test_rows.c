@@ -1,7 +1,7 @@
 /*
- * The rows that pack() and residual() leave (engine/cuda/rows, on the emulator), bit for bit
- * against sums in the order that docs/design/cuda.md says, for rows of every length that has code
- * of its own, aligned and not.
+ * Tests the rows that pack() and residual() write (engine/cuda/rows, on the emulator), bit by bit
+ * against sums in the order of docs/design/cuda.md, for row lengths of every instance, aligned and
+ * not.
  */
 
 #include <criterion/criterion.h>
@@ -29,7 +29,7 @@ static void fill(float *to, uint32_t n, uint64_t seed) {
     }
 }
 
-/* The sum of 512 threads, each of which has squares of its own in @part. */
+/* Returns the sum over 512 threads, each with its own squares in @part. */
 static float tree(float part[512]) {
     float sum = 0;
 
@@ -69,7 +69,7 @@ static float gated_value(uint32_t kind, float g, float u) {
     }
 }
 
-/* Checks row @r of packed against the n values in want. */
+/* Checks row @r of the packed rows against the n values in want. */
 static void check_row(const struct pack_args *a, uint32_t r, const char *what) {
     float max = 0;
 
@@ -129,7 +129,7 @@ Test(cuda_rows, packed_rows_have_the_bits_of_the_order) {
             check_pack(kinds[k], lengths[i], i % 2, i % 3 == 1 ? 1 : 0);
 }
 
-/* to = (base + gain t) scale, t as it is or by its norm; packed behind the next norm. */
+/* to = (base + gain t) scale, with t or its norm; packed after the next norm. */
 static void check_residual(uint32_t n, bool norm, bool packs) {
     static const struct batch_head batch = {.n_rows = ROWS};
     struct residual_args a = {
@@ -214,7 +214,7 @@ Test(cuda_rows, what_is_left_is_added_from_left_to_right) {
         }
 }
 
-/* The norm of a head, then its pairs turned by the angles of the row. */
+/* The norm of a head, then the rotation of its pairs by the row's angles. */
 static void store_reference(const struct store_args *a, const float *from, const float *norm,
                             const float *rope, float *to) {
     uint32_t dim = a->shape.head_dim, half = a->n_rot / 2;

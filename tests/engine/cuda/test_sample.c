@@ -23,11 +23,11 @@ static uint32_t list_penalties(const struct engine_param *p, struct penal *list)
     return n;
 }
 
-static struct sample_state state; /* as it is left by the rounds before */
+static struct sample_state state; /* state as earlier rounds leave it */
 static float z[VOCAB];
 static int32_t sampled;
 
-/* @n_blocks a row, with room for @list_max tokens on its list. */
+/* Runs with @n_blocks blocks for a row and room for @list_max tokens on its list. */
 static void run_device(struct sample_scene *s, uint32_t n_blocks, uint32_t list_max,
                        struct sample_out *out) {
     const struct engine_param *p = &s->param;
@@ -98,7 +98,8 @@ static void compare(const struct engine_out *host, const struct sample_out *devi
                   "round %d, top %u", round, i);
 }
 
-/* More blocks than there are quads for them, lists that are too small: nothing of it is seen. */
+/* More blocks than a row has groups of four tokens, and lists that overflow: the results must not
+ * differ. */
 Test(cuda_sample, the_device_chooses_as_the_host_does) {
     static const uint32_t blocks[] = {1, 2, 3, 5}, lists[] = {SAMPLE_LIST, 60, 0};
     static struct sample_scene s;

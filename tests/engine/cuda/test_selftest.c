@@ -1,6 +1,6 @@
-/* What is wrong with one kernel, or with one way to launch it, is found when the device is opened:
- * that way is left out, with a line that says so, and steps give the tokens that they gave before;
- * or the device is refused. */
+/* Tests that opening a device finds a fault of one kernel, or of one way to launch it. Either that
+ * way is not used, a note says so, and steps give the same tokens as before; or the device is
+ * refused. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { COMMON = 272, SEQS = 17, MORE = 3, OWN = 40 };
 
-/* Of all sequences, in their order. */
+/* Results of all sequences, in their order. */
 struct digests {
     uint64_t at[SEQS * 8];
     uint32_t n;
@@ -31,7 +31,7 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     d->at[d->n++] = out->digest;
 }
 
-static bool opened; /* launches are those of steps */
+static bool opened; /* counts only launches of steps */
 
 static int open_model(struct driver *d, const char *path, struct digests *out, char note[600]) {
     struct driver_opts o = {.backend = "cuda",
@@ -63,7 +63,7 @@ static struct driver_seq *add(struct driver *d, uint32_t n, uint64_t seed) {
     return s;
 }
 
-/* Sequences on the same pages: many beside each other, then four. */
+/* Sequences on the same pages: first many at a time, then four. */
 static void run_shared(struct driver *d) {
     struct driver_seq *all[SEQS];
 
@@ -81,7 +81,7 @@ static void run_shared(struct driver *d) {
         driver_drop(d, all[i]);
 }
 
-/* A prompt, then a row alone. */
+/* A prompt, then a single row. */
 static void run_alone(struct driver *d) {
     struct driver_seq *s = add(d, OWN, 1);
 
@@ -92,7 +92,7 @@ static void run_alone(struct driver *d) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
-/* Whether a launch goes the way that is wrong. */
+/* Tells whether a launch uses the faulty way. */
 typedef bool (*is_way)(const char *kernel, const void *args);
 
 static bool is_matmul(const char *kernel) {
@@ -160,14 +160,14 @@ static bool is_few(const char *kernel, const void *args) {
 
 struct fault {
     is_way wrong;
-    const char *note; /* or of the refusal */
+    const char *note; /* text of the note or of the refusal */
     bool refused;
-    bool taken; /* by the steps of a run that is right */
+    bool taken; /* launches by steps of a run without a fault */
 };
 
 static struct {
     const struct fault *faults;
-    uint32_t n_faults, n_taken[8]; /* taken: of each by steps */
+    uint32_t n_faults, n_taken[8]; /* launches in steps of each run */
     const struct fault *present;   /* or NULL */
 } scene;
 
@@ -188,7 +188,7 @@ static void spoil(const char *kernel, uint64_t number, void *args) {
         m->m[0].inverse *= 2;
 }
 
-/* What steps give without a fault, then with each of them. */
+/* Runs steps without a fault, then with each fault. */
 static void try_faults(const struct tiny_model *m, void (*run)(struct driver *d),
                        const struct fault *f, uint32_t n) {
     struct digests right = {{0}, 0};
@@ -225,7 +225,7 @@ static void try_faults(const struct tiny_model *m, void (*run)(struct driver *d)
     unlink(path);
 }
 
-/* Eight units of columns in what goes down: its segments can be shared. */
+/* Eight units of columns in the down projection, so that its segments can be shared. */
 static const struct tiny_model dense = {.type = TENSOR_Q8_0,
                                         .n_layer = 1,
                                         .n_embd = 64,
@@ -284,10 +284,10 @@ Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
 
 /* -- ops that choose or keep something --------------------------------------------------------- */
 
-static uint32_t mistake; /* of those below, from 1 on; 0: none */
+static uint32_t mistake; /* number of the fault below, from 1 on; 0: none */
 
-/* The groups of experts, the bias of the choice, the weights, the decays, their gates, and what the
- * convolution of a second step goes back to. */
+/* Faults: groups of experts, the bias of the choice, the weights, the decays, their gates, and the
+ * inputs kept for the convolution of a second step. */
 static void spoil_ops(const char *kernel, uint64_t number, void *args) {
     bool routes = strcmp(kernel, "route") == 0, begins = strcmp(kernel, "delta_in") == 0;
     struct route_args *r = args;
@@ -339,7 +339,7 @@ Test(cuda_selftest, picks_and_states_that_are_wrong_are_refused) {
 
 static uint64_t n_replayed;
 
-/* Of each graph that is launched the embedding. */
+/* counts embeddings, one for each graph that is launched */
 static void spoil_graphs(const char *kernel, uint64_t number, void *args) {
     if (strcmp(kernel, "embed") != 0 || fake_find()->n_graph_launches == n_replayed)
         return;
@@ -347,7 +347,7 @@ static void spoil_graphs(const char *kernel, uint64_t number, void *args) {
     ((struct embed_args *)args)->scale *= 2;
 }
 
-/* By the proof: it does its steps again. */
+/* launched by the proof, which repeats its steps */
 Test(cuda_selftest, graphs_that_are_wrong_are_left_out) {
     struct digests out[2] = {{{0}, 0}};
     char path[64], note[600];

@@ -1,4 +1,5 @@
-/* The emulator sees the mistakes that a device would punish only now and then (simt_check.h). */
+/* Tests that the emulator reports mistakes that a device would punish only sometimes
+ * (simt_check.h). */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static const char *const words[N_MISTAKES] = {
     [UNWRITTEN_SHARED] = "before it was written",
     [BEYOND_THE_END] = "outside all memory",
     [MISALIGNED] = "not aligned",
-    [MISALIGNED_WORD] = "", /* a trap */
+    [MISALIGNED_WORD] = "", /* reported by a trap */
     [MISALIGNED_DOUBLE] = "",
     [HOST_MEMORY] = "no business in the host's memory",
     [OTHER_BARRIER] = "at the barriers of",
@@ -80,7 +81,7 @@ static void make(int what) {
         _exit(3);
     struct mistake_args fine = {NO_MISTAKE, a.data, a.host};
     api->launch(kernel_mistake, 2, 1, 64, 0, &fine, false,
-                stream); /* TOO_EARLY reads what it writes */
+                stream); /* TOO_EARLY reads what this launch writes */
     api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, true, stream);
     api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, true, stream);
     if (what < WGMMA_MISTAKES)
@@ -93,7 +94,7 @@ static void make(int what) {
     _exit(0);
 }
 
-/* The ways of two devices to each other's memory. */
+/* Access of two devices to each other's memory. */
 enum way { WAY, NO_WAY, OTHER_WAY, WRITTEN, OTHER_KERNEL, N_WAYS };
 
 static const char *const way_words[N_WAYS] = {
@@ -136,7 +137,7 @@ static void make_way(int what) {
     _exit(0);
 }
 
-/* What the child said before it ended; *status: how it did. */
+/* Returns the output of the child process; *status: how it ended. */
 static void run(void (*make)(int what), int what, char *said, size_t size, int *status) {
     int pipe_fd[2];
     size_t used = 0;

@@ -1,7 +1,7 @@
 /*
- * Models whose attention sees the keys of blocks that an indexer chooses, on the CUDA backend,
- * without a device: whole models judged by the reference backend, and the same bits however a
- * sequence is computed.
+ * Tests models with attention to the keys of blocks that an indexer chooses, on the CUDA backend,
+ * without a device: logits against the reference backend, and the same bits for every division of a
+ * sequence into steps.
  */
 
 #include <criterion/criterion.h>
@@ -46,11 +46,11 @@ Test(cuda_sparse, pages_of_other_formats_are_near_the_reference) {
 Test(cuda_sparse, a_sequence_is_the_same_whatever_the_batch) {
     char path[TEST_DATA_PATH];
 
-    ways_golden("qwen4exp-r2", path); /* cuda_streams has the other one */
+    ways_golden("qwen4exp-r2", path); /* cuda_streams covers the other one */
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
-/* More blocks than rows see, more rows than are scored at a time. */
+/* More blocks than a row attends to, more rows than are scored in one launch. */
 Test(cuda_sparse, a_long_sequence_is_the_same_in_chunks) {
     static uint64_t at_once[LONG], other[LONG];
     char path[TEST_DATA_PATH];
@@ -64,8 +64,8 @@ Test(cuda_sparse, a_long_sequence_is_the_same_in_chunks) {
     }
 }
 
-/* Makes a model of four layers with the head and indexer of Qwen3.8-Flash-Next but for what @what
- * says. */
+/* Writes a model of four layers with the head and indexer of Qwen3.8-Flash-Next, changed by
+ * @what. */
 static void make_model(char path[64], const char *what) {
     char shape[512];
     const char *argv[] = {"synth", "--shape", shape, "--format", "Q4_K_M", "-o", path, NULL};
@@ -98,7 +98,7 @@ Test(cuda_sparse, sizes_without_room_are_refused_by_name) {
     }
 }
 
-/* Computes @n rows at once and by @chunk. */
+/* Computes @n rows in one step and in steps of @chunk. */
 static void compare_chunks(const char *what, uint32_t n, uint32_t chunk) {
     static uint64_t at_once[LONG], other[LONG];
     char path[64];
@@ -111,7 +111,7 @@ static void compare_chunks(const char *what, uint32_t n, uint32_t chunk) {
         cr_expect(at_once[p] && at_once[p] == other[p], "%s: position %u", what, p);
 }
 
-/* Opens a model of real widths: the memory that was counted is enough. */
+/* Opens a model with realistic widths: the counted memory suffices. */
 Test(cuda_sparse, a_model_of_real_widths_opens) {
     char path[64];
     const struct driver_opts o = {.backend = "cuda", .path = path, .max_rows = 64, .max_seqs = 2};

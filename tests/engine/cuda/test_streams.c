@@ -1,7 +1,7 @@
 /*
- * Models with mixed residual streams and a table of n-grams on the CUDA backend, without a device:
- * whole models judged by the reference backend, the same bits however a sequence is computed, and
- * what happens to a file whose table is read while it is served.
+ * Tests models with mixed residual streams and a table of n-grams on the CUDA backend, without a
+ * device: logits against the reference backend, the same bits for every division of a sequence into
+ * steps, and a file that changes while its table is read.
  */
 
 #include <criterion/criterion.h>
@@ -18,13 +18,14 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/synth/synth.h"
 
-/* Rows see all keys, so that no choice of an indexer depends on the rounding of activations. */
+/* Rows attend to all keys, so that no choice of an indexer depends on the rounding of
+ * activations. */
 #define SMALL                                                                                      \
     "qwen3.8-flash-next,n_layer=4,n_embd=128,n_head=2,n_kv=1,head_dim=64,n_ff=64,n_shared=64,"     \
     "n_expert=8,n_used=2,n_rot=16,n_key=2,n_value=4,n_state=32,n_low=32,index_dim=32,"             \
     "n_chosen=2048,n_vocab=300,"
 
-/* Makes a model of such a shape. */
+/* Writes a model of such a shape. */
 static void make_model(char path[64], const char *shape, const char *format) {
     const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
 
@@ -33,7 +34,7 @@ static void make_model(char path[64], const char *shape, const char *format) {
     cr_assert(synth_main(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
-/* Four streams, and a number that no kernel has been written for; a table of floats, and one of
+/* Four streams, and a number without a kernel instance of its own; a table of floats, and one of
  * blocks. */
 Test(cuda_streams, rows_are_near_the_reference) {
     static const char *const models[][2] = {{SMALL "n_table=100", "F16"},
@@ -49,8 +50,8 @@ Test(cuda_streams, rows_are_near_the_reference) {
     }
 }
 
-/* Tokens before a step come from a state: behind a snapshot, a wrong draft, a sample of the step
- * that still runs. */
+/* Tokens before a step come from a state: after a snapshot, a wrong draft, or a sample of the step
+ * in flight. */
 Test(cuda_streams, a_sequence_is_the_same_whatever_the_batch) {
     char path[TEST_DATA_PATH];
 
@@ -58,7 +59,7 @@ Test(cuda_streams, a_sequence_is_the_same_whatever_the_batch) {
     ways_compare(path, ways_back, ARRAY_SIZE(ways_back));
 }
 
-/* Experts of the host have no norm in front of them either. */
+/* Experts on the host have no norm before them either. */
 Test(cuda_streams, experts_of_the_host_are_near_the_reference) {
     char path[64];
 
@@ -80,7 +81,7 @@ static int open_model(struct engine **e, struct gguf *file, char *devices, struc
     return engine_new(e, &o, err);
 }
 
-/* A row of a sequence that begins. */
+/* A row of a new sequence. */
 static int run_step(struct engine *e, uint64_t step) {
     static const uint32_t start[2] = {0, 1}, page[1] = {3};
     static const int32_t token[1] = {5};
@@ -98,7 +99,7 @@ static int run_step(struct engine *e, uint64_t step) {
     return r < 0 ? r : engine_wait(e, step, &result);
 }
 
-/* Rows of another table would be another model's. */
+/* Rows of another table would belong to another model. */
 Test(cuda_streams, a_step_fails_once_the_file_has_changed) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct engine *e = NULL;
@@ -118,7 +119,7 @@ Test(cuda_streams, a_step_fails_once_the_file_has_changed) {
     unlink(path);
 }
 
-/* The table is 160 MiB; the rest of the model takes 1. */
+/* The table is 160 MiB; the rest of the model takes 1 MiB. */
 Test(cuda_streams, the_table_takes_no_memory_of_the_device) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct engine *e = NULL;
@@ -245,7 +246,7 @@ Test(cuda_streams, several_devices_are_refused_by_name) {
     }
 }
 
-/* Opens with the self-test and the proof, which find each kernel that does nothing. */
+/* Opens with self-test and proof, which must find each kernel that does nothing. */
 Test(cuda_streams, a_device_that_is_wrong_is_refused) {
     static const char *const kernels[] = {"mix_norm",    "mix_bend",  "mix_mean",
                                           "spread",      "ngram_ask", "ngram_decode",

@@ -1,7 +1,7 @@
 /*
- * Image encoders on a device: near the rows of float64, the same bits in pieces of any size, and
- * calls of the runtime that fail. The text model beside them is any: only the device's memory is of
- * use here.
+ * Tests image encoders on a device: errors against rows computed in float64, the same bits in
+ * pieces of any size, and calls of the runtime that fail. Any text model will do, since only the
+ * device's memory is used.
  */
 
 #include <criterion/criterion.h>
@@ -19,16 +19,16 @@
 #include "tests/engine/vision_scene.h"
 #include "tests/support/tiny_model.h"
 
-/* Weights, activations and probabilities are halves, of 11 bits: a product of rounded numbers is
- * off by 2.2e-4 to 3.1e-4 (docs/design/cuda.md), and a row goes through some ten of them. Relative
- * to the largest value of the rows; seen: 0.0011. */
+/* Limit relative to the largest value of the rows; seen: 0.0011. Weights, activations and
+ * probabilities are halves of 11 bits: a product of rounded numbers is off by 2.2e-4 to 3.1e-4
+ * (docs/design/cuda.md), and a row passes about ten of them. */
 #define HALVES 3e-3
-/* gemma4v does not divide scores by the root of a head's size, so that errors of queries and keys
- * weigh more: single precision, too, is ten times as far off as in the others (test_vision.c).
- * Seen: 0.016. */
+/* Limit of gemma4v; seen: 0.016. It does not divide scores by the root of a head's size, so errors
+ * of queries and keys weigh more. In single precision, too, it is off ten times as far as the
+ * others (test_vision.c). */
 #define HALVES_UNSCALED 3e-2
-/* Activations of eight bits (BYTES: the kernels are those of such a family), for weights that are
- * multiplied as bytes. Seen: 0.013. */
+/* Limit for weights that are multiplied by 8-bit activations, if the kernels are those of such a
+ * family (BYTES); seen: 0.013. */
 #define BYTES_LIMIT 3e-2
 
 /* A device that was opened with room for an encoder. */
@@ -38,7 +38,7 @@ struct bench {
     struct engine_opts opts;
     const struct be_ops *ops;
     struct be *be;
-    const char *why; /* the CPU has the encoder; NULL: it has not */
+    const char *why; /* note if the CPU has the encoder; NULL: the device has it */
     struct scene scene;
 };
 
@@ -115,14 +115,14 @@ static void near_rows(const struct kind *k, const char *format) {
     cr_expect(memcmp(rows, pieces, n * sizeof(*rows)) == 0, "%s: pieces have other bits", k->name);
 }
 
-/* More keys than a tile, rows of several blocks and chunks; the last of each are not full. */
+/* More keys than a tile, rows of several blocks and chunks, the last of which are not full. */
 Test(cuda_vision, large_pictures_are_near_the_reference) {
     static const struct kind large = {"qwen3vl_merger", "n_deep=2", 288, 160, NULL};
 
     near_rows(&large, "F16");
 }
 
-#ifndef PTX /* in the interpreter they take minutes */
+#ifndef PTX /* the interpreter would take minutes */
 Test(cuda_vision, rows_are_near_those_of_float64_in_one_piece_and_in_many) {
     for (uint32_t i = 0; i < SCENE_KINDS; i++)
         near_rows(&scene_kinds[i], "F32");
@@ -144,7 +144,7 @@ static int try_all(void) {
     return rows ? 0 : -EIO;
 }
 
-/* Some of the calls fail, each once or with all behind it. */
+/* Lets some of the calls fail, once or with all later ones. */
 Test(cuda_vision, calls_may_fail) {
     uint32_t n_failed = 0;
 
@@ -165,7 +165,7 @@ Test(cuda_vision, calls_may_fail) {
     cr_expect(n_failed > 20, "%u", n_failed);
 }
 
-/* An encoder whose kernels compute nothing is the CPU's; those that are right stay. */
+/* If the kernels of an encoder compute nothing, the CPU gets it; others stay on the device. */
 Test(cuda_vision, a_device_that_is_wrong_leaves_the_encoder_to_the_cpu) {
     static const char *const broken[] = {NULL, "vis_row", "vis_head", "vis_attend_64"};
 

@@ -1,7 +1,7 @@
 /*
- * Pages of layers with a window on the CUDA backend, without a device: what a request gets where
- * those layers keep the last keys only, in company, is bit for bit what it gets alone with the keys
- * of all positions.
+ * Tests pages of layers with a window on the CUDA backend, without a device. In company, with only
+ * the last keys of those layers kept, a request must get the same bits as alone with the keys of
+ * all positions.
  */
 
 #include <criterion/criterion.h>
@@ -13,7 +13,8 @@
 
 enum { REQUESTS = 2, LONGEST = 90, COMMON = 48, OUT = 3 };
 
-/* Begin alike; the first ends far behind the others, which share pages that its window has left. */
+/* Requests with a common prefix; the first is much longer, so that its window leaves pages that the
+ * others share. */
 static void submit(struct sched *s, uint32_t i, bool drafts) {
     struct rng common = {1}, own = {100 + i};
     int32_t tokens[LONGEST];
@@ -59,13 +60,13 @@ Test(cuda_window_pages, company_changes_no_bit) {
     w.first = 0;
     w.n_requests = REQUESTS;
     w.windows = true;
-    setenv("WEFT_CUDA_CHECK", "1", 1); /* with the proof, which has window pages too */
+    setenv("WEFT_CUDA_CHECK", "1", 1); /* with the proof, which uses window pages, too */
     o.depth = 2;
     o.force_chunk = 37;
     serving_run(&w, &o, together, &stats);
     heard_compare(alone, together, REQUESTS);
     cr_expect(stats.n_windows > 0 && stats.n_windows < w.n_pages, "%u", (unsigned)stats.n_windows);
-    w.devices = "0,1"; /* each with some of the layers, and so many of their window pages */
+    w.devices = "0,1"; /* each device has some of the layers and their window pages */
     serving_run(&w, &o, together, &stats);
     heard_compare(alone, together, REQUESTS);
     cr_expect(stats.n_windows > 0 && stats.n_windows < w.n_pages, "%u", (unsigned)stats.n_windows);

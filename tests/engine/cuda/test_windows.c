@@ -1,10 +1,10 @@
 /*
- * Gemma 2, 3 and 4, Laguna, Step 3.5, Muse Glimmer, Mistral 3 and Olmo 3 on the CUDA backend,
- * without a device: norms behind branches and of the embedding, scaled activations, capped scores
+ * Tests Gemma 2, 3 and 4, Laguna, Step 3.5, Muse Glimmer, Mistral 3 and Olmo 3 on the CUDA backend,
+ * without a device: norms after branches and of the embedding, scaled activations, capped scores
  * and logits, GELU, layers with other heads and rotary positions, inputs of layers, layers without
- * keys, experts beside a dense FFN, activations with limits, gates of attention with weights of
- * their own, queries that grow with their position. Whole models judged by the reference backend,
- * and the same bits however a sequence is computed.
+ * keys, experts beside a dense FFN, limited activations, gates of attention with weights of their
+ * own, queries that grow with their position. The reference backend gives the expected logits;
+ * every division of a sequence into steps must give the same bits.
  */
 
 #include <criterion/criterion.h>
@@ -18,8 +18,8 @@
 #include "tests/support/tiny_model.h"
 
 Test(cuda_windows, golden_files_are_near_the_reference) {
-    /* With the scores of the first and the third, which no factor makes smaller, rounding the
-     * weights to half precision alone moves the reference's logits by 1.2e-2. */
+    /* The first and the third have unscaled scores, so that rounding the weights to half precision
+     * alone moves the reference's logits by 1.2e-2. */
     static const struct {
         const char *name;
         double limit;
@@ -28,7 +28,7 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
                  {"mistral3", 6e-3},    {"phi3", 1e-2},       {"minimax-m2", 1.5e-2},
                  {"muse-glimmer", 1e-2}};
 
-    setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
+    setenv("WEFT_CUDA_WIDE", "20", 1); /* together: 64 queries in a block */
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
         char path[1024];
 
@@ -37,8 +37,8 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
     }
 }
 
-/* Step 3.5 has sigmoid gates of heads, limits of activations that differ by layer and between the
- * experts and the FFN of all rows. */
+/* Step 3.5 has sigmoid gates of heads, and limits of activations that differ by layer and between
+ * experts and the shared FFN. */
 Test(cuda_windows, limits_and_gates_of_heads_are_near_the_reference) {
     char path[1024];
 
@@ -78,8 +78,8 @@ static void save_quiet(const char *path, char out[64]) {
     free(bytes);
 }
 
-/* Muse Glimmer's norms behind branches have an epsilon of 1e-8, which counts where branches are
- * small: the model's would make them smaller by a third and more. */
+/* Muse Glimmer's norms after branches have an epsilon of 1e-8. It matters if branches are small:
+ * the model's own epsilon would reduce them by a third and more. */
 Test(cuda_windows, norms_of_small_branches_are_near_the_reference) {
     char path[TEST_DATA_PATH], quiet[64];
 
@@ -89,7 +89,7 @@ Test(cuda_windows, norms_of_small_branches_are_near_the_reference) {
     unlink(quiet);
 }
 
-/* Of Mistral 3: from position 10 on, and again from each tenth, queries are larger. */
+/* Mistral 3: queries are scaled up from position 10 on, and further at each multiple of ten. */
 Test(cuda_windows, queries_that_grow_are_near_the_reference) {
     struct tiny_model m = {.arch = "mistral3", .type = TENSOR_Q8_0};
     struct gguf_writer w;
@@ -105,7 +105,7 @@ Test(cuda_windows, queries_that_grow_are_near_the_reference) {
     unlink(path);
 }
 
-/* Of Granite and MiniCPM: embedding, branches, scores and logits times factors of the file. */
+/* Granite and MiniCPM: embedding, branches, scores and logits times factors of the file. */
 Test(cuda_windows, scaled_branches_are_near_the_reference) {
     static const char *const archs[] = {"granite", "minicpm"};
     static const struct {
@@ -131,7 +131,7 @@ Test(cuda_windows, scaled_branches_are_near_the_reference) {
     }
 }
 
-/* Of Olmo 2: a norm over all heads, and no norm before a branch. */
+/* Olmo 2: a norm over all heads, and no norm before a branch. */
 Test(cuda_windows, norms_over_all_heads_are_near_the_reference) {
     const struct tiny_model m = {.arch = "olmo2", .type = TENSOR_Q8_0};
     char path[64];

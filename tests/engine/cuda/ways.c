@@ -38,8 +38,8 @@ static void random_tokens(int32_t *t, uint32_t n, uint32_t n_vocab, uint64_t see
         t[i] = (int32_t)rng_below(&r, n_vocab);
 }
 
-/* What the disk tier does over a restart: snapshot @to of host memory becomes what @from is, behind
- * @n_tokens, and nothing of that is left. */
+/* Does what the disk tier does over a restart: moves snapshot @from of host memory to @to, after
+ * @n_tokens, and overwrites the old place. */
 static void move_snapshot(struct driver *d, uint32_t to, uint32_t from, uint32_t n_tokens) {
     uint8_t *src = engine_host_snapshot(d->engine, from);
     void *dst = engine_host_snapshot(d->engine, to);
@@ -50,7 +50,7 @@ static void move_snapshot(struct driver *d, uint32_t to, uint32_t from, uint32_t
     engine_set_snapshot(d->engine, to, n_tokens);
 }
 
-/* As when a draft was wrong: rows are computed, and forgotten. */
+/* Computes rows and forgets them, as after a wrong draft. */
 static void go_back(struct driver *d, struct driver_seq *s, uint32_t n) {
     uint32_t more = MIN(s->n_prompt - 2 * n, n);
 
@@ -138,22 +138,23 @@ double ways_distance(const struct trace *a, const struct trace *b) {
     return worst;
 }
 
-/* The reference's router logits, by position, then layer (its prompt is computed a row at a time),
- * take the place of those that are compared with them, so that both pick the same experts with the
- * same weights. Else a last pick that is closer to the next best than the rounding of activations
- * becomes another expert, and other rows that see it; and weights are exponentials of what was
- * rounded. */
+/* Router logits of the reference, by position, then layer (its prompt is computed row by row). They
+ * replace the logits under test, so that both pick the same experts with the same weights.
+ * Otherwise a last pick that is closer to the next best than the rounding of activations would
+ * become another expert, which changes all rows that attend to it; and weights are exponentials of
+ * rounded numbers. */
 static struct {
     float logits[LONGEST * 8][40];
     uint32_t n, n_expert, n_layer, seen[LONGEST];
-    double worst;                        /* the largest distance of a row's logits before */
-    enum { LEAVE, RECORD, IMPOSE } host; /* what experts_pick() does; n: how often it did */
+    /* the largest distance of a row's logits before replacement */
+    double worst;
+    enum { LEAVE, RECORD, IMPOSE } host; /* action of experts_pick(); n: number of its calls */
 } router;
 
 void __real_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
 void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
 
-/* The linker puts it before experts_pick(). */
+/* Replaces experts_pick() when linked. */
 void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
     if (router.host != LEAVE) {
         float *right = router.logits[router.n++];
@@ -168,12 +169,12 @@ void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expe
     __real_experts_pick(logits, r, out);
 }
 
-/* Imposes the keys that an indexer chose for the reference's rows on the device's: of blocks whose
- * scores are closer than the rounding of queries, the device chooses another one. */
+/* Keys that an indexer chose for the reference's rows, which replace the device's choice. Where
+ * scores of blocks are closer than the rounding of queries, the device may choose another block. */
 static struct {
     uint32_t seen[LONGEST * 8][LONGEST / 32 + 1]; /* bits of positions; by position, then layer */
     uint32_t n, n_layer, at[LONGEST];
-    uint32_t n_other, n_chosen; /* blocks that CUDA chose and the reference did not; all */
+    uint32_t n_other, n_chosen; /* blocks that only CUDA chose; all chosen blocks */
 } chosen;
 
 void __real_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
@@ -181,7 +182,7 @@ void __real_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *
 void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
                        uint32_t *seen);
 
-/* The linker puts it before sparse_see(). */
+/* Replaces sparse_see() when linked. */
 void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *score,
                        uint32_t *seen) {
     __real_sparse_see(s, pos, score, seen);
@@ -218,13 +219,13 @@ static void impose(const char *kernel, uint64_t number, void *args) {
     (void)number;
     if (strncmp(kernel, "attend_sparse", strlen("attend_sparse")) == 0)
         impose_keys(args);
-    if (strcmp(kernel, "route") != 0 || a->table) /* picks of a table are no choice */
+    if (strcmp(kernel, "route") != 0 || a->table) /* picks of a table are not computed */
         return;
     cr_assert(a->n_expert == router.n_expert);
     for (uint32_t r = 0; r < a->batch->n_rows; r++) {
         uint32_t pos = a->batch->pos[r], layer = router.seen[pos]++;
         float *got = (float *)a->logits + (size_t)r * a->n_expert;
-        float back = 1 / a->in_scale; /* the reference's are scaled already */
+        float back = 1 / a->in_scale; /* the reference's logits are already scaled */
 
         cr_assert(layer < router.n_layer);
         const float *right = router.logits[pos * router.n_layer + layer];
@@ -236,7 +237,8 @@ static void impose(const char *kernel, uint64_t number, void *args) {
     }
 }
 
-/* The reference, a row of the prompt at a time; its router logits are recorded, or compared. */
+/* Runs the reference, row by row; records its router logits, or replaces those of the host's
+ * experts. */
 static void run_reference(const char *path, bool record, struct kv_formats kv_type,
                           struct trace *t) {
     const struct way slow = {.chunk = 1, .forced = true, .fuse = "0", .kv_type = kv_type};
@@ -251,11 +253,12 @@ static void run_reference(const char *path, bool record, struct kv_formats kv_ty
     cr_assert(router.n == router.n_layer * (LONGEST - 1), "%s", path);
 }
 
-/* 24 and 15 rows, then one: kernels for many rows, attention wide and not, kernels for one. */
+/* 24 and 15 rows, then one: kernels for many rows, wide and normal attention, kernels for one
+ * row. */
 static const struct way in_chunks = {.chunk = 24, .forced = true, .fuse = "1"};
 
-/* CUDA within @limit of @right, which run_reference() made, and router logits within
- * @router_limit. */
+/* Expects rows of CUDA within @limit of @right, the result of run_reference(), and router logits
+ * within @router_limit. */
 static void check_cuda(const char *name, const char *path, const struct way *way,
                        const struct trace *right, double limit, double router_limit) {
     struct trace got = {0};
@@ -307,7 +310,7 @@ void ways_near_reference_beside(const char *name, const char *path, double limit
     free(right.logits);
 }
 
-/* A copy of @path whose matrices of floats are rounded to half precision. */
+/* Writes a copy of @path whose matrices of floats are rounded to half precision. */
 static void save_halved(const char *path, char out[64]) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     struct err err = {0};
@@ -526,8 +529,9 @@ void ways_fail_calls(const struct engine_opts *o) {
 
     fake->n_calls = 0;
     cr_assert(ways_try_steps(o, 2, &n_open, &info, &err) == 0, "%s", err.message);
-    uint32_t n = fake->n_calls - 1; /* the last two are waited for when it is closed */
-    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) { /* all of opening's: test_backend.c */
+    uint32_t n = fake->n_calls - 1; /* the last two calls are waited for at closing */
+    /* test_backend.c covers all calls of opening */
+    for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) {
         fake->n_calls = 0;
         fake->fail_at = i;
         fake->sticky = i % 2;

@@ -8,8 +8,8 @@
 
 #define IVDEP _Pragma("GCC ivdep")
 
-/* Executes a statement for all lanes, vectorised, if all take part; else for the lanes of @m one by one.
- * Source and target registers are identical or disjoint, so the order has no effect. */
+/* Executes a statement for all lanes, vectorised, if all take part; else for the lanes of @m one by
+ * one. Source and target registers are identical or disjoint, so the order has no effect. */
 #define EACH_LANE(m, statement)                                                                    \
     do {                                                                                           \
         if ((m) == ALL) {                                                                          \
