@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <yyjson.h>
 
-/* A part of the file that is being read; it must be there. */
+/* Returns an element of the file that is being read; fails if it is missing. */
 static void *must(void *part) {
     cr_assert(part != NULL, "a file of golden values is missing or lacks a part");
     return part;

@@ -27,7 +27,7 @@ struct golden_spot { /* the best of the logits at a position of the prompt */
     float value[GOLDEN_BEST];
 };
 
-struct golden_draft { /* of the model's own block, or its assistant */
+struct golden_draft { /* drafts of the model's own block, or of its assistant */
     int32_t id;
     uint32_t n;
     float *logits; /* [n] */
@@ -37,18 +37,18 @@ struct golden_case {
     uint32_t n_prompt, n_last, n_spots, n_greedy;
     int32_t *prompt;
     float *last; /* [n_last] all logits after the prompt; n_last 0: not given */
-    /* GELU was looked up in a table of half precision for what is not of @last, which is exact. */
+    /* GELU was computed by a table of half precision, except in @last, which is exact. */
     bool from_table;
     struct golden_spot spot[GOLDEN_SPOTS];
     struct golden_step greedy[GOLDEN_STEPS];
-    /* Behind the prompt and the first greedy token; n_drafts 0: the model has no block. Of an
-     * assistant's file there is nothing else but the prompt and that token, greedy[0].id. */
+    /* Drafts after the prompt and the first greedy token; n_drafts 0: the model has no drafting
+     * block. The file of an assistant has only these, the prompt and that token, greedy[0].id. */
     uint32_t n_drafts;
     struct golden_draft draft[GOLDEN_DRAFTS];
 };
 
 struct golden_label {
-    char arch[32], type[32]; /* "" in models/ */
+    char arch[32], type[32]; /* "" for files in models/ */
 };
 
 struct golden {
@@ -57,9 +57,9 @@ struct golden {
     struct golden_case cases[GOLDEN_CASES];
 };
 
-/* Architecture and format of the file's model, of any file of golden/. */
+/* Architecture and format of the model, for a file of golden/. */
 struct golden_label golden_label(const char *path);
-/* Fails the test if the file is missing or is not as described. */
+/* Fails the test if the file is missing or not as described. */
 struct golden *golden_load(const char *path);
 struct golden *golden_free(struct golden *g);
 DEFINE_FREEP(struct golden, golden)

@@ -5,7 +5,7 @@
 #include <yyjson.h>
 #include "base/err.h"
 
-/* A part of the file that is being read; it must be there. */
+/* Returns an element of the file that is being read; fails if it is missing. */
 static void *must(void *part) {
     cr_assert(part != NULL, "a file of golden values is missing or lacks a part");
     return part;
@@ -15,7 +15,7 @@ static uint32_t number(yyjson_val *v, const char *key) {
     return (uint32_t)yyjson_get_uint(must(yyjson_obj_get(v, key)));
 }
 
-/* All bytes of a file of the set. */
+/* Returns all bytes of a file of the set. */
 static uint8_t *read_file(const char *folder, const char *name, size_t *n) {
     char path[TEST_DATA_PATH], dir[64];
 
@@ -30,7 +30,7 @@ static uint8_t *read_file(const char *folder, const char *name, size_t *n) {
     return data;
 }
 
-/* The floats of the file that @files names under @key, @n at least. */
+/* Returns the floats of the file that @files names under @key, @n at least. */
 static float *read_floats(const char *folder, yyjson_val *files, const char *key, size_t n) {
     size_t bytes;
     uint8_t *data =
@@ -57,7 +57,7 @@ static void add_picture(struct gp_case *c, yyjson_val *chunk, uint32_t *n_rows) 
     c->n_behind = 0;
 }
 
-/* Text and pictures in their order; placeholders are zeros. */
+/* Text and pictures in order; placeholders are zeros. */
 static uint32_t read_chunks(struct gp_case *c, yyjson_val *chunks) {
     uint32_t n_rows = 0;
     yyjson_val *chunk;

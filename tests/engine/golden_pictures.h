@@ -2,7 +2,7 @@
 
 /*
  * golden_pictures - expected values of models with pictures (golden-vision/NAME.json of the test
- * data): rows of pictures and logits behind them, computed in float64, and greedy tokens.
+ * data): rows of pictures and the logits after them, computed in float64, and greedy tokens.
  */
 
 #include <stdint.h>
@@ -14,12 +14,12 @@ enum { GP_CASES = 10, GP_PICTURES = 4, GP_GREEDY = 16, GP_EXACT = 4 /* greedy ro
 
 struct gp_case {
     char name[32];
-    uint32_t n_prompt, n_behind; /* n_behind: tokens behind the last picture */
+    uint32_t n_prompt, n_behind; /* n_behind: number of tokens after the last picture */
     int32_t *prompt;             /* placeholders are 0 */
     uint32_t n_pictures, width;
-    /* rows: those of the file, of float64. */
+    /* rows: the file's, computed in float64 */
     struct engine_picture picture[GP_PICTURES];
-    struct picture pixels[GP_PICTURES]; /* as the encoder gets them */
+    struct picture pixels[GP_PICTURES]; /* pixels in the form that the encoder takes */
     float *rows;
     float *logits; /* [n_behind + GP_EXACT][n_vocab] */
     uint32_t n_vocab;
@@ -32,7 +32,7 @@ struct golden_pictures {
     struct gp_case cases[GP_CASES];
 };
 
-/* Fails the test if a file is missing or is not as described. */
+/* Fails the test if a file is missing or not as described. */
 struct golden_pictures *gp_load(const char *name);
 struct golden_pictures *gp_free(struct golden_pictures *g);
 DEFINE_FREEP(struct golden_pictures, gp)

@@ -1,7 +1,7 @@
 /*
- * What the reader of deepseek4's block of multi-token prediction says of a file that lacks a part
- * of it, the model being served without the block, and what is told of the memory that drafts take.
- * A block in a file of its own drafts what it drafts in the model's.
+ * Tests the reader of deepseek4's drafting block: if a file lacks a part of it, the model is served
+ * without the block and a note says why; memory of drafts is reported; and a block in a file of its
+ * own drafts the same as in the model's file.
  */
 
 #include <criterion/criterion.h>
@@ -27,7 +27,7 @@ static char *read_golden(size_t *n) {
     return bytes;
 }
 
-/* Opens a file of those bytes with drafts; returns the note, "" where the block drafts. */
+/* Opens a file with those bytes, with drafts. Returns the note, "" if the block drafts. */
 static const char *note_of(const char *bytes, size_t n) {
     static char note[600];
     char path[] = "/tmp/weft-condensed-block-XXXXXX";
@@ -47,7 +47,7 @@ static const char *note_of(const char *bytes, size_t n) {
     return note;
 }
 
-/* The note of the file where byte @at behind @name, or its last byte, is @value. */
+/* Returns the note of the file with byte @at after @name, or its last byte, set to @value. */
 static const char *note_with(const char *name, size_t at, char value) {
     size_t n, length = strlen(name);
     char *bytes = read_golden(&n), *found = memmem(bytes, n, name, length);
@@ -76,7 +76,7 @@ Test(condensed_block, what_is_missing_is_named) {
     }
 }
 
-/* The array is of five numbers, behind its type, their type and how many they are. */
+/* the five numbers of the array follow its type, their type and their count */
 Test(condensed_block, a_block_with_condensed_keys_is_refused) {
     const char *note = note_with("deepseek4.attention.compress_ratios", 16 + 4 * 4, 4);
 
@@ -101,8 +101,8 @@ static struct engine_fit fit(const struct gguf *file, bool drafts) {
     return f;
 }
 
-/* Hidden states are four streams of 40 values: of each row, and of 34 positions of each slot. What
- * the block multiplies is 80 values more. Its window has room for drafts: 8 + 32 keys of 32. */
+/* Hidden states are four streams of 40 values, for each row and for 34 positions of each slot. The
+ * block's input is 80 values more. Its window has room for drafts: 8 + 32 keys of 32 values. */
 Test(condensed_block, memory_of_drafts_is_told) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     char path[TEST_DATA_PATH];
@@ -121,7 +121,7 @@ Test(condensed_block, memory_of_drafts_is_told) {
     cr_expect_gt(with.weight_bytes, without.weight_bytes);
 }
 
-/* Writes the block of @from alone, with the keys that its reader needs. */
+/* Writes only the block of @from, with the keys that its reader needs. */
 static void write_block(const struct gguf *from, const char *path) {
     static const int32_t blocks[] = {0, 4, 128, 4, 0};
     struct gguf_writer w;
@@ -159,7 +159,7 @@ static void see(void *ctx, struct driver_seq *s, uint32_t pos, const struct engi
     d->n++;
 }
 
-/* Drafts one token behind a prompt. */
+/* Drafts one token after a prompt. */
 static void draft(const char *path, const char *block, struct draft *out) {
     static const int32_t prompt[] = {25, 85, 218, 99, 35, 214, 184, 3, 7, 11, 90};
     struct driver_opts o = {.path = path,

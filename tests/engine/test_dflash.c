@@ -1,7 +1,7 @@
 /*
- * Block drafters in a file of their own: logits and drafts against those of another implementation,
- * and what they must not depend on. What the model itself computes is the same bits with a drafter
- * and without.
+ * Tests block drafters in a file of their own: logits and drafts against those of another
+ * implementation, and conditions that must not change them. The model's own results have the same
+ * bits with and without a drafter.
  */
 
 #include <criterion/criterion.h>
@@ -16,7 +16,8 @@
 #include "tests/engine/golden.h"
 
 enum { N_PAGES = 128 };
-/* Sequences, more than a device has logits of at a time: it divides a block of six rows. */
+/* More sequences than rows of logits in one round of a device, which divides a block of six
+ * rows. */
 enum { N_MANY = 23, N_SHORT = 12 };
 
 static const struct pair {
@@ -61,8 +62,7 @@ static uint32_t number(yyjson_val *v, const char *key) {
     return (uint32_t)yyjson_get_uint(must(yyjson_obj_get(v, key)));
 }
 
-/* The largest difference of two lists of numbers; of a device, whose activations have eleven bits,
- * |x - right| / |right|. */
+/* x - right| / |right|. */
 static double apart(const float *x, yyjson_val *right) {
     double worst = 0, sum = 0, norm = 0;
     size_t k, n;
@@ -79,7 +79,7 @@ static double apart(const float *x, yyjson_val *right) {
     return BACKEND_IS_DEVICE ? sqrt(sum / norm) : worst;
 }
 
-/* Returns true if a token is no candidate for the draft at place @i. */
+/* Returns true if a token is not a candidate for the draft at place @i. */
 static bool is_none(const struct draft_watch *w, size_t i, int64_t token) {
     return w->logits[i + 1][token] < -5e3F;
 }
@@ -96,9 +96,9 @@ static bool has_id(yyjson_val *place, int32_t token) {
     return false;
 }
 
-/* Returns the largest difference from the candidates' scores behind the drafts before them,
- * which the selector leaves as logits; of a device as above, of the candidates that it has, too,
- * up to a draft that is no candidate. */
+/* Returns the largest difference from the candidates' scores after the preceding drafts, which the
+ * selector leaves as logits. For a device: relative, over the candidates that it shares, up to a
+ * draft that is not a candidate. */
 static double selected_apart(const struct draft_watch *w, const struct driver_seq *s,
                              yyjson_val *lattice) {
     double worst = 0, sum = 0, norm = 0;
@@ -125,7 +125,7 @@ static double selected_apart(const struct draft_watch *w, const struct driver_se
     return BACKEND_IS_DEVICE ? sqrt(sum / norm) : worst;
 }
 
-/* The scores of the candidates at place @i, behind the draft before it. */
+/* Returns the scores of the candidates at place @i, after the preceding draft. */
 static yyjson_val *scores_behind(yyjson_val *lattice, size_t i, yyjson_val *drafts) {
     yyjson_val *scores = must(yyjson_obj_get(yyjson_arr_get(lattice, i), "scores")), *id;
     size_t k, n, before = 0;
@@ -137,8 +137,8 @@ static yyjson_val *scores_behind(yyjson_val *lattice, size_t i, yyjson_val *draf
     return must(yyjson_arr_get(scores, before));
 }
 
-/* By how much the largest number of a list leads; 0: there is no list. A device, whose logits of
- * size 3 are off by 0.1, may choose another token where that is little. */
+/* Returns by how much the largest number of a list leads; 0: there is no list. A device, whose
+ * logits of size 3 are off by 0.1, may choose another token if the lead is small. */
 static double lead_of(yyjson_val *row) {
     double best = -1e9, second = -1e9;
     size_t k, n;
@@ -153,7 +153,7 @@ static double lead_of(yyjson_val *row) {
     return row ? best - second : 0;
 }
 
-/* The block behind the prompt and the first greedy tokens, which the round says. */
+/* Runs the block after the prompt and the first greedy tokens, as the round says. */
 static double check_round(struct driver *d, struct draft_watch *w, struct driver_seq *s,
                           yyjson_val *round, uint32_t *n_equal) {
     yyjson_val *logits = yyjson_obj_get(round, "logits"), *drafts = yyjson_obj_get(round, "drafts");
@@ -187,7 +187,7 @@ static double check_round(struct driver *d, struct draft_watch *w, struct driver
         close |= BACKEND_IS_DEVICE && lattice &&
                  (is_none(w, i, right) || !has_id(yyjson_arr_get(lattice, i), s->draft[i]));
         if (close && lattice && s->draft[i] != right)
-            break; /* other scores from here on */
+            break; /* from here on the scores differ */
         cr_expect(close || s->draft[i] == right, "draft %zu at %u", i, w->pos0);
     }
     w->pos0 = UINT32_MAX;
@@ -245,7 +245,7 @@ Test(dflash, drafts_stay_close) {
         check_golden(&pairs[i], JUDGED, ENGINE_KV_F16, 0.05);
 }
 
-/* -- what it must not depend on ---------------------------------------------------------------- */
+/* -- conditions that must not change results --------------------------------------------------- */
 
 static void open_of(const void *of, const char *backend, bool drafts, struct driver *d,
                     struct draft_watch *w) {
@@ -271,7 +271,7 @@ Test(dflash, drafts_do_not_depend_on_what_else_runs) {
 static void check_many(const struct pair *p) {
     struct draft_watch w = {.pos0 = UINT32_MAX};
     struct driver_seq *seq[N_MANY];
-    int32_t prompt[N_PROMPT]; /* the first N_SHORT tokens of it */
+    int32_t prompt[N_PROMPT]; /* its first N_SHORT tokens */
     struct driver d;
 
     open_pair(&d, p, JUDGED, ENGINE_KV_F16, true, &w);
@@ -306,7 +306,7 @@ static int open_tiny(struct tiny_model model, struct tiny_model drafter, struct 
     return draft_open_tiny(&model, &drafter, JUDGED, d, err);
 }
 
-/* The second sequence begins with pages that none of its steps has computed, as behind a prefix
+/* The second sequence begins with pages that none of its steps has computed, as after a prefix
  * hit. */
 Test(dflash, drafts_need_nothing_but_pages) {
     int32_t prompt[N_PROMPT];
@@ -324,7 +324,7 @@ Test(dflash, drafts_need_nothing_but_pages) {
     b->n_computed = b->launched = N_PROMPT;
     driver_block(&d, &b, 1);
     cr_expect(memcmp(a->draft, b->draft, 3 * sizeof(*a->draft)) == 0);
-    b->page = own; /* in which nothing was computed */
+    b->page = own; /* in a step in which nothing was computed */
     driver_block(&d, &b, 1);
     cr_expect(memcmp(a->draft, b->draft, 3 * sizeof(*a->draft)) != 0);
     driver_drop(&d, a);
@@ -332,7 +332,7 @@ Test(dflash, drafts_need_nothing_but_pages) {
     driver_close(&d);
 }
 
-/* The drafts of drafter @t behind a prompt. Returns their number. */
+/* Returns the number of drafts of drafter @t after a prompt. */
 static uint32_t draft_tiny(struct tiny_model t, int32_t *draft) {
     int32_t prompt[N_PROMPT];
     struct driver d;
@@ -350,7 +350,7 @@ static uint32_t draft_tiny(struct tiny_model t, int32_t *draft) {
     return n;
 }
 
-/* With sample_from_anchor a block has a draft more. */
+/* with sample_from_anchor a block has one draft more */
 Test(dflash, a_markov_head_without_weights_changes_no_draft) {
     struct tiny_model heads = qwen3, anchored = qwen3;
     int32_t plain[4], draft[4];
@@ -366,7 +366,7 @@ Test(dflash, a_markov_head_without_weights_changes_no_draft) {
 }
 
 #ifdef BACKEND
-/* Opens a model with a drafter for @o, which says on what devices. */
+/* Opens a model with a drafter; @o names the devices. */
 static void open_on(struct driver_opts o, struct driver *d) {
     struct tiny_model drafter = qwen3;
     char path[2][64];
@@ -384,7 +384,7 @@ static void open_on(struct driver_opts o, struct driver *d) {
     unlink(path[1]);
 }
 
-/* The layers of a drafter are not the model's of the same number. */
+/* A drafter's layers differ from the model's layers of the same number. */
 Test(dflash, host_computes_ffns_of_the_model_alone) {
     int32_t prompt[N_PROMPT], draft[2][3];
     struct driver d;
@@ -453,7 +453,7 @@ Test(dflash, a_drafter_of_another_model_is_refused) {
     }
 }
 
-/* A tensor that only such a drafter has. */
+/* a tensor that only such a drafter has */
 Test(dflash, other_kinds_are_refused) {
     static const struct {
         const char *tensor, *why;

@@ -1,7 +1,7 @@
 /*
- * Encoders: what the reference computes is what another implementation computes, the CPU's backend
- * stays near it, and a vector has the same bits alone and beside others, on any number of threads
- * and instruction set.
+ * Tests encoders: the reference gives the values of another implementation, the CPU backend is
+ * close to it, and a vector has the same bits alone and in company, with any number of threads and
+ * instruction set.
  */
 
 #include <criterion/criterion.h>
@@ -52,7 +52,8 @@ static void close_run(struct run *r) {
     gguf_free(r->file);
 }
 
-/* One step with the sequences @token[i] of @n[i] tokens; *v[i]: the vectors of all their rows. */
+/* One step with the sequences @token[i] of @n[i] tokens; *v[i] gets the vectors of all their
+ * rows. */
 static void compute(struct run *r, uint32_t n_seqs, const int32_t *const *token, const uint32_t *n,
                     float (*const *v)[N_EMBD]) {
     static struct engine_want want[MAX_ROWS];
@@ -173,7 +174,7 @@ Test(encoder, cpu_stays_near_the_reference) {
     }
 }
 
-/* Long enough for two chunks of attention and for blocks of several rows. */
+/* long enough for two chunks of attention and for blocks of several rows */
 static void check_identity(const char *backend, const char *isa, uint32_t n_threads) {
     static float alone[3][N_LONG][N_EMBD], beside[3][N_LONG][N_EMBD];
     static int32_t token[3][N_LONG];
@@ -209,7 +210,7 @@ Test(encoder, vectors_are_the_same_alone_and_beside_others) {
     check_identity("reference", "auto", 1);
 }
 
-/* A row sees those behind it: the first one's vector depends on the last token. */
+/* A row attends to later rows: the first vector depends on the last token. */
 Test(encoder, rows_see_their_whole_sequence) {
     static float a[20][N_EMBD], b[20][N_EMBD];
     int32_t token[20];

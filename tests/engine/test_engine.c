@@ -1,4 +1,4 @@
-/* The contract of engine.h that is not about logits: sizes, refusals, feeding, masks, copies,
+/* Tests the contract of engine.h apart from logits: sizes, refusals, feeding, masks, copies,
  * memory. */
 
 #include <criterion/criterion.h>
@@ -117,7 +117,7 @@ Test(engine, tells_what_it_opened) {
     cr_assert_eq(try_open(&o, &i, &err), 0);
     gguf_fingerprint(m.file, fingerprint);
     cr_expect(i.n_vocab == 300 && i.n_embd == 256 && i.n_layer == 2);
-    cr_expect_eq(i.max_context, 128); /* what 8 pages hold */
+    cr_expect_eq(i.max_context, 128); /* content of 8 pages */
     cr_expect_eq(i.n_params, matrices + vectors);
     cr_expect_eq(i.weight_bytes, matrices / 32 * 34 + vectors * 4);
     cr_expect_eq(i.page_bytes, 2ull * 2 * 16 * 2 * 64 * 2);
@@ -145,7 +145,7 @@ Test(engine, sizes_pages_from_bytes) {
     gguf_free(m.file);
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* which keeps what is freed for a while */
+#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory for a while */
 static uint64_t address_space(void) {
     FILE *f = fopen("/proc/self/statm", "re");
     unsigned long long pages = 0;
@@ -155,7 +155,7 @@ static uint64_t address_space(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* A daemon loads one model after the other. */
+/* a daemon loads one model after another */
 Test(engine, what_is_closed_gives_its_memory_back) {
     struct model_file m = make(&(struct tiny_model){0});
     struct engine_opts o = opts_for(&m);
@@ -167,7 +167,7 @@ Test(engine, what_is_closed_gives_its_memory_back) {
 
         o.backend = backends[i];
         for (int k = 0; k < 3; k++) {
-            if (k == 1) /* what the first one leaves is the C library's */
+            if (k == 1) /* the first engine's remainder belongs to the C library */
                 before = address_space();
             cr_assert_eq(try_open(&o, NULL, &err), 0, "%s", err.message);
         }
@@ -190,7 +190,7 @@ Test(engine, keys_and_values_have_formats_of_their_own) {
     gguf_free(m.file);
 }
 
-/* Where f16 has room for the context nothing changes. */
+/* If there is room for the context in f16, nothing changes. */
 Test(engine, auto_takes_q8_0_where_f16_does_not_hold_the_context) {
     struct model_file m = make(&(struct tiny_model){0});
     struct engine_opts o = opts_for(&m);
@@ -233,7 +233,7 @@ Test(engine, says_why_it_does_not_open) {
                    "kv type q4_0 needs heads whose size is a multiple of 32; this model has 48");
     o = good, o.max_context = 513;
     expect_refused(&o, "max-context 513 is larger than the 512");
-    o.max_context = 1u << 31, o.n_pages = 0; /* what has no room either */
+    o.max_context = 1u << 31, o.n_pages = 0; /* which has no room either */
     expect_refused(&o, "max-context 2147483648 is larger than the 512");
     o = good, o.max_context = 200; /* 13 pages of 12 KiB */
     expect_refused(&o,
@@ -313,7 +313,7 @@ Test(engine, loading_tells_its_progress) {
 
 static uint64_t n_ops; /* engine_opts.step_progress */
 
-/* NULL: the backend is not there. */
+/* NULL: the backend is not available. */
 static struct driver *open_driver(const char *backend, struct driver *d) {
     struct tiny_model t = {.type = TENSOR_Q4_K};
     struct driver_opts o = {
@@ -365,7 +365,8 @@ Test(engine, steps_do_not_allocate) {
     }
 }
 
-/* A step that takes longer than hang-timeout-ms is no hang: each op of its two layers counts. */
+/* A step that takes longer than hang-timeout-ms is no hang: each op of its two layers counts as
+ * progress. */
 Test(engine, each_op_of_a_step_counts_as_progress) {
     for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
         struct driver *d = open_driver(backends[i], &(struct driver){0});
@@ -413,8 +414,8 @@ Test(engine, masks_forbid) {
     }
 }
 
-/* Moves the pages of @s to others by a step that has only copies; @by_host: by way of the host's,
- * which follow from @host on. */
+/* Moves the pages of @s to others by a step with copies only; @by_host: by way of host pages from
+ * @host on. */
 static void move_pages(struct driver *d, struct driver_seq *s, bool after, bool by_host,
                        uint32_t host) {
     struct engine_copy copy[16];
@@ -469,7 +470,7 @@ Test(engine, copied_pages_hold_the_same) {
     }
 }
 
-/* What PROMPT_LP says of a prompt is what SAMPLE said when the same tokens were sampled. */
+/* PROMPT_LP of a prompt must equal what SAMPLE returned when the same tokens were sampled. */
 Test(engine, prompt_logprobs_are_those_of_samples) {
     for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
         struct driver *d = open_driver(backends[i], &(struct driver){0});
@@ -517,7 +518,7 @@ Test(engine, prompt_logprobs_are_those_of_samples) {
     }
 }
 
-/* -- our own mistakes -------------------------------------------------------------------------- */
+/* -- mistakes of the caller -------------------------------------------------------------------- */
 
 enum mistake {
     TOKEN_TOO_LARGE,

@@ -1,5 +1,5 @@
-/* What is said of memory before a model is loaded is what is then taken, and what a refusal says
- * would fit does. */
+/* Tests that the memory reported before a model is loaded is the memory that is then taken, and
+ * that a size that a refusal names fits. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ static uint64_t total(const struct engine_fit *f) {
     return f->weight_bytes + f->buffer_bytes + f->kv_bytes;
 }
 
-/* The buffers of a model with a drafter whose Markov head has this rank; 0: none. */
+/* Buffers of a model with a drafter whose Markov head has this rank; 0: none. */
 static uint64_t buffers_with(uint32_t markov) {
     const struct tiny_model t = {.arch = "dflash", .n_embd = 128, .n_ff = 128, .markov = markov};
     struct engine_opts o = opts(1u << 30);
@@ -69,7 +69,7 @@ static uint64_t buffers_with(uint32_t markov) {
     return f.buffer_bytes;
 }
 
-/* The head's matrices are as long as the vocabulary, but a row has no outputs of them beside its
+/* The head's matrices are as long as the vocabulary, but a row has no outputs for them beside its
  * logits. */
 Test(engine_fit, a_markov_head_takes_no_buffers_of_the_vocabularys_size) {
     const struct tiny_model t = {.arch = "qwen3", .n_embd = 128, .n_ff = 128};
@@ -152,8 +152,8 @@ static struct gguf *open_tiny(const struct tiny_model *t) {
     return of;
 }
 
-/* The weights of the file, and of a drafter or NULL, are stored in as many bytes as are counted.
- * Returns their number. */
+/* Expects that the weights of the file, and of a drafter or NULL, take the counted bytes. Returns
+ * these. */
 static uint64_t check_stored(struct gguf *drafter, const char *name) {
     enum { VECTORS = 256 << 10, HUGE = 2 << 20 };
     struct engine_opts o = opts(400 << 20);
@@ -177,7 +177,7 @@ static uint64_t check_stored(struct gguf *drafter, const char *name) {
     return f.weight_bytes;
 }
 
-/* Formats that are packed into more bytes than they have in the file are counted as packed. */
+/* Formats whose packed form is larger than in the file are counted as packed. */
 Test(engine_fit, weights_are_counted_as_they_are_stored) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q3_K, TENSOR_Q2_K, TENSOR_IQ1_M};
 
@@ -189,7 +189,7 @@ Test(engine_fit, weights_are_counted_as_they_are_stored) {
     }
 }
 
-/* The drafter's table of 16 MiB is its own, the output of as many is the model's. */
+/* The drafter's table of 16 MiB is its own; its output, of equal size, is the model's. */
 Test(engine_fit, a_drafter_has_the_models_head_once) {
     struct tiny_model t = {.arch = "qwen3", .n_embd = 128, .n_ff = 128, .n_vocab = 32768};
 
@@ -201,7 +201,7 @@ Test(engine_fit, a_drafter_has_the_models_head_once) {
     gguf_free(drafter);
 }
 
-/* Of how many of the system's pages from @at on there is memory. */
+/* Returns how many of the system's pages from @at on are resident. */
 static size_t n_resident(uint8_t *at, size_t bytes) {
     static unsigned char in[(size_t)64 << 20 >> 12];
     size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 0;
@@ -213,8 +213,8 @@ static size_t n_resident(uint8_t *at, size_t bytes) {
     return n;
 }
 
-/* A first write to memory is slow, so requests find the first 256 MiB of KV pages written to; the
- * rest is taken from the system when it is used. */
+/* A first write to memory is slow, so the first 256 MiB of KV pages are written to before requests
+ * come; the rest is allocated by the system at first use. */
 Test(engine_fit, the_first_kv_pages_have_memory_before_the_first_request) {
     enum { PART = 16 << 20 };
     struct engine *e = NULL;
@@ -223,7 +223,7 @@ Test(engine_fit, the_first_kv_pages_have_memory_before_the_first_request) {
     open_model("llama");
     struct engine_opts o = opts(1200u << 20);
     o.kv_bytes = 512 << 20;
-    o.n_host_pages = 1; /* lies behind the others */
+    o.n_host_pages = 1; /* is after the others */
     cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
     const struct engine_info *i = engine_info(e);
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = i->n_pages * (size_t)i->page_bytes;
@@ -309,7 +309,7 @@ Test(engine_fit, experts_that_are_not_picked_are_not_read) {
     cr_assert(f.token_bytes < f.weight_bytes && f.token_bytes > f.weight_bytes / 2);
 }
 
-/* For 1024 positions deepseek4 has 32 pages of (2 x (32 + 64) x 8 + 32) halves; of each of two
+/* deepseek4 has 32 pages of (2 x (32 + 64) x 8 + 32) halves for 1024 positions; in each of two
  * layers 251 of 256 short blocks are not chosen. qwen4exp chooses 20 positions in two layers of two
  * heads. */
 Test(engine_fit, keys_that_are_not_chosen_are_not_read) {
@@ -340,7 +340,7 @@ static uint64_t joint(const struct fit_windows *w, uint64_t n_pages) {
     return n_pages * (w->page + w->window_page);
 }
 
-/* KV memory that is chosen for a context of so many pages. */
+/* KV memory that is chosen for a context of @n_pages pages. */
 static uint64_t chosen(const struct fit_windows *w, uint64_t n_pages) {
     const struct fit f = {.page = w->page,
                           .windows = w,

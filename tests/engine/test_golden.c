@@ -1,8 +1,8 @@
 /*
- * Golden tests: every model of the test data whose architecture we have, against logits and greedy
- * continuations of another implementation. A backend is a row of tolerances (tests/data/README.md);
- * one that is not built is skipped by name. The continuation is fed from the golden file whatever
- * was sampled, so that one near tie does not hide the rest.
+ * Golden tests: every model of the test data with a supported architecture, against logits and
+ * greedy continuations of another implementation. A backend is a row of tolerances
+ * (tests/data/README.md); a backend that is not built is skipped by name. Continuations are fed
+ * from the golden file, whatever was sampled, so that one near tie does not hide the rest.
  */
 
 #include <criterion/criterion.h>
@@ -22,28 +22,28 @@
 struct judge {
     const char *backend;
     enum engine_kv_type kv_type;
-    double max, rms;  /* of the difference of logits */
+    double max, rms;  /* largest difference of logits */
     double margin;    /* another token than the golden one is accepted below this margin */
-    uint32_t n_cases; /* of a file, the shortest; 0: all */
+    uint32_t n_cases; /* the shortest cases of a file; 0: all */
 };
 
-/* What a table of half-precision GELU moves the logits by (tests/data/README.md). */
+/* Change of the logits by a table of half-precision GELU (tests/data/README.md). */
 #define GELU_TABLE 0.06
 
-/* Steps of a continuation that are computed. Under a sanitizer a few: the others take the same
- * ways. */
+/* Computed steps of a continuation. Under a sanitizer a few suffice: the others use the same
+ * code. */
 #define MAX_STEPS FEWER(GOLDEN_STEPS, 8u)
 
-/* What was seen of one file. */
+/* Results of one file. */
 struct seen {
     const struct judge *judge;
     const struct golden *golden;
     struct driver_seq *seq[GOLDEN_CASES];
     double max, sum, margin; /* margin: the largest of a token that differs */
-    double table;            /* the largest difference from values of a table */
+    double table;            /* largest difference from values computed with a table */
     uint64_t n;
-    uint32_t n_other, n_wrong; /* tokens that differ; that the margin does not excuse */
-    uint32_t n_apart;          /* rows of a mixture that other experts computed */
+    uint32_t n_other, n_wrong; /* tokens that differ; those that the margin does not excuse */
+    uint32_t n_apart;          /* rows of a mixture that chose other experts */
 };
 
 static void compare(struct seen *seen, float mine, float golden) {
@@ -54,7 +54,7 @@ static void compare(struct seen *seen, float mine, float golden) {
     seen->n++;
 }
 
-/* Values that were made with a table have a tolerance of their own. */
+/* Values computed with a table have a tolerance of their own. */
 static void compare_value(struct seen *seen, const struct golden_case *c, float mine,
                           float golden) {
     double d = fabs((double)mine - (double)golden);
@@ -72,7 +72,7 @@ static void compare_step(struct seen *seen, const struct golden_case *c,
         return;
     seen->n_other++;
     seen->margin = MAX(seen->margin, (double)g->margin);
-    if ((double)g->margin >= seen->judge->margin) /* the third may be as near as the second */
+    if ((double)g->margin >= seen->judge->margin) /* the third may be as close as the second */
         seen->n_wrong++;
 }
 
@@ -93,8 +93,8 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
         compare(seen, logits[i], c->last[i]);
     if (pos + 1 >= c->n_prompt && pos + 1 - c->n_prompt < c->n_greedy)
         compare_step(seen, c, &c->greedy[pos + 1 - c->n_prompt], out->token, logits);
-    /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is
-     * another one. */
+    /* If two experts are nearly equal, the last bit of a cached value decides, and the row
+     * differs. */
     const char *arch = seen->golden->label.arch;
     static const char *const mixtures[] = {"qwen3moe", "qwen35moe",  "gpt-oss", "deepseek2",
                                            "laguna",   "minimax-m2", "step35",  "bailingmoe3",
@@ -112,7 +112,7 @@ static bool has_blocks(const char *type) {
     return strcmp(type, "F32") != 0 && strcmp(type, "F16") != 0 && strcmp(type, "BF16") != 0;
 }
 
-/* All cases of a file, as far as it is judged: prompts in chunks of different sizes, then all
+/* Runs all cases of a file, as far as it is judged: prompts in chunks of different sizes, then all
  * continuations in one batch. */
 static void run_cases(struct driver *d, struct seen *seen) {
     const struct golden *g = seen->golden;
@@ -168,7 +168,7 @@ static void check_file(const struct judge *judge, const char *model, const char 
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s: %s", name, err.message);
     bool has_states = d.info->n_states > 0, deep = d.info->n_layer > 20;
-    /* Also where half of few experts are picked. */
+    /* also for models that pick half of few experts */
     bool often_apart = has_states || strcmp(g->label.arch, "gpt-oss") == 0 ||
                        strcmp(g->label.arch, "laguna") == 0 ||
                        strcmp(g->label.arch, "minimax-m2") == 0;
@@ -177,13 +177,13 @@ static void check_file(const struct judge *judge, const char *model, const char 
     double rms = sqrt(seen.sum / (double)seen.n);
     printf("# %s %s kv%d: max %.2g rms %.2g, %u other tokens, margin %.2g\n", judge->backend, name,
            (int)judge->kv_type, seen.max, rms, seen.n_other, seen.margin);
-    /* A recurrent state adds up the errors of the rows before, many layers those of the cache. */
+    /* Recurrent states add up the errors of earlier rows, and many layers those of the cache. */
     double more = has_states || deep ? 1.1 : 1;
     cr_expect(seen.n > 0 && seen.max <= judge->max && rms <= judge->rms * more,
               "%s: logits differ by %g at most, %g rms", name, seen.max, rms);
     cr_expect(seen.table <= judge->max + GELU_TABLE, "%s: logits differ by %g from a table's", name,
               seen.table);
-    /* A row leaves its trace in a recurrent state, for those behind it. */
+    /* through a recurrent state, a row affects later rows */
     cr_expect(seen.n_apart <= (deep          ? 6
                                : often_apart ? 3
                                              : 1),
@@ -192,8 +192,8 @@ static void check_file(const struct judge *judge, const char *model, const char 
               seen.margin);
 }
 
-/* Files of golden/ that must be there and that weft must serve. Others count as soon as the product
- * takes them. */
+/* Files of golden/ that must exist and be served. Others are judged as soon as they are
+ * supported. */
 static const char *const served[] = {
     "llama-bf16",
     "llama-f16",
@@ -233,10 +233,10 @@ static const char *const served[] = {
     "deepseek2-mtp",
 };
 
-/* Files of the repository that the larger set has elsewhere. */
+/* Files of the repository that the larger set has in another place. */
 static const char *const served_here[] = {"minimax-m2", "muse-glimmer", "step35",   "bailingmoe3",
                                           "qwen4exp",   "qwen4exp-r2",  "deepseek4"};
-/* Files of the larger set alone. */
+/* Files that only the larger set has. */
 static const char *const served_larger[] = {
     "llama-q.iq2_xxs",
     "llama-q.iq4_nl",
@@ -265,7 +265,7 @@ static const char *const served_larger[] = {
     "qwen35moe-q.iq4_xs-mxfp4",
 };
 
-/* Whether the product takes a file. */
+/* Returns true if the file is supported. */
 static bool takes(const char *model, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
 
@@ -273,7 +273,7 @@ static bool takes(const char *model, struct err *err) {
     return gguf_open(&file, model, err) == 0 && engine_check(file, NULL, err) == 0;
 }
 
-/* A refusal names the format that is not read, or the architecture beside those that are. */
+/* A refusal must name the unsupported format, or the architecture and the supported ones. */
 static void expect_refusal(const char *model, const struct golden_label *label,
                            const struct err *err) {
     const char *format = strrchr(err->message, '(');
@@ -295,7 +295,7 @@ static void expect_refusal(const char *model, const struct golden_label *label,
     printf("# left out: %s: %s\n", strrchr(model, '/') + 1, err->message);
 }
 
-/* The number of names in @list that are the first @n characters of @name: 0 or 1. */
+/* Returns how many names in @list equal the first @n characters of @name: 0 or 1. */
 static uint32_t count_name(const char *const *list, size_t n_list, const char *name, size_t n) {
     uint32_t found = 0;
 
@@ -304,8 +304,8 @@ static uint32_t count_name(const char *const *list, size_t n_list, const char *n
     return found;
 }
 
-/* Judges files of golden/ whose name begins with @only (NULL: all), by @floats or @blocks as their
- * weights are. What the product does not take must be refused by name. */
+/* Judges the files of golden/ whose name begins with @only (NULL: all), by @floats or @blocks
+ * according to their weights. Unsupported files must be refused by name. */
 static void check_synthetic(const struct judge *floats, const struct judge *blocks,
                             const char *only) {
     char dir[512], model[1024], json[1024];
@@ -352,8 +352,8 @@ static void check_real(const struct judge *judge, const char *name) {
     check_file(judge, model, json);
 }
 
-/* Of formats of weights the prompts of 7 and 33 tokens, where another test has the long one: keys
- * and values are floats whatever the weights are. */
+/* For formats of weights, the prompts of 7 and 33 tokens; another test has the long one. Keys and
+ * values are floats, whatever the weights are. */
 #define SHORT 2u
 
 static const struct judge exact = {"reference", ENGINE_KV_F32, 1e-3, 1e-3, 1e-3, 0};
@@ -366,7 +366,7 @@ Test(golden, reference_agrees_with_exact_arithmetic) {
     check_synthetic(&exact, &exact_blocks, NULL);
 }
 
-/* Under a sanitizer a few files are enough: the others' formats are read above, with another
+/* Under a sanitizer a few files suffice: the tests above read the others' formats, with another
  * cache. */
 #ifdef __SANITIZE_ADDRESS__
 #define HALF_CACHE_FILES "qwen3next"
@@ -378,7 +378,7 @@ Test(golden, reference_with_half_cache_stays_close) {
     check_synthetic(&f16, &f16_blocks, HALF_CACHE_FILES);
 }
 
-/* Only where a head is made of blocks of 32. */
+/* only if a head consists of blocks of 32 */
 Test(golden, reference_with_8_bit_cache_stays_near) {
     static const struct judge q8 = {"reference", ENGINE_KV_Q8_0, 0.5, 0.1, 0.6, 0};
 
@@ -388,7 +388,8 @@ Test(golden, reference_with_8_bit_cache_stays_near) {
     check_synthetic(&q8, &q8, "qwen3-q.");
 }
 
-/* A value may be off by a sixteenth of the largest of its block: 16 times what q8_0 is. */
+/* A value may be off by a sixteenth of the largest value of its block: 16 times as much as in
+ * q8_0. */
 Test(golden, reference_with_4_bit_cache_is_less_exact) {
     static const struct judge q4 = {"reference", ENGINE_KV_Q4_0, 5, 1, 5, 0};
 
@@ -403,7 +404,8 @@ Test(golden, reference_reads_split_files) {
     check_file(&exact, model, json);
 }
 
-/* @name of golden/ with the word @from replaced by @to, which is as long, in its metadata. */
+/* Writes a copy of file @name of golden/ with the word @from of its metadata replaced by @to, of
+ * equal length. */
 static void rename_words(const char *name, const char *from, const char *to, char path[64]) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     size_t n_word = strlen(from), n;
@@ -433,7 +435,7 @@ Test(golden, reference_tells_stories_and_chats) {
     }
 }
 
-/* Activations of 8 bits where the weights have blocks, else floats. */
+/* Activations have 8 bits if the weights have blocks, else they are floats. */
 static const struct judge cpu_8 = {"cpu", ENGINE_KV_F16, 1.0, 0.2, 0.8, 0};
 static const struct judge cpu_f = {"cpu", ENGINE_KV_F16, 0.05, 0.01, 0.02, 0};
 
@@ -458,7 +460,7 @@ Test(golden, cpu_tells_the_stories_and_chats) {
     }
 }
 
-/* The same layers and factors under another name; there is no golden file of its own. */
+/* The same layers and factors under another name; there is no golden file for it. */
 Test(golden, minicpm_computes_what_granite_does) {
     char path[64], json[TEST_DATA_PATH];
 
@@ -470,10 +472,11 @@ Test(golden, minicpm_computes_what_granite_does) {
     unlink(path);
 }
 
-/* Formats of weights: weft-gguf's models of 2 layers, whose bytes are a function of these options,
- * and what other implementations say on them, with weights decoded to F32 (formats/NAME.json):
- * llama.cpp 0.7.0, whose llama-quantize decoded them, or a float64 computation. NVFP4 has factors
- * beside its matrices. Each token goes through all experts: none is left out by a small error. */
+/* Tests formats of weights with weft-gguf's models of 2 layers, whose bytes are a function of these
+ * options. The expected values (formats/NAME.json) are those of other implementations with the
+ * weights decoded to F32: llama.cpp 0.7.0, whose llama-quantize decoded them, or a float64
+ * computation. NVFP4 has factors beside its matrices. Each token uses all experts, so that no small
+ * error changes the choice. */
 static const struct format {
     const char *name, *arch;
 } formats[] = {

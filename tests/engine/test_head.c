@@ -1,6 +1,6 @@
 /*
- * Scores: a classifier's are another implementation's, those of a reranker that answers with a word
- * are what its logits say, and classifiers of other things are none.
+ * Tests scores: a classifier's must be those of another implementation, those of a reranker that
+ * answers by a word must follow from its logits, and other classifiers give no scores.
  */
 
 #include <criterion/criterion.h>
@@ -43,7 +43,7 @@ static void close_run(struct run *r) {
     gguf_free(r->file);
 }
 
-/* The hidden vector of row @row, and, with @sample, what the last row says. */
+/* Returns the hidden vector of row @row; with @sample, also samples at the last row. */
 static const float *compute(struct run *r, uint32_t row, bool sample) {
     static const uint32_t start[] = {0, 1}, page[] = {2};
     const uint32_t n = ARRAY_SIZE(ids);
@@ -117,7 +117,7 @@ Test(head, of_words_is_the_difference_of_their_logits) {
     close_run(&r);
 }
 
-/* What its words would be is unknown: the file says no texts. */
+/* The words of the classes are unknown, since the file has no texts. */
 Test(head, of_words_needs_texts) {
     static const uint32_t number[N_VOCAB];
     struct gguf_writer w;

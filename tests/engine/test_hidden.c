@@ -1,6 +1,6 @@
 /*
- * WANT_HIDDEN: the final norm's output of a row. It must be what the logits are made of, and the
- * same bits however the prompt is cut and whatever runs beside it.
+ * Tests WANT_HIDDEN, the final norm's output of a row. The logits must follow from it, and it must
+ * have the same bits for every division of the prompt and in any company.
  */
 
 #include <criterion/criterion.h>
@@ -60,8 +60,8 @@ static void close_run(struct run *r) {
     gguf_free(r->file);
 }
 
-/* Computes rows [from, to) of both prompts, or of the first alone, and keeps their vectors; with a
- * sample at the last row of each when @sample, before or behind the vectors. */
+/* Computes rows [from, to) of both prompts, or of the first alone, and keeps their vectors; with
+ * @sample, also samples at the last row of each, before or after the vectors. */
 static struct engine_result compute(struct run *r, uint32_t n_seqs, uint32_t from, uint32_t to,
                                     bool sample) {
     static const uint32_t page[2][5] = {{3, 9, 0, 11, 6}, {1, 2, 15, 4, 8}};
@@ -110,7 +110,7 @@ static struct engine_result compute(struct run *r, uint32_t n_seqs, uint32_t fro
     return res;
 }
 
-/* The logits of the tokens, computed from the vector alone. */
+/* Computes the logits of the tokens from the vector alone. */
 static void check_logits(const struct run *r, const float *v, const float *logits,
                          double tolerance) {
     const struct tensor *t = gguf_find(r->file, "output.weight");
@@ -128,8 +128,8 @@ static void check_logits(const struct run *r, const float *v, const float *logit
     }
 }
 
-/* One row more of both prompts behind what was sampled of the last step: its vectors. The wants of
- * that step were sample, vector, vector, sample. */
+/* Computes one more row of both prompts after the samples of the last step, and keeps its vectors.
+ * The wants of that step were sample, vector, vector, sample. */
 static void follow(struct run *r, bool fed, const int32_t sampled[2], float vector[2][N_EMBD]) {
     static uint32_t start[] = {0, 5, 10}, pages[] = {3, 9, 0, 11, 6, 1, 2, 15, 4, 8};
     int32_t token[2] = {fed ? 0 : sampled[0], fed ? 0 : sampled[1]};
@@ -198,6 +198,6 @@ Test(hidden, is_what_the_logits_are_made_of_and_depends_on_nothing_else) {
 #else
 Test(hidden, is_what_the_logits_are_made_of_and_depends_on_nothing_else) {
     check_backend("reference", 1, 1e-4);
-    check_backend("cpu", 3, 0.3); /* its matrices take activations of 8 bits */
+    check_backend("cpu", 3, 0.3); /* matrices take activations of 8 bits */
 }
 #endif

@@ -1,8 +1,8 @@
 /*
- * Promise 1 at the level of the engine: what a sequence computes depends on its tokens and
- * parameters alone. A subject runs alone, its prompt in one piece; then in company, in other
- * pieces, with other pages, threads, instruction sets, overlapped, and resumed from its tokens.
- * Every position must give the same digest of logits, the same token and the same log probability.
+ * Tests promise 1 for the engine: the results of a sequence depend only on its tokens and
+ * parameters. A subject runs alone, with its prompt in one piece; then in company, in other pieces,
+ * with other pages, threads and instruction sets, overlapped, and resumed from its tokens. Every
+ * position must give the same digest of logits, the same token and the same log probability.
  */
 
 #include <criterion/criterion.h>
@@ -18,20 +18,20 @@
 
 enum { OUTPUTS = 14, LONGEST = 1200, NEIGHBOURS = 15 };
 
-/* What came out at each position of the subject. */
+/* Results at each position of the subject. */
 struct trace {
     struct driver_out at[LONGEST];
     bool seen[LONGEST];
 };
 
-struct way { /* how the subject is run */
+struct way { /* A way to run the subject. */
     const char *name;
     uint32_t chunk, page_tokens, n_threads, n_neighbours;
     bool overlap;
     uint32_t
         /* outputs after which it is dropped and computed again from its tokens; 0: never */
         resume_after;
-    const char *isa; /* NULL: as the model's row says */
+    const char *isa; /* NULL: from the model's row */
 };
 
 struct watch {
@@ -45,7 +45,7 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 
     if (s != w->subject)
         return;
-    /* Samples inside the prompt are asked for only for their digest. */
+    /* Samples inside the prompt serve only for their digests. */
     bool is_output = pos + 1 >= s->n_prompt;
     struct driver_out o = {is_output ? out->token : 0, is_output ? out->logprob : 0, out->digest};
     cr_assert(out->digest != 0);
@@ -66,7 +66,7 @@ static struct driver_seq *add_random(struct driver *d, struct rng *rng, uint32_t
     return driver_add(d, prompt, n, n_max, param);
 }
 
-/* Rows of @s in the next step: known ones up to @chunk, or the one that is being sampled. */
+/* Rows of @s in the next step: known tokens up to @chunk, or the one that is being sampled. */
 static uint32_t rows_of(const struct driver_seq *s, uint32_t chunk, bool overlap) {
     if (s->launched >= s->cap)
         return 0;
@@ -75,7 +75,7 @@ static uint32_t rows_of(const struct driver_seq *s, uint32_t chunk, bool overlap
     return overlap ? 1 : 0;
 }
 
-/* Some rows of every neighbour; those that are through are replaced. */
+/* Some rows of every neighbour; neighbours that have ended are replaced. */
 static uint32_t add_neighbours(struct driver *d, struct driver_seq **list, uint32_t n,
                                struct rng *rng, bool overlap, struct driver_part *part) {
     uint32_t n_parts = 0;
@@ -94,7 +94,7 @@ static uint32_t add_neighbours(struct driver *d, struct driver_seq **list, uint3
     return n_parts;
 }
 
-/* The subject again, from its tokens. */
+/* Resumes the subject from its tokens. */
 static struct driver_seq *resume(struct driver *d, struct driver_seq *s) {
     uint32_t n_prompt = s->n_prompt, n = s->n_tokens, cap = s->cap;
     int32_t tokens[LONGEST];
@@ -120,7 +120,7 @@ static void run_subject(struct driver *d, struct watch *watch, const struct way 
         uint32_t n = add_neighbours(d, neighbour, way->n_neighbours, rng, way->overlap, part);
         uint32_t rows = rows_of(s, way->chunk, way->overlap), at = rng_below(rng, n + 1);
 
-        if (rows) { /* somewhere among the others */
+        if (rows) { /* at some place among the others */
             memmove(&part[at + 1], &part[at], (n - at) * sizeof(*part));
             part[at] = (struct driver_part){s, rows};
             n++;
@@ -198,8 +198,8 @@ static void compare(const struct model_row *m, const struct way *way, const char
 
 static const struct way alone = {"alone", 256, 16, 1, 0, false, 0, NULL};
 /* Every page size, one and several threads, rows alone and in company, overlapped, resumed. Models
- * of F32 and Q4_K go them all. Of the other formats, which differ by kernels alone (cpu_matmul has
- * each of every instruction set), the first N_FORMAT_WAYS; of golden files N_GOLDEN_WAYS. */
+ * of F32 and Q4_K run in all ways. Other formats differ only by kernels (cpu_matmul tests each with
+ * every instruction set) and run in the first N_FORMAT_WAYS; golden files in N_GOLDEN_WAYS. */
 static const struct way ways[] = {
     {"overlapped in a batch of 16", 13, 32, 3, NEIGHBOURS, true, 0, NULL},
     {"one row at a time", 1, 16, 1, 0, false, 0, NULL},
@@ -213,7 +213,7 @@ static const struct way long_ways[] = {
     {"long, resumed", 200, 32, 1, 2, false, 6, NULL},
 };
 static const struct way isas[] = {
-    {"generic", 21, 32, 2, 1, false, 0, "generic"}, /* slow: a call of fmaf() a product */
+    {"generic", 21, 32, 2, 1, false, 0, "generic"}, /* slow: it calls fmaf() for each product */
     {"avx2", 21, 32, 2, NEIGHBOURS, false, 0, "avx2"},
     {"avx512", 21, 32, 2, NEIGHBOURS, false, 0, "avx512"},
     {"amx", 40, 32, 2, NEIGHBOURS, false, 0, "amx"},
@@ -221,7 +221,7 @@ static const struct way isas[] = {
     {"dotprod", 21, 32, 2, NEIGHBOURS, false, 0, "dotprod"},
     {"i8mm", 40, 32, 2, NEIGHBOURS, false, 0, "i8mm"},
 };
-/* Under a sanitizer, which looks for faults of memory, each kind of step runs once. */
+/* Under a sanitizer, which looks for memory faults, each kind of step runs once. */
 #ifdef __SANITIZE_ADDRESS__
 enum { N_WAYS = 3, N_FORMAT_WAYS = 0, N_GOLDEN_WAYS = 1, N_LONG_WAYS = 1, N_GOLDEN_ISAS = 0 };
 #else
@@ -262,7 +262,7 @@ static const struct {
       .bans = bans}},
 };
 
-/* Skips the test, by name, when the backend cannot be had. */
+/* Skips the test, by name, if the backend is not available. */
 static void need(const char *backend) {
     struct err err;
 
@@ -283,7 +283,7 @@ static bool can_run(const char *backend, const char *isa, const char *path) {
     return true;
 }
 
-/* The subject in the @n ways of @list. */
+/* Runs the subject in the @n ways of @list. */
 static void check_ways(const struct model_row *m, const char *path, const struct way *list,
                        size_t n, size_t sampling) {
     static struct trace expect, got;
@@ -294,7 +294,7 @@ static void check_ways(const struct model_row *m, const char *path, const struct
     trace_way(m, path, &alone, param, 11 + sampling, &expect);
     for (uint32_t p = m->n_prompt; p < m->n_prompt + OUTPUTS; p++)
         n_different += expect.at[p].token != expect.at[p - 1].token;
-    /* A greedy text may well repeat itself. */
+    /* Greedy text may repeat itself. */
     cr_expect(n_different > 2 || param->temperature == 0, "%s: too plain for a test", name);
     for (size_t w = 0; w < n; w++) {
         if (list[w].isa && !can_run(m->backend, list[w].isa, path))
@@ -310,7 +310,8 @@ static void check_model(const struct model_row *m) {
     char path[64];
 
     tiny_model_temp(&tiny, path);
-    /* What is sampled depends on logits, whatever format they come from: one sampling with each. */
+    /* Samples depend only on logits, whatever format these come from: one sampling for each
+     * format. */
     check_ways(m, path, ways, goes_all_ways(m->type) ? N_WAYS : N_FORMAT_WAYS,
                m->type % ARRAY_SIZE(samplings));
     if (strcmp(m->backend, "cpu") == 0 && goes_all_ways(m->type))
@@ -318,7 +319,7 @@ static void check_model(const struct model_row *m) {
     unlink(path);
 }
 
-/* A context of several attention chunks: one layer and narrow, or it would take long. */
+/* A context of several attention chunks, for a narrow model of one layer, to save time. */
 static void check_long(const struct model_row *m) {
     struct tiny_model tiny = {.arch = m->arch,
                               .type = m->type,
@@ -335,8 +336,7 @@ static void check_long(const struct model_row *m) {
     unlink(path);
 }
 
-/* Slow under a sanitizer: less of what the golden values, and the other formats, have run
- * through. */
+/* Slow under a sanitizer: the golden values and other formats cover the rest. */
 #ifdef __SANITIZE_ADDRESS__
 #define FIRST_REFERENCE 2
 #define N_EXPERT_TYPES 1
@@ -368,7 +368,7 @@ Test(identity, reference_in_long_contexts) {
 
 static void check_cpu(const enum tensor_type *types, size_t n) {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
-    /* Each format of keys, and each of values. */
+    /* Each format of keys, and each format of values. */
     static const struct kv_formats kv[] = {
         F16_BOTH, {ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, {ENGINE_KV_Q4_0, ENGINE_KV_Q8_0}};
 
@@ -403,7 +403,7 @@ Test(identity, cpu_blocks_of_256) {
     check_cpu(t, ARRAY_SIZE(t));
 }
 
-/* Rows meet others in the groups of their experts. */
+/* Rows share groups of pairs with other rows of the same expert. */
 Test(identity, cpu_experts) {
     static const enum tensor_type t[] = {TENSOR_Q4_K, TENSOR_F32, TENSOR_Q8_0};
 
@@ -415,7 +415,7 @@ Test(identity, cpu_experts) {
     }
 }
 
-/* State that goes from step to step, in slots that others had before. */
+/* State is carried from step to step, in slots that other sequences had before. */
 Test(identity, reference_delta_nets) {
     static const struct model_row row = {"qwen35", "reference", "auto", TENSOR_F32,
                                          F16_BOTH, false,       77};
@@ -441,7 +441,7 @@ Test(identity, cpu_delta_nets) {
     }
 }
 
-/* Models of the test data's golden/: windows of 8 to 32 keys, sinks, capped scores, layers of
+/* Models of golden/ in the test data: windows of 8 to 32 keys, sinks, capped scores, layers with
  * different heads, layers that share keys, experts beside a dense FFN. */
 static const char *const windowed[] = {"gpt-oss-f32", "gpt-oss.mxfp4", "gemma2",    "gemma3",
                                        "gemma4",      "gemma4-moe",    "gemma4-ple"};
@@ -470,7 +470,7 @@ Test(identity, cpu_windows_in_long_contexts) {
     check_golden("cpu", "gemma4-ple", 900, long_ways, 1);
 }
 
-/* Chunks of a context may have no key that a row sees. */
+/* A row may attend to no key of a chunk. */
 Test(identity, cpu_blocks_in_long_contexts) {
     need("cpu");
     check_golden("cpu", "qwen4exp", 900, long_ways, 1);
@@ -482,7 +482,7 @@ Test(identity, reference_windows) {
     check_golden("reference", "gemma4-moe", 77, ways, N_GOLDEN_WAYS);
 }
 
-/* What else rows of the table of architectures compute. */
+/* Other features of the table of architectures. */
 static const char *const others[] = {
     "granite",  "phi3",        "mistral3",           "olmo2",         "lfm2",
     "lfm2moe",  "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "deepseek2-lite",
@@ -495,7 +495,7 @@ Test(identity, cpu_architectures) {
         check_golden("cpu", others[i], 77, ways, N_GOLDEN_WAYS);
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* plain loops, which test_golden.c goes through */
+#ifndef __SANITIZE_ADDRESS__ /* plain loops, which test_golden.c covers */
 Test(identity, reference_architectures) {
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         check_golden("reference", others[i], 77, ways, N_GOLDEN_WAYS);

@@ -1,6 +1,6 @@
 /*
- * Weights that outlive their engine: the next one of the same file finds them and computes the same
- * bits; whatever differs is not used, and changes nothing.
+ * Tests weights that outlive their engine: the next engine of the same file finds them and computes
+ * the same bits; differing weights are not used and have no effect.
  */
 
 #include <criterion/criterion.h>
@@ -19,7 +19,7 @@
 
 enum { N_PROMPT = 9, N_MORE = 4, SEALED = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW };
 
-/* What came out, and where the weights were. */
+/* Results, and the place of the weights. */
 struct answer {
     enum engine_weights weights;
     int32_t token[N_MORE];
@@ -67,7 +67,7 @@ static int new_file(void) {
     return fd;
 }
 
-/* A model file, and what is kept of it. */
+/* A model file, and its kept weights. */
 struct kept {
     char path[64];
     int fd;
@@ -125,7 +125,7 @@ Test(keep, threads_and_instruction_sets_find_the_same) {
 
         cr_assert(gguf_open(&g, k.path, &err) == 0);
         o.file = g;
-        if (engine_new(&e, &o, &err) == 0) { /* else this machine cannot compute with it */
+        if (engine_new(&e, &o, &err) == 0) { /* otherwise this machine cannot compute with them */
             cr_expect(engine_info(e)->weights == ENGINE_WEIGHTS_KEPT);
             engine_free(e);
             struct answer a = ask_with(k.path, k.fd, isas[i], "cpu", 1 + (uint32_t)i);
@@ -173,7 +173,7 @@ Test(keep, a_file_that_was_touched_or_replaced_is_another) {
     drop(&k);
 }
 
-/* The first @len bytes of what is kept, with @n of them at @at changed. */
+/* The first @len bytes of the kept weights, with @n of them at @at changed. */
 static int spoiled(const struct kept *k, size_t len, size_t at, size_t n, int seals) {
     int fd = new_file();
     char *bytes = malloc(len + 1);
@@ -226,7 +226,7 @@ Test(keep, what_is_not_whole_and_sealed_is_not_used) {
     expect_own(&k, open("/dev/null", O_RDWR), "not a file in memory");
     expect_own(&k, open(k.path, O_RDONLY), "the model itself");
     expect_own(&k, memfd_create("x", MFD_CLOEXEC), "cannot be sealed");
-    /* As it is, copied, it is as good as the first. */
+    /* An unchanged copy is as good as the original. */
     int fd = spoiled(&k, len, 0, 0, SEALED);
     struct answer a = ask(k.path, fd);
     cr_expect(a.weights == ENGINE_WEIGHTS_KEPT && same(&a, &k.own));

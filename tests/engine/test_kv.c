@@ -1,7 +1,7 @@
 /*
- * Keys and values in blocks, against values of another implementation: kv/NAME.json of the test
- * data (tests/data/README.md). The reference backend rounds nothing but these, as what made the
- * values, so that a Hadamard matrix of another size, or none, fails.
+ * Tests keys and values in blocks against values of another implementation: kv/NAME.json of the
+ * test data (tests/data/README.md). The reference backend, like that implementation, rounds only
+ * keys and values, so that a Hadamard matrix of another size, or none, fails.
  */
 
 #include <criterion/criterion.h>
@@ -15,10 +15,10 @@
 
 enum { N_PROMPT = 256 };
 
-/* The largest difference of logits. With q8_0 a last bit of a key or value takes a code to its
- * neighbour. The scale of q4_0 is rounded before the codes are found, which is nearer to the
- * values; llama.cpp rounds it afterwards. Without the matrices it is 1.9 to 6. The CPU also rounds
- * its activations to 8 bits. */
+/* The largest difference of logits. With q8_0, the last bit of a key or value may move a code by
+ * one. The scale of q4_0 is rounded before the codes are computed, which is more exact; llama.cpp
+ * rounds it afterwards. Without the matrices the difference is 1.9 to 6. The CPU also rounds its
+ * activations to 8 bits. */
 static const struct judge {
     const char *backend;
     double limit[2]; /* q8_0, q4_0 */
@@ -31,7 +31,7 @@ static const struct judge {
 #endif
 };
 
-/* The logits behind a prompt. */
+/* Returns the logits after a prompt. */
 struct seen {
     yyjson_val *expected;
     uint32_t last;

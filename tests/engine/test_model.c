@@ -1,6 +1,6 @@
 /*
- * What a model file must be like: every lack and every contradiction is refused with the tensor or
- * the key named, and no file, however damaged, does worse than being refused.
+ * Tests the checks of a model file: every lack and every contradiction is refused with the name of
+ * the tensor or key, and a damaged file is refused at worst.
  */
 
 #include <criterion/criterion.h>
@@ -30,7 +30,7 @@ static int open_built(struct gguf_writer *w, struct driver *d, struct err *err) 
     return r;
 }
 
-/* "" when the file is taken, else the reason. */
+/* Returns "" if the file is accepted, else the reason. */
 static const char *refusal(struct gguf_writer *w, struct err *err) {
     struct driver d;
 
@@ -90,7 +90,7 @@ Test(model, experts_are_taken_where_they_are_known) {
     expect_refused(refusal_of(&t, &err), t.leave_out);
 }
 
-/* Picked one after the other as op.h says, whatever the numbers are. */
+/* Picks one expert after the other as op.h defines, whatever the numbers are. */
 Test(model, experts_are_picked_in_order) {
     float logits[5] = {1, 3, NAN, 3, -INFINITY};
     struct expert_rule rule = {.n = 5, .n_used = 3, .scale = 2, .normalize = true};
@@ -305,7 +305,7 @@ Test(model, odd_tensors_are_refused) {
     }
 }
 
-/* The scale beside a matrix of NVFP4 is one number, that beside those of experts one for each. */
+/* A matrix of NVFP4 has one scale beside it; a tensor of experts has one for each expert. */
 Test(model, scales_of_other_shapes_are_refused) {
     static const struct {
         const char *name;
@@ -365,7 +365,7 @@ Test(model, a_tokenizer_may_not_know_more_tokens) {
     }
 }
 
-/* The hyperparameters of one layer of width 16 that all architectures have. */
+/* Hyperparameters of one layer of width 16 that all architectures have. */
 static void add_shape(struct gguf_writer *w, const char *arch, uint32_t n_head) {
     static const struct {
         const char *key;
@@ -392,7 +392,7 @@ struct part {
     uint64_t ne[2];
 };
 
-/* F32 tensors; one without a second dimension is a vector. */
+/* Writes F32 tensors; one without a second dimension is a vector. */
 static void add_parts(struct gguf_writer *w, const struct part *part, size_t n) {
     for (size_t i = 0; i < n; i++)
         gw_tensor(w, part[i].name, TENSOR_F32, part[i].ne[1] ? 2 : 1, part[i].ne, NULL);
@@ -434,7 +434,7 @@ Test(model, one_without_attention_is_refused) {
     gw_deinit(&w);
 }
 
-/* Rows of 512 weights where all else is 16 wide. */
+/* rows of 512 weights, while all else is 16 wide */
 Test(model, latent_queries_may_be_wider_than_all_else) {
     static const struct part part[] = {
         {"token_embd.weight", {16, 8}},          {"output_norm.weight", {16}},
@@ -475,7 +475,7 @@ Test(model, latent_queries_may_be_wider_than_all_else) {
     driver_close(&d);
 }
 
-/* Every integer that steers the reader, set to other values: refused, or it runs. */
+/* Sets every integer that the reader uses to other values: the file is refused, or it runs. */
 Test(model, damaged_files_are_refused_or_run) {
     static const uint64_t values[] = {0, 1, 2, 31, 0x7FFFFFFF, 0xFFFFFFFF, UINT64_MAX};
     struct tiny_model t = small;

@@ -1,7 +1,7 @@
 /*
- * The block of multi-token prediction, or the assistant in a file of its own: its logits against
- * those of another implementation, and what they must not depend on. What the model itself computes
- * is the same bits with it and without.
+ * Tests a model's drafting block (multi-token prediction), or its assistant in a file of its own:
+ * logits against those of another implementation, and conditions that must not change them. The
+ * model's own results have the same bits with and without drafts.
  */
 
 #include <criterion/criterion.h>
@@ -27,7 +27,7 @@ enum { N_DRAFTS = GOLDEN_DRAFTS };
 
 static const struct file {
     const char *name, *model; /* model: of an assistant */
-    bool whole;               /* keys are computed where holes may be, too */
+    bool whole;               /* keys are computed although holes are possible, too */
 } files[] = {
 #ifdef BACKEND
     {"qwen35moe-mtp", NULL, false},   {"glm4moe-mtp", NULL, false}, {"qwen35-mtp", NULL, false},
@@ -66,12 +66,12 @@ static void open_file(struct driver *d, const struct file *f, const char *backen
     cr_assert_eq(d->info->n_slots > 0, drafts, "%s: %s", name, d->info->note);
 }
 
-/* The drafts behind a token: N_DRAFTS, or one of each block. */
+/* Drafts after a token: N_DRAFTS, or one by each block. */
 static uint32_t n_drafts(const struct driver *d) {
     return d->info->draft_passes > 1 ? d->info->draft_passes : N_DRAFTS;
 }
 
-/* The largest difference; of a device, whose activations have eleven bits, |x - right| /
+/* Returns the largest difference; for a device, whose activations have eleven bits, |x - right| /
  * |right|. */
 static double distance(const float *x, const float *right, uint32_t n) {
     double most = 0, sum = 0, norm = 0;
@@ -133,7 +133,7 @@ Test(mtp, drafts_stay_close) {
     check_golden(JUDGED, ENGINE_KV_F16, 0.05);
 }
 
-/* -- what it must not depend on ---------------------------------------------------------------- */
+/* -- conditions that must not change results --------------------------------------------------- */
 
 static void open_of(const void *of, const char *backend, bool drafts, struct driver *d,
                     struct draft_watch *w) {
@@ -161,7 +161,7 @@ Test(mtp, drafts_do_not_depend_on_what_else_runs) {
     check_manners(JUDGED);
 }
 
-/* The vectors of a prompt's rows, of @n values each. */
+/* Vectors of a prompt's rows, of @n values each. */
 struct vectors {
     uint32_t n;
     float of[N_PROMPT][64];
@@ -195,7 +195,7 @@ static void run_vectors(const struct file *f, bool drafts, struct vectors *out) 
     driver_close(&d);
 }
 
-/* A block's keys take the place of what WANT_HIDDEN is made of, which may be before its norm. */
+/* The keys of a block use the buffer of WANT_HIDDEN's input, possibly before its norm. */
 Test(mtp, vectors_of_rows_are_the_same_with_a_block) {
     static struct vectors without, with;
 
@@ -212,10 +212,10 @@ Test(mtp, vectors_of_rows_are_the_same_with_a_block) {
 
 /* -- keys that are not computed ---------------------------------------------------------------- */
 
-enum { N_FORCED = 36, N_HOLES = 34 }; /* more than a tile of keys are holes */
+enum { N_FORCED = 36, N_HOLES = 34 }; /* holes cover more than a tile of keys */
 
-/* @holes: of N_FORCED tokens behind the prompt the first ones have no keys of the block. @stale:
- * the pages have had another text. */
+/* Runs N_FORCED tokens after the prompt, of which the first @holes have no keys of the block.
+ * @stale: the pages had another text before. */
 static void run_holes(const struct file *file, const char *backend, enum engine_kv_type kv_type,
                       uint32_t holes, bool stale, struct draft_run *out) {
     int32_t prompt[N_PROMPT], forced[N_FORCED + 1];
@@ -258,8 +258,8 @@ static double apart(const struct draft_run *a, const struct draft_run *b) {
     return worst;
 }
 
-/* What lay there before is not seen, and the model itself is the same. Two backends that read keys
- * in different ways agree. */
+/* Earlier contents of the pages must have no effect, and the model itself none either. Two backends
+ * that read keys in different ways must agree. */
 static void check_holes(const struct file *file, enum engine_kv_type kv_type, double tolerance) {
     static struct draft_run all, reference, judged, stale;
     const char *name = file->name;
@@ -286,7 +286,7 @@ Test(mtp, keys_that_were_left_out_are_not_seen) {
             check_holes(&files[f], ENGINE_KV_F16, 0.05);
 }
 
-/* A small difference takes some codes to their neighbour, which may choose other experts: the CPU's
+/* A small difference moves some codes by one, which may change the choice of experts: the CPU's
  * file has none. */
 Test(mtp, nor_are_those_of_eight_or_four_bits) {
     if (FEWEST(true, !BACKEND_IS_DEVICE))
@@ -308,7 +308,7 @@ Test(mtp, a_model_without_a_block_has_no_slots) {
 
 /* -- a block in a file of its own -------------------------------------------------------------- */
 
-/* The model of @t, and with @apart its block in another file. */
+/* Writes the model of @t; with @apart its block in another file. */
 static void run_tiny(const struct tiny_model *t, bool apart, const char *backend,
                      struct draft_run *out) {
     struct tiny_model model = *t, block = *t;
@@ -360,8 +360,9 @@ Test(mtp, a_block_in_a_file_of_its_own_drafts_the_same) {
 
 /* -- several blocks ---------------------------------------------------------------------------- */
 
-/* The file has one block, and then three, of which the first @n_same are like it: they have the
- * same keys and go on from the same states as one block that makes all drafts. */
+/* Compares a file with one block and files with three blocks, the first @n_same of which equal that
+ * block. Equal blocks have the same keys and continue from the same states as one block that makes
+ * all drafts. */
 static void check_blocks(const char *backend, bool apart) {
     static struct draft_run one, three;
     struct tiny_model t = {.arch = "glm4moe", .n_blocks = 1, .type = TENSOR_Q8_0};
@@ -420,7 +421,7 @@ Test(mtp, a_block_of_another_model_is_refused) {
     unlink(path[0]);
 }
 
-/* It is served without, and the note names what is missing. */
+/* The model is served without the block, and a note names what is missing. */
 Test(mtp, a_block_that_lacks_a_tensor_is_left_out) {
     static const char *const tensors[] = {
         "blk.2.nextn.eh_proj.weight", "blk.2.nextn.enorm.weight", "blk.2.attn_k.weight",
@@ -511,7 +512,7 @@ Test(mtp, an_assistant_of_another_model_is_refused) {
     }
 }
 
-/* The logits of two drafts of @model's with the assistant in @path. */
+/* Returns the logits of two drafts of @model with the assistant in @path. */
 static void draft_pair(const char *model, const char *assistant, float logits[2][N_VOCAB]) {
     static const int32_t prompt[] = {7, 1, 33, 12, 5};
     struct draft_watch w = {.pos0 = UINT32_MAX, .n_vocab = 300};
@@ -533,7 +534,7 @@ static void draft_pair(const char *model, const char *assistant, float logits[2]
     driver_close(&d);
 }
 
-/* As those of E2B and E4B: a cluster for each token. All logits are computed without it. */
+/* As in E2B and E4B: a cluster for each token. Without it all logits are computed. */
 Test(mtp, tables_that_pick_an_assistants_tokens_are_not_read) {
     static float plain[2][N_VOCAB], with[2][N_VOCAB];
     struct tiny_model t = assistant_of(gemma4);
@@ -555,7 +556,7 @@ Test(mtp, tables_that_pick_an_assistants_tokens_are_not_read) {
         unlink(path[i]);
 }
 
-/* A table in the place of weights. */
+/* A table in place of weights. */
 Test(mtp, integers_are_no_weights) {
     struct tiny_model t = gemma4;
     struct gguf_writer w;

@@ -1,6 +1,6 @@
 /*
- * Places of rows among pictures, beside a naive model: the whole sequence is laid out row by row
- * from its beginning, and any piece of it must agree.
+ * Tests places of rows among pictures against a naive model, which lays out the whole sequence row
+ * by row; any piece must agree with it.
  */
 
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@ static void add_row(struct scene *s, uint32_t t, uint32_t y, uint32_t x, uint32_
     s->should[s->n_rows++] = (struct picture_row){{t, y, x}, end, values};
 }
 
-/* Text of 0 to 5 tokens, then a picture, and so on; the position moves as the model counts. */
+/* Text of 0 to 5 tokens, then a picture, repeatedly; positions advance as the model counts. */
 static void fill(struct scene *s, struct rng *rng, bool grids) {
     uint32_t position = 0;
 
@@ -53,7 +53,7 @@ static void fill(struct scene *s, struct rng *rng, bool grids) {
     }
 }
 
-/* Rows [from, from + n), with the pictures that the contract of engine_seq has. */
+/* Rows [from, from + n), with the pictures that the contract of engine_seq requires. */
 static void check_piece(const struct scene *s, bool grids, uint32_t from, uint32_t n) {
     struct picture_row row[LONGEST];
     struct engine_seq q = {.pos0 = from, .n_rows = n, .picture = s->picture};

@@ -1,7 +1,7 @@
 /*
- * Where experts are placed beside a device: by what was counted, with as few on the host as leave
- * room, and where they were before. The model is made up of experts alone; the device is one that
- * has so many bytes for them.
+ * Tests the placement of experts between device and host: by their counts, with as few on the host
+ * as leave room, and stable over loads. The model consists only of experts; the device has a given
+ * number of bytes for them.
  */
 
 #include <criterion/criterion.h>
@@ -19,7 +19,7 @@ enum { LAYERS = 6, EXPERTS = 40, USED = 4, ALL = LAYERS * EXPERTS, ROWS = 2000 }
 static uint64_t device_bytes, n_asked; /* bytes for experts and pages */
 static struct tensor tensors[LAYERS];
 static struct model_op ops[LAYERS];
-static struct gguf *file; /* what the counts are known by */
+static struct gguf *file; /* name of the counts */
 
 static uint64_t device_part(const struct model_shape *s) {
     uint64_t n = 0;
@@ -40,7 +40,7 @@ static int room(const struct model_shape *s, const struct engine_opts *o, uint64
 
 static const struct be_ops device = {.name = "made up", .device = true, .room = room};
 
-/* Layer 0 has no experts; those of the others are of different sizes. */
+/* Layer 0 has no experts; those of other layers have different sizes. */
 static struct model made(void) {
     struct model m = {.op = calloc(LAYERS, sizeof(*m.op)), .n_ops = LAYERS};
 
@@ -87,8 +87,8 @@ static int new_file(void) {
     return fd;
 }
 
-/* What would be counted of ROWS rows, with experts the rarer the higher their numbers, if @skewed,
- * from @seed. */
+/* Fills counts of @n_rows rows from @seed; if @skewed, experts with higher numbers are picked less
+ * often. */
 static void fill(int fd, bool skewed, uint32_t n_rows, uint64_t seed) {
     struct model m = made();
     uint64_t now[ALL] = {0}, sum = 0;
@@ -110,7 +110,7 @@ static void fill(int fd, bool skewed, uint32_t n_rows, uint64_t seed) {
     free(m.op);
 }
 
-/* As opening a model does. The caller frees it. */
+/* Places experts as opening a model does. The caller frees the result. */
 static struct model placed(int fd, const struct engine_opts *o, char note[200]) {
     struct model m = made();
     struct picks k = {0};
@@ -142,7 +142,7 @@ Test(place, an_order_is_by_picks_then_by_number) {
     cr_expect_arr_eq(order, right, sizeof(right));
 }
 
-/* Each layer's rarest experts first, one of each layer at a time. */
+/* Takes each layer's rarest experts first, one from each layer in turn. */
 Test(place, an_even_order_takes_of_all_layers_alike) {
     const bool has[3] = {true, false, true};
     const uint64_t picks[12] = {5, 1, 5, 0, 0, 0, 0, 0, 1, 9, 5, 0};
@@ -166,8 +166,8 @@ Test(place, costs_are_picks_and_calls) {
     cr_expect_float_eq(place_cost(&c, both), 0.1 * 4 + 2, 1e-9);
 }
 
-/* One expert after the other to the host until the rest fits: the rarest of those that are left, or
- * the first. What that costs. */
+/* Moves one expert after another to the host until the rest fits: the rarest remaining one, or the
+ * first. Returns the cost. */
 static double naive(const uint64_t *n, bool rarest, uint32_t bits[LAYERS * 2]) {
     const bool has[LAYERS] = {false, true, true, true, true, true};
     const struct place_case c = {LAYERS, EXPERTS, USED, n, has};
@@ -186,8 +186,8 @@ static double naive(const uint64_t *n, bool rarest, uint32_t bits[LAYERS * 2]) {
     return place_cost(&c, bits);
 }
 
-/* Whatever there is room for, it fits, with no more on the host than must be: the rarest experts,
- * or, where few must, those of the first layers. */
+/* Whatever the room is, the placement fits, with no more on the host than necessary: the rarest
+ * experts, or, if few are moved, those of the first layers. */
 Test(place, the_rarest_are_the_hosts_and_no_more_than_must) {
     const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
     uint32_t rare[LAYERS * 2], first[LAYERS * 2], n_rare = 0, n_first = 0;
@@ -208,7 +208,7 @@ Test(place, the_rarest_are_the_hosts_and_no_more_than_must) {
         n_rare += is_rare;
         n_first += !is_rare && m.shape.host_experts;
         model_deinit(&m);
-        picks_place(&k, none); /* nothing stays */
+        picks_place(&k, none); /* nothing stays on the device */
     }
     cr_expect(n_rare > 5 && n_first > 2, "%u, %u", n_rare, n_first);
     picks_close(&k);
@@ -223,7 +223,8 @@ static uint32_t n_layers_of(const struct model *m) {
     return n;
 }
 
-/* Without enough rows, or where experts are picked alike, a few layers have the host's. */
+/* Without enough rows, or if experts are picked equally often, the host gets the experts of a few
+ * layers. */
 Test(place, without_a_skew_the_first_layers_are_the_hosts) {
     const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
     char note[200];
@@ -248,8 +249,8 @@ Test(place, without_a_skew_the_first_layers_are_the_hosts) {
     }
 }
 
-/* Where the device fetches experts, layers have as many slots each as another, of those that were
- * picked most; the host has all, and results do not depend on it. */
+/* If the device fetches experts, all layers have equally many slots, first for those that were
+ * picked most; the host has all experts, and results do not depend on the placement. */
 Test(place, slots_of_layers_are_as_many) {
     struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
     uint8_t sources[20] = {0};
@@ -297,7 +298,7 @@ Test(place, slots_of_layers_are_as_many) {
     close(fd);
 }
 
-/* A file may name experts though no layer has any: all are dense, or the blocks that have them are
+/* A file may name experts although no layer has any: all are dense, or the blocks with experts are
  * not served. */
 Test(place, without_experts_there_is_nothing_to_place) {
     const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
@@ -314,8 +315,8 @@ Test(place, without_experts_there_is_nothing_to_place) {
     model_deinit(&m);
 }
 
-/* The next load of the model moves experts where that is worth it, and says so; a worker that takes
- * another's place moves none. */
+/* The next load of the model moves experts if that gains enough, and says so; a worker that
+ * replaces another one moves none. */
 Test(place, only_a_load_moves_experts) {
     struct engine_opts o = opts(ENGINE_HOST_AUTO, false), keeps = opts(ENGINE_HOST_AUTO, true);
     struct engine_opts number = opts(2, false), kept = opts(0, true);
@@ -331,10 +332,10 @@ Test(place, only_a_load_moves_experts) {
     struct model third = placed(fd, &o, note);
     cr_expect(n_layers_of(&third) == LAYERS - 1);
     cr_expect(strstr(note, "moved since") != NULL, "%s", note);
-    fill(fd, true, ROWS / 10, 6); /* of the same kind: nothing is gained */
+    fill(fd, true, ROWS / 10, 6); /* of the same kind, so nothing is gained */
     struct model fourth = placed(fd, &o, note);
     cr_expect_arr_eq(third.host_experts, fourth.host_experts, LAYERS * 8);
-    device_bytes = 100000; /* it does not fit */
+    device_bytes = 100000; /* too little room */
     struct model fifth = placed(fd, &o, note);
     cr_expect(device_part(&fifth.shape) + 1000 <= device_bytes);
     struct model sixth = placed(fd, &number, note);
@@ -351,7 +352,7 @@ Test(place, only_a_load_moves_experts) {
     close(fd);
 }
 
-/* Rows that pick the first, or the last, half of all experts: counted in steps, by processes of
+/* Counts rows that pick the first, or the last, half of all experts: in steps, by processes of
  * @each rows. */
 static void work(int fd, bool last, uint64_t n_rows, uint64_t each) {
     struct model m = made();
@@ -372,7 +373,7 @@ static void work(int fd, bool last, uint64_t n_rows, uint64_t each) {
     free(m.op);
 }
 
-/* The part of what is kept that the first half of the experts has. */
+/* Returns the first half's part of the kept counts. */
 static double part_of_first(int fd) {
     struct picks k;
     const uint64_t *n = counts(fd, &k);
@@ -386,8 +387,8 @@ static double part_of_first(int fd) {
     return (double)first / (double)all;
 }
 
-/* Other work than before moves the placement after as many rows as the half-life, however long it
- * was done before; whether workers end meanwhile or not. */
+/* A change of work moves the placement after the half-life in rows, however long the earlier work
+ * lasted, and whether workers end meanwhile or not. */
 Test(place, counts_age) {
     const uint64_t h = PICKS_HALF_LIFE;
 
@@ -417,7 +418,7 @@ Test(place, counts_age) {
     }
 }
 
-/* Counts of another model, or half a file, are those of none. */
+/* Counts of another model, or a truncated file, count as none. */
 Test(place, a_file_of_another_model_is_emptied) {
     int fd = new_file();
     struct model_shape s = {.n_layer = LAYERS, .n_expert = EXPERTS - 1};
@@ -442,7 +443,7 @@ Test(place, a_file_of_another_model_is_emptied) {
     picks_close(&k);
 }
 
-/* Bits behind the last expert mean nothing. */
+/* Bits after the last expert are ignored. */
 Test(place, a_placement_names_experts_that_there_are) {
     uint32_t bits[LAYERS * 2];
     const struct engine_opts o = opts(0, true);
@@ -463,8 +464,8 @@ Test(place, a_placement_names_experts_that_there_are) {
     close(fd);
 }
 
-/* A model without experts: the FFN of each layer is one tensor for gate, one for up, one for down,
- * and takes so many bytes on the device. */
+/* A model without experts: the FFN of each layer has one tensor each for gate, up and down, and
+ * takes FFN bytes on the device. */
 enum { DENSE = 20, FFN = 3 * 32 * 32 * 4 };
 
 static int dense_room(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
@@ -492,7 +493,8 @@ static struct model made_dense(void) {
     return m;
 }
 
-/* Places the FFNs of @m; how many are the host's, or -errno with @err. Frees the model. */
+/* Places the FFNs of @m and frees the model. Returns how many are the host's, or -errno with
+ * @err. */
 static int host_ffns(struct model *m, const struct engine_opts *o, int fd, char note[200],
                      struct err *err) {
     static const struct be_ops dense = {.name = "made up", .device = true, .room = dense_room};
@@ -530,7 +532,7 @@ Test(place, as_few_ffns_are_the_hosts_as_leave_room) {
     struct engine_opts o = opts(0, false);
 
     o.device_layers = ENGINE_HOST_AUTO;
-    for (int n = 0; n <= DENSE; n++) { /* 1000 bytes are those of the two pages */
+    for (int n = 0; n <= DENSE; n++) { /* the two pages take 1000 bytes */
         device_bytes = (uint64_t)(DENSE - n) * FFN + 1000;
         cr_expect_eq(ffns_of(&o, 0), n);
         device_bytes--;
@@ -544,7 +546,8 @@ Test(place, as_few_ffns_are_the_hosts_as_leave_room) {
     }
 }
 
-/* A load moves FFNs where that gains more than a tenth of the layers, here two, or must be. */
+/* A load moves FFNs if that gains more than a tenth of the layers, here two, or if it is
+ * necessary. */
 Test(place, a_worker_in_anothers_place_moves_no_ffns) {
     struct engine_opts o = opts(0, false), keeps = opts(0, true);
     int fd = new_file();

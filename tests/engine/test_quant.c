@@ -1,8 +1,8 @@
 /*
- * What blocks mean, against another implementation: random blocks of every IQ, FP4 and ternary
- * format, and of some others, were decoded by ggml's base library (v0.5.0 of llama.cpp, 28
- * September 2026); a digest of all values stands here. And the grids against those of
- * tests/data, which were found independently.
+ * Tests the values of blocks against another implementation: random blocks of every IQ, FP4 and
+ * ternary format, and of some others, were decoded by ggml's base library (v0.5.0 of llama.cpp, 28
+ * September 2026), and a digest of all values is stored here. Grids are compared with those of
+ * tests/data, which were determined independently.
  */
 
 #include <criterion/criterion.h>
@@ -42,7 +42,7 @@ static uint64_t next(uint64_t *s) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* FNV-1a by words; of a zero the sign does not count. */
+/* FNV-1a by words; the sign of zero does not count. */
 static uint64_t digest_of(const float *v, size_t n) {
     uint64_t h = 0xCBF29CE484222325u;
 
@@ -77,7 +77,7 @@ Test(quant, blocks_decode_as_another_implementation_does) {
         }
         quant_decode(golden[i].type, bytes, v, N_VALUES);
         cr_expect(digest_of(v, N_VALUES) == golden[i].digest, "%s", f->name);
-        /* What kernels and devices read value by value is the same. */
+        /* Kernels and devices that read single values must get the same ones. */
         for (size_t b = 0; b < 64; b++) {
             for (uint32_t k = 0; k < f->block; k++)
                 one[k] = blk_value((uint32_t)golden[i].type, bytes + b * f->block_bytes, k,
@@ -109,7 +109,7 @@ static void check_grid(yyjson_val *root, const char *name, const uint16_t *grid,
 
 #define SCALED_ROWS 5u
 
-/* The logits of each row. */
+/* Returns the logits of each row. */
 struct logits {
     uint32_t n_vocab;
     float of[SCALED_ROWS][64];
@@ -143,7 +143,7 @@ static struct logits run(const struct tiny_model *t, const char *backend) {
     return l;
 }
 
-/* Matrices with a scale beside them are those whose values have been multiplied by it. */
+/* A matrix with a scale beside it equals one whose values have been multiplied by the scale. */
 Test(quant, scales_beside_matrices_are_factors_of_their_values) {
     static const char *const archs[] = {"qwen3", "qwen3moe", "qwen35moe"};
 

@@ -1,5 +1,5 @@
-/* A large product of the reference backend is divided among threads, by its outputs: the bits must
- * not depend on their number. */
+/* Tests that a large product of the reference backend, whose outputs are divided among threads, has
+ * the same bits for every number of threads. */
 
 #include <criterion/criterion.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@ enum { N_PROMPT = 3, N_OUT = 2 };
 
 static uint32_t n_cpus, n_asked;
 
-/* In the place of cpus_usable() (meson.build). */
+/* Replaces cpus_usable() (meson.build). */
 uint32_t __wrap_cpus_usable(void);
 uint32_t __wrap_cpus_usable(void) {
     n_asked++;

@@ -1,7 +1,7 @@
 /*
- * What the readers of qwen4exp, deepseek4, step35, bailingmoe3 and Nemotron refuse, by one change
- * each in a file that is served: a number out of range, a number that contradicts another, or a
- * name that is missing. Last come files with damage of all kinds.
+ * Tests refusals of the readers of qwen4exp, deepseek4, step35, bailingmoe3 and Nemotron, each by
+ * one change in a file that is otherwise served: a number out of range, a contradiction between
+ * numbers, or a missing name. At the end come files with random damage.
  */
 
 #include <criterion/criterion.h>
@@ -43,7 +43,7 @@ static void copy_close(struct copy *c) {
     free(c->bytes);
 }
 
-/* Returns the place behind string @s, which its length precedes. */
+/* Returns the position after string @s, which is preceded by its length. */
 static size_t find(const struct copy *c, const char *s) {
     uint64_t n = strlen(s), found;
     size_t end = 0;
@@ -57,7 +57,7 @@ static size_t find(const struct copy *c, const char *s) {
     return end;
 }
 
-/* Gives @name the name @to, which is as long, for good. */
+/* Renames @name to @to, of equal length, permanently. */
 static void rename_to(struct copy *c, const char *name, const char *to) {
     size_t n = strlen(name), at = find(c, name) - n;
 
@@ -66,7 +66,7 @@ static void rename_to(struct copy *c, const char *name, const char *to) {
     cr_assert(pwrite(c->fd, to, n, (off_t)at) == (ssize_t)n);
 }
 
-/* Opens the file with @n other bytes at @at. Returns "" if it is taken, else the reason. */
+/* Opens the file with @n bytes at @at replaced. Returns "" if it is accepted, else the reason. */
 static const char *reason_with(const struct copy *c, size_t at, const void *bytes, size_t n) {
     const struct driver_opts o = {.path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4};
     static struct err err;
@@ -87,8 +87,8 @@ static const char *reason_without(const struct copy *c, const char *name) {
     return reason_with(c, find(c, name) - 1, "!", 1);
 }
 
-/* Returns the reason why the model is refused with @v as the number of @key, or as element @i of
- * its array. */
+/* Returns the reason why the model is refused with @v as the value of @key, or as element @i of its
+ * array. */
 static const char *reason_for(const struct copy *c, const char *key, uint32_t i, double v) {
     size_t at = find(c, key), n;
     uint32_t type;
@@ -109,12 +109,12 @@ static const char *reason_for(const struct copy *c, const char *key, uint32_t i,
 
 struct change {
     const char *key; /* without the architecture */
-    uint32_t i;      /* of an array */
+    uint32_t i;      /* index in an array */
     double value;
     const char *reason;
 };
 
-/* @arch: that of the file @name. */
+/* @arch: architecture of the file @name. */
 static void check_arch(const char *name, const char *arch, const struct change *change, size_t n) {
     struct copy c;
     char key[96];
@@ -203,7 +203,7 @@ Test(refusals, numbers_of_deepseek4) {
     check("deepseek4", changes, ARRAY_SIZE(changes));
 }
 
-/* The first tensor of integers has the number of an expert that there is not. */
+/* The first tensor of integers has the number of an expert that does not exist. */
 Test(refusals, experts_of_tokens_are_experts_of_the_model) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     const int32_t wrong[] = {6, -1};
@@ -269,7 +269,7 @@ Test(refusals, numbers_of_nemotron) {
 
 static const char limits[] = "step35.swiglu_clamp_shexp", base[] = "step35.rope.freq_base_swa";
 
-/* A digest of the logits behind three tokens. */
+/* Returns a digest of the logits after three tokens. */
 static uint64_t digest(const struct copy *c) {
     const struct driver_opts o = {.path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4};
     struct driver d;
@@ -297,7 +297,7 @@ static void put_f32(struct copy *c, size_t at, float v) {
     put_u32(c, at, bits);
 }
 
-/* The key of the windows' rotary base takes the place of the array; neither file has that base. */
+/* The key of the windows' rotary base replaces the array; neither file has that base. */
 Test(refusals, one_limit_is_that_of_all_layers) {
     struct copy by_layer, one;
 
@@ -334,7 +334,7 @@ Test(refusals, the_limit_of_experts_is_that_of_the_shared_one_without_its_own) {
     copy_close(&c);
 }
 
-/* The key takes the place of another, without which all of a head turns. */
+/* The key replaces another one; without that, all of a head is rotated. */
 Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
     static const char key[] = "deepseek4.rope.dimension_count";
     static const char n_blocks[] = "deepseek4.nextn_predict_layers";
@@ -350,7 +350,7 @@ Test(refusals, a_layer_is_no_block_that_the_file_does_not_have) {
     copy_close(&without);
 }
 
-/* The norm of the model does not take its place. */
+/* The model's norm does not replace it. */
 Test(refusals, a_block_without_its_norm_is_left_out) {
     static const char norm[] = "blk.6.layer_output_norm.weight";
     struct driver d;
@@ -415,9 +415,9 @@ Test(refusals, missing_keys_are_named) {
     }
 }
 
-/* A layer of each kind, and what stands before and behind the layers. Without output matrix the
- * model has the embedding's; the divisors of rotary positions and the biases of the choice of
- * experts may be missing, and then only their other name is unknown. */
+/* A layer of each kind, and the tensors before and after the layers. Without output matrix the
+ * model uses the embedding; divisors of rotary positions and biases of the choice of experts may be
+ * missing, and then only the other name is unknown. */
 Test(refusals, missing_tensors_are_named) {
     static const char *const names[] = {"qwen4exp", "deepseek4", "step35", "bailingmoe3"};
     static const char *const optional[] = {"rope_freqs", "probs_b"};
@@ -492,7 +492,7 @@ static uint32_t find_numbers(const struct copy *c, struct number out[512]) {
     return n;
 }
 
-/* Changes a number, or any byte of the keys or, in the 12 KB behind @tensors, of the tensors. */
+/* Changes a number, or any byte of the keys, or of the 12 KB of tensors after @tensors. */
 static void damage(const struct copy *c, const struct number *number, uint32_t n, size_t tensors,
                    uint64_t *seed) {
     static const uint64_t whole[] = {0,  1,  2,   3,    5,     7,       8,         16,
@@ -512,12 +512,12 @@ static void damage(const struct copy *c, const struct number *number, uint32_t n
     } else {
         do
             at = draw(seed, 2) ? draw(seed, (uint32_t)end) : tensors + draw(seed, 12 << 10);
-        while (isgraph(c->bytes[at])); /* a number is worse than a name */
+        while (isgraph(c->bytes[at])); /* a changed number is worse than a changed name */
     }
     cr_assert(at + size <= c->n && pwrite(c->fd, bytes, size, (off_t)at) == (ssize_t)size);
 }
 
-/* Opens the file, and computes a prompt if it is taken. */
+/* Opens the file, and computes a prompt if it is accepted. */
 static bool serves(const struct copy *c, struct err *err) {
     const struct driver_opts o = {
         .path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4, .drafts = true};
@@ -534,7 +534,7 @@ static bool serves(const struct copy *c, struct err *err) {
     return true;
 }
 
-/* A damaged file is refused with a reason, or serves whatever is in it. */
+/* A damaged file is refused with a reason, or served, whatever it contains. */
 Test(refusals, damaged_files_do_no_harm) {
     static const char *const names[] = {"bailingmoe3-mtp", "deepseek4-mtp", "step35-mtp",
                                         "nemotron-h-moe-mtp", "qwen4exp"};

@@ -1,7 +1,7 @@
 /*
- * The sampler against a naive one that sorts everything, on random logits and parameters; its two
- * builds against each other bit for bit; and what it draws against the softmax it claims to draw
- * from.
+ * Tests the sampler against a naive one that sorts everything, on random logits and parameters; its
+ * two builds against each other, bit by bit; and its samples against the softmax that they should
+ * follow.
  */
 
 #include "engine/sampler.h"
@@ -15,7 +15,7 @@
 
 enum { VOCAB = 777, SCENES = 6000, DRAWS = FEWER(100000, 10000) };
 
-/* ---- the naive one */
+/* ---- the naive sampler */
 
 static float values[VOCAB];
 
@@ -53,8 +53,8 @@ static bool is_breaker(const struct sample_scene *s, int32_t t) {
     return s->samplers.breakers && s->samplers.breakers[t / 32] >> (t % 32) & 1;
 }
 
-/* DRY by its definition: for each place where token @t came, how far the tokens before it are those
- * at the end. */
+/* DRY by its definition: for each occurrence of token @t, how many tokens before it equal those at
+ * the end. */
 static float dry(const struct sample_scene *s, int32_t t) {
     const struct engine_samplers *m = &s->samplers;
     uint32_t n = s->param.n_tokens + (s->job.fed >= 0), longest = 0;
@@ -96,7 +96,7 @@ static float processed(const struct sample_scene *s, uint32_t i) {
     return samp_clean(x);
 }
 
-/* How many of the sorted tokens top_k, top_p and min_p keep. */
+/* Returns how many of the sorted tokens top_k, top_p and min_p keep. */
 static uint32_t n_kept(const struct engine_param *p, const float *z, const uint32_t *order) {
     uint64_t total = 0, sum = 0;
     uint32_t n = 0;
@@ -204,7 +204,7 @@ static void keep_more(const struct sample_scene *s, float *z) {
         exclude_top(s, z, inv_t);
 }
 
-/* -1: nothing is possible. */
+/* Returns -1 if nothing is possible. */
 static int32_t naive(const struct sample_scene *s) {
     const struct engine_param *p = &s->param;
     uint32_t order[VOCAB], best = 0;
@@ -263,7 +263,7 @@ Test(sampler, is_the_chain_written_plainly) {
         int32_t token = naive(&scene);
         sampler_run(&s, &scene.job, &out, top);
         if (token < 0)
-            continue; /* what is said then: see nothing_possible */
+            continue; /* results of that case: see nothing_possible */
         n_possible++;
         cr_assert_eq(out.token, token, "scene %u: %d, naive %d", k, out.token, token);
         cr_assert_float_eq((double)out.logprob, softmax_log(scene.logits, (uint32_t)token), 2e-5);
@@ -277,8 +277,8 @@ Test(sampler, is_the_chain_written_plainly) {
     sampler_deinit(&s);
 }
 
-/* Rounding of sums differs: a token at the very edge of a set may be in the one and not in the
- * other. */
+/* Sums are rounded differently, so a token at the very border of a set may be in only one of the
+ * two. */
 Test(sampler, more_samplers_are_what_their_papers_say) {
     struct sampler s;
     struct rng r = {3};
@@ -357,11 +357,11 @@ Test(sampler, says_a_token_that_may_be_said_when_none_is_likely) {
     sampler_deinit(&s);
 }
 
-/* ---- what is drawn */
+/* ---- distribution of samples */
 
-/* Chi-square of @DRAWS draws against the softmax of the processed logits at the temperature, as a
- * number of standard deviations (Wilson and Hilferty 1931). Tokens of which fewer than 5 are
- * expected are one. */
+/* Chi-square of @DRAWS samples against the softmax of the processed logits at the temperature, as a
+ * number of standard deviations (Wilson and Hilferty 1931). Tokens expected fewer than 5 times are
+ * combined. */
 static double deviation(struct sample_scene *scene, bool by_position) {
     double p[VOCAB], sum = 0, chi = 0, rest = 0, rest_seen = 0;
     float t = scene->param.temperature;
@@ -412,7 +412,7 @@ static struct sample_scene *drawing_scene(float temperature) {
     return &s;
 }
 
-/* The seeds are fixed, so the figures are; 4 deviations would be chance once in 30,000 sets of
+/* The seeds are fixed, and so are the figures; 4 deviations would occur once in 30,000 sets of
  * seeds. */
 Test(sampler, draws_from_the_softmax_over_seeds) {
     cr_assert_lt(fabs(deviation(drawing_scene(1), false)), 4);
@@ -424,14 +424,14 @@ Test(sampler, draws_from_the_softmax_over_positions) {
     cr_assert_lt(fabs(deviation(drawing_scene(1.7f), true)), 4);
 }
 
-#if FEWER(1, 0) /* it takes all draws */
-/* The tests above would notice a temperature that is 2 % off. */
+#if FEWER(1, 0) /* one token gets all samples */
+/* The tests above would notice a temperature that is off by 2 %. */
 Test(sampler, the_distribution_test_is_not_blind) {
     struct sample_scene *s = drawing_scene(1);
     struct engine_param drawn = s->param;
 
     s->job.param = &drawn;
-    s->param.temperature = 1.02f; /* what is expected */
+    s->param.temperature = 1.02f; /* expected counts */
     cr_assert_gt(fabs(deviation(s, true)), 4);
 }
 #endif

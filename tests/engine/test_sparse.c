@@ -1,5 +1,6 @@
 /*
- * The choice of keys of sparse attention, and the rows of a table of n-grams, against naive ones.
+ * Tests the choice of keys of sparse attention, and the rows of a table of n-grams, against naive
+ * versions.
  */
 
 #include <criterion/criterion.h>
@@ -10,7 +11,8 @@
 
 enum { CONTEXT = 700 };
 
-/* Returns true if block @i is among the @n largest of @n_all scores, of equal ones the first. */
+/* Returns true if block @i is among the @n largest of @n_all scores; of equal scores the first are
+ * taken. */
 static bool is_chosen(const float *score, uint32_t n_all, uint32_t i, uint32_t n) {
     uint32_t before = 0;
 
@@ -54,7 +56,7 @@ Test(sparse, the_best_of_scores_of_any_sign) {
         uint32_t best[CONTEXT], spread = 1 + rng_below(&rng, 60);
         float score[CONTEXT];
 
-        for (uint32_t i = 0; i < n; i++) /* among them 0 and -0 */
+        for (uint32_t i = 0; i < n; i++) /* including 0 and -0 */
             score[i] = ((float)rng_below(&rng, spread) - (float)(spread / 2)) * -0.37F;
         uint32_t n_best = sparse_best(score, n, k, best);
         cr_assert_eq(n_best, n < k ? n : k);
@@ -76,7 +78,7 @@ static const struct ngram_shape table = {
     .size = {307, 311, 313, 317},
 };
 
-/* The rows of the token at @pos of a whole text, straight from the definition. */
+/* Returns the rows of the token at @pos of a whole text, directly from the definition. */
 static void rows_at(const int32_t *text, uint32_t pos, uint64_t out[4]) {
     uint64_t t[3] = {(uint64_t)text[pos], 9, 9};
 
@@ -97,7 +99,7 @@ Test(ngram, rows_follow_the_text_however_it_is_cut) {
         int32_t text[40];
         float last[NGRAM_STATE] = {0};
 
-        for (int i = 0; i < 40; i++) /* token 9 ends a text now and then */
+        for (int i = 0; i < 40; i++) /* token 9 ends a text sometimes */
             text[i] = (int32_t)(rng_below(&rng, 4) ? rng_below(&rng, 500) : 9);
         for (uint32_t pos = 0; pos < 40;) {
             uint32_t n = 1 + rng_below(&rng, MIN(5, 40 - pos));

@@ -1,6 +1,6 @@
 /*
- * Image encoders: the rows of a computation in float64, the same bits at any number of threads and
- * with any instruction set, and files that are refused with the reason.
+ * Tests image encoders: rows of a computation in float64, the same bits with any number of threads
+ * and instruction set, and files that are refused with a reason.
  */
 
 #include <criterion/criterion.h>
@@ -13,7 +13,7 @@
 
 #define EXACT 1e-4 /* seen: 1e-5 */
 
-/* Rows of a picture of the given size, in one piece. */
+/* Returns the rows of a picture of the given size, in one piece. */
 static float *encode(const struct scene *s, uint32_t width, uint32_t height, size_t *n) {
     return scene_encode(s, width, height, UINT64_MAX, n);
 }
@@ -42,7 +42,7 @@ Test(vision, cpu_computes_the_rows_of_float64) {
     check_rows("cpu");
 }
 
-/* More patches than one thread packs; rows that fill no tile and no chunk. */
+/* More patches than one thread packs; rows that do not fill a tile or a chunk. */
 #define LARGE_WIDTH 640u
 #define LARGE_HEIGHT 448u
 
@@ -103,7 +103,7 @@ Test(vision, threads_and_instruction_sets_change_no_bit) {
     check_bits(&scene_kinds[0], "F16", LARGE_WIDTH, LARGE_HEIGHT);
 }
 
-/* Rows of the picture whose part @a of @p this is, encoded alone. */
+/* Returns the rows of the picture that is part @a of @p, encoded alone. */
 static float *encode_part(const struct scene *s, const struct picture *p,
                           const struct picture_part *a) {
     CLEANUP(picture_deinit) struct picture part = {0};
@@ -120,8 +120,8 @@ static float *encode_part(const struct scene *s, const struct picture *p,
     return rows;
 }
 
-/* Writes a text model of 32 values that has tokens for the marks of a grid of 2 x 3 tiles, whose
- * row i is all i + 1. */
+/* Writes a text model of 32 values that has tokens for the marks of a grid of 2 x 3 tiles; all
+ * values of row i are i + 1. */
 static struct gguf *text_model(void) {
     static const char *const tokens[] = {
         "a",
@@ -154,7 +154,8 @@ static struct gguf *text_model(void) {
     return file;
 }
 
-/* Rows of tiles are those of pictures with their pixels, behind the text model's rows of marks. */
+/* Rows of tiles equal those of pictures with the same pixels, and follow the text model's rows of
+ * marks. */
 Test(vision, tiles_are_encoded_as_pictures_behind_their_marks) {
     static const struct kind lfm2 = {"lfm2", "tiny,side=5,tile=64", 0, 0, NULL};
     static const int marks[] = {3, 4, 5, 6, 7, 8, 2}; /* of 3 x 2 tiles and of the small picture */
@@ -232,7 +233,7 @@ Test(vision, pictures_of_another_size_are_refused) {
     cr_expect(strstr(err.message, "64 x 96 pixels has not 0 rows") != NULL, "%s", err.message);
 }
 
-/* The file of @w is refused with a reason that has @part. */
+/* Expects that the file of @w is refused with a reason that contains @part. */
 static void expect_refused(struct gguf_writer *w, const char *part) {
     const struct image_encoder_opts o = {.max_rows = 8};
     struct image_encoder *e = NULL;
@@ -271,7 +272,7 @@ Test(vision, files_that_do_not_fit_are_refused_with_the_reason) {
     gw_deinit(&w);
 }
 
-/* Every tensor that is left out or has another shape is named. */
+/* Every tensor that is missing or has another shape is named. */
 Test(vision, tensors_that_are_missing_are_named) {
     static const char *const names[] = {"v.patch_embd.weight", "v.position_embd.weight",
                                         "v.blk.1.attn_out.weight", "v.blk.3.ffn_down.weight",

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * vision_scene - projectors that `weft-synth` makes, a picture, and the rows that it becomes.
+ * vision_scene - projectors that `weft-synth` writes, a picture, and the expected rows.
  *
- * vision/NAME.f32 has the rows of the projectors, of the picture that scene_picture() fills:
+ * vision/NAME.f32 has the rows of the projectors for the picture that scene_picture() fills:
  * computed in float64 from the formulas by a program that agrees with llama.cpp 0.5.0, and rounded
  * to float32.
  */
@@ -13,28 +13,28 @@
 struct kind {
     const char *name, *shape;
     uint32_t width, height; /* of the picture */
-    const char *rows;       /* the file with them; NULL: golden-vision/ has what judges it */
+    const char *rows;       /* file of the expected rows; NULL: golden-vision/ has them */
 };
 
 enum { SCENE_KINDS = 8, SCENE_LFM2 = 7 };
 extern const struct kind scene_kinds[SCENE_KINDS];
 
-/* An opened projector, whose file has no name any more. */
+/* An opened projector, whose file has been unlinked. */
 struct scene {
     struct gguf *file;
     struct image_encoder *e;
 };
 
 void scene_close(struct scene *s);
-/* Writes the projector of @k in @format under a name in the temporary folder. */
+/* Writes the projector of @k in @format to a new file in the temporary folder. */
 void scene_write(const struct kind *k, const char *format, char path[64]);
-/* Opens it, without an encoder. */
+/* Opens the projector, without an encoder. */
 struct gguf *scene_file(const struct kind *k, const char *format);
 struct scene scene_open(const struct kind *k, const char *format,
                         const struct image_encoder_opts *o);
 struct picture scene_picture(uint32_t width, uint32_t height);
-/* Computes the rows of a picture of the given size in pieces of @work multiply-adds; *n is the
- * number of values. NULL: the device was lost. */
+/* Computes the rows of a picture of the given size in pieces of @work multiply-adds; *n gets the
+ * number of values. Returns NULL if the device was lost. */
 float *scene_encode(const struct scene *s, uint32_t width, uint32_t height, uint64_t work,
                     size_t *n);
 /* Returns the rows that were computed in float64, @n values. */

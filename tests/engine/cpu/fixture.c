@@ -23,7 +23,7 @@ void fixture_normal(float *x, size_t n, uint64_t seed) {
         x[i] = (float)(sqrt(-2 * log(uniform(&seed))) * cos(2 * M_PI * uniform(&seed)));
 }
 
-/* Where the halves of a block are; -1: none. */
+/* Offsets of the halves in a block; -1: none. */
 static const struct {
     enum tensor_type type;
     int first, second;

@@ -1,6 +1,6 @@
 #pragma once
 
-/* fixture - random weights of any format, and their panels, for the tests and the benchmark of the
+/* fixture - random weights of any format, and their panels, for tests and benchmarks of the
  * kernels. */
 
 #include "engine/cpu/cpu.h"
@@ -10,17 +10,19 @@ struct fixture {
     struct mat m;
 };
 
-/* A matrix of @n_out rows of @n_in values whose every bit pattern is as a file may have it. Scales
- * are sane, so that no value is huge. */
+/* Fills a matrix of @n_out rows of @n_in values with every bit pattern that a file may have. Scales
+ * are limited, so that no value is huge. */
 void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint32_t n_out,
                   uint64_t seed);
-/* Every byte of the weights @fill, only the scales in half precision sane. */
+/* Fills every byte of the weights with @fill, except for scales in half precision, which are
+ * limited. */
 void fixture_extreme(struct fixture *f, uint8_t fill);
 void fixture_deinit(struct fixture *f);
 
-/* Standard normal values. */
+/* Fills @x with standard normal values. */
 void fixture_normal(float *x, size_t n, uint64_t seed);
 
-/* Activations of @n_rows rows as matmul_run() wants them, by @k; aligned, to be freed. */
+/* Returns activations of @n_rows rows in the form that matmul_run() takes, packed by kernels @k;
+ * aligned. The caller frees them. */
 uint8_t *fixture_acts(const struct cpu_kernels *k, enum acts_kind kind, const float *x,
                       uint32_t n_in, uint32_t n_rows);

@@ -1,5 +1,5 @@
-/* For the thread sanitizer: what is written before a round is seen in it and what it wrote after
- * it, with plain memory, while threads fall asleep and wake up. */
+/* For the thread sanitizer: data written before a round must be visible in it, and data written in
+ * it after it, in plain memory, while threads fall asleep and wake up. */
 
 #include <assert.h>
 #include <stdatomic.h>

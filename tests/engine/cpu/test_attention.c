@@ -1,7 +1,7 @@
 /*
- * Attention over pages: as close to a double-precision softmax as the pages' rounding allows, and
- * the same bits with every instruction set, page size, cut of the prompt and number of threads,
- * whatever other positions of a page hold.
+ * Tests attention over pages: as close to a softmax in double precision as the rounding of pages
+ * allows, and the same bits with every instruction set, page size, division of the prompt and
+ * number of threads, whatever other positions of a page contain.
  */
 
 #include <criterion/criterion.h>
@@ -19,7 +19,7 @@ enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5, SEQS = 3, PAGES = KEYS / 16
 
 static const char *const isas[] = {"generic", "avx2", "avx512", "neon", "dotprod", "i8mm"};
 
-struct sheet { /* what the layers of a model would have computed */
+struct sheet { /* inputs, in place of the layers of a model */
     uint32_t head_dim, group, window;
     float cap;
     bool sinks;
@@ -31,7 +31,7 @@ struct way {
     const char *isa;
     uint32_t page_tokens, n_threads, chunk; /* chunk: rows of a step */
     struct kv_formats type;
-    bool dirty; /* pages are full of NaN beforehand */
+    bool dirty; /* pages are filled with NaN first */
 };
 
 struct rig {
@@ -96,7 +96,7 @@ static struct kv_view view_of(const struct rig *r) {
                    &(struct heads){KV_HEADS * r->sheet->group, KV_HEADS, r->sheet->head_dim});
 }
 
-/* Adds a row of sequence @seq at position @p, with the queries of @s, and writes its keys and
+/* Adds a row of sequence @seq at position @p with the queries of @s, and writes its keys and
  * values. */
 static void add_row(struct rig *r, const struct sheet *s, uint32_t seq, uint32_t p) {
     struct be *b = &r->be;
@@ -118,7 +118,7 @@ static void add_row(struct rig *r, const struct sheet *s, uint32_t seq, uint32_t
     }
 }
 
-/* Attends with the rows that were added, which are none then. */
+/* Attends with the added rows, and removes them. */
 static void attend_rows(struct rig *r) {
     const struct sheet *s = r->sheet;
     float sinks[KV_HEADS * MAX_GROUP];
@@ -166,7 +166,7 @@ static void fill(struct sheet *s, uint32_t head_dim, uint32_t group) {
         s->q[i] *= 2; /* some weights far from equal */
 }
 
-/* What a page holds of @n values: halves, or multiples of a scale for each 32. */
+/* Rounds @n values as a page does: to halves, or to multiples of a scale for each 32. */
 static void round_values(enum engine_kv_type type, const float *x, size_t n, float *out) {
     for (size_t i = 0; i < n && type == ENGINE_KV_F16; i++)
         out[i] = mx_half_to_float(mx_float_to_half(x[i]));
@@ -183,9 +183,9 @@ static void round_values(enum engine_kv_type type, const float *x, size_t n, flo
     }
 }
 
-/* Value @d of @x, whose runs of @run were multiplied by a Hadamard matrix (0: none), straight from
- * that matrix' other definition: entry (i, j) is negative where i and j have an odd number of bits
- * in common. */
+/* Returns value @d of @x, whose runs of @run were multiplied by a Hadamard matrix (0: none), from
+ * another definition of that matrix: entry (i, j) is negative if i and j have an odd number of
+ * common bits. */
 static double turned_back(const double *x, uint32_t d, uint32_t run) {
     double sum = 0;
 
@@ -196,7 +196,8 @@ static double turned_back(const double *x, uint32_t d, uint32_t run) {
     return sum / sqrt(run);
 }
 
-/* @s has the values that the pages have: values multiplied by the Hadamard matrix of @run. */
+/* Checks a head's output @got. @s has the values in the form of the pages, multiplied by the
+ * Hadamard matrix of @run. */
 static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, uint32_t run,
                       const float *got) {
     uint32_t hd = s->head_dim, kv = head / s->group;
@@ -232,7 +233,7 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, uint32
 
 static struct sheet s;
 
-/* @turned: the runs of values' Hadamard matrix. */
+/* @turned: length of the runs that are multiplied by a Hadamard matrix. */
 static void check_types(uint32_t head_dim, uint32_t group, struct kv_formats type,
                         uint32_t turned) {
     static float expect[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH],
@@ -296,14 +297,14 @@ Test(cpu_attention, four_bit_pages) {
     check(96, 3, ENGINE_KV_Q4_0);
 }
 
-/* Each format is once beside another one, as that of keys and as that of values. */
+/* Each format is combined with another one, once for keys and once for values. */
 Test(cpu_attention, keys_and_values_apart) {
     check_types(64, 2, (struct kv_formats){ENGINE_KV_Q8_0, ENGINE_KV_Q4_0}, 64);
     check_types(64, 1, (struct kv_formats){ENGINE_KV_Q4_0, ENGINE_KV_F16}, 0);
     check_types(64, 1, (struct kv_formats){ENGINE_KV_F16, ENGINE_KV_Q8_0}, 64);
 }
 
-/* Windows that begin inside a tile, a chunk, and in another chunk than they end. */
+/* Windows that begin inside a tile, inside a chunk, and in an earlier chunk than they end. */
 Test(cpu_attention, windows_and_sinks) {
     static const uint32_t window[] = {12, 100, 257};
 
@@ -326,7 +327,7 @@ Test(cpu_attention, odd_heads_and_groups) {
     check(23, 1, ENGINE_KV_F16);
 }
 
-/* Sequences that begin with the same pages and go on differently, at positions apart. */
+/* Sequences that share their first pages and then differ, at different positions. */
 Test(cpu_attention, sequences_that_share_pages) {
     enum { SHARED = KEYS * 2 / 3 / 64 * 64 + 16, WIDTH = KV_HEADS * 2 * 128 };
     static float expect[2][KEYS * WIDTH];

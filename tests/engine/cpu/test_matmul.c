@@ -1,7 +1,7 @@
 /*
- * Panels x activations: every format has the same bits with every instruction set, at every number
- * of rows and threads, and is as close to exact arithmetic as rounding the activations to 8 bits
- * allows.
+ * Tests products of panels and activations: every format gives the same bits with every instruction
+ * set, for every number of rows and threads, and is as close to exact arithmetic as rounding the
+ * activations to 8 bits allows.
  */
 
 #include <criterion/criterion.h>
@@ -24,8 +24,7 @@ static const char *const isas[] = {"generic", "avx2", "avx512", "amx", "neon", "
 
 static struct matmul_scratch scratch[3];
 
-/* A width that shows what is special: odd, an odd number of blocks, several stretches of unpacked
- * quants. */
+/* A width for the special cases: odd, an odd number of blocks, several runs of unpacked quants. */
 static uint32_t width_of(enum tensor_type type) {
     uint32_t block = tensor_format(type)->block;
 
@@ -54,8 +53,8 @@ static void multiply(const struct cpu_kernels *k, struct pool *pool, enum matmul
     free(acts);
 }
 
-/* Exact sums with the file's weights, and what rounding the activations may change: half a step of
- * the block's scale for every value. */
+/* Exact sums with the file's weights, and the largest change by rounding the activations: half a
+ * step of the block's scale for every value. */
 static void check_close(const struct fixture *f, const float *x, const float *got, uint32_t row) {
     const struct panel_info *info = &panel_infos[f->m.format];
     uint32_t n = f->m.n_in, block = info->acts == ACTS_B || info->acts == ACTS_B16 ? 32 : 256;
@@ -81,7 +80,7 @@ static void check_close(const struct fixture *f, const float *x, const float *go
     }
 }
 
-/* The results of all rows, one row at a time in plain C: what all others must equal. */
+/* Results of all rows, one row at a time in plain C, to which all others must be equal. */
 static void reference_bits(const struct fixture *f, struct pool *pool, const float *x, float *out) {
     const struct cpu_kernels *k = isa_find("generic", NULL);
 
@@ -150,7 +149,7 @@ Test(cpu_matmul, same_bits_everywhere_blocks_of_256) {
             check_format(types[i]);
 }
 
-/* The largest sums that a format can make must not overflow: all numbers at their limits. */
+/* The largest sums of a format, with all numbers at their limits, must not overflow. */
 Test(cpu_matmul, extreme_weights_do_not_overflow) {
     static float x[1280], expect[OUT], got[OUT];
     struct pool *pool;

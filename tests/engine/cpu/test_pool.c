@@ -1,5 +1,6 @@
-/* The pool: every item is done exactly once, what was written before a round is seen in it, what it
- * wrote is seen after it; threads that sleep wake up; none is needed. */
+/* Tests the pool: every item is processed exactly once; data written before a round is visible in
+ * it, and data written in it after it; sleeping threads wake up; it works without additional
+ * threads. */
 
 #include <criterion/criterion.h>
 #include <stdatomic.h>
@@ -63,7 +64,7 @@ Test(cpu_pool, sleepers_do_not_stop_a_round) {
 
     cr_assert(pool_new(&p, 3) == 0);
     for (int i = 0; i < 20; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL); /* they sleep by now */
+        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL); /* by now they sleep */
         run_rounds(p, &r, 5);
     }
     pool_free(p);

@@ -162,12 +162,12 @@ struct fault {
     is_way wrong;
     const char *note; /* text of the note or of the refusal */
     bool refused;
-    bool taken; /* launches by steps of a run without a fault */
+    bool taken; /* steps of a run without a fault must use the way */
 };
 
 static struct {
     const struct fault *faults;
-    uint32_t n_faults, n_taken[8]; /* launches in steps of each run */
+    uint32_t n_faults, n_taken[8]; /* launches of each fault's way, by steps */
     const struct fault *present;   /* or NULL */
 } scene;
 

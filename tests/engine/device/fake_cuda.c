@@ -1,9 +1,9 @@
 /*
- * A weft-cuda.so without a GPU: the reference backend behind the rules of a device. It is called at
- * launch and at seal, takes fed tokens from its own samples, and hands out the results of a step
- * when they are waited for, which may be after the next step was computed. FAKE_CUDA in the
- * environment breaks it: "abi", "build", "probe", "open", "begin", "sample" or "end" (the last
- * three in step 3).
+ * A weft-cuda.so without a GPU: the reference backend with the interface of a device. It computes
+ * at launch and at seal, takes fed tokens from its own samples, and returns the results of a step
+ * when they are waited for, possibly after the next step was computed. FAKE_CUDA in the environment
+ * selects a fault: "abi", "build", "probe", "open", "begin", "sample" or "end" (the last three in
+ * step 3).
  */
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 struct be {
     struct be *real;
     uint32_t max_rows, max_wants;
-    struct step *step[2]; /* of step s: [s % 2] */
-    struct step *open;    /* what the reference has begun and not ended, or NULL */
+    struct step *step[2]; /* of step s, at [s % 2] */
+    struct step *open;    /* the step that the reference has begun and not ended, or NULL */
     int32_t *sampled;     /* of the last step */
 };
 
@@ -81,7 +81,7 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
-/* A step of which nothing is wanted is not sampled: the reference ends it before the next one. */
+/* A step without wants is not sampled: the reference ends it before the next one. */
 static void end_real(struct be *b, struct engine_result *out) {
     if (b->open)
         backend_reference.end(b->open->real, out);
@@ -109,7 +109,7 @@ static int begin(struct be *b, const struct engine_batch *batch, struct step **o
     return backend_reference.begin(b->real, &s->batch, &s->real);
 }
 
-/* Everything is computed here: what follows only looks at the results. */
+/* Everything is computed here; later calls only return the results. */
 static int sample(struct step *s) {
     struct engine_result r = {0};
 

@@ -1,6 +1,6 @@
 /*
- * The engine over a device backend, with a fake weft-cuda.so beside this program (fake_cuda.c): it
- * is found and judged as the real one is, steps overlap, samples are fed on the device, a lost
+ * Tests the engine with a device backend, a fake weft-cuda.so beside this program (fake_cuda.c): it
+ * is found and checked like the real one, steps overlap, samples are fed on the device, and a lost
  * device stays lost.
  */
 
@@ -58,7 +58,7 @@ Test(device, without_a_device_the_reason_is_told) {
     cr_expect(ops != NULL && strcmp(ops->name, "cuda") == 0, "and prefers the device");
 }
 
-/* What "auto" opens under FAKE_CUDA=@how, and whether it says @why. */
+/* Opens "auto" with FAKE_CUDA=@how. Returns true if the note contains @why. */
 static void expect_auto(const char *how, const char *backend, const char *why) {
     struct driver d;
 
@@ -82,7 +82,7 @@ Test(device, auto_takes_the_device_or_says_why_not) {
     expect_auto("probe", "cpu", "the CPU computes: the fake has no device");
 }
 
-/* Under "auto" the CPU takes such a model. */
+/* with "auto" the CPU serves such a model */
 Test(device, models_that_the_device_does_not_compute_are_refused) {
     static const char why[] = "the cuda backend does not compute residual streams, which this "
                               "deepseek4 model has; use --backend cpu";
@@ -119,7 +119,8 @@ Test(device, a_backend_that_does_not_open_is_cleaned_up) {
     unlink(path);
 }
 
-/* Three sequences, one of them masked, tokens and digests by backend and overlap. */
+/* Three sequences, one of them masked: tokens and digests by backend and with or without
+ * overlap. */
 static void run(const char *backend, bool overlap, struct driver_out out[3][25]) {
     uint32_t mask[10] = {0xFFFF, 0xF0F0F0F0};
     struct driver_seq *s[3];
@@ -154,7 +155,7 @@ Test(device, overlapped_steps_give_the_same_tokens) {
     }
 }
 
-/* Every call from the failing one on answers -EIO, and the engine can still be freed. */
+/* From the failing call on, every call returns -EIO, and the engine can still be freed. */
 static void lose_in(const char *where) {
     int32_t token = 7;
     uint32_t start[2] = {0, 1}, page = 3;
