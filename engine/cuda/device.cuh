@@ -8,7 +8,7 @@
 
 #include "engine/cuda/kernels.h"
 
-/* The family multiplies bytes (BYTES_FAMILY); the tests define it themselves. */
+/* Defined if the family multiplies 8-bit codes (BYTES_FAMILY); the tests define it themselves. */
 #if !defined(WEFT_SIMT) && defined(__CUDA_ARCH__)
 #if BYTES_FAMILY(__CUDA_ARCH__ / 10)
 #define WEFT_BYTES 1
@@ -33,11 +33,11 @@
 #include <stdint.h>
 
 #define SHARED __shared__
-/* Not static: nvcc makes a hash of the folder a part of static functions' names in the object. */
+/* Not static: nvcc would add a hash of the folder's name to the function's name in the object. */
 #define DEVICE __device__ __forceinline__
 
-/* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least
- * @blocks of them on a multiprocessor. */
+/* Defines kernel NAME of one argument and its address kernel_NAME. A block has @threads threads,
+ * and at least @blocks of them fit on a multiprocessor. */
 #define KERNEL(NAME, ARGS, threads, blocks)                                                        \
     static __global__ void __launch_bounds__(threads, blocks)                                      \
         NAME(const __grid_constant__ ARGS a);                                                      \
@@ -171,7 +171,7 @@ DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* c = A B, likewise. */
+/* Computes c = A B, with operands as in mma(). */
 DEVICE void mma_first(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                       uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -180,9 +180,9 @@ DEVICE void mma_first(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-/* TO_INTEGER in four registers. With @kept they stay for all products, since the compiler does not
- * know that no grid has a third dimension; it would write a constant anew for each product (from
- * CUDA 12.0 on in half as many instructions). */
+/* TO_INTEGER in four registers. With @kept the compiler keeps them for all products, since it does
+ * not know that blockIdx.z is 0; otherwise it would write the constant again for each product
+ * (since CUDA 12.0 in half as many instructions). */
 struct integers {
     uint32_t v[4];
 
@@ -196,9 +196,9 @@ struct integers {
     }
 };
 
-/* c = A B + TO_INTEGER, of signed bytes: 16 x 32 times 32 x 8, sums of 32 bits that stand for
- * floats. Lane 4 g + t: a0 (row g, columns 4t .. 4t + 3), a1 (row g + 8), a2, a3 (columns + 16); b0
- * (rows 4t .. 4t + 3, column g), b1 (rows + 16); c as mma() has it. */
+/* Computes c = A B + TO_INTEGER for signed bytes, 16 x 32 times 32 x 8; the 32-bit sums are the
+ * bits of floats. Lane 4 g + t has a0 (row g, columns 4t .. 4t + 3), a1 (row g + 8), a2, a3
+ * (columns + 16); b0 (rows 4t .. 4t + 3, column g), b1 (rows + 16); c as in mma(). */
 DEVICE void mma_bytes(float c[4], const struct integers &z, const uint32_t a[4], uint32_t b0,
                       uint32_t b1) {
     uint32_t d[4];
@@ -232,14 +232,15 @@ DEVICE uint32_t anew(uint32_t v) {
     return v;
 }
 
-/* Byte i is that one of bytes 0 .. 3 of @a and 4 .. 7 of @b which nibble i of @selector, 0 to 7,
- * names. */
+/* Returns bytes selected from 0 .. 3 of @a and 4 .. 7 of @b: nibble i of @selector, 0 to 7, selects
+ * byte i. */
 DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
 }
 
-/* Bytes of @a: nibble i of the lower half of @picks, 4 to 7, says byte i: then a constant @a is
- * part of the instruction. The compiler's own permutation would mask them first. */
+/* Returns bytes of @a: nibble i of the lower half of @picks, 4 to 7, selects byte i. With this
+ * operand order a constant @a is part of the instruction, and unlike __byte_perm() the compiler
+ * does not mask @picks first. */
 DEVICE uint32_t pick_bytes(uint32_t a, uint32_t picks) {
     uint32_t u;
 
@@ -247,14 +248,15 @@ DEVICE uint32_t pick_bytes(uint32_t a, uint32_t picks) {
     return u;
 }
 
-/* @p as a pointer of the lane's own: the compiler would keep what lanes have in common apart and
- * add it up anew for each load, in four instructions instead of one. */
+/* Returns @p, hiding from the compiler how it was computed. Otherwise the compiler would keep the
+ * part common to all lanes separate and add it again for each load, in four instructions instead of
+ * one. */
 DEVICE const uint16_t *own_pointer(const uint16_t *p) {
     asm("" : "+l"(p));
     return p;
 }
 
-/* Loads from memory that the kernel does not write. */
+/* Loads a half-word that the kernel does not write, through the read-only cache. */
 DEVICE uint32_t load_constant(const uint16_t *p) {
     uint16_t u;
 
@@ -351,27 +353,27 @@ DEVICE void add_global(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
-/* *p = max(*p, v), in one access. */
+/* Computes *p = max(*p, v) atomically. */
 DEVICE void max_global(uint64_t *p, uint64_t v) {
     atomicMax((unsigned long long *)p, (unsigned long long)v);
 }
 
-/* Reads what other blocks put or sum: from the L2 cache, not from what is there already. */
+/* Reads a value that other blocks write: from the L2 cache, past the L1 cache. */
 template <typename T> DEVICE T get_global(const T *p) {
     return *(const volatile T *)p;
 }
 
-/* Writes for other blocks. */
+/* Writes a value that other blocks read with get_global(). */
 template <typename T> DEVICE void put_global(T *p, T v) {
     *(volatile T *)p = v;
 }
 
-/* Several threads may, if all write the same. */
+/* Stores a value that several threads may store, all the same. */
 DEVICE void put_alike(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
 
-/* 16 bytes to shared memory without registers; both are multiples of 16. */
+/* Starts an asynchronous copy of 16 bytes to shared memory; both addresses are multiples of 16. */
 DEVICE void copy_async(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
@@ -379,7 +381,7 @@ DEVICE void copy_async(void *to, const void *from) {
                  : "memory");
 }
 
-/* 4 bytes, likewise. */
+/* Starts an asynchronous copy of 4 bytes, like copy_async(). */
 DEVICE void copy_async4(void *to, const void *from) {
     asm volatile(
         "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
@@ -393,7 +395,7 @@ DEVICE uint32_t shared_start() {
     return (uint32_t)__cvta_generic_to_shared(dynamic_shared());
 }
 
-/* Starts to copy 16 bytes to shared memory, @OFFSET bytes behind both addresses. */
+/* Starts an asynchronous copy of 16 bytes to shared memory, @OFFSET bytes after both addresses. */
 template <int OFFSET> DEVICE void copy_async_at(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(to),
                  "l"(from), "n"(OFFSET)
@@ -405,8 +407,9 @@ DEVICE uint32_t shared_place(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Four blocks of 8 rows by 8 halves, by columns: lane i gives row i % 8 of block i / 8, 16 bytes of
- * shared memory. Lane 4 g + t gets of block j, as word j, rows 2 t and 2 t + 1 of column g. */
+/* Loads four blocks of 8 rows by 8 halves, transposed (ldmatrix): lane i passes the address of row
+ * i % 8 of block i / 8, 16 bytes of shared memory. As word j, lane 4 g + t gets rows 2 t and 2 t +
+ * 1 of column g of block j. */
 DEVICE struct vec4 load_transposed(const void *row) {
     struct vec4 v;
 
@@ -416,19 +419,19 @@ DEVICE struct vec4 load_transposed(const void *row) {
                  : "memory");
     return v;
 }
-/* The thread's copies since the last one are a group. */
+/* Makes the thread's copies since the last call a group. */
 DEVICE void copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until all but the last N groups of this thread are there, for this thread. */
+/* Waits until all but the last N groups of this thread have completed, as seen by this thread. */
 template <int N> DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Adds @k to a count that ends at @n: whether that made it @n; then it is 0 again. What the block
- * wrote before the barrier in front of it is seen, behind the next barrier, by the block that is
- * told true. */
+/* Adds @k to a count that ends at @n. Returns true, and resets the count to 0, if this reaches @n.
+ * Data that blocks wrote before a block barrier and this call are visible to the block that gets
+ * true, after its next block barrier. */
 DEVICE bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
     __threadfence();
     bool last = atomicAdd(count, k) + k == n;
@@ -439,7 +442,7 @@ DEVICE bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
     return last;
 }
 
-/* 2^x: 0 at -infinity. One rule for all values on a device, within 2^-22. */
+/* Returns 2^x within 2^-22; 0 for -infinity. All kernels use the same instruction. */
 DEVICE float exp2_fast(float x) {
     float y;
 
@@ -447,20 +450,20 @@ DEVICE float exp2_fast(float x) {
     return y;
 }
 
-/* ln x, x > 0, within 2^-21.4 between 1/2 and 2 and 3 ulp elsewhere (CUDA's guide, __logf): for
- * bounds alone. */
+/* Returns ln x for x > 0, within 2^-21.4 between 1/2 and 2, and 3 ulp elsewhere (CUDA's guide,
+ * __logf); to be used for bounds only. */
 DEVICE float approximate_log(float x) {
     return __logf(x);
 }
 
-/* ln(1 + x), x > -1, within 1 ulp (CUDA's guide, log1pf): for bounds alone. */
+/* Returns ln(1 + x) for x > -1, within 1 ulp (CUDA's guide, log1pf); to be used for bounds only. */
 DEVICE float approximate_log1p(float x) {
     return log1pf(x);
 }
 #endif
 
-/* Returns true if the block is the last of @n to come to @count: it sees what the others wrote
- * before. */
+/* Returns true if the block is the last of @n to arrive at @count; it then sees what the others
+ * wrote before they arrived. */
 DEVICE bool last_of(uint32_t *count, uint32_t n) {
     SHARED uint32_t is_last;
 
@@ -471,25 +474,25 @@ DEVICE bool last_of(uint32_t *count, uint32_t n) {
     return is_last;
 }
 
-/* c += A B of 32 columns: @a0, @a1 of both halves, @b what the lane has of B. */
+/* Computes c += A B for 32 columns: @a0 and @a1 are the halves of A, @b the lane's part of B. */
 DEVICE void mma_32(float c[4], const struct vec4 &a0, const struct vec4 &a1, const struct vec4 &b) {
     mma(c, a0.x, a0.y, a0.z, a0.w, b.x, b.y);
     mma(c, a1.x, a1.y, a1.z, a1.w, b.z, b.w);
 }
 
-/* c = A B, likewise. */
+/* Computes c = A B like mma_32(). */
 DEVICE void mma_32_first(float c[4], const struct vec4 &a0, const struct vec4 &a1,
                          const struct vec4 &b) {
     mma_first(c, a0.x, a0.y, a0.z, a0.w, b.x, b.y);
     mma(c, a1.x, a1.y, a1.z, a1.w, b.z, b.w);
 }
 
-/* Word @i, 0 .. 3. */
+/* Returns word @i (0 .. 3) of @v. */
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Four neighbours; @p is a multiple of 16 bytes. */
+/* Loads four consecutive floats; @p is a multiple of 16 bytes. */
 DEVICE void load_four(const float *p, float v[4]) {
     struct vec4 u = load16(p);
 
@@ -499,7 +502,7 @@ DEVICE void load_four(const float *p, float v[4]) {
     v[3] = mx_float_of(u.w);
 }
 
-/* Two neighbours; @p is a multiple of 8 bytes. */
+/* Loads two consecutive floats; @p is a multiple of 8 bytes. */
 DEVICE void load_floats(const float *p, float v[2]) {
     uint32_t u[2];
 
@@ -508,7 +511,7 @@ DEVICE void load_floats(const float *p, float v[2]) {
     v[1] = mx_float_of(u[1]);
 }
 
-/* N neighbours, two or four, in one access. */
+/* Loads N consecutive floats, two or four, in one access. */
 template <int N> DEVICE void load_some(const float *p, float v[N]) {
     if constexpr (N == 4)
         load_four(p, v);
@@ -527,19 +530,19 @@ template <int N> DEVICE void store_some(float *p, const float v[N]) {
     }
 }
 
-/* The half precision number next to @f, in the lower half-word; the upper one is 0. */
+/* Returns @f rounded to half precision in the lower half-word; the upper one is 0. */
 DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;
 }
 
-/* The sum of a value over the lanes of a warp, in a fixed order, in every lane. */
+/* Returns the sum over the lanes of a warp, in a fixed order, to every lane. */
 DEVICE float warp_sum(float v) {
     for (int m = 1; m < 32; m *= 2)
         v += lane_xor(v, m);
     return v;
 }
 
-/* The largest one, likewise. */
+/* Returns the maximum over the lanes of a warp to every lane. */
 DEVICE float warp_max(float v) {
     for (int m = 1; m < 32; m *= 2)
         v = fmaxf(v, lane_xor(v, m));
@@ -557,8 +560,8 @@ DEVICE uint64_t warp_max(uint64_t v) {
     return v;
 }
 
-/* @join of what the W warps of a block have as @v in all of their lanes, in a fixed order, in every
- * thread; shared: [W]. */
+/* Combines @v of the W warps of a block with @join, in a fixed order; @v is equal in all lanes of a
+ * warp. Every thread gets the result. shared: [W]. */
 template <int W, class T, class JOIN> DEVICE T join_warps(T v, T *shared, const JOIN &join) {
     sync_block();
     if (threadIdx.x % 32 == 0)

@@ -1,19 +1,18 @@
 #pragma once
 
 /*
- * kernels_attention - argument, grid and contract of the kernels of attention, as kernels.h.
+ * kernels_attention - arguments, grids and contracts of the kernels of attention, like kernels.h.
  */
 
 #include <assert.h>
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 
-/* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
- * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l; of more queries it takes
- * as many as they need. Tiles and chunks that none of an item's queries sees are left out, which
- * changes no bit.
- * merge: the chunks of queries that were split, from the first one that a query sees; grid: x
- * merges, or fewer, y key heads. */
+/* Argument of the kernels of attention and of merge. Grid: x items, or fewer, since a block takes
+ * every gridDim.x-th; y key heads. A partial result is [n_head_kv][few queries] rows of
+ * partial_stride floats: o, then m and l; more queries take several. Tiles and chunks that no query
+ * of an item sees are skipped, which changes no bit. merge combines the chunks of queries that were
+ * split, from the first one that a query sees; grid: x merges, or fewer, y key heads. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
@@ -24,21 +23,21 @@ struct attend_args {
     uint32_t cls; /* class of the pages */
     uint32_t n_head, group, partial_stride;
     uint32_t few, n_value;  /* plan_args.few; values of a head's result */
-    const float *turned;    /* the values of queries behind the first n_value, or NULL: q has all */
-    uint32_t turned_stride; /* from a query's to the next */
-    float scale, cap;       /* cap: of scores, 0: none */
-    uint32_t holes;         /* keys of the kernel holes() weigh nothing */
-    uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
+    const float *turned;    /* values of queries after the first n_value; NULL: q has all */
+    uint32_t turned_stride; /* values from one query's to the next */
+    float scale, cap;       /* cap: limit of the scores; 0: none */
+    uint32_t holes;         /* placeholder keys of the kernel holes() get no weight */
+    uint32_t window;        /* a row sees the last @window keys; UINT32_MAX: all */
     uint32_t two_way;       /* rows see keys up to batch_head.last */
-    const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
+    const float *sinks;     /* for each head the score of a key without a value, or NULL */
 };
 
-/* attend_64 and attend_128: values of eight tiles, where their results are left. */
+/* Shared memory of attend_64 and attend_128: values of eight tiles, which the results replace. */
 #define ATTEND_SHARED(head) (ATTN_TILES * ATTN_TILE * 2 * (head))
 
-/* attend_wide_64 and attend_wide_128 take wide_item, all chunks of a sequence or some that several
- * share, and leave the others to attend_64 and attend_128, which go on from what these left. Their
- * shared memory: */
+/* Shared memory of attend_wide_64 and attend_wide_128. They process wide_item, all chunks of a
+ * sequence or a run that several sequences share, and leave the others to attend_64 and attend_128,
+ * which continue from their results. */
 #define ATTEND_WIDE_STAGES 3u
 #define ATTEND_WIDE_SHARED(head, k_bits, v_bits)                                                   \
     (ATTN_TILE * (((k_bits) < 16 ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +          \
@@ -49,35 +48,35 @@ struct attend_args {
 /* A variant of attention. */
 struct attend_kernel {
     const void *kernel;
-    uint32_t shared;  /* bytes, of the launch */
-    uint32_t queries; /* most queries of an item that has all chunks */
-    bool leaves;      /* items that are not in wide_item to the variant that is not wide */
+    uint32_t shared;  /* bytes of dynamic shared memory */
+    uint32_t queries; /* most queries of an item that covers all chunks */
+    bool leaves;      /* leaves items that are not in wide_item to the variant that is not wide */
 };
 
-/* attend_latent: items of up to ATTN_LATENT queries of LATENT_KEY values, the results of
- * LATENT_VALUE. attend_wide_256, attend_wide_512: all items, of up to ATTN_WIDE_256, ATTN_WIDE_512
- * queries. Their shared memory: */
+/* Shared memory of attend_latent, attend_wide_256 and attend_wide_512, which process all items.
+ * attend_latent: items of up to ATTN_LATENT queries of LATENT_KEY values, with results of
+ * LATENT_VALUE; the others: items of up to ATTN_WIDE_256 or ATTN_WIDE_512 queries. */
 #define ATTEND_GROUPS_SHARED(head, queries)                                                        \
     (64 + ATTN_CHUNK / 8 * 16 + (queries) * (head)*2 +                                             \
      ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*8 * 4)
 
-/* attend_latent_bulk: as attend_latent, of up to ATTN_LATENT_BULK queries, on servers' devices from
- * compute capability 9.0 on. */
+/* Shared memory of attend_latent_bulk, which equals attend_latent with up to ATTN_LATENT_BULK
+ * queries, for server devices from compute capability 9.0 on. */
 #define ATTEND_LATENT_SHARED (212u << 10)
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A kernel for pages of halves, and those for pages of q8_0 and of q4_0. */
+/* Declares a kernel for pages of halves, of q8_0 and of q4_0. */
 #define ATTEND_ALIKE(NAME)                                                                         \
     extern kernel_address kernel_##NAME, kernel_##NAME##_q8, kernel_##NAME##_q4
-/* A kernel for keys of q8_0 and values of q4_0, besides: keys bear four bits less well. */
+/* Declares in addition a kernel for keys of q8_0 and values of q4_0, since keys need more bits. */
 #define ATTEND_KERNELS(NAME)                                                                       \
     ATTEND_ALIKE(NAME);                                                                            \
     extern kernel_address kernel_##NAME##_q8_q4
 
-ATTEND_KERNELS(attend_64); /* heads of up to 64 */
+ATTEND_KERNELS(attend_64); /* heads of up to 64 values */
 ATTEND_KERNELS(attend_128);
 ATTEND_KERNELS(attend_256);
 ATTEND_KERNELS(attend_512);
@@ -87,7 +86,7 @@ ATTEND_KERNELS(attend_wide_256);
 ATTEND_KERNELS(attend_wide_512);
 ATTEND_ALIKE(attend_latent);
 ATTEND_ALIKE(attend_latent_bulk);
-extern const bool attend_latent_built; /* attend_latent_bulk, with code for such devices */
+extern const bool attend_latent_built; /* attend_latent_bulk has code for such devices */
 
 /* Returns true if attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {
@@ -95,7 +94,8 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
            d->block_bytes >= ATTEND_LATENT_SHARED;
 }
 
-/* @wide: for steps of many rows; @bulk: attend_latent_bulk, of latent attention. */
+/* Returns the variant for pages of shape @s. @wide: for steps of many rows; @bulk:
+ * attend_latent_bulk, for latent attention. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
                                                      bool bulk) {
 #define ATTEND_ALIKE_ROW(NAME) &kernel_##NAME, &kernel_##NAME##_q8, &kernel_##NAME##_q4

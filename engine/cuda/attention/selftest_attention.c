@@ -1,12 +1,12 @@
 /*
- * selftest_attention - attention over made-up keys in each way that steps may take: of a prompt, of
- * few rows, split or not, of sequences that share pages; models with sinks again with these and a
- * window. The plainest way is compared with a sum in double precision on the host, all others with
- * it, by bits: blocks of few queries over all of their chunks. The others come one by one on top of
- * it, and one with other bits is left out.
+ * selftest_attention - tests attention on made-up keys in each way that steps use: for a prompt,
+ * for few rows, split or not, for sequences that share pages; for models with sinks, again with
+ * these and a window. The plainest way, blocks of few queries over all of their chunks, is compared
+ * with a sum in double precision on the host. The other ways are turned on one after the other and
+ * must give its bits; one that does not is turned off again.
  *
- * plan decides from the batch and the number of multiprocessors which blocks there are, so a batch
- * is tried as a device with few or with many would have it. Two key heads are enough for that.
+ * plan() chooses the blocks by the batch and the number of multiprocessors, so a batch is also run
+ * as on a device with few or with many of them. Two key heads suffice for that.
  */
 
 #include "engine/cuda/selftest.h"
@@ -20,35 +20,36 @@
 #include "base/try.h"
 #include "engine/cuda/attention/kernels_attention.h"
 
-#define KEYS 912u /* three chunks, and one that begins; MOST rows begin behind the third */
-#define MOST 144u /* rows that are computed, at most: more than a block of ATTN_WIDE queries */
+/* three chunks and part of a fourth; up to MOST rows begin in the last one or two */
+#define KEYS 912u
+#define MOST 144u /* most rows that are computed: more than a block of ATTN_WIDE queries */
 #define SOME 20u  /* rows whose results are merged by row */
-#define FEW 8u    /* sequences that share pages, beside SOME */
+#define FEW 8u    /* sequences that share pages, fewer than SOME */
 #define HEADS_KV 2u
-#define GROUP 32u   /* heads that share a key head, at most */
-#define WINDOW 170u /* window of the last row: its chunk, and the last tiles of the one before */
-#define POISON ((size_t)1 << 20) /* bytes of partial results that must be written before read */
+#define GROUP 32u   /* most heads that share a key head */
+#define WINDOW 170u /* window of the last row: its chunk, and the last tiles of the chunk before */
+#define POISON ((size_t)1 << 20) /* bytes of partial results that are filled with NaN */
 
-/* Inputs and results of attention, and the step under way. */
+/* Inputs and results of attention, and the current step. */
 struct scene {
     struct heads heads;
-    float *q, *turned; /* [n_rows]; turned: of latent attention, behind others */
+    float *q, *turned; /* [n_rows]; turned: the rotated part of latent attention's queries */
     float *k, *v;      /* [n_keys] */
-    float *right, *o;  /* [n_rows] of the plainest way, of another */
+    float *right, *o;  /* [n_rows]: of the plainest way; of another way */
     float *sinks;      /* [heads.n] */
     float *sinks_on;
-    uint32_t n_keys, n_rows;    /* rows: the last positions */
-    uint32_t window;            /* 0: none, and no sinks */
+    uint32_t n_keys, n_rows;    /* rows: the last n_rows positions */
+    uint32_t window;            /* 0: neither a window nor sinks */
     uint32_t n_value;           /* values of a head's result, and of its query in q */
-    size_t n_q, n_kv, n_turned; /* values of a row */
-    /* The step under way. */
+    size_t n_q, n_kv, n_turned; /* values in a row of q, of keys or values, of turned */
+    /* The current step. */
     struct engine_batch batch;
     struct engine_seq seq[KEYS];
     uint32_t start[KEYS + 1], *page;
 };
 
-/* Shape of a step: the last @n rows, of one sequence or each of a sequence of its own, all on the
- * same pages. */
+/* Shape of a step: the last @n rows, of one sequence, or each of a sequence of its own on the same
+ * pages. */
 struct batch {
     uint32_t n, n_multiprocessors;
     bool apart;
@@ -56,7 +57,7 @@ struct batch {
 
 /* -- on the host ------------------------------------------------------------------------------- */
 
-/* Value @d of the query of a row and head. */
+/* Returns value @d of the query of a row and head. */
 static double query_value(const struct scene *t, uint32_t row, uint32_t head, uint32_t d) {
     size_t width = t->n_turned / t->heads.n, behind = width + t->n_value - t->heads.dim;
 
@@ -65,7 +66,7 @@ static double query_value(const struct scene *t, uint32_t row, uint32_t head, ui
     return (double)t->turned[row * t->n_turned + head * width + behind + d - t->n_value];
 }
 
-/* Computes attention of one row and head, over the keys that it sees, to out [n_value]. */
+/* Computes attention of one row and head to out [n_value]. */
 static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, double *out) {
     uint32_t dim = t->heads.dim, n_kv = t->heads.n_kv, pos = t->n_keys - t->n_rows + row;
     uint32_t head_kv = head * n_kv / t->heads.n;
@@ -90,7 +91,7 @@ static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, d
     }
 }
 
-/* Returns |right - exact| / |exact| of the first row and the last. */
+/* Returns |right - exact| / |exact| of the first and the last row. */
 static double error_of(const struct scene *t) {
     double exact[HEAD_VALUES], d = 0, norm = 0;
 
@@ -109,7 +110,7 @@ static double error_of(const struct scene *t) {
 
 /* -- on the device ----------------------------------------------------------------------------- */
 
-/* A step of @n rows from @pos0 on begins, of one sequence or of one each. */
+/* Begins a step of @n rows from @pos0 on, of one sequence or of one each. */
 static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool apart,
                  struct step **s) {
     static const int32_t token[KEYS];
@@ -135,7 +136,7 @@ static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool 
     return step_begin(b, &t->batch, s);
 }
 
-/* Makes the step idle again. */
+/* Marks the step as idle. */
 static void end(struct be *b) {
     b->step[0].batch = NULL;
 }
@@ -144,8 +145,9 @@ static uint32_t value_run(const struct be *b, const struct heads *h) {
     return hadamard_runs(b->shape, b->opts->kv_type, h->dim).v;
 }
 
-/* Stores keys and values in their pages, in as few steps as may be. Values are multiplied by the
- * Hadamard matrix, since attention multiplies its output; keys are not, as the queries are not. */
+/* Stores keys and values in their pages, in as few steps as possible. Values are multiplied by the
+ * Hadamard matrix, since attention multiplies its output by it; keys are not, as the queries are
+ * not either. */
 static int store_keys(struct be *b, struct scene *t) {
     const struct heads *h = &t->heads;
     struct latent_args latent = latent_store_args(b, h, &b->shape->rope[0]);
@@ -178,8 +180,8 @@ static int store_keys(struct be *b, struct scene *t) {
     return 0;
 }
 
-/* Computes the rows of @p to @o, which is filled with NaN before, as are results of chunks: values
- * of other kernels must not pass. */
+/* Computes the rows of @p to @o. Output and partial results are filled with NaN first, so that
+ * results of another kernel cannot pass. */
 static int attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
     uint32_t first = t->n_rows - p->n, real = (uint32_t)b->device.n_multiprocessors;
     struct weights w = {.sinks = t->window ? t->sinks_on : NULL};
@@ -214,7 +216,7 @@ static int same_in(struct be *b, struct scene *t, const struct batch *p) {
 
 /* -- the ways ---------------------------------------------------------------------------------- */
 
-/* Ways, each added to those before it. */
+/* Ways; each is tested with all earlier ones turned on. */
 enum way { PLAIN, BULK, WIDE, SHARED, MANY, WAYS };
 
 static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
@@ -222,13 +224,13 @@ static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
                                        [SHARED] = "pages shared by few queries",
                                        [MANY] = "pages shared by many queries"};
 
-/* Settings of steps outside of the self-test. */
+/* Settings outside of the self-test. */
 struct wanted {
     uint32_t wide_rows;
     bool bulk, shares, many;
 };
 
-/* From now on steps take a way, or do not. */
+/* Turns a way on or off. */
 static void take(struct be *b, const struct wanted *all, enum way way, bool use) {
     if (way == BULK)
         b->attention.bulk = use && all->bulk;
@@ -240,19 +242,19 @@ static void take(struct be *b, const struct wanted *all, enum way way, bool use)
         b->attention.no_many = !(use && all->many);
 }
 
-#define CROWDED 1u /* multiprocessors, for which any batch is enough */
+#define CROWDED 1u /* number of multiprocessors that any batch fills */
 #define BATCHES 3u /* most batches of a way */
 
-/* Steps that go the way; returns how many. */
+/* Sets @p to batches that use the way. Returns their number. */
 static uint32_t batches_of(const struct be *b, const struct scene *t, enum way way,
                            struct batch p[BATCHES]) {
     uint32_t real = (uint32_t)b->device.n_multiprocessors, group = t->heads.n / t->heads.n_kv;
     uint32_t n_seqs = MIN(t->n_rows, b->opts->max_seqs), n_kv = t->heads.n_kv;
     uint32_t some = MIN(SOME, t->n_rows), few = MIN(FEW, n_seqs);
-    /* Multiprocessors for which no batch is enough: each chunk is an item. */
+    /* number of multiprocessors that no batch fills, so that each chunk becomes an item */
     uint32_t empty = t->n_rows * t->heads.n / ATTN_QUERIES + 2 * n_kv + 1;
-    /* Sequences of a block of ATTN_WIDE queries; runs of two chunks, or of three where there are
-     * few. */
+    /* Sequences for a block of ATTN_WIDE queries; runs have two chunks, or three if there are few
+     * sequences. */
     uint32_t many = MIN(MAX(MATVEC_ROWS + 1, ATTN_WIDE / group), n_seqs);
 
     switch (way) {
@@ -282,7 +284,7 @@ static uint32_t batches_of(const struct be *b, const struct scene *t, enum way w
     }
 }
 
-/* 1: all steps of the way have the bits of the plainest one; 0 or -errno. */
+/* Returns 1 if all batches of the way have the bits of the plainest one; 0 if not; or -errno. */
 static int is_right(struct be *b, struct scene *t, enum way way) {
     struct batch p[BATCHES];
     uint32_t n = batches_of(b, t, way, p);
@@ -293,7 +295,7 @@ static int is_right(struct be *b, struct scene *t, enum way way) {
     return r;
 }
 
-/* Returns true if steps of this model and device can go the way at all. */
+/* Returns true if steps of this model on this device would use the way. */
 static bool is_wanted(const struct be *b, const struct scene *t, const struct wanted *all,
                       enum way way) {
     struct page_shape shape = cuda_page_shape(b, &t->heads);
@@ -307,7 +309,7 @@ static bool is_wanted(const struct be *b, const struct scene *t, const struct wa
     return all->many && b->attention.shares && attend_kernel_for(&shape, true, false).leaves;
 }
 
-/* The plainest way must be right; each other one is taken if it is. */
+/* Tests the plainest way, which must be right, then turns on each other way that has its bits. */
 static int try_ways(struct be *b, struct scene *t, struct err *err) {
     const struct wanted all = {b->attention.wide_rows, b->attention.bulk, b->attention.shares,
                                !b->attention.no_many};
@@ -338,15 +340,16 @@ static int try_ways(struct be *b, struct scene *t, struct err *err) {
     return r < 0 ? r : 0;
 }
 
-/* Takes numbers to those that pages of @bits keep as they are: codes times a power of two. */
+/* Rounds numbers to those that pages of @bits store exactly: codes times a power of two. */
 static void take_codes(float *x, size_t n, uint32_t bits) {
     float one = (float)(1u << (bits - 1)), least = bits == 8 ? -127 : -one;
 
-    for (size_t i = 0; i < n && bits < 16; i++) /* the first of a block says its scale */
+    /* the first value of a block determines its scale */
+    for (size_t i = 0; i < n && bits < 16; i++)
         x[i] = fminf(fmaxf(i % 32 ? rintf(x[i] * one) : least, least), one - 1) / one;
 }
 
-/* Multiplies runs of values by the Hadamard matrix: what is stored is what they were. */
+/* Multiplies runs of values by the Hadamard matrix, which the store undoes. */
 static void turn_values(float *v, size_t n, uint32_t run) {
     for (uint32_t step = 1; step < run; step *= 2)
         for (size_t i = 0; i < n; i++) {
@@ -359,7 +362,7 @@ static void turn_values(float *v, size_t n, uint32_t run) {
         }
 }
 
-/* Sizes, and all numbers, in one piece of memory at t->q. */
+/* Sets sizes and fills all numbers, in one piece of memory at t->q. */
 static int make_scene(struct be *b, struct scene *t) {
     const struct model_shape *m = b->shape;
     uint32_t group = MIN(m->n_head / m->n_head_kv, GROUP), n_kv = MIN(m->n_head_kv, HEADS_KV);
@@ -399,7 +402,7 @@ static int make_scene(struct be *b, struct scene *t) {
     take_codes(t->k, t->n_keys * t->n_kv, page.k_bits);
     take_codes(t->v, t->n_keys * t->n_kv, page.v_bits);
     turn_values(t->v, t->n_keys * t->n_kv, value_run(b, &t->heads));
-    if (t->n_turned) /* keys are the values */
+    if (t->n_turned) /* keys are also the values */
         t->v = t->k;
     return 0;
 }
@@ -408,7 +411,7 @@ int selftest_attention(struct be *b, struct err *err) {
     struct scene t = {.sinks_on = (float *)b->load.buffer[0].device};
 
     if (!b->kv[KV_GLOBAL].page_bytes || b->shape->condensed.window || b->shape->sparse.n_layer)
-        return 0; /* the layers have none, or another */
+        return 0; /* the model has no such attention */
     int r = make_scene(b, &t);
 
     r = r < 0 ? r : store_keys(b, &t);

@@ -1,6 +1,6 @@
 /*
  * recurrent - the ops of layers with a state: grids and arguments of recurrent.cu, and copies of
- * states. A state is that of all layers, one after the other; slots and the snapshots that lie on
+ * states. A state consists of the states of all layers, consecutively. Slots and the snapshots on
  * the device are one array, snapshots in host memory another.
  */
 
@@ -32,8 +32,7 @@ float *recurrent_part(const struct be *b, uint32_t i) {
     return b->recurrent.in[0] + (size_t)i * b->opts->max_rows * (b->shape->state.n_in[0] / 3);
 }
 
-/* Returns the device's states of the layer of @op, those of a sequence state_floats() behind the
- * others. */
+/* Returns the states of the op's layer on the device; sequences are state_floats() apart. */
 static float *states_of(const struct be *b, const struct model_op *op) {
     uint32_t layer = op->state - b->recurrent.first;
 
@@ -87,7 +86,7 @@ static struct delta_args delta_args(const struct be *b, const struct model_op *o
     return a;
 }
 
-/* Computes the layer and packs its output for the projection behind it. */
+/* Computes the layer and packs its output for the projection that follows. */
 int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct delta_args arg = delta_args(b, op), *a = &arg;
@@ -109,7 +108,7 @@ int step_delta(struct step *s, const struct model_op *op) {
     return r;
 }
 
-/* Computes the layer and packs its output for the projection behind it. */
+/* Computes the layer and packs its output for the projection that follows. */
 int step_mamba(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -154,7 +153,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     return r;
 }
 
-/* Computes the layer; its output is packed by the projection behind it. */
+/* Computes the layer; the projection that follows packs its output. */
 int step_conv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct state_shape *m = &b->shape->state;
@@ -192,7 +191,7 @@ void *step_host_state(struct be *b, uint32_t state) {
     return state_at(b, state);
 }
 
-/* @n floats of a layer's state, in the rank's own and in one of all ranks together. */
+/* @n floats of a layer's state: offset in the rank's own state, and in a state of all ranks. */
 struct piece {
     size_t own, all, n;
 };
@@ -213,7 +212,8 @@ static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct pie
     return cuda_copy_pages(b, &a, s->n_layer);
 }
 
-/* A rank's value heads, each of @each floats, behind @own of its state and @all of all ranks'. */
+/* Copies a rank's value heads of @each floats: from offset @own in its state, @all in that of all
+ * ranks. */
 static int copy_value_heads(struct be *b, uint32_t src, uint32_t dst, size_t own, size_t all,
                             size_t each) {
     const struct head_pieces h = rank_value_heads(b);
@@ -229,7 +229,8 @@ static int copy_value_heads(struct be *b, uint32_t src, uint32_t dst, size_t own
     return r;
 }
 
-/* A state in host memory is laid out as on one device: whatever devices there are find it. */
+/* Copies the parts of a rank's heads. A state in host memory has the layout of a single device, so
+ * that it can be loaded by any number of devices. */
 static int copy_heads(struct be *b, uint32_t src, uint32_t dst) {
     const struct state_shape *s = &b->shape->state;
     const struct delta_shape *d = &b->shape->delta;
