@@ -14,9 +14,9 @@
 #include "engine/prove.h"
 #include "engine/quant.h"
 
-#define MIN_MAJOR 8 /* mma.m16n8k16, cp.async */
+#define MIN_MAJOR 8 /* the minimum, for mma.m16n8k16 and cp.async */
 
-/* Returns advice for an error whose text says little, or "". */
+/* Returns advice for an error whose text is not helpful, or "". */
 static const char *advice(int error) {
     switch (error) {
     case CUDA_BUSY:
@@ -37,8 +37,8 @@ static const char *advice(int error) {
     }
 }
 
-/* Says why there is no device, where the runtime answered @e: a driver of an older CUDA is named
- * with the version that it lacks. */
+/* Reports why there is no device, from error @e of the runtime. For a driver that is too old it
+ * names the required CUDA version. */
 static int no_device(const struct cuda_api *api, int e, struct err *err) {
     int driver = 0, runtime = 0;
 
@@ -54,7 +54,7 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
     return -ENODEV;
 }
 
-/* Device @number, if kernels of this library run on it. */
+/* Describes device @number; fails if the kernels of this library do not run on it. */
 static int find_device(const struct cuda_api *api, int number, struct cuda_device *out,
                        struct err *err) {
     int n = 0, e = api->count(&n);
@@ -89,7 +89,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
     return 0;
 }
 
-/* be_ops.probe: each device that is named, the first one last: it is used then. */
+/* be_ops.probe: probes each named device, the first one last, because it is used afterwards. */
 static int probe(const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES] = {0}, n = o ? devices_of(o, number) : 1;
     struct cuda_device d;
@@ -111,7 +111,7 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
     };
 }
 
-/* Keys and values of a token: a page of one head of half as many. */
+/* Bytes of the keys and values of a token, as a page of one head of half the size. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
     const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
 
@@ -125,7 +125,8 @@ uint32_t cuda_page_ranks(const struct be *b) {
     return b->shape->mla.rank ? 1 : b->n_ranks;
 }
 
-/* Counts the bytes of a page of the device's layers, by class, and of those of @all. */
+/* Counts the bytes of a page, for each class: with the device's layers, and with all layers of
+ * @all. */
 static void size_pages(struct be *b, const struct model_shape *all) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++) {
         uint32_t n = cuda_page_ranks(b);
@@ -133,7 +134,7 @@ static void size_pages(struct be *b, const struct model_shape *all) {
         b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
         b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
     }
-    if (all->sparse.n_layer) { /* keys of blocks are behind the layers */
+    if (all->sparse.n_layer) { /* keys of blocks are stored after the layers */
         struct kv_class *kv = &b->kv[KV_GLOBAL];
         size_t n = sparse_page_bytes(b);
 
@@ -142,7 +143,7 @@ static void size_pages(struct be *b, const struct model_shape *all) {
         kv->layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
         kv->all_layer_bytes[all->n_kv_layer[KV_GLOBAL]] = n;
     }
-    if (all->condensed.window) { /* keys of all layers lie together */
+    if (all->condensed.window) { /* the keys of all layers are contiguous */
         struct kv_class *kv = &b->kv[KV_GLOBAL];
 
         kv->page_bytes = page_size(all, KV_GLOBAL, b->opts->kv_type, b->opts->page_tokens);
@@ -150,14 +151,14 @@ static void size_pages(struct be *b, const struct model_shape *all) {
     }
 }
 
-/* On a device that does not answer every call would wait for ever: all that it has is left to the
- * end of the process. */
+/* Closes the backend. If the device does not answer, any call would wait forever, so its memory is
+ * left allocated until the process ends. */
 struct be *cuda_close(struct be *b) {
     if (!b)
         return NULL;
     if (b->stream && !b->stuck)
         b->api->stream_wait(b->stream);
-    if (b->side.stream && !b->stuck) /* a step that failed may not have been joined */
+    if (b->side.stream && !b->stuck) /* a failed step may not have been joined */
         b->api->stream_wait(b->side.stream);
     if (b->experts.host && !b->stuck)
         b->experts.host_ops->close(b->experts.host);
@@ -167,7 +168,7 @@ struct be *cuda_close(struct be *b) {
     return NULL;
 }
 
-/* Tables that the kernels read. */
+/* Uploads tables that the kernels read. */
 static int upload_tables(struct be *b) {
     CLEANUP(freep) struct tile_grids *tiles = calloc(1, sizeof(*tiles));
 
@@ -188,7 +189,7 @@ static int upload_tables(struct be *b) {
     return cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
-/* Refuses shapes that no kernel computes. Returns 0, or -EINVAL with @err. */
+/* Refuses shapes that no kernel supports. Returns 0, or -EINVAL with @err. */
 static int check_shape(const struct model_shape *s, struct err *err) {
     if (s->mla.rank == 0 && (s->widest.head % 8 || s->widest.head > HEAD_VALUES))
         return err_set(
@@ -207,9 +208,9 @@ bool cuda_wants(const char *what) {
     return !(said && strcmp(said, "0") == 0);
 }
 
-/* For tests and measurements. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
- * itself. WEFT_CUDA_FUSE=0: not be.ways.fuse; WEFT_CUDA_WIDE:
- * be.attention.wide_rows; WEFT_CUDA_TIMES=0: be.products.timed. */
+/* Reads settings for tests and measurements. WEFT_CUDA_SHARE=0: sequences do not share reads of
+ * common pages. WEFT_CUDA_FUSE=0: be.ways.fuse is off. WEFT_CUDA_WIDE: value of
+ * be.attention.wide_rows. WEFT_CUDA_TIMES=0: be.products.timed is off. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
@@ -228,7 +229,7 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->rank = r->rank;
     b->n_ranks = r->n_ranks;
     b->layers = r->layers.end ? r->layers : (struct layers){0, b->shape->n_layer};
-    b->first = b; /* until the others are there */
+    b->first = b; /* set again when the other ranks are open */
 }
 
 uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
@@ -241,7 +242,7 @@ uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
         bool own =
             op->layer >= layers->first && (op->layer < layers->end || layers->end == s->n_layer);
 
-        bool again = s->n_taps && op->kind == OP_KEYS; /* a block drafter's QKV has them, too */
+        bool again = s->n_taps && op->kind == OP_KEYS; /* QKV of a block drafter has them, too */
 
         if (own && op_has_pages(op) && !again)
             s->n_kv_values[op->kv.cls] += 2ull * op->heads.n_kv * op->heads.dim;
@@ -254,8 +255,8 @@ uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
     return before;
 }
 
-/* Divides the shape: a rank has some heads of recurrent layers, with their states, or some heads of
- * latent attention; the other ranks' heads do not exist for its kernels. */
+/* Divides the shape: a rank has some of the heads of recurrent layers, with their states, or of
+ * latent attention; its kernels do not know the heads of other ranks. */
 static void divide_shape(struct be *b) {
     struct model_shape *s = &b->divided;
 
@@ -291,7 +292,7 @@ struct head_pieces rank_value_heads(const struct be *b) {
                     : (struct head_pieces){1, d->n_value_head * b->n_ranks, d->n_value_head};
 }
 
-/* Asked before open(): a backend is made up for the sums and thrown away. */
+/* Called before open(): fills a temporary backend only to compute the sums. */
 int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
               const struct rank *rank, uint64_t *bytes, struct err *err) {
     CLEANUP(freep) struct be *b = calloc(1, sizeof(*b));
@@ -330,7 +331,7 @@ int cuda_rooms(const struct model_shape *shape, const struct engine_opts *opts,
     return r;
 }
 
-/* Returns the one device that is configured. */
+/* Returns the configured device. */
 static struct rank only(const struct engine_opts *o) {
     uint32_t number[ENGINE_DEVICES];
     uint32_t n = devices_of(o, number);
@@ -346,7 +347,8 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     return cuda_rooms(shape, opts, &rank, 1, bytes, err);
 }
 
-/* Opens the host's experts or FFNs, where it has some. Returns 0 or -errno with @err. */
+/* Opens the backend of the host's experts or FFNs, if there are any. Returns 0 or -errno with
+ * @err. */
 static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     struct model_shape shape = *o->shape;
 
@@ -362,15 +364,15 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     return o->host_experts->open(&b->experts.host, &shape, o->engine, err);
 }
 
-/* Launches kernels early (programmatic dependent launch) where they wait for the one before them:
- * their code is made for compute capability 9.0 or later. Beside the host's experts a kernel could
- * come up while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off. */
+/* Enables early launches (programmatic dependent launch) if the kernels wait for the previous one:
+ * their code is for compute capability 9.0 or later. Not beside experts on the host: a kernel could
+ * start while the host still computes its operands. WEFT_CUDA_EARLY=0 turns it off. */
 static void choose_early(struct be *b) {
     b->ways.early = b->ways.wants_early =
         b->device.made_for >= 90 && !has_host_part(b->shape) && cuda_wants("EARLY");
 }
 
-/* Memory, tables, self-test. Weights come with load(). */
+/* Opens memory, tables and self-test. load() loads the weights later. */
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
@@ -429,8 +431,8 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
-/* Ways that engine/prove.c may turn off: graphs, early launch, products that do the next kernel's
- * work, and expert_vec. */
+/* Variants that engine/prove.c may turn off: graphs, early launches, products with an epilogue that
+ * replaces the next kernel, and expert_vec. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 
@@ -452,8 +454,8 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     return true;
 }
 
-/* Begins or ends the proof. Its steps are not the model's: no graph of them is kept, their picks of
- * experts are not counted, and rows see fewer blocks. */
+/* Begins or ends the proof. Its steps are not requests: their graphs are not kept, their picks of
+ * experts are not counted, and rows attend to fewer blocks. */
 static bool proving(struct be *b, bool on) {
     if (!cuda_wants("CHECK"))
         return false;
@@ -489,7 +491,7 @@ static void *host_page(struct be *b, uint32_t page) {
     return b->host_pages + page * b->kv[KV_GLOBAL].all_bytes;
 }
 
-/* be_ops.peek: NULL while a step is under way, and of wants whose logits were overwritten. */
+/* be_ops.peek: NULL during a step, and for wants whose logits were overwritten. */
 static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
@@ -503,7 +505,7 @@ static const float *peek(const struct be *b, uint32_t want) {
     return b->sampling.peeked;
 }
 
-/* Returns the property of a QKV or ATTEND op that is not computed, in words, or NULL. */
+/* Returns the name of a property of a QKV or ATTEND op that is not supported, or NULL. */
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
@@ -518,13 +520,14 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return op->kind == OP_ATTEND && op->attn.sparse ? sparse_lacks(s, op) : NULL;
 }
 
-/* Returns true for a GATE_UP or EXPERTS op with a gate that is rectified; only ups without gates
- * are. */
+/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only supported
+ * without gates, where w[1] is w[0]. */
 static bool has_relu_gates(const struct model_op *op) {
     return op->glu == GLU_RELU && op->w[0] != op->w[1];
 }
 
-/* Returns the property of a ROUTE, EXPERTS or SHARED op that is not computed, in words, or NULL. */
+/* Returns the name of a property of a ROUTE, EXPERTS or SHARED op that is not supported, or
+ * NULL. */
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
     static_assert(MODEL_EXPERTS_MAX <= ROUTE_EXPERTS && EXPERT_GROUPS_MAX <= ROUTE_GROUPS &&
                       ROUTE_PICKS == 32,

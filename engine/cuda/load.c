@@ -1,6 +1,7 @@
 /*
- * load - weights from the file to the device. A piece of the file (whole rows of tiles) is copied
- * to one of two pinned buffers, sent, and repacked on the device while the next piece is read.
+ * load - loads weights from the file to the device. A piece of the file (whole rows of tiles) is
+ * copied to one of two pinned buffers, sent to the device, and repacked there while the next piece
+ * is read.
  */
 
 #include "engine/cuda/cuda.h"
@@ -13,7 +14,8 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-/* Takes @bytes of @from, whose size was counted before (memory.c). */
+/* Takes @bytes of @from, whose size was counted before (memory.c). Returns 0, or -ENOMEM with
+ * @err. */
 static int own(struct pool *from, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
@@ -36,8 +38,8 @@ static int wait_buffer(struct be *b, int i) {
     return busy ? cuda_wait_event(b, b->load.buffer[i].event, "a copy of weights") : 0;
 }
 
-/* @n bytes on their way from the file to @to, through buffer @i, which is busy until mark_busy()'s
- * event has come. 0 or -EIO. */
+/* Starts to copy @n bytes of the file to @to through buffer @i. The caller marks the buffer busy.
+ * Returns 0 or -EIO. */
 static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *to) {
     TRY(wait_buffer(b, i));
     assert(n <= b->load.bytes && !b->load.buffer[i].busy);
@@ -57,7 +59,7 @@ int cuda_load_wait(struct be *b) {
     return wait_buffer(b, 0);
 }
 
-/* Bytes as they are. */
+/* Copies @n bytes to the device unchanged. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     const uint8_t *from = data;
 
@@ -71,19 +73,19 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     return 0;
 }
 
-/* @n bytes to memory of their own. 0 or -errno. */
+/* Copies @n bytes to new memory of the weights. Returns 0 or -errno. */
 static int own_bytes(struct be *b, const void *data, size_t n, void **out, struct err *err) {
     TRY(own(&b->load.weights, n, out, err));
     return cuda_load_bytes(b, data, n, *out);
 }
 
-/* The values of @t as the file has them; NULL stays NULL. 0 or -errno. */
+/* Loads a vector unchanged; *out stays NULL if @t is NULL. Returns 0 or -errno. */
 static int load_vector(struct be *b, const struct tensor *t, float **out, struct err *err) {
     assert(!*out);
     return t ? own_bytes(b, t->data, t->n_bytes, (void **)out, err) : 0;
 }
 
-/* The first @n_rows rows of @t, which lie at @data on the device. */
+/* Returns the first @n_rows rows of @t, which are at @data on the device. */
 static struct tile_source source_of(const struct be *b, const struct tensor *t, const uint8_t *data,
                                     uint32_t n_rows) {
     return (struct tile_source){
@@ -98,7 +100,7 @@ static struct tile_source source_of(const struct be *b, const struct tensor *t, 
     };
 }
 
-/* Rows [row, row + n) of a matrix, @row a multiple of 16. */
+/* Repacks rows [row, row + n) of a matrix; @row is a multiple of 16. */
 static int repack_piece(struct be *b, const struct tensor *t, const struct matrix *m, int i,
                         uint32_t row, uint32_t n) {
     assert(row % TILE_ROWS == 0 && n > 0 && row + n <= t->ne[1] * t->ne[2]);
@@ -118,7 +120,8 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
     return mark_busy(b, i);
 }
 
-/* A grid's y is at most 65535. */
+/* Returns how many rows a piece has at most: those that fit in a buffer, and in a grid, whose y is
+ * at most 65535. */
 static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
     size_t rows = b->load.bytes / t->row_bytes / TILE_ROWS * TILE_ROWS;
 
@@ -126,7 +129,8 @@ static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
     return (uint32_t)MIN(rows, 65535u * TILE_ROWS);
 }
 
-/* -EINVAL with @err where repack() has met a number that half precision does not have. Waits. */
+/* Waits, and returns -EINVAL with @err if repack() has found a number that exceeds half
+ * precision. */
 static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     TRY(cuda_copy(b, b->load.found_host, b->load.found, sizeof(*b->load.found), CUDA_TO_HOST));
     TRY(cuda_load_wait(b));
@@ -144,19 +148,19 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
 
     m->inverse *= tile_power_of_two(-a.unit);
     TRY(CUDA_LAUNCH(b, scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, &a));
-    /* matvec reads tiles before the kernel before it has ended. */
+    /* matvec, launched early, reads tiles before the previous kernel has ended */
     return cuda_load_wait(b);
 }
 
-/* Rows of a tensor that a matrix is made of: @n at a time, every @stride, from @first on. A part is
- * whole row tiles, or each begins one. @layer is 1 + the layer whose experts' parts are left out
- * where the host has them; 0: no part is left out. */
+/* The parts of a tensor that form a matrix: parts of @n rows, @stride apart, from row @first on.
+ * Each part begins with a row tile of its own. @layer is 1 + the layer whose experts on the host
+ * are skipped; 0: no part is skipped. */
 struct parts {
     uint32_t n_parts, n, stride, first, layer;
 };
 
-/* Returns the rows of a matrix, or of all experts' matrices, which are one where each has whole row
- * tiles. */
+/* Returns all rows of a matrix, or of the matrices of experts. The latter are one part if each has
+ * whole row tiles. */
 static struct parts all_rows(const struct tensor *t) {
     uint32_t n_out = (uint32_t)t->ne[1], n = (uint32_t)t->ne[2];
 
@@ -164,7 +168,7 @@ static struct parts all_rows(const struct tensor *t) {
                              : (struct parts){1, n_out * n, n_out * n, 0, 0};
 }
 
-/* Matrix @i of all experts that the device has or fetches, or a rank's rows of each. */
+/* Returns matrix @i of all experts that the device has or fetches; of each only the rank's rows. */
 static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
     uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->rank, b->n_ranks);
     uint32_t n = rank_cut(n_out, b->rank + 1, b->n_ranks) - first;
@@ -182,8 +186,8 @@ static struct parts expert_rows(const struct be *b, const struct model_op *op, i
     return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
 }
 
-/* Gates (@half 0) or ups of all experts, where an expert has one behind the other; a rank's rows of
- * each. */
+/* Returns the gates (@half 0) or the ups of all experts, if the tensor has both for each expert; of
+ * each only the rank's rows. */
 static struct parts half_of_experts(const struct be *b, const struct model_op *op, uint32_t half) {
     uint32_t n = (uint32_t)op->w[0]->ne[1] / 2, first = rank_cut(n, b->rank, b->n_ranks);
     uint32_t own = rank_cut(n, b->rank + 1, b->n_ranks) - first;
@@ -191,17 +195,17 @@ static struct parts half_of_experts(const struct be *b, const struct model_op *o
     return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
 }
 
-/* Returns true if part @i is the device's, or it fetches it. */
+/* Returns true if part @i is on the device or fetched by it. */
 static bool has_part(const struct be *b, const struct parts *p, uint32_t i) {
     return p->layer == 0 || b->shape->fetches || !expert_is_hosts(b->shape, p->layer - 1, i);
 }
 
-/* Queries of all heads, or the gates behind each. */
+/* Returns the queries of all heads, or the gates, which follow the queries of each head. */
 static struct parts half_of_heads(const struct heads *h, bool gates) {
     return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0, 0};
 }
 
-/* The parts of @t to the tiles of @m, one behind the other. */
+/* Repacks the parts of @t to the tiles of @m, consecutively. */
 static int repack_all(struct be *b, const struct tensor *t, const struct matrix *m,
                       const struct parts *p) {
     uint32_t at_once = rows_at_once(b, t), k = 0;
@@ -219,7 +223,7 @@ static int repack_all(struct be *b, const struct tensor *t, const struct matrix 
     return 0;
 }
 
-/* The first value of an F32 tensor. */
+/* Returns the first value of an F32 tensor. */
 static float first_of(const struct tensor *t) {
     float f;
 
@@ -227,8 +231,8 @@ static float first_of(const struct tensor *t) {
     return f;
 }
 
-/* A vector with a part for each expert: of the device's experts, values [first, first + n) of each
- * part, @n 0: all. NULL stays NULL. */
+/* Loads a vector with a part for each expert: values [first, first + n) of the parts of the
+ * device's experts; @n 0: all values. *out stays NULL if @t is NULL. */
 static int load_expert_vector(struct be *b, const struct tensor *t, const struct parts *p,
                               uint32_t first, uint32_t n, float **out, struct err *err) {
     size_t each = t ? t->n_bytes / b->shape->n_expert : 0;
@@ -253,8 +257,8 @@ static int load_expert_vector(struct be *b, const struct tensor *t, const struct
     return load_vector(b, &part, out, err);
 }
 
-/* Copies the tiles of the experts of @layer that have a slot from the host's, where @m has them so
- * far, to the device's at @to: @each bytes of an expert. @m has these then. */
+/* Copies the tiles of those experts of @layer that begin in a slot from host memory, which @m names
+ * so far, to the slots at @to, with @each bytes for an expert, and makes @m name the slots. */
 static int fill_slots(struct be *b, struct matrix *m, uint32_t layer, size_t each, uint8_t *to) {
     const uint8_t *from = m->tiles;
 
@@ -267,8 +271,8 @@ static int fill_slots(struct be *b, struct matrix *m, uint32_t layer, size_t eac
     return 0;
 }
 
-/* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
- * repacked the next one is read. */
+/* Loads a matrix: file -> pinned buffer -> device -> tiles, with two buffers alternately, so that
+ * one piece is repacked while the next is read. */
 static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
                       const struct parts *p, const struct tensor *bias, float *y, struct err *err) {
     assert(w->n_mats < ARRAY_SIZE(w->m));
@@ -304,7 +308,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
         TRY(cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]));
     if (fetched)
         TRY(fill_slots(b, m, p->layer - 1, each, d));
-    bool some = b->n_ranks > 1; /* rows of each */
+    bool some = b->n_ranks > 1; /* a rank has some rows of each expert */
     if (t->ne[2] > 1) {
         TRY(load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err));
         TRY(load_expert_vector(b, bias, p, some ? p->first : 0, some ? p->n : 0, &bias_at, err));
@@ -316,8 +320,8 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     return 0;
 }
 
-/* Makes the matrix of another op the next one of @w, where it is that of @t and has the same place
- * for its product: a block drafter has matrices twice, and the model's output. */
+/* Reuses the matrix of another op for @w if it is that of @t and its product has the same place. A
+ * block drafter uses some matrices twice, and the model's output matrix. */
 static bool share_matrix(const struct be *b, struct weights *w, const struct tensor *t,
                          const float *y) {
     for (const struct weights *k = b->weights; k; k = k->next)
@@ -332,7 +336,7 @@ static bool share_matrix(const struct be *b, struct weights *w, const struct ten
     return false;
 }
 
-/* The next matrix of @w: all of @t, with its bias (or NULL) and the place of its product. */
+/* Loads @t as the next matrix of @w, with its bias (or NULL) and the place of its product. */
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
     const struct parts all = all_rows(t);
@@ -344,15 +348,16 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
     return load_parts(b, w, t, &all, bias, y, err);
 }
 
-/* Returns whether @t also becomes the output matrix: in a model without one the embedding serves
- * as both, so its tiles are made when it is loaded, unless several devices share it. */
+/* Returns true if @t is also the output matrix. In a model without one the embedding serves as
+ * both, so only tiles are stored, unless several devices share the model. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
     return b->n_ranks == 1 && has_last_layer(b) && !gguf_find(b->opts->file, "output.weight") &&
            t == gguf_find(b->opts->file, "token_embd.weight") &&
            tile_is_legible((uint32_t)t->format->type);
 }
 
-/* The rows of the embedding as the file has them, unless tiles of the output matrix serve it. */
+/* Loads the rows of the embedding unchanged, unless the tiles of the output matrix serve as
+ * both. */
 static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,
                           struct err *err) {
     void *d = NULL;
@@ -365,14 +370,14 @@ static int load_embedding(struct be *b, struct weights *w, const struct tensor *
     return 0;
 }
 
-/* The embedding that waits for these tiles. */
+/* Gives the tiles of the output matrix to an embedding without rows of its own. */
 static void lend_tiles(struct be *b, const struct weights *from, const struct tensor *t) {
     for (struct weights *w = b->weights; w; w = w->next)
         if (w->embedding == t && !w->raw.data)
             w->m[0] = from->m[0];
 }
 
-/* Returns where output @i of an op goes. */
+/* Returns the place of the product with matrix @i of an op. */
 static float *target_of(const struct be *b, const struct model_op *op, int i) {
     enum op_kind kind = op->kind;
     float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,
@@ -388,7 +393,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
            : kind == OP_INDEX       ? index[i]
            : kind == OP_KEYS        ? qkv[1 + i]
            : kind == OP_DRAFT_IN    ? b->act.x
-           : kind == OP_FUSE        ? b->act.o /* behind logits, whose hidden states are x */
+           : kind == OP_FUSE        ? b->act.o /* after the logits, whose hidden states are in x */
            : kind == OP_BLOCK_IN    ? b->draft.d
            : kind == OP_SELECT      ? b->draft.g
            : kind == OP_GATE        ? b->act.q
@@ -408,7 +413,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
                                     : b->sampling.logits;
 }
 
-/* Returns empty weights, which cuda_unload() frees; NULL: no memory. */
+/* Returns empty weights, which cuda_unload() frees; NULL without memory. */
 static struct weights *weights_new(struct be *b) {
     struct weights *w = calloc(1, sizeof(*w));
 
@@ -419,7 +424,8 @@ static struct weights *weights_new(struct be *b) {
     return w;
 }
 
-/* Floats of @n tensors of any type and of one size, one behind the other, as [columns][rows]. */
+/* Loads @n tensors of any type and equal size as floats, consecutively, transposed to
+ * [columns][rows]. */
 static int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n, float **out,
                         struct err *err) {
     size_t each = t[0]->ne[1] * t[0]->ne[2], n_rows = n * each, n_columns = t[0]->ne[0];
@@ -441,7 +447,7 @@ static int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n
     return own_bytes(b, all, bytes, (void **)out, err);
 }
 
-/* The expert of all rows: its down has rows of another size, and its gate is a vector. */
+/* Loads a shared expert. Its down projection has rows of another size, and its gate is a vector. */
 static int load_shared(struct be *b, struct weights *w, const struct model_op *op,
                        struct err *err) {
     struct weights *down = weights_new(b);
@@ -455,8 +461,8 @@ static int load_shared(struct be *b, struct weights *w, const struct model_op *o
     return load_decoded(b, &op->w[3], 1, &w->gate, err);
 }
 
-/* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank vector that w[1]
- * makes, and is @w->down. */
+/* Loads a MIX: w[1] and w[2] multiply the streams; w[0] multiplies the low-rank result of w[1], and
+ * becomes @w->down. */
 static int load_mix(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     w->down = weights_new(b);
     if (!w->down)
@@ -467,7 +473,7 @@ static int load_mix(struct be *b, struct weights *w, const struct model_op *op, 
     return 0;
 }
 
-/* Queries and their gates, which the file has head by head, are matrices of their own. */
+/* Loads queries and their gates, which the file has head by head, as two matrices. */
 static int load_gated(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     const struct parts q = half_of_heads(&op->heads, false), gate = half_of_heads(&op->heads, true);
 
@@ -479,7 +485,7 @@ static int load_gated(struct be *b, struct weights *w, const struct model_op *op
     return load_parts(b, w, op->w[0], &gate, NULL, b->act.o_gate, err);
 }
 
-/* Gates and ups that are one tensor become two matrices. */
+/* Loads gates and ups that are one tensor as two matrices. */
 static int load_joined(struct be *b, struct weights *w, const struct model_op *op,
                        struct err *err) {
     const struct parts gate = half_of_experts(b, op, 0), up = half_of_experts(b, op, 1);
@@ -490,7 +496,7 @@ static int load_joined(struct be *b, struct weights *w, const struct model_op *o
     return load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
 }
 
-/* Loads the device's experts and hands the host's over. */
+/* Loads the device's experts, and hands the host's to its backend. */
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
@@ -504,7 +510,8 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     if (op->joined)
         return load_joined(b, w, op, err);
     for (int i = 0; i < OP_MATRICES; i++)
-        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) { /* GLU_RELU: gates are ups */
+        /* GLU_RELU: the gate is also the up */
+        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) {
             const struct parts p = expert_rows(b, op, i);
 
             TRY(load_parts(b, w, op->w[i], &p, op->bias[i], target_of(b, op, i), err));
@@ -512,7 +519,7 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     return 0;
 }
 
-/* A table whose rows are decoded when they are needed. */
+/* Loads a table whose rows are decoded when they are used. */
 static int load_table(struct be *b, const struct tensor *t, struct tile_source *out,
                       struct err *err) {
     void *d = NULL;
@@ -522,7 +529,7 @@ static int load_table(struct be *b, const struct tensor *t, struct tile_source *
     return r;
 }
 
-/* A matrix of the row, and a table or two. */
+/* Loads a matrix that multiplies the row, and one or two tables. */
 static int load_with_tables(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
     TRY(load_matrix(b, w, op->w[0], NULL, target_of(b, op, 0), err));
@@ -530,8 +537,8 @@ static int load_with_tables(struct be *b, struct weights *w, const struct model_
     return op->w[2] ? load_table(b, op->w[2], &w->after_raw, err) : 0;
 }
 
-/* The parts of an output are one tensor: they are loaded with the first of their ops, as matrices
- * of experts are. */
+/* Loads the parts of an output, which are one tensor, with the first of their ops, as matrices of
+ * experts. */
 static int load_output_parts(struct be *b, struct weights *w, const struct model_op *op,
                              struct err *err) {
     struct tensor all = *op->w[0];
@@ -542,14 +549,14 @@ static int load_output_parts(struct be *b, struct weights *w, const struct model
     all.ne[2] = n;
     all.n_dims = 3;
     all.n_bytes *= n;
-    all.scale = NULL; /* one for all parts */
+    all.scale = NULL; /* one op for all parts */
     const struct parts rows = all_rows(&all);
     TRY(load_parts(b, w, &all, &rows, NULL, target_of(b, op, 0), err));
     w->m[0].inverse *= op->w[0]->scale ? first_of(op->w[0]->scale) : 1;
     return 0;
 }
 
-/* The weights of a norm without any: ones. */
+/* Loads ones as the weights of a norm without weights. */
 static int load_ones(struct be *b, float **out, struct err *err) {
     size_t n = b->shape->n_embd;
     CLEANUP(freep) float *ones = malloc(n * sizeof(*ones));
@@ -561,7 +568,7 @@ static int load_ones(struct be *b, float **out, struct err *err) {
     return own_bytes(b, ones, n * sizeof(*ones), (void **)out, err);
 }
 
-/* Names the buffer of rows that a step brings (ngram.c) as the table, which stays in the file. */
+/* Uses the buffer of rows that a step copies (ngram.c) as the table, which stays in the file. */
 static void name_table(const struct be *b, struct weights *w, const struct model_op *op) {
     uint32_t n = b->opts->max_rows * ngram_n_rows(b->shape);
 
@@ -617,7 +624,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     if (op->gated)
         return load_gated(b, w, op, err);
     for (int i = 0; i < OP_MATRICES; i++)
-        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) /* GLU_RELU: gates are ups */
+        /* GLU_RELU: the gate is also the up */
+        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1]))
             TRY(load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err));
     if (op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);

@@ -1,6 +1,6 @@
 /*
- * memory - allocates everything when the backend opens, after the sum has been compared with the
- * device's free memory.
+ * memory - allocates all memory when the backend opens, after comparing the sum with the device's
+ * free memory.
  */
 
 #include "engine/cuda/cuda.h"
@@ -14,30 +14,31 @@
 #include "base/try.h"
 #include "engine/cuda/weight_bytes.h"
 
-#define RESERVE_BYTES (256u << 20) /* for the driver: modules, local memory */
+#define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)
 #define MAX_PARTIALS 65536u
 
-/* Notes that @n elements of @size bytes are to be allocated, for the pointer at @where. */
+/* Registers @n elements of @size bytes for allocation; the pointer at @where will be set. */
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
     assert(b->n_regions < ARRAY_SIZE(b->region) && where && !*(void **)where && size > 0);
     b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
-/* Notes @n floats or integers of 32 bits of activations. */
+/* Registers @n 32-bit numbers of activations. */
 static void add_words(struct be *b, void *where, size_t n) {
     add(b, where, n, 4, "activations", false);
 }
 
-/* Counts activations of a step's rows, and the rows with logits; `packed` is as wide as the
- * widest. */
+/* Counts activations of a step's rows, and the rows with logits; `packed` is as wide as the widest
+ * operand. */
 static void add_activations(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants,
            padded = round_up(rows, WGMMA_ROWS);
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
-    /* Outputs of all ranks' heads; 0 without latent attention, or without recurrent layers. */
+    /* Returns the outputs of all ranks' heads; 0 without latent attention, or without recurrent
+     * layers. */
     size_t n_out = (size_t)b->n_ranks * s->n_head * s->mla.n_value;
     size_t n_d = (size_t)b->n_ranks * s->state.n_out;
     size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
@@ -114,7 +115,8 @@ static void add_experts(struct be *b) {
     }
 }
 
-/* Counts what is exchanged with the host's experts, of which a dense FFN is one. */
+/* Counts buffers of exchange with the host's experts; a dense FFN on the host counts as one
+ * expert. */
 static void add_host(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, pairs = rows * MAX(s->n_expert_used, 1u);
@@ -149,7 +151,7 @@ static void add_recurrent(struct be *b) {
     size_t rows = b->opts->max_rows, bytes = state_floats(s) * sizeof(float);
     size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
 
-    if (is_first_device(b) && b->recurrent.n_all) /* those of all */
+    if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
         add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
             (b->n_ranks * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float), "states",
             true);
@@ -163,7 +165,7 @@ static void add_recurrent(struct be *b) {
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
 }
 
-/* Counts residual streams, and what makes the weights of a row. */
+/* Counts residual streams, and buffers for the computation of their weights. */
 static void add_streams(struct be *b) {
     const struct stream_shape *s = &b->shape->stream;
     size_t rows = b->opts->max_rows, all = rows * s->n * b->shape->n_embd;
@@ -211,7 +213,7 @@ static void add_condensed(struct be *b) {
     add_words(b, &to->n_pick, rows);
 }
 
-/* Counts buffers of an indexer, whose choice attention sees. */
+/* Counts buffers of an indexer and of the attention to the keys that it chooses. */
 static void add_sparse(struct be *b) {
     const struct sparse_shape *p = &b->shape->sparse;
     struct sparse *to = &b->sparse;
@@ -227,7 +229,8 @@ static void add_sparse(struct be *b) {
     add_words(b, &to->n_pick, rows);
 }
 
-/* Counts buffers of a block drafter. Of devices that divide the layers the last one computes it. */
+/* Counts buffers of a block drafter, which the last device computes if devices divide the
+ * layers. */
 static void add_drafter(struct be *b) {
     const struct block_shape *s = &b->shape->block;
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, wants = b->opts->max_wants;
@@ -249,7 +252,8 @@ static void add_drafter(struct be *b) {
     }
 }
 
-/* Counts buffers of drafts. Before open the number of slots is not known, so the most is taken. */
+/* Counts buffers of drafts. Before open the number of slots is unknown, so the largest one is
+ * used. */
 static void add_draft(struct be *b) {
     size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
 
@@ -280,7 +284,7 @@ uint32_t cuda_partials(const struct be *b, const struct heads *h) {
     return (uint32_t)MIN(b->attention.partial_bytes / bytes, MAX_PARTIALS);
 }
 
-/* Counts the items that attention may need, and room for the results of chunks. */
+/* Counts the most items that attention may need, and room for partial results. */
 static void add_attention(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t most = (size_t)s->widest.n_kv * cuda_few(b) * (s->widest.head + 4) * sizeof(float);
@@ -301,8 +305,8 @@ static void add_attention(struct be *b) {
     add(b, &b->arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t), "products", false);
 }
 
-/* A staging area of @size bytes for @n uploads; @device: the pointer to its device's side, NULL:
- * another has it. */
+/* Registers a staging area of @size bytes for @n uploads; @device: pointer to its device side,
+ * NULL: it is shared with another area. */
 static void add_staging(struct be *b, struct staging *s, size_t size, uint32_t n, void *device) {
     s->size = round_up(size, 256);
     add(b, &s->host, n, s->size, "uploads", true);
@@ -316,7 +320,7 @@ static void add_steps(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
     size_t words = (b->shape->n_vocab + 31) / 32, slack = 20 * 64;
     size_t unique = MIN(b->shape->n_vocab, b->opts->max_context);
-    /* Bytes of a picture's row: positions, place, values */
+    /* bytes of a picture's row: positions, place, values */
     size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
 
     bool divided = b->n_ranks == 1 && !(is_first_device(b) && has_last_layer(b));
@@ -347,7 +351,7 @@ static void add_steps(struct be *b) {
     }
 }
 
-/* Bytes of the longest row of any tensor of the file. */
+/* Returns the bytes of the longest row of any tensor of the file. */
 static size_t widest_row(const struct gguf *file) {
     size_t row = 0;
 
@@ -356,7 +360,7 @@ static size_t widest_row(const struct gguf *file) {
     return row;
 }
 
-/* Loading buffers, tables, weights, pages. */
+/* Counts loading buffers, tables, weights and pages. */
 static void add_rest(struct be *b) {
     size_t row = widest_row(b->opts->file);
 
@@ -384,12 +388,12 @@ static void add_rest(struct be *b) {
     add(b, &b->load.weights.at, b->load.weights.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
-    if (is_first_device(b)) /* those of all */
+    if (is_first_device(b)) /* values of all ranks */
         add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].all_bytes, 1,
             "KV pages of the host", true);
 }
 
-/* Counts what devices that divide the layers hand over. */
+/* Counts buffers in which devices that divide the layers exchange activations. */
 static void add_handed(struct be *b) {
     size_t n = (size_t)b->opts->max_rows * b->shape->n_embd;
 
@@ -402,7 +406,8 @@ static void add_handed(struct be *b) {
         add(b, &b->handed.sampled, 2 * b->opts->max_wants, sizeof(int32_t), "results", true);
 }
 
-/* Notes everything. Needs shape, options, numbers of pages and states; writes no memory. */
+/* Registers all regions. Needs shape, options, and the numbers of pages and states; allocates
+ * nothing. */
 static void add_all(struct be *b) {
     add_activations(b);
     add_experts(b);
@@ -423,8 +428,8 @@ static double mib(uint64_t bytes) {
     return (double)bytes / 0x1p20;
 }
 
-/* Returns the bytes of device memory of regions named @what, or (NULL) of all; with those of the
- * host where both have the same memory. */
+/* Returns the bytes of device memory of the regions named @what, or of all (NULL); if host and
+ * device share their memory, including regions of the host. */
 static uint64_t sum_of(const struct be *b, const char *what) {
     uint64_t sum = 0;
 
@@ -435,20 +440,21 @@ static uint64_t sum_of(const struct be *b, const char *what) {
     return sum;
 }
 
-/* Returns the bytes of weights that have to fit into the device's memory. */
+/* Returns the bytes of weights that must fit in the device's memory. */
 static uint64_t sum_of_weights(const struct be *b) {
-    bool beside = b->device.integrated && !b->shape->fetches; /* fetched ones are a region */
+    /* fetched experts are a region of their own */
+    bool beside = b->device.integrated && !b->shape->fetches;
 
     return sum_of(b, "weights") + (beside ? b->shape->host_bytes : 0);
 }
 
-/* Returns the bytes of all that has to fit into the device's memory. */
+/* Returns the total bytes that must fit in the device's memory. */
 static uint64_t sum_of_all(const struct be *b) {
     return sum_of(b, NULL) - sum_of(b, "weights") + sum_of_weights(b) + RESERVE_BYTES;
 }
 
-/* Asks for the bytes of free memory. The driver of an integrated device calls the file cache used,
- * which the system gives up for whatever needs it. */
+/* Queries the bytes of free memory. The driver of an integrated device counts the file cache as
+ * used, although the system frees it for any allocation. */
 static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
     int r = cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo");
 
@@ -457,8 +463,8 @@ static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
     return r;
 }
 
-/* A process that has just died gives its memory back a little after its end is known: the one that
- * takes its place waits for it, where it would fit then. */
+/* Waits for memory. A process that has just ended frees its memory a little later, so its successor
+ * waits if the sum would fit then. */
 static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *n_total) {
     for (uint32_t waited = 0;; waited += 100) {
         TRY(ask_memory(b, n_free, n_total));
@@ -468,7 +474,8 @@ static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *
     }
 }
 
-/* Before anything is allocated: a refusal with the sum is better than a failure half way. */
+/* Compares the sum with the free memory before anything is allocated: a refusal that names the sum
+ * is better than a failure in the middle. */
 static int check_fit(struct be *b, struct err *err) {
     uint64_t weights = sum_of_weights(b), need = sum_of_all(b);
     uint64_t kv = sum_of(b, "KV pages") + sum_of(b, "KV pages of the host") + sum_of(b, "states");
@@ -487,7 +494,7 @@ static int check_fit(struct be *b, struct err *err) {
     return -ENOMEM;
 }
 
-/* 0, or -EIO with the pointer NULL. */
+/* Allocates a region. Returns 0, or -EIO with the pointer NULL. */
 static int alloc_region(struct be *b, const struct region *r) {
     int e = r->host ? b->api->alloc_host(r->where, r->bytes) : b->api->alloc(r->where, r->bytes);
 
@@ -496,13 +503,14 @@ static int alloc_region(struct be *b, const struct region *r) {
     return cuda_check(b, e, r->host ? "cudaMallocHost" : "cudaMalloc");
 }
 
-/* The host's arrays of a step, and its event. */
+/* Allocates the host's arrays of a step, and its event. */
 static int alloc_steps(struct be *b) {
     for (int i = 0; i < 2; i++) {
         struct step *s = &b->step[i];
 
         s->be = b;
-        assert(s->rows.size == b->step[0].rows.size); /* both steps upload to the same place */
+        /* both steps upload to the same area of the device */
+        assert(s->rows.size == b->step[0].rows.size);
         s->rows.device = (uint8_t *)b->head;
         s->sampled = b->sampling.sampled + i * b->opts->max_wants;
         s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));
@@ -526,12 +534,13 @@ static int alloc_steps(struct be *b) {
     return sampler_init(&b->sampling.host, b->shape->n_vocab);
 }
 
-/* Counts, no items, and experts that there are: a route() that does nothing leads nowhere. */
+/* Initialises counts, item lists and experts with valid values, so that later kernels access valid
+ * memory even if route() does nothing. */
 static int clear_experts(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t pairs = (size_t)b->opts->max_rows * MAX(s->n_expert_used, 1u);
 
-    if (has_host(b)) { /* nor does a hand_over(); a dense FFN is expert 0 */
+    if (has_host(b)) { /* valid even if hand_over() does nothing; a dense FFN is expert 0 */
         *b->experts.host_rows = 0;
         memset(b->experts.host_expert, 0, pairs * sizeof(uint32_t));
         memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
@@ -539,7 +548,7 @@ static int clear_experts(struct be *b) {
     if (s->n_expert == 0)
         return 0;
     TRY(cuda_clear_picks(b));
-    if (s->fetches) /* nor does a bring(), and slots begin without a time */
+    if (s->fetches) /* valid even if bring() does nothing; slots begin without a time */
         TRY(cuda_fill(b, b->experts.n_moves, 0, sizeof(uint32_t)));
     if (s->fetches)
         TRY(cuda_fill(b, b->experts.slot_since, 0,
@@ -575,14 +584,15 @@ int cuda_memory_open(struct be *b, struct err *err) {
     TRY(cuda_clear_arrived(b));
     TRY(clear_experts(b));
     TRY(latent_open(b));
-    /* A page holds finite numbers even before it is written (attention.cu). */
+    /* Fills pages with zeros, because even unwritten keys must be finite (attention.cu). */
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         if (b->kv[i].n_pages)
             TRY(cuda_fill(b, b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes));
     return 0;
 }
 
-/* Frees all that the device and the runtime have given, also after a failure half way. */
+/* Frees everything that the device and the runtime have allocated, also after a failure in the
+ * middle. */
 static void release_device(struct be *b) {
     graph_close(b);
     for (uint32_t i = 0; i < b->n_regions; i++) {
@@ -646,8 +656,9 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
                      CUDA_TO_DEVICE);
 }
 
-/* Pages may take all but a twentieth of what is free beside weights and buffers. A model that does
- * not fit even so is refused with the sum when it is opened: there is always room for a page. */
+/* Returns the bytes for pages: all but a twentieth of the memory that weights and buffers leave.
+ * There is always room for one page, so a model that does not fit is refused with the sum when it
+ * is opened. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     size_t n_free, n_total;
 
@@ -655,7 +666,7 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     if (ask_memory(b, &n_free, &n_total) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of_all(b);
-    if (b->device.integrated && !b->opts->n_host_pages) /* the number of pages is not known yet */
+    if (b->device.integrated && !b->opts->n_host_pages) /* the number of pages is not yet known */
         need += b->opts->host_kv_bytes;
     uint64_t rest = n_free - MIN(need, n_free);
     *bytes = MAX(rest - rest / 20, b->kv[KV_GLOBAL].page_bytes);
