@@ -520,8 +520,8 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return op->kind == OP_ATTEND && op->attn.sparse ? sparse_lacks(s, op) : NULL;
 }
 
-/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only supported
- * without gates, where w[1] is w[0]. */
+/* Returns true for a GATE_UP or EXPERTS op that rectifies separate gates. GLU_RELU is only
+ * supported without gates, where w[1] is w[0]. */
 static bool has_relu_gates(const struct model_op *op) {
     return op->glu == GLU_RELU && op->w[0] != op->w[1];
 }

@@ -27,7 +27,7 @@ int cuda_fill(struct be *b, void *d, int byte, size_t n) {
 
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n) {
     assert(l->kernel && l->what && l->n_threads % 32 == 0 && l->n_threads <= 1024);
-    assert(l->grid_x <= INT32_MAX && l->grid_y <= UINT16_MAX); /* a device's limits */
+    assert(l->grid_x <= INT32_MAX && l->grid_y <= UINT16_MAX); /* limits of the device */
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
@@ -85,14 +85,14 @@ static bool has_windows(const struct be *b) {
     return b->kv[KV_WINDOW].n_pages > 0;
 }
 
-/* Fills in the token, position, last key, page by class and slot of each row. A fed token is an
- * index into the samples of the step before, which are on the device. */
+/* Fills in token, position, last key, pages by class and slot of each row. A fed token is given as
+ * an index into the samples of the previous step, which are on the device. */
 static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *last, uint32_t *slot,
                       uint32_t *seq, uint32_t *const page[PAGE_CLASSES]) {
     const struct engine_batch *b = s->batch;
     uint32_t tokens = s->be->opts->page_tokens, n_classes = has_windows(s->be) ? 2 : 1;
     int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants
-                                       : 0; /* first sample of the step before */
+                                       : 0; /* index of the previous step's first sample */
     const uint32_t *place = s->be->step[(b->step + 1) % 2].place;
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -113,8 +113,8 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *la
     }
 }
 
-/* Uploads page tables, whose places are the same in all classes, and the sequences that attention
- * is planned from. Returns false where the tables are too long. */
+/* Uploads page tables, which begin at the same places in all classes, and the sequences, from which
+ * attention is planned. Returns false if the tables are too long. */
 static bool fill_attention(struct step *s, struct batch_head *h) {
     const struct engine_batch *batch = s->batch;
     const uint32_t *start = batch->table[KV_GLOBAL].start;
@@ -147,7 +147,7 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
     return true;
 }
 
-/* Everything the device must know of the batch before it is sampled, in one copy. */
+/* Uploads in one copy all that the device needs to know of the batch before sampling. */
 static int upload_rows(struct step *s) {
     const struct engine_batch *b = s->batch;
     size_t n = b->n_rows * sizeof(uint32_t);
@@ -198,13 +198,14 @@ int step_record(struct step *s) {
     return r;
 }
 
-/* The step before may still run: everything that it reads on the device lies before this step's
- * upload in the stream. */
+/* Uploads the batch. The previous step may still run: its reads of the same device memory precede
+ * this upload in the stream. */
 int step_upload(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
 
     assert(!other->batch || other->recorded || other->batch->n_wants == 0);
-    if (other->batch && !other->recorded && step_record(other) < 0) /* the other step ends here */
+    /* the previous step had no wants, so its end is recorded only now */
+    if (other->batch && !other->recorded && step_record(other) < 0)
         return -EIO;
     assert(!s->batch); /* at most two steps in flight */
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
@@ -258,12 +259,12 @@ int step_start(struct step *s) {
         n_tables = set->n_rot ? i + 1 : n_tables;
     }
     TRY(CUDA_LAUNCH(b, rope, s->grid.rows, n_tables, CUDA_THREADS, &a));
-    cuda_settle(b); /* store() reads the angles before it waits */
+    cuda_settle(b); /* store() reads the angles before it waits for the previous kernel */
     return 0;
 }
 
-/* From the file's rows, or from the output's tiles where the embedding is tied and they hold it
- * exactly. */
+/* Embeds from the file's rows, or from the tiles of the output matrix if it is the embedding and
+ * the tiles hold it exactly. */
 int step_embed(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -338,11 +339,11 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
     };
 }
 
-/* -- what is fused ----------------------------------------------------------------------------- */
+/* -- fusion ------------------------------------------------------------------------------------ */
 
 /*
- * The gate and up product multiplies its two results, and a norm is made where its row is packed,
- * so that a layer is eleven kernels:
+ * Returns true for steps of few rows, in which the product of gate and up multiplies its two
+ * results. Norms are computed when a row is packed. A layer is then eleven kernels:
  *
  *     pack, q k v, store, attend, merge, pack, output, pack, gate and up, pack, down
  */
@@ -373,7 +374,8 @@ int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *
     return pack_once(s, &a);
 }
 
-/* Launches the sum that waits, if any; @pack: packs x for the next op, or NULL. */
+/* Launches the postponed addition to x, if there is one; @pack: packs x for the next op, or
+ * NULL. */
 static int release(struct step *s, const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_op *due = s->due;
@@ -390,7 +392,7 @@ int step_release(struct step *s) {
     return release(s, NULL);
 }
 
-/* Packs a norm of x, unless BLOCK_IN has packed what it makes of it. */
+/* Packs a norm of x, unless BLOCK_IN has packed its own result. */
 int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
     struct pack_args a =
@@ -400,8 +402,7 @@ int step_norm(struct step *s, const float *norm) {
     return pack_once(s, &a);
 }
 
-/* Computes norms over all heads of the queries, and of the keys; @store then has no norm to
- * make. */
+/* Normalises the queries over all heads together, and the keys; @store then applies no norm. */
 static int norm_all_heads(struct step *s, const struct model_op *op, struct store_args *store) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -429,15 +430,15 @@ int step_qkv(struct step *s, const struct model_op *op) {
                        &store);
 }
 
-/* Computes what a recurrent layer or latent attention begins with: the norm, then all matrices. */
+/* Computes the input of a recurrent layer or of latent attention: the norm, then all matrices. */
 int step_in(struct step *s, const struct model_op *op) {
     TRY(step_norm(s, op->weights->norm));
     assert(op->weights->n_mats >= 2);
     return step_multiply(s, op->weights, false);
 }
 
-/* Multiplies attention's output by gates of a matrix of their own; gates that came with the queries
- * are multiplied when the output is packed. q is free behind attention. */
+/* Multiplies attention's output by gates from a matrix of their own. Gates that came with the
+ * queries are applied when the output is packed. The buffer of q is unused after attention. */
 int step_gate(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -493,7 +494,8 @@ enum pack_kind step_glu(const struct model_op *op) {
     return kinds[op->glu];
 }
 
-/* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
+/* Computes gate and up. The function of both is applied by the product itself (in place of the
+ * gate), or later by step_pack_ff(). */
 int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu) {
     struct be *b = s->be;
     bool two = w->n_mats == 2;
@@ -535,7 +537,8 @@ int step_gate_up(struct step *s, const struct model_op *op) {
     return step_gate_and_up(s, op->weights, step_glu(op));
 }
 
-/* Cores hold 128 rows together, so that a round could not begin between them. */
+/* With tensor cores, 128 packed rows are one unit, and a round cannot begin inside; so they are
+ * used only if one round has all wants. */
 bool step_wanted_cores(const struct step *s) {
     return s->grid.wants <= MIN(LOGIT_ROWS, WGMMA_ROWS) && wgmma_takes(s->be, s->grid.wants);
 }
@@ -566,7 +569,7 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     return r < 0 || !s->select ? r : draft_select(s, first, n);
 }
 
-/* The norm of the wanted rows, or their hidden states. */
+/* Packs the norm of the wanted rows, or their hidden states. */
 int step_pack_wanted(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -592,7 +595,7 @@ int step_pack_wanted(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, pack, s->grid.wants, 1, PACK_THREADS, &a);
 }
 
-/* The first LOGIT_ROWS of the wanted rows' logits; the rest come round by round when they are
+/* Computes the logits of the first LOGIT_ROWS wants; the others follow in rounds when they are
  * sampled (seal.c). */
 int step_logits(struct step *s, const struct model_op *op) {
     TRY(step_pack_wanted(s, op));
@@ -606,9 +609,9 @@ int cuda_copy_pages(struct be *b, const struct copy_args *a, uint32_t n_layers) 
     return CUDA_LAUNCH(b, copy_page, (uint32_t)MIN(n_blocks, 32u), n_layers, CUDA_THREADS, a);
 }
 
-/* A launch for each run of layers of one size; layers that another device has are none. A host page
- * has its layers one after the other, and in each the heads of all ranks; pinned memory has the
- * same address on the device. */
+/* Copies a page, by one launch for each run of layers of equal size; layers of other devices have
+ * size 0. A page in host memory has its layers consecutively, each with the heads of all ranks.
+ * Pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
     uint32_t n_layers = b->shape->condensed.window
@@ -616,7 +619,8 @@ int step_copy(struct be *b, const struct engine_copy *c) {
                             : b->shape->n_kv_layer[KV_GLOBAL] + (b->shape->sparse.n_layer > 0);
     uint32_t n_run, n_ranks = cuda_page_ranks(b);
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
-    size_t at = 0, host_at = 0; /* in a page of the device's layers, and of all */
+    /* offsets in a page of the device's layers, and in one of all layers */
+    size_t at = 0, host_at = 0;
     int r = 0;
 
     assert(c->dir <= COPY_H2D && c->cls == KV_GLOBAL);
@@ -648,7 +652,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
 
 /* -- the end ----------------------------------------------------------------------------------- */
 
-/* CLOCK_MONOTONIC */
+/* Returns the time of CLOCK_MONOTONIC. */
 static int64_t now_ns(void) {
     struct timespec t;
 
@@ -656,7 +660,7 @@ static int64_t now_ns(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/* Asks without a pause for 2 ms, then every 50 us: a step takes 1 to 200 ms. */
+/* Polls without a pause for 2 ms, then every 50 us, since a step takes 1 to 200 ms. */
 int cuda_wait_event(struct be *b, void *event, const char *what) {
     int64_t start = now_ns();
     int e = b->api->event_query(event);
@@ -677,7 +681,8 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
     return cuda_check(b, e, what);
 }
 
-/* From pinned memory; the engine reads them until the step after next ends. */
+/* Takes the results from pinned memory; the engine may read them until the second next step
+ * ends. */
 static void take_results(struct step *s) {
     assert(s->recorded && s->n_scored + s->n_hidden == s->batch->n_wants);
     for (uint32_t i = 0; i < s->batch->n_wants; i++) {
@@ -702,7 +707,7 @@ static void take_results(struct step *s) {
     }
 }
 
-/* A step without wants has recorded no event yet. */
+/* Waits for the step. A step without wants has not recorded its event yet. */
 static int await(struct step *s) {
     int r = s->be->lost ? -EIO : 0;
 

@@ -9,7 +9,7 @@
 #include <assert.h>
 #include "base/try.h"
 
-/* Returns the kernel for blocks of queries that go over all their chunks. */
+/* Returns the kernel for items that cover all chunks. */
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
     struct page_shape shape = cuda_page_shape(s->be, h);
 
@@ -18,7 +18,7 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
 }
 
 bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
-    /* last page of a chunk */
+    /* index of the last page of a chunk */
     uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1;
 
     if (!b->attention.shares || b->attention.no_many || batch->n_rows <= MATVEC_ROWS)
@@ -37,8 +37,8 @@ bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
 }
 
 /* Returns the kernel for blocks of many queries that sequences share; it leaves other items to the
- * kernel of few queries. kernel NULL: no such kernel for these heads or this step, or the self-test
- * left it out. */
+ * kernel for few queries. kernel is NULL if these heads or this step have no such kernel, or the
+ * self-test turned it off. */
 static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
@@ -49,8 +49,8 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
     return k;
 }
 
-/* The work list of attention, made on the device from the batch's head; that of the layer before
- * serves where its heads are the same. @two_way: equal for all layers of a pass. */
+/* Computes the work list of attention on the device, from the uploaded batch. The list of the
+ * previous layer is reused if it has the same heads. @two_way is equal for all layers of a pass. */
 static int plan(struct step *s, const struct heads *h, bool two_way) {
     struct be *b = s->be;
     struct plan_args a = {
@@ -76,17 +76,17 @@ static int plan(struct step *s, const struct heads *h, bool two_way) {
     assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
     s->planned = *h;
     TRY(CUDA_LAUNCH(b, plan, 1, 1, CUDA_THREADS, &a));
-    cuda_settle(b); /* attention reads the lists before it waits */
+    cuda_settle(b); /* attention reads the lists before it waits for the previous kernel */
     return 0;
 }
 
-/* Makes as many blocks as keep the device busy, or as there are items if nothing is split. With few
- * rows there are no more blocks than run at a time: all must have begun before the next kernel's
- * come up, which already fetch weights. */
+/* Returns a launch with enough blocks to fill the device, or one for each item if nothing is split.
+ * With few rows there are at most as many blocks as run at the same time, since all must have
+ * started before the next kernel, launched early, occupies multiprocessors to fetch weights. */
 static struct launch attend_launch(const struct step *s, const struct heads *h,
                                    const struct attend_kernel *k) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
-    uint32_t each = !step_fuses(s) ? 4 : h->dim > 128 ? 1 : 2; /* blocks of a multiprocessor */
+    uint32_t each = !step_fuses(s) ? 4 : h->dim > 128 ? 1 : 2; /* blocks on each multiprocessor */
     uint32_t busy = (each * multiprocessors + h->n_kv - 1) / h->n_kv;
 
     return (struct launch){.kernel = k->kernel,
@@ -97,8 +97,8 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
                            .shared = k->shared};
 }
 
-/* Launches items of many queries, whose results others go on from, then those of few. Blocks that
- * sequences share are one a multiprocessor. */
+/* Launches items of many queries, then items of few queries, which continue from shared results.
+ * Blocks that sequences share run one on each multiprocessor. */
 static int launch_attend(const struct step *s, const struct heads *h, const struct attend_args *a) {
     struct attend_kernel wide = kernel_for(s, h);
     struct attend_kernel few = attend_kernel_for(&a->shape, false, s->be->attention.bulk);
@@ -122,8 +122,8 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
     return r;
 }
 
-/* Multiplies the heads of the output by the Hadamard matrix, as values were; they are packed by the
- * product that follows. */
+/* Multiplies the heads of the output by the Hadamard matrix, which undoes that of the values. The
+ * next product packs them. */
 static int turn_back(const struct step *s, const struct heads *h, uint32_t run) {
     struct hadamard_args a = {s->be->head, s->be->act.o, h->n, h->dim, run};
 

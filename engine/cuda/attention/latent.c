@@ -1,8 +1,8 @@
 /*
- * latent - the ops of latent attention (engine/op.h). The matrices of each head, attn_k_b in
- * front of attention and attn_v_b behind it, are multiplied as experts are (experts.cu): a row's
- * heads are pairs, and all rows pick all heads. So lists are the same in every step, and only the
- * items depend on the number of rows.
+ * latent - the ops of latent attention (engine/op.h). The matrices of each head, attn_k_b before
+ * attention and attn_v_b after it, are multiplied like experts (experts.cu): each head counts as an
+ * expert that every row picks. So the lists are equal in all steps, and only the items depend on
+ * the number of rows.
  */
 
 #include "engine/cuda/cuda.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include "base/try.h"
 
-/* Values of a head's query before k_b. */
+/* Returns the values of a head's query before attn_k_b. */
 static uint32_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
@@ -22,7 +22,7 @@ static bool takes_few(const struct step *s) {
     return experts_few(s->be, s->grid.rows, 1);
 }
 
-/* Returns the items of the heads of @n_rows rows, of @columns pairs each. */
+/* Returns the number of items for all heads. */
 static uint32_t items_of(const struct step *s) {
     uint32_t columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
 
@@ -57,7 +57,7 @@ static int allow_bulk(struct be *b) {
                : 0;
 }
 
-/* Entry i of head h: pair i n_head + h. */
+/* Uploads the list of pairs of each head h: entry i is pair i n_head + h. */
 int latent_open(struct be *b) {
     uint32_t n_head = latent_heads(b), n_rows = b->opts->max_rows;
 
@@ -78,7 +78,7 @@ int latent_open(struct be *b) {
     return 0;
 }
 
-/* Once a step. */
+/* Launches the list of items, once in each step. */
 static int list_items(struct step *s) {
     struct be *b = s->be;
     const struct heads_args a = {.batch = b->head,
@@ -93,7 +93,8 @@ static int list_items(struct step *s) {
     return CUDA_LAUNCH(b, list_heads, 1, 1, CUDA_THREADS, &a);
 }
 
-/* A head's matrix takes the first values of its part. */
+/* Multiplies each head's part of the rows of @x, @stride values apart, by the head's matrix, which
+ * takes the first n_in values of the part. */
 int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride) {
     struct be *b = s->be;
     uint32_t n_head = latent_heads(b);
@@ -116,7 +117,7 @@ int latent_multiply(struct step *s, const struct weights *w, const float *x, uin
     assert(w->n_mats == 1 && !s->packed && stride >= w->n_in);
     pack.each = n_head;
     pack.x_stride = stride;
-    pack.cores = false; /* experts take the rows as mma.sync does */
+    pack.cores = false; /* the kernels of experts take rows packed for mma.sync */
     TRY(list_items(s));
     TRY(CUDA_LAUNCH(b, pack, s->grid.rows * n_head, 1, PACK_THREADS, &pack));
     return experts_product(b, &a, takes_few(s), items_of(s));
@@ -168,8 +169,8 @@ void latent_attend(const struct be *b, struct attend_args *a) {
     a->turned_stride = query_width(m);
 }
 
-/* Multiplies by attn_v_b. The product takes the place of the queries and is packed for the
- * projection behind it; with several devices that comes later. */
+/* Multiplies by attn_v_b. The result replaces the queries and is packed for the next projection;
+ * several devices exchange it first. */
 int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
