@@ -181,7 +181,7 @@ static void find_tile(const struct item *it, uint32_t row, uint32_t at, uint32_t
     find_group(it, row, at, t, 0);
     if (n > LANES) {
         find_group(it, row, at + LANES, t, 1);
-    } else { /* its lanes are loaded although their weight is zero */
+    } else { /* the lanes are loaded although their weight is zero */
         t->k[1] = t->k[0];
         t->v[1] = t->v[0];
         t->v_scale[1] = t->v_scale[0];

@@ -29,7 +29,8 @@
 
 #define MAX_QUERIES 4
 
-/* Dimensions @d, an even one, and @d + 1 of 16 keys: with 4 bits the halves of the same bytes. */
+/* Loads dimensions @d (even) and @d + 1 of 16 keys; with 4 bits they are the halves of the same
+ * bytes. */
 INLINE void load_k(enum engine_kv_type type, const uint8_t *group, uint32_t d, vf out[2]) {
     if (type == ENGINE_KV_F16) {
         out[0] = vf_load_half(group + (size_t)d * LANES * 2);
@@ -82,7 +83,8 @@ INLINE void dot_block(enum engine_kv_type type, const struct attn_tile *t, const
             s[c][g] = vf_add(s[c][g], odd[c][g]);
 }
 
-/* Scores of @n queries: a lane is a key, s[c][0] the first 16 of the tile, s[c][1] the others. */
+/* Computes scores of @n queries: a lane is a key, s[c][0] has the first 16 of the tile, s[c][1] the
+ * others. */
 INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                    const float *q, uint32_t stride, int n, vf s[MAX_QUERIES][2]) {
     if (type == ENGINE_KV_F16) {
@@ -106,7 +108,8 @@ INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const stru
     }
 }
 
-/* The softmax part for one query: p[32], and returns the factor of what came before. */
+/* Updates the softmax of one query: sets p[32], and returns the factor that rescales earlier
+ * values. */
 INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_state *st,
                    float *p) {
     static const float lane[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -149,8 +152,8 @@ INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_s
     return before;
 }
 
-/* Dimensions @d .. @d + 15 of key @j, with 4 bits a half of a block: its second or, @d being a
- * multiple of 32, its first. */
+/* Loads dimensions @d .. @d + 15 of key @j; with 4 bits they are one half of a block: the first if
+ * @d is a multiple of 32, else the second. */
 INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                  uint32_t j, uint32_t d, bool second) {
     const uint8_t *row = t->v[j / LANES] + kv_codes(type, (size_t)(j % LANES) * v->head_dim);

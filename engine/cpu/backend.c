@@ -203,7 +203,7 @@ static void pack_panels(void *ctx, uint32_t thread) {
 struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
-    uint32_t which, n_panels; /* of all experts */
+    uint32_t which, n_panels; /* n_panels: of all experts together */
     size_t stride;            /* bytes from an expert to the next */
     _Atomic uint32_t next;
 };

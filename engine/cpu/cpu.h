@@ -67,7 +67,7 @@ enum panel_format {
 struct panel_info {
     enum acts_kind acts;
     uint16_t block;                   /* values of a row that share a scale */
-    uint16_t quant_bytes, meta_bytes; /* of 16 rows of a block */
+    uint16_t quant_bytes, meta_bytes; /* bytes for 16 rows of a block */
     uint16_t unit, unit_bytes;        /* blocks that are stored together: their quants, then their
                                 * scales */
 };
@@ -121,8 +121,8 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
 /* Repacks 16 rows of @t; lossless. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
 
-/* The activations of a row, one behind the other at a distance of acts_bytes(): floats, or the int8
- * of all its blocks and then, by block, numbers of 4 bytes: */
+/* Activations of a row; rows are acts_bytes() apart. Either floats, or the int8 of all its blocks
+ * followed, block by block, by these 4-byte numbers: */
 enum {
     /* ACTS_K, ACTS_KT */
     AK_NEG32_SUM16 = 0,   /* 16 x int32: -32 times the sum of 16 values */
@@ -159,7 +159,7 @@ static inline uint32_t tile_width(uint32_t n) {
     return n > 4 ? 8 : n > 2 ? 4 : n;
 }
 
-struct kv_view {            /* where the keys and values of a layer's kv head are inside a page */
+struct kv_view {            /* place of the keys and values of a layer's kv head in a page */
     struct kv_formats type; /* not F32 */
     uint32_t head_dim, page_tokens;
     size_t k_group; /* bytes of 16 keys */
@@ -180,10 +180,10 @@ struct attn_state {
 /* 32 keys as two groups of 16. */
 struct attn_tile {
     const uint8_t *k[2];
-    const uint8_t *v[2];       /* of the group's first key */
-    const uint8_t *v_scale[2]; /* of blocks */
+    const uint8_t *v[2];       /* values of the group's first key */
+    const uint8_t *v_scale[2]; /* scales of blocks */
     uint32_t first, n;         /* keys [first, n) are visible, n 1..32 */
-    float cap;                 /* of the scores; 0: none */
+    float cap;                 /* limit of the scores; 0: none */
     /* alibi: scores decrease with distance. slope[]: the decrease of each query's score per
      * position; at[]: the query's position less that of the first key. */
     bool alibi;
@@ -202,8 +202,8 @@ struct gemm {
 /* Many rows against the same panel: its quants are unpacked once. Of ACTS_F, @acc has two sums for
  * each row and lane until the last stretch, and @b0 is even. */
 struct gemm_wide {
-    /* The quants of a stretch of blocks as bytes, n_planes x 16 x block a block; of ACTS_F as
-     * floats, n_planes being their size. NULL: the format is not unpacked. */
+    /* Unpacks the quants of a run of blocks to bytes, n_planes x 16 x block for each block; for
+     * ACTS_F to floats, where n_planes is their size. NULL: the format is not unpacked. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
     /* Multiplies like gemm.run, for @n_tiles consecutive full tiles, a multiple of min_tiles. */
@@ -253,8 +253,8 @@ struct cpu_kernels {
     void (*layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
     /* x = mx_gelu(x) */
     void (*gelu)(float *x, uint32_t n);
-    /* Turns the pairs of the first @n_rot values of a head; @cs: their n_rot / 2 cosines, then as
-     * many sines. */
+    /* Rotates the pairs of the first @n_rot values of a head; @cs: n_rot / 2 cosines, then as many
+     * sines. */
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
     /* Multiplies each run of @run values of @x by the Hadamard matrix (shape.h); @run: a power of
      * two, from 32 on */
@@ -263,7 +263,7 @@ struct cpu_kernels {
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
     /* h = min(silu(g), limit) u, u within +-limit; @n: a multiple of 16; h may be g */
     void (*silu_limited)(const float *g, const float *u, float *h, uint32_t n, float limit);
-    /* h = silu(min(g, limit)) u, likewise */
+    /* h = silu(min(g, limit)) u; h may be g */
     void (*silu_cut)(const float *g, const float *u, float *h, uint32_t n, float limit);
     /* x = e^(scale (x - the largest x)) and returns the sum; @n: a multiple of 16, scale > 0. */
     float (*exps)(float *x, uint32_t n, float scale);
@@ -278,12 +278,12 @@ struct cpu_kernels {
     void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val);
 
-    /* Adds the keys of a tile for @n (1..4) queries that see the same keys. @q, times the scale of
-     * the scores: dimension d of query c at d * stride + c. */
+    /* Adds the keys of a tile for @n (1..4) queries that see the same keys. @q holds the queries
+     * times the scale of the scores: dimension d of query c at d * stride + c. */
     void (*attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                    uint32_t stride, uint32_t n, struct attn_state *const *state);
-    /* score[i] = the sum over heads of max(0, q . key i), of @n keys in halves, one behind the
-     * other; q: [n_head][dim], dim a multiple of 16 */
+    /* score[i] = the sum over heads of max(0, q . key i), for @n consecutive keys in halves; q:
+     * [n_head][dim], dim a multiple of 16 */
     void (*index_scores)(const float *q, uint32_t n_head, uint32_t dim, const uint8_t *keys,
                          uint32_t n, float *score);
     /* y = the @n halves at @x; n, and dim below: a multiple of 16 */
@@ -360,10 +360,10 @@ enum matmul_mode {
     MATMUL_GLU,   /* out[0] = glu(scale m[0] a + bias, scale m[1] a + bias) */
 };
 
-enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch */
+enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* sizes of a thread's scratch memory */
 
 struct matmul_scratch {                                  /* one a thread */
-    _Atomic uint64_t range __attribute__((aligned(64))); /* items: first, behind the last << 32 */
+    _Atomic uint64_t range __attribute__((aligned(64))); /* items: first | end << 32 */
     float acc[2][MATMUL_ROWS * LANES * 2] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
@@ -374,8 +374,8 @@ struct matmul_scratch {                                  /* one a thread */
 struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
-    enum glu glu; /* of mode GLU */
-    float limit;  /* of GLU_SILU: 0: none; of GLU_CUT */
+    enum glu glu; /* function of mode GLU */
+    float limit;  /* limit of GLU_SILU, 0: none; of GLU_CUT */
     uint32_t n_mats, n_rows;
     const struct mat *m[OP_MATRICES];
     float *out[OP_MATRICES];

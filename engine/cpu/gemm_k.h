@@ -23,13 +23,13 @@
     X(iq3s, PANEL_IQ3S)                                                                            \
     X(tq, PANEL_TQ)
 
-enum { UNPACKED = 1 << 8 }; /* flag beside the format: the quants are bytes */
+enum { UNPACKED = 1 << 8 }; /* flag combined with the format: the quants are bytes */
 
 struct shape { /* compile-time facts of a format */
     bool sub16, minimums;
-    bool no_scale;    /* of sub-blocks */
-    int offset;       /* of the stored weights: 0, 1, 4, 32, 64 or 128 */
-    float factor;     /* of d */
+    bool no_scale;    /* sub-blocks have no scale */
+    int offset;       /* added to the weights when stored: 0, 1, 4, 32, 64 or 128 */
+    float factor;     /* factor of d */
     float min_factor; /* dmin is d times this; 0: it is stored */
     size_t quants;    /* bytes of 16 x 32 values */
     uint32_t scale;   /* offset of d in the scales of a block */

@@ -23,16 +23,16 @@ struct weights {
     struct weights *next;
     uint32_t n_mats;
     struct mat m[OP_MATRICES];
-    const struct tensor *of[OP_MATRICES];      /* of m, by load_mat() */
+    const struct tensor *of[OP_MATRICES];      /* tensors from which load_mat() made m */
     float *norm, *post_norm, *q_norm, *k_norm; /* NULL: none, here and below */
     float *scale[OP_MATRICES], *bias[OP_MATRICES];
     float *sinks, *weigh, *pick_bias;
-    float *conv, *conv_bias, *dt, *decay, *skip; /* of a recurrent op; else NULL */
+    float *conv, *conv_bias, *dt, *decay, *skip; /* weights of a recurrent op; else NULL */
     struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */
     struct mat *head;                            /* [n_head] of latent attention */
     struct tensor
         embedding; /* EMBED, LAYER_INPUT, ROUTE, CHAIN: the table as in the file, a copy */
-    float *norm_bias, *positions, *token_type; /* of NORM; of EMBED, or NULL */
+    float *norm_bias, *positions, *token_type; /* vector of NORM; of EMBED, or NULL */
     struct tensor successor; /* SELECT, like embedding, which is its predecessors' */
 };
 
@@ -91,8 +91,8 @@ struct be {
     struct sampler *samplers;       /* [threads] */
 
     struct experts *experts;     /* NULL: the model has none */
-    struct recurrent *recurrent; /* likewise */
-    struct mla *mla;             /* likewise */
+    struct recurrent *recurrent; /* NULL: the model has none */
+    struct mla *mla;             /* NULL: the model has none */
     struct streams *streams;     /* NULL: there are no streams */
     struct blocks *drafter;      /* NULL: no block drafter */
     struct sparse *sparse;       /* NULL: no layer is sparse */
@@ -100,7 +100,7 @@ struct be {
     float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
     float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
-    /* A page has its layers one behind the other: the keys of every kv head, then the values. */
+    /* Layers are consecutive in a page, each with the keys of every kv head, then the values. */
     struct kv_memory {
         uint8_t *at;
         size_t bytes, page_bytes;
@@ -200,7 +200,7 @@ int be_vector(struct be *b, const struct tensor *t, float **out);
 /* Loads a tensor of taps, [channels][kernel], in the order of the kernels: [kernel][@n channels]. 0
  * or -ENOMEM. */
 int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *op, uint32_t n);
-/* Returns the values of state @state behind those of the layers. */
+/* Returns the values of state @state after those of the layers. */
 float *recurrent_more(const struct be *b, uint32_t state);
 
 /* Buffers for a block drafter; 0 at once when the model has none. Returns 0 or -ENOMEM. */

@@ -280,7 +280,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     float *y = b->row + thread * b->row_width, *to = b->act[ACT_S] + row * width;
 
     for (uint32_t j = 0; j < g->kernel; j++) {
-        /* index among the rows before the step, then those of the step */
+        /* index among the rows before the step, followed by those of the step */
         uint32_t at = row - q->row0 + j * g->n;
 
         u[j] = at < n_past ? past + at * width : b->streams->gate + (q->row0 + at - n_past) * width;

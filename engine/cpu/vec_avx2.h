@@ -49,8 +49,9 @@ I __m256i dot8_half(__m256i acc, __m256i w, __m256i x) {
     __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
 }
-/* Weights with 128 added. 16 bits hold two products of signed bytes, not of unsigned ones: so this
- * multiplies w - 128, and what vi_dot8_init() takes off elsewhere is not there to be taken off. */
+/* Weights with 128 added. An instruction multiplies signed, not unsigned bytes into 16 bits, so
+ * this function multiplies w - 128; the correction for 128 that vi_dot8_init() makes elsewhere is
+ * not needed here. */
 I vi vi_dot8(vi acc, vb w, int32_t a) {
     __m256i x = _mm256_set1_epi32(a);
     return (vi){dot8_half(acc.a, w.a, x), dot8_half(acc.b, w.b, x)};
@@ -179,9 +180,9 @@ I vb vb_lookup(vb t, vb x) {
 /* clang-format on */
 #undef I
 
-/* Eight entries of the grid a register, transposed by interleaving bytes: of 16 runs in a half of a
- * register, those with numbers 8, then 4, 2 and 1 apart. The bits that leave the number of the byte
- * are the value's, and become the number of the register. */
+/* Loads eight entries of the grid to each register and transposes them by interleaving bytes: of 16
+ * runs in a half of a register, those with numbers 8, then 4, 2 and 1 apart. Each round moves one
+ * bit of the index from the byte's place to the register's number. */
 INLINE __m128i iq2_pair(const uint8_t *index) {
     return _mm_unpacklo_epi8(_mm_loadl_epi64((const void *)cpu_iq2_runs[index[0]]),
                              _mm_loadl_epi64((const void *)cpu_iq2_runs[index[8]]));

@@ -104,7 +104,7 @@ I vf vf_sub(vf a, vf b) { return a - b; }
 I vf vf_mul(vf a, vf b) { return a * b; }
 I vf vf_div(vf a, vf b) { return a / b; }
 I vf vf_fma(vf a, vf b, vf c) { fma_lanes(&a, &b, &c); return c; }
-/* a where all bits of which are set, b where none is. */
+/* Returns a where all bits of a lane of @which are set, b where none is. */
 I vf choose(vi which, vf a, vf b) { return (vf)((which & (vi)a) | (~which & (vi)b)); }
 /* Returns the second where one is not a number, as the machines do. */
 I vf vf_max(vf a, vf b) { return choose(a > b, a, b); }

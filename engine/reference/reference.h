@@ -39,7 +39,7 @@ struct be {
     float *scores;            /* [heads of a key head][max_context] */
     float *logits;            /* [max_wants][n_vocab] */
     double *rope;             /* [n_rot / 2][cos, sin] of one position */
-    /* A page has its layers one behind the other: page_tokens keys, then as many values. */
+    /* Layers are consecutive in a page: page_tokens keys, then as many values. */
     uint8_t *pages[KV_CLASSES];
     size_t page_bytes[KV_CLASSES];
 
@@ -95,10 +95,10 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
                 uint32_t n_rows, float *y);
 
-/* y = op->norm of the rows of ACT_X, to b->normed; without one the rows as they are. */
+/* y = op->norm of the rows of ACT_X, to b->normed; without a norm a copy of the rows. */
 void ref_norm_rows(struct step *s, const struct model_op *op);
 
-/* b->rope = the angles of @s at row @row of the step; the pairs of a head turned by them. */
+/* b->rope = the angles of @s at row @row of the step; rotates the pairs of a head by them. */
 void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t row);
 void ref_rotate(const struct be *b, const struct rope_set *s, float *x);
 /* b->kv of all rows to the pages of the op. */
@@ -110,8 +110,8 @@ typedef void (*ref_state_fn)(struct step *s, const struct model_op *op, uint32_t
 int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn);
 /* Returns the part of the sequence's state that is the op's, of NGRAM and INDEX. */
 float *ref_more(const struct be *b, const struct model_op *op, const struct engine_seq *q);
-/* b->channel = the convolution of row @r of in[0] and those before it, whose last are @past; then
- * the row is the last of these. */
+/* b->channel = the convolution of row @r of in[0] with earlier rows, the last of which are in
+ * @past; then appends the row to @past. */
 void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past);
 
 /* ln(1 + e^x); x itself above 20, where it differs by less than 1e-8. */

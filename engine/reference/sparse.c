@@ -29,8 +29,7 @@ static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, 
     return b->pages[KV_GLOBAL] + page * b->page_bytes[KV_GLOBAL] + at;
 }
 
-/* Stores the key of the block that row @row ends. Of its tokens those before the step are in
- * @state. */
+/* Stores the key of the block that row @row ends. Tokens before the step are read from @state. */
 static void store_block(struct step *s, const struct model_op *op, const struct engine_seq *q,
                         uint32_t row, const float *state) {
     struct be *b = s->be;

@@ -148,7 +148,8 @@ static void convolve_row(struct be *b, const struct model_op *op, const struct e
 
         quant_decode_row(op->conv, i, tap);
         for (uint32_t j = 0; j < g->kernel; j++) {
-            uint32_t at = nth + j * g->n; /* in the rows before and then those of the step */
+            /* index among the rows before the step, followed by those of the step */
+            uint32_t at = nth + j * g->n;
 
             sum += tap[j] * (at < n_past ? past[at * width + i] : c[(at - n_past) * width + i]);
         }
