@@ -19,7 +19,7 @@ static inline uint64_t condensed_at(const struct model_shape *s, uint32_t page_t
 }
 
 /* Returns the number of rows of a window in the state; position p is in row p % rows. A draft block
- * needs more rows, because it overwrites rows with keys of drafts before the keys in front of the
+ * needs more rows, because it overwrites rows with keys of drafts before the keys that precede the
  * first draft are read again. */
 static inline uint32_t window_rows(const struct model_shape *s, const struct model_op *op) {
     return s->condensed.window + (op->layer >= s->n_layer ? ENGINE_DRAFT_MAX : 0);

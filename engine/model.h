@@ -38,7 +38,7 @@ struct model {
         float embedding, residual, logits;
     } scale;
     struct temper temper; /* equal for the queries of all layers */
-    /* Layers before the first with experts; blocks of multi-token prediction behind the layers;
+    /* Layers before the first with experts; blocks of multi-token prediction after the layers;
      * width of the expert that all rows use and whose output has no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
     char no_drafts[400]; /* reason why no pass drafts although drafts were requested; "" */

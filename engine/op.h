@@ -182,7 +182,7 @@ enum op_kind {
      * @pick_bias; x = weighted sum of the streams; b = 0. After the last layer, m has only the
      * weights of this sum, and none for SPREAD. */
     OP_BLEND,
-    /* e = the token's rows of the table, one behind the other; for each stream, norms by stream:
+    /* e = the token's rows of the table, concatenated; for each stream, norms by stream:
      *   z = k_norm(w[0] e) . q_norm(s) / sqrt(n_embd)
      *   v = sigmoid(sign(z) sqrt(max(|z|, 1e-6))) w[1] e; c = post_norm v
      *   s += v + silu(sum over j of conv[.][j] c of token t - (kernel - 1 - j) ngram.n)
@@ -193,8 +193,8 @@ enum op_kind {
      * rope(k_norm(mean of w[1] x over its tokens)), by the block's first position. A row's
      * queries: q = rope(q_norm(w[0] x)) of each head. It sees, of the whole blocks up to its
      * position, the n_block with the largest sums of max(0, q . key) (ties: the first), and all
-     * behind them. State, at @more: w[1] x of the tokens of the block that is not whole, by their
-     * place in it. */
+     * keys after the whole blocks. State, at @more: w[1] x of the tokens of the block that is not
+     * whole, by their place in it. */
     OP_INDEX,
     /* Down projections of attention to condensed keys: r = q_norm(w[0] y), k = rope(k_norm(w[1]
      * y)), and for the indexer t = w[2] y / sqrt(index_dim n_index). w[2] NULL: the layer has no
@@ -243,7 +243,7 @@ struct attn {
     float scale;
     uint32_t window; /* number of last keys that a row sees, its own included; 0: all */
     float cap;       /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
-    /* Attention is not causal: a row also sees the rows of the step behind it in its sequence. A
+    /* Attention is not causal: a row also sees later rows of its sequence in the step. A
      * window begins where it would for causal attention. */
     bool whole;
     /* a row of a picture also sees the picture's later rows, which are in the same step */
@@ -274,7 +274,7 @@ struct model_op {
     enum op_kind kind;
     uint32_t layer;   /* number of the layer in the file */
     enum act_role in; /* PROJ: ACT_O, ACT_H or ACT_D */
-    uint32_t width;   /* width of x: n_embd, or less in pass 1 behind DRAFT_IN */
+    uint32_t width;   /* width of x: n_embd, or less in pass 1 after DRAFT_IN */
     /* QKV, KEYS, ATTEND: may be that of an earlier layer whose keys this layer shares */
     struct kv_layer kv;
     struct heads heads; /* QKV, KEYS, ATTEND, GATE */

@@ -16,7 +16,7 @@ struct apart_of {
     /* Binds the block instead of mtp_bind(); both NULL: models of this architecture have no
      * block. */
     void (*own_block)(struct binder *b, struct model *m);
-    bool assisted; /* these models may have assistants */
+    bool assisted; /* models that may have assistants */
 };
 
 /* Adds pass 1 of @m, whose ops @b has bound, from @file. Sets -EINVAL in @b if the file belongs to

@@ -2,7 +2,7 @@
 
 /*
  * bailing3 - Ling 3.0: Kimi delta attention in most layers, latent attention with gates of heads in
- * the others, experts in groups behind a few dense layers.
+ * the others, experts in groups after a few dense layers.
  */
 
 #include "engine/arch/decoder.h"

@@ -1,24 +1,24 @@
 /*
  * dflash - pass 1 of a model from the file of a block drafter (DFlash, 2026).
  *
- * f = the inputs of some layers of the model, one behind the other, of every position that the
- * model has computed. The drafter's layers have keys and values of these positions:
+ * f = the inputs of some layers of the model, concatenated, for every position that the model has
+ * computed. The drafter's layers have keys and values of these positions:
  *
  *   g = fc f,   y = enc.output_norm g,   k = rope(attn_k_norm(attn_k y)),   v = attn_v y
  *
- * A block begins with the newest token, at the position n that the model has not computed yet, and
- * goes on with masks: layers with attention to all keys before n and, in both directions, to the
- * block's own. The logits at position n + i, i > 0, are those of the token there.
+ * A block consists of the newest token, at position n, which the model has not computed yet, and of
+ * masks at the following positions. Its layers attend to all keys before n and, in both directions,
+ * to the block's own keys. The logits at position n + i, i > 0, predict the token at that position.
  *
- * DFlash2 has convolutions over the block before and behind each branch, and a selector of tokens
+ * DFlash2 has convolutions over the block before and after each branch, and a selector of tokens
  * (BLOCK_IN, BLOCK_OUT, SELECT). DSpark adds to the logits a product of two matrices, which depends
- * on the token before (CHAIN); its logits at n + i may be those of the token behind (first_draft).
- * Its estimate of each token's acceptance is not read.
+ * on the previous token (CHAIN); its logits at n + i may predict the next token (first_draft). Its
+ * estimate of each token's acceptance is not read.
  *
  *   pass 0  EMBED .. TAP .. TAP .. LOGITS  FUSE KEYS KEYS ..
  *   pass 1  EMBED  QKV ATTEND PROJ GATE_UP PROJ ..  LOGITS
  *
- * Pass 1 writes the block's own keys to the pages behind those of the model's positions, and pass 0
+ * Pass 1 writes the block's own keys to the pages after those of the model's positions, and pass 0
  * overwrites them once it computes these positions. Layers with a window have all their keys in the
  * pages of KV_GLOBAL, like the others.
  */
@@ -73,8 +73,8 @@ static void check_model(struct meta *meta, const struct model *m) {
                           "supported");
 }
 
-/* The layers whose inputs are read, in the order of the product; the number behind the last layer
- * stands for that layer's output. */
+/* Reads the layers whose inputs are used, in the order of the product. The number after the last
+ * layer means that layer's output. */
 static void read_taps(struct meta *meta, const struct model *m, struct plan *p) {
     const struct gguf_array *a = gguf_array(meta->file, DFLASH_ARCH ".target_layers");
     uint64_t n = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
@@ -241,7 +241,7 @@ static const struct tensor *bind_base(struct binder *b, const struct plan *p, ui
     return bind_flat(b, &flat);
 }
 
-/* Convolutions of what goes into the branch whose ops begin at @first, and of what comes out. */
+/* Adds convolutions of the input and of the output of the branch whose ops begin at @first. */
 static void convolve(struct binder *b, struct model *m, const struct plan *p, const char *part,
                      uint32_t l, uint32_t first) {
     uint64_t n = m->shape.n_embd;
@@ -342,8 +342,8 @@ static void bind_block(struct binder *b, struct model *m, const struct plan *p) 
     bind_leave(b, "conf_proj.");
 }
 
-/* The keys of pass 0, in front of the ops of pass 1, which begin at @at. Returns where they begin
- * then. */
+/* Inserts the ops for the keys of pass 0 before the ops of pass 1, which begin at @at. Returns the
+ * index at which these then begin. */
 static uint32_t bind_keys(struct binder *b, struct model *m, const struct plan *p, uint32_t at) {
     uint64_t n = m->shape.n_embd;
     const struct tensor *norm = bind_vector(b, BIND_MUST, n, "enc.output_norm.weight");

@@ -11,7 +11,7 @@ struct plan {
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
     bool in_window[MODEL_LAYERS_MAX];
     uint32_t window, dim, window_dim;
-    uint32_t n_own; /* the layers behind these read the keys of the last two kinds before them */
+    uint32_t n_own; /* later layers read the keys of the last one of each kind among these */
     struct kv_layer kv[MODEL_LAYERS_MAX]; /* pages of layers that store their own keys */
 };
 
@@ -55,7 +55,7 @@ static uint32_t source_of(const struct plan *p, uint32_t l) {
 }
 
 /* E2B and E4B, whose files are told from the others by the width alone: rows of a picture do not
- * see those behind them. */
+ * see later ones. */
 static bool is_small(const struct model_shape *s) {
     return s->n_embd == 1536 || s->n_embd == 2560;
 }

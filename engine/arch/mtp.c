@@ -143,8 +143,8 @@ void mtp_keep(struct model *m, bool late) {
     model_add(m, &logits);
 }
 
-/* Moves the ops that compute the blocks' keys (from begin[k] to keys[k]) in front of the rest of
- * the blocks, those of the last block first, and divides the ops into passes. */
+/* Moves the ops that compute the blocks' keys (from begin[k] to keys[k]) before the rest of the
+ * blocks, those of the last block first, and divides the ops into passes. */
 static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys, uint32_t n) {
     uint32_t first = begin[0], at = first;
     CLEANUP(freep) struct model_op *from = malloc(m->n_ops * sizeof(*from));
@@ -170,7 +170,7 @@ static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys,
     m->shape.drafts = n;
 }
 
-/* Inserts a HOLES op for each block in front of all other ops: the beginning of PASS_HOLES. */
+/* Inserts a HOLES op for each block before all other ops: the beginning of PASS_HOLES. */
 static void add_holes(struct model *m) {
     uint32_t n = m->shape.drafts, end = m->pass[PASS_DRAFT].run[0].begin;
     struct model_op holes[MTP_BLOCKS];

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * mtp - blocks of multi-token prediction (MTP, DeepSeek-V3). A block is one more layer behind the
+ * mtp - blocks of multi-token prediction (MTP, DeepSeek-V3). A block is one more layer after the
  * model's own; from the hidden state of a position and the embedding of the next token it predicts
  * the token after that. Blocks draft in passes 1 and on, while pass 0 computes their keys as well.
  */

@@ -80,7 +80,7 @@ static void bind_attention(struct binder *b, struct model *m, const struct decod
     struct layer l = decoder_layer(m, index);
 
     l.heads.n_kv = n_kv;
-    l.rope = 1; /* this set has no pairs: nothing turns */
+    l.rope = 1; /* this set has no pairs, so nothing is rotated */
     if (n_kv == 0 || m->shape.n_head % n_kv)
         b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly",
                        m->shape.n_head, n_kv);

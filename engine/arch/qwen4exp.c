@@ -94,7 +94,7 @@ static uint32_t read_ngram(struct meta *m, struct model_shape *s) {
     return (uint32_t)layer;
 }
 
-/* The norm of all streams, their values one stream behind the other. */
+/* Binds a norm of all streams: the streams' weights, concatenated. */
 static const struct tensor *stream_norm(struct binder *b, const struct model *m, const char *fmt,
                                         uint32_t l, const char *what) {
     char name[64];
@@ -103,8 +103,8 @@ static const struct tensor *stream_norm(struct binder *b, const struct model *m,
     return bind_vector(b, BIND_MUST, (uint64_t)m->shape.stream.n * m->shape.n_embd, "%s", name);
 }
 
-/* x = the mix of the streams for branch @what; at the model's end, without weights of what comes
- * back. */
+/* Adds x = the mix of the streams for branch @what; at the end of the model without weights for a
+ * result. */
 static void add_mix(struct binder *b, struct model *m, uint32_t l, const char *what) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd, low = m->shape.stream.n_low;
     bool ends = l == m->shape.n_layer;

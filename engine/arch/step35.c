@@ -13,7 +13,7 @@ struct plan {
     struct limits limits;
 };
 
-/* Reads the numbers of the layers and of the blocks of multi-token prediction behind them. */
+/* Reads the numbers of the layers and of the blocks of multi-token prediction after them. */
 static void read_plan(struct meta *m, const struct model *model, struct plan *p) {
     const struct model_shape *s = &model->shape;
     uint32_t n = s->n_layer + model->n_mtp;

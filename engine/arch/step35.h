@@ -2,7 +2,7 @@
 
 /*
  * step35 - Step 3.5 and 3.7 Flash: heads by layer, windows as the file says, gates of heads,
- * experts behind a few dense layers, and limits of the activations of single layers.
+ * experts after a few dense layers, and limits of the activations of single layers.
  */
 
 #include "engine/arch/decoder.h"

@@ -69,7 +69,7 @@ static uint64_t unit_work(const struct image_encoder *e, const struct picture_la
     }
 }
 
-/* The stage behind @c's. */
+/* Moves @c to the next stage. */
 static void advance(const struct image_encoder *e, struct vis_cursor *c) {
     c->at = 0;
     if (c->stage == VIS_DEEP)
