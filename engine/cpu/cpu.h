@@ -362,7 +362,7 @@ enum matmul_mode {
 
 enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* sizes of a thread's scratch memory */
 
-struct matmul_scratch {                                  /* one a thread */
+struct matmul_scratch {                                  /* one for each thread */
     _Atomic uint64_t range __attribute__((aligned(64))); /* items: first | end << 32 */
     float acc[2][MATMUL_ROWS * LANES * 2] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));

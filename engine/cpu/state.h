@@ -49,7 +49,7 @@ struct attend_block {
     uint32_t row0, n_rows;
 };
 
-struct attend_scratch { /* one a thread */
+struct attend_scratch { /* one for each thread */
     float *q;           /* [head_dim][queries] */
     struct attn_state *total, *chunk;
 };

@@ -747,7 +747,7 @@ int ffn_on_host(struct step *s, const struct model_op *op);
  * columns; @pack: packs the row for the next op, or NULL. */
 int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack);
-/* Returns the destination of a PROJ op's product: x itself, the buffer in front of its norm, or
+/* Returns the destination of a PROJ op's product: x itself, the input buffer of its norm, or
  * own_t with the rank's columns. */
 float *residual_target(const struct be *b, const struct model_op *op);
 /* Adds the branch in step.due: x = (x + gain t) * scale of a PROJ or JOIN op, or, with several

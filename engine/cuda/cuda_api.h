@@ -99,14 +99,14 @@ struct cuda_api {
      * where memory may be full or launches be captured; and it may be launched with up to @bytes
      * of shared memory. */
     int (*allow_shared)(const void *kernel, uint32_t bytes);
-    /* @shared: bytes of dynamic_shared(). @args: the kernel's one argument. @early: its blocks may
-     * come up while the kernel before still runs; it waits for it itself (device.cuh). */
+    /* @shared: bytes of dynamic_shared(). @args: the kernel's only argument. @early: its blocks may
+     * start while the previous kernel still runs, for which it waits itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, bool early, void *stream);
-    /* @fn, behind what the stream has so far, on a thread of the runtime; it calls nothing of this
-     * table. Kernels before it have written what it reads in pinned memory; what follows in the
-     * stream may run beside it up to host_join(), and sees from there on what it has written. Each
-     * call is joined before the next one. */
+    /* Calls @fn on a thread of the runtime after all work in the stream so far, whose writes to
+     * pinned memory it sees; @fn must not call this table. Later work in the stream may run at the
+     * same time, until host_join(); work after that sees the writes of @fn. Each call must be
+     * joined before the next one. */
     int (*host_call)(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side);
     int (*host_join)(void *stream, const struct cuda_side *side);
     /* Launches and host calls between the two are not done but kept, to be done again and again as

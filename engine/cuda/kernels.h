@@ -451,8 +451,8 @@ extern const bool matmul_wgmma_built; /* with code for a Hopper */
 #define ROUTE_EXPERTS 1024u             /* experts, at most */
 #define ROUTE_GROUPS 64u                /* groups of experts, at most */
 
-/* Up to so many pairs of a row and an expert that it picked, of one expert: list[expert][first] and
- * those behind it: row ROUTE_PICKS + k for pick k of a row. */
+/* An item of work: @n pairs of a row and an expert that it picked, all of one expert, from
+ * list[expert][first] on. An entry of the list is row * ROUTE_PICKS + k for pick k of a row. */
 struct expert_item {
     uint32_t expert, first, n;
 };

@@ -135,7 +135,7 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
     return sum;
 }
 
-/* Returns the bytes of a block drafter's file. Two ops may have a vector each; the norm in front of
+/* Returns the bytes of a block drafter's file. Two ops may have a vector each; the norm before
  * keys is there for each layer. */
 static uint64_t drafter_bytes(const struct be *b) {
     uint64_t sum = 0;

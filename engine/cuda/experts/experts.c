@@ -33,8 +33,8 @@ uint32_t experts_items(const struct be *b) {
     return most_items(b->shape, b->opts->max_rows, EXPERT_ROWS);
 }
 
-/* Returns the device's numbers of a layer's experts, NULL if it has all. The block that drafts lies
- * behind the layers. */
+/* Returns the device's numbers of a layer's experts, NULL if it has all. The drafting
+ * block counts as the layer after the last one. */
 static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
     return n_host_experts(b->shape, layer) && !b->shape->fetches
                ? b->experts.slot + (size_t)layer * b->shape->n_expert
@@ -249,7 +249,7 @@ static int bring(struct step *s, const struct model_op *op) {
     return CUDA_LAUNCH(b, bring, 2 * (uint32_t)b->device.n_multiprocessors, 1, CUDA_THREADS, &a);
 }
 
-/* Computes the host's pairs on a thread of the runtime, behind hand_over(), which writes its input,
+/* Computes the host's pairs on a thread of the runtime, after hand_over(), which writes its input,
  * and before combine(), which reads its output. */
 static void compute_on_host(void *ctx) {
     const struct weights *w = ctx;

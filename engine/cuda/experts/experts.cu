@@ -499,7 +499,8 @@ DEVICE void add_share(const struct expert_args &a, const struct Place &at, struc
         float c[1][4] = {{0, 0, 0, 0}};
 
         for (uint32_t u = m.unit[s]; u < to; u += m.stage_units) {
-            const uint8_t *stage = feed.take(a); /* the format is looked at behind it: one copy */
+            /* taken before the branch on the format, so that this code exists once */
+            const uint8_t *stage = feed.take(a);
 
             walk_of(m.format, StageWalk{a, m, stage, u, to, rows, c});
         }
@@ -547,7 +548,8 @@ DEVICE void put_teams(const struct expert_args &a, const struct Place &at, struc
     }
 }
 
-/* The tiles at @at, of each matrix; @at is behind them then. A team of one shares nothing. */
+/* Multiplies the tiles at @at, of each matrix, and advances @at past them. A team of one warp needs
+ * no exchange. */
 DEVICE void multiply_item(const struct expert_args &a, struct Place &at, struct ExpertFeed &feed,
                           struct Sums *sums) {
     uint32_t lane = threadIdx.x % 32;

@@ -17,7 +17,7 @@
  *
  * Shared memory has WGMMA_SLICES slices: those that running products read, the one before, which is
  * free at the next barrier, and those that are being copied. Slices are copied in bulk
- * (cp.async.bulk): data from cp.async would need a proxy fence in front of wgmma, and that fence
+ * (cp.async.bulk): data from cp.async would need a proxy fence before wgmma, and that fence
  * waits for all running products. Weights, which no wgmma reads from shared memory, are copied by
  * cp.async to a ring for each warp.
  */

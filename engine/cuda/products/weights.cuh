@@ -251,7 +251,8 @@ template <int F> struct NestedTile {
     MEMBER uint32_t upper(int kb) const {
         return high_mask(F) ? high[kb / 4] >> (kb % 4) : 0;
     }
-    /* Bytes of two groups at a time, behind d * -256 and dmin * 2^-12. */
+    /* Returns the scales of two groups; mins() returns their minima, negated. below() puts a byte
+     * under an exponent, whose share of the product the addend, d * -256 or dmin * 2^-12, cancels. */
     MEMBER uint32_t scales(int kb, int row) const {
         uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
 

@@ -211,7 +211,8 @@ static float *handed(const struct ranks *k, uint32_t i, size_t *bytes) {
 }
 
 /* Copies x of the batch, and the inputs of layers that devices up to @upto have kept for a block
- * drafter, from device @b to the memory in front of device @i, or with @back from there to @b. */
+ * drafter, from device @b to the pinned memory that device @i reads; with @back from there to
+ * @b. */
 static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool back) {
     const struct model_shape *s = k->be[i]->shape;
     size_t bytes, row = s->n_embd * sizeof(float), all = s->n_taps * row;

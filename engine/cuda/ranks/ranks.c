@@ -5,11 +5,12 @@
  *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
  *     pack, gate, up, glu --h--> pack, down --t--> x, norm, pack ... logits --> rank 0: sampling
  *
- * An exchange: each stream records its event and waits for the others'. What takes the rows then
- * reads the others' columns where they lie; nothing is written by another device's stream. A rank
- * may overwrite what it gave only when all have read it: once another exchange has begun, since its
- * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which
- * only rounds of logits do. The others wait for nothing when logits go to the first.
+ * In an exchange, each stream records its event and waits for the others' events. The next kernel
+ * then reads the columns of other ranks in their memory; no stream writes to another device. A rank
+ * may overwrite its columns once all ranks have read them, that is, after the next exchange, whose
+ * events follow the reads. If the same buffer is exchanged twice in succession, a meeting must come
+ * in between; only rounds of logits do this. When the first device gets the logits, the other ranks
+ * do not wait.
  *
  * One thread enqueues for all. Each rank has buffers for whole rows.
  */
