@@ -1,7 +1,7 @@
 /*
- * Pictures in text models: logits and greedy tokens of a computation in float64, from the rows of
- * the files and from pixels through the encoder; the same bits whatever else runs and however
- * prompts and pictures are cut; projectors that do not fit.
+ * Tests pictures in text models: logits and greedy tokens of a computation in float64, from the
+ * rows of the files and from pixels through the encoder; the same bits in any company and for every
+ * division of prompts and pictures; projectors that do not fit.
  */
 
 #include <criterion/criterion.h>
@@ -18,14 +18,14 @@
 
 #ifndef BACKEND
 #define BACKEND "cpu"
-#define IS_CPU /* with the tests of encoders and of what fits */
+#define IS_CPU /* also contains the tests of encoders and of what fits */
 #endif
 /* Emulated: two cases of each model, or one. */
 #define IS_CUDA (strcmp(BACKEND, "cuda") == 0)
 
-/* By how much keys and values in half precision move the logits; with activations in half
- * precision, on CUDA, twice as much: 0.055 were seen; with an encoder in half precision, too, three
- * times: 0.11. */
+/* Change of the logits by keys and values in half precision. With activations in half precision
+ * (CUDA) it is twice as much: 0.055 was seen; with an encoder in half precision, too, three times:
+ * 0.11. */
 static const struct {
     const char *name;
     double half;
@@ -42,13 +42,13 @@ static const struct judge {
     enum engine_kv_type kv_type;
 } reference = {"reference", ENGINE_KV_F32}, tested = {BACKEND, ENGINE_KV_F16};
 
-/* A sequence that is watched. */
+/* A sequence whose logits are compared. */
 struct watch {
     const struct driver_seq *seq;
     const struct gp_case *c;
     double max;
     uint32_t n_wrong, n_rows;
-    /* Logits of the rows that were seen, for `against`, or NULL: other logits for the same rows. */
+    /* Logits of the rows so far, for `against`; or NULL: other logits for the same rows. */
     float *kept;
     const float *against;
 };
@@ -97,7 +97,8 @@ static void open_driver(struct driver *d, const struct golden_pictures *g,
     cr_assert(r == 0, "%s: %s", g->model, err.message);
 }
 
-/* The end of a chunk of @n rows that begins at @at: no picture of a two-way model is cut. */
+/* Returns the end of a chunk of @n rows that begins at @at; it does not divide a picture of a
+ * two-way model. */
 static uint32_t chunk_of(const struct driver *d, const struct driver_seq *s, uint32_t n) {
     uint32_t end = MIN(s->n_computed + n, s->n_prompt);
 
@@ -110,7 +111,7 @@ static uint32_t chunk_of(const struct driver *d, const struct driver_seq *s, uin
     return end - s->n_computed;
 }
 
-/* A sequence of the case, whose pictures have @rows, or those of the file. */
+/* Adds a sequence of the case, whose pictures have @rows, or the rows of the file. */
 static struct driver_seq *add_case(struct driver *d, const struct gp_case *c,
                                    const struct engine_picture *pictures) {
     struct driver_seq *s = driver_add(d, c->prompt, c->n_prompt, GP_GREEDY - 1, NULL);
@@ -144,7 +145,7 @@ static void check_watch(const struct judge *judge, const char *model, double mos
     cr_expect(w->n_wrong == 0, "%s %s: %u tokens differ", judge->backend, model, w->n_wrong);
 }
 
-/* The layout of the resized picture @i of @c. */
+/* Returns the layout of the resized picture @i of @c. */
 static struct picture_layout layout_of(const struct gp_case *c, uint32_t i,
                                        const struct projector *p) {
     struct picture_budget any = {.least = 1, .most = 1u << 16};
@@ -194,7 +195,7 @@ static void encode_all(struct driver *d, const struct gp_case *c, uint64_t work,
     }
 }
 
-/* The last cases have several pictures. */
+/* the last cases have several pictures */
 static uint32_t first_case(const struct golden_pictures *g) {
     return IS_CUDA ? g->n_cases - MIN(g->n_cases, FEWEST(2u, 1u)) : 0;
 }
@@ -242,8 +243,8 @@ static void run_all(const struct golden_pictures *g, const struct judge *judge, 
     driver_close(&d);
 }
 
-/* A cache of F16 moves the logits, in the reference as on the CPU, ten times as far as the CPU is
- * from the reference: there, a sum in another order rounds a key or a value the other way. */
+/* A cache of F16 changes the logits ten times as much as the CPU differs from the reference, since
+ * a sum in another order rounds some keys and values the other way. */
 Test(pictures, the_cpu_agrees_with_the_reference_on_the_same_cache) {
     static const struct judge half = {"reference", ENGINE_KV_F16};
 
@@ -264,7 +265,7 @@ Test(pictures, the_cpu_agrees_with_the_reference_on_the_same_cache) {
 
 /* -- the same bits ----------------------------------------------------------------------------- */
 
-/* Digests of the logits of all rows of a case; the first run fills them in. */
+/* Digests of the logits of all rows of a case; the first run sets them. */
 struct trace {
     const struct driver_seq *seq;
     uint64_t digest[1024];
@@ -283,15 +284,15 @@ static void note(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     t->n_seen++;
 }
 
-/* How a case is run. */
+/* A way to run a case. */
 struct way {
     const char *isa;
     uint32_t chunk, n_threads, page_tokens;
-    bool company;  /* another case of the model is in every step */
-    uint32_t back; /* at so many rows the sequence goes back to half of them; 0: never */
+    bool company;  /* another case of the model takes part in every step */
+    uint32_t back; /* number of rows at which the sequence is cut back to half of them; 0: never */
 };
 
-/* Rows of the neighbour beside those of the subject. */
+/* Adds rows of the neighbour to the step. Returns true if there are any. */
 static uint32_t add_neighbour(struct driver *d, struct driver_seq *s, struct driver_part *part) {
     uint32_t n = s && s->n_computed < s->n_prompt ? chunk_of(d, s, 5) : s && s->n_tokens < s->cap;
 
@@ -348,7 +349,7 @@ static void run_way(const struct golden_pictures *g, const struct gp_case *c, co
     driver_close(&d);
 }
 
-/* Pieces end inside pictures where the model allows that. */
+/* Pieces end inside pictures if the model allows that. */
 static void check_bits(const char *name) {
     static const struct way ways[] = {
         {"auto", 320, 1, 16, false, 0}, {"auto", 1, 2, 16, false, 0},
@@ -376,7 +377,7 @@ Test(pictures, cuts_company_and_resumption_change_no_bit) {
             check_bits(models[i].name);
 }
 
-/* A piece is one unit, some, or all; a picture that was dropped leaves nothing behind. */
+/* A piece is one unit, some, or all; a dropped picture must have no effect. */
 Test(pictures, pieces_of_an_encoder_change_no_bit) {
     static const uint64_t works[] = {UINT64_MAX, 1, 100000, 3000000, 1};
     struct watch w = {0};
@@ -415,8 +416,8 @@ Test(pictures, pieces_of_an_encoder_change_no_bit) {
 
 enum { N_AHEAD = 3 };
 
-/* Collects what a model with a block of its own drafts behind a prompt of ten tokens, a picture of
- * 3 x 4 rows and eight tokens, computed in pieces of @chunk. */
+/* Collects the drafts of a model's own block after a prompt of ten tokens, a picture of 3 x 4 rows
+ * and eight tokens, computed in pieces of @chunk. */
 static void draft(uint32_t chunk, struct driver_seq *out, struct trace *t) {
     char model[TEST_DATA_PATH], projector[TEST_DATA_PATH];
     const struct driver_opts o = {
@@ -468,10 +469,10 @@ Test(pictures, drafts_behind_a_picture_do_not_depend_on_the_cuts) {
     cr_expect(t.n_other == 0, "%u rows have other bits", t.n_other);
 }
 
-/* -- what does not fit ------------------------------------------------------------------------- */
+/* -- refused projectors ------------------------------------------------------------------------ */
 
 #ifdef IS_CPU
-/* Opens model @name with a projector that is refused with a reason that has @part. */
+/* Opens model @name with a projector, and expects a refusal whose reason contains @part. */
 static void expect_refused(const char *name, const char *projector, uint32_t max_rows,
                            const char *part) {
     char model[TEST_DATA_PATH], path[TEST_DATA_PATH];

@@ -1,5 +1,5 @@
-/* What instructions of PTX compute, against values that follow from the ISA's own definitions; and
- * what the interpreter refuses. */
+/* Tests the results of PTX instructions against values from the ISA's definitions, and the errors
+ * of the interpreter. */
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -13,8 +13,8 @@ enum { WORDS = 4096 };
 static _Alignas(64) uint32_t memory[WORDS];
 static uint32_t n_modules;
 
-/* Runs @body with %in, the address of memory, in %rd1; lane in %r1. Registers: %r, %rs, %f, %rd,
- * %fd, %p, each 99. Returns whether nothing was refused. */
+/* Runs @body with the address of memory in %rd1 and the lane in %r1. There are 99 registers each of
+ * %r, %rs, %f, %rd, %fd and %p. Returns true if nothing was refused. */
 static bool run_with(const char *body, const struct ptx_launch *settings) {
     static char text[1 << 16];
     char name[32];
@@ -62,7 +62,7 @@ static void refuses(const char *body, const char *why) {
 
 /* ---- one lane's results ---- */
 
-/* @form with operands, an immediate or so; the result in a register of @width bytes. */
+/* Runs @form with @operands, such as an immediate; the result is in a register of @width bytes. */
 static uint64_t result(const char *form, const char *operands, uint32_t width) {
     const char *reg = width == 8 ? "%rd9" : width == 4 ? "%r9" : "%rs9";
     char body[400];
@@ -81,7 +81,7 @@ static const struct {
     uint32_t width;
     uint64_t value;
 } vectors[] = {
-    /* Integers: results of the lower half, the upper half, both. */
+    /* Integers: the lower half of the result, the upper half, and both. */
     {"add.s32", "0x7FFFFFFF, 1", 4, 0x80000000},
     {"sub.s16", "0, 1", 2, 0xFFFF},
     {"mul.lo.s32", "0x10001, 0x10001", 4, 0x20001},
@@ -267,12 +267,13 @@ Test(ptx, comparisons) {
 /* Stores %r9 of each thread in its word. */
 #define KEEP "mul.wide.u32 %rd8, %r1, 4;\nadd.s64 %rd9, %rd1, %rd8;\nst.global.u32 [%rd9], %r9;\n"
 
-/* The modes of shfl, by the ISA's pseudocode: what is out of the segment gives the lane's own. */
+/* The modes of shfl by the ISA's pseudocode: a source outside of the segment gives the lane's own
+ * value. */
 Test(ptx, shuffles) {
     static const struct {
         const char *mode;
         uint32_t b, c;
-        int from[6]; /* of lanes 0, 1, 7, 8, 15, 31 */
+        int from[6]; /* results of lanes 0, 1, 7, 8, 15, 31 */
     } s[] = {
         {"bfly", 1, 0x1F, {1, 0, 6, 9, 14, 30}},   {"bfly", 16, 0x1F, {16, 17, 23, 24, 31, 15}},
         {"up", 1, 0, {0, 0, 6, 7, 14, 30}},        {"down", 1, 0x1F, {1, 2, 8, 9, 16, 31}},
@@ -300,8 +301,8 @@ Test(ptx, shuffles) {
     cr_expect(memory[0] == 0);
 }
 
-/* Lanes part and come together: each leaves a loop after as many rounds as its number; behind it
- * all are there again, or the shuffle would be refused. */
+/* Lanes diverge and reconverge: each leaves a loop after as many iterations as its number. After
+ * the loop all must be together, or the shuffle would be refused. */
 Test(ptx, divergence) {
     cr_assert(run("mov.u32 %r9, 0;\n$again:\nsetp.ge.u32 %p1, %r9, %r1;\n@%p1 bra $out;\n"
                   "add.s32 %r9, %r9, 1;\nbra.uni $again;\n$out:\n"
@@ -319,7 +320,7 @@ Test(ptx, divergence) {
     cr_assert(run("setp.gt.u32 %p1, %r1, 15;\n@%p1 ret;\nmov.u32 %r9, 3;\nbar.sync 0;\n" KEEP));
 }
 
-/* Warps wait for each other; a word in shared memory is summed by all of them, in any order. */
+/* Warps wait for each other; all of them add to a word in shared memory, in any order. */
 Test(ptx, barriers) {
     for (uint64_t order = 0; order < 6; order++) {
         cr_assert(
@@ -339,7 +340,7 @@ Test(ptx, barriers) {
     cr_assert(strstr(ptx_message, "no warp") != NULL, "%s", ptx_message);
 }
 
-/* What was copied is there once it was waited for, and not before. */
+/* Copied data is there after the wait, and not before. */
 Test(ptx, copies) {
     static const char body[] =
         "mov.u32 %r3, at_launch;\nmov.u32 %r4, 77;\nst.shared.u32 [%r3], %r4;\n"
@@ -362,7 +363,7 @@ Test(ptx, copies) {
     cr_assert(memory[0] == 77);
 }
 
-/* A copy in bulk, counted by a barrier; lane 0 starts it and all wait. */
+/* A bulk copy, counted by a barrier; lane 0 starts it and all wait. */
 #define BULK(FENCE)                                                                                \
     "mov.u32 %r3, at_launch;\nsetp.ne.s32 %p1, %r1, 0;\n@%p1 bra $wait;\n"                         \
     "mbarrier.init.shared::cta.b64 [%r3], 1;\nmov.u32 %r4, 9;\nst.shared.u32 [%r3+16], "           \
@@ -374,7 +375,7 @@ Test(ptx, copies) {
     "shl.b32 %r5, %r1, 2;\nadd.s32 %r5, %r5, %r3;\nld.shared.u32 %r9, [%r5+16];\n"                 \
     "add.s32 %r9, %r9, 1;\n" KEEP
 
-/* A copy to the same place, and what follows it. */
+/* A second copy to the same place, and the code after it. */
 #define TO_THE_PLACE                                                                               \
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 128, "       \
     "[%r3];\n"
@@ -390,7 +391,8 @@ Test(ptx, bulk) {
     for (uint32_t i = 0; i < 32; i++)
         cr_assert(memory[i] == 3 * i + 1);
     refuses(BULK(""), "no fence.proxy.async");
-    /* Threads read what the copy has not brought yet; another copy comes to the same place. */
+    /* Threads read data that the copy has not written yet; another copy writes to the same
+     * place. */
     refuses(BULK("fence.proxy.async.shared::cta;\n") "@%p1 bra $end;\n" ONE_MORE(
                 "ld.shared.u32 %r9, [%r3+32];\n") "$end:",
             "where a copy in bulk is on its way: ld.shared");
@@ -399,8 +401,8 @@ Test(ptx, bulk) {
         "where another one is on its way");
 }
 
-/* Two blocks of a cluster: each brings half of 256 bytes to both, once both have said that their
- * place is free; a barrier counts the bytes of both halves. */
+/* Two blocks of a cluster: each copies half of 256 bytes to both, once both have released the
+ * place; a barrier counts the bytes of both halves. */
 #define INIT "mbarrier.init.shared::cta.b64 [%r3], 1;\nmbarrier.init.shared::cta.b64 [%r3+8], 2;\n"
 #define MEET "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n"
 #define SAY_FREE                                                                                   \
@@ -467,7 +469,7 @@ Test(ptx, clusters) {
     refuses("mbarrier.arrive.shared::cluster.b64 _, [at_launch];", "an unknown form");
 }
 
-/* The tables of fragments: where element (row, column) of each matrix is. */
+/* Layout of fragments: the place of element (row, column) of each matrix. */
 Test(ptx, mma) {
     static char body[4000];
     float a[16][16], b[16][8];
@@ -479,7 +481,8 @@ Test(ptx, mma) {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++)
             b[i][j] = (float)((i * 5 + j) % 7 - 3);
-    /* Per lane: a0 .. a7 as the ISA numbers them, b0 .. b3, in halves; then 4 floats of c. */
+    /* For each lane: a0 .. a7 and b0 .. b3 as halves, numbered as in the ISA; then 4 floats of
+     * c. */
     for (uint32_t l = 0; l < 32; l++) {
         uint32_t g = l >> 2, t = l % 4;
         uint16_t h[12];
@@ -519,8 +522,8 @@ Test(ptx, mma) {
         }
 }
 
-/* Multiplies signed bytes, of 32 columns and 16: a0 .. a15 and b0 .. b7 of a lane as the ISA
- * numbers them. */
+/* Multiplies signed bytes, 32 columns and 16: a0 .. a15 and b0 .. b7 of a lane, numbered as in the
+ * ISA. */
 Test(ptx, mma_of_bytes) {
     for (int n = 16; n <= 32; n += 16) {
         static char body[4000];
@@ -595,8 +598,8 @@ Test(ptx, ldmatrix) {
     }
 }
 
-/* A warpgroup's product, 64 by 16 by 32: row r of A is r + 1 in column k = r % 16 alone; row k of B
- * is 10 k + n in column n. */
+/* A warpgroup's product, 64 by 16 by 32: row r of A is r + 1 in column k = r % 16 and 0 elsewhere;
+ * row k of B is 10 k + n in column n. */
 static const char wgmma_body[] =
     "mov.u32 %r3, at_launch;\n"
     /* B: thread i < 128 writes four of the 512 halves, 4 i .. */
@@ -682,8 +685,8 @@ Test(ptx, wgmma) {
     cr_assert(strstr(ptx_message, "wgmma.fence") != NULL, "%s", ptx_message);
     cr_assert_not(wgmma_with(fence, begin, ""));
     cr_assert(strstr(ptx_message, "not waited for") != NULL, "%s", ptx_message);
-    /* A copy in bulk beside what the product reads, and over it, before it is waited for; a product
-     * of what a copy has not brought. */
+    /* A bulk copy next to a product's operand, and one over it, before the product is waited for; a
+     * product of data that a copy has not written yet. */
     cr_assert(
         wgmma_with(fence, begin, COPY_TO("1024") WAIT_COPY "wgmma.wait_group.sync.aligned 0;"),
         "%s", ptx_message);
