@@ -252,7 +252,7 @@ template <int F> struct NestedTile {
         return high_mask(F) ? high[kb / 4] >> (kb % 4) : 0;
     }
     /* Returns the scales of two groups; mins() returns their minima, negated. below() puts a byte
-     * under an exponent, whose share of the product the addend, d * -256 or dmin * 2^-12, cancels. */
+     * under an exponent, whose share of the product the addend cancels: d * -256, dmin * 2^-12. */
     MEMBER uint32_t scales(int kb, int row) const {
         uint32_t base = mul_halves(dm[row], 0x0C00DC00u);
 
