@@ -286,7 +286,7 @@ KERNEL(bring, struct bring_args, CUDA_THREADS, 2) {
         }
 }
 
-/* Items are in the order of heads, then of rows. */
+/* Lists items in the order of heads, then of rows. */
 KERNEL(list_heads, struct heads_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t n_rows = a.batch->n_rows, each = (n_rows + a.columns - 1) / a.columns;
@@ -461,10 +461,10 @@ struct Gathered {
 /* Shared memory of a block: the sums of the teams' segments, and gates until their ups come. */
 struct Sums {
     float segment[WARPS / 2 * TILE_SEGMENTS][4][TILE_LANES];
-    float gate[WARPS * TILE_VALUES]; /* each of the thread that writes it */
+    float gate[WARPS * TILE_VALUES]; /* each element is read only by the thread that wrote it */
 };
 
-/* Adds the units of a stage, the first of which is unit @u. */
+/* Adds the products of the units of a stage, from unit @u on. */
 struct StageWalk {
     const struct expert_args &a;
     const struct matrix &m;
@@ -486,8 +486,8 @@ struct StageWalk {
     }
 };
 
-/* Adds the warp's segments of the matrix at @at: the first member of a team sums them up in
- * @total, the others leave each where the others are, in @sums. */
+/* Adds the warp's segments of the matrix at @at. The first warp of a team adds its segments up in
+ * @total; the others store the sum of each segment in @sums. */
 DEVICE void add_share(const struct expert_args &a, const struct Place &at, struct ExpertFeed &feed,
                       const struct Gathered &rows, struct Sums *sums, float total[4]) {
     const struct expert_cut &cut = a.cut[at.mat];
@@ -514,10 +514,12 @@ DEVICE void add_share(const struct expert_args &a, const struct Place &at, struc
     }
 }
 
-/* y of value @i of the tiles at @at: of four numbers of 32 lanes of each team's. */
+/* Stores y of value @i of the tiles at @at. Values are numbered by team, then by accumulator of mma
+ * (4), then by lane (32). */
 DEVICE void put_value(const struct expert_args &a, const struct Place &at, struct Sums *sums,
                       uint32_t i, float sum) {
-    const struct expert_item item = a.item[at.item]; /* registers are scarce before */
+    /* loaded only here, since registers are scarce before */
+    const struct expert_item item = a.item[at.item];
     const struct matrix &m = a.m[at.mat];
     uint32_t lane = i % 32, j = i / 32 % 4, column = lane % 4 * 2 + j % 2;
     uint32_t out = (at.tile + i / TILE_VALUES) * TILE_ROWS + lane / 4 + j / 2 * 8;
@@ -532,7 +534,7 @@ DEVICE void put_value(const struct expert_args &a, const struct Place &at, struc
         a.m[0].y[(size_t)pair * m.n_out + out] = a.n_mats > 1 ? gated(a.glu, sums->gate[i], v) : v;
 }
 
-/* The sums of the teams' segments; those of a first member are one. */
+/* Adds up the segments of each team; the first warp's segments are already one sum. */
 DEVICE void put_teams(const struct expert_args &a, const struct Place &at, struct Sums *sums) {
     const struct expert_cut &cut = a.cut[at.mat];
 
@@ -653,7 +655,8 @@ KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
 
 /* -- the sum ----------------------------------------------------------------------------------- */
 
-/* sigmoid of gate times the norm of row @r of x, or the row itself, by a block. */
+/* Returns the sigmoid of gate times the norm of row @r of x, or times the row itself, by a
+ * block. */
 DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared) {
     const float *x = a.x + (size_t)r * a.n_x;
     float square = 0, dot = 0;

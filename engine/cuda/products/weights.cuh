@@ -87,7 +87,7 @@ DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
     return mul_halves(sub_halves(below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
 }
 
-/* -- formats as they lie in tiles -------------------------------------------------------------- */
+/* -- formats of tiles -------------------------------------------------------------------------- */
 
 /* Returns the bits of the words above the nibbles. */
 DEVICE constexpr uint32_t high_mask(int f) {
@@ -96,7 +96,7 @@ DEVICE constexpr uint32_t high_mask(int f) {
                                                               : 0;
 }
 
-/* Returns true for formats whose groups have a minimum; in others a code stands for 0. */
+/* Returns true for formats whose groups have a minimum; the others have a code that means 0. */
 DEVICE constexpr bool has_mins(int f) {
     return f == TILE_Q4_1 || f == TILE_Q5_1 || f == TILE_Q4_K || f == TILE_Q5_K;
 }
@@ -115,9 +115,9 @@ DEVICE constexpr uint32_t zero_code(int f) {
                             : 0;
 }
 
-/* Operands of a tile, or of a part of one. Of most formats load() takes part @part of the tile at
- * @tile, half of 256 columns or all of 64; word() and upper() give the codes of block kb, and
- * scales() and mins() those of two groups, of which scales_of() takes the block's. */
+/* Operands of a tile, or of a part of one. For most formats load() takes part @part of the tile at
+ * @tile, half of 256 columns or all of 64; word() and upper() return the codes of block kb;
+ * scales() and mins() return those of two groups, from which scales_of() selects the block's. */
 template <int F> struct Tile;
 
 template <> struct Tile<TILE_F16> {
@@ -218,7 +218,7 @@ template <> struct Tile<TILE_NVFP4> {
     MEMBER void weights(int kb, uint32_t a[4]) const {
         uint32_t s[2];
 
-        for (int row = 0; row < 2; row++) /* 2^7 of the scale, also of what is subnormal */
+        for (int row = 0; row < 2; row++) /* 2^7 times the scale, for subnormal scales, too */
             s[row] = mul_halves(byte_permute(d[row], 0, 0x4040u + 0x0101u * (uint32_t)kb) << 7,
                                 0x78007800u);
         fp4_codes(word_of(v, kb), a);
@@ -227,8 +227,8 @@ template <> struct Tile<TILE_NVFP4> {
     }
 };
 
-/* Half of a tile of 256 columns, of Q4_K and Q5_K: of each row the bytes of four scales and four
- * minima, four times what they say, and d and dmin. */
+/* Half of a tile of 256 columns of Q4_K or Q5_K: for each row the bytes of four scales and four
+ * minima, which are stored times four, and d and dmin. */
 template <int F> struct NestedTile {
     struct vec4 v[2];
     uint32_t high[2], sm[2][2], dm[2];
@@ -323,7 +323,8 @@ template <> struct Tile<TILE_IQ4_XS> {
 
 /* -- operands ---------------------------------------------------------------------------------- */
 
-/* Codes of block @kb as halves of 2^-24, or, where nibbles stand four bits higher, 2^-20. */
+/* Extracts the codes of block @kb as halves, 2^-24 times the code; 2^-20 times it for nibbles that
+ * are four bits higher. */
 template <int F> DEVICE void codes_of(const struct Tile<F> &t, int kb, uint32_t a[4]) {
     if constexpr (F == TILE_Q8_0) {
         for (int row = 0; row < 2; row++) {
@@ -339,7 +340,8 @@ template <int F> DEVICE void codes_of(const struct Tile<F> &t, int kb, uint32_t 
     }
 }
 
-/* Scales of block @kb of rows g and g + 8, and minus the minima, as scale_codes() takes them. */
+/* Returns the scales of block @kb for rows g and g + 8, and the negated minima, as scale_codes()
+ * takes them. */
 template <int F>
 DEVICE void scales_of(const struct Tile<F> &t, int kb, uint32_t s[2], uint32_t m[2]) {
     [[maybe_unused]] constexpr uint32_t higher = is_of_bytes(F) ? 0 : 4;
@@ -357,7 +359,7 @@ DEVICE void scales_of(const struct Tile<F> &t, int kb, uint32_t s[2], uint32_t m
     }
 }
 
-/* a0 .. a3 of block @kb of what a tile has taken. */
+/* Returns the operands a0 .. a3 of block @kb. */
 template <int F> DEVICE void weights_of(const struct Tile<F> &t, int kb, uint32_t a[4]) {
     if constexpr (BYTES_FORMAT(F)) {
         uint32_t s[2], m[2];
@@ -370,31 +372,32 @@ template <int F> DEVICE void weights_of(const struct Tile<F> &t, int kb, uint32_
     }
 }
 
-/* Parts of a tile that are loaded at a time, and pairs of blocks of 16 columns of a part. */
+/* Number of parts in which a tile is loaded, and of pairs of blocks of 16 columns in a part. */
 template <int F> struct Parts {
     static constexpr uint32_t n = F >= TILE_LOW ? TILE_SLICES : F >= TILE_Q4_K ? 2 : 1;
     static constexpr uint32_t pairs = F >= TILE_LOW || F < TILE_Q4_K ? 2 : 4;
 };
 
-/* Loads the part of a tile that has slice @slice of 64 columns; returns its first pair in t. */
+/* Loads the part of a tile that contains slice @slice of 64 columns. Returns the index in t of the
+ * slice's first pair. */
 template <int F>
 DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, const void *grid) {
-    constexpr uint32_t slices = Parts<F>::pairs / 2; /* of a part */
+    constexpr uint32_t slices = Parts<F>::pairs / 2; /* slices of a part */
 
     t.load(tile, threadIdx.x % 32, slice / slices, grid);
     return (int)(slice % slices * 2);
 }
 
-/* 32 columns, ready to be multiplied. */
+/* Operands of 32 columns. */
 template <int F> struct Halves {
     uint32_t a[2][4];
 
-    /* Decodes pair @pair of @t. The last argument, for other formats, is not used. */
+    /* Decodes pair @pair of @t. The last argument is only used by struct Bytes. */
     MEMBER void take(const struct Tile<F> &t, int pair, bool) {
         weights_of<F>(t, 2 * pair, a[0]);
         weights_of<F>(t, 2 * pair + 1, a[1]);
     }
-    /* @x: the lane's activations of both blocks. */
+    /* Adds the products; @x: the lane's activations of both blocks. */
     MEMBER void add(const struct vec4 &x, float c[4]) const {
         mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
         mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);

@@ -17,7 +17,8 @@
  * Other formats are multiplied as halves, as on other families.
  */
 
-/* Nibbles of @w with what of @high is above them (see nibbles()), less @zero in each byte. */
+/* Extracts the nibbles of @w, combined with their upper bits in @high (see nibbles()), minus @zero,
+ * as bytes. */
 DEVICE void nibble_bytes(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t zero,
                          uint32_t a[2]) {
     a[0] = (w & 0x0F0F0F0Fu) | (high & high_mask) | (high << 12 & high_mask << 8);
@@ -26,7 +27,7 @@ DEVICE void nibble_bytes(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t
         a[row] = (a[row] + (0x80u - zero) * 0x01010101u) ^ 0x80808080u;
 }
 
-/* Codes of IQ4 of rows g and g + 8 of a block, from its nibbles @w. */
+/* Converts the nibbles @w of a block of IQ4 to the values of rows g and g + 8. */
 DEVICE void iq4_bytes(uint32_t w, uint32_t a[2]) {
     uint32_t q0 = iq4_values(w & 0xFFFFu), q1 = iq4_values(w >> 16);
 
@@ -34,7 +35,7 @@ DEVICE void iq4_bytes(uint32_t w, uint32_t a[2]) {
     a[1] = byte_permute(q0, q1, 0x7531u) ^ 0x80808080u;
 }
 
-/* Codes of rows g and g + 8 of block @kb of 16 columns, a byte each. */
+/* Extracts the codes of rows g and g + 8 of block @kb of 16 columns, one byte for each. */
 template <int F> DEVICE void bytes_of(const struct Tile<F> &t, int kb, uint32_t a[2]) {
     if constexpr (F == TILE_Q8_0)
         for (int row = 0; row < 2; row++)
@@ -45,18 +46,19 @@ template <int F> DEVICE void bytes_of(const struct Tile<F> &t, int kb, uint32_t 
         nibble_bytes(t.word(kb), t.upper(kb), high_mask(F), zero_code(F), a);
 }
 
-/* The lower half of @v. */
+/* Returns the lower half of @v. */
 DEVICE float low_half(uint32_t v) {
     return half_to_float((uint16_t)v);
 }
 
-/* 32 columns whose codes are bytes. */
+/* Operands of 32 columns with codes of 8 bits. */
 template <int F> struct Bytes {
-    static constexpr int n_scales = F == TILE_Q6_K ? 2 : 1; /* of a row */
+    static constexpr int n_scales = F == TILE_Q6_K ? 2 : 1; /* scales of a row */
 
     uint32_t a[4];
     struct integers z;
-    float s[n_scales][2], shift[2], m[2]; /* shift: -TO_INTEGER s, of both where there are two */
+    /* shift: -TO_INTEGER times s, or times the sum of both s */
+    float s[n_scales][2], shift[2], m[2];
 
     MEMBER void take(const struct Tile<F> &t, int pair, bool many) {
         z.set(many);
@@ -66,7 +68,8 @@ template <int F> struct Bytes {
             uint32_t h[2], low[2];
 
             scales_of<F>(t, 2 * pair + i, h, low);
-            for (int row = 0; row < 2; row++) { /* as codes_of() has the codes: 2^-24, 2^-20 */
+            /* the codes are scaled as by codes_of(): 2^-24, 2^-20 */
+            for (int row = 0; row < 2; row++) {
                 s[i][row] = low_half(h[row]) * (!is_of_bytes(F) && row ? 0x1p-20f : 0x1p-24f);
                 shift[row] = i ? fmaf(s[i][row], -TO_INTEGER, shift[row]) : s[i][row] * -TO_INTEGER;
                 if (has_mins(F))
@@ -74,7 +77,7 @@ template <int F> struct Bytes {
             }
         }
     }
-    /* @x: the lane's activations of both blocks. */
+    /* Adds the products; @x: the lane's activations of both blocks. */
     MEMBER void add(const struct vec4 &x, float c[4]) const {
         uint32_t from = threadIdx.x % 4 * 8;
         float v[n_scales][4], scale[2], total[2];

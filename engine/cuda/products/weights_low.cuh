@@ -13,7 +13,7 @@
  * of its matrices' types first, and the ring of weights would have less of it.
  */
 
-/* (2 s + 1) d of blocks of 16 columns, of rows g and g + 8 in two halves. */
+/* Computes (2 s + 1) d for blocks of 16 columns; rows g and g + 8 are in two halves. */
 struct GridScales {
     uint32_t nibbles, d, base;
 
@@ -22,7 +22,8 @@ struct GridScales {
         d = *(const uint32_t *)(halves + lane / 4 * 4);
         base = mul_halves(d, 0xD000D000u); /* -32 d */
     }
-    /* By nibble @i: 32 + 2 s + 1 in half precision is one mask away. */
+    /* Returns the scale of nibble @i. A mask and an exponent make 32 + 2 s + 1 in half precision
+     * from it. */
     MEMBER uint32_t both(int i) const {
         uint32_t v = i < 2 ? nibbles << (6 - 4 * i) : nibbles >> (4 * i - 6);
 
@@ -30,18 +31,18 @@ struct GridScales {
     }
 };
 
-/* Sizes of four columns, a byte each, as halves of 2^-24; odd columns in a[2]. */
+/* Converts magnitudes of four columns, a byte each, to halves of 2^-24; odd columns go to a[2]. */
 DEVICE void spread(uint32_t sizes, uint32_t a[4], int row) {
     a[row] = sizes & 0x00FF00FFu;
     a[2 + row] = byte_permute(sizes, 0, 0x4341u);
 }
 
-/* Byte @i of the words. */
+/* Returns byte @i of the words. */
 DEVICE uint32_t byte_of(const uint32_t w[2], int i) {
     return byte_permute(w[i / 4], 0, 0x4440u + (uint32_t)i % 4);
 }
 
-/* The bits of @w at @from of its two, brought to bit 8. */
+/* Shifts @w so that bit @from comes to bit 8. */
 DEVICE uint32_t to_bit_8(uint32_t w, int from) {
     return from < 8 ? w << (8 - from) : w >> (from - 8);
 }
@@ -144,7 +145,8 @@ template <> struct Tile<TILE_IQ3> {
     }
 };
 
-/* Two bits of each code of block @kb: of row g 2^-24, of row g + 8 2^-22. */
+/* Extracts the two-bit codes of block @kb as halves: 2^-24 times the code for row g, 2^-22 for row
+ * g + 8. */
 DEVICE void pairs_of_bits(const uint32_t q[2], int kb, uint32_t a[4]) {
     uint32_t w = q[kb / 2] >> (kb % 2 * 8);
 
@@ -200,7 +202,7 @@ template <> struct Tile<TILE_Q3_K> {
         uint32_t s[2], m[2];
 
         pairs_of_bits(q, kb, a);
-        for (int i = 0; i < 4; i++) { /* the upper bit: of row g at 4 kb + i / 2 */
+        for (int i = 0; i < 4; i++) { /* the upper bit; row g has it at bit 4 kb + i / 2 */
             int from = 4 * kb + i / 2 - 2;
             uint32_t v = from < 0 ? high << -from : high >> from;
 
