@@ -111,7 +111,7 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
     };
 }
 
-/* Bytes of the keys and values of a token, as a page of one head of half the size. */
+/* Computes the bytes as those of a page of one head with half as many keys, and as many values. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
     const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
 

@@ -549,7 +549,7 @@ static int load_output_parts(struct be *b, struct weights *w, const struct model
     all.ne[2] = n;
     all.n_dims = 3;
     all.n_bytes *= n;
-    all.scale = NULL; /* one op for all parts */
+    all.scale = NULL; /* one number for all parts, applied below */
     const struct parts rows = all_rows(&all);
     TRY(load_parts(b, w, &all, &rows, NULL, target_of(b, op, 0), err));
     w->m[0].inverse *= op->w[0]->scale ? first_of(op->w[0]->scale) : 1;

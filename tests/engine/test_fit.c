@@ -223,7 +223,7 @@ Test(engine_fit, the_first_kv_pages_have_memory_before_the_first_request) {
     open_model("llama");
     struct engine_opts o = opts(1200u << 20);
     o.kv_bytes = 512 << 20;
-    o.n_host_pages = 1; /* is after the others */
+    o.n_host_pages = 1; /* its page follows the KV memory */
     cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
     const struct engine_info *i = engine_info(e);
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = i->n_pages * (size_t)i->page_bytes;

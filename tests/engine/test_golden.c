@@ -24,7 +24,7 @@ struct judge {
     enum engine_kv_type kv_type;
     double max, rms;  /* largest difference of logits */
     double margin;    /* another token than the golden one is accepted below this margin */
-    uint32_t n_cases; /* the shortest cases of a file; 0: all */
+    uint32_t n_cases; /* number of cases of a file that are run, the shortest ones; 0: all */
 };
 
 /* Change of the logits by a table of half-precision GELU (tests/data/README.md). */
