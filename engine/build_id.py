@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a header with three digests: of the headers that weft and its backend libraries must have in common, of
-all sources of the engine, and of those and all that requests are told in. Where the second is the same, so are the
-bits that are computed; where the third is, a daemon can go on with another one's requests.
+"""Writes a header with three digests: of the headers that weft and its backend libraries must have in common; of all
+sources of the engine; and of these and all sources that describe requests. If the second is equal, computed bits are
+equal; if the third is, a daemon can continue the requests of another one.
 
 usage: build_id.py OUT.h DEPFILE SOURCE_ROOT HEADER...
 """

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compiles one file of kernels and keeps what ptxas says of registers and spills.
+"""Compiles one file of kernels and keeps the report of ptxas on registers and spills.
 
 usage: compile.py NVCC OUT.o OUT.ptxas OUT.ptx|- OUT.d SOURCE.cu NVCC_ARGUMENT...
-The report is read by tests/engine/cuda/check_kernels.py. OUT.ptx gets the PTX of sm_90a, or else of sm_90, that is in
-the object (--no-compress), without debug information, for the interpreter of tests/engine/ptx. Through ccache where it is found: by the
-files that nvcc names, as preprocessing once does not show what each family compiles.
+The report is read by tests/engine/cuda/check_kernels.py. OUT.ptx gets the PTX of sm_90a, or else of sm_90, from the
+object (--no-compress), without debug information, for the interpreter of tests/engine/ptx. It uses ccache if there is
+one, with the files that nvcc lists, because one preprocessor run does not show the code of each family.
 """
 import os
 import re
@@ -19,7 +19,7 @@ command = [*([ccache] if ccache else []), nvcc, "-c", source, "-o", obj, "-MD", 
 
 
 def ptx_in(data):
-    """The PTX that the machine code was made from, as nvcc -ptx writes it."""
+    """Returns the PTX from which the machine code was compiled, as nvcc -ptx writes it."""
     found = {m[1]: m[0] for m in re.finditer(rb"\.version [^\0]*?\n\.target (sm_90a?)\b[^\0]*", data)}
     text = found.get(b"sm_90a") or found[b"sm_90"]
     return re.sub(rb"^\s*\.(loc|file)\b.*\n", b"", re.split(rb"\n\s*\.section", text)[0] + b"\n", flags=re.M)

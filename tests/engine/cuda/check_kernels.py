@@ -121,13 +121,12 @@ LIMITS = {
     "vis_attend_80": 168,
     "vis_attend_128": 255,
 }
-# Keys and values of formats apart.
+# Kernels for keys and values of different formats.
 LIMITS |= {f"attend_{size}_{pages}": limit for sizes, limit in (((64, 128), 128), ((256, 512), 255))
            for size in sizes for pages in ("q8_q4",)}
 LIMITS |= {f"attend_wide_{size}_{pages}": 255 for size in (64, 128, 256, 512) for pages in ("q8_q4",)}
-# Shared memory of its own: what a launch may have without asking, or what is left of the 99 KiB that the smallest of
-# the devices gives a block beside what the launch asks for (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(): tests
-# hold them to it).
+# Static shared memory: the limit without a request, or the rest of the 99 KiB that the smallest device gives a block,
+# beside the dynamic shared memory (matvec_shared(), wide_shared(), ATTEND_WIDE_SHARED(), which tests check).
 SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
 SHARED |= {"matvec": 8704, "matvec_16": 17408}  # matvec_way.h
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
@@ -135,8 +134,8 @@ SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8"
            "attend_wide_128_q4": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 144}
 SHARED |= {f"attend_wide_128_{pages}": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 208 for pages in ("q8_q4",)}
 SHARED_MAX = 48 * 1024
-# What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
-# or a thread cannot have more registers.
+# Kernels that may spill, with the bytes of stack, stores and loads: fewer blocks on a multiprocessor would cost more, or
+# a thread cannot have more registers.
 SPILLS = {("matvec_16", arch): (8, 12, 144) for arch in ("sm_100", "sm_110")}
 SPILLS |= {("matvec_16", arch): (16, 24, 24) for arch in ("sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
@@ -145,14 +144,14 @@ SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("pair", arch): (8, 4, 12) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_condensed", "sm_80"): (8, 4, 4)}
 SPILLS |= {("attend_condensed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
-# nvcc gives these kernels more registers on this family than 1024 threads of a multiprocessor have.
+# On this family nvcc uses more registers for these kernels than 1024 threads of a multiprocessor have.
 for of_120 in ("sm_120", "sm_121"):
     SPILLS |= {("pack", of_120): (24, 16, 16), ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),
                ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
 LIMITS_OF = {("matvec", arch): 128 for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 LIMITS_OF |= {("pack_gated", arch): 96 for arch in ("sm_86", "sm_89")}  # nothing is launched early there
-# Too many for a block beside one of matvec; what that costs has not been measured on these families.
+# Too many for a block beside one of matvec; the cost has not been measured on these families.
 LIMITS_OF |= {("pack_gated", arch): 106 for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
@@ -160,7 +159,7 @@ SMEM = re.compile(r"(\d+) bytes smem")
 
 
 def name_of(mangled):
-    """_Z6matvec11matmul_args and _ZN...E: the name that the length in front of it says."""
+    """Returns the function name of a mangled one, _Z6matvec11matmul_args or _ZN...E, by the length before it."""
     for length, rest in re.findall(r"(\d+)([a-z]\w*)", mangled):
         if rest[: int(length)] in LIMITS:
             return rest[: int(length)]
@@ -171,8 +170,8 @@ def name_of(mangled):
 
 
 def movable_loads():
-    """Loads that the compiler could move over the wait for the kernel before, which no emulator shows; not of memory
-    that never changes (.nc)."""
+    """Yields loads that the compiler could move across the wait for the previous kernel, which no emulator shows. Loads of
+    memory that never changes (.nc) are exempt."""
     engine = pathlib.Path(__file__).resolve().parents[3] / "engine/cuda"
     for path in sorted(engine.rglob("*.cu*")):
         for m in re.finditer(r'asm\s*\(\s*"[^"]*\b(?:ld|ldmatrix)\.(?!global\.nc)', path.read_text()):
@@ -190,12 +189,12 @@ def main():
             if entry:
                 kernel, arch = name_of(entry.group(1)), entry.group(2)
                 seen.add(kernel)
-            properties = re.search(r"Function properties for (\S+)", line)  # also of what kernels call
+            properties = re.search(r"Function properties for (\S+)", line)  # also of functions that kernels call
             function = properties.group(1) if properties else function
             if properties and "_INTERNAL_" in function:
                 problems += 1
                 print(f"{function}: static: nvcc made a hash of the folder a part of its name, two builds differ")
-            if "Potential Performance Loss" in line:  # products of wgmma one after the other
+            if "Potential Performance Loss" in line:  # wgmma is serialised
                 problems += 1
                 print(f"{path}: {line.strip()}")
             frame, used = FRAME.search(line), USED.search(line)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Counts what the kernels take, from their machine code: registers, spills, shared memory, blocks on a multiprocessor,
-and of the loops that multiply instructions for each weight of a lane (few rows) or for each mma (many), the part that
-is mma, and the bytes that are on their way. What is done at the end of a segment counts for a matrix of 4,096 columns.
-A wgmma of N columns counts as N / 8 mma, which is what a warp has of it. Needs nvcc and cc, no device and no
+"""Counts the resources of the kernels from their machine code: registers, spills, shared memory, blocks on a
+multiprocessor; and for the loops of products the instructions for each weight of a lane (few rows) or for each mma
+(many rows), the part that is mma, and the bytes in flight. Code at the end of a segment is counted as for a matrix of
+4,096 columns. A wgmma of N columns counts as N / 8 mma, the part of one warp. Needs nvcc and cc, no device and no
 disassembler.
 
 usage: count_kernels.py FOLDER [ARCHITECTURES [FILES]]
@@ -22,7 +22,7 @@ import cubin
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "engine/cuda"
 FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-lineinfo", "-cubin", "-I", str(ROOT)]  # as meson.build
-# A device of each: multiprocessors, GHz, bytes of memory a second, KiB of shared memory and warps of a multiprocessor.
+# One device of each architecture: multiprocessors, GHz, bytes of memory a second, KiB of shared memory and warps of a multiprocessor.
 DEVICES = {
     "80": ("A100", 108, 1.41, 2.0e12, 164, 64),
     "86": ("RTX 3090", 82, 1.70, 0.94e12, 100, 48),
@@ -31,9 +31,9 @@ DEVICES = {
     "100": ("B200", 148, 1.85, 8.0e12, 228, 64),
     "120": ("RTX 5090", 170, 2.41, 1.79e12, 100, 48),
 }
-LATENCY = 800e-9  # of memory that is busy; assumed
+LATENCY = 800e-9  # of memory under load; assumed
 DRIVER_SHARED = 1024  # of each block
-# What the headers say of each format: bytes of a stage, and of shared memory what launches ask for.
+# Prints numbers of the headers for each format: bytes of a stage, and the shared memory that launches request.
 PROBE = """
 #include <stdio.h>
 #include "engine/cuda/attention/kernels_attention.h"
@@ -55,18 +55,18 @@ PAGES = ("", "_q8", "_q4", "_q8_q4")
 LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
 LAUNCH |= {"attend_64" + pages: 8 for pages in PAGES} | {"attend_128" + pages: 9 for pages in PAGES}
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
-SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, of 256 columns
-END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
-FEW = {"matvec": 3, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
+SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns
+END = re.compile(r"Ends3end|AddUp3end|add_up")  # functions at the end of a segment
+FEW = {"matvec": 3, "matvec_16": 2, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
 TAG = re.compile(r"Walk(?:I\w+?E)?2ofILi(\d+)E")
-# Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
+# Kernels whose warps process all tiles of a chunk for their share of the values: iterations of that loop.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
-# attend_latent_bulk: what not all of a block's warps do of a tile, or not of all tiles; blocks of a key's 576 values.
+# attend_latent_bulk: the part of warps, or of tiles, for which a function runs; blocks of a key's 576 values.
 SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
 KEY_BLOCKS = 18
-# Once a row of tiles, not once a stage; scores with a cap; what attend_wide leaves.
+# Code that runs once for a row of tiles, not for each stage; for scores with a cap; for items that attend_wide leaves.
 RARE = re.compile(r"Feed(?:ILi\d+EE)?4seek|fetch_few|soft_cap|put_results|put_partial")
-UPPER = re.compile(r"halfILi\dELi1E")  # what attend_64 and attend_128 do for more than eight queries only
+UPPER = re.compile(r"halfILi\dELi1E")  # code of attend_64 and attend_128 for more than eight queries only
 END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
 
 Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
@@ -93,7 +93,7 @@ def compiled(folder, arch, files):
 
 
 def blocks_of(kernel, arch, shared):
-    """How many blocks with @shared bytes of a launch a multiprocessor takes."""
+    """Returns how many blocks with @shared bytes of dynamic shared memory fit on a multiprocessor."""
     _, _, _, _, kib, warps = DEVICES[arch]
     n_warps = kernel.threads // 32
     registers = n_warps * 32 * ((kernel.registers + 7) // 8 * 8)
@@ -101,8 +101,8 @@ def blocks_of(kernel, arch, shared):
 
 
 def bulk_loop(kernel, name, arch):
-    """Eight tiles of 32 keys and 48 queries, of a warp on average."""
-    if not kernel.whole():  # a family without these copies
+    """Returns the loop for eight tiles of 32 keys and 48 queries, averaged over the warps."""
+    if not kernel.whole():  # a family without bulk copies
         return
     first, last = kernel.whole()[0]
     inner = next(l for l in kernel.loops() if first <= l[0] and l[1] <= last)
@@ -116,7 +116,7 @@ def bulk_loop(kernel, name, arch):
 
 
 def loops_of(kernel, name, arch, sizes):
-    """A row for each format of each loop: what all formats share counts for each of them."""
+    """Yields a row for each format of each loop; instructions shared by all formats count for each of them."""
     if "bulk" in name:
         yield from bulk_loop(kernel, name, arch)
         return
@@ -155,7 +155,7 @@ def loops_of(kernel, name, arch, sizes):
                 upper += sum(b - a + 1 for a, b in merges[1:])
                 yield Loop(name + " of 8", arch, None, common - upper, chunk_ends, n_mma, 0, 0)
         for f in own:
-            if not mma[f]:  # a few that the compiler shares between formats
+            if not mma[f]:  # the compiler shares a few between formats
                 continue
             in_flight = 0
             if name in FEW:
@@ -165,8 +165,8 @@ def loops_of(kernel, name, arch, sizes):
 
 
 def with_ends(loop, units=SEGMENT_UNITS):
-    """Instructions of a loop over 256 columns, or as many as it has, with the ends of segments of @units of 256; of a
-    loop over tiles of attention with its part of the chunk's end."""
+    """Returns the instructions of a loop for 256 columns, or for all if it has fewer, including the ends of segments of
+    @units units; for a loop over tiles of attention including its part of the end of a chunk."""
     if loop.format is None:
         return loop.instructions + loop.end / 8
     groups = WGMMA_COLUMNS.get(loop.kernel, 64) / 8

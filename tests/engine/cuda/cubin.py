@@ -4,16 +4,16 @@ from. No disassembler is needed: an instruction of sm_80 and later has 16 bytes,
 import struct
 
 MMA, BRANCH, LOCAL_LOAD, LOCAL_STORE = 0x23C, 0x947, 0x983, 0x387
-WGMMA = 0xDF0  # with A from registers
+WGMMA = 0xDF0  # the variant with A in registers
 BYTES_MMA = 0x237
-RESERVED_SHARED = 1024  # counted with a kernel's own from sm_90 on
+RESERVED_SHARED = 1024  # from sm_90 on it is included in a kernel's own
 REGISTERS, THREADS = 0x2F, 0x05  # attributes of .nv.info
 
 
 class Kernel:
     def __init__(self, name, arch, code, calls):
         self.name, self.arch = name, arch
-        self.calls = calls  # of each instruction: functions, mangled, the innermost first
+        self.calls = calls  # for each instruction the mangled names of the inlined functions, innermost first
         self.words = [int.from_bytes(code[i : i + 16], "little") for i in range(0, len(code), 16)]
         self.operations = [w & 0xFFF for w in self.words]
         self.registers = self.threads = self.shared = 0
@@ -22,7 +22,7 @@ class Kernel:
         return sum(o in operations for o in self.operations)
 
     def back(self):
-        """(first, last) of all loops that multiply matrices, the shortest first."""
+        """Returns (first, last) of all loops with matrix products, the shortest first."""
         found = []
         for i, w in enumerate(self.words):
             if w & 0xFFF == BRANCH and (to := self.target(i)) < i and self.multiplies(to, i):
@@ -33,7 +33,7 @@ class Kernel:
         return not {MMA, WGMMA, BYTES_MMA}.isdisjoint(self.operations[first : last + 1])
 
     def loops(self):
-        """The innermost of them."""
+        """Returns the innermost ones of these loops."""
         found = self.back()
         inner = []
         for a, b in found:
@@ -42,17 +42,17 @@ class Kernel:
         return sorted(inner)
 
     def within(self, first, last):
-        """(first, last) of the loops in this one that multiply nothing."""
+        """Returns (first, last) of the loops in this one without products."""
         found = [(self.target(i), i) for i in range(first, last) if self.operations[i] == BRANCH]
         return [(a, b) for a, b in found if first <= a < b and not self.multiplies(a, b)]
 
     def whole(self):
-        """The innermost loop that has all that multiplies: none where there is no such one."""
+        """Returns the innermost loop that contains all products, or none."""
         n = self.count(MMA)
         return [l for l in self.back() if self.operations[l[0] : l[1] + 1].count(MMA) == n][:1]
 
     def target(self, i):
-        """Where branch @i goes: its way is in fours of bytes, from the next instruction on."""
+        """Returns the target of branch @i: its offset is in units of four bytes, from the next instruction."""
         word = self.words[i]
         way, bits = word >> 34 & 0xFFFFFFFFFFFF, 48
         if self.arch >= 90:
@@ -84,7 +84,7 @@ def string_at(data, at):
 
 
 def sections_of(data):
-    """name -> (index, size, contents, sh_info); contents of NOBITS are empty."""
+    """Returns name -> (index, size, contents, sh_info); NOBITS sections have no contents."""
     start, (count, names) = struct.unpack_from("<Q", data, 40)[0], struct.unpack_from("<HH", data, 60)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + 64 * i) for i in range(count)]
     text = data[headers[names][4] :]
@@ -95,7 +95,7 @@ def sections_of(data):
 
 
 def rows_of(lines, relocations):
-    """The line table: for each section of code, by its symbol, rows (address, function's name, row of the call)."""
+    """Returns the line table: for each section of code, by its symbol, rows (address, function's name, row of the call)."""
     r, found = Reader(lines), {}
     while r.at < len(lines):
         length, _, prologue, step, _, base, span, first = r.take("IHIBBbBB")
@@ -136,7 +136,7 @@ def rows_of(lines, relocations):
 
 
 def calls_of(rows, names, n):
-    """The functions of instructions 0 .. n - 1."""
+    """Returns the functions of instructions 0 .. n - 1."""
     chains, out, at = {}, [], 0
 
     def chain(i):
@@ -156,7 +156,7 @@ NONE = (0, 0, b"", 0)
 
 
 def kernels_of(path, arch):
-    """The kernels of a cubin for sm_@arch; functions are known where it was compiled with -lineinfo."""
+    """Returns the kernels of a cubin for sm_@arch; functions are known if it was compiled with -lineinfo."""
     data = open(path, "rb").read()
     sections = sections_of(data)
     symbols, names = sections[".symtab"][2], sections[".strtab"][2]

@@ -14,7 +14,7 @@ import tempfile
 run, *programs = map(pathlib.Path, sys.argv[1:])
 n_failed = 0
 
-# Stand-ins for CUDA's tools, which need a device: what ncu writes of two steps, and racecheck finds something.
+# Replacements for CUDA's tools, which need a device: ncu's output for two steps, and a racecheck with a finding.
 TOOLS = {
     "ncu": """while [ $# -gt 0 ]; do [ "$1" != --log-file ] || file=$2; shift; done
 cat >"$file" <<'END'

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the checks of the CUDA kernels and the tests of the CUDA backend on what nvcc writes of all
-modules for each family, in the interpreter of PTX; then seeds mistakes into the kernels.
+"""Runs the checks of the CUDA kernels and the tests of the CUDA backend with the PTX of all modules for
+each family, in the interpreter; then seeds mistakes into the kernels.
 
 usage: run_all.py [--nvcc NVCC] [--families 80,90a,..] [--tests NAME,..] [--no-mistakes] BUILD
 BUILD: the folder of test_cuda_*, weft-cuda.so and gpu_kernels. Prints a table: of each family the
@@ -18,7 +18,7 @@ from seed_mistakes import ROOT, compile_module
 MODULES = ["attention/attention", "attention/attention_large", "attention/attention_latent", "attention/attention_wide",
            "attention/plan", "condensed/condensed", "experts/experts", "load", "products/matmul", "products/matmul_wgmma", "ranks/ranks",
            "recurrent/recurrent", "rows/rows", "sampling/sample", "sparse/sparse", "streams/streams"]
-# Tests that count launches of wgmma, which sm_90a alone has, and of copies in bulk.
+# Tests that count launches of wgmma, which only sm_90a has, and of bulk copies.
 WGMMA, BULK = "products", "cuda_latent/chunks_pages_of_others_and_the_kernel_change_no_bit"
 TESTS = ["backend", "condensed", "experts", "latent", "mtp", "dflash", "recurrent", "ranks", "selftest", "windows", "window_pages", "rounds",
          "hidden", "spec", "host_experts"]
@@ -33,7 +33,7 @@ def run(command, folder, report):
 
 
 def read_report(path):
-    """Kernels that ran, instructions that warps executed, of how many instructions some ran, and all."""
+    """Returns the number of kernels that ran, of executed instructions, and of instructions that ran at least once of all."""
     ops, never, executed = {}, {}, 0
     for line in path.read_text().splitlines():
         w = line.split()

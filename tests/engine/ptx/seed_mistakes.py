@@ -70,7 +70,7 @@ MISTAKES = [
     ("waits on no family", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ > 900", LATENT, IN_LATENT, 90),
     ("waits on all families", DEVICE, "DEVICE void wait_for_previous() {\n#if __CUDA_ARCH__ >= 900", "DEVICE void wait_for_previous() {\n#if 1", SHORT, IN_SHORT, 80),
     ("no bulk on sm_90", BULK, "__CUDA_ARCH__ >= 900 &&", "__CUDA_ARCH__ > 900 &&", LATENT, IN_LATENT, 90),
-    # What the host and the kernel disagree on.
+    # Differences between host and kernel.
     ("attend_args, order", "attention/kernels_attention.h", "    uint32_t few, n_value;", "    uint32_t n_value, few;", LATENT, IN_LATENT, 90),
     ("attend_args, a field", "attention/kernels_attention.h", "    float scale, cap; ", "    float scale, cap; uint32_t spare[2];", SHORT, IN_SHORT, 80),
     ("attend_args, pointers", "attention/kernels_attention.h", "    const float *q; ", "    uint64_t pad; const float *q; ", SHORT, IN_SHORT, 80),
@@ -108,7 +108,7 @@ def compile_module(nvcc, tree, module, family, folder):
 
 
 def first_failure(program, folder, checks):
-    """Returns what shows that the kernels are wrong, or None."""
+    """Returns the first output that shows wrong kernels, or None."""
     r = subprocess.run([program, "--tiny"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                        errors="replace",
                        env={**os.environ, "WEFT_PTX": str(folder), "GPU_ONLY": checks})
@@ -122,7 +122,7 @@ def first_failure(program, folder, checks):
 
 
 class Base:
-    """Modules without a mistake, by family, compiled as they are needed."""
+    """Modules without a mistake, by family, compiled on demand."""
 
     def __init__(self, nvcc, folder):
         self.nvcc, self.folder = nvcc, folder
@@ -139,7 +139,7 @@ class Base:
         return folder
 
 
-# Modules that a check launches kernels of, beside the one that is named.
+# Other modules whose kernels a check launches.
 BESIDE = {
     IN_PRODUCTS: ["products/matmul", "load", "rows/rows"],
     IN_LATENT: [SHORT, WIDE, LATENT, "attention/attention_large", "attention/plan", "rows/rows"],
