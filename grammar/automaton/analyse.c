@@ -14,7 +14,7 @@
  *    wakes the states that call it. The end of an object with members in any order is alive only
  *    once each required member can be written (members_live()).
  * 2. Rules that call nothing are marked as plain: their sets of configurations are single states,
- *    which agree.c and walk_tables.c profit from.
+ *    which walk_tables.c profits from.
  * 3. Left recursion is refused (order_rules()). The machine enters the calls of a state before it
  *    reads the next byte, so a rule that reaches itself through calls at starts alone, as in
  *    a = b "x", b = a | "y", would be entered for ever. A depth-first search over these calls finds

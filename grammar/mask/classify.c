@@ -25,7 +25,6 @@
  *    class. A walk of some 200 nodes, without a bit map to clear, finds out.
  *  - A shared class. Equal rules of all grammars have one class (share.c), and the loops of JSON
  *    strings have theirs from the vocabulary (borrow()).
- *  - A class like another one (collect_shorts(), collect_like()): most of it is copied.
  *  - A walk (collect()): short with walk_steps(), or long with walk_tables().
  *
  * Counted loops. Near a maxLength only the shorter tokens still fit. So the class of a loop that
@@ -294,8 +293,8 @@ void collect_begin(struct collector *k) {
 }
 
 /* Reads all tokens from @from. A short walk suffices for most states; with @wide it is known that
- * it does not, and left out. @shorts: collect_shorts() has set the bits of some tokens. */
-static int collect(struct collector *k, const struct set *from, bool wide, bool shorts) {
+ * it does not, and left out. */
+static int collect(struct collector *k, const struct set *from, bool wide) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
 
@@ -307,7 +306,7 @@ static int collect(struct collector *k, const struct set *from, bool wide, bool 
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
         if (w->n_visited)
             collect_begin(k);
-        w->empty = !shorts;
+        w->empty = true;
         walk_tables(w, from);
     }
     int r = k->error ? k->error : m->error;
@@ -396,30 +395,20 @@ static bool is_cheap(struct collector *k, const struct set *from) {
 
 /* Makes the class of a state; @wide: is_wide() holds for it. Returns what class_new() returns. */
 static int make(struct collector *k, const struct set *from, bool wide) {
-    bool has_base = k->c->base, alone = true;
+    bool has_base = k->c->base;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
 
     if (!has_base)
         k->c->bits = k->walk.bits = calloc(n_words, sizeof(uint32_t));
     if ((!has_base && !k->c->bits) || (k->keeps && levels_new(k->c, n_words) < 0))
         return -ENOMEM;
-    bool shorts = wide && !has_base && collect_shorts(k);
-
-    if (wide && !shorts && !k->counts) {
-        int r = collect_like(k, from);
-
-        if (r < 0)
-            return r;
-        alone = r == 1;
-    }
-    if (alone)
-        TRY(collect(k, from, wide, shorts));
+    TRY(collect(k, from, wide));
     if (k->keeps && !wide && k->walk.n_visited <= cheap_visits(k))
         return 1;
     if (k->counts && !has_base)
         TRY(make_levels(k));
     TRY(keep_rest(k));
-    return has_base ? 0 : make_sparse(k, alone && !k->keeps ? k->walk.n_set : -1);
+    return has_base ? 0 : make_sparse(k, k->keeps ? -1 : k->walk.n_set);
 }
 
 /* Returns the cost of making the class, in nodes of a walk. */
@@ -427,8 +416,8 @@ static uint64_t work_done(const struct collector *k) {
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
     uint64_t n_maps = (k->walk.bits ? 1 : 0) + (k->keeps ? CLASS_LEVELS : 0);
 
-    return k->work + k->n_looked / 4 + k->walk.n_visited + NEW_WORK +
-           n_maps * n_words / WORDS_WORK + k->n_rest * (uint64_t)REST_WORK;
+    return k->work + k->walk.n_visited + NEW_WORK + n_maps * n_words / WORDS_WORK +
+           k->n_rest * (uint64_t)REST_WORK;
 }
 
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
@@ -473,7 +462,6 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     machine_deinit(&m);
     free(k.longest);
     free(k.rest);
-    free(k.region);
     if (r != 0) {
         class_free(k.c);
         return r;

@@ -5,8 +5,7 @@
 
 #include "grammar/machine/machine.h"
 
-/* Invariants: `empty`, `need` and short_to require bits; `same` is used by walk_like() only,
- * short texts by walk_tables() only. A walk leaves the machine's sets as it found them. */
+/* Invariants: `empty` and `need` require bits. A walk leaves the machine's sets as it found them. */
 struct walk {
     struct machine *m;
     const struct trie *trie;
@@ -23,12 +22,6 @@ struct walk {
      * deep; or NULL: they are set in bits. */
     void (*take)(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                  uint32_t depth);
-    /* walk_like(): items [first, last), of a subtree @depth bytes deep, are read as from the other
-     * set. */
-    void (*same)(struct walk *w, uint32_t first, uint32_t last, uint32_t depth);
-    /* walk_tables(): the short texts of a vocabulary with @short_from to @short_to characters are
-     * read besides the trie, as far as they set bits; short_to 0: none. */
-    uint32_t short_from, short_to;
     const uint64_t *need; /* bits by place: walks only towards these items; or NULL: all */
     uint32_t kinds;       /* bits: subtrees of these kinds of text may be taken whole */
     uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
@@ -41,6 +34,3 @@ void walk_steps(struct walk *w, const struct set *from);
 /* Does the work of walk_steps() for long walks: each set and its successor by a byte are
  * computed once. Fails with -E2BIG if there are too many sets, too. */
 void walk_tables(struct walk *w, const struct set *from);
-/* Does the work of walk_tables() if bits holds what is reached from @like: visits only nodes
- * where the two sets differ, and stops beyond max_visited. `take` must be NULL. */
-void walk_like(struct walk *w, const struct set *from, const struct set *like);

@@ -489,7 +489,7 @@ static void steps_below(struct walk *w, uint32_t node, uint32_t last, const stru
 void walk_steps(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
 
-    assert(!w->short_to && !w->same && (w->bits || !w->need));
+    assert(w->bits || !w->need);
     steps_below(w, 0, w->trie->n_items, from, 0);
     assert(w->m->n_configs == n_configs);
 }

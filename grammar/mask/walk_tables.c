@@ -30,9 +30,6 @@
  *
  * A walk waits mostly for memory, so the children of a node are adjacent, and tables_below() keeps
  * its stack and its working set in locals and leaves rare cases to other functions.
- *
- * walk_like() knows what is reached from another set and looks only where the two differ. States of
- * one pattern often differ in a few bytes, behind which most texts lead to the same set again.
  */
 
 #include "grammar/mask/class.h"
@@ -45,11 +42,6 @@
 #define SETS_MAX 4096
 #define SETS_FIRST 64
 #define PLAIN_STATES (4 * SETS_MAX) /* each walk clears of_state[]: more states take too long */
-
-static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++)
-        w->bits[w->trie->item[i] / 32] &= ~(1u << (w->trie->item[i] % 32));
-}
 
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
@@ -259,12 +251,6 @@ static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
     return to;
 }
 
-static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
-    uint16_t to = t->next[from][byte];
-
-    return to == STEP_UNKNOWN ? find_step(t, from, byte) : to;
-}
-
 /* A node that a walk is at: its items and those below it are [n->items, end). */
 struct place {
     const struct trie_node *n;
@@ -444,44 +430,6 @@ static void walk_below(struct tables *t, uint32_t root, uint32_t last, uint32_t 
         set_reached(t, first, last);
 }
 
-/* Walks below node @root, which both sets @from and @like reach, and changes the bits from those of
- * @like to those of @from. */
-static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
-                         uint32_t like, uint32_t depth) {
-    struct walk *w = t->w;
-    const struct trie *trie = w->trie;
-    uint32_t i = trie->node[root].child, end = i + trie->node[root].n_children;
-
-    for (; i < end && !has_stopped(w); i++) {
-        const struct trie_node *n = &trie->node[i];
-        struct place p = {n, trie->below[i], end_of(trie, i, end, last), depth + 1};
-        uint16_t to = step_of(t, from, p.n->byte), beside = step_of(t, like, p.n->byte);
-        uint32_t below = p.n->items + p.n->n_items, k = to - STEP_SETS;
-
-        if (w->m->error)
-            return;
-        if (to == beside) {
-            if (to != STEP_DEAD)
-                w->same(w, p.n->items, p.end, p.depth);
-            continue;
-        }
-        if (to == STEP_DEAD) {
-            clear_items(w, p.n->items, p.end);
-            continue;
-        }
-        w->n_visited++;
-        set_items(w, p.n->items, below);
-        if (!visit_place(t, &p, k) || t->set[k].set.begin == t->set[k].set.end)
-            clear_items(w, below, p.end);
-        else if (known_reads_all(&t->set[k], n))
-            set_items(w, below, p.end);
-        else if (beside != STEP_DEAD)
-            differ_below(t, i, p.end, k, beside - STEP_SETS, p.depth);
-        else
-            walk_below(t, i, p.end, k, p.depth);
-    }
-}
-
 /* Returns the number of a copy of @s. */
 static uint32_t number_copy(struct tables *t, const struct set *s) {
     struct machine *m = t->w->m;
@@ -534,71 +482,18 @@ static void tables_free(struct tables *t) {
     free(t->of_state);
 }
 
-/* Reads the short texts with @n_chars characters from the set @from, and sets their bits. */
-static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
-    struct walk *w = t->w;
-    const struct shorts *s = vocab_shorts(w->m->g->vocab);
-    const uint8_t *p = s->bytes + s->at[n_chars];
-    uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
-    uint32_t alive = UINT8_MAX;                    /* bytes of the previous text that were read */
-
-    assert(w->bits && n_chars <= FREE_CHARS_MAX);
-
-    for (uint32_t i = s->first[n_chars]; i < s->first[n_chars + 1]; i++) {
-        uint32_t same = p[0], len = same + p[1], depth = same;
-
-        p += 2;
-        if (same <= alive) {
-            alive = UINT8_MAX;
-            for (; depth < len && alive > depth; depth++) {
-                uint16_t to = step_of(t, at[depth], p[depth - same]);
-
-                if (to == STEP_DEAD)
-                    alive = depth;
-                else
-                    at[depth + 1] = (uint16_t)(to - STEP_SETS);
-            }
-            if (w->m->error)
-                return;
-            w->n_visited += depth - same;
-        }
-        if (alive >= len) {
-            w->n_set += !(w->bits[s->id[i] / 32] >> (s->id[i] % 32) & 1);
-            set_bit(w->bits, (uint32_t)s->id[i]);
-        }
-        p += len - same;
-    }
-}
-
 void walk_tables(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
     struct tables t;
 
-    assert((w->m->g->free_chars || !w->kinds) && !w->same);
+    assert(w->m->g->free_chars || !w->kinds);
     assert(w->bits || (!w->empty && !w->need));
     if (from->begin == from->end)
         return;
     if (tables_init(&t, w, from))
         number_copy(&t, from);
-    for (uint32_t n = MAX(w->short_from, 1u); n <= w->short_to && !w->m->error; n++)
-        read_shorts(&t, 0, n);
     if (!w->m->error)
         walk_below(&t, 0, w->trie->n_items, 0, 0);
-    tables_free(&t);
-    w->m->n_configs = n_configs;
-}
-
-void walk_like(struct walk *w, const struct set *from, const struct set *like) {
-    uint32_t n_configs = w->m->n_configs;
-    struct tables t;
-
-    assert(w->bits && w->same && !w->empty && from->end > from->begin && like->end > like->begin);
-    if (tables_init(&t, w, from)) {
-        uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
-
-        if (!w->m->error)
-            differ_below(&t, 0, w->trie->n_items, a, b, 0);
-    }
     tables_free(&t);
     w->m->n_configs = n_configs;
 }

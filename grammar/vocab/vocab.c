@@ -15,13 +15,11 @@
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
-    struct trie odd;      /* tokens of text that are not short (kinds.c) */
     uint32_t *short_text; /* bits: tokens of short texts */
     uint32_t
         *at_most[FREE_CHARS_MAX + 1]; /* bits: tokens of text with at most this many characters */
-    struct shorts shorts;
-    uint8_t *bytes; /* bytes of all tokens */
-    size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
+    uint8_t *bytes;                   /* bytes of all tokens */
+    size_t *begin;                    /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
     uint32_t *by_length;                 /* tokens of text, the longest first */
     uint32_t n_longer[TRIE_MAX_LEN + 1]; /* number of tokens with more characters */
@@ -115,27 +113,17 @@ static int sort_by_length(struct grammar_vocab *v) {
     return 0;
 }
 
-/* Separates the short texts from the rest. */
-static int make_odd(struct grammar_vocab *v) {
-    CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->trie.n_items + 1) * sizeof(*s));
-    uint32_t n = 0;
-
+static int find_short_texts(struct grammar_vocab *v) {
     v->short_text = calloc((size_t)grammar_vocab_n_words(v) + 1, sizeof(*v->short_text));
-    if (!s || !v->short_text)
+    if (!v->short_text)
         return -ENOMEM;
     for (uint32_t i = 0; i < v->trie.n_items; i++) {
-        uint32_t id = v->trie.item[i];
-        struct trie_string t = {v->bytes + v->begin[id],
-                                (uint32_t)(v->begin[id + 1] - v->begin[id]), id};
+        uint32_t id = v->trie.item[i], len = (uint32_t)(v->begin[id + 1] - v->begin[id]);
 
-        if (v->n_chars[id] <= FREE_CHARS_MAX && kinds_is_text(t.bytes, t.len))
+        if (v->n_chars[id] <= FREE_CHARS_MAX && kinds_is_text(v->bytes + v->begin[id], len))
             set_bit(v->short_text, id);
-        else
-            s[n++] = t;
     }
-    TRY(trie_init(&v->odd, s, n));
-    TRY(trie_find_kinds(&v->odd));
-    return shorts_init(&v->shorts, v, v->short_text);
+    return 0;
 }
 
 DEFINE_FREEP(struct grammar_vocab, vocab)
@@ -164,7 +152,7 @@ int vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uin
         set_bit(v->text, v->trie.item[i]);
     }
     TRY(sort_by_length(v));
-    TRY(make_odd(v));
+    TRY(find_short_texts(v));
     TRY(make_trie(v, true, &v->special));
     *out = STEAL(v);
     return 0;
@@ -175,8 +163,6 @@ struct grammar_vocab *vocab_free(struct grammar_vocab *v) {
         return NULL;
     trie_deinit(&v->trie);
     trie_deinit(&v->special);
-    trie_deinit(&v->odd);
-    shorts_deinit(&v->shorts);
     for (uint32_t n = 0; n <= FREE_CHARS_MAX; n++)
         free(v->at_most[n]);
     free(v->short_text);
@@ -208,10 +194,6 @@ const struct trie *vocab_trie(const struct grammar_vocab *v) {
     return &v->trie;
 }
 
-const struct trie *vocab_odd_trie(const struct grammar_vocab *v) {
-    return &v->odd;
-}
-
 const uint32_t *vocab_short_bits(const struct grammar_vocab *v) {
     return v->short_text;
 }
@@ -219,10 +201,6 @@ const uint32_t *vocab_short_bits(const struct grammar_vocab *v) {
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars) {
     assert(n_chars <= FREE_CHARS_MAX);
     return v->at_most[n_chars];
-}
-
-const struct shorts *vocab_shorts(const struct grammar_vocab *v) {
-    return &v->shorts;
 }
 
 const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n) {

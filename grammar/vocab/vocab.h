@@ -23,27 +23,14 @@ struct share *vocab_share(const struct grammar_vocab *v);
 
 /* Returns the prefix tree of all tokens of text. */
 const struct trie *vocab_trie(const struct grammar_vocab *v);
-/* Returns the prefix tree of all tokens but the short texts: those of KIND_TEXT with at most
- * FREE_CHARS_MAX characters. */
-const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
-const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
+/* Returns a bit map of the short texts: those of KIND_TEXT with at most FREE_CHARS_MAX
+ * characters. */
+const uint32_t *vocab_short_bits(const struct grammar_vocab *v);
 /* Returns a bit map of the text tokens with at most @n_chars characters, up to FREE_CHARS_MAX. */
 const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
 /* Returns the *@n tokens of text with more than @n_chars characters, the longest first. */
 const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
 
-/* The short texts, by their characters (shorts.c): those with c of them are id[first[c], first[c +
- * 1]), in their order. bytes[at[c], at[c + 1]) has for each of them the length of the prefix that
- * it shares with the previous one, the length of its remaining bytes, and these bytes. */
-struct shorts {
-    uint32_t *id;
-    uint8_t *bytes;
-    uint32_t first[FREE_CHARS_MAX + 2], at[FREE_CHARS_MAX + 2];
-};
-/* Fills @s from the tokens whose bits are set. Returns 0 or -ENOMEM; free it in either case. */
-int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short);
-void shorts_deinit(struct shorts *s);
-const struct shorts *vocab_shorts(const struct grammar_vocab *v);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* every item of the trie */
