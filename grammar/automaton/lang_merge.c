@@ -5,9 +5,9 @@
  * Example: in "xa" | "ya" the states behind x and y are equal, and so are those behind a.
  *
  * The algorithm is Hopcroft's partition refinement in the form of Valmari and Lehtinen ("Efficient
- * minimization of DFAs with partial transition functions", 2008). It begins with the coarsest partition and splits what cannot stay together. There are two partitions: of
- * the states into blocks, and of the steps, each of which is a state, a symbol and a target, into
- * cords. At the end
+ * minimization of DFAs with partial transition functions", 2008). It begins with the coarsest
+ * partition and splits what cannot stay together. There are two partitions: of the states into
+ * blocks, and of the steps, each of which is a state, a symbol and a target, into cords. At the end
  *
  * - the states of a block accept the same languages,
  * - the steps of a cord have one symbol and lead to one block,

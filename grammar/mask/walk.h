@@ -5,7 +5,8 @@
 
 #include "grammar/machine/machine.h"
 
-/* Invariants: `empty` and `need` require bits. A walk leaves the machine's sets as it found them. */
+/* Invariants: `empty` and `need` require bits. A walk leaves the machine's sets as it found
+ * them. */
 struct walk {
     struct machine *m;
     const struct trie *trie;
