@@ -103,6 +103,7 @@ SHAPES = {
     "muse-glimmer-30b": ("n_layer=4", 15552, "Q4_K_M", "n_ff=2048"),
     "step-3.5-flash": ("n_layer=5,n_lead=1,n_expert=64", 14336, "Q4_K_M", "n_expert=8"),
     "qwen3.8-flash-next": ("n_layer=4,n_expert=128,n_table=100000", 20704, "Q4_K_M", "n_expert=16"),
+    "ling-3.0-flash": ("n_layer=6,n_lead=1,n_expert=64,n_mtp=0", 22448, "Q4_K_M", "n_expert=16"),
     "deepseek-v4-flash": ("n_layer=5,n_expert=32", 15040, "Q4_K_M", "n_expert=8"),
 }
 
