@@ -78,11 +78,12 @@ static inline bool model_takes_tools(const struct model *m) {
     return !m->info->encoder && (m->info->template || !m->opened);
 }
 
-/* Return true if the model writes reasoning; if it takes pictures. */
+/* Returns true if the model writes reasoning; for a model that was not opened, by its header. */
 static inline bool model_reasons(const struct model *m) {
     return m->opened ? m->family.reasons : m->info->reasons;
 }
 
+/* Returns true if the model takes pictures; for a model that was not opened, by its header. */
 static inline bool model_sees(const struct model *m) {
     return m->opened ? *m->sight.text != 0 : m->info->sees;
 }

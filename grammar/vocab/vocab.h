@@ -31,10 +31,14 @@ const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
 /* Returns the *@n tokens of text with more than @n_chars characters, the longest first. */
 const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
 
+/* Returns the number of tokens, special ones included. */
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
+/* Returns the ids of the *@n tokens that end an output. */
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* every item of the trie */
+/* Returns the *@len bytes of @token, which must be an id of the vocabulary. */
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
+/* Returns the number of characters that begin in the bytes of @token. */
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
 /* Returns the index of a token of text among the items of the prefix tree. */
 uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token);
