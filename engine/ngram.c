@@ -59,8 +59,8 @@ static bool copy_or_fetch(const struct gguf *file, const struct tensor *table, u
     return false;
 }
 
-bool ngram_find(const struct gguf *file, const struct tensor *table, struct ngram_find *find,
-                size_t n, uint8_t *bytes) {
+bool ngram_read_all(const struct gguf *file, const struct tensor *table, struct ngram_find *find,
+                    size_t n, uint8_t *bytes) {
     size_t size = table->row_bytes;
     bool good = true;
 

@@ -28,8 +28,8 @@ struct ngram_find {
 /* Reads the rows @find, which are sorted, to their places in @bytes; equal rows once. Rows that the
  * system has in memory are copied while it fetches the others. Returns false if one cannot be
  * read. */
-bool ngram_find(const struct gguf *file, const struct tensor *table, struct ngram_find *find,
-                size_t n, uint8_t *bytes);
+bool ngram_read_all(const struct gguf *file, const struct tensor *table, struct ngram_find *find,
+                    size_t n, uint8_t *bytes);
 /* Updates @last to the last tokens after the rows of @q in this step. */
 void ngram_keep(const struct ngram_shape *g, const struct engine_batch *batch,
                 const struct engine_seq *q, float *last);

@@ -86,7 +86,7 @@ static bool read_rows(const struct step *s, const struct model_op *op, bool know
                 find[n_find++] =
                     (struct ngram_find){.row = row[h], .to = (s->batch->seq[i].row0 + k) * n + h};
         }
-    return ngram_find(b->opts->file, op->table, find, n_find, to);
+    return ngram_read_all(b->opts->file, op->table, find, n_find, to);
 }
 
 /* Uploads the rows of the table that the step's tokens have. Fails if a row cannot be read or the

@@ -168,14 +168,14 @@ Test(cuda_streams, equal_rows_of_the_table_are_read_once) {
         memset(got, 0, N * t->row_bytes);
         for (uint32_t k = 0; k < N; k++)
             find[k] = (struct ngram_find){.row = 7 * (N - k) % ROWS, .to = k};
-        cr_expect(ngram_find(file, t, find, N, got));
+        cr_expect(ngram_read_all(file, t, find, N, got));
         cr_expect_eq(n_reads, ROWS);
         for (uint32_t k = 0; k < N; k++) {
             cr_assert(ngram_read(file, t, 7 * (N - k) % ROWS, right));
             cr_expect(memcmp(got + k * t->row_bytes, right, t->row_bytes) == 0, "place %u", k);
         }
         find[0] = (struct ngram_find){.row = UINT32_MAX};
-        cr_expect(!ngram_find(file, t, find, 1, got));
+        cr_expect(!ngram_read_all(file, t, find, 1, got));
     }
 }
 
