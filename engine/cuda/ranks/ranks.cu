@@ -70,9 +70,8 @@ KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
     uint32_t r = blockIdx.x;
 
     if (r < p.batch->n_rows * (p.each ? p.each : 1))
-        pack_row_of(p, r, shared, [&](uint32_t i, bool, auto &v) {
-            load_shares<4 * PACK_THREADS>(a.from, r, i, v);
-        });
+        pack_row_of(p, r, shared,
+                    [&](uint32_t i, auto &v) { load_shares<4 * PACK_THREADS>(a.from, r, i, v); });
 }
 
 /* Adds t, whose columns lie on several devices, to x, with the bits of residual(). */

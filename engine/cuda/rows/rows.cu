@@ -269,7 +269,7 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
     uint32_t r = blockIdx.x, n = a.n;
     const float *x = a.x + (size_t)r * (a.x_stride ? a.x_stride : n);
     const float *up = a.up + (size_t)r * (a.up_stride ? a.up_stride : n);
-    auto load = [&](uint32_t i, bool, auto &v) {
+    auto load = [&](uint32_t i, auto &v) {
         constexpr uint32_t step = 4 * PACK_THREADS;
         float u[sizeof(v) / sizeof(v[0])][4] = {};
 

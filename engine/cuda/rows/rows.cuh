@@ -233,23 +233,21 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
  * in use. A thread holds QUADS groups of four columns in registers. If there are fewer threads than
  * PACK_THREADS, each keeps the partial sums of several, so that the result has the same bits. With
  * PARTS, a row may be longer than the registers hold. Then each of the three passes (sum of
- * squares, maximum, packing) goes through the row in parts, alternately forwards and backwards: the
- * last part of a pass is the first one of the next, and is not loaded again. PACK_NORM needs NORM;
- * its weights are loaded together with the row. load(i, again, v) sets v to columns in the order of
- * load_quads(); @again is false only at the first call. */
+ * squares, maximum, packing) goes through the row in parts, alternately forwards and backwards, so
+ * that each pass begins with the part that was read last. PACK_NORM needs NORM; its weights are
+ * loaded together with the row. load(i, v) sets v to columns from i on, in the order of
+ * load_quads(). */
 template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
 DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, span = QUADS * step;
     uint32_t first = 0, last = PARTS ? (a.n_padded - 1) / span * span : 0;
-    bool norm = NORM && a.kind == PACK_NORM, sums = norm, packs = false, back = false,
-         again = false;
+    bool norm = NORM && a.kind == PACK_NORM, sums = norm, packs = false, back = false;
     float v[QUADS][4], sum[each] = {}, inverse = 1, shrink = 1, max = 0;
 
     static_assert(QUADS % each == 0, "a thread's fours are those of its threads in turn");
     auto ends = [&] { /* ends the pass if this is its last part, else goes on to the next part */
                       bool end = !PARTS || first == (back ? 0 : last);
 
-                      again = true;
                       if (!end)
                           first += back ? 0 - span : span;
                       else
@@ -260,7 +258,7 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
         uint32_t i = first + 4 * threadIdx.x;
         float w[QUADS][4];
 
-        load(i, again, v);
+        load(i, v);
         if (norm)
             load_quads<step>(a.weight, i, a.n, w);
         if (sums) {
@@ -322,7 +320,7 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
     const float *x = a.x + row * (a.x_stride ? a.x_stride : a.n);
 
     pack_row_of(a, r, shared,
-                [&](uint32_t i, bool, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
+                [&](uint32_t i, auto &v) { load_quads<4 * PACK_THREADS>(x, i, a.n, v); });
 }
 
 /* Starts to prefetch the @n weights of a norm, by the block. */
@@ -454,9 +452,8 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
     float *to = a.to + (size_t)r * a.n;
 
     if (a.packs && !a.norm && a.pack.n_padded <= 4 * step) {
-        pack_quads<CUDA_THREADS, 4, false, true>(a.pack, r, shared, [&](uint32_t i, bool, auto &v) {
-            add_quads<step>(a, r, i, load, v);
-        });
+        pack_quads<CUDA_THREADS, 4, false, true>(
+            a.pack, r, shared, [&](uint32_t i, auto &v) { add_quads<step>(a, r, i, load, v); });
         return;
     }
     if (a.norm)
@@ -468,7 +465,7 @@ DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, 
     }
     if (a.packs) /* a thread packs the columns that it has added */
         pack_quads<CUDA_THREADS, 4, true, true>(
-            a.pack, r, shared, [&](uint32_t i, bool, auto &v) { load_quads<step>(to, i, a.n, v); });
+            a.pack, r, shared, [&](uint32_t i, auto &v) { load_quads<step>(to, i, a.n, v); });
 }
 
 /* -- keys and values --------------------------------------------------------------------------- */
