@@ -14,10 +14,10 @@ An edits file looks like this:
     -    if (page->refs == 0)
     +    if (page->refs <= 1)
 
-A mutant is a bug that the tests must find; "ablation" in its place is a rule switched off, to measure what it gains. After the
-file (from the root of the sources) come its lines as in a unified diff: lines with " " and "-" are the product's,
-consecutive, and must occur in the file exactly once; lines with " " and "+" stand in their place in the copy. An edit may
-have several places, in several files; each lies inside one function.
+A mutant is a bug that the tests must find; "ablation" in its place is a rule switched off, to measure what it gains.
+After the file (from the root of the sources) come its lines as in a unified diff: lines with " " and "-" are the
+product's, consecutive, and must occur in the file exactly once, comments at their ends aside; lines with " " and "+"
+stand in their place in the copy. An edit may have several places, in several files; each lies inside one function.
 
 Every edit is in the same copy, off until its variable is set (mutants.h): a function with an edit begins with
 
@@ -72,9 +72,15 @@ def read_edits(path):
     return edits
 
 
+def code_of(line):
+    """Returns a line without the comment at its end, which an edit need not repeat."""
+    return re.sub(r"\s*/\*.*", "", line)
+
+
 def find(edit, file, lines, old):
     """The index of the first of the lines @old in the file's @lines."""
-    at = [i for i in range(len(lines)) if lines[i : i + len(old)] == old]
+    code, old = [code_of(x) for x in lines], [code_of(x) for x in old]
+    at = [i for i in range(len(code)) if code[i : i + len(old)] == old]
     if len(at) != 1:
         raise edit.bad(f"its lines occur {len(at)} times in {file}, not once")
     return at[0]
