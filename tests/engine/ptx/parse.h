@@ -40,7 +40,6 @@ struct instruction {
     uint32_t n_list;
     struct parser *parser;
     struct op *op;
-    bool negated;
 };
 
 /* Returns true if the mnemonic has the part, and marks it as recognised. */
