@@ -9,15 +9,13 @@
 #include "api/api.h"
 
 #define FAKE_MAX 256
-#define FAKE_EMBD                                                                                  \
-/* elements of a vector: first and last token, number of tokens, whether the mean was
-     * requested */
-4
+/* elements of a vector: first and last token, number of tokens, whether the mean was requested */
+#define FAKE_EMBD 4
 
 #define FAKE_PROMPT_NS 4000000 /* time of each prompt, reported with its first token */
 #define FAKE_TOKEN_NS 1000000  /* time of each token */
 
-    struct fake_request {
+struct fake_request {
     uint64_t id;
     uint32_t n_submits, n_sent; /* n_sent: number of output tokens that were reported to the api */
     int64_t begun_ns;           /* time of the first event */

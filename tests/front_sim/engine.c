@@ -18,6 +18,10 @@ bool engine_is_block(const struct gguf *file) {
     return false;
 }
 
+int engine_check_isa(const struct engine_opts *opts, struct err *err) {
+    return 0;
+}
+
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err) {
     *out = (struct engine_fit){.arch = "llama",
                                .backend = "cpu",

@@ -84,7 +84,6 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->pos0 < r->opts->max_context, "sequence", i);
         NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->n_draft <= s->n_rows, "sequence", i);
-        NEED(s->n_replay == 0, "sequence", i);
         NEED(s->n_ahead == 0 || (b->model && r->borrows), "sequence", i);
         NEED(s->n_ahead < r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->state_slot < MAX(MAX(r->opts->n_states, r->n_slots), 1u), "sequence", i);
