@@ -33,8 +33,8 @@
 static const char usage[] =
     "usage: weft-bench agents --trace FILE --url URL [options]\n"
     "Replays agents that work in turns against a server.\n"
-    "  --trace FILE          a trace of the simulator (docs/simulator.md), or JSON objects of the\n"
-    "                        public traces of Weka (InferenceX, AIPerf) and Mooncake\n"
+    "  --trace FILE          a trace of the simulator (docs/design/simulator.md), or JSON objects\n"
+    "                        of the public traces of Weka (InferenceX, AIPerf) and Mooncake\n"
     "  --tokens X            multiply numbers of tokens by X (1)\n"
     "  --times X             multiply times by X (1)\n"
     "  --no-sessions         do not send session ids (x-session-id)\n"

@@ -2,7 +2,7 @@
 
 /*
  * bench_tenants - collects the results of a trace's tenants for the table of the simulator
- * (docs/simulator.md), as a client measures them.
+ * (docs/design/simulator.md), as a client measures them.
  *
  *   first token     from the time when the turn was first due, with refusals and the pauses after
  *                   them. A turn without a first token when the test ends counts with its time so

@@ -2,7 +2,7 @@
 
 /*
  * bench_trace - reads a workload of agents from a text file with one statement per line
- * (docs/simulator.md has the grammar):
+ * (docs/design/simulator.md has the grammar):
  *
  *   machine h200
  *   pool pages=20000 page=16

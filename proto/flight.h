@@ -16,7 +16,8 @@
 #define FLIGHT_STEPS 512u
 #define FLIGHT_OFFSET 65536 /* offset in the shared memory, behind struct crash_page */
 
-/* Reasons of decisions, which docs/fairness.md explains. Names and sentences are in flight.c. */
+/* Reasons of decisions, which docs/design/fairness.md explains. flight.c has their names and
+ * sentences. */
 enum why {
     WHY_QUEUED,    /* arrived; not considered yet */
     WHY_PROMPT,    /* got rows for its prompt; one more row would take `detail` us */

@@ -1,6 +1,6 @@
 /*
- * fair_share - weighted fair queueing in virtual time, and its input to the plan. docs/fairness.md
- * describes the rules; policy.h has their constants.
+ * fair_share - weighted fair queueing in virtual time, and its input to the plan.
+ * docs/design/fairness.md describes the rules; policy.h has their constants.
  *
  * A tenant's virtual time is the device time charged to it divided by its weight, and the tenant
  * with the least is served next. This is deficit round robin written as virtual time: the deficit

@@ -3,7 +3,7 @@
 /*
  * fair_share - weighted fair queueing of device time among tenants in virtual time. The first half
  * of the functions knows numbers and no requests; the second half connects them with requests and
- * the plan. docs/fairness.md and the top of fair_share.c describe it. Private.
+ * the plan. docs/design/fairness.md and the top of fair_share.c describe it. Private.
  */
 
 #include <stdbool.h>

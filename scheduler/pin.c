@@ -1,7 +1,7 @@
 /*
  * pin - keeps the pages of a session between its turns. An agent calls a tool and returns with its
  * whole conversation and a little more; computing the conversation again would cost more than the
- * rest of the turn. docs/fairness.md, "Sessions", describes what ends a pin and which one is
+ * rest of the turn. docs/design/fairness.md, "Sessions", describes what ends a pin and which one is
  * dropped first.
  *
  * Active sessions are those whose turns run or are pinned; their working sets fit. Other sessions

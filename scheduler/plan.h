@@ -3,7 +3,7 @@
 /*
  * plan - who runs how many rows in the next step, who is admitted, who is preempted. A pure
  * function of struct plan: it sees numbers, never a page, a token or a clock, so random input can
- * test its promises. docs/scheduler.md and the top of plan.c describe how it decides.
+ * test its promises. docs/design/scheduler.md and the top of plan.c describe how it decides.
  */
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* weft-sim - the scheduler in virtual time: random scenarios, replays of traces.
- * docs/simulator.md. */
+ * docs/design/simulator.md. */
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * sched_rules - the numbered invariants of the simulated scheduler. docs/simulator.md describes how
- * each is checked.
+ * sched_rules - the numbered invariants of the simulated scheduler.
+ * docs/design/simulator.md describes how each is checked.
  *
  * Some are checked on the events of clients (sched_sim.c), some on the state of the scheduler after
  * each step (sched_rules.c), some by the pager's own recount (kv_pager_check()) and some by the
