@@ -173,7 +173,7 @@ def held(n_bytes, event):
         data = handler.requested()
         handler.wfile.write(data[:n_bytes])
         handler.wfile.flush()
-        event.wait(60)
+        event.wait(180)
         handler.wfile.write(data[n_bytes:])
         return True
     return fault

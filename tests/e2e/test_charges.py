@@ -115,7 +115,7 @@ def test_constrained_requests_of_one_tenant_stop_no_other():
 def test_grammars_of_clients_that_left_are_not_compiled():
     """The grammars of disconnected clients are dropped from the worker's queue, and the worker keeps reporting."""
     with tempfile.TemporaryDirectory() as folder:
-        with Weftd("--api-keys", keys_in(folder)) as d:
+        with Weftd("--api-keys", keys_in(folder), "--hang-timeout-ms", "3600000") as d:
             clients, worker = [], d.worker_pid()
             os.kill(worker, signal.SIGSTOP)  # it gets them all at once
             for i in range(8):  # a fifth of a second each

@@ -2,7 +2,7 @@
 import re
 import time
 
-from weftd import DATA, Weftd, main, seen, wait_until
+from weftd import DATA, LIMIT_S, Weftd, main, seen, wait_until
 
 ANSWER = "There are three of them: " + ", ".join(f"the {i}th is in drawer number {7 * i % 31}" for i in range(1, 40)) + "."
 TEMPLATE = DATA / "templates" / "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"
@@ -23,7 +23,9 @@ def wait_for(d, name, least):
 def wait_ahead(d, least):
     """Waits until @least tokens are computed ahead, and no more come. On a slow machine more may come later."""
     n, since = wait_for(d, "weft_prewarm_tokens_total", least), time.monotonic()
+    end = since + LIMIT_S
     while time.monotonic() < since + 2:
+        assert time.monotonic() < end, n
         time.sleep(0.02)
         if n != (n := metric(d, "weft_prewarm_tokens_total")):
             since = time.monotonic()

@@ -42,14 +42,18 @@ def wait_until(what, condition, limit_s=LIMIT_S):
 
 
 def free_port():
-    """A port for a program that cannot choose one. Below those that the system gives to others, so none of them takes it meanwhile."""
-    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
+    """Returns a port for a program that cannot choose one: below those that the system gives to others, if there are any, so that
+    none of them takes it meanwhile."""
+    end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if end < 2048:
+        end = 65536
+    for _ in range(1000):
         try:
-            with socket.create_server(("127.0.0.1", random.randrange(lowest // 2, lowest))) as s:
+            with socket.create_server(("127.0.0.1", random.randrange(max(1024, end // 2), end))) as s:
                 return s.getsockname()[1]
         except OSError:  # taken
             pass
+    raise AssertionError("every port is taken")
 
 
 def has_device():

@@ -96,7 +96,7 @@ def texts(rng, real):
 def check(i, name, **options):
     rng = random.Random(i)
     with tempfile.TemporaryDirectory() as folder:
-        real = "\n".join(p.read_text() for p in sorted((ROOT / "docs").glob("*.md"))[:8])
+        real = "\n".join(p.read_text() for p in sorted((ROOT / "docs").rglob("*.md"))[:8])
         pathlib.Path(folder, "text").write_text(real + ("\n" + EXTRA) * 30)
         sp, path = train(folder, **options)
         asked = [t for t in texts(rng, real) if "\0" not in t]
