@@ -152,7 +152,8 @@ static void check_sampling_alone(const void *arg) {
     check_sampling(*(const bool *)arg);
 }
 
-/* WEFT_BYTES: without a device the code of attention is that of the other program. */
+/* WEFT_BYTES: without a device the code of attention is that of the other program, and whole models
+ * (gpu_models_bytes) read the pages that it stores. */
 #ifdef WEFT_BYTES
 #define WITH_ATTENTION false
 #else

@@ -8,10 +8,11 @@
 /* Launches in a row whose accesses are looked at: a step of a small model and more. */
 #define LOOK_LAUNCHES 64
 /* LOOK_EVERY: of so many such rows, one is looked at, the first among them. */
-#ifdef LOOK_EVERY
-#define LOOK_BLOCKS 64u /* of a launch: few launches of small models have more */
-#else
+#ifndef LOOK_EVERY
 #define LOOK_EVERY 1
+#endif
+/* LOOK_BLOCKS: number of blocks of a launch that are looked at. */
+#ifndef LOOK_BLOCKS
 #define LOOK_BLOCKS UINT32_MAX
 #endif
 
