@@ -578,6 +578,9 @@ int config_check(const struct config *c, struct err *err) {
     if (!*c->kv_events && *c->kv_events_replay)
         return err_set(err, 0, "kv-events-replay",
                        "kv-events-replay: needs the address of the events: set kv-events, too");
+    if (*c->kv_events && strcmp(c->kv_events, c->kv_events_replay) == 0)
+        return err_set(err, 0, "kv-events-replay",
+                       "kv-events-replay: must be another address than kv-events");
     if (c->engine.max_seqs > c->engine.max_rows)
         return err_set(err, 0, "max-seqs",
                        "max-seqs: is %u, which must not be more than max-batch-rows, %u",

@@ -108,7 +108,8 @@ const struct cpu_kernels *isa_find(const char *name, struct err *err) {
 }
 
 int engine_check_isa(const struct engine_opts *opts, struct err *err) {
-    bool on_cpu = strcmp(opts->backend, "cpu") == 0 || strcmp(opts->backend, "auto") == 0;
+    bool on_cpu = strcmp(opts->backend, "cpu") == 0 ||
+                  (strcmp(opts->backend, "auto") == 0 && access("/dev/nvidiactl", F_OK) < 0);
 
     return !on_cpu || isa_find(opts->isa, err) ? 0 : -EINVAL;
 }
