@@ -166,7 +166,7 @@ static double still_ms(const struct admit *m) {
 }
 
 double admit_wait_ms(const struct admit *m, const struct tenant *t, uint32_t n_before) {
-    return MAX(place_ms(m, t) * (n_before + 1), still_ms(m));
+    return MAX(place_ms(m, t), still_ms(m)) * (n_before + 1);
 }
 
 /* Estimates when one more request of @t could be admitted: behind its queue and behind the requests
