@@ -384,6 +384,20 @@ static int undo(const struct launch_client *c, const char *path) {
     return files_flush() ? CLI_OK : CLI_FAILED;
 }
 
+/* Returns true if an entry of /v1/models lists the capability. */
+static bool has_capability(const yyjson_val *model, const char *name) {
+    size_t i, n;
+    yyjson_val *v;
+
+    yyjson_arr_foreach(yyjson_obj_get(model, "capabilities"), i, n, v) {
+        const char *s = json_cstr(v);
+
+        if (s && strcmp(s, name) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* ---- the command ---- */
 
 /* Looks up the context length of the model that @t names, or of the first served one, whose name it
@@ -408,7 +422,7 @@ static int look_up(struct target *t, const char *key, char **out) {
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
     t->n_context = context;
     t->n_trained = yyjson_get_uint(yyjson_obj_get(yyjson_obj_get(found, "meta"), "n_ctx_train"));
-    t->sees = yyjson_is_obj(yyjson_obj_get(found, "images"));
+    t->sees = yyjson_is_obj(yyjson_obj_get(found, "images")) || has_capability(found, "multimodal");
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
         snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));
