@@ -37,5 +37,5 @@ int picture_fetch_check(const struct picture_fetch_opts *o, const char *url, con
  * 0, -ENOMEM, -ECANCELED, or an error about @place. */
 int picture_fetch(const struct picture_fetch_opts *o, const char *url, const char *place,
                   uint8_t **out, size_t *n, struct err *err);
-/* Returns 0, or -EINVAL with @err where @hosts are set and this build has no libcurl. */
+/* Returns 0, or -EINVAL with @err where @hosts are set and libcurl cannot be used. */
 int picture_fetch_check_hosts(const char *const *hosts, struct err *err);

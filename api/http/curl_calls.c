@@ -22,9 +22,12 @@ static bool open_library(const char *option, struct err *err) {
     /* Debian has one for OpenSSL and one for GnuTLS. */
     void *lib = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
 
-    if (!lib && !(lib = dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL))) {
+    if (!lib) {
         err_set(err, 0, option, "%s: needs the package libcurl4: %s", option, dlerror());
-        return false;
+        lib = dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL);
+        if (!lib)
+            return false;
+        *err = (struct err){0};
     }
     for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
         void *f = dlsym(lib, wanted[i].name);

@@ -2,7 +2,7 @@
 
 /*
  * curl_calls - libcurl's functions. The library and the thirty others that it needs are opened when
- * an option or a request needs them first: linking them takes every process of weftd 13 ms.
+ * an option needs them: linking them takes every process of weftd 13 ms.
  */
 
 #include <curl/curl.h>

@@ -193,10 +193,9 @@ static void withdraw(struct served *s) {
     assert(is_live(s) && may_go(s));
     api_withdraw_model(s->model);
     s->retired = true;
+    /* The api's model stays READY for requests whose prompts are being made. */
     if (s->state == SERVED_READY)
-        models_set_state(s,
-                         /* the api's model stays READY for requests whose prompts are being made */
-                         SERVED_LEAVING);
+        models_set_state(s, SERVED_LEAVING);
     while (m->served[i] != s)
         i++;
     memmove(&m->served[i], &m->served[i + 1], (m->n - i - 1) * sizeof(*m->served));
