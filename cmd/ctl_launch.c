@@ -385,7 +385,7 @@ static int undo(const struct launch_client *c, const char *path) {
 }
 
 /* Returns true if an entry of /v1/models lists the capability. */
-static bool has_capability(const yyjson_val *model, const char *name) {
+static bool has_capability(yyjson_val *model, const char *name) {
     size_t i, n;
     yyjson_val *v;
 
