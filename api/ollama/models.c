@@ -186,8 +186,12 @@ static void show_serve(struct exchange *x, struct http *h) {
     const struct model *model = NULL;
     struct err err = {0};
     struct json j;
-    int r = read_name(x, &model, &err);
 
+    /* The scan reads the headers of the files, which tell what models can do before they are
+     * loaded. */
+    if (rescan_first(x, show_serve))
+        return;
+    int r = read_name(x, &model, &err);
     if (r < 0) {
         respond_failed(x, r, &err);
         return;
