@@ -4,9 +4,11 @@
  * next_daemon - the old daemon's side of an upgrade: upgrade.h exchanges the messages with the next
  * daemon; this file decides what the front does at each of them.
  *
- *      start ──> opened: the workers release the device ──> ready: requests under way are offered,
- *            the disk tier is left, "take" is said ──> taken: the next daemon listens; this one
- *            drains ──> failed: the device and the disk tier are this daemon's again
+ *      start
+ *      opened  the workers release the device
+ *      ready   requests under way are offered, the disk tier is released, "take" is sent
+ *      taken   the next daemon listens; this one drains
+ *      failed  the device and the disk tier are this daemon's again
  */
 
 #include "base/err.h"

@@ -13,8 +13,8 @@
 #include "daemon/models/models_private.h"
 
 /*
- * All code runs on the loop's thread except the reading of a file, a job of libuv's pool that
- * touches only the front_model that it makes. decide() takes all decisions: it looks at all models,
+ * The loop's thread runs all code except the reading of a file, a job of libuv's pool that touches
+ * only the front_model that it makes. decide() takes all decisions: it looks at all models,
  * and a timer runs it soon after each change that could matter, and every TICK_MS for decisions
  * that depend on time. So calls of the api decide nothing, and api_worker_failed() is never called
  * inside one.

@@ -463,7 +463,7 @@ Test(prewarm, nothing_waits_for_what_is_computed_ahead) {
     world_stop(&w);
 }
 
-/* Of requests that run at the same time, 32 MB of bodies are kept; further ones have no prewarm. */
+/* Concurrent requests keep at most 32 MB of bodies; further ones have no prewarm. */
 Test(prewarm, bodies_are_kept_within_a_limit) {
     enum { N = 36, BODY = 1000000 };
     struct world w;

@@ -326,7 +326,7 @@ static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n"
 static const char story_told[] = "R<So \xC3\xA9?> C<I look: <tool> weather{\"city\": \"K\xC3\xB6ln "
                                  "\\\"x\\\"\"} time{} tool_calls";
 
-/* All tokens of a marker except the last count; here a byte is a token. */
+/* Every token of a marker except its last one counts; here a byte is a token. */
 #define STORY_REASONING (8 + 7)
 
 /* Sends the story in two parts, with a death of the worker and repeated tokens between them. */

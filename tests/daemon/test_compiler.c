@@ -562,7 +562,7 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     cr_assert_eq(n_told, 3);
     cr_assert_eq(told[2].id, 2);
     cr_assert_eq(n_blamed[2], 0, "the thread is done when it is told");
-    /* Its wake-up is consumed. */
+    /* Wait for the thread's wake-up and consume it. */
     struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
     for (int i = 0; i < 1000 && poll(&p, 1, 0) == 0; i++)
         usleep(100);

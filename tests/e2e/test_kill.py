@@ -95,8 +95,7 @@ def test_streams_survive_with_a_draft_model():
 
 
 def test_streams_survive_with_the_models_own_block():
-    """Whether drafts pay depends on step times; the scheduler tries them at intervals anyway, unless a try would take
-    too long."""
+    """The scheduler tries drafts at intervals, whether or not they pay, unless a try would take too long."""
     if BACKEND == "cuda":
         raise Skip("cuda does not compute the block")
     survive_drafting(mtp_model(0.02))

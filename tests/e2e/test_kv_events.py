@@ -247,7 +247,7 @@ def test_a_salt_is_an_extra_key_of_the_first_block():
 
 
 def test_a_rendered_prompt_with_pictures_finds_its_blocks():
-    """As in llm-d, the key of a block has the digests of the pictures with tokens in it, from `features` of /render."""
+    """The key of a block has the digests of the pictures with tokens in it, from `features` of /render, as in llm-d."""
     messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 20}, *({"type": "image_url", "image_url": {"url": uri(f)}} for f in
                 ("resize/bicubic-224x128.png", "resize/source-97x61.png")), {"type": "text", "text": "word " * 20}]}]
     with tempfile.TemporaryDirectory() as folder:

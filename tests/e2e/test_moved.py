@@ -159,8 +159,8 @@ def test_what_befalls_the_next_daemon_does_not_befall_the_requests():
     requests = [one(20, max_tokens=1500), one(21, max_tokens=1500)]
     with Daemon(*FLAGS) as d:
         should = [ask(d, *r) for r in requests]
-        # Its worker is killed; then a client disconnects, whose request ends there, too; then the new daemon is killed,
-        # and the old one continues.
+        # The worker of the next daemon is killed; then a client disconnects, whose request ends there, too; then the next
+        # daemon is killed, and the old one continues.
         leaves = Stream(d, {"prompt": random_tokens(22, 30), "max_tokens": 16000, "ignore_eos": True, "temperature": 0, "return_token_ids": True})
         with Asked(d, requests) as asked:
             pid = upgrade(d)

@@ -320,7 +320,7 @@ def test_speculation_changes_nothing():
 
 
 def test_a_killed_worker_changes_nothing():
-    """Neither text under a grammar nor calls change: the new worker parses the existing output and continues."""
+    """The new worker parses the existing output and continues, so text under a grammar and calls do not change."""
     schema = {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 60, "maxItems": 70}
     with Weftd(*FLAGS) as d:
         fields = {"response_format": schema_format(schema), "temperature": 1, "seed": 6, "max_tokens": 1500}

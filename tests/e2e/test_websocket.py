@@ -27,7 +27,7 @@ def test_a_connection_goes_on_from_its_last_response():
         deltas = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
         assert deltas == first["output"][0]["content"][0]["text"] != "", events
 
-        # The same result as over HTTP with the whole history.
+        # HTTP with the whole history gives the same result.
         more = ws.ask(input="Another.", previous_response_id=first["id"], max_output_tokens=8, store=False, temperature=0)[-1]["response"]
         history = [{"role": "user", "content": "Say a word."}, *first["output"], {"role": "user", "content": "Another."}]
         status, _, whole = d.request("POST", "/v1/responses", {"input": history, "max_output_tokens": 8, "store": False, "temperature": 0})

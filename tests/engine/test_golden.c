@@ -460,7 +460,7 @@ Test(golden, cpu_tells_the_stories_and_chats) {
     }
 }
 
-/* The same layers and factors under another name; there is no golden file for it. */
+/* MiniCPM has Granite's layers and factors under other names; there is no golden file for it. */
 Test(golden, minicpm_computes_what_granite_does) {
     char path[64], json[TEST_DATA_PATH];
 

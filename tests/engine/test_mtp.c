@@ -534,7 +534,7 @@ static void draft_pair(const char *model, const char *assistant, float logits[2]
     driver_close(&d);
 }
 
-/* As in E2B and E4B: a cluster for each token. Without it all logits are computed. */
+/* Uses a cluster for each token, as E2B and E4B do. Without it all logits are computed. */
 Test(mtp, tables_that_pick_an_assistants_tokens_are_not_read) {
     static float plain[2][N_VOCAB], with[2][N_VOCAB];
     struct tiny_model t = assistant_of(gemma4);

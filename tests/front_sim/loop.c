@@ -406,7 +406,7 @@ static bool work_waits(void) {
     return false;
 }
 
-/* Nothing is ready: advances time until something may be. */
+/* Advances time, when nothing is ready, until something may be. */
 static void pass_time(void) {
     const struct sim_handle *timer = first_timer();
     int64_t next = actors_next_ns();

@@ -358,8 +358,7 @@ Test(kv_pager, need_is_what_is_not_there_yet) {
     kv_pager_free(p);
 }
 
-/* Of two snapshots that save the same number of tokens, the one that was used longer ago is
- * evicted. */
+/* The pager evicts, of two snapshots that save equally many tokens, the one used longer ago. */
 Test(kv_pager, a_snapshot_that_was_used_stays) {
     const struct kv_opts o = {.n_pages = 8,
                               .page_tokens = 4,

@@ -455,8 +455,8 @@ Test(disk, a_state_comes_back_alone) {
     sim_deinit(&sim);
 }
 
-/* Its bytes, its head, or a page before it is damaged: one line is logged, and the missing part is
- * computed and written again. */
+/* Damages a state's bytes, its head, or a page before it: one line is logged, and the missing part
+ * is computed and written again. */
 Test(disk, a_damaged_state_is_computed_again) {
     const uint64_t at[] = {4096 + 4096 + 3, 4096 + 40, 4096 + 5 * 2 * SLOT + SLOT + 4096 + 33};
 

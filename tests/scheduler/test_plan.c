@@ -855,7 +855,8 @@ Test(plan, whose_client_has_tokens_gives_way_last_and_alone) {
     cr_expect_eq(f.req[5].verdict, PLAN_PREEMPT);
 }
 
-/* This time delays a tenant that arrives now. */
+/* Prompts of a tenant that has had more than its share add at most add_ns to a step, since that
+ * time delays a tenant that arrives now. */
 Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
     static struct fixture f;
     static float part[3] = {1, 0.5F, 1};

@@ -155,8 +155,8 @@ Test(real_engine, company_changes_no_bit_of_hybrid_models) {
     gguf_free(model);
 }
 
-/* All requests twice on few pages: the second time their beginnings come back from host memory with
- * the states behind them. */
+/* Sends all requests twice on few pages: the second time their prefixes come back from host memory,
+ * with the states after them. */
 Test(real_engine, what_comes_back_from_host_memory_changes_no_bit_of_hybrid_models) {
     static struct heard alone[2 * REQUESTS], together[2 * REQUESTS];
 

@@ -133,7 +133,7 @@ static void report(const char *what) {
            (unsigned long long)sim.stats.n_snapshots_evicted);
 }
 
-/* Which of a few snapshots is evicted is a matter of chance, so the draws are summed. */
+/* Chance decides which of a few snapshots is evicted, so the test sums several draws. */
 Test(states, a_session_computes_little_more_than_what_is_new) {
     static const uint32_t n_snapshots[] = {6, 10, 20, 54};
 

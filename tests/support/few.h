@@ -9,7 +9,7 @@
 #define FEWER(all, few) (all)
 #endif
 
-/* The same, but all under AddressSanitizer, too: where no other build runs all of them. */
+/* FEWEST() runs all cases under AddressSanitizer, too, where no other build runs all of them. */
 #if defined(WEFT_FEW_CASES) && !defined(WEFT_ALL_CASES)
 #define FEWEST(all, few) (few)
 #else

@@ -74,7 +74,7 @@ static bool read_item(struct plan_req *r, struct plan_req *was, const struct pla
     return are_bools(r, bools, ARRAY_SIZE(bools)) && are_bools(was, bools, ARRAY_SIZE(bools));
 }
 
-/* All arrays of a plan in one allocation. */
+/* Holds all arrays of a plan in one allocation. */
 struct memory {
     struct plan_req *req, *was;
     uint64_t *id, *hash;

@@ -78,8 +78,8 @@ struct telltale {
     int64_t state_ns;                /* for each state saved or loaded */
     int64_t pixel_ns; /* for each pixel of a picture; pieces move the clock at once */
     int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
-    /* This many adjacent sequences of one row each read their common beginning, in whole chunks,
-     * once (as in engine/cuda/attention/plan.cu); 0 or 1: each reads it separately. */
+    /* Number of adjacent sequences of one row each that together read their common prefix once, in
+     * whole chunks (as in engine/cuda/attention/plan.cu); 0 or 1: each reads it separately. */
     uint32_t together;
     double noise;   /* relative deviation of a step's time, at most */
     bool device;    /* a device computes the steps */

@@ -49,7 +49,7 @@ static int ask(struct step *s, const struct model_op *op) {
     return cuda_wait_event(b, s->event, "the tokens before a step");
 }
 
-/* Whether the host knows all tokens of row @nth of @q. */
+/* Returns true if the host knows all tokens of row @nth of @q. */
 static bool is_known(const struct ngram_shape *g, const struct engine_seq *q, uint32_t nth) {
     return nth >= g->n || (nth + 1 == g->n && q->feed < 0);
 }

@@ -93,7 +93,7 @@ static void run_file(const struct golden *g, const char *name, const char *backe
     driver_close(&d);
 }
 
-/* All tokens are golden, and logits behind the prompts within @limit of the golden ones. */
+/* Expects the golden tokens, and logits after the prompts within @limit of the golden ones. */
 static void expect_equal(const struct seen *seen, double limit) {
     const struct golden *g = seen->golden;
 

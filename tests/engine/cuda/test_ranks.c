@@ -325,8 +325,7 @@ static void enlarge(const char *path, const char *name) {
     close(fd);
 }
 
-/* Which scales are too small for half precision is decided by the whole tensor, not by a rank's
- * part. */
+/* The whole tensor decides which scales are too small for half precision, not a rank's part. */
 Test(cuda_ranks, a_matrix_has_one_unit) {
     static struct trace one, two;
     char path[64];
