@@ -1,9 +1,9 @@
 #include "api/http/curl_calls.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <string.h>
+#include <stdio.h>
+#include "base/library.h"
 #include "base/util.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -11,33 +11,18 @@ static struct curl_calls calls;
 static bool is_open;
 
 static bool open_library(const char *option, struct err *err) {
-    const struct {
-        const char *name;
-        void *at;
-    } wanted[] = {
-#define CALL(name) {"curl_" #name, &calls.name},
+    /* Debian has one for OpenSSL and one for GnuTLS. */
+    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
+    const struct library_call wanted[] = {
+#define CALL(name) {"curl_" #name, &calls.name, false},
         CURL_CALLS(CALL)
 #undef CALL
     };
-    /* Debian has one for OpenSSL and one for GnuTLS. */
-    void *lib = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    char what[100];
 
-    if (!lib) {
-        err_set(err, 0, option, "%s: needs the package libcurl4: %s", option, dlerror());
-        lib = dlopen("libcurl-gnutls.so.4", RTLD_NOW | RTLD_LOCAL);
-        if (!lib)
-            return false;
-        *err = (struct err){0};
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
-        void *f = dlsym(lib, wanted[i].name);
-
-        if (!f) {
-            err_set(err, 0, option, "%s: libcurl has no %s", option, wanted[i].name);
-            return false;
-        }
-        memcpy(wanted[i].at, &f, sizeof(f));
-    }
+    snprintf(what, sizeof(what), "%s: needs the package libcurl4", option);
+    if (!library_open(names, ARRAY_SIZE(names), wanted, ARRAY_SIZE(wanted), option, what, err))
+        return false;
     if (calls.global_init(CURL_GLOBAL_DEFAULT) == 0)
         return true;
     err_set(err, 0, option, "%s: libcurl cannot be used", option);

@@ -1,7 +1,6 @@
 #include "daemon/models/kv_events.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "base/library.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"
@@ -23,7 +23,6 @@
 #ifdef HAVE_ZMQ
 #include <zmq.h>
 
-#define LIBRARY "libzmq.so.5"
 #define SALTS_MAX 1024u              /* most salts that are remembered */
 #define SALT_BYTES 256u              /* most bytes of a salt */
 #define REPLAY_MAX 10000             /* most batches stored for subscribers that missed some */
@@ -101,38 +100,25 @@ struct kv_events {
 };
 
 static int load(struct zmq *z, struct err *err) {
-    const struct {
-        const char *name;
-        void *at;
-    } wanted[] = {
-        {"zmq_ctx_new", &z->ctx_new},
-        {"zmq_ctx_term", &z->ctx_term},
-        {"zmq_socket", &z->socket},
-        {"zmq_close", &z->close},
-        {"zmq_setsockopt", &z->setsockopt},
-        {"zmq_getsockopt", &z->getsockopt},
-        {"zmq_bind", &z->bind},
-        {"zmq_send", &z->send},
-        {"zmq_recv", &z->recv},
-        {"zmq_errno", &z->error},
-        {"zmq_strerror", &z->strerror},
+    static const char *const name = "libzmq.so.5";
+    const struct library_call wanted[] = {
+        {"zmq_ctx_new", &z->ctx_new, false},
+        {"zmq_ctx_term", &z->ctx_term, false},
+        {"zmq_socket", &z->socket, false},
+        {"zmq_close", &z->close, false},
+        {"zmq_setsockopt", &z->setsockopt, false},
+        {"zmq_getsockopt", &z->getsockopt, false},
+        {"zmq_bind", &z->bind, false},
+        {"zmq_send", &z->send, false},
+        {"zmq_recv", &z->recv, false},
+        {"zmq_errno", &z->error, false},
+        {"zmq_strerror", &z->strerror, false},
     };
-    void *lib = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 
-    if (!lib) {
-        err_set(err, 0, "kv-events", "kv-events: needs the package libzmq5: %s", dlerror());
-        return -ENOENT;
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
-        void *f = dlsym(lib, wanted[i].name);
-
-        if (!f) {
-            err_set(err, 0, "kv-events", "kv-events: %s has no %s", LIBRARY, wanted[i].name);
-            return -ENOENT;
-        }
-        memcpy(wanted[i].at, &f, sizeof(f));
-    }
-    return 0;
+    return library_open(&name, 1, wanted, ARRAY_SIZE(wanted), "kv-events",
+                        "kv-events: needs the package libzmq5", err)
+               ? 0
+               : -ENOENT;
 }
 
 /* ---- MessagePack: the types that a batch needs ---- */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "base/library.h"
 #include "base/thread.h"
 #include "base/try.h"
 #include "base/util.h"
@@ -63,33 +64,24 @@ static int open_library(struct nvml *n, struct err *err) {
     static const char *const names[] = {
         "libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
         "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"};
-    const struct {
-        void *call;
-        const char *name;
-        bool optional;
-    } calls[] = {
-        {&n->init, "nvmlInit_v2", false},
-        {&n->shutdown, "nvmlShutdown", false},
-        {&n->error, "nvmlErrorString", false},
-        {&n->find, "nvmlDeviceGetHandleByPciBusId_v2", false},
-        {&n->memory, "nvmlDeviceGetMemoryInfo", false},
-        {&n->energy, "nvmlDeviceGetTotalEnergyConsumption", false},
-        {&n->power, "nvmlDeviceGetPowerUsage", false},
-        {&n->clock, "nvmlDeviceGetClockInfo", false},
-        {&n->temperature, "nvmlDeviceGetTemperatureV", true},
-        {&n->old_temperature, "nvmlDeviceGetTemperature", true},
-        {&n->reasons, "nvmlDeviceGetCurrentClocksEventReasons", true},
-        {&n->old_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons", true},
+    const struct library_call calls[] = {
+        {"nvmlInit_v2", &n->init, false},
+        {"nvmlShutdown", &n->shutdown, false},
+        {"nvmlErrorString", &n->error, false},
+        {"nvmlDeviceGetHandleByPciBusId_v2", &n->find, false},
+        {"nvmlDeviceGetMemoryInfo", &n->memory, false},
+        {"nvmlDeviceGetTotalEnergyConsumption", &n->energy, false},
+        {"nvmlDeviceGetPowerUsage", &n->power, false},
+        {"nvmlDeviceGetClockInfo", &n->clock, false},
+        {"nvmlDeviceGetTemperatureV", &n->temperature, true},
+        {"nvmlDeviceGetTemperature", &n->old_temperature, true},
+        {"nvmlDeviceGetCurrentClocksEventReasons", &n->reasons, true},
+        {"nvmlDeviceGetCurrentClocksThrottleReasons", &n->old_reasons, true},
     };
 
-    for (size_t i = 0; i < ARRAY_SIZE(names) && !n->library; i++)
-        n->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!n->library)
-        return err_set(err, 0, NULL, "NVML is not available: %s", dlerror()), -ENODEV;
-    for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
-        if (!(*(void **)calls[i].call = dlsym(n->library, calls[i].name)) && !calls[i].optional)
-            return err_set(err, 0, NULL, "this NVML has no %s", calls[i].name), -ENODEV;
-    return 0;
+    n->library = library_open(names, ARRAY_SIZE(names), calls, ARRAY_SIZE(calls), NULL,
+                              "NVML is not available", err);
+    return n->library ? 0 : -ENODEV;
 }
 
 static unsigned temperature_of(const struct nvml *n, void *device) {
