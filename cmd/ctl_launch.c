@@ -422,7 +422,7 @@ static int look_up(struct target *t, const char *key, char **out) {
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
     t->n_context = context;
     t->n_trained = yyjson_get_uint(yyjson_obj_get(yyjson_obj_get(found, "meta"), "n_ctx_train"));
-    t->sees = yyjson_is_obj(yyjson_obj_get(found, "images")) || has_capability(found, "multimodal");
+    t->sees = has_capability(found, "multimodal");
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
         snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));

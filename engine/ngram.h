@@ -25,7 +25,7 @@ struct ngram_find {
     bool missed;
 };
 
-/* Reads the rows @find, which are sorted, to their places in @bytes; equal rows once. Rows that the
+/* Sorts @find and reads its rows to their places in @bytes, equal rows once. Rows that the
  * system has in memory are copied while it fetches the others. Returns false if one cannot be
  * read. */
 bool ngram_read_all(const struct gguf *file, const struct tensor *table, struct ngram_find *find,

@@ -16,8 +16,8 @@
 #define STORE_FREE 1 /* the slot is empty */
 #define STORE_BAD 2  /* damaged, or not the page that was expected */
 #define STORE_NEW 3  /* store_open: the file was empty */
-#define STORE_CLEARED                                                                              \
-    4                /* store_open: the file was damaged or of another identity, and was emptied */
+/* store_open: the file was damaged or of another identity, and was emptied */
+#define STORE_CLEARED 4
 #define STORE_MORE 5 /* store_go_on: more pieces follow */
 #define STORE_SLOTS_MAX (1u << 20)
 #define STORE_STATES_MAX 4096u /* most states that an engine has in host memory */

@@ -31,8 +31,8 @@
 #include <errno.h>
 #include "kvpager/private.h"
 
-#define WANTED_BEFORE                                                                              \
-    2u /* in pages: a turn that begins at the end of a prompt often begins a little before it */
+/* in pages: a turn that begins at the end of a prompt often begins a little before it */
+#define WANTED_BEFORE 2u
 
 int windows_init(struct kv_pager *p) {
     struct windows *w = &p->windows;

@@ -110,7 +110,7 @@ static bool find_symbols(struct merger *m, const struct lang *l) {
         m->symbol[c] = (uint16_t)(m->symbol[c - 1] + cut[c]);
     for (uint32_t i = 0; i < l->n_edges; i++)
         n += m->symbol[l->edge[i].hi] - m->symbol[l->edge[i].lo] + 1u;
-    m->n_steps = (uint32_t)MIN(n, STEPS_MAX);
+    m->n_steps = (uint32_t)n; /* unused if there are too many */
     return n <= STEPS_MAX;
 }
 

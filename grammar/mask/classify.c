@@ -37,10 +37,11 @@
  * (class_room); without room a state is walked from at every mask.
  */
 
-#include "grammar/mask/collect.h"
+#include "grammar/mask/class.h"
 #include "grammar/vocab/kinds.h"
 #include "grammar/automaton/nfa.h"
 #include "grammar/mask/share.h"
+#include "grammar/mask/walk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -49,23 +50,49 @@
 #include "base/jobs.h"
 #include "base/try.h"
 
+#define CLASS_FUEL 1000000  /* steps of making one: some 10 ms */
+#define SHORT_WALK 1500     /* nodes; beyond, tables are faster */
 #define PREPARE_WORK 900000 /* some 10 ms of making classes, for each row of WHICH */
 #define FIRST_STATES 8      /* first states of each rule, whose classes are prepared first */
 #define SMALL_WORK 500      /* cost of a small class besides its walk */
 #define WIDE_WORK 8000      /* cost of a class with most of the vocabulary, besides its walk */
 #define MANY_BYTES 64
-#define CLASS_WORK 10000 /* cost of a class after a long walk, besides the walk */
-#define QUICK_REST 2000  /* tokens behind the end of the rule, of a class made quickly */
-#define REST_MAX 60000   /* tokens that end the rule and go on */
-#define REST_WORK                                                                                  \
-    4                              /* cost of each such token, in nodes of a walk: the tokens are
-                                    * sorted */
+#define CLASS_WORK 10000           /* cost of a class after a long walk, besides the walk */
+#define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
+#define REST_MAX 60000             /* tokens that end the rule and go on */
+#define REST_WORK 4                /* cost of each such token, in nodes: the tokens are sorted */
 #define NEW_WORK 25                /* cost of any class, in nodes: its allocations */
 #define WORDS_WORK 32              /* words of its bit maps that cost as much as a node */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define ROOM_MAX ((size_t)8 << 20) /* memory for the classes of one grammar */
 
-void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
+/* Invariants: @keeps only with @counts and without c->base, and c->level is there then; rest[],
+ * c->rest[] and c->rest_text[] have n_rest entries. */
+struct collector {
+    struct walk walk;
+    const struct grammar *g;
+    struct token_class *c;
+    const struct byte_set *follow;
+    uint32_t state; /* the state that is classified */
+    bool counts;    /* in a loop rule: with levels */
+    /* Adds tokens as they are reached: in a counted loop with escapes, each of which is one
+     * character of the string and several of UTF-8. */
+    bool keeps;
+    bool quick;
+    /* With @keeps: number of characters that begin up to each depth of the current path; and the
+     * allowed tokens that have too many characters for a level. */
+    uint16_t begun[TRIE_MAX_LEN + 1];
+    struct counted_token *longest;
+    uint32_t n_longest, cap_longest;
+    struct trie_string *rest; /* item: index into c->rest */
+    uint32_t n_rest, cap_rest, cap_text;
+    uint64_t work; /* nodes visited by walks that were given up */
+    int error;
+    bool too_large;
+};
+
+/* Adds token @id, of which the rule reads the first @depth bytes. */
+static void add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
     uint32_t cap = k->cap_rest;
     size_t len;
     const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)id, &len);
@@ -96,7 +123,7 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
     const struct trie_node *n = &t->node[node];
 
     for (uint32_t i = n->items; i < n->items + n->n_items && !k->too_large && !k->error; i++)
-        collect_add_rest(k, t->item[i], depth, n_chars);
+        add_rest(k, t->item[i], depth, n_chars);
     for (uint32_t i = n->child; i < n->child + n->n_children && !k->too_large && !k->error; i++)
         collect_rest(k, i, depth, n_chars);
 }
@@ -279,7 +306,8 @@ static int keep_rest(struct collector *k) {
     return r;
 }
 
-void collect_begin(struct collector *k) {
+/* Resets @k for another walk. */
+static void begin_walk(struct collector *k) {
     if (k->walk.bits)
         memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
     for (uint32_t l = 0; k->keeps && l < CLASS_LEVELS; l++)
@@ -305,7 +333,7 @@ static int collect(struct collector *k, const struct set *from, bool wide) {
         return -EAGAIN;
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
         if (w->n_visited)
-            collect_begin(k);
+            begin_walk(k);
         w->empty = true;
         walk_tables(w, from);
     }
@@ -389,7 +417,7 @@ static bool is_cheap(struct collector *k, const struct set *from) {
     if (!k->error && !w->m->error && !k->too_large && w->n_visited <= w->max_visited)
         return true;
     k->work += w->n_visited;
-    collect_begin(k);
+    begin_walk(k);
     return false;
 }
 

@@ -37,8 +37,8 @@
 #include <assert.h>
 
 #define APART_CONFIGS 6 /* most configurations that are walked from one by one */
-#define MANY_READINGS                                                                              \
-    4 /* readings of a loop that are walked separately even if their callers read the same bytes */
+/* readings of a loop that are walked separately even if their callers read the same bytes */
+#define MANY_READINGS 4
 #define MANY_CHILDREN 16 /* children of a node from which on the set's bytes are listed first */
 
 static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,

@@ -100,7 +100,7 @@ def test_the_model_is_the_first_that_is_served():
             self.wfile.write(b'{"data": [{"id": "first", "max_model_len": 4096}, {"id": "second", "max_model_len": 65536},'
                              b' {"id": "short", "max_model_len": 4096, "meta": {"n_ctx_train": 4096}},'
                              b' {"id": "cut", "max_model_len": 4096, "meta": {"n_ctx_train": 40960}},'
-                             b' {"id": "third", "max_model_len": 131072, "images": {"max_images": 256}}]}')
+                             b' {"id": "third", "max_model_len": 131072, "capabilities": ["completion", "multimodal"]}]}')
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -78,13 +78,12 @@ struct streams {
     uint8_t *rows;             /* of the table, [max_rows][rows of a token], as in the file */
     uint8_t *host_rows[2];     /* likewise, pinned, used in turn */
     struct ngram_known *known; /* [max_seqs], pinned */
-    struct ngram_find *find;   /* [max_rows][rows of a token] */
-    uint32_t turn;
+    struct ngram_find *find;   /* the host's list of rows to read, [max_rows][rows of a token] */
+    uint32_t turn;             /* number of steps that have used host_rows */
 };
 
 struct be;
 struct model_op;
-struct ngram_find;
 
 /* Returns the buffer for the result of product @i of a MIX or NGRAM; NULL for other ops. */
 float *streams_target(const struct be *b, const struct model_op *op, int i);
