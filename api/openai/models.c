@@ -145,14 +145,15 @@ void models_answer_one(struct exchange *x, const struct model *m,
         respond_error(x, &err);
         return;
     }
+    /* The scan finds new models, and reads the headers of those that were not opened. */
+    if ((!m || !m->opened) && rescan_first(x, serve))
+        return;
     if (m) {
         json_begin(&j, &b);
         put(&j, m);
         respond_buf(x, 200, &b, j.error);
         return;
     }
-    if (rescan_first(x, serve))
-        return;
     models_unknown(env_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }

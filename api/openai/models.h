@@ -12,8 +12,9 @@ struct model;
 void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                         const char *object, const char *key,
                         void (*put)(struct json *j, const struct model *m));
-/* Answers @x, which @serve serves, with @m; NULL: there is none of the name that is the path's
- * argument, so that models which have come since are looked for before the answer is 404. */
+/* Answers @x, which @serve serves, with @m, or with 404 if @m is NULL: no model has the name in the
+ * path. The folders of models are read first, unless the model was opened: they may have it by now,
+ * and the header of its file tells what it can do. */
 void models_answer_one(struct exchange *x, const struct model *m,
                        void (*serve)(struct exchange *x, struct http *h),
                        void (*put)(struct json *j, const struct model *m));

@@ -314,6 +314,28 @@ Test(models, models_are_looked_for_before_a_name_is_unknown) {
     fake_deinit(&other);
 }
 
+Test(models, a_model_is_described_when_its_header_was_read) {
+    static const char get[] = "GET /v1/models/%s HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    static const char show[] = "{\"model\":\"other\"}";
+    char text[100];
+
+    rescans = true;
+    start(60000);
+    int one = world_connect(&w), shown = world_connect(&w), open = world_connect(&w);
+    int n = snprintf(text, sizeof(text), get, "other");
+    world_send(&w, one, text, (size_t)n);
+    world_post(&w, shown, "/api/show", show);
+    n = snprintf(text, sizeof(text), get, "tiny");
+    world_send(&w, open, text, (size_t)n);
+    turns(20);
+    expect(open, 200, "\"id\":\"tiny\"");
+    info.sees = info.reasons = true;
+    scanned();
+    expect(one, 200, "\"multimodal\"");
+    expect(shown, 200, "\"vision\"");
+    stop();
+}
+
 Test(models, a_name_with_nul_is_refused) {
     start(60000);
     loaded();
