@@ -3,6 +3,7 @@
 copy of the product's sources.
 
 usage: apply.py SOURCE OUT EDITS...       write OUT, the copy of SOURCE with all of its edits
+       apply.py --copies PREFIX FILES...  write PREFIX + name, the copy of each source, with the edits of each .edits file
        apply.py --table OUT EDITS...      write the table of the edits, after checking that every one applies
 
 An edits file looks like this:
@@ -164,8 +165,11 @@ def write(path, text):
 def main(argv):
     if len(argv) < 3:
         sys.exit(__doc__)
-    edits = [e for path in argv[2:] for e in read_edits(path)]
-    if argv[0] == "--table":
+    edits = [e for path in argv[2:] if path.endswith(".edits") for e in read_edits(path)]
+    if argv[0] == "--copies":
+        for source in [pathlib.Path(p).resolve() for p in argv[2:] if not p.endswith(".edits")]:
+            write(argv[1] + source.name, copy(str(source.relative_to(ROOT)), source.read_text(), edits))
+    elif argv[0] == "--table":
         # The copies are made again when this file is another one.
         sums = "".join(hashlib.sha256(pathlib.Path(p).read_bytes()).hexdigest()[:16] for p in argv[2:])
         write(argv[1], f"/* {sums} */\n" + table(edits))
