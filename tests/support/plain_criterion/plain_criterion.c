@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TESTS_MAX 512
-#define SUITES_MAX 16
+#define TESTS_MAX 1024
+#define SUITES_MAX 32
 #define SKIPPED 77 /* exit status of a child whose test skips itself */
 #define FAILED 1
 #define USAGE 64
@@ -27,6 +27,7 @@ static struct told {
     char why_skipped[200];
 } * told;
 static const char *filter = "*"; /* pattern of "suite/test" */
+static const char *file;         /* name of the source whose tests run; NULL: all run */
 static bool fails_fast, lists;
 
 void plain_add_test(const struct plain_test *t) {
@@ -153,7 +154,7 @@ static bool is_wanted(const struct plain_test *t) {
     char name[256];
 
     snprintf(name, sizeof(name), "%s/%s", t->suite, t->name);
-    if (fnmatch(filter, name, FNM_EXTMATCH) != 0)
+    if (fnmatch(filter, name, FNM_EXTMATCH) != 0 || (file && strcmp(basename(t->file), file) != 0))
         return false;
     if (lists)
         puts(name);
@@ -178,12 +179,13 @@ static int run_all(void) {
     }
     if (!lists)
         printf("1..%u\n", n);
-    return n_bad > 0 ? FAILED : 0;
+    return n_bad > 0 || (file && n == 0) ? FAILED : 0;
 }
 
 int plain_main(int argc, char *argv[]) {
     static const struct option options[] = {
         {"filter", required_argument, NULL, 'f'},
+        {"file", required_argument, NULL, 's'},
         {"fail-fast", no_argument, NULL, 'q'},
         {"list", no_argument, NULL, 'l'},
         {0},
@@ -192,6 +194,8 @@ int plain_main(int argc, char *argv[]) {
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) >= 0;) {
         if (c == 'f')
             filter = optarg;
+        if (c == 's')
+            file = optarg;
         fails_fast |= c == 'q';
         lists |= c == 'l';
         if (c == '?')

@@ -33,6 +33,7 @@ struct plain_test {
     void (*run_with)(void *arg); /* called for each of the parameters */
     struct criterion_test_params (*params)(void);
     struct plain_options options;
+    const char *file; /* source of the test, as the compiler was given it */
 };
 
 /* Runs the tests that the arguments name, or all tests. Returns the exit status. */
@@ -57,7 +58,8 @@ __attribute__((format(printf, 1, 2))) void plain_log(const char *format, ...);
 #define Test(s, n, ...)                                                                            \
     static void s##_##n##_test(void);                                                              \
     PLAIN_ADD(s##_##n, plain_add_test(&(struct plain_test){                                        \
-                           #s, #n, s##_##n##_test, NULL, NULL, {__VA_ARGS__}}))                    \
+                           #s, #n, s##_##n##_test, NULL, NULL, {__VA_ARGS__},                      \
+                           __FILE__}))                                                             \
     static void s##_##n##_test(void)
 #define TestSuite(s, ...)                                                                          \
     PLAIN_ADD(s##_suite, plain_add_suite(#s, (struct plain_options){__VA_ARGS__}))                 \
@@ -69,7 +71,8 @@ __attribute__((format(printf, 1, 2))) void plain_log(const char *format, ...);
         s##_##n##_test(arg);                                                                       \
     }                                                                                              \
     PLAIN_ADD(s##_##n, plain_add_test(&(struct plain_test){                                        \
-                           #s, #n, NULL, s##_##n##_any, s##_##n##_params, {__VA_ARGS__}}))         \
+                           #s, #n, NULL, s##_##n##_any, s##_##n##_params, {__VA_ARGS__},           \
+                           __FILE__}))                                                             \
     static void s##_##n##_test(param)
 #define cr_make_param_array(type, array, n, ...)                                                   \
     ((struct criterion_test_params){sizeof(type), (void *)(array), (n)})
