@@ -284,6 +284,30 @@ DEVICE uint32_t lanes_max(uint32_t v) {
     return __reduce_max_sync(0xFFFFFFFFu, v);
 }
 
+/* Returns the sum over the lanes of a warp, in a fixed order, to every lane; or the sum over those
+ * lanes whose numbers differ in no other bits than FIRST to END / 2. All 32 lanes take part. */
+template <int END = 32, int FIRST = 1, class T> DEVICE T warp_sum(T v) {
+    for (int m = FIRST; m < END; m *= 2)
+        v += lane_xor(v, m);
+    return v;
+}
+
+/* Returns the maximum over the same lanes. */
+template <int END = 32, int FIRST = 1> DEVICE float warp_max(float v) {
+    for (int m = FIRST; m < END; m *= 2)
+        v = fmaxf(v, lane_xor(v, m));
+    return v;
+}
+
+template <int END = 32> DEVICE uint64_t warp_max(uint64_t v) {
+    for (int m = 1; m < END; m *= 2) {
+        uint64_t other = lane_xor(v, m);
+
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
 /* Programmatic dependent launch: a kernel that is launched early (cuda_api.launch) runs beside the
  * end of the preceding kernel until it waits here; in other kernels this does nothing. Before it, a
  * kernel may read only data written before the step's last launch that is not early: weights, the
@@ -535,29 +559,9 @@ DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;
 }
 
-/* Returns the sum over the lanes of a warp, in a fixed order, to every lane. */
-DEVICE float warp_sum(float v) {
-    for (int m = 1; m < 32; m *= 2)
-        v += lane_xor(v, m);
-    return v;
-}
-
-/* Returns the maximum over the lanes of a warp to every lane. */
-DEVICE float warp_max(float v) {
-    for (int m = 1; m < 32; m *= 2)
-        v = fmaxf(v, lane_xor(v, m));
-    return v;
-}
-
 /* Returns the larger of @x and @y. */
 DEVICE uint64_t larger(uint64_t x, uint64_t y) {
     return y > x ? y : x;
-}
-
-DEVICE uint64_t warp_max(uint64_t v) {
-    for (int m = 1; m < 32; m *= 2)
-        v = larger(v, lane_xor(v, m));
-    return v;
 }
 
 /* Combines @v of the W warps of a block with @join, in a fixed order; @v is equal in all lanes of a

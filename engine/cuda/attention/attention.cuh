@@ -320,18 +320,15 @@ DEVICE void soften(const struct attend_args &a, float c[4][4], int half, struct 
 #pragma unroll
     for (int i = 0; i < 8; i++)
         m = fmaxf(m, *x[i]);
-    m = fmaxf(m, lane_xor(m, 1));
-    m = fmaxf(m, lane_xor(m, 2));
+    m = warp_max<4>(m);
     float base = m > -INFINITY ? m : 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         *x[i] = exp2_fast(*x[i] - base);
         l += *x[i];
     }
-    l += lane_xor(l, 1);
-    l += lane_xor(l, 2);
     *m_out = m;
-    *l_out = l;
+    *l_out = warp_sum<4>(l);
 }
 
 /* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = 2^(M -

@@ -94,10 +94,8 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
 
     for (uint32_t i = threadIdx.x; i < a.batch->n_seqs; i += CUDA_THREADS)
         n += blocks_of(a, a.batch->seq[i]) * time_of(a, a.batch->seq[i]);
-    for (int m = 1; m < 32; m *= 2)
-        n += lane_xor(n, m);
     auto join = [](uint64_t x, uint64_t y) { return x + y; };
-    return join_warps<CUDA_THREADS / 32>(n, p.sums, join) * a.n_head_kv;
+    return join_warps<CUDA_THREADS / 32>(warp_sum(n), p.sums, join) * a.n_head_kv;
 }
 
 /* Returns true if the blocks of a sequence go over all their chunks. They are split if the device

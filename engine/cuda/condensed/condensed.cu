@@ -266,13 +266,11 @@ DEVICE void score_keys(const struct pick_args &a, const struct plan_seq &seq, ui
     }
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
-        float &to = sum[j / 2][j % 2];
-
-        for (int m = 4; m < 32; m *= 2)
-            to += lane_xor(to, m);
+        float all = warp_sum<32, 4>(sum[j / 2][j % 2]);
         uint32_t at = i + j / 2 * 8 + 2 * t + j % 2;
+
         if (g == 0 && at < n)
-            score[at] = to;
+            score[at] = all;
     }
 }
 

@@ -136,12 +136,9 @@ template <class S> DEVICE void weigh_keys(uint32_t n, struct lean_head &h, S &s)
         z[j] = key + j < n ? z[j] : -INFINITY;
         max = fmaxf(max, z[j]);
     }
-    for (int m = 1; m < 16; m *= 2)
-        max = fmaxf(max, lane_xor(max, m));
+    max = warp_max<16>(max);
     float back = exp2_fast(h.max - max), w0 = exp2_fast(z[0] - max), w1 = exp2_fast(z[1] - max);
-    sum = w0 + w1;
-    for (int m = 1; m < 16; m *= 2)
-        sum += lane_xor(sum, m);
+    sum = warp_sum<16>(w0 + w1);
     h.max = max;
     h.sum = fmaf(h.sum, back, sum);
     *(uint32_t *)&s.weight[head][key] = pack_halves(w0, w1);

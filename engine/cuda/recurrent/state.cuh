@@ -114,10 +114,7 @@ DEVICE void fetch_keeps(const struct delta_args &a, const struct StatePart &part
 /* Sums over the keys of a value. The keys of a value are divided among four lanes, each with four
  * partial sums; docs/design/cuda.md gives the order of additions. All four lanes get the result. */
 DEVICE float sum_lanes(const float s[4]) {
-    float sum = (s[0] + s[1]) + (s[2] + s[3]);
-
-    sum += lane_xor(sum, 1);
-    return sum + lane_xor(sum, 2);
+    return warp_sum<4>((s[0] + s[1]) + (s[2] + s[3]));
 }
 
 /* Updates the matrix by row @r, m = keep m + k change, and returns m^T q for the lane's value. A

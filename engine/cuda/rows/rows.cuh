@@ -130,8 +130,7 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
 
     for (int j = 0; j < 4; j++)
         max = fmaxf(max, fabsf(v[j]) <= FLT_MAX ? fabsf(v[j]) : INFINITY);
-    for (int m = 1; m < 8; m *= 2)
-        max = fmaxf(max, lane_xor(max, m));
+    max = warp_max<8>(max);
     float scale = max / 127.0f, inverse = max > 0 && max <= FLT_MAX ? 127.0f / max : 0;
 
     for (int j = 0; j < 4; j++) {
@@ -141,8 +140,7 @@ DEVICE struct vec4 pack_codes(const float v[4]) {
         sum += code;
         codes |= (uint32_t)(uint8_t)(int8_t)code << (8 * j);
     }
-    for (int m = 1; m < 8; m *= 2)
-        sum += lane_xor(sum, m);
+    sum = warp_sum<8>(sum);
     return {codes, lane_from(codes, threadIdx.x % 32 ^ 4), mx_bits_of(scale),
             mx_bits_of(sum * scale)};
 }
@@ -546,7 +544,7 @@ DEVICE float round_to_8(float x, uint16_t *scale) {
 /* Rounds 32 values, one of each lane, to codes of Q4_0, with 8 added. The value furthest from 0
  * becomes -8 times the scale. */
 DEVICE float round_to_4(float x, uint16_t *scale) {
-    float high = x, low = x;
+    float high = warp_max(x), low = -warp_max(-x);
 
     for (int m = 1; m < 32; m *= 2) {
         high = fmaxf(high, lane_xor(high, m));

@@ -43,9 +43,7 @@ struct Drawn {
 template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
     auto join = [](uint64_t x, uint64_t y) { return MAX ? larger(x, y) : x + y; };
 
-    for (int m = 1; m < 32; m *= 2)
-        v = join(v, lane_xor(v, m));
-    return join_warps<SAMPLE_THREADS / 32>(v, b.word, join);
+    return join_warps<SAMPLE_THREADS / 32>(MAX ? warp_max(v) : warp_sum(v), b.word, join);
 }
 
 /* -- tokens ------------------------------------------------------------------------------------ */

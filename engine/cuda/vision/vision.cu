@@ -278,8 +278,7 @@ DEVICE void add_keys(const uint32_t q[D / 16][4], const Tile<D> &tile, uint32_t 
             s = 8 * (j / 2) + 2 * t + j % 2 < n_keys ? s * scale : -INFINITY;
             max = fmaxf(max, s);
         }
-        max = fmaxf(max, lane_xor(max, 1));
-        max = fmaxf(max, lane_xor(max, 2));
+        max = warp_max<4>(max);
         float shrink = exp2_fast(r.m[i] - max), sum = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -313,10 +312,8 @@ DEVICE void put_sums(const struct vis_attend_args &a, uint32_t head, uint32_t ro
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float sum = r.l[i];
+        float sum = warp_sum<4>(r.l[i]);
 
-        sum += lane_xor(sum, 1);
-        sum += lane_xor(sum, 2);
         if (row + 8 * i >= end)
             continue;
         float *to = a.out + ((size_t)(row + 8 * i) * a.from.n_head + head) * dim;

@@ -61,39 +61,55 @@ struct products {
     float sums[64]; /* d, while products are in flight */
 };
 
-/* fibers are in the order in which the block runs them; 32 of a warp are consecutive */
-struct fiber {
+/* fibers are in the order in which the block runs them; 32 of a warp are consecutive. A block of
+ * 512 threads does not fit in the L1 cache: what most kernels use is in the first two lines. */
+struct alignas(64) fiber {
     uint8_t *stack;
 #ifdef __x86_64__
     void *sp;
 #else
     ucontext_t context;
 #endif
-    bool begun, done;
-    const char *here;    /* the barrier or instruction of the warp that it waits at */
-    struct barrier *bar; /* whose phase it waits for, or NULL */
+    const char *here;            /* the barrier or instruction of the warp that it waits at */
+    struct barrier *bar;         /* whose phase it waits for, or NULL */
+    uint64_t multiplied;         /* a digest of the operands of its products, in their order */
+    uint32_t n_copies, n_groups; /* n_groups: groups committed */
+    uint32_t n_products, n_product_groups;
     uint32_t phase;
+    bool begun, done;
+    bool multiplies; /* wgmma_begin() stands in front of the products */
     struct simt_lane lane;
     struct async *copy;
-    uint32_t n_copies, n_groups; /* n_groups: groups committed */
     struct products *own;
-    uint32_t n_products, n_product_groups;
-    uint64_t multiplied; /* a digest of the operands of its products, in their order */
-    bool multiplies;     /* wgmma_begin() stands in front of them */
 };
 
 struct gift { /* operands that a lane contributes to an instruction of the warp */
     union {
-        float f[10];
-        uint32_t u[10];
+        float f;
+        uint32_t u[4];
         uint64_t u64;
     };
 };
 
+struct alignas(32) tile { /* operands of mma and mma_bytes, of all lanes; c: also the result */
+    union {
+        uint16_t a[16][16];
+        int8_t a_bytes[16][32];
+    };
+    union {
+        uint16_t b[16][8];
+        int8_t b_bytes[8][32];
+    };
+    union {
+        float c[16][8];
+        int32_t sum[16][8];
+    };
+};
+
 struct warp {
+    /* The lane that comes last replaces gifts of a reduction by its results. */
     struct gift gift[2][32];
-    float product[2][32][4]; /* of mma, by the lane that came last */
-    uint32_t largest[2];     /* likewise */
+    struct tile tile[2];
     /* Lanes at the current instruction; instructions that are through; where. */
     uint32_t n_arrived, n_complete;
     const char *here;
@@ -244,9 +260,12 @@ static void start(struct fiber *f, uint32_t thread) {
     f->multiplied = 0;
     f->multiplies = false;
     f->bar = NULL;
-    f->lane = {f->stack, STACK_BYTES, thread, 0, false, false, false, 0, {}};
-    if (!simt_looks)
-        f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
+    f->lane.stack = simt_looks ? f->stack : NULL;
+    f->lane.stack_bytes = simt_looks ? STACK_BYTES : SIZE_MAX;
+    f->lane.thread = thread;
+    f->lane.n_warp_syncs = 0;
+    f->lane.waited = f->lane.hidden = false;
+    f->lane.fenced = 0;
 }
 
 /* -- barriers and instructions of a warp ------------------------------------------------------- */
@@ -259,50 +278,122 @@ void simt_sync_block(const char *here) {
     yield();
 }
 
-typedef double simt_row __attribute__((vector_size(64)));
+/* Returns a b + c. Products of two halves are exact in double precision, so both ways have the same
+ * bits. */
+static inline double multiply_add(double a, double b, double c) {
+#ifdef __FMA__
+    return __builtin_fma(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
 
-/* Computes C += A B of a warp from the registers of all lanes, which engine/cuda/device.cuh
- * defines. */
-static void multiply(const struct gift gift[32], float product[32][4]) {
-    double a[16][16];
-    simt_row b[16], c[16];
+/* Converts @n halves, a multiple of 8. */
+static void to_doubles(const uint16_t *h, uint32_t n, double *to) {
+#ifdef __F16C__
+    typedef short eight_halves __attribute__((vector_size(16)));
+    typedef double eight_doubles __attribute__((vector_size(64)));
 
-    for (uint32_t lane = 0; lane < 32; lane++) {
-        const struct gift *g = &gift[lane];
-        uint32_t row = lane / 4, k = lane % 4 * 2;
+    for (uint32_t i = 0; i < n; i += 8) {
+        eight_halves v;
 
-        for (uint32_t i = 0; i < 4; i++) {
-            double *x = &a[row + i % 2 * 8][k + i / 2 * 8];
-
-            x[0] = half_to_float((uint16_t)g->u[i]);
-            x[1] = half_to_float((uint16_t)(g->u[i] >> 16));
-            c[row + i / 2 * 8][k + i % 2] = g->f[6 + i];
-        }
-        for (uint32_t i = 0; i < 2; i++) {
-            b[k + i * 8][row] = half_to_float((uint16_t)g->u[4 + i]);
-            b[k + i * 8 + 1][row] = half_to_float((uint16_t)(g->u[4 + i] >> 16));
-        }
+        memcpy(&v, h + i, sizeof(v));
+        eight_doubles d = __builtin_convertvector(__builtin_ia32_vcvtph2ps256(v), eight_doubles);
+        memcpy(to + i, &d, sizeof(d));
     }
-    for (uint32_t row = 0; row < 16; row++)
+#else
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = half_to_float(h[i]);
+#endif
+}
+
+/* Computes C += A B of a warp. */
+static void multiply(struct tile *t) {
+    double a[16][16], b[16][8];
+
+    to_doubles(t->a[0], 256, a[0]);
+    to_doubles(t->b[0], 128, b[0]);
+    for (uint32_t row = 0; row < 16; row++) {
+        double c[8];
+
+        for (uint32_t n = 0; n < 8; n++)
+            c[n] = t->c[row][n];
         for (uint32_t k = 0; k < 16; k++)
-            c[row] += a[row][k] * b[k];
-    for (uint32_t lane = 0; lane < 32; lane++)
-        for (uint32_t i = 0; i < 4; i++)
-            product[lane][i] = (float)c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+            for (uint32_t n = 0; n < 8; n++)
+                c[n] = multiply_add(a[row][k], b[k][n], c[n]);
+        for (uint32_t n = 0; n < 8; n++)
+            t->c[row][n] = (float)c[n];
+    }
+}
+
+/* Computes A B of a warp, as mma_bytes() returns it. The last 16 columns are 0 if the instruction
+ * has 16. */
+static void multiply_bytes(struct tile *t) {
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t n = 0; n < 8; n++) {
+            int32_t sum = 0x4B400000;
+
+            for (uint32_t k = 0; k < 32; k++)
+                sum += t->a_bytes[row][k] * t->b_bytes[n][k];
+            t->sum[row][n] = sum;
+        }
 }
 
 static void finish_products();
 
-/* The largest gift, of a whole warp. */
-static uint32_t largest(const struct gift gift[32]) {
-    uint32_t most = 0;
+/* Joins the gifts of lanes whose numbers differ in bits @first to @end / 2 alone, in the order of
+ * warp_sum(). */
+template <class T, class JOIN>
+static void reduce(struct gift gift[32], uint32_t first, uint32_t end, const JOIN &join) {
+    T v[32];
 
     for (uint32_t lane = 0; lane < 32; lane++)
-        most = gift[lane].u[0] > most ? gift[lane].u[0] : most;
-    return most;
+        memcpy(&v[lane], &gift[lane], sizeof(T));
+    for (uint32_t m = first; m < end; m *= 2)
+        for (uint32_t lane = 0; lane < 32; lane++)
+            if (!(lane & m))
+                v[lane] = v[lane ^ m] = join(v[lane], v[lane ^ m]);
+    for (uint32_t lane = 0; lane < 32; lane++)
+        memcpy(&gift[lane], &v[lane], sizeof(T));
 }
 
-enum meeting { GIFTS, LARGEST, MMA, WGMMA_WAIT };
+enum meeting { GIFTS, SUM, SUM_64, MAX, MAX_32, MAX_64, MMA, MMA_BYTES, WGMMA_WAIT };
+
+static uint32_t first_bit, end_bit; /* of the reduction at which the lanes meet */
+
+/* Executes the instruction at which all lanes of the warp have met. */
+static void execute(enum meeting what, struct gift gift[32], struct tile *tile) {
+    switch (what) {
+    case GIFTS:
+        break;
+    case SUM:
+        reduce<float>(gift, first_bit, end_bit, [](float x, float y) { return x + y; });
+        break;
+    case SUM_64:
+        reduce<uint64_t>(gift, first_bit, end_bit, [](uint64_t x, uint64_t y) { return x + y; });
+        break;
+    case MAX:
+        reduce<float>(gift, first_bit, end_bit, simt_max);
+        break;
+    case MAX_32:
+        reduce<uint32_t>(gift, first_bit, end_bit,
+                         [](uint32_t x, uint32_t y) { return x > y ? x : y; });
+        break;
+    case MAX_64:
+        reduce<uint64_t>(gift, first_bit, end_bit,
+                         [](uint64_t x, uint64_t y) { return x > y ? x : y; });
+        break;
+    case MMA:
+        multiply(tile);
+        break;
+    case MMA_BYTES:
+        multiply_bytes(tile);
+        break;
+    case WGMMA_WAIT:
+        finish_products();
+        break;
+    }
+}
 
 /* Returns the place for the lane's operands of the next instruction, to be written before
  * meet(). */
@@ -324,12 +415,7 @@ static uint32_t meet(const char *here, enum meeting what) {
         w->n_arrived = 0;
         w->n_complete++;
         w->ready = ~0u;
-        if (what == LARGEST)
-            w->largest[i] = largest(w->gift[i]);
-        if (what == MMA)
-            multiply(w->gift[i], w->product[i]);
-        if (what == WGMMA_WAIT)
-            finish_products();
+        execute(what, w->gift[i], &w->tile[i]);
     } else {
         current->here = here;
         w->ready &= ~place_bit();
@@ -339,10 +425,10 @@ static uint32_t meet(const char *here, enum meeting what) {
 }
 
 float simt_lane_xor(const char *here, float v, int mask) {
-    mine()->f[0] = v;
+    mine()->f = v;
     uint32_t i = meet(here, GIFTS);
 
-    return warp->gift[i][simt_thread.x % 32 ^ (uint32_t)mask].f[0];
+    return warp->gift[i][simt_thread.x % 32 ^ (uint32_t)mask].f;
 }
 
 uint64_t simt_lane_xor(const char *here, uint64_t v, int mask) {
@@ -359,9 +445,37 @@ uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from) {
     return warp->gift[i][from].u[0];
 }
 
+/* Returns the result of a reduction, to which the lane has given its operand. */
+static const struct gift *met(const char *here, enum meeting what, uint32_t first, uint32_t end) {
+    first_bit = first;
+    end_bit = end;
+    uint32_t i = meet(here, what);
+    return &warp->gift[i][simt_thread.x % 32];
+}
+
 uint32_t simt_lanes_max(const char *here, uint32_t v) {
     mine()->u[0] = v;
-    return warp->largest[meet(here, LARGEST)];
+    return met(here, MAX_32, 1, 32)->u[0];
+}
+
+float simt_warp_sum(const char *here, float v, uint32_t first, uint32_t end) {
+    mine()->f = v;
+    return met(here, SUM, first, end)->f;
+}
+
+uint64_t simt_warp_sum(const char *here, uint64_t v, uint32_t first, uint32_t end) {
+    mine()->u64 = v;
+    return met(here, SUM_64, first, end)->u64;
+}
+
+float simt_warp_max(const char *here, float v, uint32_t first, uint32_t end) {
+    mine()->f = v;
+    return met(here, MAX, first, end)->f;
+}
+
+uint64_t simt_warp_max(const char *here, uint64_t v, uint32_t first, uint32_t end) {
+    mine()->u64 = v;
+    return met(here, MAX_64, first, end)->u64;
 }
 
 void simt_sync_warp(const char *here) {
@@ -369,44 +483,42 @@ void simt_sync_warp(const char *here) {
     current->lane.n_warp_syncs++;
 }
 
+/* The lanes' parts of a product are those that engine/cuda/device.cuh defines. */
 void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
               uint32_t b0, uint32_t b1) {
-    const uint32_t given[6] = {a0, a1, a2, a3, b0, b1};
-    struct gift *g = mine();
+    uint32_t lane = simt_thread.x % 32, row = lane / 4, k = lane % 4 * 2;
+    struct tile *t = &warp->tile[warp->n_complete % 2];
 
-    for (uint32_t i = 0; i < 6; i++)
-        g->u[i] = given[i];
-    for (uint32_t i = 0; i < 4; i++)
-        g->f[6 + i] = c[i];
-    uint32_t i = meet(here, MMA);
-    memcpy(c, warp->product[i][simt_thread.x % 32], 16);
+    memcpy(&t->a[row][k], &a0, 4);
+    memcpy(&t->a[row + 8][k], &a1, 4);
+    memcpy(&t->a[row][k + 8], &a2, 4);
+    memcpy(&t->a[row + 8][k + 8], &a3, 4);
+    t->b[k][row] = (uint16_t)b0;
+    t->b[k + 1][row] = (uint16_t)(b0 >> 16);
+    t->b[k + 8][row] = (uint16_t)b1;
+    t->b[k + 9][row] = (uint16_t)(b1 >> 16);
+    memcpy(&t->c[row][k], c, 8);
+    memcpy(&t->c[row + 8][k], c + 2, 8);
+    meet(here, MMA);
+    memcpy(c, &t->c[row][k], 8);
+    memcpy(c + 2, &t->c[row + 8][k], 8);
 }
 
-static int32_t byte_at(uint32_t v, uint32_t i) {
-    return (int8_t)(uint8_t)(v >> (8 * i));
-}
-
-/* Each lane computes its own four sums from the operands of all lanes: a0 .. a3, b0, b1. */
 void simt_mma_bytes(const char *here, uint32_t k, float c[4], const uint32_t a[4], uint32_t b0,
                     uint32_t b1) {
-    struct gift *own = mine();
+    uint32_t lane = simt_thread.x % 32, row = lane / 4, column = lane % 4;
+    const uint32_t none[2] = {};
+    struct tile *t = &warp->tile[warp->n_complete % 2];
 
-    memcpy(own->u, a, k / 2);
-    own->u[4] = b0;
-    own->u[5] = b1;
-    uint32_t at = meet(here, GIFTS), lane = simt_thread.x % 32;
-    for (uint32_t j = 0; j < 4; j++) {
-        int32_t sum = 0x4B400000;
-
-        for (uint32_t i = 0; i < k; i++) {
-            uint32_t t = i % 16 / 4, row = lane / 4 * 4 + t,
-                     column = (lane % 4 * 2 + j % 2) * 4 + t;
-
-            sum += byte_at(warp->gift[at][row].u[i / 16 * 2 + j / 2], i % 4) *
-                   byte_at(warp->gift[at][column].u[4 + i / 16], i % 4);
-        }
-        memcpy(&c[j], &sum, 4);
+    for (uint32_t i = 0; i < 2; i++) {
+        memcpy(&t->a_bytes[row + 8 * i][4 * column], &a[i], 4);
+        memcpy(&t->a_bytes[row + 8 * i][4 * column + 16], k == 32 ? &a[2 + i] : &none[i], 4);
     }
+    memcpy(&t->b_bytes[row][4 * column], &b0, 4);
+    memcpy(&t->b_bytes[row][4 * column + 16], &b1, 4);
+    meet(here, MMA_BYTES);
+    memcpy(c, &t->sum[row][2 * column], 8);
+    memcpy(c + 2, &t->sum[row + 8][2 * column], 8);
 }
 
 /* -- products of a warpgroup ------------------------------------------------------------------- */
@@ -480,7 +592,7 @@ static float *sum_of(struct fiber *const lane[32], uint32_t row, uint32_t n) {
 
 /* Computes d of the warp's 16 rows. */
 static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
-    static double a[16][16], b[16][128], c[128];
+    static double a[16][16];
     const struct wgmma *p = &lane[0]->own->product[at];
 
     for (uint32_t l = 0; l < 32; l++)
@@ -495,23 +607,30 @@ static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
             x[0] = half_to_float((uint16_t)q->a[i]);
             x[1] = half_to_float((uint16_t)(q->a[i] >> 16));
         }
-    for (uint32_t n = 0; n < p->n; n++)
-        for (uint32_t k = 0; k < 16; k++) {
-            uint16_t h;
+    for (uint32_t n = 0; n < p->n; n += 8) {
+        double b[16][8], column[64];
 
-            memcpy(&h, core_of(p->b, k, n) + n % 8 * 16 + k % 8 * 2, 2);
-            b[k][n] = half_to_float(h);
+        for (uint32_t k = 0; k < 16; k += 8) {
+            to_doubles((const uint16_t *)core_of(p->b, k, n), 64, column);
+            for (uint32_t i = 0; i < 64; i++)
+                b[k + i % 8][i / 8] = column[i];
         }
-    for (uint32_t row = 0; row < 16; row++) {
-        for (uint32_t n = 0; n < p->n; n++)
-            c[n] = other_sums ? 0 : (double)*sum_of(lane, row, n);
-        for (uint32_t k = 0; k < 16; k++)
-            for (uint32_t n = 0; n < p->n; n++)
-                c[n] += a[row][k] * b[k][n];
-        for (uint32_t n = 0; n < p->n; n++) {
-            float *sum = sum_of(lane, row, n);
+        for (uint32_t row = 0; row < 16; row++) {
+            float *sums[4]; /* of two columns each */
+            double c[8];
 
-            *sum = other_sums ? *sum + (float)c[n] : (float)c[n];
+            for (uint32_t i = 0; i < 8; i++) {
+                sums[i / 2] = i % 2 ? sums[i / 2] : sum_of(lane, row, n + i);
+                c[i] = other_sums ? 0 : (double)sums[i / 2][i % 2];
+            }
+            for (uint32_t k = 0; k < 16; k++)
+                for (uint32_t i = 0; i < 8; i++)
+                    c[i] = multiply_add(a[row][k], b[k][i], c[i]);
+            for (uint32_t i = 0; i < 8; i++) {
+                float *sum = &sums[i / 2][i % 2];
+
+                *sum = other_sums ? *sum + (float)c[i] : (float)c[i];
+            }
         }
     }
 }
@@ -695,6 +814,8 @@ void bulk_init(uint64_t *bar) {
     simt_check_access(bar, 8, SIMT_WRITE, __builtin_return_address(0));
     *b = {};
     b->at = bar;
+    for (uint32_t i = 0; i < n_threads; i++)
+        fibers[i].lane.phases[n_barriers - 1] = 0;
     b->thread = current->lane.thread;
 }
 

@@ -318,6 +318,24 @@ uint32_t simt_lane_from(const char *here, uint32_t v, uint32_t from);
 uint32_t simt_lanes_max(const char *here, uint32_t v);
 #define lanes_max(v) simt_lanes_max(SIMT_HERE, v)
 
+/* Lanes meet once, not once for each bit of their numbers. */
+float simt_warp_sum(const char *here, float v, uint32_t first, uint32_t end);
+uint64_t simt_warp_sum(const char *here, uint64_t v, uint32_t first, uint32_t end);
+float simt_warp_max(const char *here, float v, uint32_t first, uint32_t end);
+uint64_t simt_warp_max(const char *here, uint64_t v, uint32_t first, uint32_t end);
+
+struct simt_reduction_at {
+    const char *here;
+    template <int END = 32, int FIRST = 1, class T> T sum(T v) const {
+        return simt_warp_sum(here, v, FIRST, END);
+    }
+    template <int END = 32, int FIRST = 1, class T> T max(T v) const {
+        return simt_warp_max(here, v, FIRST, END);
+    }
+};
+#define warp_sum simt_reduction_at{SIMT_HERE}.sum
+#define warp_max simt_reduction_at{SIMT_HERE}.max
+
 void wait_for_previous();
 void fence_bulk();
 
