@@ -9,6 +9,8 @@
 
 /* -- operands of matmul ------------------------------------------------------------------------ */
 
+/* number of threads that pack a row of up to four columns for each of them */
+#define SHORT_THREADS 128u
 #define PACK_SHARED (2 * PACK_THREADS / 32) /* floats of shared memory that pack_row() uses */
 
 /* Loads QUADS groups of four columns, STEP columns apart: i .. i + 3, i + STEP .. i + STEP + 3,
@@ -229,15 +231,16 @@ template <int THREADS> DEVICE float first_max(float v, float *shared) {
 
 /* Packs a row as row @r of the operand, by a block of THREADS threads; shared: [PACK_SHARED], not
  * in use. A thread holds QUADS groups of four columns in registers. If there are fewer threads than
- * PACK_THREADS, each keeps the partial sums of several, so that the result has the same bits. With
- * PARTS, a row may be longer than the registers hold. Then each of the three passes (sum of
- * squares, maximum, packing) goes through the row in parts, alternately forwards and backwards, so
- * that each pass begins with the part that was read last. PACK_NORM needs NORM; its weights are
- * loaded together with the row. load(i, v) sets v to columns from i on, in the order of
- * load_quads(). */
+ * PACK_THREADS, each keeps the partial sums of several, so that the result has the same bits; sums
+ * of threads that have no columns would be 0. With PARTS, a row may be longer than the registers
+ * hold. Then each of the three passes (sum of squares, maximum, packing) goes through the row in
+ * parts, alternately forwards and backwards, so that each pass begins with the part that was read
+ * last. PACK_NORM needs NORM; its weights are loaded together with the row. load(i, v) sets v to
+ * columns from i on, in the order of load_quads(). */
 template <int THREADS, int QUADS, bool PARTS, bool NORM, class LOAD>
 DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
-    constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, span = QUADS * step;
+    constexpr uint32_t most = PACK_THREADS / THREADS, each = QUADS < most ? QUADS : most,
+                       step = 4 * THREADS, span = QUADS * step;
     uint32_t first = 0, last = PARTS ? (a.n_padded - 1) / span * span : 0;
     bool norm = NORM && a.kind == PACK_NORM, sums = norm, packs = false, back = false;
     float v[QUADS][4], sum[each] = {}, inverse = 1, shrink = 1, max = 0;
@@ -300,10 +303,14 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
 }
 
 /* Chooses the instance for the row's length. Each is short, and uses as many registers as the block
- * allows. */
+ * allows. Some threads alone pack a short row. The others must reach no barrier after this function
+ * but end, since barriers do not wait for threads that have ended. */
 template <class LOAD>
 DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, float *shared, const LOAD &load) {
-    if (a.n_padded <= 2 * 4 * PACK_THREADS)
+    if (a.n_padded <= 4 * SHORT_THREADS) {
+        if (threadIdx.x < SHORT_THREADS)
+            pack_quads<SHORT_THREADS, 1, false, true>(a, r, shared, load);
+    } else if (a.n_padded <= 2 * 4 * PACK_THREADS)
         pack_quads<PACK_THREADS, 2, false, true>(a, r, shared, load);
     else if (a.kind != PACK_NORM)
         pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
@@ -546,10 +553,6 @@ DEVICE float round_to_8(float x, uint16_t *scale) {
 DEVICE float round_to_4(float x, uint16_t *scale) {
     float high = warp_max(x), low = -warp_max(-x);
 
-    for (int m = 1; m < 32; m *= 2) {
-        high = fmaxf(high, lane_xor(high, m));
-        low = fminf(low, lane_xor(low, m));
-    }
     *scale = (uint16_t)pack_half((high >= -low ? high : low) / -8.0f);
     float step = half_to_float(*scale), inverse = step != 0 ? 1.0f / step : 0;
     return fminf(fmaxf(x * inverse, -8.0f), 7.0f) + TO_INTEGER - TO_INTEGER + 8;

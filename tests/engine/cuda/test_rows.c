@@ -17,8 +17,8 @@ static float x[ROWS * MOST], up[ROWS * MOST], weight[MOST], got[ROWS * MOST], wa
 static uint16_t packed[WGMMA_ROWS * (MOST + 64)] __attribute__((aligned(16)));
 static float scale[8], t[ROWS * MOST];
 
-static const uint32_t lengths[] = {2,    63,   64,   100,   2048,  4096,  4100, 5001,
-                                   8192, 8196, 9003, 12288, 12292, 14336, 26000};
+static const uint32_t lengths[] = {2,    63,   64,   100,  512,   516,   2048,  4096, 4100,
+                                   5001, 8192, 8196, 9003, 12288, 12292, 14336, 26000};
 static const uint32_t kinds[] = {PACK_PLAIN, PACK_NORM,    PACK_RELU, PACK_SILU,
                                  PACK_GELU,  PACK_CLAMPED, PACK_GATE};
 
