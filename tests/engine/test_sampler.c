@@ -13,7 +13,7 @@
 #include "tests/support/few.h"
 #include "tests/support/sample_scene.h"
 
-enum { VOCAB = 777, SCENES = 6000, DRAWS = FEWER(100000, 10000) };
+enum { VOCAB = 777, SCENES = FEWEST(6000, 2000), DRAWS = FEWER(100000, 10000) };
 
 /* ---- the naive sampler */
 

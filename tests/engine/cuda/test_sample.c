@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/simt.h"
+#include "tests/support/few.h"
 #include "tests/support/sample_scene.h"
 
 enum { VOCAB = SCENE_VOCAB_MAX };
@@ -107,7 +108,7 @@ Test(cuda_sample, the_device_chooses_as_the_host_does) {
     struct rng r = {11};
 
     cr_assert(sampler_init(&sampler, VOCAB) == 0);
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < FEWEST(400, 200); round++) {
         struct engine_top top[ENGINE_TOP_MAX];
         struct engine_out host;
         struct sample_out device;
