@@ -1,0 +1,159 @@
+/* Which models have workers, by a clock that stands still between decisions. No worker is started: a
+ * test sets the states that its model has passed. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "api/generation/model.h"
+#include "daemon/models/models_private.h"
+#include "tests/api/world.h"
+#include "tests/support/tiny_model.h"
+
+static struct world w; /* the options of its api; the api is the daemon's */
+static struct clock_virtual machine;
+static struct config config;
+static struct kept *kept;
+static struct models *models;
+static char folder[] = "/tmp/weft_models_XXXXXX";
+
+static char *file_of(const char *name) {
+    static char path[80];
+
+    snprintf(path, sizeof(path), "%s/%s.gguf", folder, name);
+    return path;
+}
+
+static void on_ready(void *ctx) {
+}
+
+static void on_refused(void *ctx, const char *why, int error) {
+    cr_assert(false, "%s", why);
+}
+
+static void set(const char *key, const char *value) {
+    struct err err = {0};
+
+    cr_assert_eq(config_set(&config, key, value, &err), 0, "%s", err.message);
+}
+
+static void start(void) {
+    const struct tiny_model tiny = {.n_layer = 1, .n_embd = 32, .n_ff = 32, .head_dim = 8};
+    const struct kept_opts none = {0};
+    struct err err = {0};
+
+    world_init(&w);
+    uv_loop_init(&w.loop);
+    clock_virtual_init(&machine, 1000000000);
+    cr_assert(mkdtemp(folder));
+    tiny_model_save(&tiny, file_of("a"));
+    tiny_model_save(&tiny, file_of("b"));
+    cr_assert_eq(config_init(&config), 0);
+    set("models-dir", folder);
+    set("models-memory", "1G");
+    cr_assert_eq(kept_new(&kept, &none), 0);
+    struct models_opts o = {.loop = &w.loop,
+                            .config = &config,
+                            .clock = &machine.clock,
+                            .kept = kept,
+                            .disk_fd = -1,
+                            .on_ready = on_ready,
+                            .on_refused = on_refused};
+    cr_assert_eq(models_new(&models, &o, &err), 0, "%s", err.message);
+    w.opts.rescan = models_rescan;
+    w.opts.models_ctx = models;
+    cr_assert_eq(models_open_api(models, &w.opts, &w.api), 0);
+}
+
+static void stop(void) {
+    api_close(w.api);
+    models_stop(models);
+    uv_run(&w.loop, UV_RUN_DEFAULT);
+    api_free(w.api);
+    models_free(models);
+    kept_free(kept);
+    cr_expect_eq(uv_loop_close(&w.loop), 0);
+    config_deinit(&config);
+    unlink(file_of("a"));
+    unlink(file_of("b"));
+    rmdir(folder);
+    world_deinit(&w);
+}
+
+TestSuite(models, .init = start, .fini = stop);
+
+static struct served *find(const char *name) {
+    struct err err;
+    int i = models_index(models, name, &err);
+
+    cr_assert_geq(i, 0);
+    return models->served[i];
+}
+
+/* Makes the model ready, as if its worker had become so. */
+static struct served *load(const char *name) {
+    struct served *s = find(name);
+
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    models_set_state(s, SERVED_QUEUED);
+    models_set_state(s, SERVED_LOADING);
+    models_set_state(s, SERVED_READY);
+    return s;
+}
+
+static void decide_at(int64_t ns) {
+    machine.ns = ns;
+    models_decide_soon(models);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+}
+
+/* Removes the file of @s, which the daemon notices. */
+static void lose_file(const struct served *s) {
+    unlink(file_of(s->name));
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, NULL));
+    while (models->scan.running)
+        uv_run(&w.loop, UV_RUN_ONCE);
+}
+
+Test(models, one_that_is_replaced_waits_for_prompts_for_half_a_minute) {
+    struct served *s = load("a");
+
+    s->model->n_jobs = 1; /* its prompt may wait for a model that needs the memory of this one */
+    lose_file(s);
+    int64_t since = machine.ns;
+    cr_expect(s->retired);
+    decide_at(since + 29999999999);
+    cr_expect_eq(s->state, SERVED_LEAVING);
+    decide_at(since + 30000000000);
+    cr_expect_not(has_memory(s));
+    s->model->n_jobs = 0;
+}
+
+Test(models, one_that_is_replaced_waits_for_prompts_only_until_they_are_made) {
+    struct served *s = load("a");
+
+    s->model->n_jobs = 1;
+    lose_file(s);
+    decide_at(machine.ns);
+    cr_expect_eq(s->state, SERVED_LEAVING);
+    s->model->n_jobs = 0;
+    s->model->n_running = 1; /* it runs, for as long as it takes */
+    decide_at(machine.ns + 3600000000000);
+    cr_expect_eq(s->state, SERVED_LEAVING);
+    s->model->n_running = 0;
+    cr_expect_eq(models_n(models), 2);
+    decide_at(machine.ns);
+    uv_run(&w.loop, UV_RUN_NOWAIT); /* closes its handles */
+    cr_expect_eq(models_n(models), 1);
+}
+
+Test(models, one_that_is_only_unloaded_does_not_wait_for_prompts) {
+    struct served *s = load("a");
+
+    s->model->n_jobs = 1; /* the request will load it again */
+    models_leave(s);
+    cr_expect_not(has_memory(s));
+    s->model->n_jobs = 0;
+}
