@@ -65,11 +65,23 @@ void tier_cancel_load(struct sched *s, struct request *r) {
     r->loading = r->compiling = false;
 }
 
+/* Counts the tokens of @r that are in the file and were not read. */
+static void count_left(struct sched *s, const struct request *r) {
+    const struct offload *o = &s->offload;
+    uint32_t n = request_shareable(r);
+    uint32_t on_disk = disk_has(o->disk, &r->share, request_keys(r), n);
+    uint32_t host = offload_has(o, &r->share, request_keys(r), n);
+    uint32_t device = request_match(r, s->pager, n, s->view.page_tokens).n_tokens;
+
+    s->stats.n_disk_left_tokens += on_disk - MIN(on_disk, MAX(host, device));
+}
+
 /* Lets requests that have waited since @since_ns or longer continue without the disk. */
 static void end_loads(struct sched *s, int64_t since_ns) {
     LIST_FOREACH_ENTRY(r, &s->compiling, struct request, queued.link) {
         if (!r->loading || r->loading_ns > since_ns)
             continue;
+        count_left(s, r);
         disk_cancel(s->offload.disk, r->id);
         put_into_queue(s, r);
     }
@@ -146,9 +158,15 @@ static bool has_written(const struct sched *s) {
 
 /* Leaves the disk tier if that was requested and everything is written. */
 static void leave(struct sched *s) {
-    if (s->leave_disk_ns == INT64_MAX ||
-        (sched_uses_disk(s) && !has_written(s) && clock_now(s->clock) < s->leave_disk_ns))
+    const struct sched_disk *k = &s->opts.disk;
+
+    if (s->leave_disk_ns == INT64_MAX)
         return;
+    bool late = sched_uses_disk(s) && !has_written(s);
+    if (late && clock_now(s->clock) < s->leave_disk_ns)
+        return;
+    if (late && k->note)
+        k->note(k->ctx, "the file was left before all pages were written", 0);
     if (s->offload.disk)
         end_loads(s, INT64_MAX);
     tier_deinit(s);

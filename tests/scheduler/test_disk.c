@@ -75,6 +75,23 @@ Test(disk, it_is_left_with_what_is_there) {
     sim_deinit(&sim);
 }
 
+/* What is not written when the time is over is lost, and one line says so. */
+Test(disk, it_is_left_in_time) {
+    begin(PAGES(100));
+    struct sim_client *c = sim_client(&sim, 200, 3, 192, 200);
+    sim_submit(&sim, c, 0);
+    while (c->n_got < 20)
+        sim_step(&sim);
+    sched_leave_disk(sim.sched, 0);
+    sim_step(&sim);
+    cr_expect(!sched_uses_disk(sim.sched));
+    cr_expect_eq(sim.n_notes, 1);
+    sim_run(&sim, 500);
+    restart();
+    cr_expect_eq(ask(3, 0)->n_cached, 0);
+    sim_deinit(&sim);
+}
+
 Test(disk, host_memory_that_is_full_is_no_end) {
     begin(PAGES(200));
     for (uint32_t i = 1; i < 8; i++) /* 13 pages each, host memory has 30 */
@@ -320,7 +337,8 @@ Test(disk, a_thread_reads_and_writes_it) {
     sim_deinit(&sim);
 }
 
-/* A request that waits for pages when the file is left is computed. */
+/* A request that waits for pages when the file is left is computed: each token that was in the file
+ * is either found or counted. */
 Test(disk, what_waits_for_it_goes_on_without) {
     struct sim_opts o = {
         .n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(60), .disk_thread = true};
@@ -333,10 +351,30 @@ Test(disk, what_waits_for_it_goes_on_without) {
     sched_leave_disk(sim.sched, 0);
     sim_run(&sim, 500);
     cr_expect_eq(c->n_ends, 1);
+    cr_expect_eq(c->n_cached + sim.stats.n_disk_left_tokens + sim.stats.n_left_tokens, 192);
     cr_expect(!sched_uses_disk(sim.sched));
     sched_use_disk(sim.sched);
     cr_expect(sched_uses_disk(sim.sched));
     cr_expect_eq(sim.n_notes, 0);
+    sim_deinit(&sim);
+}
+
+/* The clock passes the longest wait while the thread reads: what it has read is used, and the other
+ * tokens are counted. */
+Test(disk, what_is_not_read_in_time_is_computed) {
+    struct sim_opts o = {
+        .n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(60), .disk_thread = true};
+
+    sim_init(&sim, &o);
+    ask_and_wait(1);
+    sim_restart(&sim);
+    struct sim_client *c = sim_client(&sim, 200, 1, 192, 20);
+    sim_submit(&sim, c, 0);
+    cr_assert_geq(sim_step(&sim), 0);
+    sim.clock.ns += 3000000000;
+    sim_run(&sim, 500);
+    cr_expect_eq(c->n_ends, 1);
+    cr_expect_eq(c->n_cached + sim.stats.n_disk_left_tokens + sim.stats.n_left_tokens, 192);
     sim_deinit(&sim);
 }
 
