@@ -155,9 +155,13 @@ def test_pipelined_requests_of_one_client_keep_no_other_waiting():
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder)) as d:
             flood = socket.create_connection(("127.0.0.1", d.port), LIMIT_S)
+            other = d.connect()
+            other.connect()
+            os.kill(d.process.pid, signal.SIGSTOP)  # it gets both at once
             flood.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1500)
-            headers = {"Authorization": "Bearer kb"}
-            assert d.request("POST", "/tokenize", {"prompt": "hello"}, headers)[0] == 200
+            other.request("POST", "/tokenize", json.dumps({"prompt": "hello"}), {"Authorization": "Bearer kb"})
+            os.kill(d.process.pid, signal.SIGCONT)
+            assert other.getresponse().status == 200
             flood.setblocking(False)
             early = 0
             try:

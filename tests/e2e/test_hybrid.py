@@ -9,7 +9,7 @@ import time
 
 import golden_models
 from golden_models import FLAGS, ask, check_greedy, expected, golden, random_tokens
-from weftd import BACKEND, BUILD, Weftd, every, main, parallel, seen, wait_until
+from weftd import BACKEND, BUILD, Weftd, every, main, parallel, recomputed, repeat_until, together, wait_until
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from session import Session
@@ -121,7 +121,7 @@ def test_drafts_change_no_bit():
     """A rejected draft restores the state from before it; the accepted tokens are computed again."""
     phrase = random_tokens(90, 24)
     requests = [{"prompt": random_tokens(91 + i, 9) + phrase * 6, "temperature": i % 3 * 0.4, "seed": i} for i in range(6)]
-    drafted = accepted = 0
+    before = {"drafted": 0, "accepted": 0}  # by the daemons before
     directory = tempfile.TemporaryDirectory()
     for name in KINDS:
         wrong = f"{directory.name}/{name}.gguf"  # a draft model that is often wrong
@@ -133,12 +133,12 @@ def test_drafts_change_no_bit():
             with Weftd(*FLAGS, *flags, model=golden(name)) as d:
                 assert [ask(d, r, 300) for r in requests] == should, (name, flags)
                 assert parallel([lambda r=r: ask(d, r, 300) for r in requests]) == should, (name, flags)
-                time.sleep(0.3)  # the worker reports its counters periodically
-                worker = d.stats()["worker"]
-                drafted += worker["drafted"]
-                accepted += worker["accepted"]
+                drafts = lambda: [before[k] + d.stats()["worker"][k] for k in before]
+                if "--draft-model" in flags:
+                    repeat_until("drafts", lambda: (n := drafts())[0] > n[1] > 0,
+                                 lambda: parallel([lambda r=r: ask(d, r, 300) for r in requests]))
+                before = dict(zip(before, drafts()))
     directory.cleanup()
-    seen(drafted > accepted > 0, "drafts", drafted, accepted)
 
 
 def test_in_company_in_chunks_and_in_few_slots():
@@ -155,13 +155,10 @@ def test_preempted_and_computed_again():
         with Weftd(*FLAGS, model=golden(name)) as d:
             should = [ask(d, r, 250) for r in requests]
         with Weftd(*FLAGS, "--kv-pages", 36, "--host-kv-memory", "64M", model=golden(name)) as d:
-            for _ in range(10):  # how many run beside each other depends on the machine
-                for _ in range(20):
-                    d.complete([5, 6, 7], max_tokens=1)
-                assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should, name
-                if d.stats()["worker"]["preemptions"] > 0:
-                    break
-            seen(d.stats()["worker"]["preemptions"] > 0, "a preemption", name)
+            for _ in range(20):
+                d.complete([5, 6, 7], max_tokens=1)
+            assert together(d, [lambda r=r: ask(d, r, 250) for r in requests]) == should, name
+            wait_until("a preemption", lambda: d.stats()["worker"]["preemptions"] > 0)
 
 
 def test_what_the_device_gives_up_comes_back_from_host_memory():
@@ -170,14 +167,12 @@ def test_what_the_device_gives_up_comes_back_from_host_memory():
         with Weftd(*FLAGS, model=golden(name)) as d:
             should = [ask(d, r) for r in requests]
         with Weftd("--max-context", "1024", "--kv-pages", 40, "--host-kv-memory", "64M", "--backend", BACKEND, model=golden(name)) as d:
-            for _ in range(3):  # the device has room for one
+            def turn():  # the device has room for one
                 assert [ask(d, r) for r in requests] == should, name
-            # What comes back, and what is computed since that is faster; told a little late. A prefix is saved when there is
-            # time, so not each that the next request drives out is there.
-            end = time.monotonic() + 60
-            while (worker := d.stats()["worker"])["host_loaded_tokens"] + worker["host_recomputed_tokens"] < 2 * 600:
-                seen(time.monotonic() < end, name, worker)
-                time.sleep(0.05)
+
+            # Tokens that come back, or are computed since that is faster. A prefix is saved when there is time, so not each
+            # that the next request drives out is there.
+            repeat_until(f"{name}: tokens in host memory", lambda: recomputed(d) + d.stats()["worker"]["host_loaded_tokens"] >= 2 * 600, turn)
 
 
 def test_a_worker_that_dies():
@@ -191,11 +186,13 @@ def test_a_worker_that_dies():
             time.sleep(r.random() * 0.1)
             return d.kill_worker()
 
-        for _ in range(12):
+        def turn():
+            nonlocal kills
             got = parallel([lambda q=q: ask(d, q, 300) for q in REQUESTS] + [kill])
             kills += got.pop()
             assert got == should
-        seen(kills > 5 and d.stats()["front"]["resumed"] > 0, "kills", kills)
+
+        repeat_until("kills", lambda: kills > 5 and d.stats()["front"]["resumed"] > 0, turn)
 
 
 main(globals())

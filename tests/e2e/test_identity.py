@@ -3,9 +3,8 @@ with any options of the daemon."""
 import os
 import random
 import re
-import time
 
-from weftd import BACKEND, LIMIT_S, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, seen, synth, tiny_model
+from weftd import BACKEND, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, recomputed, repeat_until, synth, tiny_model, together, wait_until
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -96,29 +95,26 @@ def test_preempted_and_computed_again():
     with Weftd(*BASE) as d:
         should = [ask_long(d, r) for r in requests]
     with Weftd(*BASE, "--max-context", 1024, "--kv-pages", 36) as d:
-        for _ in range(10):  # whether requests overlap depends on their arrival
-            for _ in range(20):
-                d.complete([5, 6, 7], max_tokens=1)
-            got = parallel([lambda r=r: ask_long(d, r) for r in requests])
-            for a, b in zip(got, should):
-                assert a["digests"] == b["digests"] and a["token_ids"] == b["token_ids"]
-            if d.stats()["worker"]["preemptions"] > 0:
-                return
-        seen(False, "a preemption")
+        for _ in range(20):
+            d.complete([5, 6, 7], max_tokens=1)
+        got = together(d, [lambda r=r: ask_long(d, r) for r in requests])
+        for a, b in zip(got, should):
+            assert a["digests"] == b["digests"] and a["token_ids"] == b["token_ids"]
+        wait_until("a preemption", lambda: d.stats()["worker"]["preemptions"] > 0)
 
 
 def test_brought_back_from_host_memory():
     small = ("--max-context", 1024, "--kv-pages", 34, "--host-kv-memory", "64M")
     with Weftd(*BASE, *small) as d:
-        came = 0
-        for turn in range(30):  # on a busy machine computing so small a model again may look faster for a while
+        def turn():
             for r, e in zip(REQUESTS, expected()):
-                check(d, r, e, f"host memory, turn {turn}")
-            w = d.stats()["worker"]
-            came = w["host_loaded_tokens"] + (w["host_recomputed_tokens"] if BACKEND == "cuda" else 0)
-            if turn >= 2 and came > 1000:
-                break
-        seen(came > 1000, "tokens that come back", came)
+                check(d, r, e, "host memory")
+
+        def came():
+            return d.stats()["worker"]["host_loaded_tokens"] + (recomputed(d) if BACKEND == "cuda" else 0)
+
+        # On a busy machine computing so small a model again may look faster for a while.
+        repeat_until("tokens that come back", lambda: came() > 1000, turn)
 
 
 def test_with_one_two_and_three_threads():
@@ -158,9 +154,18 @@ def test_with_a_draft_model():
         assert stats["worker"]["preemptions"] == 0
 
 
+# No draft takes too long to be tried.
+ANY_TIME = ("--itl-target-ms", "60000", "--max-step-ms", "60000")
+
+
+def accept(d, request, expected):
+    """Repeats the request until a draft of the model is accepted: on a busy machine drafts may seem to cost more than they
+    save."""
+    repeat_until("an accepted draft", lambda: d.stats()["worker"]["drafts"]["mtp"]["accepted"], lambda: check(d, request, expected, "drafts"))
+
+
 def test_with_the_models_own_block():
     """Uses the block of the model alone, in company, and with few pages, where requests preempt each other."""
-    accepted = 0
     for loud in (0.02, 0.5):
         model = mtp_model(loud)
         with Weftd(*BASE, "--speculation", "off", model=model) as d:
@@ -168,28 +173,27 @@ def test_with_the_models_own_block():
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
         few = ("--max-context", "1024", "--kv-pages", "100", "--page-tokens", "16")
         for sources, flags in (("suffix,mtp", ()), ("mtp", ()), ("suffix,mtp", few)):
-            with Weftd(*BASE, "--draft-sources", sources, *flags, model=model) as d:
+            with Weftd(*BASE, *ANY_TIME, "--draft-sources", sources, *flags, model=model) as d:
                 for turn in range(3):
                     parallel([lambda r=r, e=e: check(d, r, e, f"own block {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
-                accepted += d.stats()["worker"]["drafts"]["mtp"]["accepted"]
+                if sources == "mtp" and loud < 0.1:
+                    accept(d, REQUESTS[0], should[0])
         with Weftd(*BASE, "--draft-sources", "suffix", model=model) as d:
             check(d, REQUESTS[0], should[0], "not asked for")
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
-    seen(accepted, "an accepted draft")
     alone = block_of(model, 4)
-    with Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", alone, model=model) as d:
-        end = time.monotonic() + LIMIT_S  # on a busy machine drafts may seem to cost more than they save
-        while not d.stats()["worker"]["drafts"]["mtp"]["drafted"]:
-            seen(time.monotonic() < end, "a draft of the block")
+    with Weftd(*BASE, *ANY_TIME, "--draft-sources", "mtp", "--draft-model", alone, model=model) as d:
+        def turn():
             for request, expected in zip(REQUESTS[:4], should):
                 check(d, request, expected, "a block in a file of its own")
+
+        repeat_until("a draft of the block", lambda: d.stats()["worker"]["drafts"]["mtp"]["drafted"], turn)
     os.unlink(alone)
 
 
 def test_an_assistant_changes_no_token():
     if BACKEND == "cuda":
         raise Skip("cuda does not compute it")
-    accepted = 0
     for loud in (0.02, 0.5):
         model, assistant = assisted_model(loud)
         with Weftd(*BASE, "--speculation", "off", "--draft-model", assistant, model=model) as d:
@@ -197,11 +201,11 @@ def test_an_assistant_changes_no_token():
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
         few = ("--max-context", "1024", "--kv-pages", "100", "--page-tokens", "16")
         for sources, flags in (("suffix,mtp", ()), ("mtp", few)):
-            with Weftd(*BASE, "--draft-sources", sources, *flags, "--draft-model", assistant, model=model) as d:
+            with Weftd(*BASE, *ANY_TIME, "--draft-sources", sources, *flags, "--draft-model", assistant, model=model) as d:
                 for turn in range(3):
                     parallel([lambda r=r, e=e: check(d, r, e, f"assistant {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
-                accepted += d.stats()["worker"]["drafts"]["mtp"]["accepted"]
-    seen(accepted, "an accepted draft")
+                if sources == "mtp" and loud < 0.1:
+                    accept(d, REQUESTS[0], should[0])
     try:
         Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", assistant).__enter__()
     except AssertionError as e:

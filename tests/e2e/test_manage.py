@@ -12,7 +12,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
 from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
-from weftd import LIMIT_S, Skip, UnixConnection, Weftd, keys_in, main, program, seen, synth, wait_until  # noqa: E402
+from weftd import LIMIT_S, Skip, UnixConnection, Weftd, keys_in, main, program, synth, wait_until  # noqa: E402
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {"Some-Q4_K_M.gguf": MODEL, "Some-Q8_0.gguf": MODEL + b"8" * 32}
@@ -110,10 +110,8 @@ def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
         hub.faults["cdn"] = [fake_hub.slow(1000, 0.2)]
         threading.Thread(target=lambda: post(d, "/api/pull", {"model": f"{PULLED}:Q8_0"}), daemon=True).start()
         until(lambda: hub.asked("cdn") and len(pathlib.Path(children).read_text().split()) > 1)
-        start = time.monotonic()
         d.process.terminate()
-        d.process.wait(LIMIT_S)
-        seen(time.monotonic() - start < 20, "within 20 s")
+        d.process.wait(LIMIT_S)  # less than the rest of the file takes
 
 
 def test_presets_are_made_copied_and_removed():

@@ -9,7 +9,7 @@ import time
 
 from pictures import FLAGS, FOLDER, metrics, picture, pictures_total, post, started, uri
 from upgrading import Daemon, Installed, upgrade
-from weftd import LIMIT_S, Weftd, main, mtp_model, parallel, program, seen, synth, wait_until
+from weftd import LIMIT_S, Weftd, main, mtp_model, parallel, program, repeat_until, seen, synth, wait_until
 
 MODELS = ("qwen3vl", "qwen35", "qwen25vl", "gemma3", "gemma4", "gemma4u", "mistral3", "lfm2")
 
@@ -118,12 +118,12 @@ def drafting(model, mmproj, source, *flags):
         should = [ask(d, *way) for way in ways]
         assert not d.stats()["worker"]["drafts"][source]["drafted"]
     with Weftd(*FLAGS, *flags, "--mmproj", mmproj, "--draft-sources", source, model=model) as d:
-        end = time.monotonic() + 120  # on a busy machine drafts may seem to cost more than they save
-        while not d.stats()["worker"]["drafts"][source]["accepted"]:
-            for _ in range(2):  # in sequence, and concurrently
-                assert [ask(d, *way) for way in ways] == should, (model, source)
-                assert parallel([lambda way=way: ask(d, *way) for way in ways]) == should, (model, source)
-            seen(time.monotonic() < end, f"an accepted draft of {source}")
+        def turn():  # in sequence, and concurrently
+            assert [ask(d, *way) for way in ways] == should, (model, source)
+            assert parallel([lambda way=way: ask(d, *way) for way in ways]) == should, (model, source)
+
+        # On a busy machine drafts may seem to cost more than they save.
+        repeat_until(f"an accepted draft of {source}", lambda: d.stats()["worker"]["drafts"][source]["accepted"], turn)
 
 
 def test_speculation_behind_pictures_changes_no_token():

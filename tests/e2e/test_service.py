@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 
-from weftd import BACKEND, LIMIT_S, Skip, UnixConnection, Weftd, has_device, keys_in, main, open_files, parallel, program, random_tokens, seen, tiny_model, wait_until
+from weftd import BACKEND, LIMIT_S, Skip, UnixConnection, Weftd, has_device, keys_in, main, open_files, parallel, program, random_tokens, repeat_until, tiny_model, wait_until
 
 OTHER_ISA = "avx2" if os.uname().machine == "aarch64" else "neon"
 LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
@@ -269,8 +269,9 @@ def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
 
 
 def test_drain_limit_ends_streams_with_an_error():
-    with Weftd("--max-context", "24000", "--drain-timeout-ms", "300") as d:
+    with Weftd("--max-context", "24000", "--drain-timeout-ms", "300", "--hang-timeout-ms", "3600000") as d:
         events = start_long(d, max_tokens=22000)
+        os.kill(d.worker_pid(), signal.SIGSTOP)  # the stream does not end by itself
         start = time.monotonic()
         d.process.send_signal(signal.SIGTERM)
         last = None
@@ -282,19 +283,17 @@ def test_drain_limit_ends_streams_with_an_error():
         assert d.process.wait(LIMIT_S) == 0
         took = time.monotonic() - start
         assert "error" in last and took > 0.2, (last, took)
-        seen(took < 5, took)
 
 
 def test_second_sigterm_stops_at_once():
-    with Weftd("--max-context", "24000") as d:
+    with Weftd("--max-context", "24000", "--drain-timeout-ms", "3600000", "--hang-timeout-ms", "3600000") as d:
         events = start_long(d, max_tokens=22000)
+        os.kill(d.worker_pid(), signal.SIGSTOP)  # the stream does not end by itself
         d.process.send_signal(signal.SIGTERM)
         wait_until("it drains", lambda: " draining " in d.log)
         assert d.process.poll() is None
-        start = time.monotonic()
         d.process.send_signal(signal.SIGTERM)
         assert d.process.wait(LIMIT_S) == 0
-        seen(time.monotonic() - start < 5, "at once")
         events.close()
 
 
@@ -394,10 +393,7 @@ def test_sockets_are_inherited_and_the_manager_is_told():
             assert m.ask("/health")[0] == 200
             curl = subprocess.run(["curl", "-s", "--unix-socket", m.admin_path, "http://x/stats"], capture_output=True)
             assert json.loads(curl.stdout)["health"] == "serving"
-            time.sleep(2)
-            pings = [t for t, said in m.said if "WATCHDOG=1" in said]
-            gaps = [b - a for a, b in zip(pings, pings[1:])]
-            seen(len(pings) >= 4 and max(gaps) < 1, "pings in time", gaps)
+            wait_until("pings", lambda: sum("WATCHDOG=1" in said for _, said in m.said) >= 4)
             p.send_signal(signal.SIGTERM)
             m.wait_for("STOPPING=1")
             assert p.wait(LIMIT_S) == 0
@@ -577,21 +573,23 @@ def test_unix_socket_and_tcp_at_once():
 def test_hung_worker_is_replaced_and_streams_go_on():
     with Weftd("--hang-timeout-ms", "1000") as d:
         should = d.complete(**LONG)["token_ids"]
-        got = []
 
-        def read():
-            for event in d.stream("/v1/completions", {**LONG, "return_token_ids": True}):
-                for choice in event["choices"]:
-                    got.extend(choice["token_ids"])
+        def turn():
+            got = []
 
-        reader = threading.Thread(target=read)
-        reader.start()
-        wait_until("the first tokens", lambda: got)
-        os.kill(d.worker_pid(), signal.SIGSTOP)
-        reader.join(LIMIT_S)
-        assert got == should
-        hangs = d.stats()["worker"]["hangs"]
-        seen(hangs == 1, "one hang", hangs)  # the stream may have ended before, and a slow worker may look like another
+            def read():
+                for event in d.stream("/v1/completions", {**LONG, "return_token_ids": True}):
+                    for choice in event["choices"]:
+                        got.extend(choice["token_ids"])
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            wait_until("the first tokens", lambda: got)
+            os.kill(d.worker_pid(), signal.SIGSTOP)
+            reader.join(LIMIT_S)
+            assert got == should
+
+        repeat_until("a hang", lambda: d.stats()["worker"]["hangs"] > 0, turn)  # the stream may have ended before
 
 
 def test_daemon_whose_file_was_replaced_starts_its_own_worker():

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-from weftd import LIMIT_S, Skip, UnixConnection, Weftd, main, make_pair, parallel, program, seen, tiny_model, wait_until
+from weftd import LIMIT_S, Skip, UnixConnection, Weftd, main, make_pair, parallel, program, tiny_model, wait_until
 
 if subprocess.run([program("weftd"), "--check-config", "--model", tiny_model(), "--tls-certificate", "x", "--tls-key", "x"],
                   capture_output=True, text=True).stderr.find("without OpenSSL") >= 0:
@@ -286,11 +286,11 @@ def wait(condition):
 
 
 def test_unfinished_handshakes_take_no_place_for_long():
-    with Tls("--max-connections", "8", "--header-timeout-ms", "1500") as w:
+    others = ("--body-timeout-ms", "3600000", "--idle-timeout-ms", "3600000")
+    with Tls("--max-connections", "8", "--header-timeout-ms", "1500", *others) as w:
         silent = [socket.create_connection(("127.0.0.1", w.port), LIMIT_S) for _ in range(8)]
         for s in silent[:4]:
             s.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a ClientHello
-        began = time.monotonic()
         assert w.health() == 200  # replaces one of them
         for s in silent:
             try:
@@ -298,7 +298,6 @@ def test_unfinished_handshakes_take_no_place_for_long():
             except ConnectionResetError:
                 pass
             s.close()
-        seen(time.monotonic() - began < 10, "within 10 s")
         wait(lambda: w.stats_or_none() is not None)
         assert w.health() == 200
 

@@ -16,7 +16,7 @@ import time
 
 from manager import Manager, wait_end, wait_until
 from upgrading import ASK, FLAGS, LONG, PROMPT, Daemon, Installed, Stream, answer, ctl, daemons, refused, replace_version, upgrade
-from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, see, tiny_model
+from weftd import LIMIT_S, UnixConnection, Weftd, beside, main, parallel, program, random_tokens, recomputed, tiny_model
 
 class Held:
     """A daemon whose worker is stopped inside the block: its streams are still open at the end of the block."""
@@ -126,23 +126,21 @@ def cached(d, prompt):
     return c["token_ids"], c["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def recomputed(d):
-    """Returns how many tokens were cached on disk or in host memory and computed again because that looked faster."""
-    connection = d.connect()
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
-               if line.startswith(("weft_disk_recomputed_tokens_total", "weft_host_recomputed_tokens_total")))
+UNWRITTEN = 'kv_disk what="the file was left before all pages were written"'
 
 
 def finds(d, prompt):
-    """The tokens behind @prompt, which is found, or computed again where that looks faster than reading, as it may beside
-    other programs. On a slow machine it may not be written yet, or be read for too long."""
+    """The tokens behind @prompt, which is found, or computed again where that looks faster than reading, or where reading
+    takes too long. On a slow machine the log may say that it was not written in time."""
     before, whole = recomputed(d), (len(prompt) - 1) // 32 * 32
     tokens, n = cached(d, prompt)
-    if n < whole:
-        see(f"{whole - n} tokens were there", lambda: recomputed(d) - before >= whole - n)
+    wait_until(f"{whole - n} tokens were there", lambda: n + recomputed(d) - before >= whole or UNWRITTEN in d.log)
     return tokens
+
+
+def faults(d):
+    """Returns the lines of the log about the disk tier, except that of a slow machine."""
+    return [line for line in d.log.splitlines() if "kv_disk" in line and UNWRITTEN not in line]
 
 
 def test_the_disk_tier_moves_with_what_runs():
@@ -161,7 +159,7 @@ def test_the_disk_tier_moves_with_what_runs():
             s.join(LIMIT_S)
             assert len(s.tokens) == 2500 and not s.error, (len(s.tokens), s.error)
         assert stream.tokens == whole and other.tokens[:24] == of_running
-        assert d.process.wait(LIMIT_S) == 0 and "still" not in d.log and "kv_disk" not in d.log, d.log
+        assert d.process.wait(LIMIT_S) == 0 and "still" not in d.log and not faults(d), d.log
         os.kill(pid, signal.SIGTERM)
         assert wait_end(pid) == 0
         with Weftd(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as after:
@@ -183,7 +181,7 @@ def test_upgrades_with_the_disk_tier_lose_nothing_under_load():
                 stream.join(LIMIT_S)
                 assert len(stream.tokens) == 100 and not stream.error, stream.error
         assert not clients.wrong, clients.wrong[:3]
-        assert "kv_disk" not in m.log, m.log
+        assert not faults(m), m.log
         m.stop()
 
 

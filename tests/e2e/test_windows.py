@@ -1,7 +1,7 @@
 """Models with sliding-window attention (gpt-oss, Gemma 2, 3 and 4) in the whole daemon: the texts match another
 implementation's, and promise 1 holds in company, in chunks, after preemption and with prefixes that others computed."""
 from golden_models import FLAGS, REQUESTS, ask, check_greedy, expected, golden
-from weftd import Weftd, main, parallel, random_tokens, seen
+from weftd import Weftd, main, parallel, random_tokens, together, wait_until
 
 EXACT = ("gpt-oss-f32", "gpt-oss.f16", "gemma2", "gemma3", "gemma4", "gemma4-moe", "gemma4-ple")
 MODELS = ("gpt-oss.mxfp4", "gemma4-ple", "gemma2")
@@ -42,13 +42,10 @@ def test_preempted_and_computed_again():
         with Weftd(*FLAGS, model=golden(name)) as d:
             should = [ask(d, r, 250) for r in requests]
         with Weftd(*FLAGS, "--kv-pages", 36, model=golden(name)) as d:
-            for _ in range(10):  # the number of concurrent requests depends on the machine's speed
-                for _ in range(20):
-                    d.complete([5, 6, 7], max_tokens=1)
-                assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should, name
-                if d.stats()["worker"]["preemptions"] > 0:
-                    break
-            seen(d.stats()["worker"]["preemptions"] > 0, "a preemption")
+            for _ in range(20):
+                d.complete([5, 6, 7], max_tokens=1)
+            assert together(d, [lambda r=r: ask(d, r, 250) for r in requests]) == should, name
+            wait_until("a preemption", lambda: d.stats()["worker"]["preemptions"] > 0)
 
 
 main(globals())

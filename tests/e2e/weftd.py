@@ -422,6 +422,42 @@ def parallel(functions):
     return results
 
 
+def together(d, functions):
+    """Calls the functions as parallel() does; each sends one request. The worker stands still until the front has them
+    all, so it gets them at the same time."""
+    def go_on():
+        try:
+            wait_until("all requests", lambda: (f := d.stats()["front"])["running"] + f["queued"] == len(functions))
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
+    worker = d.worker_pid()
+    os.kill(worker, signal.SIGSTOP)
+    return parallel([*functions, go_on])[:-1]
+
+
+def repeat_until(what, condition, turn):
+    """Calls @turn() until the condition holds, which depends on the speed of the machine."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        turn()
+
+
+def recomputed(d, model=None):
+    """Returns how many tokens were cached on disk or in host memory and were computed again, since that was faster or they
+    were not read in time: of the worker of @model, or the first. It reports them a little late."""
+    workers = d.admin_request("GET", "/models")[1]["models"]
+    (worker,) = [w["worker"] for w in workers if w["id"] == model] if model else [Weftd.stats(d)["worker"]]
+    return worker["disk_recomputed_tokens"] + worker["host_recomputed_tokens"]
+
+
+def libraries_of(folder):
+    """The environment of a daemon that finds libraries in @folder first."""
+    known = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": f"{folder}:{known}" if known else folder}
+
+
 def random_tokens(seed, n, n_vocab=400):
     r = random.Random(seed)
     return [r.randrange(10, n_vocab) for _ in range(n)]
@@ -436,14 +472,6 @@ def seen(condition, *what):
     drafts. The test fails if it is false in three attempts. Conditions that hold at any speed are asserted instead."""
     if not condition:
         raise Unseen(*what)
-
-
-def see(what, condition):
-    """Waits for what a slow machine may not come to: a prefix that is read back in time, say. Then it is not seen()."""
-    end = time.monotonic() + 20
-    while not condition():
-        seen(time.monotonic() < end, what)
-        time.sleep(0.02)
 
 
 def every(all_of_them, one_of_each_kind):
