@@ -182,12 +182,10 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     int64_t now = clock_now(a->env.clock);
     uint32_t n = 0;
 
-    for (const struct list *l = a->env.gens.list.next; l != &a->env.gens.list && n < max;
-         l = l->next) {
-        const struct gen *g = LIST_ENTRY(l, struct gen, link);
+    LIST_FOREACH_ENTRY(g, &a->env.gens.list, const struct gen, link) {
         const struct exchange *x = g->exchange ? *g->exchange : NULL;
 
-        if (g->state == GEN_DONE || !x)
+        if (g->state == GEN_DONE || !x || n == max)
             continue;
         struct api_request_info *i = &out[n++];
         struct gen_wait w;

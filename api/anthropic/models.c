@@ -44,9 +44,7 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
         return;
     json_begin(&j, &b);
     json_print(&j, "{data:[");
-    LIST_FOREACH(node, &env_of(x)->models.list) {
-        const struct model *m = LIST_ENTRY(node, struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if (!models_may_use(x, m))
             continue;
         put_model(&j, m);

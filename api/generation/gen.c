@@ -68,9 +68,7 @@ void gens_init(struct gen_env *env) {
 }
 
 struct gen *gen_find(const struct gen_env *env, uint64_t id) {
-    LIST_FOREACH(node, bucket_of(env, id)) {
-        struct gen *g = LIST_ENTRY(node, struct gen, bucket);
-
+    LIST_FOREACH_ENTRY(g, bucket_of(env, id), struct gen, bucket) {
         if (g->m.id == id)
             return g;
     }
@@ -575,9 +573,7 @@ static void end_failed(struct gen_env *env) {
 
     do {
         again = false;
-        LIST_FOREACH(node, &env->gens.list) {
-            struct gen *g = LIST_ENTRY(node, struct gen, link);
-
+        LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
             if (!g->failed || g->state == GEN_DONE)
                 continue;
             if (!g->err.status && is_complete(g))
@@ -596,9 +592,7 @@ static void end_failed(struct gen_env *env) {
 void gen_retry(struct gen_env *env) {
     int64_t now = clock_now(env->clock);
 
-    LIST_FOREACH(node, &env->gens.list) {
-        struct gen *g = LIST_ENTRY(node, struct gen, link);
-
+    LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
         if (g->state != GEN_PENDING || g->failed)
             continue;
         if (g->m.deadline_ns && now > g->m.deadline_ns) {
@@ -612,9 +606,7 @@ void gen_retry(struct gen_env *env) {
 }
 
 void gen_worker_down(struct model *m) {
-    LIST_FOREACH(node, &m->env->gens.list) {
-        struct gen *g = LIST_ENTRY(node, struct gen, link);
-
+    LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
         if (g->model == m && is_at_worker(g))
             set_state(g, GEN_PENDING);
     }
@@ -623,9 +615,7 @@ void gen_worker_down(struct model *m) {
 }
 
 void gen_worker_failed(struct model *m) {
-    LIST_FOREACH(node, &m->env->gens.list) {
-        struct gen *g = LIST_ENTRY(node, struct gen, link);
-
+    LIST_FOREACH_ENTRY(g, &m->env->gens.list, struct gen, link) {
         if (g->model == m && g->state == GEN_PENDING)
             fail_without_worker(g);
     }
@@ -635,9 +625,7 @@ void gen_worker_failed(struct model *m) {
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
     struct gen_env *env = m->env;
 
-    LIST_FOREACH(node, &env->gens.list) {
-        struct gen *g = LIST_ENTRY(node, struct gen, link);
-
+    LIST_FOREACH_ENTRY(g, &env->gens.list, struct gen, link) {
         if (g->model != m || g->state != GEN_PENDING)
             continue;
         uint32_t faults = g->n_faults + (n_faults ? n_faults(m->port, g->m.id) : 0);

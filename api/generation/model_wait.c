@@ -181,9 +181,7 @@ int model_wait_begin(struct prompt_job *job) {
 
 /* Returns the first job in @l whose wait for @m is over, or NULL. */
 static struct prompt_job *first_over(const struct model *m, struct list *l) {
-    LIST_FOREACH(node, l) {
-        struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
-
+    LIST_FOREACH_ENTRY(job, l, struct prompt_job, waiting) {
         if (m->state == API_MODEL_FAILED || is_usable(m, job->computes))
             return job;
     }
@@ -211,9 +209,7 @@ void model_wait_move(struct model *old, struct model *next) {
 
 /* Returns a job that has waited for too long, or NULL. */
 static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
-    LIST_FOREACH(node, &m->waiting) {
-        struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
-
+    LIST_FOREACH_ENTRY(job, &m->waiting, struct prompt_job, waiting) {
         if (now - job->waits_since_ns >= limit_ns)
             return job;
     }
@@ -222,9 +218,7 @@ static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
 
 /* Tells each waiting stream how far the loading is. */
 static void tell(struct model *m) {
-    LIST_FOREACH(node, &m->waiting) {
-        struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
-
+    LIST_FOREACH_ENTRY(job, &m->waiting, struct prompt_job, waiting) {
         if (job->streams && job->on_wait)
             job->on_wait(job);
     }
@@ -234,8 +228,7 @@ static void on_tick(uv_timer_t *t) {
     struct gen_env *env = t->data;
     int64_t limit_ns = (int64_t)env->opts.load_wait_ms * 1000000;
 
-    LIST_FOREACH(node, &env->models.list) {
-        struct model *m = LIST_ENTRY(node, struct model, link);
+    LIST_FOREACH_ENTRY(m, &env->models.list, struct model, link) {
         struct prompt_job *job;
 
         /* At most max_queued iterations: a job that begins to wait meanwhile is not late. */

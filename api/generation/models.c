@@ -8,9 +8,7 @@
 struct model *models_find_exactly(const struct gen_env *env, const char *name, size_t len) {
     struct model *aliased = NULL;
 
-    for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
-        struct model *m = LIST_ENTRY(l, struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env->models.list, struct model, link) {
         if (!model_has_name(m, name, len))
             continue;
         if (strlen(m->id) == len && memcmp(m->id, name, len) == 0)

@@ -79,9 +79,7 @@ static void on_timer(uv_timer_t *t);
 static void pump(struct picture_sender *s) {
     bool full = false;
 
-    LIST_FOREACH(node, &s->needs) {
-        struct need *n = LIST_ENTRY(node, struct need, link);
-
+    LIST_FOREACH_ENTRY(n, &s->needs, struct need, link) {
         if (n->works || n->gathers)
             continue;
         if (send_pixels(n) == -EAGAIN)
@@ -116,9 +114,7 @@ static void on_made(struct job *j) {
 
 static struct need *find(const struct picture_sender *s, const struct model *m, uint64_t id,
                          uint32_t index) {
-    LIST_FOREACH(node, &s->needs) {
-        struct need *n = LIST_ENTRY(node, struct need, link);
-
+    LIST_FOREACH_ENTRY(n, &s->needs, struct need, link) {
         if (n->model == m && n->id == id && n->index == index)
             return n;
     }
@@ -192,9 +188,7 @@ bool picture_sender_gather(struct picture_sender *s, const struct model *m, uint
 }
 
 void picture_sender_forget(struct picture_sender *s, const struct model *m, uint64_t id) {
-    LIST_FOREACH(node, &s->needs) {
-        struct need *n = LIST_ENTRY(node, struct need, link);
-
+    LIST_FOREACH_ENTRY(n, &s->needs, struct need, link) {
         if ((m && n->model != m) || (id && n->id != id))
             continue;
         n->lost = n->works;

@@ -62,9 +62,7 @@ static void forget(struct picture_seen *s) {
 }
 
 static struct picture_seen *find(struct picture_table *p, const uint8_t key[32]) {
-    LIST_FOREACH(node, bucket_of(p, key)) {
-        struct picture_seen *s = LIST_ENTRY(node, struct picture_seen, bucket);
-
+    LIST_FOREACH_ENTRY(s, bucket_of(p, key), struct picture_seen, bucket) {
         if (memcmp(s->key, key, sizeof(s->key)) == 0)
             return s;
     }

@@ -94,9 +94,7 @@ static void tell_failure(struct http_server *s, int status) {
 static void on_rest(uv_idle_t *rest) {
     struct http_server *s = rest->data;
 
-    LIST_FOREACH(node, &s->listeners) {
-        struct listener *l = LIST_ENTRY(node, struct listener, link);
-
+    LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
         if (!l->waits || uv_is_closing(&l->h.handle))
             continue;
         l->waits = false;
@@ -141,9 +139,7 @@ static void on_check(uv_check_t *check) {
 static void on_again(uv_timer_t *again) {
     struct http_server *s = again->data;
 
-    LIST_FOREACH(node, &s->listeners) {
-        struct listener *l = LIST_ENTRY(node, struct listener, link);
-
+    LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
         if (!l->lacks || uv_is_closing(&l->h.handle))
             continue;
         l->lacks = false;
@@ -375,8 +371,7 @@ int http_server_last_fd(const struct http_server *s) {
 }
 
 void http_server_own_paths(struct http_server *s, bool own) {
-    LIST_FOREACH(node, &s->listeners) {
-        struct listener *l = LIST_ENTRY(node, struct listener, link);
+    LIST_FOREACH_ENTRY(l, &s->listeners, struct listener, link) {
         struct sockaddr_un sa = {0};
         socklen_t len = sizeof(sa) - 1;
         uv_os_fd_t fd;
@@ -424,9 +419,7 @@ void http_server_close(struct http_server *s, const struct err *err) {
     s->closing = true;
     if (s->n_connections == 0)
         stop_ticks(s);
-    LIST_FOREACH(node, &s->conns) {
-        struct conn *c = LIST_ENTRY(node, struct conn, link);
-
+    LIST_FOREACH_ENTRY(c, &s->conns, struct conn, link) {
         if (err)
             conn_abort(c, err);
         else

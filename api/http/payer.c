@@ -109,9 +109,7 @@ struct payer *payer_of_peer(struct payers *ps, int fd) {
     read_address(fd, address);
     struct list *bucket = &ps->bucket[siphash(ps->secret, address, 20) % PAYER_BUCKETS];
     sweep(bucket);
-    LIST_FOREACH(node, bucket) {
-        struct payer *p = LIST_ENTRY(node, struct payer, link);
-
+    LIST_FOREACH_ENTRY(p, bucket, struct payer, link) {
         if (memcmp(p->address, address, sizeof(address)) != 0)
             continue;
         p->n_refs++;

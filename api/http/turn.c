@@ -44,9 +44,7 @@ void turn_withdraw(struct turn *t, struct turn_flow *f) {
 static struct turn_flow *least(struct turn_flow *group) {
     struct turn_flow *best = NULL;
 
-    for (struct list *l = group->ready.next; l != &group->ready; l = l->next) {
-        struct turn_flow *f = LIST_ENTRY(l, struct turn_flow, link);
-
+    LIST_FOREACH_ENTRY(f, &group->ready, struct turn_flow, link) {
         if (!best || f->virtual_ns < best->virtual_ns)
             best = f;
     }

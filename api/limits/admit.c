@@ -104,8 +104,7 @@ static struct waiter *next_waiter(const struct admit *m) {
     struct waiter *best = NULL;
     double least = 0;
 
-    for (const struct list *l = m->busy.next; l != &m->busy; l = l->next) {
-        const struct tenant *t = LIST_ENTRY(l, const struct tenant, link);
+    LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
         struct waiter *w = first_of(t);
         double has = t->stats.n_running / tenant_weight(t);
 
@@ -196,8 +195,7 @@ static struct tenant *longest_queue(const struct admit *m, const struct tenant *
     double most = (t->stats.n_queued + n) / tenant_weight(t);
     struct tenant *found = NULL;
 
-    for (const struct list *l = m->busy.next; l != &m->busy; l = l->next) {
-        struct tenant *o = LIST_ENTRY(l, struct tenant, link);
+    LIST_FOREACH_ENTRY(o, &m->busy, struct tenant, link) {
         double has = o->stats.n_queued / tenant_weight(o);
 
         if (o != t && last_of(o) && last_of(o)->refused && has > most) {
@@ -322,12 +320,8 @@ void admit_took(struct admit *m, int64_t ns) {
  * a deadline. */
 static struct waiter *late(const struct admit *m, int64_t now, bool *more) {
     *more = false;
-    for (const struct list *l = m->busy.next; l != &m->busy; l = l->next) {
-        const struct tenant *t = LIST_ENTRY(l, const struct tenant, link);
-
-        for (const struct list *n = t->waiting.next; n != &t->waiting; n = n->next) {
-            struct waiter *w = LIST_ENTRY(n, struct waiter, link);
-
+    LIST_FOREACH_ENTRY(t, &m->busy, const struct tenant, link) {
+        LIST_FOREACH_ENTRY(w, &t->waiting, struct waiter, link) {
             *more |= w->deadline_ns != 0;
             if (w->deadline_ns && now >= w->deadline_ns)
                 return w;

@@ -162,9 +162,7 @@ static void slots_serve(struct exchange *x, struct http *h) {
         return;
     json_begin(&j, &b);
     json_open(&j, '[');
-    LIST_FOREACH(node, &env->gens.list) {
-        const struct gen *g = CONTAINER_OF(node, struct gen, link);
-
+    LIST_FOREACH_ENTRY(g, &env->gens.list, const struct gen, link) {
         if (g->state == GEN_SENT || g->state == GEN_RUNNING)
             put_slot(&j, g->model, id++, g);
     }

@@ -92,9 +92,7 @@ static void list(struct exchange *x, bool running) {
 
     json_begin(&j, &b);
     json_print(&j, "{models:[");
-    LIST_FOREACH(node, &env_of(x)->models.list) {
-        const struct model *m = LIST_ENTRY(node, struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if ((!running || m->worker_up) && models_may_use(x, m))
             put_model(&j, m, running);
     }

@@ -117,9 +117,7 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
     if (object)
         json_put_string(&j, "object", object);
     json_put_open(&j, key, '[');
-    LIST_FOREACH(node, &env_of(x)->models.list) {
-        const struct model *m = LIST_ENTRY(node, struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if (models_may_use(x, m))
             put(&j, m);
     }

@@ -182,9 +182,7 @@ void background_close(struct responses *rs) {
 
 /* Returns a response in the background that is under way, or NULL. */
 static struct responses *first_of(struct gen_env *env) {
-    LIST_FOREACH(node, &env->store->live) {
-        struct responses *rs = LIST_ENTRY(node, struct responses, link);
-
+    LIST_FOREACH_ENTRY(rs, &env->store->live, struct responses, link) {
         if (rs->log && rs->writer->exchange)
             return rs;
     }

@@ -86,9 +86,7 @@ static int refuse_locked(struct err *err) {
 
 /* Returns true if a response that is under way holds the conversation @id. */
 static bool is_locked(const struct gen_env *env, uint32_t tenant, const char *id) {
-    LIST_FOREACH(node, &env->store->live) {
-        const struct responses *rs = LIST_ENTRY(node, struct responses, link);
-
+    LIST_FOREACH_ENTRY(rs, &env->store->live, const struct responses, link) {
         if (rs->locks && rs->tenant == tenant && strcmp(rs->conversation->id, id) == 0)
             return true;
     }

@@ -31,9 +31,7 @@ struct event_log *event_log_unref(struct event_log *l) {
 }
 
 static void tell(struct event_log *l) {
-    LIST_FOREACH(node, &l->watches) {
-        struct event_watch *w = LIST_ENTRY(node, struct event_watch, link);
-
+    LIST_FOREACH_ENTRY(w, &l->watches, struct event_watch, link) {
         w->news(w);
     }
 }

@@ -87,9 +87,7 @@ void responses_close(struct prompt_job *job) {
 }
 
 struct responses *responses_find(struct gen_env *env, uint32_t tenant, const char *id) {
-    LIST_FOREACH(node, &env->store->live) {
-        struct responses *rs = LIST_ENTRY(node, struct responses, link);
-
+    LIST_FOREACH_ENTRY(rs, &env->store->live, struct responses, link) {
         if (rs->tenant == tenant && strcmp(rs->writer->id, id) == 0)
             return rs;
     }

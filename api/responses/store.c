@@ -240,9 +240,7 @@ static struct stored *find_locked(struct store *s, uint32_t tenant, const char *
     memcpy(name, id, len);
     name[len] = 0;
     forget_old_locked(s);
-    LIST_FOREACH(node, bucket_of(s, name)) {
-        struct stored *r = LIST_ENTRY(node, struct stored, bucket);
-
+    LIST_FOREACH_ENTRY(r, bucket_of(s, name), struct stored, bucket) {
         if (r->tenant == tenant && strcmp(r->id, name) == 0)
             return r;
     }

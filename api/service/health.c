@@ -18,9 +18,7 @@ static void put_models(struct json *j, const struct gen_env *env) {
     if (env->models.list.next == env->models.list.prev)
         return;
     json_put_open(j, "models", '{');
-    for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
-        const struct model *m = LIST_ENTRY(l, const struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
         json_put_string(j, m->info->id, model_state_name(m));
     }
     json_close(j, '}');

@@ -14,8 +14,7 @@ void history_note(struct history *h, const struct gen_env *env, int64_t now) {
     uint32_t n_running = 0, n_batch = 0, n_rows = 0;
     float *s = h->sample[h->n % HISTORY_MAX];
 
-    LIST_FOREACH(node, &env->models.list) {
-        const struct model *m = CONTAINER_OF(node, struct model, link);
+    LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
         uint32_t n = m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
 
         n_prompt += m->worker.n_prompt_tokens;

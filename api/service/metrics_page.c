@@ -180,11 +180,8 @@ static void set_labels(char out[300], const char *model) {
 /* Collects the first model and each other model that has been loaded at least once. Returns 0 or
  * -ENOMEM; the caller frees the page with page_deinit(). */
 static int page_init(struct page *p, const struct gen_env *env) {
-    for (const struct list *l = env->models.list.next;
-         l != &env->models.list && p->n < MODELS_SHOWN; l = l->next) {
-        const struct model *m = LIST_ENTRY(l, const struct model, link);
-
-        if (p->n == 0 || m->info->fingerprint)
+    LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
+        if (p->n == 0 || (p->n < MODELS_SHOWN && m->info->fingerprint))
             p->model[p->n++] = m;
     }
     p->labels = calloc(p->n, sizeof(*p->labels));
@@ -210,11 +207,8 @@ static double n_waiting(const struct model *m) {
         n++;
     if (is_alone(m))
         n += m->env->admit.n_queued;
-    for (const struct list *l = m->env->gens.list.next; !is_alone(m) && l != &m->env->gens.list;
-         l = l->next) {
-        const struct gen *g = LIST_ENTRY(l, const struct gen, link);
-
-        n += g->model == m && g->state == GEN_WAITING;
+    LIST_FOREACH_ENTRY(g, &m->env->gens.list, const struct gen, link) {
+        n += !is_alone(m) && g->model == m && g->state == GEN_WAITING;
     }
     return n + m->n_running - n_in_batch(m);
 }

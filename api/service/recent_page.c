@@ -24,11 +24,9 @@ static void put_story(struct json *j, const struct gen_env *env, const char *id)
 
     json_put_open(j, "why", '[');
     if (gen_ids_find(&env->ids, id, &gen))
-        LIST_FOREACH(node, &env->models.list) {
-            struct api_port *p = CONTAINER_OF(node, struct model, link)->port;
-
-            if (n == 0 && p->story)
-                n = p->story(p, gen, r, RECORDS);
+        LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
+            if (n == 0 && m->port->story)
+                n = m->port->story(m->port, gen, r, RECORDS);
         }
     for (uint32_t i = 0; i < n; i++) {
         json_print(j, "{code:%s, text:%s", flight_name(r[i].why), flight_text(r[i].why));

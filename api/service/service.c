@@ -165,9 +165,7 @@ void service_stats(const struct service *s, struct api_stats *out) {
 enum api_health service_health(const struct gen_env *env) {
     if (env->health != API_SERVING)
         return env->health;
-    for (const struct list *l = env->models.list.next; l != &env->models.list; l = l->next) {
-        const struct model *m = LIST_ENTRY(l, const struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
         if (m->worker_up || (model_on_demand(m) && !*m->failure))
             return API_SERVING;
     }

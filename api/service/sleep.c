@@ -50,9 +50,7 @@ void sleep_serve(struct exchange *x, struct http *h) {
 
     if (r < 0)
         return;
-    LIST_FOREACH(node, &env->models.list) {
-        const struct model *m = LIST_ENTRY(node, const struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
         if (named && m != named)
             continue;
         r = env->opts.sleep(env->opts.models_ctx, m->info->id, &err);
@@ -86,9 +84,7 @@ void sleeping_serve(struct exchange *x, struct http *h) {
         respond_error(x, &err);
         return;
     }
-    LIST_FOREACH(node, &env->models.list) {
-        const struct model *m = LIST_ENTRY(node, const struct model, link);
-
+    LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
         asleep &= (named && m != named) || model_asleep(m);
     }
     respond(x, 200, RESPOND_JSON, asleep ? yes : no, asleep ? sizeof(yes) - 1 : sizeof(no) - 1);

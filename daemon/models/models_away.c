@@ -110,9 +110,7 @@ static void on_asked(void *ctx) {
 }
 
 void models_answer_guests(struct served *s) {
-    LIST_FOREACH(i, &s->of->guest_links) {
-        struct guest_link *g = LIST_ENTRY(i, struct guest_link, link);
-
+    LIST_FOREACH_ENTRY(g, &s->of->guest_links, struct guest_link, link) {
         if (g->served == s)
             answer(g);
     }
@@ -141,18 +139,14 @@ void models_take_guests(struct models *m, const char *name, int fd) {
 }
 
 void models_close_guests(struct models *m, const struct served *s) {
-    LIST_FOREACH(i, &m->guest_links) {
-        struct guest_link *g = LIST_ENTRY(i, struct guest_link, link);
-
+    LIST_FOREACH_ENTRY(g, &m->guest_links, struct guest_link, link) {
         if (!s || g->served == s)
             guests_close(g->guests);
     }
 }
 
 void models_free_guests(struct models *m) {
-    LIST_FOREACH(i, &m->guest_links) {
-        struct guest_link *g = LIST_ENTRY(i, struct guest_link, link);
-
+    LIST_FOREACH_ENTRY(g, &m->guest_links, struct guest_link, link) {
         list_remove(&g->link);
         guests_free(g->guests);
         free(g);

@@ -374,8 +374,7 @@ static struct entry *next(struct compiler *c) {
     const struct tenant_slot *first = NULL;
     struct entry *best = NULL;
 
-    LIST_FOREACH(node, &c->queued) {
-        struct entry *e = LIST_ENTRY(node, struct entry, link);
+    LIST_FOREACH_ENTRY(e, &c->queued, struct entry, link) {
         const struct tenant_slot *t = e->quarantined ? NULL : payer_of(c, e);
 
         if (!t || (first && first->served <= t->served))
@@ -423,9 +422,7 @@ static void on_prepared(struct job *j) {
 static void prepare_next(struct compiler *c) {
     struct preparation *p = &c->preparation;
 
-    LIST_FOREACH(node, &c->ready_entries) {
-        struct entry *e = LIST_ENTRY(node, struct entry, link);
-
+    LIST_FOREACH_ENTRY(e, &c->ready_entries, struct entry, link) {
         if (p->is_away || e->prepared || e->n_refs == 0)
             continue;
         *p = (struct preparation){.job = {.run = prepare,
@@ -450,9 +447,7 @@ static void give_away(struct compiler *c) {
 }
 
 static struct entry *first_quarantined(const struct compiler *c) {
-    LIST_FOREACH(node, &c->queued) {
-        struct entry *e = LIST_ENTRY(node, struct entry, link);
-
+    LIST_FOREACH_ENTRY(e, &c->queued, struct entry, link) {
         if (e->quarantined)
             return e;
     }
@@ -549,9 +544,7 @@ static void evict(struct compiler *c) {
 static void release(void *ctx, const struct constraint *constraint, uint32_t tenant) {
     struct compiler *c = ctx;
 
-    LIST_FOREACH(node, &c->ready_entries) {
-        struct entry *e = LIST_ENTRY(node, struct entry, link);
-
+    LIST_FOREACH_ENTRY(e, &c->ready_entries, struct entry, link) {
         if (e->task.constraint == constraint) {
             drop_ref(c, e, tenant % TENANTS);
             break;

@@ -96,9 +96,7 @@ void kept_inherit(struct kept *k, int fd, const char *name) {
 }
 
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]) {
-    LIST_FOREACH(i, &k->files) {
-        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
-
+    LIST_FOREACH_ENTRY(f, &k->files, struct kept_file, link) {
         if (!f->kept || f->bad || memcmp(f->key, key, sizeof(f->key)) != 0)
             continue;
         f->n_users++;
@@ -153,9 +151,7 @@ static bool is_unclaimed(const struct kept_file *f, const uint8_t *but) {
 uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but) {
     uint64_t sum = 0;
 
-    LIST_FOREACH(i, &k->files) {
-        const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
-
+    LIST_FOREACH_ENTRY(f, &k->files, const struct kept_file, link) {
         sum += is_unclaimed(f, but) ? f->n_bytes : 0;
     }
     return sum;
@@ -174,9 +170,7 @@ void kept_leave(struct kept *k) {
 int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), void *ctx) {
     int r = 0;
 
-    LIST_FOREACH(i, &k->files) {
-        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
-
+    LIST_FOREACH_ENTRY(f, &k->files, struct kept_file, link) {
         if (f->kept && !f->bad && r == 0)
             r = add(ctx, f->fd, f->name);
         f->passed = f->kept && !f->bad && r == 0;
@@ -186,9 +180,7 @@ int kept_pass(struct kept *k, int (*add)(void *ctx, int fd, const char *name), v
 
 void kept_hand_over(struct kept *k) {
     assert(!k->held); /* this process is the service's main process until then */
-    LIST_FOREACH(i, &k->files) {
-        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
-
+    LIST_FOREACH_ENTRY(f, &k->files, struct kept_file, link) {
         if (f->kept && !f->passed)
             k->opts.forget(f->name);
     }
@@ -204,9 +196,7 @@ void kept_announce(struct kept *k) {
     k->held = false;
     for (size_t at = 0; at < k->forgotten.len; at += strlen(k->forgotten.data + at) + 1)
         k->opts.forget(k->forgotten.data + at);
-    LIST_FOREACH(i, &k->files) {
-        const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
-
+    LIST_FOREACH_ENTRY(f, &k->files, const struct kept_file, link) {
         if (f->kept)
             k->opts.keep(f->fd, f->name); /* has no effect for a file that is stored already */
     }
