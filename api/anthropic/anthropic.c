@@ -259,7 +259,7 @@ static struct json *begin(struct sse *e, const char *type) {
     memset(e, 0, sizeof(*e));
     buf_init(&e->b, API_SEND_MAX);
     e->type = type;
-    json_begin(&e->j, &e->b);
+    e->j.out = &e->b;
     json_print(&e->j, "{type:%s", type);
     return &e->j;
 }

@@ -38,11 +38,10 @@ static void put_model(struct json *j, const struct model *model) {
 void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4u << 20};
     const struct model *first = NULL, *last = NULL;
-    struct json j;
+    struct json j = {.out = &b};
 
     if (rescan_first(x, anthropic_models_list_serve))
         return;
-    json_begin(&j, &b);
     json_print(&j, "{data:[");
     LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if (!models_may_use(x, m))

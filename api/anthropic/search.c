@@ -130,7 +130,6 @@ static int run(struct search *s, const struct gen *g, const struct output_call *
     yyjson_doc *doc = yyjson_read(args + call->begin, call->end - call->begin, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *query = yyjson_obj_get(root, "query");
     yyjson_val *found[TOOL_SEARCH_MOST], *pattern = yyjson_obj_get(root, "pattern");
-    struct json j;
 
     if (!array_resize(&s->results, s->n_results + 1, sizeof(*s->results))) {
         yyjson_doc_free(doc);
@@ -144,7 +143,7 @@ static int run(struct search *s, const struct gen *g, const struct output_call *
     yyjson_doc_free(doc);
     if (r == -ENOMEM || r == -ECANCELED)
         return r;
-    json_begin(&j, out);
+    struct json j = {.out = out};
     json_open(&j, '{');
     if (r < 0)
         put_error(&j, r);
@@ -160,9 +159,8 @@ static int add_message(struct search *s, uint32_t i,
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(s->body, NULL);
     yyjson_doc *said = NULL, *body = NULL;
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_print(&j, "{role:'assistant', content:[");
     put_blocks(&j, s->writer, i);
     json_print(&j, "]}");

@@ -27,9 +27,8 @@ static void free_lookup(struct lookup *l) {
  * million tokens. */
 static void write_answer(struct prompt_job *job) {
     struct lookup *l = CONTAINER_OF(job, struct lookup, job);
-    struct json j;
+    struct json j = {.out = &l->answer};
 
-    json_begin(&j, &l->answer);
     job->endpoint->write(&j, job);
     l->answer_error = j.error;
 }

@@ -215,10 +215,9 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
     yyjson_mut_val *list = doc ? yyjson_val_mut_copy(doc, t->job.request.messages) : NULL;
     yyjson_doc *more = NULL;
     yyjson_val *m;
-    struct json j;
+    struct json j = {.out = &b};
     size_t i, n;
 
-    json_begin(&j, &b);
     json_open(&j, '[');
     put_answer(&j, t);
     put_next(&j, t, text);

@@ -387,11 +387,10 @@ static size_t told_tokens(const struct writer *w) {
 
 /* Writes the whole answer, on the loop or on the pool. The generations do not change any more. */
 static void write_whole(struct writer *w) {
-    struct json j;
+    struct json j = {.out = &w->whole};
 
     for (uint32_t i = 0; i < w->n_choices; i++)
         assert(w->choices[i].gen->state == GEN_DONE);
-    json_begin(&j, &w->whole);
     w->endpoint->whole(&j, w);
     w->whole_error = j.error;
 }

@@ -14,10 +14,6 @@
  * sent.
  */
 
-void json_begin(struct json *j, struct buf *out) {
-    *j = (struct json){.out = out};
-}
-
 /* Adds text. After the first error, which is kept, nothing more is added: callers check once, at
  * the end. */
 static void put(struct json *j, const char *s, size_t len) {

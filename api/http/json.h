@@ -30,15 +30,14 @@ static inline int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
 DEFINE_FREEP(yyjson_doc, yyjson_doc)
 DEFINE_FREEP(yyjson_mut_doc, yyjson_mut_doc)
 
-/* A text being written. After the first failure nothing is appended, and `error` stays. */
+/* A text being written: `struct json j = {.out = &buf}` begins at the end of the buffer. After the
+ * first failure nothing is appended, and `error` stays. */
 struct json {
     struct buf *out;
     int error;  /* 0, or -errno of buf_add() */
     bool comma; /* a value is complete: a comma comes before the next one */
 };
 
-/* Begins to write at the end of @out, which outlives @j. */
-void json_begin(struct json *j, struct buf *out);
 /* Each of the functions below appends one value, key or bracket, preceded by a comma if needed. The
  * caller is responsible for matching brackets and keys. */
 void json_open(struct json *j, char bracket);   /* '{' or '[' */

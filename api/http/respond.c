@@ -250,11 +250,10 @@ static int status_of(const struct exchange *x, const struct err *err) {
  * with the status that an answer over HTTP would have. */
 static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
-    struct json j;
+    struct json j = {.out = &b};
     char event[64];
 
     note_code(x, err);
-    json_begin(&j, &b);
     x->dialect->put_error(&j, x, err);
     if (j.error < 0)
         return j.error;

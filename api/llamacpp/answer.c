@@ -169,9 +169,8 @@ void llamacpp_end(struct writer *w) {}
 
 void llamacpp_piece(struct writer *w, const struct piece *p) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     put_piece(&j, w, p, true);
     if (j.error < 0)
         conn_break(w->exchange->conn);
@@ -221,13 +220,12 @@ static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
                       .len = c->gen->ready,
                       .first = true,
                       .last = true};
-    struct json inner;
+    struct json inner = {.out = &b};
 
     if (!form_of(w)->fields) {
         put_piece(j, w, &p, false);
         return;
     }
-    json_begin(&inner, &b);
     put_piece(&inner, w, &p, false);
     if (inner.error < 0)
         j->error = inner.error;

@@ -99,7 +99,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
     struct err err;
     const struct model *model = asked_for(x, h, &err);
-    struct json j;
+    struct json j = {.out = &b};
 
     if (!model) {
         respond_error(x, &err);
@@ -108,7 +108,6 @@ static void props_serve(struct exchange *x, struct http *h) {
     if (answer_loading(x, model))
         return;
     const struct api_model *m = model->info;
-    json_begin(&j, &b);
     json_print(&j, "{default_generation_settings:{n_ctx:%u, params:", m->max_context);
     llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, GEN_REQUEST_NO_LIMIT);
     json_print(&j,
@@ -148,7 +147,7 @@ static void slots_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 20};
     struct gen_env *env = env_of(x);
     uint32_t id = 0;
-    struct json j;
+    struct json j = {.out = &b};
 
     if (!env->opts.slots) {
         struct err err;
@@ -160,7 +159,6 @@ static void slots_serve(struct exchange *x, struct http *h) {
     }
     if (answer_loading(x, model_first(env)))
         return;
-    json_begin(&j, &b);
     json_open(&j, '[');
     LIST_FOREACH_ENTRY(g, &env->gens.list, const struct gen, link) {
         if (g->state == GEN_SENT || g->state == GEN_RUNNING)

@@ -158,7 +158,7 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     yyjson_doc *body = NULL;
     struct model *m = NULL;
     struct err err = {0};
-    struct json j;
+    struct json j = {.out = &b};
     int r = ollama_read_body(x, &body, &err);
 
     if (r == 0)
@@ -171,7 +171,6 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     assert(model_on_demand(m) && m->worker_up);
     m->keep_alive_s = 0;
     audit_client(x, "unload", m->info->id, 0, &err);
-    json_begin(&j, &b);
     json_print(&j, "{instance_id:%s}", m->info->id);
     respond_buf(x, 200, &b, j.error);
 }

@@ -17,9 +17,8 @@
  */
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
-    struct json j;
+    struct json j = {.out = &v->text[input]};
     TRY(vectors_finish(v, g));
-    json_begin(&j, &v->text[input]);
     json_open(&j, '[');
     for (uint32_t i = 0; i < g->n_vector; i++)
         json_double(&j, (double)g->vector[i]);
@@ -29,10 +28,9 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
 
 /* Writes the answer of /api/embeddings. */
 static int answer_one(struct vectors *v, struct buf *b) {
-    struct json j;
+    struct json j = {.out = b};
 
     assert(v->n_inputs <= 1);
-    json_begin(&j, b);
     json_print(&j, "{embedding:");
     if (v->n_inputs == 1) {
         json_valid(&j, v->text[0].data, v->text[0].len);
@@ -46,10 +44,9 @@ static int answer_one(struct vectors *v, struct buf *b) {
 static int answer(struct vectors *v, struct buf *b) {
     assert(!v->floats);
     int64_t took = clock_now(v->job.env->clock) - v->started_ns;
-    struct json j;
+    struct json j = {.out = b};
     int r = 0;
 
-    json_begin(&j, b);
     json_print(&j, "{model:%s, embeddings:[", v->job.model->info->id);
     for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
         json_valid(&j, v->text[i].data, v->text[i].len);

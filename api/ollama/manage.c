@@ -155,11 +155,10 @@ static void on_line(struct api_task *t, const char *text, size_t len) {
     yyjson_val *root = yyjson_doc_get_root(doc);
     const char *status = json_cstr(yyjson_obj_get(root, "status"));
     const char *message = json_cstr(yyjson_obj_get(root, "message"));
-    struct json j;
+    struct json j = {.out = &b};
 
     assert(m->x && m->x->state == m);
     if (m->x->stream && status && (message || json_cstr(yyjson_obj_get(root, "file")))) {
-        json_begin(&j, &b);
         json_open(&j, '{');
         if (message)
             json_put_string(&j, "status", message);

@@ -88,9 +88,8 @@ static void put_model(struct json *j, const struct model *model, bool running) {
 
 static void list(struct exchange *x, bool running) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4u << 20};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_print(&j, "{models:[");
     LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if ((!running || m->worker_up) && models_may_use(x, m))
@@ -183,7 +182,7 @@ static void show_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
     const struct model *model = NULL;
     struct err err = {0};
-    struct json j;
+    struct json j = {.out = &b};
 
     /* The scan reads the headers of the files, which tell what models can do before they are
      * loaded. */
@@ -195,7 +194,6 @@ static void show_serve(struct exchange *x, struct http *h) {
         return;
     }
     const struct api_model *m = model->info;
-    json_begin(&j, &b);
     json_print(&j, "{license:'', modelfile:'', parameters:''");
     if (m->system)
         json_put_string(&j, "system", m->system);

@@ -149,7 +149,7 @@ struct line {
 static struct json *begin(struct line *l, const struct writer *w) {
     memset(l, 0, sizeof(*l));
     buf_init(&l->b, API_SEND_MAX);
-    json_begin(&l->j, &l->b);
+    l->j.out = &l->b;
     json_open(&l->j, '{');
     put_head(&l->j, w->job.model);
     return &l->j;

@@ -247,9 +247,8 @@ static void send_chunk(struct writer *w, struct json *j, bool usage) {
 
 void choices_piece(struct writer *w, const struct piece *p) {
     CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     open_chunk(&j, w, form_of(w)->chunk_object);
     if (p->first && p->index == 0)
         put_prompt_ids(&j, w);
@@ -261,13 +260,12 @@ void choices_piece(struct writer *w, const struct piece *p) {
 void choices_alive(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
     struct piece p = {.text = ""};
-    struct json j;
+    struct json j = {.out = &b};
 
     while (p.index < w->n_choices && w->choices[p.index].finish_sent)
         p.index++;
     if (p.index < w->n_choices) {
         p.choice = &w->choices[p.index];
-        json_begin(&j, &b);
         open_chunk(&j, w, form_of(w)->chunk_object);
         if (w->job.request.return_progress && p.choice->gen->n_out == 0)
             put_progress(&j, w, p.choice->gen);
@@ -290,11 +288,10 @@ void choices_begin(struct writer *w) {
 
 void choices_end(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
-    struct json j;
+    struct json j = {.out = &b};
 
     if (!w->job.request.include_usage)
         return;
-    json_begin(&j, &b);
     open_chunk(&j, w, form_of(w)->chunk_object);
     json_put_open(&j, "choices", '[');
     send_chunk(w, &j, true);

@@ -29,7 +29,7 @@ static int put_base64(struct buf *b, const void *data, size_t len) {
 /* Writes the vector of an input. @base64: as 32-bit floats in base64, little-endian like all
  * machines that this runs on. */
 static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool base64) {
-    struct json j;
+    struct json j = {.out = b};
 
     assert(!b->data && g->vector);
     if (base64) {
@@ -39,7 +39,6 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
             return r;
         return buf_add(b, "\"}", 2);
     }
-    json_begin(&j, b);
     json_print(&j, "{object:'embedding', index:%u, embedding:[", input);
     for (uint32_t i = 0; i < g->n_vector; i++)
         json_double(&j, (double)g->vector[i]);
@@ -79,10 +78,9 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
 
     assert(n > 0 && n % n_row == 0);
     for (size_t at = 0; at < n; at += n_row) {
-        struct json j;
+        struct json j = {.out = b};
 
         TRY(buf_add(b, at ? "," : "[", 1));
-        json_begin(&j, b);
         json_open(&j, '[');
         for (size_t i = at; i < at + n_row; i++) {
             float f;
@@ -127,13 +125,12 @@ static int put_written(struct vectors *v, struct buf *b) {
 
 /* Writes the vectors, each of which is freed when it has been copied, and the usage. */
 static int answer(struct vectors *v, struct buf *b) {
-    struct json j;
+    struct json j = {.out = b};
 
     TRY(buf_printf(b, "{\"object\":\"list\",\"data\":["));
     int r = v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b);
     if (r < 0 || (r = buf_printf(b, "],\"model\":")) < 0)
         return r;
-    json_begin(&j, b);
     json_print(&j, "%s, usage:{prompt_tokens:%ld, total_tokens:%ld}}", v->job.model->info->id,
                (int64_t)v->n_tokens, (int64_t)v->n_tokens);
     return j.error;

@@ -108,11 +108,10 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
                         const char *object, const char *key,
                         void (*put)(struct json *j, const struct model *m)) {
     CLEANUP(buf_deinit) struct buf b = {.max = LIST_MAX};
-    struct json j;
+    struct json j = {.out = &b};
 
     if (rescan_first(x, serve))
         return;
-    json_begin(&j, &b);
     json_open(&j, '{');
     if (object)
         json_put_string(&j, "object", object);
@@ -136,7 +135,7 @@ void models_answer_one(struct exchange *x, const struct model *m,
                        void (*put)(struct json *j, const struct model *m)) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     struct err err;
-    struct json j;
+    struct json j = {.out = &b};
 
     if (m && !models_may_use(x, m)) {
         models_hidden(x->arg, &err);
@@ -147,7 +146,6 @@ void models_answer_one(struct exchange *x, const struct model *m,
     if ((!m || !m->opened) && rescan_first(x, serve))
         return;
     if (m) {
-        json_begin(&j, &b);
         put(&j, m);
         respond_buf(x, 200, &b, j.error);
         return;

@@ -21,14 +21,13 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
     assert(input < v->n_inputs && g->n_vector > 0);
     const struct prompt *p = &v->job.prompts[input];
     double x = (double)g->vector[0];
-    struct json j;
+    struct json j = {.out = &v->text[input]};
 
     if (g->n_vector != 1 || !isfinite(x))
         return -EDOM;
     v->score[input] = v->job.request.raw_scores ? x : 1 / (1 + exp(-x));
     if (!v->job.request.return_documents)
         return 0;
-    json_begin(&j, &v->text[input]);
     json_string(&j, p->text, p->len);
     return j.error;
 }
@@ -45,11 +44,10 @@ static int by_score(const void *a, const void *b, void *score) {
     return s[i] != s[k] ? (s[i] < s[k] ? 1 : -1) : (i > k) - (i < k);
 }
 
-static void begin(struct json *j, const struct vectors *v, struct buf *b, const char *prefix) {
+static void begin(struct json *j, const struct vectors *v, const char *prefix) {
     char id[sizeof(v->id) + 16];
 
     snprintf(id, sizeof(id), "%s-%s", prefix, v->id);
-    json_begin(j, b);
     json_print(j, "{id:%s, object:'list', created:%ld, model:%s", id, (int64_t)time(NULL),
                v->job.model->info->id);
 }
@@ -79,17 +77,15 @@ static int answer_rerank(struct vectors *v, struct buf *b) {
     uint32_t n = v->n_inputs, top = v->job.request.top_n;
     bool tei = v->job.request.reranks_texts;
     uint32_t *order = malloc(n * sizeof(*order));
-    struct json j;
+    struct json j = {.out = b};
 
     if (!order)
         return -ENOMEM;
     for (uint32_t i = 0; i < n; i++)
         order[i] = i;
     qsort_r(order, n, sizeof(*order), by_score, v->score);
-    if (tei) {
-        json_begin(&j, b);
-    } else {
-        begin(&j, v, b, "rerank");
+    if (!tei) {
+        begin(&j, v, "rerank");
         json_key(&j, "results");
     }
     json_open(&j, '[');
@@ -105,9 +101,9 @@ static int answer_rerank(struct vectors *v, struct buf *b) {
 }
 
 static int answer_score(struct vectors *v, struct buf *b) {
-    struct json j;
+    struct json j = {.out = b};
 
-    begin(&j, v, b, "score");
+    begin(&j, v, "score");
     json_put_open(&j, "data", '[');
     for (uint32_t i = 0; i < v->n_inputs; i++) {
         json_print(&j, "{index:%u, object:'score', score:%g}", i, v->score[i]);

@@ -119,9 +119,8 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
 /* Answers @x, which has the client's connection now, with the response as it stands. */
 static void answer(struct exchange *x, const struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     responses_put(&j, w, RESPONSES_QUEUED, NULL);
     respond_buf(x, 200, &b, j.error);
 }

@@ -149,12 +149,11 @@ static int add_items(struct change *c, struct stored *parent, struct stored **ou
 static int create(struct change *c, struct stored *items, struct stored **out) {
     struct gen_env *env = c->rs->env;
     struct stored_parts parts;
-    struct json j;
+    struct json j = {.out = &parts.head};
     char id[48];
 
     stored_parts_init(&parts);
     new_id(env, CONVERSATION_ID_PREFIX, id);
-    json_begin(&j, &parts.head);
     json_print(&j, "{id:%s, object:'conversation', created_at:%ld", id, time(NULL));
     int r = j.error < 0 ? j.error : buf_add(&parts.echo, c->metadata.data, c->metadata.len);
     if (r < 0) {
@@ -386,9 +385,8 @@ void conversations_items_serve(struct exchange *x, struct http *h) {
 
 static void respond_deleted(struct exchange *x) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_print(&j, "{id:%s, object:'conversation.deleted', deleted:true}", x->arg);
     respond_buf(x, 200, &b, j.error);
 }

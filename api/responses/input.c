@@ -527,9 +527,8 @@ static void put_conversation_id(struct json *j, const struct stored *conversatio
 }
 
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
-    struct json j;
+    struct json j = {.out = &rs->kept.echo};
 
-    json_begin(&j, &rs->kept.echo);
     json_put_bool(&j, "background", rs->background);
     put_conversation_id(&j, rs->conversation);
     echo(&j, f, INSTRUCTIONS, "null");

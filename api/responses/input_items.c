@@ -142,7 +142,7 @@ static void put_id(struct json *j, const char *key, const struct conversation *c
 static int put_page(struct buf *out, const struct conversation *c, size_t from, size_t limit,
                     bool descending) {
     struct place first, last;
-    struct json j;
+    struct json j = {.out = out};
     size_t i = from, body = 0;
     int r = buf_add_str(out, "{\"object\":\"list\",\"data\":[");
 
@@ -158,7 +158,6 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     }
     if ((r = buf_add_char(out, ']')) < 0)
         return r;
-    json_begin(&j, out);
     j.comma = true;
     put_id(&j, "first_id", c, body ? &first : NULL);
     put_id(&j, "last_id", c, body ? &last : NULL);

@@ -32,11 +32,10 @@ static size_t begin_of(const struct gen *g, uint32_t i) {
 
 static int add_entry(struct logprobs *l, const struct writer *w, const struct gen *g, uint32_t i,
                      size_t end) {
-    struct json j;
+    struct json j = {.out = &l->json};
 
     if (!ARRAY_GROW(l->entry, l->n, l->cap, 64))
         return -ENOMEM;
-    json_begin(&j, &l->json);
     j.comma = l->n > 0;
     choices_put_logprob(&j, w, g, i, false);
     l->entry[l->n++] = (struct logprob_entry){end, l->json.len};

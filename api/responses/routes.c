@@ -50,9 +50,8 @@ static struct responses *find_live(struct exchange *x) {
 
 static void respond_live(struct exchange *x, struct responses *rs, enum responses_status status) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     responses_put(&j, rs->writer, status, NULL);
     respond_buf(x, 200, &b, j.error);
 }
@@ -113,13 +112,12 @@ static void get_serve(struct exchange *x, struct http *h) {
 
 static void delete_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    struct json j;
+    struct json j = {.out = &b};
 
     if (!names_response(x) || !store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
         responses_not_found(x);
         return;
     }
-    json_begin(&j, &b);
     json_print(&j, "{id:%s, object:'response', deleted:true}", x->arg);
     respond_buf(x, 200, &b, j.error);
 }
@@ -127,11 +125,10 @@ static void delete_serve(struct exchange *x, struct http *h) {
 /* Cancels a response under way: its own client is told, and @x gets the response as it stands. */
 static void cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct json j;
+    struct json j = {.out = &b};
     struct err err;
 
     rs->cancelled = true;
-    json_begin(&j, &b);
     responses_put(&j, rs->writer, RESPONSES_FAILED, NULL);
     err_set_code(&err, 503, "cancelled", NULL, "The response was cancelled.");
     respond_failure(rs->writer->exchange, &err);

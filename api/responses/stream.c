@@ -34,7 +34,7 @@ static void begin_event(struct stream_event *e, struct writer *w, const char *ty
     e->w = w;
     e->type = type;
     buf_init(&e->b, API_SEND_MAX);
-    json_begin(&e->j, &e->b);
+    e->j = (struct json){.out = &e->b};
     json_print(&e->j, "{type:%s, sequence_number:", type);
     json_uint(&e->j, responses_of(w)->sequence++);
 }

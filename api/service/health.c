@@ -30,11 +30,10 @@ static void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "failed", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 1u << 20};
     enum api_health s = service_health(env_of(x));
-    struct json j;
+    struct json j = {.out = &b};
 
     assert((size_t)s < ARRAY_SIZE(names));
     x->retry_ms = s == API_FAILED ? model_first(env_of(x))->failure_retry_ms : API_RETRY_MS;
-    json_begin(&j, &b);
     json_print(&j, "{status:%s, state:%s", s == API_SERVING ? "ok" : "unavailable", names[s]);
     if (s == API_FAILED)
         json_put_string(&j, "reason", model_first(env_of(x))->failure);
@@ -81,10 +80,9 @@ static void loads_serve(struct exchange *x, struct http *h) {
     const struct api_model *m = model->info;
     uint64_t page = m->page_tokens;
     struct api_stats s;
-    struct json j;
+    struct json j = {.out = &b};
 
     service_stats(env_of(x)->service, &s);
-    json_begin(&j, &b);
     json_print(&j,
                "{timestamp:%ld, dp_rank_count:1, loads:[{dp_rank:0, num_running_reqs:%u, "
                "num_waiting_reqs:%u, num_total_reqs:%ld, num_used_tokens:%ld, "
@@ -115,9 +113,8 @@ static void load_of_ranks_serve(struct exchange *x, struct http *h) {
 static void server_info_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
     const struct api_model *m = model_first(env_of(x))->info;
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_print(&j, "{model_path:%s, served_model_name:%s, tokenizer_path:%s", m->id, m->id, m->id);
     if (m->arch)
         json_put_string(&j, "model_type", m->arch);

@@ -57,10 +57,9 @@ void recent_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     const struct recent_request *list[RECENT_SHOWN];
     const struct gen_env *env = env_of(x);
-    struct json j;
+    struct json j = {.out = &b};
 
     uint32_t n = recent_slowest(&env->service->recent, x->tenant, clock_now(env->clock), list);
-    json_begin(&j, &b);
     json_print(&j, "{requests:[");
     for (uint32_t i = 0; i < n; i++)
         put_request(&j, env, list[i]);
@@ -70,9 +69,8 @@ void recent_serve(struct exchange *x, struct http *h) {
 
 void history_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_open(&j, '{');
     history_put(&env_of(x)->service->history, &j);
     json_close(&j, '}');

@@ -230,11 +230,10 @@ static int put_span(struct json *j, const struct trace_origin *from, const struc
 
 int trace_write(struct buf *out, const struct trace_origin *from, const struct trace_span *spans,
                 uint32_t n) {
-    struct json j;
+    struct json j = {.out = out};
     int r = 0;
 
     assert(n > 0);
-    json_begin(&j, out);
     json_print(&j, "{resourceSpans:[{resource:{attributes:[");
     put_text(&j, "service.name", "weft");
     put_text(&j, "service.version", WEFT_VERSION);

@@ -61,9 +61,8 @@ void usage_serve(struct exchange *x, struct http *h) {
     const struct gen_env *env = env_of(x);
     const struct tenant *t = tenants_get(&env->tenants, x->tenant);
     const char *key = x->key ? env->auth.names[x->key - 1] : "";
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_print(&j, "{object:'usage', tenant:%s, key:%s, limits:[", t->conf.name, *key ? key : NULL);
     put_limits(&j, env, t, false);
     json_print(&j, "], data:[");
@@ -78,9 +77,8 @@ void usage_serve(struct exchange *x, struct http *h) {
 }
 
 int service_put_usage(const struct gen_env *env, struct buf *out) {
-    struct json j;
+    struct json j = {.out = out};
 
-    json_begin(&j, out);
     json_print(&j, "{limits:[");
     for (uint32_t i = 0; i < env->tenants.n; i++)
         put_limits(&j, env, env->tenants.list[i], true);

@@ -72,9 +72,8 @@ int toolcall_describe(struct buf *out, yyjson_val *tools) {
 }
 
 int toolcall_write_call(struct buf *out, const char *name, const char *args, size_t args_len) {
-    struct json j;
+    struct json j = {.out = out};
     TRY(buf_add_str(out, "<tool_call>\n{\"name\": "));
-    json_begin(&j, out);
     json_cstring(&j, name);
     TRY(j.error);
     TRY(buf_add_str(out, ", \"arguments\": "));

@@ -231,9 +231,8 @@ static void reload_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = OUT_MAX};
     const struct admin_opts *o = opts_of(x);
     struct err err = {0};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_open(&j, '{');
     json_put_bool(&j, "reloaded", true);
     json_put_open(&j, "needs_restart", '[');

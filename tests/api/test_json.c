@@ -11,7 +11,7 @@ static struct json j;
 
 static void begin(void) {
     buf_clear(&out);
-    json_begin(&j, &out);
+    j = (struct json){.out = &out};
 }
 
 static void expect(const char *text) {
@@ -51,7 +51,7 @@ Test(json_print, shapes_go_on_where_other_calls_stopped) {
 Test(json_print, a_full_buffer_is_an_error_that_stays) {
     struct buf small = {.max = 8};
 
-    json_begin(&j, &small);
+    j = (struct json){.out = &small};
     json_print(&j, "{object:'much too long'}");
     cr_expect_eq(j.error, -EMSGSIZE);
     json_print(&j, "[]");

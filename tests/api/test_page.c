@@ -126,9 +126,8 @@ Test(page, charts_have_a_history) {
         history_note(h, &env, (int64_t)(i + 1) * 2000000000);
     }
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
-    struct json j;
+    struct json j = {.out = &b};
 
-    json_begin(&j, &b);
     json_open(&j, '{');
     history_put(h, &j);
     json_close(&j, '}');
