@@ -60,11 +60,10 @@ static void put_usage(struct json *j, const struct writer *w) {
                "cache_read_input_tokens:%u, output_tokens:%u, output_tokens_details:",
                computed - created, wish == CACHE_5M ? created : 0, wish == CACHE_1H ? created : 0,
                created, u.cached, u.output);
-    if (w->job.model->family.reasons) {
+    if (w->job.model->family.reasons)
         json_print(j, "{thinking_tokens:%u}", u.reasoning);
-    } else {
+    else
         json_null(j);
-    }
     put_server_tools(j, search_n_run(w));
     json_print(j, "service_tier:'standard', inference_geo:null, speed:null}");
 }
@@ -190,8 +189,7 @@ static void put_signature(struct json *j, const struct writer *w, const char *te
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
     int r = sign(&b, w, text, len);
 
-    json_key(j, "signature");
-    json_string(j, b.data ? b.data : "", b.len);
+    json_print(j, "signature:%.*s", (int)b.len, b.data);
     j->error = j->error < 0 ? j->error : r;
 }
 

@@ -117,9 +117,8 @@ static void put_error(struct json *j, int r) {
 static void put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
     json_print(j, "type:'tool_search_tool_search_result', tool_references:[");
     for (uint32_t i = 0; i < n; i++) {
-        json_print(j, "{type:'tool_reference', tool_name:");
-        json_string(j, json_text(found[i]), json_len(found[i]));
-        json_close(j, '}');
+        json_print(j, "{type:'tool_reference', tool_name:%.*s}", (int)json_len(found[i]),
+                   json_text(found[i]));
     }
     json_close(j, ']');
 }

@@ -164,15 +164,10 @@ static void put_parts(struct json *j, const struct output_parser *s) {
 
         if (r->kind != OUTPUT_CONTENT || r->begin == r->end)
             continue;
-        json_print(j, "{type:'text', text:");
-        json_string(j, s->text[OUTPUT_CONTENT].data + r->begin, r->end - r->begin);
-        json_close(j, '}');
+        json_print(j, "{type:'text', text:%.*s}", (int)(r->end - r->begin),
+                   s->text[OUTPUT_CONTENT].data + r->begin);
     }
     json_close(j, ']');
-}
-
-static void put_buf(struct json *j, const struct buf *b, size_t len) {
-    json_string(j, b->data ? b->data : "", len);
 }
 
 static void put_answer(struct json *j, const struct prewarm_job *t) {
@@ -180,17 +175,16 @@ static void put_answer(struct json *j, const struct prewarm_job *t) {
 
     json_print(j, "{role:'assistant', content:");
     if (!s)
-        put_buf(j, &t->text, t->text_len);
+        json_print(j, "%.*s", (int)t->text_len, t->text.data);
     else if (t->parts)
         put_parts(j, s);
     else if (s->n_calls && !s->text[OUTPUT_CONTENT].len)
         json_null(j);
     else
-        put_buf(j, &s->text[OUTPUT_CONTENT], s->text[OUTPUT_CONTENT].len);
-    if (s && t->thoughts && s->text[OUTPUT_REASONING].len) {
-        json_key(j, "reasoning_content");
-        put_buf(j, &s->text[OUTPUT_REASONING], s->text[OUTPUT_REASONING].len);
-    }
+        json_print(j, "%.*s", (int)s->text[OUTPUT_CONTENT].len, s->text[OUTPUT_CONTENT].data);
+    if (s && t->thoughts && s->text[OUTPUT_REASONING].len)
+        json_print(j, "reasoning_content:%.*s", (int)s->text[OUTPUT_REASONING].len,
+                   s->text[OUTPUT_REASONING].data);
     if (s && s->n_calls)
         put_calls(j, t);
     json_close(j, '}');

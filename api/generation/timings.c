@@ -36,8 +36,7 @@ void timings_put(struct json *j, const struct gen *g) {
     json_print(j, "timings:{cache_n:%u", cached);
     put_rate(j, prompt, g->n_prompt - cached, ms_between(g->first_step_ns, g->prompt_end_ns));
     put_rate(j, predicted, g->n_out, ms_between(g->prompt_end_ns, g->computed_ns));
-    if (g->drafts.n) {
+    if (g->drafts.n)
         json_print(j, "draft_n:%u, draft_n_accepted:%u", g->drafts.n, g->drafts.accepted);
-    }
     json_close(j, '}');
 }

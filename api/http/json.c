@@ -227,6 +227,15 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
 
     s += wide;
     switch (*s) {
+    case '.': {
+        assert(strncmp(s, ".*s", 3) == 0);
+        int len = va_arg(*args, int);
+        const char *text = va_arg(*args, const char *);
+
+        json_string(j, text ? text : "", (size_t)len);
+        s += 2;
+        break;
+    }
     case 's':
         json_cstring(j, va_arg(*args, const char *));
         break;

@@ -116,8 +116,7 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
         if (buf_add(&b, text, len) < 0)
             j->error = -ENOMEM;
     }
-    json_key(j, "prompt");
-    json_string(j, b.data ? b.data : "", b.len);
+    json_print(j, "prompt:%.*s", (int)b.len, b.data);
 }
 
 static void put_end(struct json *j, const struct writer *w, const struct gen *g) {
@@ -133,10 +132,11 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
                           w->job.request.max_new);
     put_prompt(j, w, g);
     json_put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
-    json_put_bool(j, "truncated", false);
-    json_put_string(j, "stop_type", g->finish == FINISH_LENGTH ? "limit" : stop ? "word" : "eos");
-    json_key(j, "stopping_word");
-    json_string(j, stop ? stop->data : "", stop ? stop->len : 0);
+    json_print(j, "truncated:false, stop_type:%s, stopping_word:%.*s",
+               g->finish == FINISH_LENGTH ? "limit"
+               : stop                     ? "word"
+                                          : "eos",
+               stop ? (int)stop->len : 0, stop ? stop->data : "");
     timings_put(j, g);
 }
 
@@ -147,8 +147,7 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     bool tokens = stream || form->return_tokens;
 
     assert(!p->last || g->state == GEN_DONE);
-    json_print(j, "{index:%u, content:", p->index);
-    json_string(j, p->text, p->len);
+    json_print(j, "{index:%u, content:%.*s", p->index, (int)p->len, p->text);
     put_tokens(j, tokens ? p : &(struct piece){.choice = p->choice});
     json_put_int(j, "id_slot", -1);
     json_put_bool(j, "stop", p->last);

@@ -35,9 +35,7 @@ static const struct endpoint infill = ENDPOINT(llamacpp_read_infill);
 static void write_prompt(struct json *j, const struct prompt_job *job) {
     const struct prompt *p = &job->prompts[0];
 
-    json_print(j, "{prompt:");
-    json_string(j, p->text, p->len);
-    json_close(j, '}');
+    json_print(j, "{prompt:%.*s}", (int)p->len, p->text);
 }
 
 static const struct endpoint chat = {.translate = openai_read_chat, .write = write_prompt};
@@ -122,8 +120,7 @@ static void props_serve(struct exchange *x, struct http *h) {
         llamacpp_marker(env_of(x), marker);
         json_put_string(&j, "media_marker", marker);
     }
-    json_key(&j, "chat_template");
-    json_string(&j, m->template_source ? m->template_source : "", m->template_len);
+    json_print(&j, "chat_template:%.*s", (int)m->template_len, m->template_source);
     put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);
     put_special(&j, "eos_token", m->tokenizer, tokenizer_eos);
     json_print(&j, "build_info:'weft'}");

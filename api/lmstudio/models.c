@@ -32,15 +32,15 @@ static void put_model(struct json *j, const struct model *m) {
     const struct api_opts *o = &m->env->opts;
     char format[32];
 
-    json_open(j, '{');
-    json_put_string(j, "id", m->info->id);
-    json_put_string(j, "object", "model");
-    json_put_string(j, "type", m->info->encoder ? "embeddings" : model_sees(m) ? "vlm" : "llm");
-    json_put_string(j, "publisher", o->owned_by ? o->owned_by : "weft");
-    json_put_string(j, "arch", m->info->arch ? m->info->arch : "");
-    json_put_string(j, "compatibility_type", "gguf");
-    json_put_string(j, "quantization", model_format_name(m, format));
-    json_put_string(j, "state", m->worker_up ? "loaded" : "not-loaded");
+    json_print(j,
+               "{id:%s, object:'model', type:%s, publisher:%s, arch:%s, "
+               "compatibility_type:'gguf', quantization:%s, state:%s",
+               m->info->id,
+               m->info->encoder ? "embeddings"
+               : model_sees(m)  ? "vlm"
+                                : "llm",
+               o->owned_by ? o->owned_by : "weft", m->info->arch ? m->info->arch : "",
+               model_format_name(m, format), m->worker_up ? "loaded" : "not-loaded");
     put_length(j, "max_context_length", m);
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);

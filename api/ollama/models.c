@@ -197,8 +197,7 @@ static void show_serve(struct exchange *x, struct http *h) {
     json_print(&j, "{license:'', modelfile:'', parameters:''");
     if (m->system)
         json_put_string(&j, "system", m->system);
-    json_key(&j, "template");
-    json_string(&j, m->template_source ? m->template_source : "", m->template_len);
+    json_print(&j, "template:%.*s", (int)m->template_len, m->template_source);
     put_details(&j, model);
     put_info(&j, m);
     put_capabilities(&j, model);

@@ -35,21 +35,14 @@ static bool is_chat(const struct writer *w) {
     return w->endpoint->repeats != REPEATS_NOTHING;
 }
 
-static void put_text(struct json *j, const char *key, const char *text, size_t len) {
-    json_key(j, key);
-    json_string(j, text, len);
-}
-
 /* Writes {"message": {... or "response": ..., with content and reasoning; a message is left
  * open. */
 static void open_message(struct json *j, const struct writer *w, const char *text, size_t len,
                          const char *thinking, size_t n_thinking) {
-    if (is_chat(w)) {
-        json_print(j, "message:{role:'assistant'");
-    }
-    put_text(j, is_chat(w) ? "content" : "response", text, len);
+    json_print(j, is_chat(w) ? "message:{role:'assistant', content:%.*s" : "response:%.*s",
+               (int)len, text);
     if (n_thinking)
-        put_text(j, "thinking", thinking, n_thinking);
+        json_print(j, "thinking:%.*s", (int)n_thinking, thinking);
 }
 
 static void put_call(struct json *j, const struct output_parser *s, uint32_t i) {
@@ -82,14 +75,13 @@ static void put_figures(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
     int64_t from = w->started_ns;
 
-    json_put_bool(j, "done", true);
-    json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
-    json_put_int(j, "total_duration", between(from, clock_now(w->job.env->clock)));
-    json_put_int(j, "load_duration", between(from, g->first_step_ns));
-    json_put_int(j, "prompt_eval_count", u.prompt);
-    json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->prompt_end_ns));
-    json_put_int(j, "eval_count", u.output);
-    json_put_int(j, "eval_duration", between(g->prompt_end_ns, g->computed_ns));
+    json_print(j, "done:true, done_reason:%s, total_duration:%ld, load_duration:%ld",
+               g->finish == FINISH_LENGTH ? "length" : "stop",
+               between(from, clock_now(w->job.env->clock)), between(from, g->first_step_ns));
+    json_print(j,
+               "prompt_eval_count:%u, prompt_eval_duration:%ld, eval_count:%u, eval_duration:%ld",
+               u.prompt, between(g->first_step_ns, g->prompt_end_ns), u.output,
+               between(g->prompt_end_ns, g->computed_ns));
 }
 
 static void put_calls(struct json *j, const struct output_parser *s) {
@@ -98,9 +90,8 @@ static void put_calls(struct json *j, const struct output_parser *s) {
     for (uint32_t i = 0; i < s->n_calls; i++) {
         if (!s->calls[i].complete)
             continue;
-        if (n++ == 0) {
+        if (n++ == 0)
             json_put_open(j, "tool_calls", '[');
-        }
         put_call(j, s, i);
     }
     if (n)

@@ -8,10 +8,7 @@
 
 /* Writes reasoning under two names, because clients read one or the other. */
 static void put_reasoning(struct json *j, const char *text, size_t len) {
-    json_key(j, "reasoning_content");
-    json_string(j, text, len);
-    json_key(j, "reasoning");
-    json_string(j, text, len);
+    json_print(j, "reasoning_content:%.*s, reasoning:%.*s", (int)len, text, (int)len, text);
 }
 
 /* Writes the members of a call before its arguments, and leaves "function" or "custom" open. */
@@ -31,11 +28,11 @@ static void put_input_delta(struct json *j, struct custom_text *t, const char *a
         return;
     }
     assert(t->n_sent <= t->text.len);
-    json_key(j, "input");
     if (custom_is_other(t))
-        json_string(j, part->text, part->len);
+        json_print(j, "input:%.*s", (int)part->len, part->text);
     else
-        json_string(j, t->text.len ? t->text.data + t->n_sent : "", t->text.len - t->n_sent);
+        json_print(j, "input:%.*s", (int)(t->text.len - t->n_sent),
+                   t->text.len ? t->text.data + t->n_sent : "");
     t->n_sent = t->text.len;
 }
 
@@ -48,9 +45,7 @@ static void put_function_delta(struct json *j, const struct piece *p) {
     json_put_open(j, "function_call", '{');
     if (part->begins)
         json_put_string(j, "name", p->choice->gen->output->calls[part->call].name);
-    json_key(j, "arguments");
-    json_string(j, part->text, part->len);
-    json_close(j, '}');
+    json_print(j, "arguments:%.*s}", (int)part->len, part->text);
 }
 
 /* Writes a delta of a call: the first has id, type and name, the others a part of the arguments. */
@@ -72,12 +67,10 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
         json_key(j, custom ? "custom" : "function");
         json_open(j, '{');
     }
-    if (custom) {
+    if (custom)
         put_input_delta(j, &p->choice->custom, s->text[OUTPUT_CALL].data + c->begin, part);
-    } else {
-        json_key(j, "arguments");
-        json_string(j, part->text, part->len);
-    }
+    else
+        json_print(j, "arguments:%.*s", (int)part->len, part->text);
     json_print(j, "}}]");
 }
 
@@ -91,8 +84,7 @@ static void put_delta(struct json *j, const struct writer *w, const struct piece
         if (!w->job.request.no_reasoning)
             put_reasoning(j, p->text, p->len);
     } else {
-        json_key(j, "content");
-        json_string(j, p->text, p->len);
+        json_print(j, "content:%.*s", (int)p->len, p->text);
     }
     json_close(j, '}');
 }
@@ -100,13 +92,12 @@ static void put_delta(struct json *j, const struct writer *w, const struct piece
 static void put_input(struct json *j, const char *args, size_t len) {
     struct custom_text t = {.text = {.max = UINT32_MAX}};
 
-    json_key(j, "input");
     if (custom_read(&t, args, len) < 0)
         j->error = -ENOMEM;
     else if (custom_is_other(&t))
-        json_string(j, args, len);
+        json_print(j, "input:%.*s", (int)len, args);
     else
-        json_string(j, t.text.data ? t.text.data : "", t.text.len);
+        json_print(j, "input:%.*s", (int)t.text.len, t.text.data);
     buf_deinit(&t.text);
 }
 
@@ -120,12 +111,10 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
         assert(c->begin <= c->end && c->end <= s->text[OUTPUT_CALL].len);
         json_open(j, '{');
         open_function(j, c, custom);
-        if (custom) {
+        if (custom)
             put_input(j, args, c->end - c->begin);
-        } else {
-            json_key(j, "arguments");
-            json_string(j, args, c->end - c->begin);
-        }
+        else
+            json_print(j, "arguments:%.*s", (int)(c->end - c->begin), args);
         json_print(j, "}}");
     }
     json_close(j, ']');
@@ -136,19 +125,18 @@ static void put_function(struct json *j, const struct output_parser *s) {
     const struct output_call *c = &s->calls[0];
     const char *all = s->text[OUTPUT_CALL].data;
 
-    json_print(j, "function_call:{name:%s, arguments:", c->name);
-    json_string(j, all ? all + c->begin : "", c->end - c->begin);
-    json_close(j, '}');
+    json_print(j, "function_call:{name:%s, arguments:%.*s}", c->name, (int)(c->end - c->begin),
+               all ? all + c->begin : "");
 }
 
 static void put_message(struct json *j, const struct writer *w, const struct output_parser *s) {
     const struct buf *content = &s->text[OUTPUT_CONTENT], *reasoning = &s->text[OUTPUT_REASONING];
 
-    json_print(j, "message:{role:'assistant', content:");
+    json_print(j, "message:{role:'assistant'");
     if (s->n_calls && !content->len)
-        json_null(j);
+        json_print(j, "content:null");
     else
-        json_string(j, content->data ? content->data : "", content->len);
+        json_print(j, "content:%.*s", (int)content->len, content->data);
     if (reasoning->len && !w->job.request.no_reasoning)
         put_reasoning(j, reasoning->data, reasoning->len);
     if (s->n_calls && w->job.request.functions_form)
@@ -172,12 +160,10 @@ void choices_put_message(struct json *j, const struct writer *w, const struct pi
     json_open(j, '{');
     if (p->first)
         json_put_string(j, "role", "assistant");
-    if (p->first || p->len)
-        json_key(j, "content");
     if (stream && p->first && !p->len && openai_is_llama_server(w->route))
-        json_null(j);
+        json_print(j, "content:null");
     else if (p->first || p->len)
-        json_string(j, p->text, p->len);
+        json_print(j, "content:%.*s", (int)p->len, p->text);
     if (!stream)
         json_put_string(j, "refusal", NULL);
     json_close(j, '}');

@@ -87,14 +87,12 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
 
     snprintf(key, sizeof(key), "%d", (int)id);
     json_put_open(j, key, '{');
-    json_print(j, "logprob:%g, rank:", (double)logprob);
+    json_put_double(j, "logprob", (double)logprob);
     if (rank)
-        json_uint(j, rank);
+        json_put_int(j, "rank", rank);
     else
-        json_null(j);
-    json_key(j, "decoded_token");
-    json_string(j, text, len);
-    json_close(j, '}');
+        json_put_string(j, "rank", NULL);
+    json_print(j, "decoded_token:%.*s}", (int)len, text);
 }
 
 /* Writes prompt token @i and the likeliest tokens in its place. */

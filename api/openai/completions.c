@@ -22,7 +22,7 @@ void choices_put_text(struct json *j, const struct writer *w, const struct piece
     if (buf_add(&b, e->text.data + from, to - from) < 0 || buf_add(&b, p->text, p->len) < 0)
         j->error = -ENOMEM;
     else
-        json_string(j, b.data ? b.data : "", b.len);
+        json_print(j, "%.*s", (int)b.len, b.data);
 }
 
 /* A part of the lists of logprobs: tokens of the prompt when it is echoed, and tokens of the piece.

@@ -506,11 +506,11 @@ static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
     const struct question *q = &of(&w->job)->question[i];
     struct reading r = read_answer(w, i);
 
-    json_print(j, "{type:%s, name:", r.mass > 0 ? types[q->kind] : "refusal");
+    json_print(j, "{type:%s", r.mass > 0 ? types[q->kind] : "refusal");
     if (q->name)
-        json_string(j, json_text(q->name), json_len(q->name));
+        json_print(j, "name:%.*s", (int)json_len(q->name), json_text(q->name));
     else
-        json_null(j);
+        json_print(j, "name:null");
     if (r.mass > 0 && q->kind == YES_NO) {
         json_put_double(j, "probability", r.p[0]);
     } else if (r.mass > 0) {
@@ -557,7 +557,7 @@ static void put_system_one_answer(struct json *j, const struct question *q,
             put_key(j, q, k);
             if (add_value(&text, q->option[k].value) < 0)
                 j->error = -ENOMEM;
-            json_string(j, text.data ? text.data : "", text.len);
+            json_print(j, "%.*s", (int)text.len, text.data);
         }
         json_close(j, '}');
     }

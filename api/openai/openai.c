@@ -28,9 +28,8 @@ static const char *type_of(const struct exchange *x, const struct err *err) {
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
     json_print(j, "{error:{message:%s, type:%s, param:%s, code:%s", err->message, type_of(x, err),
                *err->param ? err->param : NULL, respond_error_code(err));
-    if (err->n_prompt) {
+    if (err->n_prompt)
         json_print(j, "n_prompt_tokens:%u, n_ctx:%u", err->n_prompt, err->n_context);
-    }
     json_print(j, "}}");
 }
 

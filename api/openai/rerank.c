@@ -58,11 +58,9 @@ static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
     bool tei = v->job.request.reranks_texts;
 
     json_print(j, "{index:%u", i);
-    json_key(j, tei ? "score" : "relevance_score");
-    json_double(j, v->score[i]);
-    if (text->len && !tei) {
+    json_put_double(j, tei ? "score" : "relevance_score", v->score[i]);
+    if (text->len && !tei)
         json_put_open(j, "document", '{');
-    }
     if (text->len) {
         json_key(j, "text");
         json_raw(j, text->data, text->len);
@@ -105,9 +103,8 @@ static int answer_score(struct vectors *v, struct buf *b) {
 
     begin(&j, v, "score");
     json_put_open(&j, "data", '[');
-    for (uint32_t i = 0; i < v->n_inputs; i++) {
+    for (uint32_t i = 0; i < v->n_inputs; i++)
         json_print(&j, "{index:%u, object:'score', score:%g}", i, v->score[i]);
-    }
     json_close(&j, ']');
     put_usage(&j, v);
     json_close(&j, '}');

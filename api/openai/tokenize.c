@@ -92,9 +92,8 @@ static void put_features(struct json *j, const struct prompt *p) {
     for (uint32_t i = 0; i < p->n_pictures; i++)
         put_hash(j, p->pictures[i].digest);
     json_print(j, "]}, mm_placeholders:{image:[");
-    for (uint32_t i = 0; i < p->n_pictures; i++) {
+    for (uint32_t i = 0; i < p->n_pictures; i++)
         json_print(j, "{offset:%u, length:%u}", p->pictures[i].at, p->pictures[i].n_rows);
-    }
     json_print(j, "]}}");
 }
 
@@ -103,12 +102,10 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         const struct prompt *p = &job->prompts[i];
 
-        json_print(j, "{text:");
         if (p->text)
-            json_string(j, p->text, p->len);
+            json_print(j, "{text:%.*s, token_ids:", (int)p->len, p->text);
         else
-            json_null(j);
-        json_key(j, "token_ids");
+            json_print(j, "{text:null, token_ids:");
         put_ids(j, &p->tokens);
         put_features(j, p);
         json_close(j, '}');
@@ -130,11 +127,8 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
 static void write_text(struct json *j, const struct prompt_job *job) {
     const struct buf *text = &job->text;
 
-    json_print(j, "{prompt:");
-    json_string(j, text->data ? text->data : "", text->len);
-    json_key(j, "content");
-    json_string(j, text->data ? text->data : "", text->len);
-    json_close(j, '}');
+    json_print(j, "{prompt:%.*s, content:%.*s}", (int)text->len, text->data, (int)text->len,
+               text->data);
 }
 
 static int read_tokenize(struct prompt_job *job, yyjson_doc *body, struct err *err) {

@@ -161,8 +161,7 @@ void responses_put_logprobs(struct json *j, const struct writer *w, const struct
 
 void responses_put_part(struct json *j, const struct writer *w, const struct output_run *run,
                         const char *type, const char *text, size_t len) {
-    json_print(j, "{type:%s, text:", type);
-    json_string(j, text, len);
+    json_print(j, "{type:%s, text:%.*s", type, (int)len, text);
     if (strcmp(type, "output_text") == 0) {
         json_print(j, "annotations:[]");
         responses_put_logprobs(j, w, run, len);
@@ -184,8 +183,7 @@ static void put_sealed(struct json *j, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
     int r = opaque_reasoning_write(&b, text, len);
 
-    json_key(j, "encrypted_content");
-    json_string(j, b.data ? b.data : "", b.len);
+    json_print(j, "encrypted_content:%.*s", (int)b.len, b.data);
     j->error = j->error < 0 ? j->error : r;
 }
 
@@ -213,11 +211,10 @@ static void put_call(struct json *j, const struct writer *w, const struct output
     }
     if (custom && finished && custom_whole(args, len, &text) < 0)
         j->error = -ENOMEM;
-    json_key(j, custom ? "input" : "arguments");
     if (custom)
-        json_string(j, text.data ? text.data : "", text.len);
+        json_print(j, "input:%.*s", (int)text.len, text.data);
     else
-        json_string(j, args, finished ? len : 0);
+        json_print(j, "arguments:%.*s", finished ? (int)len : 0, args);
     json_print(j, "call_id:%s, name:%s", c->id, responses_call_name(w, run));
     if (t && t->ns)
         json_put_string(j, "namespace", t->ns);
@@ -385,10 +382,11 @@ static void put_error(struct json *j, const struct err *err) {
     bool full = err->status == 429;
     bool known = strcmp(err->code, "context_length_exceeded") == 0;
 
-    json_open(j, '{');
-    json_put_string(j, "code", full ? "rate_limit_exceeded" : known ? err->code : "server_error");
-    json_put_string(j, "message", err->message);
-    json_close(j, '}');
+    json_print(j, "{code:%s, message:%s}",
+               full    ? "rate_limit_exceeded"
+               : known ? err->code
+                       : "server_error",
+               err->message);
 }
 
 static const char *status_word(const struct writer *w, enum responses_status status) {
@@ -411,22 +409,17 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     json_print(j, "{id:%s, object:'response', created_at:%ld, status:%s", w->id, w->created,
                status_word(w, status));
     json_put_string(j, "access_programs", NULL); /* OpenAI's; its types require the member */
-    json_key(j, "completed_at");
     if (done && !was_cut(gen_of(w)))
-        json_int(j, time(NULL));
+        json_put_int(j, "completed_at", time(NULL));
     else
-        json_null(j);
+        json_put_string(j, "completed_at", NULL);
     json_key(j, "error");
     if (failed)
         put_error(j, err);
     else
         json_null(j);
-    json_key(j, "incomplete_details");
-    if (done && was_cut(gen_of(w))) {
-        json_print(j, "{reason:'max_output_tokens'}");
-    } else {
-        json_null(j);
-    }
+    json_print(j, done && was_cut(gen_of(w)) ? "incomplete_details:{reason:'max_output_tokens'}"
+                                             : "incomplete_details:null");
     put_output(j, w, status, base);
     if (done)
         put_usage(j, w);

@@ -222,8 +222,7 @@ static void send_delta(struct writer *w, const struct item *it, const char *text
 
     begin_event(&e, w, it->words->delta);
     put_place(&e, it->id, it->i, it->words->part_index);
-    json_key(&e.j, "delta");
-    json_string(&e.j, text, len);
+    json_print(&e.j, "delta:%.*s", (int)len, text);
     if (is_message(it))
         put_new_logprobs(&e, (size_t)(text - content->data) + len);
     end_event(&e);

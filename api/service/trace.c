@@ -93,36 +93,24 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
     json_put_string(j, key, text);
 }
 
-/* Writes an attribute up to its value. In protobuf's JSON numbers of 64 bits are strings. */
-static void open_attribute(struct json *j, const char *key) {
-    json_print(j, "{key:%s, value:{", key);
-}
-
-static void close_attribute(struct json *j) {
-    json_print(j, "}}");
-}
-
 static void put_text(struct json *j, const char *key, const char *value) {
-    if (!*value)
-        return;
-    open_attribute(j, key);
-    json_put_string(j, "stringValue", value);
-    close_attribute(j);
+    if (*value)
+        json_print(j, "{key:%s, value:{stringValue:%s}}", key, value);
 }
 
+/* Writes a number as a string, as protobuf's JSON has those of 64 bits. */
 static void put_number(struct json *j, const char *key, int64_t value) {
     char text[24];
 
     snprintf(text, sizeof(text), "%" PRId64, value);
-    open_attribute(j, key);
-    json_put_string(j, "intValue", text);
-    close_attribute(j);
+    json_print(j, "{key:%s, value:{intValue:%s}}", key, text);
 }
 
 static void put_finish(struct json *j, const char *finish) {
-    open_attribute(j, "gen_ai.response.finish_reasons");
-    json_print(j, "arrayValue:{values:[{stringValue:%s}]}", finish);
-    close_attribute(j);
+    json_print(j,
+               "{key:'gen_ai.response.finish_reasons', "
+               "value:{arrayValue:{values:[{stringValue:%s}]}}}",
+               finish);
 }
 
 static void put_time(struct json *j, const char *key, int64_t ns) {
@@ -214,9 +202,8 @@ static int put_span(struct json *j, const struct trace_origin *from, const struc
     open_span(j, trace, id, s->parent.span, name, KIND_SERVER, s->start_unix_ns,
               s->start_unix_ns + s->total_ns);
     put_attributes(j, from, s);
-    if (s->status >= 500) {
+    if (s->status >= 500)
         json_print(j, "status:{code:%d}", STATUS_ERROR);
-    }
     json_close(j, '}');
     for (size_t i = 0; i < 3 && (i == 0 ? at[1] : at[i]); i++) {
         int64_t until = i < 2 && at[i + 1] ? at[i + 1] : s->total_ns;

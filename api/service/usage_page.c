@@ -28,9 +28,8 @@ static void put_date(struct json *j, uint32_t date) {
 static void put_row(struct json *j, const struct usage_row *row, bool names) {
     json_open(j, '{');
     put_date(j, row->date);
-    if (names) {
+    if (names)
         json_print(j, "tenant:%s, key:%s", row->tenant, *row->key ? row->key : NULL);
-    }
     json_print(j,
                "model:%s, requests:%ld, prompt_tokens:%ld, cached_tokens:%ld, output_tokens:%ld}",
                row->model, (int64_t)row->sum.requests, (int64_t)row->sum.prompt_tokens,

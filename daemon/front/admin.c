@@ -93,12 +93,7 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
         message = NO_SUCH_PATH;
     if (!x->route && err->status == 405)
         message = "this path has another method";
-    json_open(j, '{');
-    json_put_open(j, "error", '{');
-    json_put_string(j, "message", message);
-    json_put_int(j, "code", err->status);
-    json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, "{error:{message:%s, code:%d}}", message, err->status);
     if (j->error == 0 && !x->stream) /* a line of a stream gets its newline below */
         j->error = buf_add_char(j->out, '\n');
 }
@@ -233,15 +228,12 @@ static void reload_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
     struct json j = {.out = &b};
 
-    json_open(&j, '{');
-    json_put_bool(&j, "reloaded", true);
-    json_put_open(&j, "needs_restart", '[');
+    json_print(&j, "{reloaded:true, needs_restart:[");
     if (audit_admin(x->client, "reload", NULL, NULL, o->reload(o->ctx, &j, &err), &err) < 0) {
         refuse_action(x, &err);
         return;
     }
-    json_close(&j, ']');
-    json_close(&j, '}');
+    json_print(&j, "]}");
     if (j.error < 0 || buf_add(&b, "", 1) < 0)
         respond_errno(x, -ENOMEM);
     else
