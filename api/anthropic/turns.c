@@ -382,11 +382,11 @@ static int add_foreign(struct anthropic_input *in, yyjson_val *block, const char
 /* Reads a block of the assistant that is of no known type. */
 static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char *type) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    int r = foreign_text(&text, block);
 
-    if (r == 0 && !text.len)
-        r = buf_printf(&text, "[%.64s: left out, this model cannot see it]", type);
-    return r < 0 ? r : add_part(in, "assistant", text_of_buf(in, &text));
+    TRY(foreign_text(&text, block));
+    if (!text.len)
+        TRY(buf_printf(&text, "[%.64s: left out, this model cannot see it]", type));
+    return add_part(in, "assistant", text_of_buf(in, &text));
 }
 
 /* ---- turns ---- */

@@ -617,8 +617,6 @@ static void on_prepared(struct prompt_job *job) {
         r = w->endpoint->prepared(w, &err);
     if (r == 0) {
         w->waiter.deadline_ns = deadline_of(w->exchange);
-    }
-    if (r == 0) {
         if (w->waited)
             conn_start_keepalive(w->exchange->conn);
         r = admit_enter(&w->job.env->admit, &w->waiter, &w->exchange->retry_ms, &err);

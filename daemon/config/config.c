@@ -361,20 +361,16 @@ static int read_flags(struct config *c, int argc, char **argv, bool config_only,
     for (int i = 1; i < argc; i++) {
         char key[64];
         const char *value = "";
-        int r = flag_value(argc, argv, &i, key, sizeof(key), &value, err);
 
-        if (r < 0)
-            return r;
+        TRY(flag_value(argc, argv, &i, key, sizeof(key), &value, err));
         const struct option *o = find(key);
         bool is_config = strcmp(key, "config") == 0;
         if (!o && !is_config)
             return unknown("--", key, "option", err);
         if (is_config && config_only)
-            r = config_read_file(c, value, err);
+            TRY(config_read_file(c, value, err));
         else if (!is_config && !config_only)
-            r = set_flag(c, o, value, seen[o - config_table], err);
-        if (r < 0)
-            return r;
+            TRY(set_flag(c, o, value, seen[o - config_table], err));
         if (o)
             seen[o - config_table] = true;
     }
@@ -485,18 +481,16 @@ int config_copy(struct config *to, const struct config *from, const struct optio
 }
 
 int config_clone(struct config *to, const struct config *from) {
-    int r = config_init(to);
-
-    for (uint32_t i = 0; i < config_table_n && r == 0; i++)
-        r = config_copy(to, from, &config_table[i]);
-    return r;
+    TRY(config_init(to));
+    for (uint32_t i = 0; i < config_table_n; i++)
+        TRY(config_copy(to, from, &config_table[i]));
+    return 0;
 }
 
 int config_pack(const struct config *c, const char *section, struct buf *out) {
     char value[CONFIG_VALUE_MAX];
-    int r = 0;
 
-    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
         const struct option *o = &config_table[i];
 
         if (strcmp(o->section, section) != 0)
@@ -504,11 +498,10 @@ int config_pack(const struct config *c, const char *section, struct buf *out) {
         size_t n = config_value(c, o, value, sizeof(value));
         if (n >= sizeof(value))
             return -ENAMETOOLONG;
-        r = buf_add(out, o->key, strlen(o->key) + 1);
-        if (r == 0)
-            r = buf_add(out, value, n + 1);
+        TRY(buf_add(out, o->key, strlen(o->key) + 1));
+        TRY(buf_add(out, value, n + 1));
     }
-    return r;
+    return 0;
 }
 
 int config_unpack(struct config *c, const char *data, size_t len) {

@@ -47,18 +47,16 @@ bool listeners_managed(const struct listeners *l, bool admin) {
 
 /* Listens on the sockets of the API or, with @admin, on the admin sockets that this daemon got. */
 static int listen_on_given(struct listeners *l, bool admin, struct err *err) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < l->n && r == 0; i++) {
+    for (uint32_t i = 0; i < l->n; i++) {
         struct front_socket *s = &l->sockets[i];
 
         if (s->admin != admin || s->listens || s->unwanted)
             continue;
-        r = admin ? admin_listen_fd(l->admin, s->fd, err)
-                  : api_listen_fd(l->api, s->fd, s->tls, err);
-        s->listens = r == 0;
+        TRY(admin ? admin_listen_fd(l->admin, s->fd, err)
+                  : api_listen_fd(l->api, s->fd, s->tls, err));
+        s->listens = true;
     }
-    return r;
+    return 0;
 }
 
 int listeners_open_given(struct listeners *l, struct err *err) {
@@ -81,16 +79,14 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
     const struct front_socket *given = find_socket(l, false, address);
     const char *at = config_without_tls(address), *colon = strrchr(at, ':');
     bool tls = at != address;
-    int port, bound, r = 0;
+    int port, bound;
 
     if (strncmp(address, "unix:", 5) == 0) {
-        if (!given)
-            r = service_check_path("listen", address + 5, err);
-        if (r == 0 && !given)
-            r = api_listen_unix(l->api, address + 5, err);
-        if (r == 0 && !*l->url)
+        TRY(given ? 0 : service_check_path("listen", address + 5, err));
+        TRY(given ? 0 : api_listen_unix(l->api, address + 5, err));
+        if (!*l->url)
             snprintf(l->url, sizeof(l->url), "%s", address);
-        return r < 0 || given ? r : add_own_socket(l, address);
+        return given ? 0 : add_own_socket(l, address);
     }
     char *end = NULL;
     port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
@@ -104,10 +100,10 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
     if (given)
         bound = port_of(given->fd);
     else
-        r = api_listen_tcp(l->api, host, port, tls, &bound, err);
-    if (r == 0 && !*l->url)
+        TRY(api_listen_tcp(l->api, host, port, tls, &bound, err));
+    if (!*l->url)
         snprintf(l->url, sizeof(l->url), "http%s://%.*s:%d", tls ? "s" : "", (int)len, at, bound);
-    return r < 0 || given ? r : add_own_socket(l, address);
+    return given ? 0 : add_own_socket(l, address);
 }
 
 /* Returns true if connections to @s begin with TLS, according to its name or its address. */
@@ -163,22 +159,14 @@ int listeners_take(struct listeners *l, struct kept *kept, struct err *err) {
 static int open_admin(struct listeners *l, struct err *err) {
     char *path = l->config->admin_socket;
 
-    if (!takeover_is_pending()) {
-        int r = listen_on_given(l, true, err);
-
-        if (r < 0)
-            return r;
-    }
+    TRY(takeover_is_pending() ? 0 : listen_on_given(l, true, err));
     if (listeners_managed(l, true) || !*path || find_socket(l, true, path))
         return 0;
-    int r = service_check_path("admin-socket", path, err);
-    if (r == 0)
-        r = admin_listen_unix(l->admin, path, err);
-    return r < 0 ? r
-                 : add_socket(l, (struct front_socket){.fd = admin_last_fd(l->admin),
-                                                       .admin = true,
-                                                       .listens = true,
-                                                       .address = path});
+    TRY(service_check_path("admin-socket", path, err));
+    TRY(admin_listen_unix(l->admin, path, err));
+    return add_socket(
+        l, (struct front_socket){
+               .fd = admin_last_fd(l->admin), .admin = true, .listens = true, .address = path});
 }
 
 static bool listens_tls(const struct listeners *l) {
@@ -190,28 +178,24 @@ static bool listens_tls(const struct listeners *l) {
 
 int listeners_open(struct listeners *l, struct err *err) {
     bool managed = listeners_managed(l, false);
-    int r = 0;
 
     if (managed)
         snprintf(l->url, sizeof(l->url), "inherited sockets");
-    for (char *const *a = l->config->listen; !managed && *a && r == 0; a++)
-        r = listen_on(l, *a, err);
-    if (r == 0 && *l->config->tls_certificate && !listens_tls(l))
+    for (char *const *a = l->config->listen; !managed && *a; a++)
+        TRY(listen_on(l, *a, err));
+    if (*l->config->tls_certificate && !listens_tls(l))
         return err_set(
             err, 0, "tls-certificate",
             "tls-certificate: listen has no tls: address, and no inherited socket is named tls");
-    return r < 0 ? r : open_admin(l, err);
+    return open_admin(l, err);
 }
 
 int listeners_pass(const struct listeners *l, struct upgrade_files *f) {
-    int r;
-
     for (uint32_t i = 0; i < l->n; i++) {
         const struct front_socket *s = &l->sockets[i];
         const char *name = s->admin ? "admin" : s->tls && !s->address ? "tls" : "http";
 
-        if ((r = s->unwanted ? 0 : upgrade_add(f, s->fd, name, s->address)) != 0)
-            return r;
+        TRY(s->unwanted ? 0 : upgrade_add(f, s->fd, name, s->address));
     }
     return 0;
 }

@@ -24,6 +24,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/front/args.h"
 #include "daemon/front/audit.h"
 #include "daemon/front/deadline.h"
@@ -479,23 +480,19 @@ static int open_stores(struct front *f, struct err *err) {
         .topic = f->config.kv_events_topic,
         .later = takeover_is_pending(),
     };
-    int r = kept_new(&f->kept, &kept);
 
     f->disk_fd = -1;
     f->listeners.config = &f->config;
-    if (r < 0)
-        return r;
+    TRY(kept_new(&f->kept, &kept));
     if (takeover_is_pending()) {
         service_hold();
         kept_hold(f->kept);
     }
-    if ((r = listeners_take(&f->listeners, f->kept, err)) < 0)
-        return r;
-    if (*f->config.kv_disk && (r = kvdisk_open(f->config.kv_disk, !takeover_is_pending(),
-                                               &f->disk_fd, f->share_secret, err)) < 0)
-        return r;
-    if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
-        return r;
+    TRY(listeners_take(&f->listeners, f->kept, err));
+    if (*f->config.kv_disk)
+        TRY(kvdisk_open(f->config.kv_disk, !takeover_is_pending(), &f->disk_fd, f->share_secret,
+                        err));
+    TRY(*k.endpoint ? kv_events_new(&f->kv_events, &k, err) : 0);
     f->config.api.kv_events = kv_events_counts(f->kv_events);
     f->config.api.on_salt = f->kv_events ? kv_events_salt : NULL;
     f->config.api.salt_ctx = f->kv_events;
@@ -550,14 +547,16 @@ static int open_front(struct front *f, struct err *err) {
         .guests = on_guests,
         .gone = on_old_gone,
     };
-    int r;
 
-    if ((r = open_stores(f, err)) < 0 || (r = open_models(f, err)) < 0)
-        return r;
+    TRY(open_stores(f, err));
+    TRY(open_models(f, err));
     limit_connections(f);
-    if ((r = open_api(f)) < 0 || (r = takeover_start(&t)) < 0 || (r = next_daemon_new(f)) < 0 ||
-        (r = open_admin(f)) < 0 || (r = read_files(f, err)) < 0 || (r = open_listeners(f, err)) < 0)
-        return r;
+    TRY(open_api(f));
+    TRY(takeover_start(&t));
+    TRY(next_daemon_new(f));
+    TRY(open_admin(f));
+    TRY(read_files(f, err));
+    TRY(open_listeners(f, err));
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
     start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
     uv_timer_init(&f->loop, &f->drain);
@@ -636,28 +635,23 @@ static int check_folder(const char *key, const char *path, struct err *err) {
  * tell. */
 static int check_files(struct front *f, struct err *err) {
     const char *keys = f->config.api_keys, *disk = f->config.kv_disk;
-    int r = models_check(&f->config, err);
+    struct tls_config tls;
 
-    if (r == 0 && *keys && access(keys, R_OK) < 0)
-        r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
-    if (r == 0 && *disk)
-        r = check_folder("kv-disk", disk, err);
-    if (r == 0 && *f->config.kv_events)
-        r = kv_events_check(f->config.kv_events, f->config.kv_events_replay, err);
-    if (r == 0)
-        r = engine_check_isa(&f->config.engine, err);
-    if (r == 0)
-        audit_key_file(keys);
-    if (r == 0 && *f->config.tls_certificate) {
-        struct tls_config tls;
-
-        r = tls_config_init(&tls, f->config.tls_certificate, f->config.tls_key, err);
-        if (r == 0)
-            tls_config_deinit(&tls);
+    TRY(models_check(&f->config, err));
+    if (*keys && access(keys, R_OK) < 0)
+        return err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys,
+                       strerror(errno));
+    TRY(*disk ? check_folder("kv-disk", disk, err) : 0);
+    if (*f->config.kv_events)
+        TRY(kv_events_check(f->config.kv_events, f->config.kv_events_replay, err));
+    TRY(engine_check_isa(&f->config.engine, err));
+    audit_key_file(keys);
+    if (*f->config.tls_certificate) {
+        TRY(tls_config_init(&tls, f->config.tls_certificate, f->config.tls_key, err));
+        tls_config_deinit(&tls);
     }
-    if (r == 0)
-        printf("configuration is valid\n");
-    return r;
+    printf("configuration is valid\n");
+    return 0;
 }
 
 int main(int argc, char **argv) {

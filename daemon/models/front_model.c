@@ -125,12 +125,11 @@ static int open_system(struct front_model *m, const struct config *c, struct err
     if (!*c->system_prompt)
         return 0;
     buf_init(&m->system_text, TEMPLATE_FILE_MAX);
-    int r = read_text_file("system-prompt", c->system_prompt, &m->system_text, err);
-    if (r == 0)
-        r = buf_add_char(&m->system_text, 0);
-    if (r == 0 && *m->system_text.data)
+    TRY(read_text_file("system-prompt", c->system_prompt, &m->system_text, err));
+    TRY(buf_add_char(&m->system_text, 0));
+    if (*m->system_text.data)
         m->api.system = m->system_text.data;
-    return r;
+    return 0;
 }
 
 /* Flags of the choices of `pooling`, in their order. */
@@ -270,20 +269,14 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         r = check_kind(m->file, &kind, err);
     if (r == 0)
         r = tokenizer_new(&m->tokenizer, m->file, err);
-    r = name_file(r, "model", c->model, err);
-    if (r == 0 && !kind.encoder)
-        r = open_template(m, c, err);
-    if (r == 0)
-        r = open_system(m, c, err);
-    if (r == 0 && kind.ranks)
-        r = open_pair(m, kind.encoder, err);
-    if (r == 0 && *c->draft_model)
-        r = name_file(gguf_open(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
-                      err);
-    if (r == 0 && !kind.encoder)
-        r = projector_file_open(&m->projector, c, m->file, m->tokenizer, err);
-    if (r < 0)
-        return r;
+    TRY(name_file(r, "model", c->model, err));
+    TRY(kind.encoder ? 0 : open_template(m, c, err));
+    TRY(open_system(m, c, err));
+    TRY(kind.ranks ? open_pair(m, kind.encoder, err) : 0);
+    if (*c->draft_model)
+        TRY(name_file(gguf_open(&m->draft, c->draft_model, err), "draft-model", c->draft_model,
+                      err));
+    TRY(kind.encoder ? 0 : projector_file_open(&m->projector, c, m->file, m->tokenizer, err));
     m->memory_bytes = memory_of(m, c, room);
     engine_keep_key(m->file, block_of(m), m->keep_key[0]);
     if (m->draft)
@@ -303,8 +296,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (!m->name)
         return -ENOMEM;
     model_header_read(&m->header, m->file);
-    if ((r = sampling_defaults_read(&m->sampling, m->file, m->name, c->sampling, err)) < 0)
-        return r;
+    TRY(sampling_defaults_read(&m->sampling, m->file, m->name, c->sampling, err));
     m->api.sampling = &m->sampling.values;
     m->api.sampling_source = m->sampling.source;
     m->api.seed = m->sampling.has_seed ? &m->sampling.seed : NULL;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/api.h"
+#include "base/try.h"
 #include "daemon/config/config.h"
 
 /* Reads "<architecture>.@name"; 0 if the file does not have it. */
@@ -57,12 +58,11 @@ void model_header_read(struct model_header *h, const struct gguf *g) {
 int model_header_open(struct model_header *h, const char *path) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err;
-    int r = gguf_open(&g, path, &err);
 
     *h = (struct model_header){0};
-    if (r == 0)
-        model_header_read(h, g);
-    return r;
+    TRY(gguf_open(&g, path, &err));
+    model_header_read(h, g);
+    return 0;
 }
 
 uint32_t model_header_context(const struct model_header *h, const struct config *c) {

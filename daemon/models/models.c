@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
 
@@ -533,11 +534,10 @@ void models_decide_soon(struct models *m) {
 /* Adds a model of a preset or of the folder. Implements models_find_cb. */
 static int add(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
     struct models *m = ctx;
-    int r = models_add(m, c, name, file_bytes);
 
-    if (r == 0)
-        m->served[m->n - 1]->found = true;
-    return r;
+    TRY(models_add(m, c, name, file_bytes));
+    m->served[m->n - 1]->found = true;
+    return 0;
 }
 
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes) {
@@ -605,10 +605,10 @@ static int prepare(struct served *s, struct err *err) {
     };
 
     describe(s);
-    int r = workers_new(&s->workers, &o, err);
-    if (r == 0 && m->on_demand)
+    TRY(workers_new(&s->workers, &o, err));
+    if (m->on_demand)
         workers_on_demand(s->workers);
-    return r;
+    return 0;
 }
 
 /* Removes a model that could not be made; if it has workers, when these are closed. */
@@ -637,10 +637,9 @@ int models_bring(struct served *s, models_make *make, struct err *err) {
 /* Adds the model of the option model. */
 static int add_first(struct models *m) {
     CLEANUP(config_deinit) struct config c = {0};
-    int r = config_clone(&c, m->opts.config);
 
-    if (r < 0 || (r = models_add(m, &c, "", 0)) < 0)
-        return r;
+    TRY(config_clone(&c, m->opts.config));
+    TRY(models_add(m, &c, "", 0));
     m->served[0]->first = true;
     return 0;
 }

@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/try.h"
 #include "daemon/models/models_private.h"
 
 /* time after which a client should ask again for a model that was replaced */
@@ -84,20 +85,14 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
         return err_set(err, 409, NULL,
                        "%.100s is being loaded, unloaded or swapped; try again later", old->name);
     start_on_demand(m);
-    int r = config_clone(&c, &old->config);
-    if (r == 0 && file)
-        r = config_set(&c, "model", file, err);
-    if (r == 0)
-        r = config_set(&c, "model-name", old->name, err);
-    if (r == 0)
-        r = models_add(m, &c, old->name, old->file_bytes);
-    if (r < 0)
-        return r;
+    TRY(config_clone(&c, &old->config));
+    TRY(file ? config_set(&c, "model", file, err) : 0);
+    TRY(config_set(&c, "model-name", old->name, err));
+    TRY(models_add(m, &c, old->name, old->file_bytes));
     s = m->served[m->n - 1];
     s->first = old->first;
     s->found = old->found && !file; /* a file that is named by its path is not in the folder */
-    if ((r = models_bring(s, api_new_model, err)) < 0)
-        return r;
+    TRY(models_bring(s, api_new_model, err));
     assert(s != old && !s->old && !old->next);
     s->old = old;
     old->next = s;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include "base/model_dir.h"
 #include "base/printable.h"
+#include "base/try.h"
 #include "daemon/models/front_model.h"
 
 /*
@@ -34,12 +35,12 @@ static int clone_for(struct config *c, const struct config *from, const char *pa
                      struct err *err) {
     static const char *const own[] = {"aliases", "draft-model", "mmproj", "chat-template",
                                       "system-prompt"};
-    int r = config_clone(c, from);
 
+    TRY(config_clone(c, from));
     c->pinned = false;
-    for (size_t i = 0; i < ARRAY_SIZE(own) && r == 0; i++)
-        r = config_set(c, own[i], "", err);
-    return r < 0 ? r : config_set(c, "model", path, err);
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        TRY(config_set(c, own[i], "", err));
+    return config_set(c, "model", path, err);
 }
 
 int models_is_preset(const struct dirent *e) {
@@ -72,21 +73,18 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
 static int read_preset(const struct search *s, const char *file, const char *name, struct config *c,
                        uint64_t *bytes, struct err *err) {
     char path[1024];
-    int r = clone_for(c, s->config, "", err);
 
+    TRY(clone_for(c, s->config, "", err));
     snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
-    if (r == 0)
-        r = config_set(c, "model-name", name, err);
-    if (r == 0)
-        r = config_read_preset(c, path, err);
-    if (r == 0)
-        r = resolve(s, c, file, bytes, err);
-    if (r == 0 && strcmp(c->model_name, name) != 0)
-        r = err_set(
+    TRY(config_set(c, "model-name", name, err));
+    TRY(config_read_preset(c, path, err));
+    TRY(resolve(s, c, file, bytes, err));
+    if (strcmp(c->model_name, name) != 0)
+        return err_set(
             err, 0, "models",
             "models: %.200s: model-name: cannot be set in a preset, which has the name of its file",
             file);
-    return r;
+    return 0;
 }
 
 static int add_preset(struct search *s, const char *file, struct err *err) {
@@ -151,24 +149,19 @@ static int set_hub_names(struct config *c, const struct model_file *f, struct er
 }
 
 static int add_files(struct search *s, struct err *err) {
-    int r = 0;
-
-    for (size_t i = 0; i < s->files.n && r == 0; i++) {
+    for (size_t i = 0; i < s->files.n; i++) {
         CLEANUP(config_deinit) struct config c = {0};
         const struct model_file *f = &s->files.file[i];
 
         assert(f->name && f->path);
         if (f->n_missing || is_taken(s, f->name))
             continue;
-        r = clone_for(&c, s->config, f->path, err);
-        if (r == 0)
-            r = config_set(&c, "model-name", f->name, err);
-        if (r == 0)
-            r = set_hub_names(&c, f, err);
-        if (r == 0)
-            r = s->cb(s->ctx, &c, f->name, f->bytes);
+        TRY(clone_for(&c, s->config, f->path, err));
+        TRY(config_set(&c, "model-name", f->name, err));
+        TRY(set_hub_names(&c, f, err));
+        TRY(s->cb(s->ctx, &c, f->name, f->bytes));
     }
-    return r;
+    return 0;
 }
 
 /* Lists the files of models-dir, or with "auto" those of all programs. Returns 0 or -ENOMEM. */

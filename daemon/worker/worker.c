@@ -241,21 +241,18 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     o->progress = on_progress;
     o->progress_ctx = w;
     o->step_progress = &w->crash_page->step;
-    int r = tokenizer_new(&w->tokenizer, w->file, err);
-    if (r == 0 && o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
-        r = check_tokens(w, err);
-    if (r == 0 && draft_first)
-        r = open_draft(w, err);
-    if (r == 0 && w->draft)
+    TRY(tokenizer_new(&w->tokenizer, w->file, err));
+    if (o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
+        TRY(check_tokens(w, err));
+    TRY(draft_first ? open_draft(w, err) : 0);
+    if (w->draft)
         o->memory -= MIN(draft_bytes(w), MAX(o->memory, 1ull) - 1);
-    if (r == 0)
-        r = engine_new(&w->engine, o, err);
-    if (r == 0 && engine_info(w->engine)->note[0])
+    TRY(engine_new(&w->engine, o, err));
+    if (engine_info(w->engine)->note[0])
         log_event(WLOG_INFO, "backend", "name=%s note=%s", engine_info(w->engine)->backend,
                   quoted(engine_info(w->engine)->note).s);
-    if (r == 0)
-        log_memory(w, m->memory_bytes);
-    return r < 0 || draft_first ? r : open_draft(w, err);
+    log_memory(w, m->memory_bytes);
+    return draft_first ? 0 : open_draft(w, err);
 }
 
 /* Starts to watch the devices; a failure is logged and nothing else depends on it. */
@@ -650,10 +647,9 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, const struct
 
     if (n_draft >= n)
         return -EPROTO;
-    int r = gguf_open_fds(&w->file, fds, n - n_draft, err);
-    if (r == 0 && n_draft > 0)
-        r = gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
-    return r < 0 || !m->has_projector ? r : gguf_open_fds(&w->projector, fds + n, 1, err);
+    TRY(gguf_open_fds(&w->file, fds, n - n_draft, err));
+    TRY(n_draft > 0 ? gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err) : 0);
+    return m->has_projector ? gguf_open_fds(&w->projector, fds + n, 1, err) : 0;
 }
 
 /* Takes the descriptors behind the shards and the projector. */
