@@ -29,8 +29,8 @@ enum repeats {
 /*
  * One path of a dialect that generates, or that looks up the prompt of a generation: the functions
  * that make the canonical request (struct gen_request) of its body and the answer of the output. An
- * endpoint for lookups needs @translate and @write; one that generates needs @translate, id_prefix,
- * begin, piece, end and whole. The other members may be NULL.
+ * endpoint for lookups needs @translate and @write; one that generates needs @translate, id_prefix
+ * and whole, and piece if a request may ask for a stream. The other members may be NULL.
  *
  *      open ── translate ──┬── begin ── (piece* ── round)* ── piece* ── end   a stream
  *                          ├── whole                      a whole answer

@@ -303,7 +303,8 @@ static void send_head(struct writer *w) {
     if (!w->waited)
         respond_stream(w->exchange);
     w->head_sent = true;
-    w->endpoint->begin(w);
+    if (w->endpoint->begin)
+        w->endpoint->begin(w);
 }
 
 static struct prewarm_job *take_prewarm(struct writer *w) {
@@ -328,7 +329,8 @@ static void end_stream(struct writer *w) {
     assert(w->head_sent);
     for (uint32_t i = 0; i < w->n_choices; i++)
         assert(w->choices[i].finish_sent);
-    w->endpoint->end(w);
+    if (w->endpoint->end)
+        w->endpoint->end(w);
     struct exchange *x = detach(w);
     struct prewarm_job *t = take_prewarm(w);
     free_answer(w);
@@ -680,8 +682,7 @@ void writer_serve(struct exchange *x, struct http *h) {
     const struct endpoint *endpoint = x->route->endpoint;
     struct err err = {0};
 
-    assert(endpoint->translate && endpoint->begin && endpoint->piece && endpoint->end &&
-           endpoint->whole && endpoint->id_prefix);
+    assert(endpoint->translate && endpoint->whole && endpoint->id_prefix);
     assert(!endpoint->open == !endpoint->close);
 
     if (admit_precheck(&env_of(x)->admit, tenants_get(&env_of(x)->tenants, x->tenant), &x->retry_ms,

@@ -162,10 +162,6 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     json_close(j, '}');
 }
 
-void llamacpp_begin(struct writer *w) {}
-
-void llamacpp_end(struct writer *w) {}
-
 void llamacpp_piece(struct writer *w, const struct piece *p) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j = {.out = &b};

@@ -300,9 +300,8 @@ static int take_form(struct input *in) {
 
 /* ---- bodies ---- */
 
-/* Reads @body and takes it over. Without a limit the rest of the context is generated, unlike
- * OpenAI's 16 tokens. */
-static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, struct err *err) {
+/* Without a limit the rest of the context is generated, unlike OpenAI's 16 tokens. */
+int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
     struct input in = {.job = job,
                        .body = yyjson_doc_get_root(body),
@@ -313,7 +312,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, stru
     int r = !doc ? -ENOMEM : 0;
 
     if (r == 0 && yyjson_is_obj(in.body)) {
-        r = infill ? fill_in(&in) : mix_prompts(&in);
+        r = job->endpoint == &llamacpp_infill ? fill_in(&in) : mix_prompts(&in);
         if (r == 0)
             r = take_bias(&in);
         if (r == 0)
@@ -336,14 +335,6 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, stru
     if (r == 0 && !job->request.max_new)
         job->request.max_new = GEN_REQUEST_NO_LIMIT;
     return r;
-}
-
-int llamacpp_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, false, err);
-}
-
-int llamacpp_read_infill(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, true, err);
 }
 
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w) {

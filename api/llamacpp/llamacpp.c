@@ -20,15 +20,14 @@
  * /props, /slots, /apply-template.
  */
 
-#define ENDPOINT(read)                                                                             \
+#define ENDPOINT                                                                                   \
     {                                                                                              \
-        .open = llamacpp_open, .close = llamacpp_close, .translate = (read), .id_prefix = "",      \
-        .tells_prompt = true, .begin = llamacpp_begin, .piece = llamacpp_piece,                    \
-        .end = llamacpp_end, .whole = llamacpp_whole,                                              \
+        .open = llamacpp_open, .close = llamacpp_close, .translate = llamacpp_translate,           \
+        .id_prefix = "", .tells_prompt = true, .piece = llamacpp_piece, .whole = llamacpp_whole,   \
     }
 
-static const struct endpoint completion = ENDPOINT(llamacpp_read_completion);
-static const struct endpoint infill = ENDPOINT(llamacpp_read_infill);
+static const struct endpoint completion = ENDPOINT;
+const struct endpoint llamacpp_infill = ENDPOINT;
 
 /* ---- /apply-template ---- */
 
@@ -171,7 +170,7 @@ static const struct route routes[] = {
     {"/completion", HTTP_POST, false, true, writer_serve, &completion},
     {"/completions", HTTP_POST, false, true, writer_serve, &completion},
     {"/slots", HTTP_GET, false, false, slots_serve, NULL},
-    {"/infill", HTTP_POST, false, true, writer_serve, &infill},
+    {"/infill", HTTP_POST, false, true, writer_serve, &llamacpp_infill},
     {"/props", HTTP_GET, false, false, props_serve, NULL},
     {"/apply-template", HTTP_POST, false, false, lookup_serve, &chat},
     {0},

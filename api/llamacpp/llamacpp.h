@@ -34,13 +34,11 @@ void llamacpp_marker(const struct gen_env *env, char out[MEDIA_MARKER]);
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w);
 void llamacpp_close(struct prompt_job *job);
 /* endpoint.translate: a body of OpenAI's form of what @body asks, read. */
-int llamacpp_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);
-int llamacpp_read_infill(struct prompt_job *job, yyjson_doc *body, struct err *err);
+int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
+extern const struct endpoint llamacpp_infill;
 
-/* endpoint.begin, piece, end, whole */
-void llamacpp_begin(struct writer *w);
+/* endpoint.piece, whole */
 void llamacpp_piece(struct writer *w, const struct piece *p);
-void llamacpp_end(struct writer *w);
 void llamacpp_whole(struct json *j, struct writer *w);
 
 /* "generation_settings" of @r; NULL: of a request to @m that gives none. With values that turn them

@@ -49,10 +49,11 @@ static void put_figures(struct json *j, const struct writer *w) {
 
 /* ---- requests ---- */
 
-/* Reads @body as @read reads OpenAI's, and takes it over. The member ttl is the number of seconds
- * that the model stays without another request. */
-static int read_body(struct prompt_job *job, yyjson_doc *body, struct err *err,
-                     int (*read)(struct prompt_job *job, yyjson_doc *body, struct err *err)) {
+static const struct endpoint completion;
+
+/* Reads @body as OpenAI's. The member ttl is the number of seconds that the model stays without
+ * another request. */
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_val *root = yyjson_doc_get_root(body);
     yyjson_val *ttl = yyjson_obj_get(root, "ttl");
     bool has_ttl = ttl && !yyjson_is_null(ttl);
@@ -62,20 +63,13 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, struct err *err,
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "ttl", "ttl must be a number of seconds.");
     }
-    int r = read(job, body, err);
+    int r = job->endpoint == &completion ? openai_read_completion(job, body, err)
+                                         : openai_read_chat(job, body, err);
     if (r == 0 && has_ttl) {
         job->request.has_keep_alive = true;
         job->request.keep_alive_s = (int64_t)ceil(keep_s);
     }
     return r;
-}
-
-static int read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, err, openai_read_chat);
-}
-
-static int read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, err, openai_read_completion);
 }
 
 static const struct choices_form chat_form = {
@@ -97,14 +91,14 @@ static const struct choices_form completion_form = {
 };
 
 static const struct endpoint chat = {
-    .translate = read_chat,
+    .translate = translate,
     .id_prefix = "chatcmpl-",
     .repeats = REPEATS_TEXT,
     CHOICES_OF(chat_form),
 };
 
 static const struct endpoint completion = {
-    .translate = read_completion,
+    .translate = translate,
     .id_prefix = "cmpl-",
     CHOICES_OF(completion_form),
 };

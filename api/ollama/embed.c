@@ -88,10 +88,9 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     return out;
 }
 
-/* Reads @body and takes it over. */
-static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct err *err) {
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_val *root = yyjson_doc_get_root(body), *keep = yyjson_obj_get(root, "keep_alive");
-    bool has_keep = keep && !yyjson_is_null(keep);
+    bool has_keep = keep && !yyjson_is_null(keep), one = job->endpoint == &ollama_embeddings;
     yyjson_val *prompt = yyjson_obj_get(root, "prompt");
     int64_t keep_s = 0;
 
@@ -119,14 +118,6 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
     return 0;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, false, err);
-}
-
-static int translate_one(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, true, err);
-}
-
 static const struct vectors_form form = {take, answer}, form_one = {take, answer_one};
 const struct endpoint ollama_embed = {.translate = translate, .form = &form};
-const struct endpoint ollama_embeddings = {.translate = translate_one, .form = &form_one};
+const struct endpoint ollama_embeddings = {.translate = translate, .form = &form_one};

@@ -187,8 +187,6 @@ static void send_call(struct writer *w, uint32_t n_tokens) {
     emit(w, &l);
 }
 
-static void send_begin(struct writer *w) {}
-
 static void send_piece(struct writer *w, const struct piece *p) {
     const struct output_piece *part = p->part;
     struct line l;
@@ -232,13 +230,13 @@ static void send_end(struct writer *w) {
 
 /* ---- the request ---- */
 
-/* Takes @body over. */
-static int read_body(struct prompt_job *job, yyjson_doc *body, bool generate, struct err *err) {
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_val *keep = yyjson_obj_get(yyjson_doc_get_root(body), "keep_alive");
     yyjson_doc *ours = NULL;
     bool text = false, load = false;
     int64_t keep_s = 0;
-    int r = ollama_translate(job->model, body, generate, &ours, &text, &load, err);
+    int r = ollama_translate(job->model, body, job->endpoint == &ollama_generate, &ours, &text,
+                             &load, err);
     bool has_keep = keep && !yyjson_is_null(keep);
 
     if (r == 0 && has_keep && !ollama_read_duration(keep, &keep_s)) {
@@ -260,30 +258,20 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool generate, st
     return r;
 }
 
-static int translate_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, false, err);
-}
-
-static int translate_generate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, true, err);
-}
-
 const struct endpoint ollama_chat = {
-    .translate = translate_chat,
+    .translate = translate,
     .id_prefix = "",
     .repeats = REPEATS_TEXT,
     .parsed = true,
-    .begin = send_begin,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,
 };
 
 const struct endpoint ollama_generate = {
-    .translate = translate_generate,
+    .translate = translate,
     .id_prefix = "",
     .parsed = true,
-    .begin = send_begin,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,

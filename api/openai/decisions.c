@@ -365,14 +365,14 @@ static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, 
     return *out ? 0 : -ENOMEM;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, bool system_one, struct err *err) {
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     struct decisions *d = of(job);
     yyjson_val *root = yyjson_doc_get_root(body);
     yyjson_doc *chat = NULL;
 
     forget(d); /* drops the result of an earlier try on the loop */
     d->body = body;
-    d->system_one = system_one;
+    d->system_one = job->endpoint == &openai_system_one;
     TRY(read_questions(d, yyjson_obj_get(root, "questions"), err));
     TRY(build(d, root, &chat, err));
     TRY(gen_request_read(&job->request, job->model, FIELDS_CHAT, chat, err));
@@ -380,14 +380,6 @@ static int translate(struct prompt_job *job, yyjson_doc *body, bool system_one, 
     if (r < 0)
         gen_request_deinit(&job->request);
     return r;
-}
-
-static int translate_decisions(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return translate(job, body, false, err);
-}
-
-static int translate_system_one(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return translate(job, body, true, err);
 }
 
 /* Renames an error about the chat's messages, which the client has not sent: it is about the
@@ -599,34 +591,20 @@ static void put_system_one(struct json *j, struct writer *w) {
 /* ---- endpoints ---- */
 
 /* There are no streams of decisions: translate() asks for none. */
-static void no_stream(struct writer *w) {
-    assert(!w->job.request.stream);
-}
-
-static void no_piece(struct writer *w, const struct piece *p) {
-    no_stream(w);
-}
-
 const struct endpoint openai_decisions = {
     .open = open_job,
     .close = close_job,
-    .translate = translate_decisions,
+    .translate = translate,
     .rename = rename_decisions,
     .id_prefix = "decision-",
-    .begin = no_stream,
-    .piece = no_piece,
-    .end = no_stream,
     .whole = put_decisions,
 };
 
 const struct endpoint openai_system_one = {
     .open = open_job,
     .close = close_job,
-    .translate = translate_system_one,
+    .translate = translate,
     .rename = rename_system_one,
     .id_prefix = "decision-",
-    .begin = no_stream,
-    .piece = no_piece,
-    .end = no_stream,
     .whole = put_system_one,
 };

@@ -111,9 +111,9 @@ static int answer_score(struct vectors *v, struct buf *b) {
     return j.error;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, enum field_set fields,
-                     struct err *err) {
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     const struct api_model *m = job->model->info;
+    enum field_set fields = job->endpoint == &openai_score ? FIELDS_SCORE : FIELDS_RERANK;
     int r = gen_request_read(&job->request, job->model, fields, body, err);
 
     if (r == 0 && !m->ranks)
@@ -125,15 +125,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, enum field_set fi
     return r;
 }
 
-static int translate_rerank(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return translate(job, body, FIELDS_RERANK, err);
-}
-
-static int translate_score(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return translate(job, body, FIELDS_SCORE, err);
-}
-
 static const struct vectors_form rerank_form = {take, answer_rerank};
 static const struct vectors_form score_form = {take, answer_score};
-const struct endpoint openai_rerank = {.translate = translate_rerank, .form = &rerank_form};
-const struct endpoint openai_score = {.translate = translate_score, .form = &score_form};
+const struct endpoint openai_rerank = {.translate = translate, .form = &rerank_form};
+const struct endpoint openai_score = {.translate = translate, .form = &score_form};
