@@ -67,6 +67,15 @@ static void not_found(struct exchange *x) {
     respond_error(x, &err);
 }
 
+/* Returns the conversation that the whole path names. NULL after an answer: there is none. */
+static struct stored *named_alone(struct exchange *x) {
+    struct stored *s = strchr(x->arg, '/') ? NULL : named(x);
+
+    if (!s)
+        not_found(x);
+    return s;
+}
+
 /* Returns the id of the item that the path names behind its conversation; NULL if it names none, or
  * in a wrong way. */
 static const char *item_of(const struct exchange *x) {
@@ -336,14 +345,10 @@ void conversations_create_serve(struct exchange *x, struct http *h) {
 }
 
 static void change_named(struct exchange *x, enum kind kind) {
-    struct stored *s = named(x);
+    struct stored *s = named_alone(x);
 
-    if (s && !strchr(x->arg, '/'))
+    if (s)
         begin(x, kind, s, NULL);
-    else {
-        stored_unref(s);
-        not_found(x);
-    }
 }
 
 void conversations_update_serve(struct exchange *x, struct http *h) {
@@ -355,32 +360,25 @@ void conversations_add_serve(struct exchange *x, struct http *h) {
 }
 
 void conversations_get_serve(struct exchange *x, struct http *h) {
-    struct stored *s = named(x);
     const char *item = item_of(x);
+    struct stored *s = item ? named(x) : named_alone(x);
     struct items_query q = {0};
 
-    if (!s || (!item && strchr(x->arg, '/'))) {
-        stored_unref(s);
-        not_found(x);
-        return;
-    }
-    if (item) {
+    if (item && s) {
         snprintf(q.after, sizeof(q.after), "%s", item);
         stored_reply(x, s, &q, items_work(s), items_put_one);
-    } else {
+    } else if (item) {
+        not_found(x);
+    } else if (s) {
         stored_reply(x, s, NULL, 0, put_itself);
     }
 }
 
 void conversations_items_serve(struct exchange *x, struct http *h) {
-    struct stored *s = named(x);
+    struct stored *s = named_alone(x);
 
-    if (s && !strchr(x->arg, '/'))
+    if (s)
         items_serve(x, h, s);
-    else {
-        stored_unref(s);
-        not_found(x);
-    }
 }
 
 static void respond_deleted(struct exchange *x) {

@@ -23,67 +23,46 @@
  * that repeats itself would fill the context that the summary is to free. */
 #define SUMMARY_TOKENS 8192u
 
-enum field {
-    INPUT,
-    INSTRUCTIONS,
-    TOOLS,
-    TOOL_CHOICE,
-    MAX_OUTPUT,
-    MAX_TOOL_CALLS,
-    REASONING,
-    TEXT,
-    STORE,
-    PREVIOUS,
-    INCLUDE,
-    TRUNCATION,
-    SERVICE_TIER,
-    BACKGROUND,
-    CONVERSATION,
-    PROMPT,
-    MANAGEMENT,
-    STREAM_OPTIONS,
-    /* Fields with the same meaning as in a chat. */
-    TOP_LOGPROBS,
-    MODEL,
-    STREAM,
-    PARALLEL,
-    TEMPERATURE,
-    TOP_P,
-    CACHE_KEY,
-    USER,
-    SAFETY,
-    METADATA
-};
+#define OWN_FIELDS(X)                                                                              \
+    X(INPUT, "input")                                                                              \
+    X(INSTRUCTIONS, "instructions")                                                                \
+    X(TOOLS, "tools")                                                                              \
+    X(TOOL_CHOICE, "tool_choice")                                                                  \
+    X(MAX_OUTPUT, "max_output_tokens")                                                             \
+    X(MAX_TOOL_CALLS, "max_tool_calls")                                                            \
+    X(REASONING, "reasoning")                                                                      \
+    X(TEXT, "text")                                                                                \
+    X(STORE, "store")                                                                              \
+    X(PREVIOUS, "previous_response_id")                                                            \
+    X(INCLUDE, "include")                                                                          \
+    X(TRUNCATION, "truncation")                                                                    \
+    X(SERVICE_TIER, "service_tier")                                                                \
+    X(BACKGROUND, "background")                                                                    \
+    X(CONVERSATION, "conversation")                                                                \
+    X(PROMPT, "prompt")                                                                            \
+    X(MANAGEMENT, "context_management")                                                            \
+    X(STREAM_OPTIONS, "stream_options")
+/* Fields with the same meaning as in a chat. */
+#define CHAT_FIELDS(X)                                                                             \
+    X(TOP_LOGPROBS, "top_logprobs")                                                                \
+    X(MODEL, "model")                                                                              \
+    X(STREAM, "stream")                                                                            \
+    X(PARALLEL, "parallel_tool_calls")                                                             \
+    X(TEMPERATURE, "temperature")                                                                  \
+    X(TOP_P, "top_p")                                                                              \
+    X(CACHE_KEY, "prompt_cache_key")                                                               \
+    X(USER, "user")                                                                                \
+    X(SAFETY, "safety_identifier")                                                                 \
+    X(METADATA, "metadata")
+#define NUMBER(number, name) number,
+#define NAME(number, name) name,
+
+enum field { OWN_FIELDS(NUMBER) CHAT_FIELDS(NUMBER) };
 
 static const char *const names[] = {
-    [INPUT] = "input",
-    [INSTRUCTIONS] = "instructions",
-    [TOOLS] = "tools",
-    [TOOL_CHOICE] = "tool_choice",
-    [MAX_OUTPUT] = "max_output_tokens",
-    [MAX_TOOL_CALLS] = "max_tool_calls",
-    [REASONING] = "reasoning",
-    [TEXT] = "text",
-    [STORE] = "store",
-    [PREVIOUS] = "previous_response_id",
-    [INCLUDE] = "include",
-    [TRUNCATION] = "truncation",
-    [SERVICE_TIER] = "service_tier",
-    [BACKGROUND] = "background",
-    [CONVERSATION] = "conversation",
-    [PROMPT] = "prompt",
-    [MANAGEMENT] = "context_management",
-    [TOP_LOGPROBS] = "top_logprobs",
-    [STREAM_OPTIONS] = "stream_options",
-    [MODEL] = "model",
-    [STREAM] = "stream",
-    [PARALLEL] = "parallel_tool_calls",
-    [TEMPERATURE] = "temperature",
-    [TOP_P] = "top_p",
-    [CACHE_KEY] = "prompt_cache_key",
-    [USER] = "user",
-    [SAFETY] = "safety_identifier",
-    [METADATA] = "metadata",
+    OWN_FIELDS(NAME) /* in the order of enum field */
+    CHAT_FIELDS(NAME)
+    /* and what a chat alone has */
     "top_k",
     "min_p",
     "repetition_penalty",
@@ -229,14 +208,11 @@ static int check_type(const struct responses_build *b, const struct fields *f, e
 static int check_types(const struct responses_build *b, const struct fields *f) {
     yyjson_val *input = f->v[INPUT], *cut = f->v[TRUNCATION];
     int64_t calls = 0;
-    int r = 0;
 
     if (!input && !f->v[PREVIOUS] && !f->v[CONVERSATION] && !f->v[PROMPT])
         return err_set_code(b->err, 400, "missing_required_parameter", "input",
                             "One of input, previous_response_id and conversation must be given.");
-#define CHECK(at, test, must)                                                                      \
-    if (r == 0)                                                                                    \
-    r = check_type(b, f, at, test, must)
+#define CHECK(at, test, must) TRY(check_type(b, f, at, test, must))
     CHECK(INPUT,
           yyjson_is_str(input) ||
               (yyjson_is_arr(input) && yyjson_arr_size(input) <= REQUEST_MESSAGES_MAX),
@@ -262,7 +238,7 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(CONVERSATION, is_short(id_of(f->v[CONVERSATION])), "must be the id of a conversation");
     CHECK(STREAM_OPTIONS, yyjson_is_obj(f->v[STREAM_OPTIONS]), "must be an object");
 #undef CHECK
-    return r;
+    return 0;
 }
 
 static int check_support(const struct responses_build *b, const struct fields *f) {
@@ -494,43 +470,33 @@ static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mu
 
 /* ---- what the response repeats ---- */
 
-/* Writes member @at as given, or the JSON @otherwise. */
-static void echo(struct json *j, const struct fields *f, enum field at, const char *otherwise) {
+/* Writes @v as given, or the JSON @otherwise. */
+static void echo_value(struct json *j, const char *key, yyjson_val *v, const char *otherwise) {
     size_t len;
-    CLEANUP(freep) char *text = f->v[at] ? yyjson_val_write(f->v[at], 0, &len) : NULL;
-
-    json_key(j, names[at]);
-    if (text)
-        json_raw(j, text, len);
-    else
-        json_raw(j, otherwise, strlen(otherwise));
-    if (f->v[at] && !text)
-        j->error = -ENOMEM;
-}
-
-static void echo_member(struct json *j, yyjson_val *v, const char *key, const char *otherwise) {
-    yyjson_val *member = yyjson_obj_get(v, key);
-    size_t len;
-    CLEANUP(freep) char *text = member ? yyjson_val_write(member, 0, &len) : NULL;
+    CLEANUP(freep) char *text = v ? yyjson_val_write(v, 0, &len) : NULL;
 
     json_key(j, key);
     json_raw(j, text ? text : otherwise, text ? len : strlen(otherwise));
+    if (v && !text)
+        j->error = -ENOMEM;
 }
 
-static void put_conversation_id(struct json *j, const struct stored *conversation) {
-    json_key(j, "conversation");
-    if (!conversation) {
-        json_null(j);
-        return;
-    }
-    json_print(j, "{id:%s}", conversation->id);
+static void echo(struct json *j, const struct fields *f, enum field at, const char *otherwise) {
+    echo_value(j, names[at], f->v[at], otherwise);
+}
+
+static void echo_member(struct json *j, yyjson_val *v, const char *key, const char *otherwise) {
+    echo_value(j, key, yyjson_obj_get(v, key), otherwise);
 }
 
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
     struct json j = {.out = &rs->kept.echo};
 
     json_put_bool(&j, "background", rs->background);
-    put_conversation_id(&j, rs->conversation);
+    if (rs->conversation)
+        json_print(&j, "conversation:{id:%s}", rs->conversation->id);
+    else
+        json_print(&j, "conversation:null");
     echo(&j, f, INSTRUCTIONS, "null");
     echo(&j, f, MAX_OUTPUT, "null");
     echo(&j, f, MAX_TOOL_CALLS, "null");
