@@ -37,6 +37,14 @@ Test(json_print, each_conversion_takes_its_whole_argument) {
            "18446744073709551615,0.1,7]");
 }
 
+Test(json_print, a_text_with_a_length_ends_there_or_is_empty) {
+    const char *volatile none = NULL;
+
+    begin();
+    json_print(&j, "{a:%.*s, b:%.*s, c:%.*s, d:%u}", 2, "xyz", 0, "xyz", 0, none, 7u);
+    expect("{\"a\":\"xy\",\"b\":\"\",\"c\":\"\",\"d\":7}");
+}
+
 Test(json_print, shapes_go_on_where_other_calls_stopped) {
     begin();
     json_print(&j, "{a.b-c:%u, list:[", 1u);
