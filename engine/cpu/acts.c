@@ -4,12 +4,16 @@
 #include "engine/cpu/kernels.h"
 
 /*
- * Activations: rounded to int8 block by block, scale = the largest magnitude / 127, and stored
- * row by row (cpu.h). The sums that formats with an offset or
- * with minimums need are made here, once, in the form in which the kernels take them.
+ * acts - writes rows of floats as activations (enum acts_kind, cpu.h). The values of a block are
+ * rounded to int8:
+ *
+ *   scale = largest |x| / 127,  q = nearest integer of x (127 / largest |x|), ties to even
+ *
+ * A row is stored once and multiplied by many panels, so the sums of q that weights with an offset
+ * or a minimum need are computed here, in the form in which the kernels load them.
  */
 
-/* Rounds @n (a multiple of 16) values to @q and returns the scale. */
+/* Rounds @n values, a multiple of 16, to @q. Returns their scale. */
 static float quantize(const float *x, uint32_t n, int8_t *q) {
     vf most = vf_zero();
 
@@ -26,6 +30,7 @@ static float quantize(const float *x, uint32_t n, int8_t *q) {
     return max / 127.0f;
 }
 
+/* Returns the sum of 16 values. */
 static int32_t sum16(const int8_t *q) {
     int32_t sum = 0;
 
@@ -34,12 +39,12 @@ static int32_t sum16(const int8_t *q) {
     return sum;
 }
 
-/* Two int16 in a word, the first in the lower half. */
+/* Returns two int16 in one word, the first in the lower half. */
 static int32_t pair(int32_t first, int32_t second) {
     return (int32_t)((uint32_t)(first & 0xFFFF) | (uint32_t)second << 16);
 }
 
-/* 32 values as 8 x 4 that were 4 x 8: value 8 i + j goes to 4 j + i. */
+/* Transposes 32 values in place: value 8 i + j moves to 4 j + i. */
 static void transpose32(int8_t *q) {
     int8_t t[32];
 
@@ -48,7 +53,7 @@ static void transpose32(int8_t *q) {
     memcpy(q, t, 32);
 }
 
-/* ACTS_K, or (@transposed) ACTS_KT: cpu.h. @n_in: a multiple of 256. */
+/* Writes a row as ACTS_K, or as ACTS_KT if @transposed. @n_in: a multiple of 256. */
 INLINE void store_k(const float *x, uint32_t n_in, uint8_t *row, bool transposed) {
     uint8_t *at = row + n_in;
 
@@ -83,7 +88,8 @@ void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *row) {
     store_k(x, n_in, row, true);
 }
 
-/* ACTS_B or ACTS_B16, by their numbers a block. @n_in: a multiple of 32. */
+/* Writes a row as ACTS_B or ACTS_B16. @units: AB_UNITS or AB16_UNITS, the numbers that are stored
+ * of each block. @n_in: a multiple of 32. */
 INLINE void store_b(const float *x, uint32_t n_in, uint8_t *row, uint32_t units) {
     uint8_t *at = row + n_in;
 

@@ -3,35 +3,46 @@
 /*
  * cpu - the fast host backend: its parts and their interfaces. Private to engine/cpu.
  *
- *   backend.c   the op table: buffers, steps, which phase runs where
- *   isa.c chooses the instruction set of this machine
- *   pool.c      the threads: fork-join inside one op
- *   panel.c     weights repacked into panels of 16 output rows
- *   matmul.c    panels x activations, cut into work items
- *   attend.c    attention over pages, cut into work items
- *   recurrent.c the states of sequences, and what recurrent layers have in common
- *   delta.c     gated delta nets; conv.c short convolutions; mamba.c Mamba-2
- *   mla.c       latent attention
- *   condensed.c attention to a window and to condensed keys
- *   host_experts.c  experts of layers that a device leaves to the host
- *   vision.c    what image encoders are made of
+ *   backend.c       the table of ops; buffers and steps
+ *   ops.c           the ops that have no file of their own, phase by phase
+ *   isa.c           chooses the instruction set of this machine
+ *   pool.c          the threads, which fork and join inside one op
+ *   panel.c         repacks weights into panels of 16 output rows
+ *   matmul.c        divides products of panels and activations into work items
+ *   attend.c        divides attention over pages into work items
+ *   experts.c       mixtures of experts
+ *   host_experts.c  experts that a device leaves in host memory
+ *   recurrent.c     states of sequences, and code that all recurrent layers share
+ *   delta.c         gated delta nets
+ *   conv.c          short convolutions
+ *   mamba.c         Mamba-2
+ *   mla.c           latent attention
+ *   condensed.c     attention to a window and to condensed keys
+ *   sparse.c        the indexer that chooses the keys of sparse attention
+ *   streams.c       residual streams (hyper-connections) and n-gram tables
+ *   blocks.c        ops of block drafters
+ *   vision.c        ops of image encoders
  *
- * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm_k.c, gemm_b.c, gemm_f.c,
- * attention.c, recurrent_rows.c.
- * docs/design/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
- * result.
+ * Files with kernels are compiled once for each instruction set (vec.h): acts.c, attention.c,
+ * gemm_b.c, gemm_f.c, gemm_k.c, kernels.c, recurrent_rows.c, rows.c; gemm_amx.c for AMX only.
+ *
+ * docs/design/cpu-kernels.md has the layouts, and the order of operations that defines the bits of
+ * a result.
  */
 
 #include "engine/backend.h"
 
+/* LANES: lanes of a vector, and rows of a panel. TILE_MAX: most rows of activations in a tile, the
+ * unit that a kernel multiplies by a panel. */
 enum { LANES = 16, TILE_MAX = 8 };
 
-/* Formats of activations (acts.c). Per row, for every block of values:
- *   ACTS_K   256: int8, scale, sums of 16 and 32      K-quants, IQ4_XS
- *   ACTS_KT  the same, the int8 of each 32 transposed as 8 x 4 instead of 4 x 8: IQ2_XXS
- *   ACTS_B   32: int8, scale, sum
- *   ACTS_B16 like ACTS_B with sums of 16: NVFP4
- *   ACTS_F   float */
+/* Formats of activations (acts.c). A row consists of blocks with a scale each; a format of weights
+ * determines which one it is multiplied with (panel_infos).
+ *   ACTS_K    blocks of 256: int8 values, and their sums by 16 and by 32
+ *   ACTS_KT   ACTS_K with each run of 32 values transposed: value 8 i + j is at 4 j + i (IQ2_XXS)
+ *   ACTS_B    blocks of 32: int8 values, and their sum
+ *   ACTS_B16  ACTS_B with the sums of both halves of a block (NVFP4)
+ *   ACTS_F    floats, without blocks */
 enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_F, ACTS_KINDS };
 
 /* Formats of panels; panel.c has the layouts. */
@@ -56,7 +67,7 @@ enum panel_format {
     PANEL_Q5, /* Q5_0 */
     PANEL_Q4, /* Q4_0 */
     PANEL_IQ4NL,
-    PANEL_Q4M, /* Q4_1: with minimums */
+    PANEL_Q4M, /* Q4_1, which has minimums */
     PANEL_Q5M, /* Q5_1 */
     PANEL_MXFP4,
     PANEL_NVFP4,
@@ -68,11 +79,12 @@ struct panel_info {
     enum acts_kind acts;
     uint16_t block;                   /* values of a row that share a scale */
     uint16_t quant_bytes, meta_bytes; /* bytes for 16 rows of a block */
-    uint16_t unit, unit_bytes;        /* blocks that are stored together: their quants, then their
-                                * scales */
+    /* number of blocks that are stored together, first their quants, then their scales; and the
+     * bytes of them all */
+    uint16_t unit, unit_bytes;
 };
 
-/* In the header, so that the kernels' strides are constants. Layouts: panel.c. */
+/* Defined in the header so that strides are constants in the kernels. panel.c has the layouts. */
 static const struct panel_info panel_infos[PANEL_FORMATS] = {
     [PANEL_F32] = {ACTS_F, 1, 64, 0, 1, 64},
     [PANEL_F16] = {ACTS_F, 1, 32, 0, 1, 32},
@@ -100,14 +112,14 @@ static const struct panel_info panel_infos[PANEL_FORMATS] = {
     [PANEL_NVFP4] = {ACTS_B16, 64, 512, 64, 1, 576},
 };
 
-/* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel is read from
- * front to back, once. */
+/* A weight matrix, [n_out][n_in], as panels of 16 rows; the last panel is filled up with rows of
+ * zeros. A kernel reads a panel once, from front to back. */
 struct mat {
     enum panel_format format;
     uint32_t n_out, n_in, n_blocks, n_panels;
     size_t panel_bytes;
     uint8_t *data;             /* aligned to 64 */
-    const float *scale, *bias; /* factor of the matrix, and bias of each row; NULL: 1, 0 */
+    const float *scale, *bias; /* factor of the whole matrix, bias of each row; NULL: 1, 0 */
 };
 
 /* Returns panel @i: rows [16 i, 16 i + 16). */
@@ -115,34 +127,38 @@ static inline const uint8_t *mat_panel(const struct mat *m, uint32_t i) {
     return m->data + i * m->panel_bytes;
 }
 
-/* Chooses the layout: fills all members except data, scale and bias. Returns 0, or -EINVAL with
- * @err for a format that has no panels. */
+/* Chooses the layout of @t's panels: sets all members of @m, data, scale and bias to NULL. Returns
+ * 0, or -EINVAL with @err if the format of @t has no panels. */
 int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
-/* Repacks 16 rows of @t; lossless. */
+/* Writes panel @panel, rows [16 panel, 16 panel + 16) of @t, to @out, m->panel_bytes bytes. No
+ * number is rounded. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
 
-/* Activations of a row; rows are acts_bytes() apart. Either floats, or the int8 of all its blocks
- * followed, block by block, by these 4-byte numbers: */
+/* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. Other formats:
+ * the int8 values of all blocks, then for each block the following numbers of 4 bytes. An enum
+ * constant is the index of a number in its block; AK_UNITS, AB_UNITS and AB16_UNITS count them.
+ * Sums are kept multiplied by the negated offset with which a format stores its weights, so that a
+ * dot product that begins with such a number needs no correction. */
 enum {
     /* ACTS_K, ACTS_KT */
-    AK_NEG32_SUM16 = 0,   /* 16 x int32: -32 times the sum of 16 values */
-    AK_NEG128_SUM32 = 16, /* 8 x int32 */
-    AK_PAIRS32 = 24,      /* 4 x two int16: sums of 32 */
-    AK_PAIRS16 = 28,      /* 8 x two int16: sums of 16 */
+    AK_NEG32_SUM16 = 0,   /* 16 int32: -32 times the sum of 16 values */
+    AK_NEG128_SUM32 = 16, /* 8 int32: -128 times the sum of 32 values */
+    AK_PAIRS32 = 24,      /* 4 pairs of int16: sums of 32 values */
+    AK_PAIRS16 = 28,      /* 8 pairs of int16: sums of 16 values */
     AK_SCALE = 36,        /* float */
     AK_UNITS = 37,
-    /* ACTS_B */
-    AB_NEG8_SUM = 0, /* int32 */
-    AB_NEG128_SUM = 1,
-    AB_SUM = 2, /* float */
-    AB_SCALE = 3,
+    /* ACTS_B, ACTS_B16 */
+    AB_NEG8_SUM = 0,   /* int32: -8 times the sum */
+    AB_NEG128_SUM = 1, /* int32: -128 times the sum */
+    AB_SUM = 2,        /* float */
+    AB_SCALE = 3,      /* float */
     AB_UNITS = 4,
-    AB_NEG16_SUM16 = 4, /* ACTS_B16: 2 x int32 */
+    AB_NEG16_SUM16 = 4, /* ACTS_B16 only: 2 int32, -16 times the sum of 16 values */
     AB16_UNITS = 6,
 };
 
-/* Returns the bytes of @n rows of @n_in activations. The distance of rows keeps eight rows from
- * falling into one set of a cache. */
+/* Returns the bytes of @n rows of @n_in activations. Rows are never a multiple of 1024 bytes apart,
+ * so that the eight rows of a tile do not compete for one set of a cache. */
 static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) {
     size_t row = kind == ACTS_F     ? (size_t)n_in * 4
                  : kind == ACTS_B   ? n_in + (size_t)n_in / 32 * AB_UNITS * 4
@@ -159,11 +175,13 @@ static inline uint32_t tile_width(uint32_t n) {
     return n > 4 ? 8 : n > 2 ? 4 : n;
 }
 
-struct kv_view {            /* place of the keys and values of a layer's kv head in a page */
+/* Layout of the keys and values of a layer in a page: the keys of all kv heads, then the values of
+ * all kv heads (docs/design/cpu-kernels.md). */
+struct kv_view {
     struct kv_formats type; /* not F32 */
     uint32_t head_dim, page_tokens;
-    size_t k_group; /* bytes of 16 keys */
-    size_t k_head, v_head;
+    size_t k_group;        /* bytes of 16 keys of a kv head with their scales */
+    size_t k_head, v_head; /* bytes of all keys, and of all values, of a kv head in a page */
 };
 
 /* Returns the bytes of @n codes, without scales. */
@@ -171,64 +189,69 @@ static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
     return n * kv_types[type].code_bits / 8;
 }
 
-/* Running softmax of the queries of one kernel call: maximum, 16 partial sums, weighted values. */
+/* Running softmax of one query over the keys that it has seen so far (attend.c): the largest score,
+ * the sum of the weights in 16 parts, and the sum of the weighted values. */
 struct attn_state {
     float m, l[LANES];
     float *o; /* [head_dim rounded up to 16] */
 };
 
-/* 32 keys as two groups of 16. */
+/* A tile of attention: 32 keys as two groups of 16, with their values. */
 struct attn_tile {
     const uint8_t *k[2];
     const uint8_t *v[2];       /* values of the group's first key */
-    const uint8_t *v_scale[2]; /* scales of blocks */
-    uint32_t first, n;         /* keys [first, n) are visible, n 1..32 */
-    float cap;                 /* limit of the scores; 0: none */
-    /* alibi: scores decrease with distance. slope[]: the decrease of each query's score per
-     * position; at[]: the query's position less that of the first key. */
-    bool alibi;
-    const float *hide; /* [32] added to the scores: -inf for keys that are not seen; or NULL */
-    bool holes;        /* scores that are not finite are of keys that weigh nothing */
+    const uint8_t *v_scale[2]; /* scales of the blocks of these values */
+    uint32_t first, n;         /* the queries see keys [first, n); n is 1 to 32 */
+    float cap;                 /* soft cap of the scores; 0: no cap */
+    bool alibi;                /* scores decrease with distance, as slope[] and at[] say */
+    const float *hide; /* [32], added to the scores: 0, or -inf for a hidden key; NULL: no key */
+    bool holes;        /* a key whose score is not finite gets no weight (OP_HOLES) */
+    /* for alibi, by query: decrease of the score for each position of distance; position of the
+     * query minus that of the tile's first key */
     float slope[4], at[4];
 };
 
-/* Kernel that multiplies a panel of a format by a tile of activations. acc[column][lane] += panel x
- * tile over the blocks [b0, b1); for ACTS_F over all blocks, and acc is overwritten. */
+/* Kernel that multiplies a panel by a tile of @n rows of activations (1, 2, 4 or 8; the columns of
+ * the product): acc[column][lane] += the dot products over the blocks [b0, b1). For ACTS_F over all
+ * blocks, and @acc is overwritten. */
 struct gemm {
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                 uint32_t b0, uint32_t b1, float *acc);
 };
 
-/* Many rows against the same panel: its quants are unpacked once. Of ACTS_F, @acc has two sums for
- * each row and lane until the last stretch, and @b0 is even. */
+/* Kernels that multiply a panel by many tiles. The panel is unpacked once, a stretch of blocks at a
+ * time, and each stretch is multiplied by all tiles. For ACTS_F, stretches begin at an even value,
+ * and until the last stretch @acc has two sums for each row and lane. */
 struct gemm_wide {
-    /* Unpacks the quants of a run of blocks to bytes, n_planes x 16 x block for each block; for
-     * ACTS_F to floats, where n_planes is their size. NULL: the format is not unpacked. */
+    /* Unpacks the quants of blocks [b0, b1) to bytes: n_planes * 16 * block bytes for each block.
+     * ACTS_F: unpacks to floats, and n_planes is their size in bytes. NULL: many rows of this
+     * format are multiplied by gemm.run. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
-    /* Multiplies like gemm.run, for @n_tiles consecutive full tiles, a multiple of min_tiles. */
+    /* Multiplies like gemm.run, but for @n_tiles consecutive full tiles, a multiple of min_tiles,
+     * and with the unpacked @quants. */
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                 const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1, float *acc);
     uint32_t n_planes, min_tiles;
 };
 
-/* A value head of a delta net and its rows. Row r: q, k and v at r * stride, e^g and sigmoid(beta)
- * at r * mix_stride, the output at r * out_stride. */
+/* Operands of a value head of a delta net (OP_DELTA, OP_KDA). Row r has q, k and v at r * stride,
+ * e^g and sigmoid(beta) at r * mix_stride, and its output at r * out_stride, in floats. */
 struct delta_head {
     uint32_t dim, n_rows; /* dim: a multiple of 16 */
     const float *q, *k, *v;
     size_t stride;
     const float *keep, *beta;
     size_t mix_stride;
-    size_t keep_stride; /* KDA: @keep has e^g of each key, row r at r * keep_stride */
+    size_t keep_stride; /* KDA: @keep has e^g for each element of a key, row r at r * keep_stride */
     float *out;
     size_t out_stride;
 };
 
-/* A head of Mamba-2 and its rows. Row r: x, B (@in) and C (@out) at r * stride, e^(dt A) and dt at
- * r * mix_stride, the output at r * y_stride. */
+/* Operands of a head of Mamba-2 (OP_MAMBA). Row r has x, B (@in) and C (@out) at r * stride, e^(dt
+ * A) (@keep) and dt at r * mix_stride, and its output at r * y_stride, in floats. */
 struct mamba_head {
-    uint32_t dim, n_state, n_rows; /* dim: a multiple of 16, n_state one of 4 */
+    uint32_t dim, n_state, n_rows; /* dim: a multiple of 16; n_state: a multiple of 4 */
     const float *x, *in, *out;
     size_t stride;
     const float *keep, *dt;
@@ -238,11 +261,12 @@ struct mamba_head {
     size_t y_stride;
 };
 
-/* The code of one instruction set. */
+/* The kernels of one instruction set. All instruction sets give the same bits. Functions on rows
+ * take @n values; a formula names the operation on each of them. */
 struct cpu_kernels {
     const char *name;
 
-    /* Writes the activations of row @x. */
+    /* Writes a row of @n_in floats as activations of the given format. */
     void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *row);
     const struct gemm *gemm_k, *gemm_b, *gemm_f;     /* [PANEL_FORMATS], by kind of activations */
     const struct gemm_wide *gemm_wide, *gemm_wide_f; /* [PANEL_FORMATS] */
@@ -253,19 +277,20 @@ struct cpu_kernels {
     void (*layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
     /* x = mx_gelu(x) */
     void (*gelu)(float *x, uint32_t n);
-    /* Rotates the pairs of the first @n_rot values of a head; @cs: n_rot / 2 cosines, then as many
-     * sines. */
+    /* Rotates the pairs of the first @n_rot values of a head (RoPE). @cs: n_rot / 2 cosines, then
+     * n_rot / 2 sines. */
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
-    /* Multiplies each run of @run values of @x by the Hadamard matrix (shape.h); @run: a power of
-     * two, from 32 on */
+    /* Multiplies each run of @run values of @x by the Hadamard matrix (shape.h). @run: a power of
+     * two, at least 32. */
     void (*hadamard)(float *x, uint32_t n, uint32_t run);
-    /* h = glu(g, u), as enum glu says; h may be g */
+    /* h = glu(g, u) (op.h), except GLU_CUT and a limited GLU_SILU; h may be g */
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
-    /* h = min(silu(g), limit) u, u within +-limit; @n: a multiple of 16; h may be g */
+    /* h = min(silu(g), limit) clamp(u), GLU_SILU with a limit; @n: a multiple of 16; h may be g */
     void (*silu_limited)(const float *g, const float *u, float *h, uint32_t n, float limit);
-    /* h = silu(min(g, limit)) u; h may be g */
+    /* h = silu(min(g, limit)) clamp(u), GLU_CUT; @n: a multiple of 16; h may be g */
     void (*silu_cut)(const float *g, const float *u, float *h, uint32_t n, float limit);
-    /* x = e^(scale (x - the largest x)) and returns the sum; @n: a multiple of 16, scale > 0. */
+    /* x = e^(scale (x - the largest x)). Returns the sum of the new values. @n: a multiple of 16;
+     * scale > 0. */
     float (*exps)(float *x, uint32_t n, float scale);
     /* x = cap tanh(x / cap) */
     void (*soft_cap)(float *x, uint32_t n, float cap);
@@ -273,53 +298,56 @@ struct cpu_kernels {
     void (*gate)(float *o, const float *g, uint32_t n);
     /* acc = fma(w, x, acc) */
     void (*add_scaled)(float *acc, const float *x, float w, uint32_t n);
-    /* Writes the key and value of a position into its page: @slot is the position inside the
-     * page. */
+    /* Writes the key and the value of a position, head_dim floats each, to a kv head of its page.
+     * @slot: index of the position in the page. */
     void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val);
 
-    /* Adds the keys of a tile for @n (1..4) queries that see the same keys. @q holds the queries
-     * times the scale of the scores: dimension d of query c at d * stride + c. */
+    /* Adds the keys of a tile to the states of @n (1 to 4) queries that see the same keys. @q has
+     * the queries, multiplied by the scale of the scores: dimension d of query c at d * stride +
+     * c. */
     void (*attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                    uint32_t stride, uint32_t n, struct attn_state *const *state);
-    /* score[i] = the sum over heads of max(0, q . key i), for @n consecutive keys in halves; q:
-     * [n_head][dim], dim a multiple of 16 */
+    /* score[i] = sum over heads of max(0, q . key i), for @n consecutive keys in half precision; q:
+     * [n_head][dim]; dim: a multiple of 16 */
     void (*index_scores)(const float *q, uint32_t n_head, uint32_t dim, const uint8_t *keys,
                          uint32_t n, float *score);
-    /* y = the @n halves at @x; n, and dim below: a multiple of 16 */
+    /* y = the @n numbers of half precision at @x; @n: a multiple of 16 */
     void (*halves)(const uint8_t *x, float *y, uint32_t n);
-    /* score[h * stride + i] = scale q[h] . key[i]; q: [n_head][dim] */
+    /* score[h * stride + i] = scale q[h] . key[i]; q: [n_head][dim]; dim: a multiple of 16 */
     void (*dots)(const float *q, uint32_t n_head, uint32_t dim, const float *const *key, uint32_t n,
                  float scale, float *score, size_t stride);
-    /* o[h] += the sum of weight[h * stride + i] key[i], by fma in the keys' order; o:
-     * [n_head][dim] */
+    /* o[h] += sum over i of weight[h * stride + i] key[i], by fma in the order of the keys; o:
+     * [n_head][dim]; dim: a multiple of 16 */
     void (*weigh_keys)(const float *weight, size_t stride, uint32_t n_head, uint32_t dim,
                        const float *const *key, uint32_t n, float *o);
-    /* Adds the later part @b of the keys to @a. */
+    /* Merges state @b, of keys that follow those of @a, into @a. */
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
     /* Adds a key that has score @sink and no value. */
     void (*attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
-    /* out = weighted values / sum of weights, of one key at least. */
+    /* out = weighted values / sum of weights; @a has at least one key */
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-    /* Recurrent layers: OP_DELTA and its kin in op.h; recurrent_rows.c.
-     * c = sum over j < kernel of w[j] u[j], rows of @n values (a multiple of 16), plus bias (NULL:
-     * 0); through silu if so. */
+    /* Functions of recurrent layers (recurrent_rows.c).
+     * c = sum over j < kernel of w[j] u[j], plus @bias if it is not NULL; then c = silu(c) if @silu
+     * is set. Rows have @n values, a multiple of 16. */
     void (*convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
                      bool silu, float *c, uint32_t n);
-    /* x *= scale / sqrt(x . x + eps) */
+    /* x *= scale / sqrt(x . x + eps); @n: a multiple of 16 */
     void (*delta_unit)(float *x, uint32_t n, float eps, float scale);
-    /* Advances the state @m of a head by all rows, in their order. @m: sixteen values of the head
-     * after the other, of each [dim][16] or [n_state][16]. */
+    /* Advance the state @m of a head by all rows of @h, in their order, and write the outputs. The
+     * state is stored by sixteen values of the head: [dim / 16][dim][16], of Mamba-2
+     * [dim / 16][n_state][16]. */
     void (*delta_advance)(const struct delta_head *h, float *m);
     void (*kda_advance)(const struct delta_head *h, float *m);
     void (*mamba_advance)(const struct mamba_head *h, float *m);
-    /* keep = e^(lower sigmoid(by (x + dt))); @n: a multiple of 16; keep may be x */
+    /* keep = e^(lower sigmoid(by (x + dt))), the decays of OP_KDA; @n: a multiple of 16; keep may
+     * be x */
     void (*kda_keep)(const float *x, const float *dt, float by, float lower, float *keep,
                      uint32_t n);
 };
 
-/* Returns the products of @k for panels of @format. */
+/* Returns the kernel of @k that multiplies a panel of @format by one tile. */
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
     enum acts_kind kind = panel_infos[format].acts;
 
@@ -328,7 +356,7 @@ static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel
                                                   : k->gemm_k)[format];
 }
 
-/* Returns the products of many rows of @k for panels of @format. */
+/* Returns the kernels of @k that multiply a panel of @format by many tiles. */
 static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
                                                    enum panel_format format) {
     return &(panel_infos[format].acts == ACTS_F ? k->gemm_wide_f : k->gemm_wide)[format];
@@ -337,69 +365,78 @@ static inline const struct gemm_wide *gemm_wide_of(const struct cpu_kernels *k,
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
     cpu_kernels_amx, cpu_kernels_neon, cpu_kernels_dotprod, cpu_kernels_i8mm;
 
-/* Called on the calling thread (@thread 0) and on the threads that start in time: each takes items
- * until none is left. */
+/* Function that pool_run() runs on several threads. It takes items of the work until there are no
+ * more, because it runs on the calling thread (@thread 0) and on as many others as join in time. */
 typedef void (*pool_fn)(void *ctx, uint32_t thread);
 
 struct pool;
-/* Makes a pool of @n_threads threads, including the caller's, which is thread 0; 0: the number of
- * processors that this process may use. 0 or -errno. */
+/* Creates a pool of @n_threads threads, at most 1024. The caller is thread 0 and counts. 0: one
+ * thread for each processor that this process may use. Returns 0 or -errno. */
 int pool_new(struct pool **out, uint32_t n_threads);
-/* Ends the threads; no round may be open. Accepts NULL, returns NULL. */
+/* Ends the threads; must not be called during pool_run(). Accepts NULL, returns NULL. */
 struct pool *pool_free(struct pool *p);
-uint32_t pool_n_threads(const struct pool *p); /* including the caller's */
-/* Runs @fn on the calling thread and on the threads that start before it returns there; returns
- * when all have returned. All threads see earlier writes of the caller, and the caller sees their
- * writes afterwards. Must not be called inside @fn. */
+/* Returns the number of threads, including the caller of pool_run(). */
+uint32_t pool_n_threads(const struct pool *p);
+/* Runs @fn on the calling thread, and on each other thread that joins before @fn returns on the
+ * calling one. Returns when all calls have returned. The threads see the caller's earlier writes,
+ * and the caller sees theirs afterwards. Must not be called inside @fn. */
 void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
-/* One or more products of the same activations, cut into items that the threads take. */
+/* Operation on the results of a product, struct matmul, with a = the activations. */
 enum matmul_mode {
     MATMUL_STORE, /* out[i] = scale m[i] a + bias */
     MATMUL_ADD,   /* out[0] += scale m[0] a + bias */
     MATMUL_GLU,   /* out[0] = glu(scale m[0] a + bias, scale m[1] a + bias) */
 };
 
-enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* sizes of a thread's scratch memory */
+/* Sizes of a thread's scratch memory: most rows of an item, and bytes of unpacked weights. */
+enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 };
 
-struct matmul_scratch {                                  /* one for each thread */
-    _Atomic uint64_t range __attribute__((aligned(64))); /* items: first | end << 32 */
+/* Scratch memory of one thread. */
+struct matmul_scratch {
+    /* items that the thread still has to take: first | end << 32 */
+    _Atomic uint64_t range __attribute__((aligned(64)));
+    /* sums of one matrix, or of a gate and an up matrix; twice the rows for ACTS_F */
     float acc[2][MATMUL_ROWS * LANES * 2] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
 
-/* Invariants: all matrices have the same n_in; GLU has two of the same format and n_out, ADD one;
- * row r of m[i]'s result is at out[i] + r * out_stride[i]; acts[] is set for every kind that m[]
- * wants. */
+/* Products of the same activations with one or more matrices.
+ *
+ * Invariants: all matrices have the same n_in; mode GLU has two with the same format and n_out,
+ * mode ADD has one; row r of the result of m[i] is at out[i] + r * out_stride[i]; acts[] is set for
+ * every format of activations that a matrix needs. */
 struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
     enum glu glu; /* function of mode GLU */
-    float limit;  /* limit of GLU_SILU, 0: none; of GLU_CUT */
+    float limit;  /* limit of GLU_SILU (0: no limit) or GLU_CUT */
     uint32_t n_mats, n_rows;
     const struct mat *m[OP_MATRICES];
     float *out[OP_MATRICES];
     size_t out_stride[OP_MATRICES];  /* floats */
-    const uint8_t *acts[ACTS_KINDS]; /* tiles of 8 rows; those that m[] wants */
-    struct matmul_scratch *scratch;
-    /* Division into items, set by matmul_run(). */
+    const uint8_t *acts[ACTS_KINDS]; /* the same rows in each format, in whole tiles of 8 rows */
+    struct matmul_scratch *scratch;  /* [number of threads] */
+    /* Division into items, set by matmul_run() (matmul.c): rows and number of chunks of rows,
+     * panels of an item, panels of all matrices, number of the first item of this product. */
     uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;
 };
 
-/* acc[row][lane] = panel @panel of @m times @n_rows rows of activations at @acts, whose tiles are
- * whole. Room: @acc [rows of these tiles][LANES], of ACTS_F twice that; @quants MATMUL_UNPACK
- * bytes, or NULL for F32, whose panel is read where it is. */
+/* acc[row][lane] = panel @panel of @m times @n_rows rows of activations at @acts, which has whole
+ * tiles. @acc has room for [rows of these tiles][LANES] floats, for ACTS_F twice as much. @quants
+ * has MATMUL_UNPACK bytes; NULL, for F32 only: the weights are read from the panel directly. */
 void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,
                   const uint8_t *acts, uint32_t n_rows, float *acc, uint8_t *quants);
-/* @n products at once, 1 at least; each has rows and activations of its own. A result depends on
- * its own row and matrix only, not on how the work is cut or which thread does it. */
+/* Computes @n products, at least 1, with rows and activations of their own, in one round of the
+ * pool. A result depends only on its row and its matrix, not on the division of the work. */
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
 
-/* Returns the kernels for the name opts.isa. NULL with @err: the name is unknown, or this machine
- * cannot run them. */
+/* Returns the kernels for @name, a value of engine_opts.isa; "auto" or NULL: those of the best
+ * instruction set of this machine. Returns NULL with @err if the name is unknown, or if this
+ * machine or this build lacks the instruction set. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err);
 
-/* [i][j]: value j of entry i of the IQ2_XXS grid; in the other, [j][i]: the same plus 64. Filled by
- * isa.c, which is compiled for every machine: a constructor in a file of one instruction set would
- * run where that is missing. */
+/* Grid of IQ2_XXS: cpu_iq2_runs[i][j] is value j of entry i, cpu_iq2_grid[j][i] that value plus 64.
+ * isa.c, which is compiled for every machine, fills both: a constructor in a file that is compiled
+ * for one instruction set would also run on machines that lack it. */
 extern uint8_t cpu_iq2_runs[256][8], cpu_iq2_grid[8][256];

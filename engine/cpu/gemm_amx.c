@@ -1,32 +1,40 @@
 #include "engine/cpu/gemm_k.h"
 
 /*
- * gemm_amx - products of many rows on AMX, for the formats with blocks of 256: integer sums by
- * matrix instructions, and the floating-point part of gemm_k.c by its own code, hence the same
- * bits.
+ * gemm_amx - multiplies panels by many tiles with AMX, for the formats with blocks of 256. Matrix
+ * instructions compute the integer sums of gemm_k.c; the floating-point part is the same code
+ * (gemm_k.h), so the bits are the same.
  *
- * An instruction multiplies 16 rows of 64 activations with 64 x 16 weights, which are 16 groups of
- * a panel as stored, to 16 x 16 sums; a row of the result has the lanes of a column. Sums cannot be
- * scaled within a block, so weights are scaled before: unpack() multiplies each weight with the
- * scale of its sub-block and splits the product, at most 4096 in size, into 64 high + low, two
- * planes of signed bytes (formats whose products fit a byte have one plane). Then 64 high sums +
- * low sums = isum, exactly.
+ * An instruction (TDPBSSD) multiplies 16 rows of 64 activations by 64 x 16 weights and adds to 16 x
+ * 16 sums. The weights are 16 groups of a panel in the order in which the panel stores them; a row
+ * of the result has the 16 lanes of one column of the tile.
  *
- * Two batches of 16 rows share the weights. For 16 x 16 x 256 the bound is eight instructions of 16
- * cycles; the vector code beside them takes about 90 cycles.
+ * The sums of a block stay in a tile register until the block ends, so they cannot be multiplied by
+ * the scales of sub-blocks. unpack() therefore multiplies each weight by the scale of its
+ * sub-block. The product, whose magnitude is at most 4096, is split into 64 high + low, both
+ * signed bytes that lie in separate planes of memory. Then 64 (sum of high x) + (sum of low x) =
+ * isum, exactly. Formats whose products fit into a byte have one plane.
+ *
+ * Two batches of 16 rows share the weights that are loaded. For 16 rows, 16 lanes and a block of
+ * 256 values the bound is eight matrix instructions of 16 cycles. The vector instructions of the
+ * floating-point part take about 90 cycles and run between the matrix instructions of the next
+ * block (run_spans()).
  */
 
 #include <assert.h>
 #include <immintrin.h>
 
-enum { ROWS = 16 }; /* tiles 0-3: sums, 4-5: activations, 6-7: weights */
+/* ROWS: rows of activations of a tile register. Tile registers 0 to 3 hold sums (low and high of
+ * the first 16 rows, then of the second 16), 4 and 5 activations, 6 and 7 weights (low, high). */
+enum { ROWS = 16 };
 
+/* Returns the number of planes of a format's unpacked weights. */
 INLINE int planes_of(int format) {
     return format == PANEL_Q2K || format == PANEL_IQ1S || format == PANEL_TQ ? 1 : 2;
 }
 
-/* Multiplies 64 unsigned bytes, minus @offset, by the 16-bit lanes of @scale, and splits them into
- * planes. */
+/* Subtracts @offset from 64 unsigned bytes, multiplies them by @scale, which has each lane's scale
+ * in both of its 16-bit halves, and writes the products to one plane or two. */
 INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uint8_t *high) {
     const __m512i bytes = _mm512_set1_epi16(255), z = _mm512_set1_epi16((short)offset);
     const __m512i six = _mm512_set1_epi16(63);
@@ -45,7 +53,8 @@ INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uin
                                    _mm512_slli_epi16(_mm512_srai_epi16(odd, 6), 8)));
 }
 
-/* Unpacks blocks: for each the low bytes of 64 groups, then the high ones. */
+/* Implements gemm_wide.unpack: for each block the plane of low bytes, 64 groups, then the plane of
+ * high bytes if there is one. */
 INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out) {
     const struct shape f = shape_of(format);
@@ -67,7 +76,8 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
     }
 }
 
-/* Computes step @k of four of the integer sums of a block for 16 rows, or for 2 x 16 (@two). */
+/* Computes step @k of the four that add up the integer sums of a block: 64 of its 256 values. For
+ * 16 rows of activations at @q, or for 32 if @two. */
 INLINE void multiply(int planes, bool two, const uint8_t *q, size_t row, const uint8_t *quants,
                      int k) {
     _tile_loadd(6, quants + 1024 * k, 64);
@@ -85,6 +95,7 @@ INLINE void multiply(int planes, bool two, const uint8_t *q, size_t row, const u
     }
 }
 
+/* Copies the sums from the tile registers to sums[low, high, low, high][16 rows][16 lanes]. */
 INLINE void store_sums(int planes, bool two, int32_t (*sums)[LANES * ROWS]) {
     _tile_stored(0, sums[0], 64);
     if (planes == 2)
@@ -95,7 +106,8 @@ INLINE void store_sums(int planes, bool two, int32_t (*sums)[LANES * ROWS]) {
         _tile_stored(3, sums[3], 64);
 }
 
-/* Finishes eight columns of a block: combines the planes' sums, and adds the floats. */
+/* Combines the planes' integer sums of eight columns, and computes the floating-point part of their
+ * block. */
 INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols a,
                    const int32_t *low, const int32_t *high, float *acc) {
     vi isum[TILE_MAX];
@@ -114,7 +126,7 @@ INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols 
         vf_store(acc + LANES * c, sum[c]);
 }
 
-/* Configures all eight tiles: 16 rows of 64 bytes. */
+/* Operand of LDTILECFG: all eight tile registers have 16 rows of 64 bytes. */
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -125,16 +137,17 @@ static const struct {
     .rows = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS},
 };
 
-/* Work of consecutive instructions: @n tiles (2 or 4) from @acts on, with results in @out. */
+/* A span: two or four consecutive tiles, 16 or 32 rows, that go through the blocks [b0, b1) of a
+ * panel together. */
 struct span {
     const struct mat *m;
-    const uint8_t *panel, *quants, *acts;
-    size_t row;
-    float *out;
+    const uint8_t *panel, *quants, *acts; /* quants: unpacked weights; acts: the first row */
+    size_t row;                           /* bytes from a row of activations to the next */
+    float *out;                           /* sums of the first row */
     uint32_t b0, b1;
 };
 
-/* Computes the floating-point part of tile @i. */
+/* Computes the floating-point part of block @b for tile @i of a span. */
 INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i,
                         int32_t (*sums)[LANES * ROWS]) {
     const struct panel_info *info = &panel_infos[format];
@@ -147,9 +160,10 @@ INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i
            sums[i / 2 * 2 + 1] + half, s->out + i * TILE_MAX * LANES);
 }
 
-/* Computes @n consecutive spans. The floating-point part of a block is placed between the matrix
- * instructions of the next block, after each step, since a core does not look further ahead than it
- * can rename tile registers. */
+/* Computes @n consecutive spans, of four tiles if @two, else of two. The floating-point part of a
+ * block is placed between the matrix instructions of the next block, one tile after each of the
+ * four steps. Out-of-order execution alone does not overlap the two, because a core stops looking
+ * ahead when it has no tile register left for renaming. */
 INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
     const int planes = planes_of(format);
     const uint32_t n_blocks = s->b1 - s->b0, tiles = two ? 4 : 2;
@@ -186,6 +200,7 @@ INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
     }
 }
 
+/* Implements gemm_wide.run for an even number of tiles. */
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                 const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1, float *out) {
     struct span s = {m, panel, quants, acts, acts_bytes(ACTS_K, m->n_in, 1), out, b0, b1};

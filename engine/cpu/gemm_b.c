@@ -1,24 +1,31 @@
 #include "engine/cpu/kernels.h"
 
 /*
- * Panels x tiles for the formats with blocks of 32: int8 activations, weights with a scale (and a
- * minimum) each. In every lane, for a block:
+ * gemm_b - multiplies panels by tiles of activations, for the formats with blocks of 32 values.
  *
- *   dot = sum of weight x activation                                         exact, int32
+ * Activations are int8 with a scale and a sum for each block (ACTS_B). A block of weights has a
+ * scale d and perhaps a minimum m. A lane is a row of the panel. For a block, in every lane:
+ *
+ *   dot = sum of weight * activation                                         int32, exact
  *   acc = fma(activation scale, fma(m, (float)sum, d * (float)dot), acc)
  *
- * (without the inner fma where there are no minimums). NVFP4 has a scale for each half:
+ * Formats without minimums leave out the inner fma. NVFP4 has a scale for each half of the 32
+ * values:
  *
  *   acc = fma(activation scale, fma(d1, (float)dot1, d0 * (float)dot0), acc)
+ *
+ * Weights are stored with an offset, which the initial value of a dot product removes (gemm_k.c).
  */
 
+/* Values of IQ4_NL (kvalues_iq4nl of llama.cpp's ggml-common.h), plus 128. */
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
-/* Values of MXFP4 and NVFP4, plus 16. */
+/* Doubled values of MXFP4 and NVFP4 (FP4 E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6), plus 16. The loads of
+ * their scales halve them. */
 static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
-/* Returns group @g (0..7) of a block. */
+/* Returns group @g (0 to 7) of a block of 32 values. */
 INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
     if (format == PANEL_Q8)
         return vb_load(q + 64 * g);
@@ -33,7 +40,7 @@ INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
     return format == PANEL_Q4 || format == PANEL_Q4M ? v : vb_lookup(table, v);
 }
 
-/* Adds 32 values of NVFP4 to acc[c]; @meta: scales of the first 16 values, then of the others. */
+/* Adds 32 values of NVFP4 to acc[c]. @meta: scales of the first 16 values, then of the last 16. */
 INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int n, vb table,
                       vf *acc) {
     vf sum[TILE_MAX];
@@ -63,7 +70,7 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
         acc[c] = vf_fma(vf_set1(cols_f(a.sums, a.row, c, AB_SCALE)), sum[c], acc[c]);
 }
 
-/* Adds one block to acc[c]. */
+/* Adds one block of another format to acc[c]. */
 INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a, int n,
                       vb table, vf *acc) {
     const bool minimums = format == PANEL_Q4M || format == PANEL_Q5M;
@@ -97,6 +104,8 @@ INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct 
     }
 }
 
+/* Implements gemm.run. A block of NVFP4 has 64 values, two parts of 32; other blocks are one
+ * part. */
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
                 uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
@@ -171,7 +180,8 @@ DEFINE(mxfp4)
 DEFINE(nvfp4)
 #undef FORMAT
 
-/* Quants of these formats are bytes, or so similar that unpacking them first gains nothing. */
+/* Kernels of one tile only. Unpacking these formats takes so few operations that a separate pass,
+ * gemm_wide, would gain nothing. */
 const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {
     [PANEL_Q8] = {.run = gemm_q8},       [PANEL_Q4] = {.run = gemm_q4},
     [PANEL_IQ4NL] = {.run = gemm_iq4nl}, [PANEL_Q4M] = {.run = gemm_q4m},

@@ -1,17 +1,26 @@
 #include "engine/cpu/kernels.h"
 
 /*
- * Panels x tiles with float activations and 16- or 32-bit weights. Every lane keeps two sums, of
- * the values with even and with odd index, each by fma in order; the result is even + odd. Two,
- * because with one the latency of an fma would bound a single column, not the memory.
+ * gemm_f - multiplies panels of floating-point weights (F32, F16, BF16) by tiles of float
+ * activations.
+ *
+ * Every lane, which is a row of the panel, keeps two sums by fma, of the values with even and with
+ * odd index; the result is even + odd. With one sum, each fma would wait for the one before, and
+ * this latency, instead of memory bandwidth, would bound products with a single column.
+ *
+ * AVX2 and NEON (VEC_TILE 2) have a second kernel for many tiles, many_tiles(): it converts the
+ * weights to floats once, and computes the even and the odd sums one after the other, so that six
+ * columns fit into the registers. The operations of each sum and their order are the same.
  */
 
+/* Returns value @k of the 16 rows. */
 INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
     return format == PANEL_F32   ? vf_load((const float *)w + (size_t)LANES * k)
            : format == PANEL_F16 ? vf_load_half(w + (size_t)LANES * k * 2)
                                  : vf_load_bf16(w + (size_t)LANES * k * 2);
 }
 
+/* Implements gemm.run. */
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
                 float *out) {
     const size_t step = 2 * panel_infos[format].unit_bytes; /* bytes of two values */
@@ -71,8 +80,8 @@ const struct gemm CPU_NAME(gemm_f)[PANEL_FORMATS] = {
 };
 
 #if VEC_TILE == 2
-/* Adds the products of the @n_k weights at @w with the activations at @acts, whose rows are @row
- * bytes apart, to acc[column][even, odd][lane]. */
+/* Multiplies @n_k values of 16 rows of weights, [n_k][16] at @w, by @n columns of activations at
+ * @acts, which are @row bytes apart: adds to acc[column][even, odd][lane]. */
 INLINE void many(const float *w, const uint8_t *acts, size_t row, uint32_t n_k, int n, float *acc) {
     for (uint32_t odd = 0; odd < 2; odd++, acc += LANES) {
         vf sum[6];
@@ -94,7 +103,8 @@ INLINE void many(const float *w, const uint8_t *acts, size_t row, uint32_t n_k, 
     }
 }
 
-/* Until the last stretch, @acc has two sums for each row and lane. */
+/* Implements gemm_wide.run. Divides the rows into columns of six, and of four at the end; the last
+ * stretch of values adds the two sums. */
 static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                        const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,
                        float *acc) {
@@ -117,6 +127,8 @@ static void many_tiles(const struct mat *m, const uint8_t *panel, const uint8_t 
                  vf_add(vf_load(acc + r * 2 * LANES), vf_load(acc + (r * 2 + 1) * LANES)));
 }
 
+/* Defines gemm_wide.unpack: converts the weights of a panel to floats, and prefetches the next
+ * panel into the second-level cache. */
 #define DEFINE_WIDEN(name, format)                                                                 \
     static void widen_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,  \
                              uint8_t *out) {                                                       \

@@ -1,36 +1,55 @@
 #include "engine/cpu/gemm_k.h"
 
 /*
- * Panels x tiles for the formats with blocks of 256: int8 activations with one scale a block,
- * weights with an integer scale a sub-block of 32 or 16. In every lane, for a block:
+ * gemm_k - multiplies panels by tiles of activations, for the formats with blocks of 256 values
+ * (super-blocks): K-quants, IQ formats, TQ.
  *
- *   isum = sum over sub-blocks of scale x (sum of weight x activation)       exact, int32
- *   msum = sum over sub-blocks of minimum x (sum of activations)             exact, int32
+ * Activations are int8 with one scale for each block (ACTS_K). Weights are integers of at most 8
+ * bits; each sub-block of 32 or 16 weights has an integer scale, and each block a scale d and
+ * perhaps dmin. A lane is a row of the panel, and every column of the tile has an accumulator of 16
+ * lanes. For a block, in every lane:
+ *
+ *   isum = sum over sub-blocks of scale * (sum of weight * activation)       int32, exact
+ *   msum = sum over sub-blocks of minimum * (sum of activations)             int32, exact
  *   acc  = fma(activation scale, fma(-dmin, (float)msum, d * (float)isum), acc)
  *
- * (without the inner fma where there are no minimums). The largest isum is 16 x 128 x 16 x 63 x 127
- * < 2^31. The float side is 4 or 5 operations per 256 values; what bounds the kernel is reading the
- * weights with few columns, the byte multiply-adds with many.
+ * Formats without minimums leave out the inner fma. The integer sums cannot overflow: the largest
+ * isum is below 16 * 128 * 16 * 63 * 127 < 2^31.
+ *
+ * Weights are stored with an offset that makes them unsigned, as the byte multiply-add wants them
+ * (vi_dot6(), vi_dot8()). The offset is not subtracted from each weight: sum of (w + offset) x =
+ * sum of w x + offset * (sum of x), so a dot product begins at -offset times the sum of the
+ * activations, which acts.c has computed (dot_init()).
+ *
+ * There are two variants of each kernel. gemm_x() unpacks the weights of a panel on the way, for
+ * up to 8 columns: each vector of weights is unpacked once and multiplied by all columns in
+ * registers. With few columns, reading the weights from memory bounds this kernel. For many tiles
+ * that would unpack a panel many times, so unpack_x() unpacks it to bytes once, and unpacked_x()
+ * multiplies these by any number of tiles; the multiply-adds of bytes bound this kernel. The sums
+ * are the same, and so are the bits.
  */
 
-/* The bits @at .. of @v, moved to bit @to. */
+/* Moves the bits of each byte that begin at bit @at to bit @to, and applies @mask. */
 INLINE vb high_bits(vb v, int at, int to, uint8_t mask) {
     vb m = vb_set1(mask);
 
     return at < to ? vb_and(vb_shl(v, to - at), m) : vb_and(vb_shr(v, at - to), m);
 }
 
+/* Returns group @g of quants of two bits. */
 INLINE vb two_bits(const uint8_t *q, int g) {
     return vb_and(vb_shr(vb_load(q + 64 * (g / 4)), 2 * (g % 4)), vb_set1(3));
 }
 
+/* Returns group @g of quants of four bits. */
 INLINE vb low_bits(const uint8_t *q, int g) {
     vb v = vb_load(q + 64 * (g / 2));
 
     return vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
 }
 
-/* Returns group @g (0..7) of the 32 values whose quants start at @q; @h: their high bits. */
+/* Returns group @g (0 to 7) of the 32 values whose lower bits are at @q and whose higher bits, if
+ * the format has any, are at @h. */
 INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb table) {
     switch (format) {
     case PANEL_Q4K:
@@ -52,23 +71,29 @@ INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb tabl
     case PANEL_IQ3XXS:
     case PANEL_IQ3S:
         return vb_lookup(table, low_bits(q, g));
-    default: /* bytes */
+    default: /* UNPACKED, and IQ2XXS, which vb_iq2() has unpacked */
         return vb_load(q + 64 * g);
     }
 }
 
+/* Returns the address of the higher bits of the @s-th 32 values of the block at @q; not used if the
+ * format has none. */
 INLINE const uint8_t *high_part(int format, const uint8_t *q, int s) {
     return format == PANEL_Q5K   ? q + 2048 + 64 * s
            : format == PANEL_Q6K ? q + 2048 + 128 * s
                                  : q + 1024 + 64 * s; /* Q3K, IQ1M, IQ2S */
 }
 
-/* Values of IQ4, plus 128. */
+/* Values of IQ4_XS (kvalues_iq4nl of llama.cpp's ggml-common.h), plus 128. */
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
-/* By code, what the values and their offset add up to: 64 +- 8, 25, 43; 64 +- 4, 12, ..., 52, 62;
- * 64 +- 1, 3, ..., 15; 32 and eight times -1, 0, 1, +1 or (from code 4) -1. */
+/* Values of the grids plus their offset, by code; the upper half of a table is for the codes with
+ * the sign bit (IQ1: negative delta) set.
+ *   IQ2      64 +- 8, 25, 43
+ *   IQ3_XXS  64 +- 4, 12, 20, ..., 52, 62
+ *   IQ3_S    64 +- 1, 3, 5, ..., 15
+ *   IQ1      32 + 8 q + 1, or 32 + 8 q - 1, with q = -1, 0, 1: eighths, as delta is 1/8 */
 static const uint8_t iq2_table[16] = {72, 89, 107, 64, 56, 39, 21, 64};
 static const uint8_t iq3_xxs_table[16] = {68, 76, 84, 92, 100, 108, 116, 126,
                                           60, 52, 44, 36, 28,  20,  12,  2};
@@ -76,6 +101,8 @@ static const uint8_t iq3_s_table[16] = {65, 67, 69, 71, 73, 75, 77, 79,
                                         63, 61, 59, 57, 55, 53, 51, 49};
 static const uint8_t iq1_table[16] = {25, 33, 41, 32, 23, 31, 39, 32};
 
+/* Returns the table of a format whose values are looked up; for the other formats it is not
+ * used. */
 INLINE vb table_of(int format) {
     switch (format & ~UNPACKED) {
     case PANEL_IQ1M:
@@ -91,8 +118,8 @@ INLINE vb table_of(int format) {
     }
 }
 
-/* Returns the initial sum of column @c that removes the offset of sub-block @sub (of 16 or 32
- * values). */
+/* Returns the number at which the dot product of sub-block @sub with column @c begins: -offset
+ * times the sum of its activations, derived from one of the products in the activations. */
 INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     switch (f.offset) {
     case 1:
@@ -111,7 +138,7 @@ INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     }
 }
 
-/* Adds sub-block @s of 32 values to isum[c]. */
+/* Adds the @s-th 32 values of a block, one sub-block or two, to isum[c]. */
 INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const uint8_t *h,
                            const uint8_t *meta, struct cols a, int n, int s, vb table, vi *isum) {
     const int per_scale = f.sub16 ? 4 : 8;
@@ -142,6 +169,7 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
     }
 }
 
+/* Implements gemm.run, and with the flag UNPACKED gemm_wide.run for one tile of @n columns. */
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                 const uint8_t *acts, int n, uint32_t b0, uint32_t b1, float *out) {
     const struct shape f = shape_of(format);
@@ -192,6 +220,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
         vf_store(out + LANES * c, acc[c]);
 }
 
+/* Implements gemm_wide.unpack: 64 groups of 64 bytes for each block. */
 INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out) {
     const struct shape f = shape_of(format);
@@ -202,8 +231,8 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
         for (int s = 0; s < 8; s++, out += 512) {
             const uint8_t *q = panel + b * step;
 
-            /* Prefetches the same blocks of the next panel into the L2 cache: they are needed once
-             * all tiles were multiplied with this panel. */
+            /* Prefetch the same blocks of the next panel into the second-level cache. They are
+             * needed once all tiles have been multiplied by this panel. */
             UNROLL
             for (size_t i = 0; i < (step / 64 + 7) / 8; i++)
                 __builtin_prefetch(

@@ -1,13 +1,14 @@
 #pragma once
 
 /*
- * gemm_k - code shared by the kernels of the formats with blocks of 256: the constants of a format,
- * and the floating-point part of a block, which determines its bits.
+ * gemm_k - code that gemm_k.c and gemm_amx.c share, the kernels of the formats with blocks of 256:
+ * the constants of a format, and the floating-point part of a block, whose order of operations
+ * defines the bits of the result (gemm_k.c has the formula).
  */
 
 #include "engine/cpu/kernels.h"
 
-/* X(name, format) for each of the formats. */
+/* Expands to X(name, format) for each of these formats. */
 #define EACH_K_FORMAT(X)                                                                           \
     X(q4k, PANEL_Q4K)                                                                              \
     X(q5k, PANEL_Q5K)                                                                              \
@@ -23,19 +24,22 @@
     X(iq3s, PANEL_IQ3S)                                                                            \
     X(tq, PANEL_TQ)
 
-enum { UNPACKED = 1 << 8 }; /* flag combined with the format: the quants are bytes */
+/* Flag combined with a format: the quants were unpacked to bytes. */
+enum { UNPACKED = 1 << 8 };
 
-struct shape { /* compile-time facts of a format */
-    bool sub16, minimums;
-    bool no_scale;    /* sub-blocks have no scale */
-    int offset;       /* added to the weights when stored: 0, 1, 4, 32, 64 or 128 */
-    float factor;     /* factor of d */
-    float min_factor; /* dmin is d times this; 0: it is stored */
-    size_t quants;    /* bytes of 16 x 32 values */
-    uint32_t scale;   /* offset of d in the scales of a block */
+/* Properties of a format; they are constants once the kernels are inlined. A sub-block is a run of
+ * values that share an integer scale. */
+struct shape {
+    bool sub16, minimums; /* sub-blocks have 16 values, else 32; they have a minimum */
+    bool no_scale;        /* sub-blocks have no scale */
+    int offset;           /* added to the weights when they are stored: 0, 1, 4, 32, 64 or 128 */
+    float factor;         /* constant factor of d, the scale of a block */
+    float min_factor;     /* dmin, the scale of the minimums, is d times this; 0: dmin is stored */
+    size_t quants;        /* bytes of the lower bits of 16 x 32 values */
+    uint32_t scale;       /* offset of d in the scales of a block (panel.c) */
 };
 
-/* Returns the properties of @format, which may have the flag UNPACKED: constants after inlining. */
+/* Returns the properties of @format, which may have the flag UNPACKED. */
 INLINE struct shape shape_of(int format) {
     struct shape s = {.quants = 256, .scale = 256, .factor = 1};
 
@@ -62,7 +66,7 @@ INLINE struct shape shape_of(int format) {
         s.offset = 128;
         s.scale = 128;
         break;
-    case PANEL_IQ1S: /* d scale (q - 1 +- 1/8) */
+    case PANEL_IQ1S: /* the minimums are 7 or 9 times the scale, in eighths of d */
         s.minimums = true;
         s.quants = 128;
         s.min_factor = 0.125f;
@@ -98,7 +102,8 @@ INLINE struct shape shape_of(int format) {
     return s;
 }
 
-/* Adds a block of @n columns with the integer sums @isum to acc[c]. */
+/* Computes the floating-point part of a block of @n columns: adds integer sums isum[c], and the
+ * minimums, to acc[c]. @meta: the scales of the block. */
 INLINE void add_block(struct shape f, const uint8_t *meta, struct cols a, int n, const vi *isum,
                       vf *acc) {
     const int mins = f.sub16 ? 256 : 128, pairs = f.sub16 ? 8 : 4;

@@ -38,8 +38,8 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vbmi");
 }
 
-/* Returns true if the CPU has tiles of int8 and the kernel lets this process use their registers,
- * which holds from then on. */
+/* Returns true if the CPU has AMX with int8 and the kernel permits this process to use the tile
+ * registers; this call asks for the permission, which lasts as long as the process. */
 static bool has_amx(void) {
     enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     unsigned a, b, c, d;
@@ -83,8 +83,6 @@ static const struct isa { /* best first */
     {"generic", "", has_any, KERNELS_GENERIC},
 };
 
-/* Returns the kernels named @name. All instruction sets give the same bits, so "auto" takes the
- * best. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err) {
     bool best = !name || strcmp(name, "auto") == 0;
 

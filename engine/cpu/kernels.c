@@ -1,6 +1,7 @@
 #include "engine/cpu/kernels.h"
 
-/* "amx" is "avx512" with other products of many rows. */
+/* The table of one instruction set. "amx" is "avx512" with other kernels for products of many
+ * rows. */
 #ifdef CPU_AMX
 const struct cpu_kernels cpu_kernels_amx = {
     .name = "amx",

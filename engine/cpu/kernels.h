@@ -1,7 +1,8 @@
 #pragma once
 
-/* Functions that each file compiled once for an instruction set defines; kernels.c puts them
- * together. Their contracts are those of the members of struct cpu_kernels (cpu.h) named here. */
+/* kernels - functions that are compiled once for each instruction set. kernels.c makes a table of
+ * them, struct cpu_kernels; the contract of a function is that of the member of this table named
+ * above it (cpu.h). */
 
 #include "engine/cpu/vec.h"
 

@@ -15,9 +15,10 @@
  *
  * Few rows (decode, at most two tiles): nearly all the time is spent reading weights from
  * memory. An item is a stretch of panels of about STRETCH bytes for all rows. Memory is
- * fastest when each thread reads one long stream that the hardware prefetcher can follow; handing
- * out stretches one by one, so that neighbouring stretches go to different threads, gave two
- * threads hardly more bandwidth than one. So every thread owns a range of consecutive items:
+ * fastest when each thread reads one long stream that the hardware prefetcher can follow. If
+ * stretches were handed out one by one, neighbouring stretches would go to different threads, and
+ * two threads would have hardly more bandwidth than one. So every thread owns a range of
+ * consecutive items:
  *
  *     items     0 1 2 3 4 5 | 6 7 8 9 10 11 | 12 ..
  *     owner     thread 0    | thread 1      | thread 2
@@ -38,21 +39,23 @@
  *             for each piece of the panel        first-level cache: unpacked weights
  *                 for each tile of 8 rows        registers: sums
  *
- * Products that are independent run in one round (q, k and v; the experts of a mixture), since each
- * round costs a barrier: their items are numbered through, and find_product() finds the product of
- * an item. A gate and an up matrix are multiplied by the same item, which applies the activation
- * function while both sums are at hand (MATMUL_GLU).
+ * Independent products (q, k and v; the experts of a mixture) run in one round, because each round
+ * ends with a barrier. Their items are numbered consecutively, and find_product() returns the
+ * product of an item. The gate and the up matrix of an FFN are multiplied by the same item, which
+ * applies the activation function while both sums are in the first-level cache (MATMUL_GLU).
  */
 
+/* STRETCH: bytes of panels that an item of few rows reads. ACTS_CACHED: bytes of activations of an
+ * item of many rows. TILE: rows of a tile. */
 enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 
-/* Products that run together. Invariant: product i has the items from mm[i].first_item to that of
- * the next, the last to n_items. */
+/* Products that run together. Invariant: the items of product i are [mm[i].first_item, mm[i +
+ * 1].first_item), those of the last product end at n_items. */
 struct run {
     const struct matmul *mm;
     uint32_t n, n_threads, n_items;
-    bool steals;
-    _Atomic uint32_t next; /* without stealing */
+    bool steals;           /* threads own ranges of items and steal; else they take the next one */
+    _Atomic uint32_t next; /* without stealing: the first item that is not taken */
 };
 
 void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t panel,
@@ -84,7 +87,7 @@ void matmul_panel(const struct cpu_kernels *k, const struct mat *m, uint32_t pan
                m->n_blocks, acc + t * TILE * LANES);
 }
 
-/* Calls matmul_panel() for rows [row0, row0 + n_rows) of a product. */
+/* Computes acc[row][lane] of panel @panel of @m for rows [row0, row0 + n_rows) of a product. */
 static void multiply(const struct matmul *mm, const struct mat *m, uint32_t panel, uint32_t row0,
                      uint32_t n_rows, float *acc, uint8_t *quants) {
     enum acts_kind kind = panel_infos[m->format].acts;
@@ -93,7 +96,8 @@ static void multiply(const struct matmul *mm, const struct mat *m, uint32_t pane
     matmul_panel(mm->kernels, m, panel, acts, n_rows, acc, quants);
 }
 
-/* Multiplies a panel's sums by the matrix's scale, and adds the bias of rows [at, at + n). */
+/* Multiplies a panel's sums by the scale of the matrix, and adds the bias of its output rows [at,
+ * at + n). */
 static void scale_and_add_bias(const struct mat *m, uint32_t at, uint32_t n, uint32_t n_rows,
                                float *acc) {
     for (uint32_t i = 0; i < n_rows * LANES && m->scale; i++)
@@ -103,8 +107,8 @@ static void scale_and_add_bias(const struct mat *m, uint32_t at, uint32_t n, uin
             acc[r * LANES + i] += m->bias[at + i];
 }
 
-/* Writes a panel's sums: stored, added or gated, with scale and bias; lanes beyond n_out are
- * dropped. */
+/* Writes a panel's sums to the output of matrix @which as mm->mode says, with scale and bias. Lanes
+ * from n_out on are dropped. */
 static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, uint32_t row0,
                       uint32_t n_rows, struct matmul_scratch *s) {
     const struct mat *m = mm->m[which];
@@ -132,8 +136,9 @@ static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, u
     }
 }
 
-/* Computes panel @panel of the product for rows [row0, row0 + n_rows). The panels of all matrices
- * are numbered one after the other; a gate and an up count as one matrix. */
+/* Computes panel @panel of a product for rows [row0, row0 + n_rows). The panels of its matrices are
+ * numbered consecutively; a gate and an up matrix count as one. An FFN without a gate has the same
+ * matrix as both, which is multiplied once. */
 static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uint32_t n_rows,
                      struct matmul_scratch *s) {
     uint32_t which = 0;
@@ -150,7 +155,7 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
     write_out(mm, which, panel, row0, n_rows, s);
 }
 
-/* Returns items [from, to) as one word, which can be changed atomically. */
+/* Returns the range of items [from, to) as one word, which can be changed atomically. */
 static uint64_t range_of(uint32_t from, uint32_t to) {
     return (uint64_t)to << 32 | from;
 }
@@ -223,7 +228,7 @@ static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
         do_panel(mm, p, row0, MIN(mm->chunk_rows, mm->n_rows - row0), &mm->scratch[thread]);
 }
 
-/* A pool_fn: computes items until none is left. */
+/* Implements pool_fn: computes items until there are no more. */
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     uint32_t item;
@@ -248,7 +253,7 @@ static void deal(const struct run *r) {
                               memory_order_relaxed);
 }
 
-/* Returns the number of rows whose activations stay in the L2 cache. */
+/* Returns the number of rows of a chunk, whose activations stay in the second-level cache. */
 static uint32_t chunk_rows(const struct mat *m) {
     size_t row = acts_bytes(panel_infos[m->format].acts, m->n_in, 1);
     size_t rows = ACTS_CACHED / row / TILE * TILE;
@@ -256,7 +261,7 @@ static uint32_t chunk_rows(const struct mat *m) {
     return (uint32_t)MIN(MAX(rows, 4 * TILE), MATMUL_ROWS);
 }
 
-/* Divides a product into items; returns their number. */
+/* Divides a product into items. Returns their number. */
 static uint32_t cut(struct matmul *mm) {
     size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_GLU ? 2 : 1);
 

@@ -6,58 +6,67 @@
 #include "engine/quant.h"
 
 /*
- * A panel is what 16 consecutive rows become. The unit of its quants is the group: 4 consecutive
- * values of each of the 16 rows, 64 bytes as one number a byte, row r in bytes 4r .. 4r+3: one
- * multiply-add of bytes gives every lane the next 4 products of its own row. Narrower numbers share
- * bytes between groups of the same block, so that shift and mask give whole groups:
+ * panel - repacks weight matrices when a model is loaded.
+ *
+ * A panel has 16 consecutive rows of a matrix, interleaved so that each of the 16 lanes of a vector
+ * computes one row. The unit of its quants (the integers that a format stores) is the group: 4
+ * consecutive values of each of the 16 rows. With a byte for each value a group has 64 bytes, row r
+ * in bytes 4r to 4r + 3, so that one multiply-add of bytes gives every lane the next 4 products of
+ * its row. Narrower numbers of groups of the same block share bytes, so that a shift and a mask
+ * extract a whole group:
  *
  *   4 bits   byte i of vector v:  group 2v | group 2v+1 << 4
  *   2 bits   byte i of vector v:  group 4v | 4v+1 << 2 | 4v+2 << 4 | 4v+3 << 6
  *   1 bit    byte i of vector v:  group 8v+j in bit j
  *
- * Per format, one block (quants; scales, each 16 lanes):
+ * Layout of a block of each format: the quants, then, after the semicolon, the scales of the 16
+ * rows, each number for all 16 lanes. A "pair" is two adjacent minimums of a lane. "4 bits, 1 bit"
+ * means that the lower four bits of all values are followed by their fifth bits.
  *
  *   Q4K      4 bits; int8 scale[8], uint8 minimum pair[4], half d, half dmin
- *   Q5K      4 bits, 1 bit; as Q4K
- *   Q6K      4 bits, 2 bits, of value + 32; int8 scale[16], half d
- *   Q3K      2 bits, 1 bit, of value + 4; int8 scale[16], half d
+ *   Q5K      4 bits, 1 bit; scales as in Q4K
+ *   Q6K      value + 32 in 4 bits, 2 bits; int8 scale[16], half d
+ *   Q3K      value + 4 in 2 bits, 1 bit; int8 scale[16], half d
  *   Q2K      2 bits; int8 scale[16], uint8 minimum pair[8], half d, half dmin
- *   IQ4XS    4 bits; int8 scale[8], half d
- *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half
- *            d / 8
- *   IQ1S     2 bits of value + 1; int8 scale[8], uint8 minimum pair[4] (scale times 7 or 9), half d
- *   IQ1M     2 bits, 1 bit (the delta is minus); int8 scale[16], half d
- *   IQ2S     2 bits of which magnitude, 1 bit of sign; int8 scale[16], half d
- *   IQ3XXS, IQ3S  3 bits of which magnitude and the sign; int8 scale[8], half d
- *   TQ       2 bits of value + 1; half d
- *   Q8       8 bits of value + 128; half d
- *   Q5, Q5M  4 bits, 1 bit; half d (Q5M: half m)
- *   Q4, Q4M, IQ4NL  4 bits; half d (Q4M: half m)
- *   MXFP4    4 bits; the exponent as a byte
- *   NVFP4    a 64: 4 bits; four bytes of scales
- *   F32, F16, BF16  value k of the 16 rows; nothing
+ *   IQ4XS    4 bits, an index of a table; int8 scale[8], half d
+ *   IQ2XXS   for each 32 values 64 bytes of grid indices, row r in bytes 4r to 4r + 3, and 64 bytes
+ *            of signs; int8 scale[8], half d
+ *   IQ1S     value + 1 in 2 bits; int8 scale[8], uint8 minimum pair[4] (7 or 9 times the scale),
+ *            half d
+ *   IQ1M     value + 1 in 2 bits, 1 bit set where the delta is negative; int8 scale[16], half d
+ *   IQ2S     index of the magnitude in 2 bits, sign in 1 bit; int8 scale[16], half d
+ *   IQ3XXS, IQ3S  index of the magnitude in the lower 3 of 4 bits, sign in the fourth; int8
+ *            scale[8], half d
+ *   TQ       value + 1 in 2 bits; half d
+ *   Q8       value + 128 in 8 bits; half d
+ *   Q5, Q5M  4 bits, 1 bit; half d, Q5M also half m
+ *   Q4, Q4M, IQ4NL  4 bits; half d, Q4M also half m
+ *   MXFP4    4 bits, an index of a table; the exponent as a byte
+ *   NVFP4    block of 64: 4 bits, an index of a table; four bytes, a scale for each 16 values
+ *   F32, F16, BF16  block of 1: the value of the 16 rows; no scales
  *
- * A block's scales follow its quants; blocks of 32 lie in pairs (quants, quants, scales, scales;
- * MXFP4: in fours), so that vectors do not straddle cache lines, and units are filled up to 64
- * bytes for the same reason.
+ * Blocks are stored in units of one, two (blocks of 32) or four (MXFP4): the quants of all blocks
+ * of a unit, then their scales. A unit is filled up to a multiple of 64 bytes. Vectors then never
+ * straddle cache lines.
  *
- * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is
- * kept apart as a factor of the kernel.
+ * No number is rounded. Where a format's scale is not an integer, a constant factor is left to the
+ * kernel: IQ2_XXS has the scale d (0.5 + s) / 4 = d / 8 (2s + 1); the panel stores 2s + 1, and the
+ * kernel multiplies d by 1 / 8 (gemm_k.h).
  */
 
-/* Returns the little-endian number at @p. */
+/* Returns the little-endian 16-bit number at @p. */
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-/* Stores a half for row @lane of 16. */
+/* Stores a number of half precision for row @lane of 16. */
 static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane] = (uint8_t)half;
     meta[2 * lane + 1] = (uint8_t)(half >> 8);
 }
 
-/* Returns eight values, the first in the lowest byte. Packing works on eight bytes at a time,
- * because many gigabytes are packed at every start. */
+/* Returns the eight bytes at @p, the first in the lowest byte. Packing handles eight values at a
+ * time, because many gigabytes are packed at every start. */
 static uint64_t get_u64(const uint8_t *p) {
     uint64_t v;
 
@@ -76,8 +85,8 @@ static void or_u32(uint8_t *p, uint32_t v) {
         p[i] |= (uint8_t)(v >> (8 * i));
 }
 
-/* Store values @k .. @k + 7 (inside the block, k a multiple of 8) of row @lane in a zeroed
- * panel. */
+/* put8(), put4(), put2() and put1() store eight values of 8, 4, 2 or 1 bits, one in each byte of
+ * @v: values @k to @k + 7 of row @lane in a block that was zeroed. @k: a multiple of 8. */
 static void put8(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
     or_u32(q + k / 4 * 64 + lane * 4, (uint32_t)v);
     or_u32(q + k / 4 * 64 + lane * 4 + 64, (uint32_t)(v >> 32));
@@ -97,7 +106,7 @@ static void put1(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
                                            << (2 * (k / 8 % 4)));
 }
 
-/* Stores minimum @s of a lane of 16; two minimums of a lane are adjacent. */
+/* Stores minimum @s of a lane of 16; minimums 2i and 2i + 1 of a lane are adjacent. */
 static void put_min(uint8_t *pairs, uint32_t lane, uint32_t s, uint32_t v) {
     pairs[s / 2 * 32 + lane * 2 + s % 2] = (uint8_t)v;
 }
@@ -121,8 +130,8 @@ static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, u
     put_half(meta + 288, lane, get_u16(p + 2));
 }
 
-/* The pack_fn of each format. quant.c describes the blocks of the file, the top of this file those
- * of a panel. */
+/* The functions pack_x() implement pack_fn, one for each format. engine/quant.c describes the
+ * blocks of the file, the top of this file those of a panel. */
 
 static void pack_q4k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     pack_k45(p, NULL, p + 16, lane, q, meta);
@@ -170,7 +179,8 @@ static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     put_half(meta + 544, lane, get_u16(p + 82));
 }
 
-/* Returns values @i .. @i + 7 of the 16 bytes of nibbles of a block of 32. */
+/* Returns values @i to @i + 7 of a block of 32 values of four bits: byte j has value j in its lower
+ * half and value j + 16 in its upper half. */
 static uint64_t nibbles(const uint8_t *qs, uint32_t i) {
     return get_u64(qs + i % 16) >> (4 * (i / 16)) & EIGHT(15);
 }
@@ -200,7 +210,7 @@ static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *me
     put_half(meta + 128, lane, get_u16(p));
 }
 
-/* Returns eight bits as bytes, the lowest first. */
+/* Returns eight bits as bytes, the lowest bit in the lowest byte. */
 static uint64_t spread_bits(uint8_t bits) {
     uint64_t x = bits;
 
@@ -209,7 +219,7 @@ static uint64_t spread_bits(uint8_t bits) {
     return (x | x << 7) & 0x0101010101010101u;
 }
 
-/* Returns eight numbers of two bits as bytes. */
+/* Returns eight numbers of two bits as bytes, in the same order. */
 static uint64_t spread2(uint32_t v) {
     uint64_t x = v;
 
@@ -218,13 +228,14 @@ static uint64_t spread2(uint32_t v) {
     return (x | x << 6) & 0x0303030303030303u;
 }
 
-/* Returns four numbers of three bits as bytes. */
+/* Returns four numbers of three bits as bytes, in the same order. */
 static uint32_t spread3(uint32_t v) {
     v = (v | v << 10) & 0x003F003Fu;
     return (v | v << 5) & 0x07070707u;
 }
 
-/* Stores run @r of eight values of an IQ2 or IQ1 panel: @codes of two bits, @bits of one. */
+/* Stores run @r of eight values of PANEL_IQ2S or PANEL_IQ1M. @codes: eight numbers of two bits;
+ * @bits: the third bits, one in each byte. */
 static void put_run(uint8_t *q, uint32_t lane, uint32_t r, uint32_t codes, uint64_t bits) {
     put2(q, lane, 8 * r, spread2(codes));
     put1(q + 1024, lane, 8 * r, bits);
@@ -251,7 +262,8 @@ static void pack_iq2s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta + 256, lane, get_u16(p));
 }
 
-/* Stores eight values of an IQ3 format, from two entries of its grid. */
+/* Stores run @r of eight values of an IQ3 format: two entries of its grid, and the signs in the
+ * bits of @signs. */
 static void put_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint32_t second,
                     uint8_t signs) {
     put4(q, lane, 8 * r,
@@ -282,7 +294,8 @@ static void pack_iq3s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta + 128, lane, get_u16(p));
 }
 
-/* Packs IQ1_S: d (2 s + 1) (q - 1 + delta) = d (2 s + 1) q - d / 8 (2 s + 1) (8 - 8 delta). */
+/* Packs IQ1_S, whose delta is 1/8 or -1/8, as a format with minimums: d (2s + 1) (q - 1 + delta) =
+ * d (2s + 1) q - d / 8 (2s + 1) (8 - 8 delta), and 8 - 8 delta is 7 or 9. */
 static void pack_iq1s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t b = 0; b < 8; b++) {
         uint32_t qh = get_u16(p + 34 + 2 * b), scale = 2 * (qh >> 12 & 7) + 1;
@@ -332,7 +345,7 @@ static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta, lane, get_u16(p));
 }
 
-/* Stores values of five bits; @high: the fifth bits. */
+/* Stores a block of 32 values of five bits: @qs has the lower four, @high the fifth ones. */
 static void put5(const uint8_t *high, const uint8_t *qs, uint32_t lane, uint8_t *q) {
     for (uint32_t i = 0; i < 32; i += 8) {
         put4(q, lane, i, nibbles(qs, i));
@@ -371,7 +384,8 @@ static void pack_mxfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *met
     meta[lane] = p[0];
 }
 
-/* Packs NVFP4: the panel has one code for all scales that mean 0, and seven bits for the others. */
+/* Packs NVFP4. The scales are UE4M3, of seven bits: the eighth is dropped, and 0x7F, which means 0
+ * as in the reference decoder, becomes 0. */
 static void pack_nvfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t s = 0; s < 4; s++) {
         uint64_t v = get_u64(p + 4 + 8 * s);
@@ -390,7 +404,8 @@ static void pack_f16(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     memcpy(q + 2 * lane, p, 2);
 }
 
-/* Adds one block of the file as row @lane of a zeroed block of a panel. */
+/* Adds the block of the file at @p as row @lane of a zeroed block of a panel, whose quants are at
+ * @q and whose scales are at @meta. */
 typedef void (*pack_fn)(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta);
 
 static const struct {
@@ -413,8 +428,7 @@ static const struct {
     {TENSOR_TQ2_0, PANEL_TQ, pack_tq2},      {TENSOR_NVFP4, PANEL_NVFP4, pack_nvfp4},
 };
 
-/* Returns the index in sources[] of format @f; ARRAY_SIZE(sources): the backend has no panels for
- * it. */
+/* Returns the index of format @f in sources[], or ARRAY_SIZE(sources) if it has no panels. */
 static size_t find_source(const struct tensor_format *f) {
     size_t i = 0;
 
@@ -443,7 +457,7 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
     return 0;
 }
 
-/* Rows beyond n_out stay zero; write_out() drops what their lanes compute. */
+/* Rows from n_out on stay zero; write_out() in matmul.c drops the results of their lanes. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
     size_t source = find_source(t->format);
