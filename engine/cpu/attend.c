@@ -7,13 +7,13 @@
 #include <string.h>
 
 /*
- * attend - attention over pages: which thread computes which part, and in which order results are
- * merged.
+ * attend - attention over pages: divides the work among threads and merges partial results in a
+ * fixed order.
  *
  * Attention of one query is a softmax over all keys that it sees, which need not be computed at
  * once. A state (m, l, o) has, for some of the keys, the largest score m, the sum l of exp(s - m)
- * and the sum o of exp(s - m) v. Two states of different keys merge into the state of both by
- * rescaling to the larger m (the online softmax of FlashAttention):
+ * and the sum o of exp(s - m) v. The states of two sets of keys merge into the state of all these
+ * keys by rescaling to the larger m (the online softmax of FlashAttention, Dao et al. 2022):
  *
  *     M = max(m1, m2)    l = l1 exp(m1 - M) + l2 exp(m2 - M)    o = o1 exp(m1 - M) + o2 exp(m2 - M)
  *     result = o / l
@@ -50,6 +50,7 @@
  * bits. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
  */
 
+/* SPLIT_BELOW: items for each thread below which an op's items are split into chunks. */
 enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };
 
 /* Context of the threads for one op. */
@@ -57,26 +58,28 @@ struct run {
     struct step *step;
     const struct model_op *op;
     struct kv_view view;
-    size_t layer_at; /* offset of the layer in a page */
+    size_t layer_at; /* offset of the layer in a page, in bytes */
     const float *q;
     float *o;
-    size_t stride; /* floats of a row of q and o */
-    uint32_t group;
-    uint32_t run_v;    /* size of the Hadamard matrix of values; 0: none */
-    uint32_t n_blocks; /* be.attend_blocks */
+    size_t stride;     /* floats from a row of q and o to the next */
+    uint32_t group;    /* query heads that share a kv head */
+    uint32_t run_v;    /* size of the Hadamard matrix of values; 0: values are not transformed */
+    uint32_t n_blocks; /* blocks in be.attend_blocks */
     uint32_t n_chunks; /* chunks of an item if items are split, else 0 */
-    _Atomic uint32_t next;
+    _Atomic uint32_t next; /* the first item that is not taken */
 };
 
-struct item { /* queries of one kv head: rows x group, row by row */
+/* An item of work: the queries of one kv head of a block of rows. Query i is head i % group of row
+ * i / group. */
+struct item {
     const struct run *run;
     struct be *be;
     const uint32_t *pos; /* positions of its rows */
     uint32_t row0, head, n_queries;
-    uint32_t begin, end; /* range of the keys that any of them sees */
+    uint32_t begin, end; /* range of the positions that at least one query sees */
 };
 
-/* Returns the floats of a query's weighted values: the widest head, rounded up to whole vectors. */
+/* Returns the number of floats of attn_state.o: the widest head, rounded up to whole vectors. */
 static size_t padded(const struct be *b) {
     return round_up(b->shape.widest.head, LANES);
 }
@@ -99,7 +102,8 @@ static uint32_t page_at(const struct run *r, uint32_t row, uint32_t pos) {
     return host_page(&r->step->host, r->op->kv.cls, row, pos);
 }
 
-/* Finds the 16 keys of row @row's sequence from position @pos (a multiple of 16) on. */
+/* Sets group @g of tile @t to the 16 positions of row @row's sequence from @pos, a multiple of 16,
+ * on. */
 static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct attn_tile *t,
                        int g) {
     const struct be *b = it->be;
@@ -117,8 +121,8 @@ static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct
     t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;
 }
 
-/* Copies the item's queries, times the scale of the scores, in the layout of kernels.attend:
- * dimension d of query i at d * n_queries + i. */
+/* Copies the item's queries, multiplied by the scale of the scores, to @q in the layout of
+ * cpu_kernels.attend: dimension d of query i at d * n_queries + i. */
 static void gather_queries(const struct item *it, float *q) {
     const struct run *r = it->run;
     uint32_t hd = r->op->heads.dim;
@@ -139,8 +143,8 @@ static uint32_t first_key(const struct run *r, uint32_t pos) {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Returns the end of the positions that row @row sees: after its own, or after the last row of its
- * picture. */
+/* Returns the end of the positions that row @row sees if attention is causal: after its own
+ * position (before it with attn.before), or after the last row of its picture. */
 static uint32_t end_key(const struct run *r, uint32_t row) {
     const struct host_step *host = &r->step->host;
 
@@ -149,12 +153,12 @@ static uint32_t end_key(const struct run *r, uint32_t row) {
     return host->row_pos[row] + !r->op->attn.before;
 }
 
-/* A range of keys of a tile. */
+/* The keys [first, n) of a tile; none if first == n. */
 struct range {
-    uint32_t first, n; /* [first, n); empty if they are equal */
+    uint32_t first, n;
 };
 
-/* Returns the keys of the tile at @at that query @i sees. */
+/* Returns the range of keys that query @i sees of the tile that begins at position @at. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
     uint32_t row = it->row0 + i / it->run->group;
@@ -165,8 +169,8 @@ static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     return (struct range){first > at ? first - at : 0, MIN(end - at, TILE_KEYS)};
 }
 
-/* Returns true if rows @a and @b, which see @n keys from position @at on, find them in the same
- * pages. */
+/* Returns true if the keys of rows @a and @b at the @n positions from @at on, at most 32, are in
+ * the same pages. */
 static bool same_pages(const struct run *r, uint32_t a, uint32_t b, uint32_t at, uint32_t n) {
     const uint32_t *seq = r->step->host.row_seq;
 
@@ -175,24 +179,27 @@ static bool same_pages(const struct run *r, uint32_t a, uint32_t b, uint32_t at,
             (n <= LANES || page_at(r, a, at + LANES) == page_at(r, b, at + LANES)));
 }
 
-/* Finds the tile at @at of row @row's sequence, of which @n keys are seen. */
+/* Sets the addresses of @t to the tile at position @at of row @row's sequence. @n: number of its
+ * keys that are needed. */
 static void find_tile(const struct item *it, uint32_t row, uint32_t at, uint32_t n,
                       struct attn_tile *t) {
     find_group(it, row, at, t, 0);
     if (n > LANES) {
         find_group(it, row, at + LANES, t, 1);
-    } else { /* the lanes are loaded although their weight is zero */
+    } else { /* the kernel loads the second group too, although its weights are zero */
         t->k[1] = t->k[0];
         t->v[1] = t->v[0];
         t->v_scale[1] = t->v_scale[0];
     }
 }
 
-/* Computes one tile of 32 keys for all queries of an item: up to four successive queries that see
- * the same keys go through it together. */
+/* Adds the tile at position @at to the states of all queries of an item. Up to four consecutive
+ * queries that see the same keys of the same pages are computed together. With sparse attention
+ * these are queries of one row, which see the keys in the row's bit mask (sparse_seen()). */
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
     const struct run *r = it->run;
-    uint32_t n = it->n_queries, found = 0, n_found = 0; /* t has these keys of row `found` */
+    /* t has the addresses of n_found keys of row `found` */
+    uint32_t n = it->n_queries, found = 0, n_found = 0;
     struct attn_tile t = {
         .cap = r->op->attn.cap, .alibi = r->op->attn.slope != NULL, .holes = r->op->attn.holes};
     float hide[TILE_KEYS];
@@ -232,7 +239,7 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
     }
 }
 
-/* Adds all keys of a chunk that a row of the item sees to cleared states. */
+/* Clears @states, and adds the keys of a chunk that the item's queries see. */
 static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
                      struct attn_state *states) {
     uint32_t end = MIN((chunk + 1) * ATTEND_CHUNK, it->end);
@@ -262,7 +269,7 @@ static void finish(const struct item *it, struct attn_state *states) {
     }
 }
 
-/* Returns item @i: key head i % n_kv of block i / n_kv. */
+/* Returns item @i: kv head i % n_kv of block i / n_kv. */
 static struct item make_item(const struct run *r, uint32_t i) {
     struct be *b = r->step->be;
     const struct attend_block *block = &b->attend_blocks[i / r->op->heads.n_kv];
@@ -287,8 +294,8 @@ static struct item make_item(const struct run *r, uint32_t i) {
     return it;
 }
 
-/* Merges a chunk into @total, whose query may see no key of the chunk, or see its first keys
- * there. */
+/* Merges the state of a chunk into @total. With sparse attention either may be without keys (m is
+ * -inf); it then does not take part, so that skipped chunks do not change bits. */
 static void merge(const struct item *it, struct attn_state *total, const struct attn_state *chunk) {
     if (it->run->op->attn.sparse && chunk->m == -INFINITY)
         return;
@@ -314,7 +321,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
             if (end_key(it->run, it->row0 + i / it->run->group) <= c * ATTEND_CHUNK &&
                 !it->run->op->attn.whole)
                 continue;
-            if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* no key before this chunk */
+            if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* the query sees no key before it */
                 state_copy(&s->total[i], &s->chunk[i], padded(b));
             else
                 merge(it, &s->total[i], &s->chunk[i]);
@@ -323,7 +330,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
     finish(it, s->total);
 }
 
-/* A pool_fn: computes whole items. */
+/* Implements pool_fn: computes whole items. */
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -336,7 +343,7 @@ static void do_items(void *ctx, uint32_t thread) {
     }
 }
 
-/* A pool_fn, the first half of a split run: computes chunks of items to b->partial. */
+/* Implements pool_fn, the first round of a split run: computes chunks of items to b->partial. */
 static void do_split_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -353,13 +360,13 @@ static void do_split_items(void *ctx, uint32_t thread) {
     }
 }
 
-/* Returns the number of chunks that the only row of @it sees before its last one. */
+/* Returns the number of chunks of @it before its last one. */
 static uint32_t chunks_before(const struct item *it) {
     return (it->end - 1) / ATTEND_CHUNK - it->begin / ATTEND_CHUNK;
 }
 
-/* A pool_fn, the second half of a split run: merges the chunks of an item from left to right, in
- * the order of do_whole(). */
+/* Implements pool_fn, the second round of a split run: merges the chunks of an item from left to
+ * right, as do_whole() does. */
 static void merge_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -382,7 +389,8 @@ static void merge_items(void *ctx, uint32_t thread) {
     }
 }
 
-/* Returns true if a block may extend from sequence @i - 1 to @i: both begin with the same page. */
+/* Returns true if a block may extend from sequence @i - 1 of the batch to sequence @i, because both
+ * begin with the same page. */
 static bool shares(const struct run *r, uint32_t i) {
     const struct engine_seq *a = &r->step->host.batch->seq[i - 1], *b = a + 1;
 
@@ -411,8 +419,6 @@ static void cut_blocks(struct run *r, uint32_t most) {
     assert(n > 0 && n <= r->step->be->max_rows); /* a block has at least one row */
 }
 
-/* With few items and long contexts, items are split into chunks, so that every thread has work; the
- * merge tree, and so the bits, stay the same. */
 void attend_run(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_threads = pool_n_threads(b->pool), before = 0;

@@ -1,36 +1,40 @@
 #include "engine/cpu/kernels.h"
 
 /*
- * attention - the inner kernel of attention: up to four queries times a tile of 32 keys. attend.c
- * explains how tiles are put together.
+ * attention - kernels of attention. The main one adds a tile of 32 keys and values to the running
+ * softmax of up to four queries; attend.c explains how tiles are combined. The others serve the
+ * indexer (sparse.c) and condensed keys (condensed.c).
  *
- * Keys lie transposed in their page, 16 keys a group: dimension 0 of all 16, dimension 1, and so
- * on. A lane of a vector is a key, so a score is summed inside its lane and needs no horizontal
- * addition. Values lie as they are, so for them a lane is a dimension. A query's state is m, l[16]
- * and o; for every query
+ * Keys are stored transposed in their page, in groups of 16: dimension 0 of the 16 keys, then
+ * dimension 1, and so on. A lane of a vector is a key, so a score is summed inside its lane and
+ * needs no horizontal sum. Values are stored by position, so for them a lane is a dimension.
  *
- *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
- *             q8_0, q4_0: that for a block of 32 d, added up by fma with the block's scale
- *             with a cap: soft_cap(s); with a slope: - slope times the distance, by fma; of a hole
- *             (not finite): -1e30, which weighs nothing beside the query's own key
+ * The state of a query (struct attn_state) is m, l[16] and o. A tile changes it as follows; q is
+ * already multiplied by the scale of the scores:
+ *
+ *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d of q[d] k[d])
+ *             q8_0, q4_0: the sum for each block of 32 d, multiplied by the block's scale and added
+ *             up by fma
+ *             then, where the op has them: -1e30 for a hole, whose score is not finite (it has no
+ *             weight beside the query's own key); -inf for a hidden key; the soft cap; fma(-slope,
+ *             distance, s)
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
  *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key
  *             (q8_0, q4_0: p[key] times the scale)
  *
  * Even and odd dimensions are two independent chains of fma, whose latencies overlap. The order
- * above is the same for every instruction set (vec.h) and for any number of queries, so results are
- * equal bit for bit. Queries that go through a tile together share the loads and the conversions of
- * its keys and values.
+ * above is the same for every instruction set (vec.h) and for any number of queries, so the bits of
+ * a result do not depend on either. Queries that go through a tile together share the loads and
+ * conversions of its keys and values.
  *
  * Keys before t->first and from t->n on are not visible: their score is -inf whatever the page
- * holds there, and their values are not touched.
+ * holds there, and their values are not read.
  */
 
 #define MAX_QUERIES 4
 
-/* Loads dimensions @d (even) and @d + 1 of 16 keys; with 4 bits they are the halves of the same
- * bytes. */
+/* Loads dimensions @d (even) and @d + 1 of 16 keys. In q4_0 the two are the halves of a byte. */
 INLINE void load_k(enum engine_kv_type type, const uint8_t *group, uint32_t d, vf out[2]) {
     if (type == ENGINE_KV_F16) {
         out[0] = vf_load_half(group + (size_t)d * LANES * 2);
@@ -46,8 +50,8 @@ INLINE void load_k(enum engine_kv_type type, const uint8_t *group, uint32_t d, v
     }
 }
 
-/* Scores of @n queries over dimensions [d0, d1): even and odd dimensions apart, two chains of
- * fma. */
+/* Computes the dot products of @n queries and 32 keys over dimensions [d0, d1); s[c][g] has those
+ * of query c with group g of 16 keys. */
 INLINE void dot_block(enum engine_kv_type type, const struct attn_tile *t, const float *q,
                       uint32_t stride, int n, uint32_t d0, uint32_t d1, vf s[MAX_QUERIES][2]) {
     vf odd[MAX_QUERIES][2];
@@ -70,7 +74,7 @@ INLINE void dot_block(enum engine_kv_type type, const struct attn_tile *t, const
             odd[c][1] = vf_fma(vf_set1(x[stride + (uint32_t)c]), b[1], odd[c][1]);
         }
     }
-    if (d < d1) { /* F16 */
+    if (d < d1) { /* an odd head size, which only f16 permits */
         UNROLL
         for (int c = 0; c < n; c++)
             for (int g = 0; g < 2; g++)
@@ -83,8 +87,8 @@ INLINE void dot_block(enum engine_kv_type type, const struct attn_tile *t, const
             s[c][g] = vf_add(s[c][g], odd[c][g]);
 }
 
-/* Computes scores of @n queries: a lane is a key, s[c][0] has the first 16 of the tile, s[c][1] the
- * others. */
+/* Computes the scores of @n queries: s[c][0] those of the first 16 keys of the tile, s[c][1] those
+ * of the last 16. */
 INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                    const float *q, uint32_t stride, int n, vf s[MAX_QUERIES][2]) {
     if (type == ENGINE_KV_F16) {
@@ -108,14 +112,16 @@ INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const stru
     }
 }
 
-/* Updates the softmax of one query: sets p[32], and returns the factor that rescales earlier
- * values. */
+/* Updates the softmax of query @c with its scores: sets p[32], the weights of the keys, and returns
+ * the factor by which earlier weighted values must be multiplied. */
 INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_state *st,
                    float *p) {
     static const float lane[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vf lowest = vf_set1(-INFINITY), hole = vf_set1(-1e30F);
 
-    if (t->holes) { /* s + (s - s) is s, or not a number; finite, so that all may be holes */
+    /* s + (s - s) is s if s is finite, else NaN, which vf_max() replaces. The score of a hole is a
+     * finite number, so that the softmax of a tile of holes only is defined. */
+    if (t->holes) {
         s0 = vf_max(vf_add(s0, vf_sub(s0, s0)), hole);
         s1 = vf_max(vf_add(s1, vf_sub(s1, s1)), hole);
     }
@@ -152,8 +158,8 @@ INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_s
     return before;
 }
 
-/* Loads dimensions @d .. @d + 15 of key @j; with 4 bits they are one half of a block: the first if
- * @d is a multiple of 32, else the second. */
+/* Loads dimensions @d to @d + 15 of the value of key @j. In q4_0 they are half a block: @second if
+ * @d is not a multiple of 32. */
 INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                  uint32_t j, uint32_t d, bool second) {
     const uint8_t *row = t->v[j / LANES] + kv_codes(type, (size_t)(j % LANES) * v->head_dim);
@@ -166,7 +172,8 @@ INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct
     return vf_of_i(second ? vi_high4(both) : vi_low4(both));
 }
 
-/* o += p v of the tile, key by key; a query's p are read as scalars, its dimensions are lanes. */
+/* Adds the values of a tile for @n queries, key by key: o = o * before, then o += p v, for @n_vec
+ * vectors of dimensions from @d on. */
 INLINE void add_values(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                        int n, int n_vec, uint32_t d, float p[MAX_QUERIES][32], const float *before,
                        struct attn_state *const *st) {
@@ -209,7 +216,8 @@ INLINE void add_values(const struct kv_view *v, enum engine_kv_type type, const 
         vf_store(st[c]->o + d + LANES * i, o[c][i]);
 }
 
-/* A head whose width is not a multiple of 16: the last dimensions. */
+/* Does what add_values() does for the last dimensions, from @d on, of a head whose size is not a
+ * multiple of 16, which only f16 permits. */
 static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, uint32_t d,
                      float p[MAX_QUERIES][32], const float *before, struct attn_state *const *st) {
     for (int c = 0; c < n; c++)
@@ -226,12 +234,12 @@ static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, 
         }
 }
 
-/* The weights of a tile's keys for @n queries. */
+/* Weights of a tile's keys for each query, and the factors of earlier values. */
 struct weights_of_tile {
     float p[MAX_QUERIES][32], before[MAX_QUERIES];
 };
 
-/* Scores and weights of the tile, for constant @type and @n. */
+/* Computes the scores and weights of a tile, for constant @type and @n. */
 INLINE void keys_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                    const float *q, uint32_t stride, int n, struct attn_state *const *st,
                    struct weights_of_tile *w) {
@@ -242,7 +250,7 @@ INLINE void keys_n(const struct kv_view *v, enum engine_kv_type type, const stru
         w->before[c] = weigh(s[c][0], s[c][1], t, c, st[c], w->p[c]);
 }
 
-/* The tile's values, 64, 32 or 16 dimensions at a time, for constant @type and @n. */
+/* Adds the values of a tile, 64, 32 or 16 dimensions at a time, for constant @type and @n. */
 INLINE void values_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                      int n, struct attn_state *const *st, struct weights_of_tile *w) {
     float(*p)[32] = w->p;
@@ -314,7 +322,7 @@ void CPU_NAME(halves)(const uint8_t *x, float *y, uint32_t n) {
         vf_store(y + i, vf_load_half(x + 2 * (size_t)i));
 }
 
-/* The products of @n heads, a constant, with one key. */
+/* Computes the scores of @n heads, at most 4 and a constant, with one key. */
 INLINE void dots_n(const float *q, int n, uint32_t dim, const float *key, float scale, float *score,
                    size_t stride) {
     vf z[4];
@@ -346,7 +354,7 @@ void CPU_NAME(dots)(const float *q, uint32_t n_head, uint32_t dim, const float *
             dots_n(q + (size_t)h * dim, 1, dim, key[i], scale, score + h * stride + i, stride);
 }
 
-/* 16 dimensions of @n heads, a constant. */
+/* Adds the weighted keys for dimensions @d to @d + 15 of @n heads, at most 4 and a constant. */
 INLINE void weigh_n(const float *weight, size_t stride, int n, uint32_t dim,
                     const float *const *key, uint32_t n_key, uint32_t d, float *o) {
     vf z[4];
@@ -378,7 +386,8 @@ void CPU_NAME(weigh_keys)(const float *weight, size_t stride, uint32_t n_head, u
             weigh_n(weight + h * stride, stride, 1, dim, key, n, d, o + (size_t)h * dim);
 }
 
-/* M = max(a.m, b.m); everything of a times exp(a.m - M), of b times exp(b.m - M), added by fma. */
+/* With M = max(a.m, b.m), multiplies l and o of @a by exp(a.m - M) and adds those of @b, multiplied
+ * by exp(b.m - M), by fma. */
 void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim) {
     float m = a->m > b->m ? a->m : b->m, ca = mx_expf(a->m - m), cb = mx_expf(b->m - m);
 
@@ -389,7 +398,7 @@ void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, ui
         a->o[i] = fmaf(b->o[i], cb, a->o[i] * ca);
 }
 
-/* M = max(a.m, sink); everything of a times exp(a.m - M), and exp(sink - M) is one more weight. */
+/* With M = max(a.m, sink), multiplies l and o by exp(a.m - M) and adds exp(sink - M) to l. */
 void CPU_NAME(attend_sink)(struct attn_state *a, float sink, uint32_t head_dim) {
     float m = a->m > sink ? a->m : sink, c = mx_expf(a->m - m);
 

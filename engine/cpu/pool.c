@@ -12,39 +12,43 @@
 #include "base/thread.h"
 
 /*
- * pool - fork-join threads. A step has some hundred rounds, microseconds apart, so a sleeping
- * thread would come too late; but a server is idle most of the day, so a spinning thread would
- * waste a core. Both sides therefore spin for a bounded time (about 0.1 ms), then sleep on a futex.
+ * pool - fork-join threads. A call of pool_run() is a round. A step of the model has some hundred
+ * rounds, microseconds apart, so a sleeping thread would wake too late for most of them. But a
+ * server is idle most of the day, and a thread that spins all the time would waste a core. Both the
+ * caller and the workers therefore spin for about 0.1 ms, and then sleep on a futex.
  *
- * Inside a round threads take items one by one, so a round can complete with the caller alone: it
- * opens a gate, works, closes the gate when no item is left, and waits only for the threads that
- * came in. A thread that sleeps, or has lost its core, does not delay the others, which do its part
- * of the work.
+ * The threads of a round take items of work one by one, so a round can complete with the caller
+ * alone. The caller opens a gate, works, closes the gate when there are no more items, and waits
+ * only for the threads that entered. A thread that sleeps or has lost its core does not delay a
+ * round; the other threads do its part of the work.
  *
- *   gate: | round number (32) | closed (1) | threads that came in (31) |
+ *   gate: | round number (32 bits) | closed (1 bit) | threads that entered (31 bits) |
  *
- *   caller: fn; left = 0; gate = next round, open ------> workers: see it, gate++ unless closed,
- *           runs fn itself; closes; waits until                   run fn, left++
- *           left == threads that came in <----------------
+ *   caller: sets fn, left = 0;                            worker:
+ *           opens the gate with the next round number --> gate++ unless it is closed;
+ *           runs fn; closes the gate;                     runs fn; left++
+ *           waits until left == threads that entered <---
  *
- * No wake-up is missed: a sleeper announces itself before it looks a last time (the futex
- * compares), a waker changes the number before it looks for sleepers, and all operations are
- * sequentially consistent.
+ * No wake-up is missed: a thread that goes to sleep announces this before the futex compares the
+ * number that it waits for; the thread that wakes it changes this number before it looks for
+ * sleepers; and these operations are sequentially consistent.
  */
 
+/* SPINS: checks of a number before a thread sleeps. */
 enum { SPINS = 4000, THREADS_MAX = 1024 };
 
 #define CLOSED 0x80000000u
 
-/* Invariants: gate is closed between rounds; fn and ctx change only while it is; left <= the
- * threads that came in. */
+/* Invariants: the gate is closed between rounds; fn and ctx change only while it is closed; left <=
+ * the threads that entered. */
 struct pool {
     _Atomic uint64_t gate __attribute__((aligned(64)));
-    _Atomic uint32_t bell; /* the futex of workers: counts rounds */
-    _Atomic uint32_t sleepers;
+    _Atomic uint32_t bell;     /* futex on which workers sleep; counts calls of ring() */
+    _Atomic uint32_t sleepers; /* workers that sleep, or are about to */
     _Atomic bool stop;
     pool_fn fn;
     void *ctx;
+    /* futex on which the caller sleeps: workers that have returned from fn in this round */
     _Atomic uint32_t left __attribute__((aligned(64)));
     _Atomic bool caller_sleeps;
     uint32_t n_threads, n_started;
@@ -55,7 +59,7 @@ struct pool {
     } * workers;
 };
 
-/* Sleeps while *word is @seen; may return early. */
+/* Sleeps while *word equals @seen; may return early. */
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
@@ -64,7 +68,7 @@ static void futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Tells the core that this thread spins. */
+/* Executes the instruction that tells the core that this thread spins. */
 static void relax(void) {
 #if defined __x86_64__ || defined __i386__
     __builtin_ia32_pause();
@@ -73,7 +77,7 @@ static void relax(void) {
 #endif
 }
 
-/* Waits until the bell has rung again since @seen. */
+/* Waits until the bell differs from @seen, its value when it was read last. Returns its value. */
 static uint32_t await_bell(struct pool *p, uint32_t seen) {
     uint32_t bell;
 
@@ -90,8 +94,8 @@ static uint32_t await_bell(struct pool *p, uint32_t seen) {
     return bell;
 }
 
-/* Enters the round that is open now. Returns false if none is, or if it is @last, the round that
- * this thread was in last. */
+/* Enters the open round and sets *@last to its number. Returns false if the gate is closed, or if
+ * the open round is *@last, which this thread has entered before. */
 static bool come_in(struct pool *p, uint32_t *last) {
     uint64_t gate = atomic_load(&p->gate);
 
@@ -103,8 +107,8 @@ static bool come_in(struct pool *p, uint32_t *last) {
     return false;
 }
 
-/* Runs a worker thread. It may hear a bell after the round has closed, or enter a round before its
- * bell; the round's number tells both. */
+/* Runs a worker thread. The gate opens before the bell rings, so a worker may enter a round because
+ * of an earlier bell, and may find the gate closed when it hears the bell of a round. */
 static void *work(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
@@ -114,7 +118,6 @@ static void *work(void *arg) {
         bell = await_bell(p, bell);
         if (atomic_load(&p->stop))
             return NULL;
-        /* the round has closed, or this thread entered it before its bell */
         if (!come_in(p, &round))
             continue;
         p->fn(p->ctx, w->index);
@@ -124,7 +127,7 @@ static void *work(void *arg) {
     }
 }
 
-/* Returns when the @n threads that came in have left. */
+/* Waits until the @n threads that entered the round have returned from fn. */
 static void await_workers(struct pool *p, uint32_t n) {
     uint32_t left;
 
@@ -140,7 +143,7 @@ static void await_workers(struct pool *p, uint32_t n) {
     atomic_store(&p->caller_sleeps, false);
 }
 
-/* Wakes the sleeping threads, because a round is open or all are to stop. */
+/* Wakes the workers, after the gate was opened or p->stop was set. */
 static void ring(struct pool *p) {
     atomic_fetch_add(&p->bell, 1);
     if (atomic_load(&p->sleepers) > 0)
@@ -154,7 +157,7 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
     }
     uint64_t gate = atomic_load(&p->gate), round = (gate >> 32) + 1;
 
-    assert(gate & CLOSED); /* one round at a time: fn must not come here again */
+    assert(gate & CLOSED); /* fn must not call pool_run() */
     p->fn = fn;
     p->ctx = ctx;
     atomic_store(&p->left, 0);

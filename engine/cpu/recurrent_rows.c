@@ -1,10 +1,23 @@
 #include "engine/cpu/kernels.h"
 
-/* recurrent_rows - recurrent layers: the convolution of a row, and a head's update of its state by
- * a row. The order of every sum depends only on the head's size. */
+/*
+ * recurrent_rows - kernels of recurrent layers: the convolution of a row, and the update of a
+ * head's state by a row. The formulas are those of OP_DELTA, OP_KDA and OP_MAMBA (op.h).
+ *
+ * A head's state is a matrix M[dim of keys][dim of values]. Its columns, one for each value, do not
+ * depend on each other, so a lane owns a column: 16 columns of the state are [dim][16] floats, and
+ * each element of a key is broadcast to all lanes. A sum over the elements of a key has four parts,
+ * element i in part i % 4, which are added as (0 + 1) + (2 + 3). The four chains of fma hide each
+ * other's latency, and the order of a sum depends only on the size of the head.
+ *
+ * All rows of a sequence update 16 columns before the next 16 are begun. This part of the state, 8
+ * KiB where dim is 128, stays in the first-level cache.
+ *
+ * The chunked forms of these recurrences, which compute several tokens at once by matrix products,
+ * are not used: they round differently depending on where a chunk begins.
+ */
 
-/* Computes c = sum over j of w[j] u[j], @kernel rows of @n values each, or silu(that + @bias); n is
- * a multiple of 16. */
+/* Adds the taps in their order, tap 0 (the oldest row) first. */
 void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
                         bool silu, float *c, uint32_t n) {
     vf one = vf_set1(1.0f);
@@ -22,7 +35,7 @@ void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, 
     }
 }
 
-/* Scales x to length @scale; @eps is added under the root of the length. n is a multiple of 16. */
+/* Computes the sum of squares by lanes as rows_norm() does. */
 void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale) {
     vf sum = vf_zero();
 
@@ -33,10 +46,8 @@ void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale) {
         vf_store(x + i, vf_mul(vf_load(x + i), by));
 }
 
-/*
- * Advances sixteen values of a head, which are independent of the others: @m is [dim][16]. Both
- * passes over it sum in four parts, key i in part i % 4, added as (0 + 1) + (2 + 3).
- */
+/* Advances 16 columns of a delta net's state, from value @first on, by one row. @m: [dim][16]. The
+ * first pass computes known = e^g M^T k, the second pass M = e^g M + k change and M^T q. */
 INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
     const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -66,15 +77,13 @@ INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, 
              vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
 }
 
-/* Advances all rows through sixteen values before the next sixteen: their part of the state, 8 KiB
- * where dim is 128, stays in the first-level cache. */
 void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)
             advance16(h, row, first, m + (size_t)first * h->dim);
 }
 
-/* Implements advance16() with a decay for each key. */
+/* Does what advance16() does with a decay for each element of the key. */
 INLINE void kda16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
     const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
     const float *keep = h->keep + row * h->keep_stride;
@@ -122,8 +131,8 @@ void CPU_NAME(kda_keep)(const float *x, const float *dt, float by, float lower, 
     }
 }
 
-/* Advances sixteen values of a head: @m is [n_state][16]; state j is summed in part j % 4, the
- * parts as (0 + 1) + (2 + 3). */
+/* Advances 16 columns of a state of Mamba-2, from value @first on, by one row. @m:
+ * [n_state][16]. */
 INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, float *m) {
     const float *in = h->in + row * h->stride, *out = h->out + row * h->stride;
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -144,7 +153,6 @@ INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, fl
     vf_store(h->y + row * h->y_stride + first, vf_fma(vf_set1(h->skip), x, y));
 }
 
-/* Advances all rows through sixteen values before the next sixteen, as delta_advance() does. */
 void CPU_NAME(mamba_advance)(const struct mamba_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)

@@ -2,9 +2,12 @@
 
 #include <assert.h>
 
-/* rows - functions of one row: norms, RoPE, activations and gates, and the store to a page. */
+/* rows - kernels for one row: norms, RoPE, Hadamard products, activation functions, gates, and the
+ * store of keys and values to a page. Values beyond the last whole vector are copied to a vector
+ * that is filled up with zeros (`tail`). */
 
-/* Lane i sums the squares of values i, i + 16, ... by fma; the lanes are folded by halves. */
+/* Computes the sum of squares by lanes: lane i adds values i, i + 16, ... by fma, and
+ * vf_reduce_add() adds the lanes. */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps) {
     uint32_t whole = n / LANES * LANES;
     vf sum = vf_zero();
@@ -24,8 +27,8 @@ void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, f
         y[i] = x[i] * scale * (w ? w[i] : 1.0f);
 }
 
-/* Sums the values, then the squares of the differences from the mean, in the lanes of
- * rows_norm(). */
+/* Computes the mean first, then the sum of squares of the differences from it, both by lanes as
+ * rows_norm() does. */
 void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps) {
     uint32_t whole = n / LANES * LANES;
     vf sum = vf_zero(), square = vf_zero();
@@ -71,7 +74,8 @@ void CPU_NAME(rows_rope)(float *restrict x, const float *restrict cs, uint32_t n
             rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
 }
 
-/* Adds and subtracts the lanes that are @step apart: 1, 2, 4 or 8. Every product is exact. */
+/* Returns the butterfly of lanes that are @step (1, 2, 4 or 8) apart: the sum in the lower lane of
+ * a pair, lower minus upper in the upper lane. The multiplication by 1 or -1 is exact. */
 INLINE vf cross(vf x, int step) {
     static const float sign[4][LANES] = {
         {1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
@@ -84,6 +88,8 @@ INLINE vf cross(vf x, int step) {
     return vf_fma(vf_load(sign[row]), x, vf_swap(x, step));
 }
 
+/* Fast Walsh-Hadamard transform: the first four rounds of butterflies are inside vectors, the other
+ * rounds between vectors. The last round multiplies by 1 / sqrt(run). */
 void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run) {
     vf scale = vf_set1(1.0f / sqrtf((float)run));
 
@@ -103,7 +109,7 @@ void CPU_NAME(rows_hadamard)(float *x, uint32_t n, uint32_t run) {
             }
 }
 
-/* The functions of enum glu, by lane; op.h has the formulas. */
+/* silu_mul() to silu_cut() compute the functions of enum glu by lane; op.h has the formulas. */
 INLINE vf silu_mul(vf g, vf u) {
     vf sigmoid = vf_add(vf_set1(1.0f), vf_exp(vf_neg(g)));
 
@@ -133,6 +139,7 @@ INLINE vf silu_cut(vf g, vf u, vf limit) {
     return silu_mul(vf_min(g, limit), vf_max(vf_min(u, limit), vf_neg(limit)));
 }
 
+/* Defines rows_x() for a function x of g and u without a limit. */
 #define DEFINE_MUL(name)                                                                           \
     void CPU_NAME(rows_##name)(const float *g, const float *u, float *h, uint32_t n) {             \
         uint32_t i = 0;                                                                            \
@@ -182,7 +189,7 @@ void CPU_NAME(rows_gelu)(float *x, uint32_t n) {
     }
 }
 
-/* Sums by lane, folded by halves. */
+/* Computes the maximum and the sum by lanes, which are then folded by halves. */
 float CPU_NAME(rows_exps)(float *x, uint32_t n, float scale) {
     vf most = vf_load(x), sum = vf_zero(), by = vf_set1(scale);
 
@@ -244,7 +251,7 @@ void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n) 
         acc[i] = fmaf(w, x[i], acc[i]);
 }
 
-/* Quantizes 32 values to int8. Returns the scale, a half. */
+/* Quantises a block of 32 values to int8 (Q8_0). Returns the scale in half precision. */
 static uint16_t quantize32(const float *x, int8_t *q) {
     vf most = vf_max(vf_abs(vf_load(x)), vf_abs(vf_load(x + LANES)));
     uint16_t d = mx_float_to_half(vf_reduce_max(most) / 127.0f);
@@ -259,8 +266,8 @@ static uint16_t quantize32(const float *x, int8_t *q) {
     return d;
 }
 
-/* Quantizes 32 values to int4, one per byte. Returns the scale, a half: the value furthest from 0
- * is -8 times it. */
+/* Quantises a block of 32 values to codes from -8 to 7 (Q4_0), one in each byte. Returns the scale
+ * in half precision: the value with the largest magnitude divided by -8. */
 static uint16_t quantize32_4(const float *x, int8_t *q) {
     vf a = vf_load(x), b = vf_load(x + LANES);
     float high = vf_reduce_max(vf_max(a, b)), low = vf_reduce_max(vf_max(vf_neg(a), vf_neg(b)));
@@ -276,13 +283,13 @@ static uint16_t quantize32_4(const float *x, int8_t *q) {
     return d;
 }
 
-/* Returns a byte with two numbers of four bits. */
+/* Returns a byte with the lower four bits of two numbers. */
 static uint8_t join4(int8_t low, int8_t high) {
     return (uint8_t)((low & 15) | (high & 15) << 4);
 }
 
-/* Writes a key of Q4_0: of a group of 16 keys first the codes of dimensions 2 i and 2 i + 1 of all
- * 16, then [block of 32][key] scales. */
+/* Writes key @lane of a group of 16 keys as Q4_0. The group has codes [head_dim / 2][16 keys],
+ * where byte i of a key has dimensions 2i and 2i + 1, then scales [head_dim / 32][16 keys]. */
 static void key_q4(const struct kv_view *v, uint8_t *k_group, uint32_t lane, const float *k) {
     uint8_t *scale = k_group + (size_t)LANES * v->head_dim / 2;
 
@@ -296,7 +303,8 @@ static void key_q4(const struct kv_view *v, uint8_t *k_group, uint32_t lane, con
     }
 }
 
-/* Writes a value of Q4_0: each position's codes, then all scales. */
+/* Writes the value of position @slot as Q4_0. The kv head has codes [page_tokens][head_dim / 2],
+ * where a byte has dimensions i and i + 16 of a block, then scales [page_tokens][head_dim / 32]. */
 static void value_q4(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
     uint32_t hd = v->head_dim;
     uint8_t *row = v_head + (size_t)slot * hd / 2;
@@ -312,7 +320,7 @@ static void value_q4(const struct kv_view *v, uint8_t *v_head, uint32_t slot, co
     }
 }
 
-/* Writes a key of Q8_0: as Q4_0, with a byte for each code. */
+/* Writes a key as Q8_0: codes [head_dim][16 keys], then scales as in key_q4(). */
 static void key_q8(const struct kv_view *v, uint8_t *k_group, uint32_t lane, const float *k) {
     uint8_t *scale = k_group + (size_t)LANES * v->head_dim;
 
@@ -326,6 +334,7 @@ static void key_q8(const struct kv_view *v, uint8_t *k_group, uint32_t lane, con
     }
 }
 
+/* Writes a value as Q8_0: codes [page_tokens][head_dim], then scales as in value_q4(). */
 static void value_q8(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
     uint32_t hd = v->head_dim;
     uint8_t *scale = v_head + (size_t)v->page_tokens * hd + (size_t)slot * (hd / 32) * 2;
@@ -339,7 +348,7 @@ static void value_q8(const struct kv_view *v, uint8_t *v_head, uint32_t slot, co
     }
 }
 
-/* Rounds @n values, at most LANES, to half precision. */
+/* Rounds @n values, at most 16, to half precision. */
 static void halves(const float *x, uint32_t n, uint16_t half[LANES]) {
     float part[LANES] = {0};
 
@@ -347,6 +356,7 @@ static void halves(const float *x, uint32_t n, uint16_t half[LANES]) {
     vf_store_half(half, vf_load(part));
 }
 
+/* Writes a key in half precision: [head_dim][16 keys]. */
 static void key_f16(const struct kv_view *v, uint8_t *k_group, uint32_t lane, const float *k) {
     for (uint32_t d = 0; d < v->head_dim; d += LANES) {
         uint32_t n = v->head_dim - d < LANES ? v->head_dim - d : LANES;
@@ -358,6 +368,7 @@ static void key_f16(const struct kv_view *v, uint8_t *k_group, uint32_t lane, co
     }
 }
 
+/* Writes a value in half precision: [page_tokens][head_dim]. */
 static void value_f16(const struct kv_view *v, uint8_t *v_head, uint32_t slot, const float *val) {
     uint32_t hd = v->head_dim;
 
@@ -370,7 +381,7 @@ static void value_f16(const struct kv_view *v, uint8_t *v_head, uint32_t slot, c
     }
 }
 
-/* [enum engine_kv_type] */
+/* Functions by enum engine_kv_type. */
 static void (*const write_key[])(const struct kv_view *v, uint8_t *k_group, uint32_t lane,
                                  const float *k) = {key_f16, key_q8, key_q4};
 static void (*const write_value[])(const struct kv_view *v, uint8_t *v_head, uint32_t slot,

@@ -1,20 +1,43 @@
 #pragma once
 
 /*
- * vec - the vectors that the kernels are written in: 16 lanes, a lane for each row of a panel (or
- * key, or dimension). The kernels are compiled once an instruction set, CPU_AVX512, CPU_AVX2,
- * CPU_NEON or none of them being defined; every function here is either an exact integer operation
- * or the same IEEE operation in each lane, so the copies agree bit for bit.
+ * vec - the vectors in which the kernels are written. They have 16 lanes on every machine; a lane
+ * is a row of a panel, a key or a dimension.
+ *
+ * The files with kernels are compiled once for each instruction set, with CPU_AVX512, CPU_AVX2,
+ * CPU_NEON or none of these defined, and each time this header includes another implementation.
+ * Every function is either an exact integer operation or the same IEEE operation in each lane, so
+ * all copies of a kernel compute the same bits. vec_generic.h is the definition in plain C.
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
  *
- * vi_low4() and vi_high4() give the halves of 16 signed bytes as signed numbers.
- * vb shifts may move bits between neighbouring bytes: mask after shifting. vf_load_e8m0_half() and
- * vf_load_ue4m3_half() give half of 16 one-byte scales, those of the latter below 128.
- * vf_swap() exchanges the lanes that are 1, 2, 4 or 8 apart, i and i ^ step.
- * vf_reduce_*() fold halves: lane i with i + 8, then 4, 2, 1.
- * vb_iq2() decodes entries @index of the IQ2 grid for 64 runs: value j of run i, negated where bit
- * j of sign[i] is set, plus 64 goes to out[64 j + i].
+ * Functions whose names do not explain them; operations are by lane unless a horizontal one is
+ * named:
+ *
+ *   vi_load_i8(p)       16 signed bytes as int32
+ *   vi_low4, vi_high4   the lower and the upper half of 16 signed bytes, as signed 4-bit numbers
+ *   vi_load_pairs(p)    32 unsigned bytes as two 16-bit numbers for each lane
+ *   vi_dot_pairs(acc, w, a)  acc + the sum of two products: 16-bit numbers of w, and of the word a
+ *   vi_dot6(acc, w, a)  acc + the sum of four products: unsigned bytes of w, all below 128, and the
+ *                       signed bytes of the word a
+ *   vi_dot8(acc, w, a)  the same for any unsigned bytes w; acc begins with vi_dot8_init(-128 times
+ *                       the sum of all signed bytes a), and the result is the sum of (w - 128) a
+ *   vf_load_half, vf_load_bf16  16 numbers of half precision, or bfloat16, as floats
+ *   vf_load_e8m0_half, vf_load_ue4m3_half  half the value of 16 scales of one byte (E8M0: 2^(byte -
+ *                       127); UE4M3: bytes below 128)
+ *   vf_max, vf_min      the second operand if one of them is not a number, as on x86
+ *   vf_swap(a, step)    exchanges lanes i and i ^ step; step is 1, 2, 4 or 8
+ *   vf_keep_first(a, n, other)  lanes below n of a, the others of other
+ *   vf_keep_above(a, x, limit)  a where x > limit, else 0
+ *   vf_exp2i(n)         2^n of integers from -126 to 127
+ *   vf_store_i8(p, a)   stores integers from -127 to 127 as bytes
+ *   vf_reduce_add, vf_reduce_max  horizontal sum or maximum, by folding halves: lane i with lane i
+ *                       + 8, then + 4, + 2 and + 1
+ *   vb_shl, vb_shr      shift units of 8, 16 or 32 bits, so bits may move into the neighbouring
+ *                       byte; a mask must follow
+ *   vb_lookup(t, i)     entry (i & 15) of a table of 16 for each byte i below 128
+ *   vb_iq2(index, sign, out)  decodes 64 runs of the IQ2_XXS grid: out[64 j + i] = 64 + value j of
+ *                       entry index[i], negated before the addition if bit j of sign[i] is set
  */
 
 #include <math.h>
@@ -25,8 +48,8 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-/* Loops over a tile's columns and a block's groups are unrolled. In plain C they stay loops: -O3
- * would unroll them into code that takes twice as long to compile and runs no faster. */
+/* Unrolls a loop over the columns of a tile or the groups of a block. In plain C such loops stay
+ * loops: unrolled code would take twice as long to compile and would not run faster. */
 #if defined CPU_AVX512 || defined CPU_AVX2 || defined CPU_NEON
 #define UNROLL _Pragma("GCC unroll 16")
 #else
@@ -60,9 +83,9 @@
 #define CPU_ISA "generic"
 #endif
 
-/* Kernels exist for every width of a tile: FOR_WIDTH calls the one for (columns, first column).
- * AVX2 and NEON take two columns at a time in a loop: a copy for each place would only cost compile
- * time, as all of it would in plain C. */
+/* Calls @call(columns, first column) for the @n columns of a tile, with a constant number of
+ * columns, so that each width has a kernel of its own. AVX2 and NEON compute two columns at a time,
+ * in a loop. Plain C has one kernel with a variable number of columns. */
 #ifdef VEC_PLAIN
 #define FOR_WIDTH(n, call) call((int)(n), 0)
 #else
@@ -83,14 +106,14 @@
     } while (0)
 #endif
 
-/* Activations of up to eight rows, from one block on. */
+/* Addresses of the activations of a block in the first column of a tile. */
 struct cols {
-    const uint8_t *q;    /* int8, or floats */
-    const uint8_t *sums; /* numbers of 4 bytes */
-    size_t row;
+    const uint8_t *q;    /* int8 values */
+    const uint8_t *sums; /* the block's numbers of 4 bytes (AK_..., AB_...) */
+    size_t row;          /* bytes from a column to the next */
 };
 
-/* Returns number @i of four bytes of column @c; columns are @row bytes apart. */
+/* Returns the @i-th word of 4 bytes of column @c; columns are @row bytes apart. */
 INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     int32_t v;
 
@@ -98,7 +121,7 @@ INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
-/* Returns number @i of column @c as a float; columns are @row bytes apart. */
+/* Returns the @i-th float of column @c; columns are @row bytes apart. */
 INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     float v;
 
@@ -106,25 +129,27 @@ INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
-/* Returns 2 x modulo 2^32, because unused columns of a tile may contain any value. */
+/* Returns 2 x modulo 2^32. Unused columns of a tile may contain any value, for which 2 * x would be
+ * a signed overflow. */
 INLINE int32_t twice(int32_t x) {
     return (int32_t)(2u * (uint32_t)x);
 }
 
-/* Distance in bytes by which the kernels prefetch weights, which are read once as one stream:
- * without it a single core gets a third of the possible bandwidth (docs/design/cpu-kernels.md). The
- * panels of a matrix are contiguous, so the prefetch reaches into the next one; past the end of the
- * last panel it has no effect. */
+/* Distance in bytes by which the kernels prefetch weights ahead. Weights are read once, as one
+ * stream, and without this prefetch a core reaches a third of its bandwidth
+ * (docs/design/cpu-kernels.md). The panels of a matrix are contiguous, so the prefetch reaches into
+ * the next panel; beyond the last panel it has no effect. */
 enum { VEC_AHEAD = 12 * 1024 };
 
-/* Returns the nearest integer of |x| < 2^22, ties to even. */
+/* Returns the nearest integer, ties to even, for |x| < 2^22. Adding 1.5 * 2^23 leaves no bits for a
+ * fraction. */
 INLINE vf vf_round(vf x) {
     vf magic = vf_set1(12582912.0f);
 
     return vf_sub(vf_add(x, magic), magic);
 }
 
-/* Computes mx_expf() in every lane; 0 for NaN. */
+/* Computes mx_expf() (base/mathx.h) in every lane; 0 for NaN. */
 INLINE vf vf_exp(vf x) {
     vf lowest = vf_set1(-87.0f), y = vf_min(vf_max(x, lowest), vf_set1(88.0f));
     vf magic = vf_set1(12582912.0f);

@@ -1,10 +1,12 @@
 #pragma once
 
-/* The vectors of vec.h on AVX2, FMA and F16C: pairs of registers, rows 0-7 in the first. */
+/* vec_avx2 - the vectors of vec.h with AVX2, FMA and F16C: a pair of registers each, lanes 0 to 7
+ * in the first. */
 
 #include <immintrin.h>
 
-#define VEC_TILE 2 /* columns in registers: there are 16, a vector takes two */
+/* Columns that a kernel computes at a time. A vector takes two of the 16 registers. */
+#define VEC_TILE 2
 
 typedef struct {
     __m256i a, b;
@@ -38,20 +40,21 @@ I vi vi_dot_pairs(vi acc, vi w, int32_t a) {
     return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, x)),
                 _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, x))};
 }
-/* Weights up to 128: two products fit 16 bits. */
+/* The weights are below 128, so a sum of two products fits into 16 bits. */
 I vi vi_dot6(vi acc, vb w, int32_t a) {
     __m256i x = _mm256_set1_epi32(a), ones = _mm256_set1_epi16(1);
     return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(_mm256_maddubs_epi16(w.a, x), ones)),
                 _mm256_add_epi32(acc.b, _mm256_madd_epi16(_mm256_maddubs_epi16(w.b, x), ones))};
 }
+/* Adds (w - 128) x, four products for each of 8 lanes: |w - 128| times x with the sign of w - 128.
+ * The sum of two products fits into 16 bits because |x| is at most 127. */
 I __m256i dot8_half(__m256i acc, __m256i w, __m256i x) {
     __m256i s = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
     __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
 }
-/* Weights with 128 added. An instruction multiplies signed, not unsigned bytes into 16 bits, so
- * this function multiplies w - 128; the correction for 128 that vi_dot8_init() makes elsewhere is
- * not needed here. */
+/* Multiplies w - 128 directly, because two products of unsigned bytes up to 255 would not fit into
+ * the 16 bits of maddubs. vi_dot8_init() therefore has no offset to correct. */
 I vi vi_dot8(vi acc, vb w, int32_t a) {
     __m256i x = _mm256_set1_epi32(a);
     return (vi){dot8_half(acc.a, w.a, x), dot8_half(acc.b, w.b, x)};
@@ -87,14 +90,15 @@ I void vf_store_half(uint16_t *p, vf x) {
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
-/* Eight floats from their upper halves at @p. */
+/* Returns the eight bfloat16 numbers at @p as floats. */
 I __m256 bf16_half(const void *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
 I vf vf_load_bf16(const void *p) {
     return (vf){bf16_half(p), bf16_half((const __m128i *)p + 1)};
 }
-I __m256 e8m0_half(__m256i e) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+/* Returns 2^(e - 128) as a product of two powers, as vec_generic.h does. */
+I __m256 e8m0_half(__m256i e) {
     __m256i a = _mm256_srli_epi32(e, 1), b = _mm256_sub_epi32(e, a), n = _mm256_set1_epi32(63);
     return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a, n), 23)),
                          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(b, n), 23)));
@@ -129,17 +133,17 @@ I vf vf_keep_first(vf x, uint32_t n, vf other) {
         _mm256_blendv_ps(other.a, x.a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, i))),
         _mm256_blendv_ps(other.b, x.b, _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, j)))};
 }
-I vf vf_keep_above(vf a, vf x, vf limit) { /* a where x > limit, else 0 */
+I vf vf_keep_above(vf a, vf x, vf limit) {
     return (vf){_mm256_and_ps(a.a, _mm256_cmp_ps(x.a, limit.a, _CMP_GT_OQ)),
                 _mm256_and_ps(a.b, _mm256_cmp_ps(x.b, limit.b, _CMP_GT_OQ))};
 }
-/* 2^n of eight integers in -126..127. */
+/* Returns 2^n of eight integers from -126 to 127. */
 I __m256 exp2i_half(__m256 n) {
     __m256i i = _mm256_add_epi32(_mm256_cvttps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
 }
 I vf vf_exp2i(vf n) { return (vf){exp2i_half(n.a), exp2i_half(n.b)}; }
-I void vf_store_i8(int8_t *p, vf x) { /* integers in -127..127 */
+I void vf_store_i8(int8_t *p, vf x) {
     __m256i v = _mm256_packs_epi32(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
     v = _mm256_permute4x64_epi64(v, 0xD8);
     _mm_storeu_si128((void *)p,
@@ -180,9 +184,15 @@ I vb vb_lookup(vb t, vb x) {
 /* clang-format on */
 #undef I
 
-/* Loads eight entries of the grid to each register and transposes them by interleaving bytes: of 16
- * runs in a half of a register, those with numbers 8, then 4, 2 and 1 apart. Each round moves one
- * bit of the index from the byte's place to the register's number. */
+/*
+ * vb_iq2() loads each entry of the grid, 8 bytes, as a whole and transposes the entries by
+ * interleaving bytes. A half of a register handles 16 runs. iq2_pair() interleaves the entries of
+ * runs k and k + 8. Three more rounds interleave the registers that are 4, 2 and 1 apart. Each
+ * round moves one bit of a byte's index in its entry from its place in the register to the number
+ * of the register; after the last round register j has value j of the 16 runs in their order.
+ */
+
+/* Returns the interleaved entries index[0] and index[8] of the grid. */
 INLINE __m128i iq2_pair(const uint8_t *index) {
     return _mm_unpacklo_epi8(_mm_loadl_epi64((const void *)cpu_iq2_runs[index[0]]),
                              _mm_loadl_epi64((const void *)cpu_iq2_runs[index[8]]));
@@ -207,7 +217,8 @@ INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
                 r[k + apart] = _mm256_unpackhi_epi8(low, r[k + apart]);
             }
         }
-        /* Bit j becomes the sign of a byte, which is not 0. */
+        /* Shift bit j of each byte to its sign bit, and set bit 0 so that the byte is not 0:
+         * _mm256_sign_epi8() negates where the byte is negative. */
         UNROLL
         for (int j = 0; j < 8; j++) {
             __m256i minus = _mm256_or_si256(_mm256_slli_epi16(s, 7 - j), _mm256_set1_epi8(1));

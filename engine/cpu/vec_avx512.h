@@ -1,10 +1,10 @@
 #pragma once
 
-/* The vectors of vec.h on AVX-512 with VNNI and VBMI. */
+/* vec_avx512 - the vectors of vec.h with AVX-512, VNNI and VBMI: a register each. */
 
 #include <immintrin.h>
 
-#define VEC_TILE 8
+#define VEC_TILE 8 /* columns that a kernel computes at a time */
 
 typedef __m512i vi;
 typedef __m512 vf;
@@ -42,7 +42,8 @@ I void vf_store_half(uint16_t *p, vf a) {
 I vf vf_load_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
-I vf vf_load_e8m0_half(const void *p) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+/* Computes 2^(e - 128) as a product of two powers, as vec_generic.h does. */
+I vf vf_load_e8m0_half(const void *p) {
     vi e = _mm512_cvtepu8_epi32(_mm_loadu_si128(p)), a = _mm512_srli_epi32(e, 1);
     vi b = _mm512_add_epi32(_mm512_sub_epi32(e, a), vi_set1(63));
     a = _mm512_add_epi32(a, vi_set1(63));
@@ -68,14 +69,14 @@ I vf vf_neg(vf a) {
 I vf vf_keep_first(vf a, uint32_t n, vf other) {
     return _mm512_mask_mov_ps(other, (__mmask16)((1u << n) - 1), a);
 }
-I vf vf_keep_above(vf a, vf x, vf limit) { /* a where x > limit, else 0 */
+I vf vf_keep_above(vf a, vf x, vf limit) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ), a);
 }
-I vf vf_exp2i(vf n) { /* 2^n of an integer in -126..127 */
+I vf vf_exp2i(vf n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(
         _mm512_add_epi32(_mm512_cvttps_epi32(n), vi_set1(127)), 23));
 }
-I void vf_store_i8(int8_t *p, vf a) { /* integers in -127..127 */
+I void vf_store_i8(int8_t *p, vf a) {
     _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a)));
 }
 I float vf_reduce_add(vf a) {
@@ -105,8 +106,8 @@ I vb vb_lookup(vb table, vb index) { return _mm512_shuffle_epi8(table, index); }
 /* clang-format on */
 #undef I
 
-/* One 256-byte table per value of a run: two of its halves' lookups and a choice by the index's bit
- * 7. */
+/* Looks up value j of all 64 runs in a table of 256 bytes: one permutation for each half of the
+ * table, and a choice by bit 7 of the index. */
 INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
     vb x = vb_load(index), s = vb_load(sign);
     __mmask64 high = _mm512_movepi8_mask(x);

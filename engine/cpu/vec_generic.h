@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * The vectors of vec.h in plain C with the compiler's portable vectors: what the other two must
- * equal. What is not an operator goes lane by lane through functions that are not inlined, to keep
- * the code small.
+ * vec_generic - the vectors of vec.h in plain C, with the vector types of GCC and Clang. The other
+ * implementations must give the same bits. Operations without an operator call functions that loop
+ * over the lanes; these are not inlined, which keeps the code small.
  */
 
 #define VEC_TILE 4
@@ -21,7 +21,7 @@ LANE_BY_LANE fma_lanes(const vf *a, const vf *b, vf *c) {
         (*c)[i] = fmaf((*a)[i], (*b)[i], (*c)[i]);
 }
 
-/* 16 floats from the halves at @p. */
+/* out = the 16 numbers of half precision at @p */
 LANE_BY_LANE half_lanes(const uint16_t *p, vf *out) {
     for (int i = 0; i < 16; i++)
         (*out)[i] = mx_half_to_float(p[i]);
@@ -40,7 +40,7 @@ I vi vi_load_i8(const void *p) {
 }
 I vi vi_low4(vi a) { return (vi)((vu)a << 28) >> 28; }
 I vi vi_high4(vi a) { return a >> 4; }
-I vi vi_load_pairs(const void *p) { /* two 16-bit numbers a lane */
+I vi vi_load_pairs(const void *p) {
     typedef uint16_t v16 __attribute__((vector_size(32)));
     v16 v; memcpy(&v, p, 32);
     vi x = __builtin_convertvector(v, vi);
@@ -58,13 +58,13 @@ I vi vi_dot6(vi acc, vb w, int32_t a) {
 I vi vi_dot8(vi acc, vb w, int32_t a) { return vi_dot6(acc, w, a); }
 I vi vi_dot8_init(int32_t neg128_sum) { return vi_set1(neg128_sum); }
 
-/* Loads and stores of 16 floats, or of halves and other short floats as such: stores round to
- * nearest, ties to even. Addresses need not be aligned. */
+/* Addresses of loads and stores need not be aligned. Stores of half precision round to nearest,
+ * ties to even. */
 I vf vf_zero(void) { return (vf){0}; }
 I vf vf_set1(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 I vf vf_load(const float *p) { vf r; memcpy(&r, p, 64); return r; }
 I void vf_store(float *p, vf a) { memcpy(p, &a, 64); }
-I vf vf_swap(vf a, int step) { /* lane i and lane i ^ step */
+I vf vf_swap(vf a, int step) {
     vf r;
     for (int i = 0; i < 16; i++)
         r[i] = a[i ^ step];
@@ -84,7 +84,9 @@ I vf vf_load_bf16(const void *p) {
     v16 v; memcpy(&v, p, 32);
     return (vf)(__builtin_convertvector(v, vu) << 16);
 }
-I vf vf_load_e8m0_half(const void *p) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+/* Computes 2^(e - 128), whose exponent may be too small for a normal float, as the product of
+ * 2^(floor(e / 2) - 64) and 2^(ceil(e / 2) - 64). */
+I vf vf_load_e8m0_half(const void *p) {
     typedef uint8_t v16 __attribute__((vector_size(16)));
     v16 v; memcpy(&v, p, 16);
     vu e = __builtin_convertvector(v, vu), a = e >> 1, b = e - a;
@@ -104,9 +106,8 @@ I vf vf_sub(vf a, vf b) { return a - b; }
 I vf vf_mul(vf a, vf b) { return a * b; }
 I vf vf_div(vf a, vf b) { return a / b; }
 I vf vf_fma(vf a, vf b, vf c) { fma_lanes(&a, &b, &c); return c; }
-/* Returns a where all bits of a lane of @which are set, b where none is. */
+/* Returns @a in the lanes of @which that are -1, and @b in those that are 0. */
 I vf choose(vi which, vf a, vf b) { return (vf)((which & (vi)a) | (~which & (vi)b)); }
-/* Returns the second where one is not a number, as the machines do. */
 I vf vf_max(vf a, vf b) { return choose(a > b, a, b); }
 I vf vf_min(vf a, vf b) { return choose(a < b, a, b); }
 I vf vf_abs(vf a) { return (vf)((vi)a & INT32_MAX); }
@@ -134,8 +135,6 @@ I float vf_reduce_max(vf a) {
     return a[0];
 }
 
-/* 64 bytes: shifts move bits of 16 or 32 at once; lookup takes the table's entry for the lower four
- * bits of each byte, which must be below 128. */
 I vb vb_load(const void *p) { vb r; memcpy(&r, p, 64); return r; }
 I void vb_store(void *p, vb a) { memcpy(p, &a, 64); }
 I vb vb_set1(uint8_t x) { return x - (vb){0}; }

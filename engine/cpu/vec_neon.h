@@ -1,15 +1,16 @@
 #pragma once
 
 /*
- * The vectors of vec.h on NEON: four registers, rows 0 to 3 in the first. Compiled three times: for
- * every AArch64, with the dot products of signed bytes (FEAT_DotProd), and with those of unsigned
- * and signed bytes (FEAT_I8MM). The instructions for bfloat16 round their sums in another way than
- * vec.h says, so they are not used.
+ * vec_neon - the vectors of vec.h with NEON: four registers each, lanes 0 to 3 in the first. The
+ * kernels are compiled three times: for every AArch64, with dot products of signed bytes
+ * (FEAT_DotProd), and with dot products of unsigned and signed bytes (FEAT_I8MM). The instructions
+ * for bfloat16 are not used, because they do not round sums as vec.h demands.
  */
 
 #include <arm_neon.h>
 
-#define VEC_TILE 2 /* columns in registers: there are 32, and a column takes eight */
+/* Columns that a kernel computes at a time. A column takes eight of the 32 registers. */
+#define VEC_TILE 2
 
 typedef struct {
     int32x4_t r[4];
@@ -22,7 +23,7 @@ typedef struct {
 } vb;
 
 #define EACH_REGISTER _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++)
-/* Returns the vector whose register k is @e. */
+/* Returns from the function with the vector whose register k is @e. */
 #define ALL(type, e)                                                                               \
     do {                                                                                           \
         type out;                                                                                  \
@@ -44,7 +45,7 @@ I vi vi_load_i8(const void *p) {
 }
 I vi vi_low4(vi x) { ALL(vi, vshrq_n_s32(vshlq_n_s32(x.r[k], 28), 28)); }
 I vi vi_high4(vi x) { ALL(vi, vshrq_n_s32(x.r[k], 4)); }
-I vi vi_load_pairs(const void *p) { /* two 16-bit numbers a lane */
+I vi vi_load_pairs(const void *p) {
     ALL(vi, vreinterpretq_s32_u16(vmovl_u8(vld1_u8((const uint8_t *)p + 8 * k))));
 }
 I int32x4_t dot_pairs(int32x4_t acc, int16x8_t w, int16x8_t a) {
@@ -55,7 +56,8 @@ I vi vi_dot_pairs(vi acc, vi w, int32_t a) {
     int16x8_t x = vreinterpretq_s16_s32(vdupq_n_s32(a));
     ALL(vi, dot_pairs(acc.r[k], vreinterpretq_s16_s32(w.r[k]), x));
 }
-/* acc + w x of signed bytes, four products a lane; w may be -128 and x may not. */
+/* Returns acc + the sum of four products of signed bytes for each lane. @w may be -128; @x may not,
+ * so that the sum of two products fits into 16 bits. */
 I int32x4_t dot_signed(int32x4_t acc, int8x16_t w, int8x16_t x) {
 #ifdef __ARM_FEATURE_DOTPROD
     return vdotq_s32(acc, w, x);
@@ -64,12 +66,11 @@ I int32x4_t dot_signed(int32x4_t acc, int8x16_t w, int8x16_t x) {
     return vpadalq_s16(acc, vpaddq_s16(low, vmull_high_s8(w, x)));
 #endif
 }
-/* Weights below 128: as signed bytes they are the same numbers. */
+/* The weights are below 128, so they are the same numbers as signed bytes. */
 I vi vi_dot6(vi acc, vb w, int32_t a) {
     int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(a));
     ALL(vi, dot_signed(acc.r[k], vreinterpretq_s8_u8(w.r[k]), x));
 }
-/* Weights with 128 added. */
 #ifdef __ARM_FEATURE_MATMUL_INT8
 I vi vi_dot8(vi acc, vb w, int32_t a) {
     int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(a));
@@ -77,7 +78,7 @@ I vi vi_dot8(vi acc, vb w, int32_t a) {
 }
 I vi vi_dot8_init(int32_t neg128_sum) { return vi_set1(neg128_sum); }
 #else
-/* Multiplies w - 128, so vi_dot8_init() has nothing to take off. */
+/* Multiplies w - 128 directly, so vi_dot8_init() has no offset to correct. */
 I vi vi_dot8(vi acc, vb w, int32_t a) {
     int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(a));
     ALL(vi, dot_signed(acc.r[k], vreinterpretq_s8_u8(veorq_u8(w.r[k], vdupq_n_u8(128))), x));
@@ -109,7 +110,8 @@ I void vf_store_half(uint16_t *p, vf x) {
 I vf vf_load_bf16(const void *p) {
     ALL(vf, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *)p + 4 * k), 16)));
 }
-I float32x4_t e8m0_half(uint32x4_t e) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+/* Returns 2^(e - 128) as a product of two powers, as vec_generic.h does. */
+I float32x4_t e8m0_half(uint32x4_t e) {
     uint32x4_t a = vshrq_n_u32(e, 1), b = vsubq_u32(e, a), n = vdupq_n_u32(63);
     return vmulq_f32(vreinterpretq_f32_u32(vshlq_n_u32(vaddq_u32(a, n), 23)),
                      vreinterpretq_f32_u32(vshlq_n_u32(vaddq_u32(b, n), 23)));
@@ -134,7 +136,7 @@ I vf vf_sub(vf x, vf y) { ALL(vf, vsubq_f32(x.r[k], y.r[k])); }
 I vf vf_mul(vf x, vf y) { ALL(vf, vmulq_f32(x.r[k], y.r[k])); }
 I vf vf_div(vf x, vf y) { ALL(vf, vdivq_f32(x.r[k], y.r[k])); }
 I vf vf_fma(vf x, vf y, vf z) { ALL(vf, vfmaq_f32(z.r[k], x.r[k], y.r[k])); }
-/* Returns the second where one is not a number; fmax would give the other. */
+/* Returns the maximum, or @y if one operand is not a number; vmaxq_f32() would return NaN then. */
 I float32x4_t max_of(float32x4_t x, float32x4_t y) { return vbslq_f32(vcgtq_f32(x, y), x, y); }
 I vf vf_max(vf x, vf y) { ALL(vf, max_of(x.r[k], y.r[k])); }
 I vf vf_min(vf x, vf y) { ALL(vf, vbslq_f32(vcltq_f32(x.r[k], y.r[k]), x.r[k], y.r[k])); }
@@ -145,14 +147,14 @@ I vf vf_keep_first(vf x, uint32_t n, vf other) {
     ALL(vf, vbslq_f32(vcltq_u32(vaddq_u32(lane, vdupq_n_u32(4 * (uint32_t)k)), vdupq_n_u32(n)),
                       x.r[k], other.r[k]));
 }
-I vf vf_keep_above(vf a, vf x, vf limit) { /* a where x > limit, else 0 */
+I vf vf_keep_above(vf a, vf x, vf limit) {
     ALL(vf, vbslq_f32(vcgtq_f32(x.r[k], limit.r[k]), a.r[k], vdupq_n_f32(0)));
 }
-I vf vf_exp2i(vf n) { /* 2^n of integers in -126..127 */
+I vf vf_exp2i(vf n) {
     ALL(vf, vreinterpretq_f32_s32(
                 vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.r[k]), vdupq_n_s32(127)), 23)));
 }
-I void vf_store_i8(int8_t *p, vf x) { /* integers in -127..127 */
+I void vf_store_i8(int8_t *p, vf x) {
     int16x8_t a = vcombine_s16(vmovn_s32(vcvtq_s32_f32(x.r[0])), vmovn_s32(vcvtq_s32_f32(x.r[1])));
     int16x8_t b = vcombine_s16(vmovn_s32(vcvtq_s32_f32(x.r[2])), vmovn_s32(vcvtq_s32_f32(x.r[3])));
     vst1q_s8(p, vcombine_s8(vmovn_s16(a), vmovn_s16(b)));
@@ -185,8 +187,8 @@ I vb vb_lookup(vb t, vb x) { ALL(vb, vqtbl1q_u8(t.r[k], vandq_u8(x.r[k], vdupq_n
 #undef EACH_REGISTER
 #undef I
 
-/* Loads two entries of the grid for vb_iq2(), which transposes entries by interleaving bytes, as
- * vec_avx2.h explains. */
+/* Returns the interleaved entries index[0] and index[8] of the grid. vec_avx2.h explains how
+ * vb_iq2() transposes entries. */
 INLINE uint8x16_t iq2_pair(const uint8_t *index) {
     const uint8x8_t none = vdup_n_u8(0);
     uint8x16_t a = vcombine_u8(vld1_u8(cpu_iq2_runs[index[0]]), none);
