@@ -8,16 +8,19 @@
 #include <unistd.h>
 #include "engine/quant.h"
 
+/* Sizes in bytes: a huge page, the smallest block of weights, memory of pages that touch_kv()
+ * writes to. */
 enum { HUGE = 2 << 20, BLOCK = 64 << 20, KV_TOUCHED = 256 << 20 };
 
-/* A block of memory that the backend owns. */
+/* Memory that be_map() or be_alloc() has allocated. */
 struct owned {
     struct owned *next;
     void *at;
     size_t size; /* 0: from calloc() */
 };
 
-/* Maps memory that begins on a huge page: maps one page more than needed and unmaps the rest. */
+/* Maps memory that begins at a multiple of HUGE: maps one huge page more than needed, and unmaps
+ * the rest. Returns NULL if there is no memory. */
 static void *map_pages(size_t size) {
     size_t whole;
 
@@ -42,7 +45,8 @@ static void unmap_pages(void *p, size_t size) {
         munmap(p, round_up(size, HUGE));
 }
 
-/* Makes the backend own @at; NULL (no memory) is accepted and returned. */
+/* Adds @at, which be_release() will free, to the list of owned memory. Returns @at; or, if @at is
+ * NULL or there is no memory, frees @at and returns NULL. */
 static void *own(struct be *b, void *at, size_t size) {
     struct owned *o = malloc(sizeof(*o));
 
@@ -96,8 +100,8 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size) {
     return *acts ? 0 : -ENOMEM;
 }
 
-/* Maps the block to the next part of the file of kept weights. If that fails, it stays private
- * memory. */
+/* Maps block @k to the next part of the file of kept weights; if that fails, or there is no such
+ * file, to private memory. */
 static void map_block(struct be *b, struct block *k) {
     k->base = map_pages(k->size);
     k->offset = b->keep.mapped;
@@ -110,7 +114,7 @@ static void map_block(struct be *b, struct block *k) {
     }
 }
 
-/* Context for allocating the pages of @k from @backed on. */
+/* Context for allocating @n huge pages of block @k from k->backed on. */
 struct back_run {
     const struct be *b;
     const struct block *k;
@@ -119,7 +123,7 @@ struct back_run {
     _Atomic bool failed;
 };
 
-/* A pool_fn: allocates memory for huge pages of a block. */
+/* Implements pool_fn: allocates memory for huge pages of a block. */
 static void back_pages(void *ctx, uint32_t thread) {
     struct back_run *r = ctx;
     uint32_t i;
@@ -132,7 +136,8 @@ static void back_pages(void *ctx, uint32_t thread) {
     }
 }
 
-/* Allocates memory for the used part of the block. Returns false without memory. */
+/* Allocates memory for the used part of a block of the file of kept weights. Returns false if there
+ * is no memory. */
 static bool back_block(struct be *b, struct block *k) {
     struct back_run run = {.b = b, .k = k};
 
@@ -190,7 +195,7 @@ struct pack_run {
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: packs panels of a matrix. */
+/* Implements pool_fn: packs panels of a matrix. */
 static void pack_panels(void *ctx, uint32_t thread) {
     struct pack_run *r = ctx;
     uint32_t i;
@@ -208,7 +213,7 @@ struct pack_experts {
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: packs panels of the experts that this backend computes. */
+/* Implements pool_fn: packs panels of the experts that this backend computes. */
 static void pack_expert_panels(void *ctx, uint32_t thread) {
     struct pack_experts *r = ctx;
     uint32_t i;
@@ -224,8 +229,8 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
     }
 }
 
-/* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice; they
- * stay in the system's page cache as long as there is room. */
+/* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice. The
+ * system's page cache keeps them as long as there is room. */
 static void forget(const struct tensor *t) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = round_up((uintptr_t)t->data, page);
@@ -235,7 +240,7 @@ static void forget(const struct tensor *t) {
         madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-/* Makes room for the tiles of inputs of @n_in values of @kind. */
+/* Makes room for the activations of the largest batch, of @n_in values, in format @kind. */
 static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     uint32_t n = (uint32_t)round_up(MAX(b->max_rows, b->max_wants), TILE_MAX);
 
@@ -268,8 +273,8 @@ static uint64_t stored_bytes(const struct tensor *t) {
     return t->ne[2] * t->ne[3] * m.n_panels * m.panel_bytes;
 }
 
-/* Finds a matrix that was packed from @t before: a block drafter uses the model's output matrix,
- * and its keys and values in both passes. NULL: none. */
+/* Returns a matrix that was packed from @t before, or NULL. A block drafter shares the model's
+ * output matrix, and uses its matrices of keys and values in both passes. */
 static const struct mat *packed_of(const struct be *b, const struct tensor *t) {
     for (const struct weights *w = b->weights; w; w = w->next)
         for (uint32_t i = 0; i < w->n_mats; i++)
@@ -278,19 +283,19 @@ static const struct mat *packed_of(const struct be *b, const struct tensor *t) {
     return NULL;
 }
 
-/* Loads matrix @i of an op with scale and bias, and makes room for its activations. Returns 0 or
- * -errno. */
+/* Loads matrix @i of an op, its scale and its bias, and makes room for its activations. Returns 0
+ * or -errno. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
     const struct mat *same = packed_of(b, op->w[i]);
     struct mat *m = &w->m[i];
 
-    if (i > 0 && op->w[i] == op->w[i - 1]) { /* GLU_RELU */
+    if (i > 0 && op->w[i] == op->w[i - 1]) { /* an FFN without a gate (GLU_RELU) */
         *m = m[-1];
         w->n_mats = i + 1;
         return 0;
     }
-    assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
+    assert(i == w->n_mats); /* matrices are loaded in their order, without gaps */
     int r = same ? 0 : be_pack(b, m, op->w[i], err);
     if (same)
         *m = *same;
@@ -305,14 +310,14 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
-/* Returns true if this backend has the expert: all of them, or beside a device (host_experts.c)
- * those of the host. */
+/* Returns true if this backend computes the expert. Beside a device (host_experts.c) it computes
+ * the experts in host memory, else all of them. */
 static bool has_expert(const struct be *b, uint32_t layer, uint32_t expert) {
     return !b->shape.host_experts || expert_is_hosts(&b->shape, layer, expert);
 }
 
-/* Loads one of the three tensors of experts, with a matrix for each expert; experts that are
- * elsewhere have no data. */
+/* Loads tensor @which of an EXPERTS op (0 gate, 1 up, 2 down) as a matrix for each expert. Experts
+ * that a device computes get no data. Returns 0 or -errno. */
 static int load_expert_mats(struct be *b, struct weights *w, const struct model_op *op,
                             uint32_t which, struct err *err) {
     const struct tensor *all = op->w[op->joined && which == 1 ? 0 : which];
@@ -320,12 +325,12 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     struct tensor t = *all;
     struct mat plan;
 
-    if (which == 1 && op->w[1] == op->w[0]) { /* GLU_RELU */
+    if (which == 1 && op->w[1] == op->w[0]) { /* experts without a gate (GLU_RELU) */
         for (uint32_t e = 0; e < n; e++)
             w->expert[e][1] = w->expert[e][0];
         return 0;
     }
-    if (op->joined && which < 2) { /* gates, then ups */
+    if (op->joined && which < 2) { /* a matrix has the rows of the gate, then those of the up */
         t.ne[1] /= 2;
         t.data += which * t.ne[1] * t.row_bytes;
     }
@@ -354,8 +359,8 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
-/* Loads gates, ups and downs of all experts. Returns 0 or -errno; close() frees what was
- * allocated. */
+/* Loads the gate, up and down matrices of all experts. Returns 0 or -errno; after an error close()
+ * frees what was allocated. */
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
@@ -366,8 +371,8 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     return r;
 }
 
-/* Copies a table, whose rows are decoded one by one, in the format of the file: the file itself may
- * change while it is served. */
+/* Copies table @t, whose rows are decoded when they are needed, to weight memory in the format of
+ * the file. The mapping of the file is not used, because the file may change while it is served. */
 static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
     uint8_t *data = be_take(b, t->n_bytes);
 
@@ -381,7 +386,7 @@ static int load_table(struct be *b, struct tensor *to, const struct tensor *t) {
     return 0;
 }
 
-/* Loads the tables of tokens, of positions and of the only token type. */
+/* Loads the tables of tokens and positions, and the row of the only token type (EMBED). */
 static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op) {
     int r = load_table(b, &w->embedding, op->w[0]);
 
@@ -389,7 +394,7 @@ static int load_embeddings(struct be *b, struct weights *w, const struct model_o
     return r ? r : be_vector(b, op->w[2], &w->token_type);
 }
 
-/* Loads a matrix and a table. */
+/* Loads a matrix and a table (LAYER_INPUT, CHAIN). */
 static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
     int r = load_mat(b, w, op, 0, err);
@@ -397,7 +402,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
     return r ? r : load_table(b, &w->embedding, op->w[1]);
 }
 
-/* Loads a matrix and two tables. */
+/* Loads a matrix and two tables (SELECT). */
 static int load_select(struct be *b, struct weights *w, const struct model_op *op,
                        struct err *err) {
     int r = load_layer_input(b, w, op, err);
@@ -405,13 +410,14 @@ static int load_select(struct be *b, struct weights *w, const struct model_op *o
     return r ? r : load_table(b, &w->successor, op->w[2]);
 }
 
-/* Implements be_ops.load. close() frees the weights, also of an op that failed halfway. */
+/* Implements be_ops.load. close() frees the weights, including those of an op whose loading
+ * failed. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     assert(!op->weights);
     struct weights *w = calloc(1, sizeof(*w));
     if (!w)
         return -ENOMEM;
-    w->next = b->weights; /* from here on close() frees it */
+    w->next = b->weights; /* close() frees w from here on */
     b->weights = w;
     int r = be_vector(b, op->norm, &w->norm);
     r = r ? r : be_vector(b, op->post_norm, &w->post_norm);
@@ -475,7 +481,8 @@ static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
     return 0;
 }
 
-/* The engine has checked that heads consist of whole blocks. */
+/* Sets the layout of pages. The engine has checked that heads consist of whole blocks of the
+ * format. */
 static void plan_pages(struct be *b, const struct engine_opts *e) {
     assert(e->page_tokens % LANES == 0);
     b->kv_type = e->kv_type;
@@ -491,7 +498,7 @@ struct touch_run {
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: writes to every page once. */
+/* Implements pool_fn: writes to every page of the system once. */
 static void touch(void *ctx, uint32_t thread) {
     struct touch_run *r = ctx;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -503,9 +510,9 @@ static void touch(void *ctx, uint32_t thread) {
             *(volatile uint8_t *)(r->at + (size_t)i * HUGE + at) = 0;
 }
 
-/* Touches the first KV pages, which are used first, before there are requests: the first write to 2
- * MiB takes 0.1 ms, and 6 ms in a virtual machine whose host must find the memory, a quarter of a
- * step. */
+/* Writes to the first KV_TOUCHED bytes of the pages, which are used first, before there are
+ * requests. The first write to a huge page takes 0.1 ms; in a virtual machine whose host has to
+ * find the memory it takes 6 ms, which would delay a step by a quarter. */
 static void touch_kv(struct be *b, const struct kv_memory *kv) {
     struct touch_run r = {
         .at = kv->at,
@@ -516,8 +523,8 @@ static void touch_kv(struct be *b, const struct kv_memory *kv) {
         pool_run(b->pool, touch, &r);
 }
 
-/* Allocates all memory whose size is known at open: activations, keys and values of a step, logits,
- * pages. */
+/* Allocates activations, the keys and values of a step, logits, scratch memory and pages. Returns 0
+ * or -ENOMEM. */
 static int allocate(struct be *b, const struct be_opts *o) {
     const struct model_shape *m = &b->shape;
     uint32_t n_threads = pool_n_threads(b->pool);

@@ -1,5 +1,7 @@
 /*
- * blocks - ops of block drafters (engine/arch/dflash.c).
+ * blocks - ops of block drafters (engine/arch/dflash.c): TAP, FUSE, BLOCK_IN, BLOCK_OUT, SELECT and
+ * CHAIN of op.h. The convolutions and the selection are those of all host backends
+ * (engine/blocks.h).
  */
 
 #include "engine/blocks.h"
@@ -12,12 +14,10 @@
 /* Buffers for the largest batch. */
 struct blocks {
     float *tap;   /* [max_rows][n_taps][n_embd] */
-    float *saved; /* [max_rows][n_embd] x before the convolution; NULL, like d: no convolutions */
-    float *d;     /* [max_rows][block_values()] */
-    /* [max_wants][block.rank] of scored wants; for CHAIN only the first row; NULL: neither SELECT
-     * nor CHAIN */
-    float *g;
-    struct block_pick *candidate; /* [max_wants][block.top_k]; NULL: no selector */
+    float *saved; /* [max_rows][n_embd] x before BLOCK_IN */
+    float *d;     /* [max_rows][block_values()] dynamic taps */
+    float *g;     /* [max_wants][block.rank] SELECT: g of the scored wants; CHAIN: one row */
+    struct block_pick *candidate; /* [max_wants][block.top_k] */
 };
 
 /* Context of the row functions. */
@@ -42,6 +42,7 @@ int blocks_open(struct be *b) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
+/* Returns row @row of the activations of a role. */
 static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
@@ -79,6 +80,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
                      b->shape.n_embd, b->shape.rms_eps);
 }
 
+/* Saves x of a row, and sets x to the convolution before the branch. */
 static void convolve_in_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *r = ctx;
     const struct be *b = r->step->be;
@@ -99,6 +101,7 @@ int ops_block_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Sets x of a row to the saved x plus the convolution after the branch. */
 static void convolve_out_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *r = ctx;
     const struct be *b = r->step->be;
@@ -121,6 +124,7 @@ int ops_block_out(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Finds the candidates of the @i-th scored want. */
 static void candidates_of(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *r = ctx;
     const struct be *b = r->step->be;

@@ -8,44 +8,64 @@
 #include "engine/sparse.h"
 
 /*
- * condensed - attention to condensed keys. Letters are those of the formulas of OP_LEAN_IN to
- * OP_LEAN_OUT (op.h). Keys of blocks are f16 in the pages and are converted to floats a few at a
- * time; keys of the window are floats.
+ * condensed - attention to condensed keys (DeepSeek-V4; struct condensed_shape). The letters are
+ * those of the formulas of OP_LEAN_IN to OP_LEAN_OUT (op.h).
  *
- * An item of attention is a row and some of its heads. All its scores are computed before any value
- * is added, in an order that depends only on the row's position: first the keys of the window, then
- * those of the blocks. So the bits of a row do not depend on the rest of the step.
+ * All heads share one key for each position, which is also the value. A row sees two kinds of keys:
+ *
+ *     window   the keys of the last positions, as floats: rows of this step in condensed.key,
+ *              earlier ones in the state of the sequence (row p % window_rows())
+ *     blocks   one condensed key for each complete block of positions, as f16 in the page of the
+ *              block's last position
+ *
+ * The ops of a layer run in this order:
+ *
+ *     LEAN_IN      r (the queries' input), k (keys of the step's rows), t (weights of the indexer)
+ *     CONDENSE     keys of the blocks that end in this step: means over the tokens of the block,
+ *                  weighted by a softmax for each channel. Tokens of earlier steps are in the state
+ *                  (keep_tokens()).
+ *     PICK         layers with short blocks: scores all blocks of 16 rows at a time (CHOOSE_ROWS),
+ *                  in parts that threads share, and picks the best blocks of each row
+ *     LEAN_Q       q of all heads
+ *     LEAN_ATTEND  attention; then the last keys are copied to the window (keep_window())
+ *     LEAN_OUT     projections of groups of heads
+ *
+ * A work item of attention is a row and LEAN_HEADS of its heads, which share the conversion of the
+ * keys to floats. All scores of the item are computed before any value is added, in an order that
+ * depends only on the row's position: the keys of the window from the oldest on, then those of the
+ * blocks. The bits of a row therefore do not depend on the other rows of the step.
  */
 
 enum {
-    LEAN_HEADS = 8, /* heads of an item */
-    LEAN_KEYS = 32, /* keys that are converted to floats at a time */
-    CHOOSE_ROWS = 16,
-    CHOOSE_PART = 1024, /* rows at a time; blocks that a thread scores */
+    LEAN_HEADS = 8,     /* heads of a work item */
+    LEAN_KEYS = 32,     /* keys that are converted to floats at a time */
+    CHOOSE_ROWS = 16,   /* rows whose blocks are scored at a time */
+    CHOOSE_PART = 1024, /* blocks of a row that a thread scores at a time */
 };
 
 /* Buffers for the largest batch, in the order in which the ops fill them. */
 struct condensed {
-    float *r, *key, *t; /* [max_rows] r, k and t of LEAN_IN */
-    /* [max_rows][2 widest key] u of CONDENSE, and its weights before the softmax */
-    float *u, *g;
-    float *q;                    /* [max_rows] the indexer's queries */
+    float *r, *key, *t;          /* [max_rows] r, k and t of LEAN_IN */
+    float *u, *g;                /* [max_rows][2 * widest] u of CONDENSE, and w[1] y */
+    float *q;                    /* [max_rows][n_index][index_dim] queries of the indexer */
     float *score;                /* [CHOOSE_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick;     /* [max_rows][n_block], [max_rows] */
-    float *part;                 /* [threads][part_width] */
+    uint32_t *pick, *n_pick;     /* [max_rows][n_block] picked blocks, [max_rows] their number */
+    float *part;                 /* [threads][part_width] scratch memory */
     size_t max_blocks, max_seen; /* most short blocks of a context; most blocks that a row sees */
-    size_t widest, part_width;
+    size_t widest, part_width;   /* values of the widest key; floats of part of a thread */
 };
 
 /* Context of the row functions. */
 struct run {
     struct step *step;
     const struct model_op *op;
-    uint32_t row0, n_parts; /* PICK: first of the rows that are scored; parts of each row */
+    /* PICK: the first of the rows that are scored. PICK, LEAN_ATTEND: parts, or groups of heads, of
+     * each row. */
+    uint32_t row0, n_parts;
 };
 
-/* Returns the floats of a head's scores: of the window, of blocks and of the sink, rounded up to
- * whole vectors. */
+/* Returns the number of floats of a head's scores: those of the window, of blocks and of the sink,
+ * rounded up to whole vectors. */
 static size_t score_width(const struct be *b) {
     return round_up(b->shape.condensed.window + b->condensed->max_seen + 1, LANES);
 }
@@ -61,7 +81,8 @@ int condensed_open(struct be *b, uint32_t max_context) {
     d->max_blocks = MAX(max_context / BLOCK_SHORT + 1, c->n_block);
     d->max_seen = MAX(max_context / BLOCK_LONG + 1, c->n_block);
     d->widest = MAX(b->shape.head_dim, c->index_dim);
-    /* A thread's part: converted keys, then scores of an item's heads or of the indexer. */
+    /* scratch memory of a thread: converted keys, then the scores of an item's heads or the
+     * products of the indexer */
     d->part_width =
         LEAN_KEYS * d->widest + MAX(LEAN_HEADS * score_width(b), (size_t)c->n_index * LEAN_KEYS);
     d->r = be_rows(b, c->q_rank);
@@ -77,7 +98,7 @@ int condensed_open(struct be *b, uint32_t max_context) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* Computes the cosines and sines of the rotation to position @pos. */
+/* Computes n_rot / 2 cosines, then n_rot / 2 sines, of the rotation to position @pos. */
 static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
     for (uint32_t i = 0; i < set->n_rot / 2; i++) {
         double s, c;
@@ -88,7 +109,7 @@ static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
     }
 }
 
-/* Applies RoPE to the last of the @n values of @x. */
+/* Applies RoPE with @cs to the last n_rot of the @n values of @x. */
 static void turn(const struct be *b, const struct model_op *op, const float *cs, size_t n,
                  float *x) {
     uint32_t n_rot = b->shape.rope[op->rope].n_rot;
@@ -96,12 +117,14 @@ static void turn(const struct be *b, const struct model_op *op, const float *cs,
     b->kernels->rope(x + n - n_rot, cs, n_rot, b->shape.rope_type);
 }
 
+/* Returns the scratch memory of @thread. */
 static float *part_of(const struct be *b, uint32_t thread) {
     return b->condensed->part + thread * b->condensed->part_width;
 }
 
 /* -- keys and queries of tokens ---------------------------------------------------------------- */
 
+/* Finishes r, k and t of a row (LEAN_IN). */
 static void finish_in(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -136,6 +159,7 @@ int ops_lean_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Norms and rotates the queries of a row (LEAN_Q). */
 static void finish_q(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -159,7 +183,7 @@ int ops_lean_q(struct step *s, const struct model_op *op) {
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
-/* Returns the address of the key, of @n values, of block @i of row @row's sequence. */
+/* Returns the address of the key of block @i, which has @n values, of row @row's sequence. */
 static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n) {
     const struct be *b = k->step->be;
     uint32_t last = (i + 1) * k->op->block - 1;
@@ -168,15 +192,16 @@ static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i, uint64_t n
            condensed_at(&b->shape, b->page_tokens, k->op->block, k->op->first_value, n, last) * 2;
 }
 
-/* The tokens of a block that ends: for each one u, its weights before the softmax, and the bias
- * that is added to them. */
+/* The n tokens over which a key is averaged: u, w[1] y (g), and the bias by the token's place in
+ * its block, of each token. */
 struct tokens {
     const float *u[2 * BLOCK_SHORT + BLOCK_LONG], *g[2 * BLOCK_SHORT + BLOCK_LONG],
         *place[2 * BLOCK_SHORT + BLOCK_LONG];
     uint32_t n;
 };
 
-/* Finds u and g of the token at @pos, from value @at on. */
+/* Adds the token at @pos of sequence @q to @t: its values from @at on, in the buffers of this step
+ * or in the state. */
 static void add_token(const struct run *k, const struct engine_seq *q, uint32_t pos, size_t at,
                       struct tokens *t) {
     const struct be *b = k->step->be;
@@ -191,7 +216,7 @@ static void add_token(const struct run *k, const struct engine_seq *q, uint32_t 
     t->place[t->n++] = k->op->weights->weigh + pos % k->op->block * width + at;
 }
 
-/* Computes the weighted means of @n channels. */
+/* Computes the weighted means of @n channels over the tokens of @t. */
 static void mean_of(const struct tokens *t, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i++) {
         float max = -INFINITY, sum = 0, mean = 0;
@@ -211,7 +236,7 @@ static void mean_of(const struct tokens *t, uint32_t n, float *out) {
     }
 }
 
-/* Stores the key of the block that a row ends, if it ends one. */
+/* Computes and stores the key of the block that ends with row @row, if one does. */
 static void condense_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -240,7 +265,7 @@ static void condense_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* Keeps u and g of the last tokens of sequence @i. */
+/* Copies u and g of the last tokens of sequence @i to its state. */
 static void keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -275,6 +300,7 @@ int ops_condense(struct step *s, const struct model_op *op) {
 
 /* -- the choice of short blocks ---------------------------------------------------------------- */
 
+/* Rotates the queries of the indexer of a row. */
 static void turn_q(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -285,7 +311,8 @@ static void turn_q(void *ctx, uint32_t row, uint32_t thread) {
         turn(b, k->op, be_rope_row(b, row, k->op->rope), c->index_dim, q);
 }
 
-/* Scores a part of a row's blocks, some keys at a time. */
+/* Scores a part of the blocks of a row, LEAN_KEYS at a time. Rows that see all blocks need no
+ * scores. */
 static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -312,6 +339,7 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     }
 }
 
+/* Picks the blocks of the @nth scored row. */
 static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -345,14 +373,15 @@ int ops_pick(struct step *s, const struct model_op *op) {
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-/* Returns the window of the op's layer in the state of a sequence. */
+/* Returns the window of the op's layer in the state of sequence @q. */
 static float *window_of(const struct run *k, const struct engine_seq *q) {
     struct be *b = k->step->be;
 
     return (float *)recurrent_slot(b, q->state_slot) + window_at(&b->shape, k->op);
 }
 
-/* The keys that a row sees: first those of the window, then those of blocks. */
+/* The n keys that a row sees: those of the n_window positions from first on, then those of
+ * blocks. */
 struct view {
     const struct run *run;
     const struct engine_seq *seq;
@@ -360,7 +389,8 @@ struct view {
     uint32_t row, first, n_window, n;
 };
 
-/* Finds keys [at, at + n); keys of blocks are converted to floats at @room. */
+/* Sets key[] to the addresses of keys [at, at + n) of @v. Keys of blocks are converted to floats at
+ * @room. */
 static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room,
                       const float **key) {
     const struct be *b = v->run->step->be;
@@ -384,7 +414,7 @@ static void find_keys(const struct view *v, uint32_t at, uint32_t n, float *room
     }
 }
 
-/* Computes attention of some heads of a row. */
+/* Computes attention of heads [head, head + n_head) of a row. @part: scratch memory. */
 static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, float *part) {
     const struct be *b = v->run->step->be;
     const struct model_op *op = v->run->op;
@@ -424,6 +454,7 @@ static void attend_heads(const struct view *v, uint32_t head, uint32_t n_head, f
         turn(b, op, back, dim, o + (size_t)h * dim);
 }
 
+/* Computes a work item of attention. */
 static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -438,7 +469,7 @@ static void attend_item(void *ctx, uint32_t item, uint32_t thread) {
     attend_heads(&v, head, MIN((uint32_t)LEAN_HEADS, b->shape.n_head - head), part_of(b, thread));
 }
 
-/* Keeps the keys of the last positions of sequence @i. */
+/* Copies the keys of the last positions of sequence @i to the window in its state. */
 static void keep_window(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;

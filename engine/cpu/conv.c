@@ -2,11 +2,11 @@
 #include "engine/cpu/recurrent.h"
 
 /*
- * conv - short convolutions: t = b u for every row, then the convolution of t, times c. The state
- * has only t.
+ * conv - short convolutions (OP_CONV): t = b u for every row, then d = c times the convolution of
+ * t. The state consists of the last rows of t.
  */
 
-/* Computes the convolution's input of a row: in[0] = b u, which overwrites b. */
+/* Computes t = b u of a row in in[0], in place of b. */
 static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -18,7 +18,7 @@ static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
         t[i] *= u[i];
 }
 
-/* Computes d of a row: c times the convolution. */
+/* Computes d of a row. */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

@@ -4,17 +4,22 @@
 #include "engine/cpu/recurrent.h"
 
 /*
- * delta - gated delta nets. Rows are convolved one by one; then every value head of every sequence
- * processes its rows one after the other. This is the recurrence of op.h, in the same order for
- * prompts and for single tokens, so the bits of a row do not depend on chunks. A form that
- * processes many tokens at once would have to be divided at absolute positions. It would not be
- * faster here: the recurrence takes a few per cent beside the products, which do process many rows
- * at once (docs/design/cpu-kernels.md).
+ * delta - gated delta nets (OP_DELTA) and Kimi delta attention (OP_KDA); op.h has the formulas.
  *
- * A state has, for each value head, [dim / 16][dim keys][16 values].
+ * First, rows are convolved one by one. Then every value head of every sequence processes the rows
+ * of the sequence one after the other; these pairs of a head and a sequence are the work items of
+ * the threads. Prompts and single tokens take the same path, so the bits of a row do not depend on
+ * how a prompt is divided into chunks.
+ *
+ * The chunked form (Yang et al. 2024), which processes many tokens at once by matrix products,
+ * would have to be divided at absolute positions to have this property. It would not be faster
+ * here: the recurrence takes a few per cent of the time of a layer, and the products of the layer
+ * process many rows at once anyway (docs/design/cpu-kernels.md).
+ *
+ * The data of a state is, for each value head, a matrix [dim / 16][dim keys][16 values].
  */
 
-/* Computes e^g and sigmoid(beta) of the value heads of a row. */
+/* Computes e^g and sigmoid(beta) of the value heads of a row of OP_DELTA. */
 static void mix_row(const struct recurrent_run *k, uint32_t row) {
     const struct be *b = k->step->be;
     const struct recurrent *d = b->recurrent;
@@ -24,7 +29,7 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     if (k->op->joined)
         beta = d->in[2] + (size_t)row * 2 * n;
     for (uint32_t h = 0; h < n; h++) {
-        /* joined: index of beta; alpha follows the group's betas */
+        /* joined: index of beta; the alphas follow the betas of the key head */
         uint32_t at = h / per * 2 * per + h % per;
         float x = (k->op->joined ? beta[at + per] : alpha[h]) + k->op->weights->dt[h];
         float softplus = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
@@ -35,7 +40,8 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
-/* Implements mix_row() for KDA. */
+/* Computes e^g, for each element of the key, and sigmoid(beta) of the value heads of a row of
+ * OP_KDA. */
 static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
     const struct be *b = k->step->be;
     const struct recurrent *d = b->recurrent;
@@ -52,7 +58,8 @@ static void mix_kda_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
-/* Computes q, k and v of a row, with q and k of unit length per head, and e^g and sigmoid(beta). */
+/* Computes c of a row, whose queries and keys get unit length per head, and its decays and
+ * betas. */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -69,7 +76,8 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
         mix_row(k, row);
 }
 
-/* Runs the rows of one value head of a sequence through its state, then norms and gates them. */
+/* Advances the state of value head i % n of sequence i / n by all its rows, and norms and gates the
+ * outputs. */
 static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

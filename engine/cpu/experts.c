@@ -8,45 +8,55 @@
 #include "engine/experts.h"
 
 /*
- * experts - mixtures of experts. ops_route() norms the rows, multiplies them with the router and
- * picks. ops_experts() sorts the pairs (row, pick) by expert, so that the rows of an expert are
- * contiguous: a group, with tiles of its own. The gates and ups of all groups are one round of
- * products, their downs another. Then every row adds up the outputs of its pairs in the order of
- * its picks:
+ * experts - mixtures of experts.
  *
- *   x = x + acc,  acc = fma(weight, output, acc), best pick first
+ * ops_route() norms the rows, multiplies them by the router's matrix and picks the experts of each
+ * row. ops_experts() then computes every pair of a row and a picked expert. A matrix of weights
+ * should be read from memory once for all rows that need it, so the pairs are sorted by expert: the
+ * pairs of an expert get consecutive places and are a group.
  *
- * The output of an expert for a row has the same bits whatever other rows are in the group
- * (gemm_*.c). If the step has a single row, its activations are converted to tiles once, not once
- * for each expert.
+ *     picks     row 0: experts 5, 2     row 1: experts 2, 7
+ *     places    0: row 0, expert 2    1: row 1, expert 2    2: row 0, expert 5    3: row 1, expert
+ *     7 groups    expert 2: places 0 and 1    expert 5: place 2    expert 7: place 3
+ *
+ * The rows of a group are converted to activations in tiles of their own, and the gate and up
+ * products of all groups run in one round of the thread pool, the down products in a second round.
+ * Then every row adds up the outputs of its pairs in the order of its picks, the best first:
+ *
+ *   acc = fma(weight, output, acc) for each pick;  x = x + acc
+ *
+ * The output of an expert for a row has the same bits whatever other rows are in its group
+ * (gemm_*.c). If the step has a single row, all groups use the same activations, which are
+ * converted once.
  */
 
-#define ELSEWHERE UINT32_MAX /* a pick whose expert a device has */
+/* Expert number of a pick whose expert a device computes. */
+#define ELSEWHERE UINT32_MAX
 
-/* The pairs of an expert. */
+/* The pairs of an expert: places [first, first + n_rows), in tiles from first_tile on. */
 struct group {
-    uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
+    uint32_t expert, first, n_rows, first_tile;
 };
 
-/* Buffers for the largest batch, allocated at open except acts[]; pairs and groups belong to the
- * current op. Invariant: places [0, n_pairs) have the pairs whose expert is here, group by
- * group. */
+/* Buffers for the largest batch, allocated at open except acts[]. Pairs and groups are those of the
+ * current op. A pair is numbered row * n_expert_used + index of the pick. Invariant: places [0,
+ * n_pairs) have the pairs whose expert this backend computes, group by group. */
 struct experts {
     float *normed;                 /* [max_rows][n_embd] */
     float *router;                 /* [max_rows][n_expert] */
-    struct expert_pick *pick;      /* [max_rows][n_used] */
-    uint32_t *place, *source, *in; /* place of each pair [row][k]; pair and group of each place */
+    struct expert_pick *pick;      /* [pairs] */
+    uint32_t *place, *source, *in; /* place of each pair; pair and expert of each place */
     struct group *group;           /* [n_expert] */
     struct matmul *mm;             /* [n_expert] */
-    uint64_t *picks;               /* [n_layer][n_expert] picks so far; NULL: not counted */
-    float *hidden, *out;           /* [pairs][n_ff_expert], [pairs][n_embd] */
-    float *common, *weight;        /* [max_rows][n_ff_shared], [max_rows]: the shared expert's */
-    uint8_t *acts[ACTS_KINDS];     /* tiles of the groups */
+    uint64_t *picks;               /* [n_layer][n_expert] picks since open; NULL: not counted */
+    float *hidden, *out;           /* [places][n_ff_expert], [places][n_embd] */
+    float *common, *weight;        /* shared expert: [max_rows][n_ff_shared], [max_rows] */
+    uint8_t *acts[ACTS_KINDS];     /* activations of the groups, in tiles */
     size_t acts_size[ACTS_KINDS];
     uint32_t n_pairs, max_pairs;
 };
 
-/* Numbers 0 .. n - 1, which threads take one by one. */
+/* Context of do_each(): numbers from 0 to n - 1, which threads take one by one. */
 struct each {
     each_fn fn;
     void *ctx;
@@ -54,7 +64,7 @@ struct each {
     _Atomic uint32_t next;
 };
 
-/* A pool_fn: calls @fn for the numbers that the thread takes. */
+/* Implements pool_fn: calls the function for the numbers that this thread takes. */
 static void do_each(void *ctx, uint32_t thread) {
     struct each *e = ctx;
     uint32_t i;
@@ -77,15 +87,15 @@ struct work {
     struct step *step;
     const struct model_op *op;
     const struct weights *w;
-    const float *in; /* rows to be converted to tiles */
+    const float *in; /* rows of n_in values that are converted to activations of format kind */
     uint32_t n_in;
     enum acts_kind kind;
-    struct expert_rule rule; /* rule of ROUTE */
+    struct expert_rule rule; /* how ROUTE picks (experts.h) */
 };
 
-/* -- which expert ------------------------------------------------------------------------------ */
+/* -- the choice of experts --------------------------------------------------------------------- */
 
-/* Computes norm x of a row, as floats and as activations for the router. */
+/* Computes the norm of a row, as floats and as activations for the router. */
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     struct be *b = k->step->be;
@@ -101,7 +111,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     b->kernels->acts_store[k->kind](y, n, b->acts[k->kind] + row * acts_bytes(k->kind, n, 1));
 }
 
-/* Picks the experts of a row from the router's logits. */
+/* Picks the experts of a row, from the router's logits or by the token's row of a table. */
 static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct model_shape *m = &k->step->be->shape;
@@ -120,7 +130,7 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
                  e->pick + (size_t)row * m->n_expert_used);
 }
 
-/* The normed rows stay in experts.normed for ops_experts(). */
+/* Leaves the normed rows in experts.normed for ops_experts(). */
 int ops_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -152,7 +162,8 @@ int ops_route(struct step *s, const struct model_op *op) {
 
 /* -- the products of the experts --------------------------------------------------------------- */
 
-/* Sorts pairs by expert, then by row. Pairs whose expert is elsewhere get no place. */
+/* Sorts the pairs by expert, then by row: sets place, source, in and group. Pairs with ELSEWHERE
+ * get no place. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
     uint32_t at = 0, tile = 0, n_picks = n_rows * m->n_expert_used;
 
@@ -187,7 +198,8 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
     }
 }
 
-/* Converts the row of @k->in that belongs to a place to its group's tiles. */
+/* Converts the row of a place to the tiles of its group. k->in has the rows of the batch, or with
+ * experts.hidden the rows of the places. */
 static void store_place(void *ctx, uint32_t place, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -200,7 +212,8 @@ static void store_place(void *ctx, uint32_t place, uint32_t thread) {
                                     e->acts[k->kind] + at * acts_bytes(k->kind, k->n_in, 1));
 }
 
-/* Converts @in to tiles for matrix @which, and for the next matrix if it needs another kind. */
+/* Converts rows @in to activations for @n_mats matrices of the experts from matrix @which on, which
+ * may need different formats. @once: all groups use row 0. */
 static void fill_tiles(struct step *s, const struct weights *w, const float *in, uint32_t which,
                        uint32_t n_mats, bool once) {
     struct be *b = s->be;
@@ -219,7 +232,8 @@ static void fill_tiles(struct step *s, const struct weights *w, const float *in,
     }
 }
 
-/* Computes one product for each expert that some row picked. */
+/* Computes the product of each group with matrix @which of its expert, with MATMUL_GLU also the
+ * next matrix, to @out. @once: all groups use the activations of row 0. */
 static void multiply_groups(struct step *s, const struct model_op *op, uint32_t which,
                             enum matmul_mode mode, float *out, bool once) {
     const struct weights *w = op->weights;
@@ -253,7 +267,8 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
     matmul_run(b->pool, e->mm, n);
 }
 
-/* Adds the outputs of a row's pairs to x (or to b of a branch), best pick first. */
+/* Adds the outputs of a row's pairs, weighted, to x, or to b with op->branch; the best pick
+ * first. */
 static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -275,7 +290,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
         x[i] += acc[i];
 }
 
-/* Norms a row with the experts' own norm instead of the router's. */
+/* Computes the input of the experts of a row again, for an EXPERTS op with a norm of its own. */
 static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -285,7 +300,7 @@ static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
                      b->experts->normed + (size_t)row * n, n, b->shape.rms_eps);
 }
 
-/* Computes experts.out from experts.normed: gates and ups of all groups, then their downs. */
+/* Computes experts.out, the output of each pair, from experts.normed. */
 static void compute_pairs(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct experts *e = s->be->experts;
@@ -300,7 +315,8 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }
 
-/* Counts the picks of @layer; draft blocks, numbered after the layers, are not counted. */
+/* Counts the picks of @layer. Draft blocks, which are numbered after the layers, are not
+ * counted. */
 static void count_picks(struct be *b, uint32_t layer) {
     uint32_t n = b->shape.n_expert;
 
@@ -332,8 +348,9 @@ struct beside {
     float *y;
 };
 
-/* Takes a row and its picks from the device. Invalid picks mean that the device is wrong, which its
- * proof will find. */
+/* Copies or norms a row of a device to experts.normed, and takes those of its picks whose expert is
+ * here. An invalid expert number, which is a defect of the device's kernels, is ignored here: the
+ * backend's proof finds it (prove.h). */
 static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct be *b = k->be;
@@ -352,7 +369,7 @@ static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* Copies the results of a row's pairs that were computed here to the device's y. */
+/* Copies the outputs of a row's pairs that were computed here to y. */
 static void give_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct experts *e = k->be->experts;
@@ -372,7 +389,8 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
     be_each(s->be, s->n_rows, give_row, &k);
 }
 
-/* Adds sigmoid(w[3] y) times the output of the shared expert to x of a row. */
+/* Adds the output of the shared expert, times sigmoid(w[3] y), to x of a row, or to b with
+ * op->branch. */
 static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -384,7 +402,7 @@ static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
                            e->out + (size_t)row * n, weight, n);
 }
 
-/* The normed rows are still in experts.normed. */
+/* Uses the normed rows that ops_route() left in experts.normed. */
 int ops_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -410,7 +428,8 @@ int ops_shared(struct step *s, const struct model_op *op) {
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-/* Returns the most tiles of 8 rows: the last tile of every group may be nearly empty. */
+/* Returns the largest number of tiles of a step. The last tile of each group may have one row
+ * only. */
 static uint32_t max_tiles(const struct be *b) {
     return b->experts->max_pairs / TILE_MAX + MIN(b->shape.n_expert, b->experts->max_pairs);
 }

@@ -1,7 +1,7 @@
 /*
- * host_experts - a backend that computes only experts, for layers of which a device computes the
- * rest. Weights, threads and products are those of the CPU backend, so a pair has the same bits as
- * there.
+ * host_experts - implements struct host_experts_ops (backend.h): computes experts in host memory
+ * for a device that computes the rest of their layers. The code is that of the CPU backend, so the
+ * output of an expert has the same bits as there.
  */
 
 #include "engine/cpu/state.h"
@@ -9,15 +9,15 @@
 #include <assert.h>
 #include <errno.h>
 
-/* A CPU backend of which only the part for experts is open. Invariant: op[0 .. n) were loaded, in
- * the order in which run() numbers them. */
+/* State: a CPU backend that has only the buffers for experts. Invariant: op[i], i < n, is the op
+ * that run() calls layer i, and is loaded. */
 struct host_experts {
     struct be *be;
     struct model_op op[MODEL_LAYERS_MAX];
     uint32_t n;
 };
 
-/* Implements host_experts_ops.close; also accepts what open_parts() left half-built. */
+/* Implements host_experts_ops.close. Accepts an object that open_parts() left half-built. */
 static struct host_experts *close_experts(struct host_experts *h) {
     if (!h)
         return NULL;
@@ -26,7 +26,8 @@ static struct host_experts *close_experts(struct host_experts *h) {
     return NULL;
 }
 
-/* Opens the parts of a backend that experts_beside() needs: kernels, threads, buffers. */
+/* Opens the parts of a backend that experts_beside() needs: kernels, threads and buffers. Returns 0
+ * or -errno. */
 static int open_parts(struct be *b, const struct model_shape *shape, const struct engine_opts *o,
                       struct err *err) {
     b->shape = *shape;

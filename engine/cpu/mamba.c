@@ -5,13 +5,15 @@
 #include <string.h>
 
 /*
- * mamba - Mamba-2. Rows are convolved one by one; then every head of every sequence processes its
- * rows in order; then rows are gated and normed. So the bits of a row do not depend on chunks.
+ * mamba - Mamba-2 (OP_MAMBA; op.h has the formulas). First, rows are convolved one by one. Then
+ * every head of every sequence processes the rows of the sequence in order. Last, rows are gated
+ * and normed one by one. The bits of a row do not depend on how a prompt is divided into chunks.
  *
- * A state has, for each head, [dim / 16][n_state][16 values].
+ * The data of a state is, for each head, a matrix [dim / 16][n_state][16 values].
  */
 
-/* Computes x, B and C of a row, and e^(s decay) and s of its heads, s = softplus(step + dt). */
+/* Computes x, B and C of a row, and the step s = softplus(step + dt) and the decay e^(s decay) of
+ * its heads. */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct recurrent *d = k->step->be->recurrent;
@@ -28,7 +30,7 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* Advances the state of head i % n_head of sequence i / n_head by all its rows. */
+/* Advances the state of head i % n_head of sequence i / n_head by all rows of the sequence. */
 static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

@@ -5,14 +5,22 @@
 #include <string.h>
 
 /*
- * mla - latent attention in the absorbed form of op.h. Every head has its own matrix before and
- * after attention; these products are one round, each with its part of every row.
+ * mla - multi-head latent attention in absorbed form (OP_MLA_IN to OP_MLA_OUT, op.h).
+ *
+ * All heads share one latent key of mla.rank values with n_rot rotary values, which is also the
+ * value. A head's up projections of keys and values are multiplied into its query and its output
+ * instead of every cached key: each head has a matrix before attention (MLA_KV) and one after it
+ * (MLA_OUT). The products of all heads run in one round of the thread pool, each with the head's
+ * part of every row. Attention itself is that of attend.c, with one kv head.
  */
 
-/* acts[]: tiles of the heads, one head after the other; they grow while weights are loaded. */
+/* Buffers for the largest batch; acts[] grow while weights are loaded. */
 struct mla {
-    float *latent, *r, *q; /* [max_rows]: latent keys, q_rank values, queries of all heads */
-    struct matmul *mm;     /* [n_head] */
+    /* [max_rows]: keys of head_dim values, r of q_rank values, queries of
+     * [n_head][query_width()] */
+    float *latent, *r, *q;
+    struct matmul *mm; /* [n_head] */
+    /* activations: the tiles of head 0, then those of head 1, ... */
     uint8_t *acts[ACTS_KINDS];
     size_t acts_size[ACTS_KINDS];
 };
@@ -37,7 +45,7 @@ int mla_open(struct be *b) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* Returns the bytes of the activations of one head, in whole tiles of rows. */
+/* Returns the bytes of the activations of one head for the largest batch, in whole tiles. */
 static size_t head_acts(const struct be *b, enum acts_kind kind, uint32_t n_in) {
     return round_up(b->max_rows, TILE_MAX) * acts_bytes(kind, n_in, 1);
 }
@@ -67,11 +75,11 @@ int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err
                    n * head_acts(b, kind, (uint32_t)t->ne[0]));
 }
 
-/* Context of the threads. */
+/* Context of the threads. The input of head h of row r is at in + r * stride + h * in_step. */
 struct work {
     struct step *step;
     const struct model_op *op;
-    const float *in; /* input of head h at h * step */
+    const float *in;
     size_t stride, in_step;
 };
 
@@ -88,8 +96,8 @@ static void store_part(void *ctx, uint32_t i, uint32_t thread) {
                                      row * acts_bytes(kind, m->n_in, 1));
 }
 
-/* Multiplies every head's matrix with its part of the rows; results of head h go to @out + h *
- * @out_step. */
+/* Multiplies every head's matrix by the head's part of the rows. The results of head h begin at
+ * value h * @out_step of the rows of @out. */
 static void multiply_heads(struct work *k, enum act_role out, size_t out_step) {
     struct step *s = k->step;
     struct be *b = s->be;
@@ -136,8 +144,8 @@ int ops_mla_q(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Stores the key of a row, which is also its value, in its page, and applies RoPE to its
- * queries. */
+/* Norms the key of a row, applies RoPE to it and stores it in its page as key and as value; copies
+ * the rotary parts of the row's queries to ACT_Q and applies RoPE to them. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;

@@ -8,33 +8,34 @@
 #include "engine/quant.h"
 
 /*
- * ops - the ops of a step. Each op is a few rounds of the thread pool: the input rows are normed
- * and rounded (prepare), multiplied (matmul.c), and finished row by row.
+ * ops - the ops of a step that have no file of their own; op.h has their formulas. An op is a few
+ * rounds of the thread pool: its input rows are normed and converted to activations
+ * (ops_prepare()), multiplied by its matrices (matmul_run()), and the results are finished row by
+ * row (each_row()).
  */
 
-/* Context of a function that works row by row. */
+/* Rows on which a function runs, and its context; a function reads only some of the members. */
 struct rows {
     struct step *step;
     const struct weights *w;
     const struct model_op *op;
-    const float *in;
+    const float *in; /* prepare_row(): the input, rows of n_in values, in_stride floats apart */
     size_t in_stride;
-    /* DRAFT_IN: number of the first line; a line is a row or a stream of a row */
-    uint32_t first;
-    uint32_t n, n_in, acts; /* acts: a bit for each enum acts_kind that a row is converted to */
+    uint32_t first; /* DRAFT_IN: number of the first line; a line is a row or a stream of a row */
+    uint32_t n, n_in, acts; /* acts: a bit for each enum acts_kind that rows are converted to */
     bool wanted;            /* row i is the row of the i-th want with logits */
-    _Atomic uint32_t next;
+    _Atomic uint32_t next;  /* the first row that no thread has taken */
 };
 
 typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);
 
-/* A function and the rows that it runs on. */
+/* Context of do_rows(). */
 struct row_run {
     struct rows *rows;
     row_fn fn;
 };
 
-/* A pool_fn: calls @fn for the rows that the thread takes. */
+/* Implements pool_fn: calls the function for the rows that this thread takes. */
 static void do_rows(void *ctx, uint32_t thread) {
     const struct row_run *run = ctx;
     uint32_t i;
@@ -43,7 +44,7 @@ static void do_rows(void *ctx, uint32_t thread) {
         run->fn(run->rows, i, thread);
 }
 
-/* Calls @fn for each row. One or two rows are done by this thread: waking others would take
+/* Calls @fn for each row. This thread does one or two rows alone, because waking others would take
  * longer. */
 static void each_row(struct rows *r, row_fn fn) {
     struct row_run run = {r, fn};
@@ -55,7 +56,7 @@ static void each_row(struct rows *r, row_fn fn) {
         pool_run(r->step->be->pool, do_rows, &run);
 }
 
-/* Computes cosines and sines, times mscale, of the row's positions for all sets of frequencies. */
+/* Computes the cosines and sines of a row's positions, multiplied by mscale, for all rope sets. */
 static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
     const uint32_t *at = r->step->host.row[row].at;
 
@@ -91,8 +92,7 @@ static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
-/* Computes x: scale times the token's row, plus the rows of its position and type if there are any;
- * or the picture's row. */
+/* Computes x of a row (OP_EMBED). */
 static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
@@ -130,7 +130,7 @@ int ops_embed(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Adds the op's part of a picture's row to x. */
+/* Adds the op's part of a picture's row to x (OP_DEEP). */
 static void deep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const float *values = r->step->host.row[row].values;
@@ -152,7 +152,7 @@ int ops_deep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Applies a layer norm, or an RMS norm without weights, to x. */
+/* Applies a layer norm to x, or an RMS norm without weights if the op has no weights (OP_NORM). */
 static void norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *x = act_row(b, ACT_X, row);
@@ -170,8 +170,8 @@ int ops_norm(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Computes x = norm x and keeps it as the hidden state, unless a product is kept already. With
- * op->streams it keeps the streams and leaves x. */
+/* Computes x = norm x and stores it as the row's hidden state, unless ops_keep() has stored a
+ * product. With op->streams, stores the streams and leaves x unchanged. */
 static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->width;
@@ -190,7 +190,7 @@ static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
         memcpy(hidden, x, n * sizeof(*x));
 }
 
-/* Applies the norms to the product, and adds the token's row (LAYER_INPUT). */
+/* Finishes p of a row: scales and norms the product, and adds the token's row (OP_LAYER_INPUT). */
 static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct model_shape *m = &b->shape;
@@ -212,7 +212,7 @@ static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread
     }
 }
 
-/* Norms a row, if the op has a norm, and converts it to every kind that its matrices need. */
+/* Norms a row, if the op has a norm, and converts it to each format of activations in r->acts. */
 static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     struct be *b = r->step->be;
     const struct host_step *host = &r->step->host;
@@ -231,7 +231,7 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
                                          b->acts[kind] + row * acts_bytes(kind, r->n_in, 1));
 }
 
-/* Prepares the rows of @r like ops_prepare(). */
+/* Does what ops_prepare() does, for the rows of @r. */
 static struct matmul prepare_all(struct rows *r, uint32_t first, uint32_t n_mats) {
     struct be *b = r->step->be;
     struct matmul mm = {
@@ -296,7 +296,7 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
 int ops_keep(struct step *s, const struct model_op *op) {
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    if (op->w[0]) { /* the product norms its own input */
+    if (op->w[0]) { /* preparing the product norms its input; keep_row() then norms x */
         struct matmul mm = prepare(s, ACT_X, op->weights);
 
         assert(!op->centred);
@@ -306,7 +306,7 @@ int ops_keep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Applies the norm; without one, copies x. */
+/* y = the RMS norm of x with weights @norm; NULL: y = x. */
 static void norm_or_copy(const struct be *b, const float *x, const float *norm, float *y,
                          uint32_t n) {
     if (norm)
@@ -315,13 +315,13 @@ static void norm_or_copy(const struct be *b, const float *x, const float *norm, 
         memcpy(y, x, n * sizeof(*y));
 }
 
-/* Returns the lines of DRAFT_IN that a row has: one, or one for each stream. */
+/* Returns the number of lines of a row for DRAFT_IN: one, or one for each stream. */
 static uint32_t n_lines(const struct be *b, const struct model_op *op) {
     return op->streams ? b->shape.stream.n : 1;
 }
 
-/* Computes the input of DRAFT_IN's product: norm x, then the norm of the hidden state, or of its
- * stream, of the position before. */
+/* Computes line @i of the input of DRAFT_IN's product: the norm of x, then the norm of the hidden
+ * state, or of the line's stream of it, of the preceding position. */
 static void pair_line(const struct rows *r, uint32_t i, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd, of = n_lines(b, r->op), row = (r->first + i) / of;
@@ -336,7 +336,7 @@ static void pair_line(const struct rows *r, uint32_t i, uint32_t thread) {
         memset(to + n, 0, n * sizeof(*to));
 }
 
-/* Computes the lines in parts of max_rows, for which there is room. */
+/* Computes at most max_rows lines at a time, because the buffers have room for these. */
 int ops_draft_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = b->shape.n_embd, end = s->n_rows * n_lines(b, op), part;
@@ -364,7 +364,8 @@ int ops_layer_input(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Applies norm and RoPE per head. */
+/* Applies the norm, of each head or of all heads together, and RoPE to the heads at @x. @cs:
+ * cosines and sines of the row. */
 static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n_heads,
                          const float *norm, const float *cs) {
     if (norm && op->norm_all)
@@ -392,7 +393,8 @@ static void write_kv(const struct rows *r, uint32_t row) {
                              pos % view.page_tokens, b->k + at, b->v + at);
 }
 
-/* Finishes the keys and values of a row, and stores them in their page. */
+/* Finishes the keys and values of a row (norms, RoPE, Hadamard product), and stores them in their
+ * page. */
 static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
@@ -412,8 +414,8 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     write_kv(r, row);
 }
 
-/* Finishes a row of QKV: norms and rotates heads, and stores keys and values in their page. A row
- * writes only its own slots. */
+/* Finishes the queries of a row of QKV, and its keys and values if the op has any. A row writes
+ * only to its own position in the pages. */
 static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct heads *heads = &r->op->heads;
@@ -458,7 +460,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Stores a row's keys and values to their page (OP_KEYS). */
+/* Finishes and stores the keys and values of a row (OP_KEYS). */
 static void finish_keys_row(const struct rows *r, uint32_t row, uint32_t thread) {
     store_row(r, row, be_rope_row(r->step->be, row, r->op->rope));
 }
@@ -477,8 +479,9 @@ int ops_keys(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Writes a hole: an infinity in the key makes every score infinite or NaN, whatever the query;
- * values are added with weight 0, so they must be finite. */
+/* Writes a hole to the page of a row's position (OP_HOLES). An infinity in the key makes its score
+ * infinite or NaN, whatever the query. The value is 0, because it is added with weight 0 and must
+ * be finite. */
 static void hole_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
@@ -513,7 +516,8 @@ static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
                          b->gated + (((size_t)row * n + h) * 2 + 1) * dim, dim);
 }
 
-/* Multiplies o by its gates, which have overwritten the queries. */
+/* Multiplies o by the softplus or sigmoid of its gates, which ops_gate() has stored in ACT_Q in
+ * place of the queries. */
 static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->heads.n * r->op->heads.dim, per = n / r->w->m[0].n_out;
@@ -547,7 +551,7 @@ int ops_gate(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Applies the op's post_norm, if any, to b. */
+/* Applies the op's post_norm, if it has one, to b. */
 static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *t = act_row(b, ACT_B, row);
@@ -590,7 +594,7 @@ int ops_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Applies GELU for FFNs without ups. */
+/* Applies GELU to h of an FFN without an up matrix. */
 static void gelu_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
 
@@ -633,7 +637,7 @@ int ops_gate_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Writes the final norm's output of a row to the result of WANT_HIDDEN. */
+/* Writes the normed x of a want's row to its result, if the want is WANT_HIDDEN. */
 static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     struct be *b = r->step->be;
     const struct engine_want *w = &r->step->host.batch->want[want];
@@ -657,7 +661,7 @@ static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t threa
         b->kernels->soft_cap(logits, n, r->op->cap);
 }
 
-/* Wants of hidden vectors are not among the scored ones, which are multiplied. */
+/* Computes logits for the scored wants, which do not include those of WANT_HIDDEN. */
 int ops_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};
@@ -679,7 +683,7 @@ int ops_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return 0;
 }
 
-/* Samples the i-th want with logits with the thread's sampler. */
+/* Samples the @i-th want with logits, with the sampler of this thread. */
 static void sample_want(const struct rows *r, uint32_t i, uint32_t thread) {
     struct be *b = r->step->be;
 

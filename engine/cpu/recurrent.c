@@ -5,7 +5,7 @@
 #include <string.h>
 #include "engine/quant.h"
 
-/* Returns the number of heads with values of their own in mix[]. */
+/* Returns the number of heads of a recurrent op, 0 if it has no heads. */
 static uint32_t heads_of(const struct be *b) {
     return MAX(b->shape.delta.n_value_head, b->shape.mamba.n_head);
 }
@@ -133,8 +133,8 @@ void recurrent_begin(const struct recurrent_run *k) {
             memset(recurrent_state(k, i), 0, past * sizeof(float));
 }
 
-/* Stores the last kernel - 1 rows of in[0] of sequence @i, including those of earlier steps, in its
- * state. */
+/* Shifts the last kernel - 1 rows of in[0] of sequence @i into its state, where rows of earlier
+ * steps may remain. */
 static void keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

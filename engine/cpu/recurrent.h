@@ -1,21 +1,26 @@
 #pragma once
 
 /*
- * recurrent - code shared by the files of recurrent layers: the convolution is computed row by row,
- * then each head updates its state with all rows of a sequence in their order.
+ * recurrent - code that the files of recurrent layers share (delta.c, mamba.c, conv.c). An op has
+ * three phases: rows are convolved one by one; each head of each sequence updates its state with
+ * the sequence's rows in their order; and the last inputs of the convolution are stored in the
+ * state.
+ *
+ * A state of a layer has the last kernel - 1 rows of in[0], the oldest first, then the data of the
+ * op: a matrix for each head (recurrent_rows.c), or nothing for short convolutions.
  */
 
 #include "engine/cpu/state.h"
 
 /* Buffers for the largest batch, allocated at open. */
 struct recurrent {
-    float *in[OP_MATRICES]; /* [max_rows][n_in] as STATE_IN left them */
-    float *c;               /* [max_rows][n_in[0]] after the convolution */
-    /* [max_rows][heads] two numbers of a head, for ops that have them; KDA: the first one for each
-     * key */
+    float *in[OP_MATRICES]; /* [max_rows][n_in[i]] the products of STATE_IN */
+    float *c;               /* [max_rows][n_in[0]] the result of the convolution */
+    /* [max_rows][n_keep] decays, and [max_rows][n_heads] sigmoid(beta) (DELTA, KDA) or the step
+     * (MAMBA) */
     float *mix[2];
-    float *state;                       /* [n_states]: [layers][n_floats], then state.n_more */
-    uint32_t n_states, n_heads, n_keep; /* n_keep: of a row's mix[0] */
+    float *state;                       /* [n_states]: [layers][n_floats], then n_more floats */
+    uint32_t n_states, n_heads, n_keep; /* n_keep: n_heads, or for KDA n_heads * dim */
 };
 
 /* Context of the threads for an op. */
@@ -26,9 +31,11 @@ struct recurrent_run {
 
 /* Returns the state of sequence @i of the batch in the op's layer. */
 float *recurrent_state(const struct recurrent_run *k, uint32_t i);
-/* Computes c of row @row. Earlier rows of in[0] that are not in the batch are in the state. */
+/* Computes c of row @row: the convolution of in[0] with the op's taps, with @bias (NULL: 0) and
+ * silu. Rows of earlier steps are read from the state. */
 void recurrent_convolve(const struct recurrent_run *k, uint32_t row, const float *bias, bool silu);
-/* Zeroes the earlier rows of new sequences, before rows are convolved. */
+/* Zeroes the earlier rows in the states of new sequences. Called before rows are convolved. */
 void recurrent_begin(const struct recurrent_run *k);
-/* Keeps the last rows of in[0] for the next step, when all rows have been convolved. */
+/* Stores the last rows of in[0] in the states for the next step. Called after all rows have been
+ * convolved. */
 void recurrent_end(const struct recurrent_run *k);

@@ -7,18 +7,33 @@
 #include "engine/cpu/state.h"
 
 /*
- * sparse - chooses the keys of sparse attention. First, keys of the blocks that end in this step go
- * to the pages. Then CHOOSE_ROWS rows at a time have all their blocks scored, in parts that threads
- * share, and choose the best. A score depends only on its row and block.
+ * sparse - the indexer of sparse attention (OP_INDEX, op.h): chooses the keys that each row sees in
+ * the ATTEND op that follows.
+ *
+ * Positions are divided into blocks of sparse_shape.ratio. A block has one key, the normed and
+ * rotated mean of its tokens' keys, which is stored as f16 in the page of its first position, after
+ * the keys and values of all layers. Tokens of a block that is not complete are in the state of the
+ * sequence.
+ *
+ *     finish_row()   queries of a row; the key of the block that ends with it, if one does
+ *     score_part()   scores of the blocks of a row: the sum over heads of max(0, q . key)
+ *     choose_row()   the n_block best blocks of a row, as a bit mask of positions (sparse.h)
+ *     keep_state()   tokens of the incomplete block, to the state
+ *
+ * A long context has many blocks and a prompt has many rows, so the scores of all rows would not
+ * fit into memory. CHOOSE_ROWS rows are scored and choose before the next ones are scored. Their
+ * blocks are divided into parts, so that all threads have work even with a single row. A score
+ * depends only on its row and its block, so the division does not change a bit.
  */
 
-enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 }; /* rows at a time; blocks that a thread scores */
+/* Rows whose blocks are scored at a time; blocks of a row that a thread scores at a time. */
+enum { CHOOSE_ROWS = 16, CHOOSE_PART = 1024 };
 
 /* Buffers for the largest batch. */
 struct sparse {
-    float *q, *k;      /* [max_rows] the indexer's queries and keys of tokens */
+    float *q, *k;      /* [max_rows] queries of the indexer, and w[1] x of each token */
     float *score;      /* [CHOOSE_ROWS][max_blocks] */
-    uint32_t *seen;    /* [max_rows][words] */
+    uint32_t *seen;    /* [max_rows][words] a bit for each position that the row sees */
     size_t max_blocks; /* blocks of the longest context */
     uint32_t words;
 };
@@ -27,7 +42,7 @@ struct sparse {
 struct run {
     struct step *step;
     const struct model_op *op;
-    uint32_t row0, n_parts; /* first of the rows that are scored; parts of each */
+    uint32_t row0, n_parts; /* the first of the rows that are scored; parts of each row */
 };
 
 int sparse_open(struct be *b, uint32_t max_context) {
@@ -64,7 +79,7 @@ static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
            k->op->index * index_bytes(&b->shape, b->page_tokens) + (size_t)slot * p->dim * 2;
 }
 
-/* Computes the cosines and sines of the rotation at position @pos of a text. */
+/* Computes n_rot / 2 cosines, then n_rot / 2 sines, of text position @pos, multiplied by mscale. */
 static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
     for (uint32_t i = 0; i < set->n_rot / 2; i++) {
         double s, c;
@@ -75,8 +90,8 @@ static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
     }
 }
 
-/* Stores the key of the block that row @row ends, of whose tokens those before the step are in the
- * state. */
+/* Computes and stores the key of the block that ends with row @row. Tokens of earlier steps are in
+ * the state. @mean: room for the key. */
 static void store_block(const struct run *k, uint32_t row, float *mean) {
     const struct be *b = k->step->be;
     const struct sparse_shape *p = &b->shape.sparse;
@@ -104,7 +119,8 @@ static void store_block(const struct run *k, uint32_t row, float *mean) {
     }
 }
 
-/* Finishes the queries of a row, and stores the key of the block that it ends, if it ends one. */
+/* Norms and rotates the queries of a row, and stores the key of the block that ends with it, if one
+ * does. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -119,7 +135,8 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
         store_block(k, row, b->row + thread * b->row_width);
 }
 
-/* Scores a part of a row's blocks: as many at a time as follow each other in a page. */
+/* Scores a part of the blocks of a row; the keys in a page are contiguous and are scored by one
+ * call. Rows that see all blocks need no scores. */
 static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -136,7 +153,7 @@ static void score_part(void *ctx, uint32_t item, uint32_t thread) {
     }
 }
 
-/* Sets the bits of the keys that the @nth scored row sees. */
+/* Sets the bits of the positions that the @nth scored row sees. */
 static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;
@@ -147,7 +164,7 @@ static void choose_row(void *ctx, uint32_t nth, uint32_t thread) {
                b->sparse->seen + (size_t)row * b->sparse->words);
 }
 
-/* Keeps the keys of the tokens of sequence @i whose block is not whole. */
+/* Copies w[1] x of the tokens of sequence @i whose block is not complete to its state. */
 static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->step->be;

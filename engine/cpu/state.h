@@ -1,39 +1,45 @@
 #pragma once
 
-/* The backend's state, shared by backend.c (open, load), ops.c (the step) and attend.c. */
+/*
+ * state - the state of the CPU backend, and the functions that its files share. backend.c opens it
+ * and loads weights; ops.c and the files of single kinds of ops compute steps. Functions that
+ * return int return 0 or -errno.
+ */
 
 #include <assert.h>
 #include "engine/cpu/cpu.h"
 #include "engine/host.h"
 #include "engine/keep.h"
 
-/* Memory of the weights: large blocks, in huge pages if the system provides them. Blocks of @keep
- * are at an offset of its file, and their first @backed bytes have memory. */
+/* A large block of memory for weights, in huge pages if the system provides them. */
 struct block {
     struct block *next;
     uint8_t *base;
+    /* used: bytes that be_take() has handed out; backed: first bytes that have memory, if keep */
     size_t size, used, backed;
-    uint64_t offset;
-    bool keep;
+    uint64_t offset; /* if keep: offset in the file of kept weights */
+    bool keep;       /* the block is a mapping of the file of kept weights (engine/keep.h) */
 };
 
-/* Weights of an op as load() made them: its matrices as panels, its vectors as floats. Either m[0
- * .. n_mats) or expert[] is set. All memory belongs to the blocks and is freed by close(). */
+/* Weights of an op as load() stores them: matrices as panels, vectors as floats. A vector that the
+ * op does not have is NULL. At most one of m[], expert[] and head[] is set. close() frees all
+ * memory, which belongs to the blocks except expert[] and head[]. */
 struct weights {
     struct weights *next;
     uint32_t n_mats;
     struct mat m[OP_MATRICES];
-    const struct tensor *of[OP_MATRICES];      /* tensors from which load_mat() made m */
-    float *norm, *post_norm, *q_norm, *k_norm; /* NULL: none, here and below */
+    const struct tensor *of[OP_MATRICES]; /* tensors from which load_mat() made m */
+    float *norm, *post_norm, *q_norm, *k_norm;
     float *scale[OP_MATRICES], *bias[OP_MATRICES];
     float *sinks, *weigh, *pick_bias;
-    float *conv, *conv_bias, *dt, *decay, *skip; /* weights of a recurrent op; else NULL */
-    struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */
-    struct mat *head;                            /* [n_head] of latent attention */
-    struct tensor
-        embedding; /* EMBED, LAYER_INPUT, ROUTE, CHAIN: the table as in the file, a copy */
-    float *norm_bias, *positions, *token_type; /* vector of NORM; of EMBED, or NULL */
-    struct tensor successor; /* SELECT, like embedding, which is its predecessors' */
+    float *conv, *conv_bias, *dt, *decay, *skip; /* recurrent ops; conv: [kernel][channels] */
+    struct mat (*expert)[3];                     /* EXPERTS: [n_expert] gate, up, down */
+    struct mat *head;                            /* MLA_KV, MLA_OUT: [n_head] */
+    /* EMBED, LAYER_INPUT, ROUTE, CHAIN, SELECT (its predecessors): copy of a table, in the format
+     * of the file */
+    struct tensor embedding;
+    float *norm_bias, *positions, *token_type; /* NORM; EMBED, its tables or NULL */
+    struct tensor successor;                   /* SELECT: its successors, like embedding */
 };
 
 struct experts;   /* buffers of a mixture of experts: experts.c */
@@ -44,14 +50,16 @@ struct blocks;    /* buffers of block drafters: blocks.c */
 struct sparse;    /* buffers of sparse attention: sparse.c */
 struct recurrent; /* states and buffers of recurrent layers: recurrent.c */
 
-/* Consecutive rows of the batch for which pages are read together. */
+/* Consecutive rows of the batch whose queries go through the pages together (attend.c). */
 struct attend_block {
     uint32_t row0, n_rows;
 };
 
-struct attend_scratch { /* one for each thread */
-    float *q;           /* [head_dim][queries] */
-    struct attn_state *total, *chunk;
+/* Scratch memory of one thread for attention. */
+struct attend_scratch {
+    float *q;                 /* [head_dim][queries] */
+    struct attn_state *total; /* [queries] the states of an item */
+    struct attn_state *chunk; /* [queries] the states of a chunk */
 };
 
 /* The step in flight; there is one at a time. */
@@ -62,17 +70,18 @@ struct step {
 };
 
 /*
- * Allocated at open for the largest batch; acts[] and the experts' tiles grow while weights are
- * loaded, and nothing after that. Only the thread that calls the ops changes it; the pool's
- * threads write rows of the buffers, never the same row at once.
+ * State of the backend. Memory for the largest batch is allocated at open; acts[] and the buffers
+ * of the experts' activations grow while weights are loaded; a step allocates nothing. Only the
+ * thread that calls the ops changes the members. The threads of the pool write rows of the
+ * buffers, no two of them the same row at a time.
  */
 struct be {
     const struct cpu_kernels *kernels;
     struct pool *pool;
     struct model_shape shape;
-    const struct gguf *file; /* has the table of n-grams, which is not loaded */
+    const struct gguf *file; /* NGRAM reads its table from the file in every step */
     uint32_t max_rows, max_wants;
-    bool counts_picks; /* engine_opts.experts_fd */
+    bool counts_picks; /* engine_opts.experts_fd is set */
     struct keep keep;
     struct block *blocks;
     struct weights *weights;
@@ -81,26 +90,28 @@ struct be {
     float *act[ACT_ROLES]; /* [max_rows][act_width] */
     size_t act_width[ACT_ROLES];
     float *k, *v;  /* [max_rows][widest.kv], before they are written to the pages */
-    float *rope;   /* [max_rows][all sets' n_rot]: cosines, sines of each */
+    float *rope;   /* [max_rows]: for each rope set n_rot / 2 cosines, then n_rot / 2 sines */
     float *logits; /* [max_wants][n_vocab] */
-    float *row;    /* [threads][row_width]: a normed row */
+    float *row;    /* [threads][row_width]: scratch memory for one row */
     size_t row_width;
-    uint8_t *acts[ACTS_KINDS]; /* tiles */
+    uint8_t *acts[ACTS_KINDS]; /* the input rows of a product in each format, in whole tiles */
     size_t acts_size[ACTS_KINDS];
     struct matmul_scratch *scratch; /* [threads] */
     struct sampler *samplers;       /* [threads] */
 
-    struct experts *experts;     /* NULL: the model has none */
-    struct recurrent *recurrent; /* NULL: the model has none */
-    struct mla *mla;             /* NULL: the model has none */
-    struct streams *streams;     /* NULL: there are no streams */
-    struct blocks *drafter;      /* NULL: no block drafter */
-    struct sparse *sparse;       /* NULL: no layer is sparse */
-    struct condensed *condensed; /* NULL: keys are not condensed */
-    float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
-    float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
+    /* Buffers of kinds of ops; NULL: the model does not have these ops. */
+    struct experts *experts;
+    struct recurrent *recurrent;
+    struct mla *mla;
+    struct streams *streams;
+    struct blocks *drafter;
+    struct sparse *sparse;
+    struct condensed *condensed;
+    float *pair;  /* DRAFT_IN: [max_rows][2][n_embd], input of its product; or NULL */
+    float *gated; /* QKV with gates: [max_rows][heads][2][dim], queries and gates; or NULL */
 
-    /* Layers are consecutive in a page, each with the keys of every kv head, then the values. */
+    /* Pages of a class. In a page layers are consecutive; each has the keys of every kv head, then
+     * the values of every kv head. */
     struct kv_memory {
         uint8_t *at;
         size_t bytes, page_bytes;
@@ -110,13 +121,15 @@ struct be {
     uint32_t page_tokens;
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
-    struct attn_state *partial;         /* [n_partial] of long contexts */
+    struct attn_state *partial;         /* [n_partial] the states of chunks, if items are split */
     uint32_t n_partial, max_chunks;
 
     struct owned *owned; /* memory of be_map() and be_alloc() */
     bool no_memory;      /* one of these allocations failed */
 };
 
+/* Positions of a chunk of attention; most queries of an item of attention, unless a kv head has
+ * more (attend.c). */
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 
 /* Returns the address of page @page of class @cls. */
@@ -125,7 +138,7 @@ static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
     return b->kv[cls].at + page * b->kv[cls].page_bytes;
 }
 
-/* Returns the layout of a layer with heads @h in its part of a page. */
+/* Returns the layout of a layer with heads @h in a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
     size_t key = kv_bytes(b->kv_type.k, h->dim), value = kv_bytes(b->kv_type.v, h->dim);
 
@@ -139,36 +152,43 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
     };
 }
 
-/* be_ops.picks. */
-const uint64_t *experts_picks(const struct be *b);
-/* Buffers for a mixture of experts; 0 at once when the model has none. Returns 0 or -ENOMEM. */
+/* Each x_open() allocates the buffers of one kind of ops, for the largest batch, and returns 0 or
+ * -ENOMEM. It does nothing and returns 0 if the model does not have these ops. */
 int experts_open(struct be *b);
-/* Makes room for tiles of this kind and width. */
+int mla_open(struct be *b);
+int streams_open(struct be *b);
+int blocks_open(struct be *b);
+int sparse_open(struct be *b, uint32_t max_context);
+int condensed_open(struct be *b, uint32_t max_context);
+/* Allocates buffers and @n_states states of sequences. */
+int recurrent_open(struct be *b, uint32_t n_states);
+/* Allocates the scratch memory of every thread, and room for the states of chunks. */
+int attend_open(struct be *b, uint32_t max_context);
+
+/* Implements be_ops.picks. */
+const uint64_t *experts_picks(const struct be *b);
+/* Makes room for the experts' activations of format @kind, of @n_in values. */
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 
-/* y of the pairs of a device's rows: host_experts_ops.run. The op's norm is that of the rows. */
+/* Computes y of rows of a device, as host_experts_ops.run specifies. op->norm is the norm of x. */
 void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, float *y);
 
-/* Allocates the scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
-int attend_open(struct be *b, uint32_t max_context);
-/* ACT_O = attention of ACT_Q to the pages of op->kv, whose keys and values of this step are
- * written. */
+/* Computes OP_ATTEND for all rows of the step, whose keys and values are in the pages already. */
 void attend_run(struct step *s, const struct model_op *op);
 
-/* Function for row @i of a step, called on any free thread. */
+/* Function that be_each() calls for item @i on thread @thread. */
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
+/* Calls @fn for items 0 to @n - 1 on the threads of the pool, in any order. */
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
-/* Buffers for latent attention; 0 at once when the model has none. Returns 0 or -ENOMEM. */
-int mla_open(struct be *b);
-/* Takes the matrices of all heads that @t holds. 0 or -errno. */
+/* Loads the matrices of all heads, @t of shape [head][out][in], into w->head. */
 int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err);
-/* Packs a matrix into panels, on all threads, and releases the file's pages. Fills in all of @m
- * except its bias. 0 or -errno. */
+/* Packs @t into panels on all threads, and releases the file's pages. Sets all members of @m except
+ * scale and bias, which are NULL. */
 int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err);
 
-/* Returns cosines and sines of the position of a row of the step, in a set of rotary positions. */
+/* Returns the cosines and sines of row @row of the step for rope set @set. */
 static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) {
     const struct rope_set *all = b->shape.rope;
 
@@ -181,77 +201,63 @@ static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) 
     return b->rope + row * n + before;
 }
 
-/* Buffers for recurrent layers and @n_states sequences' states; 0 at once when the model has none.
- * 0 or -ENOMEM. */
-int recurrent_open(struct be *b, uint32_t n_states);
-/* be_ops.host_state, be_ops.copy_state */
+/* Implement be_ops.host_state and be_ops.copy_state. */
 void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
-/* Loads the tensors of a recurrent op, except its norm. 0 or -ENOMEM. */
+/* Loads the tensors of a recurrent op, except its norm. */
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op);
-
-/* Allocates weight memory, aligned to 64, which close() frees; NULL: out of memory. With
- * b->keep.found it already contains the weights and cannot be written to. */
-void *be_take(struct be *b, size_t size);
-/* Copies a tensor of one or two dimensions as floats to weight memory; NULL for NULL. 0 or
- * -ENOMEM. */
-int be_vector(struct be *b, const struct tensor *t, float **out);
-
-/* Loads a tensor of taps, [channels][kernel], in the order of the kernels: [kernel][@n channels]. 0
- * or -ENOMEM. */
+/* Loads the taps of an op, [@n channels][kernel] in the file, as [kernel][@n channels]. */
 int recurrent_load_taps(struct be *b, struct weights *w, const struct model_op *op, uint32_t n);
-/* Returns the values of state @state after those of the layers. */
+/* Returns the part of state @state after those of the layers, of state_shape.n_more floats. */
 float *recurrent_more(const struct be *b, uint32_t state);
 
-/* Buffers for a block drafter; 0 at once when the model has none. Returns 0 or -ENOMEM. */
-int blocks_open(struct be *b);
+/* Allocates @size bytes of weight memory, aligned to 64, which close() frees. Returns NULL if there
+ * is no memory. With b->keep.found the memory contains the weights already, and is read-only. */
+void *be_take(struct be *b, size_t size);
+/* Copies a tensor of one or two dimensions as floats to weight memory at *@out; does nothing if @t
+ * is NULL. */
+int be_vector(struct be *b, const struct tensor *t, float **out);
+
 int ops_block_in(struct step *s, const struct model_op *op);
 int ops_block_out(struct step *s, const struct model_op *op);
 int ops_select(struct step *s, const struct model_op *op);
 int ops_chain(struct step *s, const struct model_op *op);
 
-/* Buffers for residual streams; 0 at once when the model has none. Returns 0 or -ENOMEM. */
-int streams_open(struct be *b);
-
-/* Buffers for sparse attention; 0 at once when the model has none. Returns 0 or -ENOMEM. */
-int sparse_open(struct be *b, uint32_t max_context);
-/* Returns the bits of the keys that row @row sees, by position, from the INDEX op before. */
+/* Returns the keys that row @row sees, as the preceding INDEX op chose them: bit p % 32 of word p /
+ * 32 is set if it sees position p. */
 const uint32_t *sparse_seen(const struct be *b, uint32_t row);
 
-/* Buffers for condensed keys; 0 at once when the model has none. Returns 0 or -ENOMEM. */
-int condensed_open(struct be *b, uint32_t max_context);
-
-/* Returns @size zeroed bytes until be_release(), in huge pages where possible. Without memory this
- * function and the next two set b->no_memory and return NULL. */
+/* be_map(), be_rows() and be_alloc() return zeroed memory that be_release() frees. If there is no
+ * memory, they return NULL and set b->no_memory. be_map() uses huge pages where possible. */
 void *be_map(struct be *b, size_t size);
-/* Returns @width floats for each row of the largest batch, by be_map(). */
+/* Returns @width floats for each row of the largest batch, from be_map(). */
 float *be_rows(struct be *b, size_t width);
-/* Returns zeroed memory of malloc() for @n items of @size bytes until be_release(). */
+/* Returns @n items of @size bytes. */
 void *be_alloc(struct be *b, size_t n, size_t size);
-/* Frees all memory of these functions. */
 void be_release(struct be *b);
-/* Replaces *@acts, of *@have bytes, by zeroed memory of @size bytes if that is larger. 0 or
- * -ENOMEM. */
+/* Replaces *@acts, of *@have bytes, by zeroed memory of @size bytes if that is larger. */
 int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
-/* Functions of be_ops for a step. None of them fails, because all memory is allocated. */
+/* Functions of be_ops for a step. They return 0, because all memory is allocated at open; only
+ * ops_ngram() can fail, with -EIO, when its table cannot be read or the file has changed. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int ops_embed(struct step *s, const struct model_op *op);
 int ops_deep(struct step *s, const struct model_op *op);
 int ops_layer_input(struct step *s, const struct model_op *op);
-/* Prepares a product of the rows of @in by matrices [first, first + n_mats) of @w, which have the
- * same n_in; mode and output are left to set. Norms the rows, if @w has a norm, and rounds them
- * into tiles. */
+/* Prepares a product of the rows of @in with matrices [first, first + n_mats) of @w, which have the
+ * same n_in: norms the rows if @w has a norm, and converts them to activations. The caller sets
+ * mode and output. */
 struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
                           enum act_role in);
-/* Prepares the first matrix for the rows whose logits are wanted. */
+/* Does what ops_prepare() does with the first matrix, for the rows of ACT_X whose logits are
+ * wanted. */
 struct matmul ops_prepare_wanted(struct step *s, const struct weights *w);
-/* Prepares like ops_prepare(), for rows at @in, @stride floats apart. */
+/* Does what ops_prepare() does, for rows at @in, which are @stride floats apart. */
 struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
                                uint32_t n_mats, const float *in, size_t stride);
-/* Prepares the first matrix for the one row @in. */
+/* Does what ops_prepare() does with the first matrix, for the single row @in. */
 struct matmul ops_prepare_row(struct step *s, const struct weights *w, const float *in);
-/* Writes the product of one matrix to @out, rows @stride floats apart. */
+/* Computes a prepared product of one matrix to @out, whose rows are @stride floats apart. */
 void ops_store(struct step *s, struct matmul mm, float *out, size_t stride);
 int ops_norm(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);

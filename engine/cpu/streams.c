@@ -10,22 +10,22 @@
 #include "engine/sinkhorn.h"
 
 /*
- * streams - residual streams and the n-gram table. Letters are those of the formulas of OP_SPREAD,
- * OP_MIX and OP_NGRAM (op.h). Everything except the products is computed row by row, so the bits of
- * a row do not depend on the others.
+ * streams - residual streams (hyper-connections) and the n-gram table. The letters are those of the
+ * formulas of OP_SPREAD, OP_MIX, OP_BLEND and OP_NGRAM (op.h). Everything except the products is
+ * computed row by row, so the bits of a row do not depend on the other rows.
  *
- * The rows of the n-gram table are read from the file when they are needed: of tens of gigabytes a
- * token reads a few kilobytes, which the system keeps in its page cache. Other data of the file may
- * change once it is loaded, but here a step fails if the file has changed, so that no token comes
- * from another model. A rename over the file does no harm, because the old file stays open.
+ * The n-gram table is not loaded. It may have tens of gigabytes, of which a token reads a few
+ * kilobytes; its rows are read from the file in each step, and the system's page cache keeps those
+ * that are used often. Weights that were loaded do not depend on the file any more, but this table
+ * does: a step fails if the file has changed, so that no token is computed from another model.
+ * Renaming another file over it does no harm, because the old file stays open.
  */
 
 /* Buffers for the largest batch. */
 struct streams {
-    float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: streams are joined by BLEND */
-    float *low;          /* [max_rows][stream.n_low] */
-    /* [max_rows][streams] weights of the preceding MIX or BLEND; for BLEND also shares */
-    float *weight;
+    float *mixed, *gate; /* [max_rows][streams][n_embd]; gate NULL: the model uses BLEND */
+    float *low;          /* [max_rows][n_low] */
+    float *weight;       /* [max_rows][n_weights()] weights of the preceding MIX or BLEND */
 };
 
 /* Context of the row functions. */
@@ -42,7 +42,8 @@ static size_t width_of(const struct be *b) {
     return (size_t)b->shape.stream.n * b->shape.n_embd;
 }
 
-/* Returns the number of weights of a row: of the streams, and of BLEND their shares. */
+/* Returns the number of weights of a row: one for each stream, and for BLEND the shares of the
+ * streams in each other. */
 static size_t n_weights(const struct stream_shape *s) {
     return s->rounds ? (size_t)s->n * (s->n + 1) : s->n;
 }
@@ -62,7 +63,7 @@ int streams_open(struct be *b) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* y = the rms norm of each stream of @x, by its part of the weights; y may be x. */
+/* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */
 static void norm_streams(const struct be *b, const float *x, const float *norm, float *y) {
     uint32_t n = b->shape.n_embd;
 
@@ -70,7 +71,7 @@ static void norm_streams(const struct be *b, const float *x, const float *norm, 
         b->kernels->norm(x + at, norm + at, y + at, n, b->shape.rms_eps);
 }
 
-/* Adds a branch to the streams s of a row, or begins them with x. */
+/* Adds the branch b to the streams of a row, or sets the streams to x (SPREAD after MIX). */
 static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -85,7 +86,7 @@ static void spread_row(void *ctx, uint32_t row, uint32_t thread) {
                                    b->streams->weight[row * n_stream + i], n);
 }
 
-/* Adds a branch to the streams of a row, and mixes the streams by their shares. */
+/* Mixes the streams of a row by their shares, and adds the branch b (SPREAD after BLEND). */
 static void share_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -102,7 +103,7 @@ static void share_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
-/* Applies one RMS norm to all streams of a row together. */
+/* Computes the RMS norm of all streams of a row together in mixed[]. */
 static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -111,7 +112,7 @@ static void norm_together(void *ctx, uint32_t row, uint32_t thread) {
                      (uint32_t)width_of(b), b->shape.rms_eps);
 }
 
-/* Computes x of a row and the weights for SPREAD. */
+/* Computes x of a row, and the weights for the next SPREAD, from m in low[] (BLEND). */
 static void blend_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -140,7 +141,7 @@ int ops_blend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Computes f of a row: the RMS norm of each stream. */
+/* Computes f of a row in mixed[] (MIX). */
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -149,7 +150,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
                  b->streams->mixed + row * width_of(b));
 }
 
-/* Applies silu to the low-rank product of a row, and the sigmoid to the weights of its streams. */
+/* Applies silu to w[1] f of a row in low[], and the sigmoid to the weights of its streams (MIX). */
 static void bend_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -163,7 +164,8 @@ static void bend_row(void *ctx, uint32_t row, uint32_t thread) {
         weight[i] = 2 / (1.0f + mx_expf(-weight[i] * part));
 }
 
-/* Computes x of a row: the mean of its streams, each multiplied by its gate. */
+/* Computes x of a row, the mean of its normed streams multiplied by their gates, and b = 0
+ * (MIX). */
 static void mean_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -214,7 +216,8 @@ static float *state_of(const struct run *k, const struct engine_seq *q) {
     return recurrent_more(k->be, q->state_slot) + k->op->more;
 }
 
-/* Decodes row @at of the table; @bytes has room for it. Returns false if it cannot be read. */
+/* Reads row @at of the table and decodes it to @out. @bytes: room for the row in the format of the
+ * file. Returns false if it cannot be read. */
 static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *out) {
     struct tensor row = *k->op->table;
 
@@ -225,7 +228,7 @@ static bool read_table(const struct run *k, uint64_t at, uint8_t *bytes, float *
     return true;
 }
 
-/* Reads the rows of the table that a row needs (e) into ACT_X. */
+/* Computes e of a row in ACT_X: the table's rows for its n-grams. */
 static void read_row(void *ctx, uint32_t row, uint32_t thread) {
     struct run *k = ctx;
     const struct be *b = k->be;
@@ -242,8 +245,8 @@ static void read_row(void *ctx, uint32_t row, uint32_t thread) {
             atomic_store(&k->failed, true);
 }
 
-/* Computes v and c of a row's streams. In: w[0] e in gate[], w[1] e in ACT_B. Out: v in mixed[], c
- * in gate[]. */
+/* Computes v, in mixed[], and c, in gate[], of the streams of a row from w[0] e, in gate[], and
+ * w[1] e, in ACT_B. */
 static void weigh_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;
@@ -280,7 +283,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     float *y = b->row + thread * b->row_width, *to = b->act[ACT_S] + row * width;
 
     for (uint32_t j = 0; j < g->kernel; j++) {
-        /* index among the rows before the step, followed by those of the step */
+        /* index of the row in the n_past rows of earlier steps and the rows of this step */
         uint32_t at = row - q->row0 + j * g->n;
 
         u[j] = at < n_past ? past + at * width : b->streams->gate + (q->row0 + at - n_past) * width;
@@ -290,7 +293,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     b->kernels->add_scaled(to, y, 1, (uint32_t)width);
 }
 
-/* Updates the state of sequence @i: it is then the state after the rows of this step. */
+/* Updates the state of sequence @i to that after the rows of this step. */
 static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
     const struct run *k = ctx;
     const struct be *b = k->be;

@@ -10,44 +10,56 @@
 #include "engine/vision/host.h"
 
 /*
- * vision - the CPU backend of image encoders. Products are those of panels (matmul.c). Attention is
- * two such products: the keys of a head are packed as a matrix whose rows are keys, its values as a
- * matrix whose rows are dimensions, and blocks of rows are multiplied with both, with all scores of
- * a block in memory. The thread that computes a window packs its keys; the keys of a whole picture
- * are packed by all threads before its rows are computed.
+ * vision - the CPU backend of image encoders (engine/vision/ops.h).
+ *
+ * Matrix products are those of the language model (matmul.c). Attention of a head is computed by
+ * the same kernels, as two products with float weights: the keys are packed as a matrix whose rows
+ * are keys, the values as a matrix whose rows are dimensions. A block of 16 queries is multiplied
+ * by the keys, its scores go through the softmax, and the result is multiplied by the values:
+ *
+ *     scores [16][keys] = queries [16][dim] x keys;  out [16][dim] = exp(scores) x values / sum
+ *
+ * All scores of a block are in memory at a time. An encoder with windows has many small windows: a
+ * thread packs and computes one head of one window (do_windows()). Attention over a whole picture
+ * has one large head at a time: all threads pack its keys and values, then all threads compute its
+ * blocks (attend_head()).
  */
 
+/* Queries of a block. */
 enum { BLOCK = 2 * TILE_MAX };
 
+/* A packed matrix of the encoder. */
 struct vis_mat {
     struct vis_mat *next;
     struct mat m;
 };
 
-/* A head's keys and values as matrices. */
+/* A head's keys, [keys][dim], and values, [dim][keys], as matrices. */
 struct packed {
     struct mat keys, values;
 };
 
 /* Buffers of one thread. */
 struct lane {
-    uint8_t *acts;  /* [BLOCK] queries */
-    float *scores;  /* [BLOCK][keys], in the form of activations */
+    uint8_t *acts;  /* [BLOCK] queries, as ACTS_F */
+    float *scores;  /* [BLOCK][keys], as ACTS_F */
     uint8_t *panel; /* keys of a window, then its values */
 };
 
+/* State of the backend. */
 struct vis_be {
     struct vis_host host;
     const struct cpu_kernels *kernels;
     struct pool *pool;
-    struct matmul_scratch *scratch; /* by thread */
-    struct lane *lane;              /* by thread */
+    struct matmul_scratch *scratch; /* [threads] */
+    struct lane *lane;              /* [threads] */
     struct vis_mat *mats;
-    uint8_t *acts[ACTS_KINDS]; /* [max_rows] for each kind that matrices need */
-    uint8_t *panel;            /* keys of a picture, then its values */
+    uint8_t *acts[ACTS_KINDS]; /* [max_rows]; NULL: no matrix needs this format */
+    uint8_t *panel;            /* keys of a head of a whole picture, then its values */
 };
 
-/* Bytes of the keys of a head and of its values, each a whole number of panels. */
+/* keys_bytes() and values_bytes() return the bytes of a head's packed keys and values, each a whole
+ * number of panels. */
 static size_t keys_bytes(uint32_t n_keys, uint32_t dim) {
     return round_up(n_keys, LANES) * dim * sizeof(float);
 }
@@ -56,10 +68,12 @@ static size_t values_bytes(uint32_t n_keys, uint32_t dim) {
     return round_up(dim, LANES) * (size_t)n_keys * sizeof(float);
 }
 
+/* Returns @n bytes aligned to 64, or NULL. */
 static void *aligned(size_t n) {
     return aligned_alloc(64, round_up(MAX(n, 1), 64));
 }
 
+/* Implements vis_ops.close; accepts a backend that open_be() left half-built. */
 static struct vis_be *close_be(struct vis_be *b) {
     if (!b)
         return NULL;
@@ -84,7 +98,8 @@ static struct vis_be *close_be(struct vis_be *b) {
     return NULL;
 }
 
-/* Allocates buffers. Returns false without memory; close_be() frees what was allocated. */
+/* Allocates the buffers. Returns false if there is no memory; close_be() then frees those that were
+ * allocated. */
 static bool allocate(struct vis_be *b) {
     uint32_t n = pool_n_threads(b->pool), dim = b->host.sizes.head_dim,
              keys = b->host.sizes.max_keys;
@@ -105,7 +120,7 @@ static bool allocate(struct vis_be *b) {
     return b->scratch && b->lane && b->panel;
 }
 
-/* Context of work that threads take item by item. */
+/* Context of do_items(): items 0 to n - 1, which threads take one by one. */
 struct items {
     struct vis_be *b;
     vis_row_fn fn;
@@ -114,6 +129,7 @@ struct items {
     _Atomic uint32_t next;
 };
 
+/* Implements pool_fn: calls the function for the items that this thread takes. */
 static void do_items(void *ctx, uint32_t thread) {
     struct items *w = ctx;
     uint32_t i;
@@ -122,12 +138,14 @@ static void do_items(void *ctx, uint32_t thread) {
         w->fn(w->ctx, i);
 }
 
+/* Implements vis_host.each. */
 static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
     struct items w = {.b = b, .fn = fn, .ctx = ctx, .n = n};
 
     pool_run(b->pool, do_items, &w);
 }
 
+/* Implements vis_host.norm: a layer norm, or without @bias an RMS norm. */
 static void norm(const struct vis_be *b, const float *x, const float *w, const float *bias,
                  float eps, uint32_t n, float *y) {
     if (!bias) {
@@ -139,7 +157,7 @@ static void norm(const struct vis_be *b, const float *x, const float *w, const f
     b->kernels->layer_norm(y, w, bias, n, eps);
 }
 
-/* x = x / (1 + e^(-1.702 x)) */
+/* Computes x = x / (1 + e^(-1.702 x)), the approximation of GELU by a sigmoid. */
 static void quick_gelu(const struct vis_be *b, float *x, uint32_t n) {
     float gate[256];
 
@@ -152,6 +170,7 @@ static void quick_gelu(const struct vis_be *b, float *x, uint32_t n) {
     }
 }
 
+/* Implements vis_host.act. */
 static void act(const struct vis_be *b, enum projector_act act, float *x, const float *up,
                 uint32_t n) {
     if (act == PROJECTOR_GELU && !up)
@@ -171,7 +190,7 @@ static void act(const struct vis_be *b, enum projector_act act, float *x, const 
     }
 }
 
-/* Returns the bytes of all buffers, those of each thread included. */
+/* Implements vis_ops.open_bytes: the bytes of all buffers, including those of each thread. */
 static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
     uint64_t thread = (uint64_t)s->max_keys * VIS_HEAD_ROWS;
 
@@ -180,6 +199,7 @@ static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
            (uint64_t)s->max_rows * s->max_in * sizeof(float);
 }
 
+/* Implements vis_ops.open. */
 static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
                    const struct vis_sizes *sizes, struct err *err) {
     const struct cpu_kernels *kernels = isa_find(opts->isa, err);
@@ -200,7 +220,7 @@ static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
     return r;
 }
 
-/* A matrix that is packed, and the tensor that it is packed from. */
+/* Context of pack_panel(): a matrix, and the tensor from which it is packed. */
 struct packing {
     struct mat *m;
     const struct tensor *t;
@@ -212,6 +232,7 @@ static void pack_panel(void *ctx, uint32_t i) {
     panel_pack(p->m, p->t, i, p->m->data + i * p->m->panel_bytes);
 }
 
+/* Implements vis_ops.load. */
 static int load(struct vis_be *b, const struct tensor *t, const float *bias, struct vis_mat **out,
                 struct err *err) {
     struct vis_mat *v = calloc(1, sizeof(*v));
@@ -235,7 +256,7 @@ static int load(struct vis_be *b, const struct tensor *t, const float *bias, str
     return 0;
 }
 
-/* Rows that are converted to activations. */
+/* Context of store_row(): rows that are converted to activations. */
 struct storing {
     struct vis_be *b;
     const float *in;
@@ -250,6 +271,7 @@ static void store_row(void *ctx, uint32_t r) {
                                        s->b->acts[s->kind] + acts_bytes(s->kind, s->n_in, r));
 }
 
+/* Implements vis_ops.linear. */
 static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, uint32_t n_rows,
                    float *out, bool add) {
     enum acts_kind kind = panel_infos[m->m.format].acts;
@@ -271,17 +293,17 @@ static void linear(struct vis_be *b, const struct vis_mat *m, const float *in, u
     matmul_run(b->pool, &mm, 1);
 }
 
-/* The attention of one head among the rows [first, first + n). */
+/* Attention of head h among the rows [first, first + n). */
 struct head {
     struct vis_be *b;
     const struct vis_attend *a;
     uint32_t h, first, n;
     struct packed p;
-    _Atomic uint32_t next; /* next block to be computed, below @end */
-    uint32_t end;
+    _Atomic uint32_t next; /* the first block that is not taken */
+    uint32_t end;          /* end of the blocks that are computed */
 };
 
-/* Returns part @which of row @r of the head: 0 query, 1 key, 2 value. */
+/* Returns the query (@which 0), key (1) or value (2) of row first + @r. */
 static const float *part(const struct head *h, uint32_t r, uint32_t which) {
     const struct vis_sizes *s = &h->b->host.sizes;
     size_t n_embd = (size_t)s->n_head * s->head_dim;
@@ -290,6 +312,7 @@ static const float *part(const struct head *h, uint32_t r, uint32_t which) {
            (size_t)h->h * s->head_dim;
 }
 
+/* Returns a matrix [n_out][n_in] of floats at @data. */
 static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
     return (struct mat){
         .format = PANEL_F32,
@@ -302,6 +325,7 @@ static struct mat matrix(uint8_t *data, uint32_t n_out, uint32_t n_in) {
     };
 }
 
+/* Sets the head's matrices, whose memory begins at @panel. */
 static void set_packed(struct head *h, uint8_t *panel) {
     uint32_t dim = h->b->host.sizes.head_dim;
 
@@ -332,8 +356,8 @@ static void pack_keys(void *ctx, uint32_t i) {
     }
 }
 
-/* Multiplies a block of @n rows with @m: sums of row r and panel p go to out + r * stride + 16 p,
- * times scale[r] (NULL: 1). The last panel is cut to @width values. */
+/* Multiplies a block of @n rows by @m: out[r * stride + i] = scale[r] times the product of row r
+ * and row i of @m, for i < @width. @scale NULL: 1. */
 static void multiply(const struct head *h, const struct mat *m, const uint8_t *acts, uint32_t n,
                      float *out, size_t stride, uint32_t width, const float *scale) {
     float acc[BLOCK * LANES * 2] __attribute__((aligned(64)));
@@ -349,7 +373,7 @@ static void multiply(const struct head *h, const struct mat *m, const uint8_t *a
     }
 }
 
-/* Computes rows [16 i, 16 i + 16) of the head. */
+/* Computes block @i of the head: rows [BLOCK * i, BLOCK * i + BLOCK). */
 static void attend_block(const struct head *h, uint32_t i, const struct lane *l) {
     uint32_t dim = h->b->host.sizes.head_dim, n = MIN(h->n - i * BLOCK, (uint32_t)BLOCK);
     size_t n_embd = (size_t)h->b->host.sizes.n_head * dim;
@@ -372,6 +396,7 @@ static void attend_block(const struct head *h, uint32_t i, const struct lane *l)
     multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
 }
 
+/* Implements pool_fn: computes blocks of a head. */
 static void do_blocks(void *ctx, uint32_t thread) {
     struct head *h = ctx;
     uint32_t i;
@@ -380,8 +405,8 @@ static void do_blocks(void *ctx, uint32_t thread) {
         attend_block(h, i, &h->b->lane[thread]);
 }
 
-/* Computes rows [first, first + n) of head @head among all patches of the picture: all threads
- * pack, then all threads compute. */
+/* Computes rows [first, first + n) of head @head among all patches of the picture. The keys and
+ * values of the head are packed when @first is 0. */
 static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
                         uint32_t n) {
     struct head h = {.b = b,
@@ -399,6 +424,7 @@ static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t h
     pool_run(b->pool, do_blocks, &h);
 }
 
+/* Implements vis_ops.attend_blocks. */
 static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t first,
                           uint32_t n) {
     uint32_t each_head = vis_head_blocks(a->n_patches);
@@ -411,13 +437,14 @@ static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t
     }
 }
 
+/* Context of do_windows(). */
 struct windows {
     struct vis_be *b;
     const struct vis_attend *a;
     _Atomic uint32_t next;
 };
 
-/* Computes all heads of all windows, each by one thread. */
+/* Implements pool_fn: computes heads of windows, one at a time. */
 static void do_windows(void *ctx, uint32_t thread) {
     struct windows *w = ctx;
     uint32_t i, n = w->a->n_segments * w->b->host.sizes.n_head;
@@ -438,6 +465,7 @@ static void do_windows(void *ctx, uint32_t thread) {
     }
 }
 
+/* Implements vis_ops.attend. */
 static void attend(struct vis_be *b, const struct vis_attend *a) {
     struct windows w = {.b = b, .a = a};
 
