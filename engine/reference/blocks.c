@@ -1,4 +1,4 @@
-/* Ops of block drafters (engine/arch/dflash.c). */
+/* blocks - ops of block drafters in the reference backend (engine/arch/dflash.c). */
 
 #include "engine/blocks.h"
 
@@ -37,6 +37,7 @@ int ref_fuse(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Copies the base taps of a convolution to b->base. */
 static void read_base(struct be *b, const struct tensor *t) {
     for (size_t i = 0; i < t->ne[0]; i++)
         b->base[i] = ref_vector_at(t, i);
@@ -73,7 +74,7 @@ int ref_block_out(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* LOGITS left the normed rows of the scored wants in b->normed. */
+/* Uses the normed rows of the scored wants, which LOGITS left in b->normed. */
 int ref_select(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n = s->host.n_scored;

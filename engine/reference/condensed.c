@@ -1,5 +1,6 @@
 /*
- * Attention to condensed keys in the reference backend, by the formulas of op.h.
+ * condensed - attention to condensed keys in the reference backend (OP_LEAN_IN to OP_LEAN_OUT).
+ * engine/cpu/condensed.c explains where keys are stored.
  */
 
 #include <assert.h>
@@ -9,15 +10,14 @@
 #include "engine/reference/reference.h"
 #include "engine/sparse.h"
 
-/* Buffers of the ops, in the order in which the ops fill them. */
+/* Buffers, in the order in which the ops fill them. */
 struct ref_condensed {
-    float *r, *key, *weight; /* [max_rows]: LEAN_IN's r, k and t */
-    /* [max_rows][2 widest key]: u of CONDENSE, and its weights before the softmax */
-    float *value, *gate;
-    float *q;                /* [max_rows] the indexer's queries */
-    float *score;            /* [longest context] scores of PICK and LEAN_ATTEND */
-    uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
-    float *line;             /* [widest key] */
+    float *r, *key, *weight; /* [max_rows] r, k and t of LEAN_IN */
+    float *value, *gate;     /* [max_rows][2 * width] u of CONDENSE, and w[1] y */
+    float *q;                /* [max_rows][n_index][index_dim] queries of the indexer */
+    float *score;            /* [blocks of the longest context, and the window] */
+    uint32_t *pick, *n_pick; /* [max_rows][n_block] picked blocks, [max_rows] their number */
+    float *line;             /* [width] one key */
     size_t width;            /* values of the widest key */
 };
 
@@ -43,8 +43,7 @@ void ref_condensed_open(struct be *b, const struct be_opts *o) {
     d->line = ref_alloc(b, width, sizeof(float));
 }
 
-/* Applies RoPE for position @pos to the last values of the @n values at @x, or undoes it
- * (@back). */
+/* Applies RoPE for position @pos to the last n_rot of the @n values of @x; @back: undoes it. */
 static void turn(struct be *b, const struct model_op *op, uint32_t pos, bool back, size_t n,
                  float *x) {
     const struct rope_set *set = &b->shape->rope[op->rope];
@@ -86,7 +85,7 @@ static float *window_of(const struct be *b, const struct model_op *op, const str
     return b->state + q->state_slot * state_floats(&b->shape->state) + window_at(b->shape, op);
 }
 
-/* Stores k of the last rows of each sequence in the window. */
+/* Copies k of the last rows of each sequence to the window in its state. */
 int ref_lean_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;
@@ -119,7 +118,7 @@ int ref_lean_q(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Returns the address of the key, of @n values, of block @i of row @row's sequence. */
+/* Returns the address of the key of block @i, which has @n values, of row @row's sequence. */
 static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
                        uint64_t n) {
     const struct be *b = s->be;
@@ -131,7 +130,7 @@ static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, 
                condensed_value(b->kv_type);
 }
 
-/* Returns the key of block @i of row @row's sequence, in the backend's line. */
+/* Returns the key of block @i of row @row's sequence as floats, which the next call overwrites. */
 static const float *read_key(struct step *s, const struct model_op *op, uint32_t row, uint32_t i,
                              uint64_t n) {
     struct be *b = s->be;
@@ -142,6 +141,7 @@ static const float *read_key(struct step *s, const struct model_op *op, uint32_t
     return b->condensed->line;
 }
 
+/* Stores a key of @n values in the format of condensed keys. */
 static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to) {
     if (condensed_value(b->kv_type) == sizeof(float))
         memcpy(to, x, n * sizeof(*x));
@@ -152,7 +152,7 @@ static void store_key(const struct be *b, const float *x, size_t n, uint8_t *to)
     }
 }
 
-/* A sequence whose blocks are condensed: the state has u and the weights of its last tokens. */
+/* A sequence whose blocks are condensed. Its state has u and w[1] y of the last tokens. */
 struct source {
     const struct engine_seq *seq;
     float *state;
@@ -160,7 +160,7 @@ struct source {
     uint32_t n_kept; /* number of tokens that the state has */
 };
 
-/* Returns u (@which 0) or the weights (1) of position @pos. */
+/* Returns u (@which 0) or w[1] y (1) of position @pos. */
 static const float *source_at(const struct be *b, const struct source *from, uint32_t pos,
                               int which) {
     const struct ref_condensed *d = b->condensed;
@@ -171,8 +171,8 @@ static const float *source_at(const struct be *b, const struct source *from, uin
     return fresh + (from->seq->row0 + pos - from->seq->pos0) * from->width;
 }
 
-/* Computes channel @i of the key of the block that begins at @first: a weighted mean over its
- * tokens, and for a short block also over those of the block before. */
+/* Returns channel @i of the key of the block that begins at @first: a weighted mean over its
+ * tokens, and for a short block also over those of the block before it. */
 static float condense(const struct be *b, const struct model_op *op, const struct source *from,
                       uint32_t first, size_t i) {
     bool is_short = op->block == BLOCK_SHORT;
@@ -260,7 +260,8 @@ int ref_pick(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The keys that a row sees: first those of the window, then those of blocks. */
+/* The n keys that a row sees: those of the n_window positions from first on, then those of
+ * blocks. */
 struct view {
     struct step *step;
     const struct model_op *op;
@@ -269,6 +270,7 @@ struct view {
     uint32_t row, first, n_window, n;
 };
 
+/* Returns key @k of @v; the next call may overwrite it. */
 static const float *view_key(const struct view *v, uint32_t k) {
     const struct be *b = v->step->be;
     const struct condensed_shape *c = &b->shape->condensed;
@@ -284,7 +286,7 @@ static const float *view_key(const struct view *v, uint32_t k) {
     return read_key(v->step, v->op, v->row, i, dim);
 }
 
-/* Computes one head of a row. */
+/* Computes attention of head @h of a row. */
 static void attend(const struct view *v, uint32_t h) {
     const struct be *b = v->step->be;
     size_t dim = b->shape->head_dim, at = ((size_t)v->row * b->shape->n_head + h) * dim;

@@ -1,10 +1,10 @@
 /*
- * Short convolutions in the reference backend, as op.h has them.
+ * conv - short convolutions in the reference backend (OP_CONV).
  */
 
 #include "engine/reference/reference.h"
 
-/* Computes the convolution's input for one row; it replaces b. */
+/* Implements ref_state_fn: computes t = b u in place of b, then d. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     size_t n = b->shape->state.n_out, at = r * n;

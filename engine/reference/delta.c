@@ -1,6 +1,6 @@
 /*
- * Gated delta nets in the reference backend: the recurrence of op.h, one token after the
- * other, in index order.
+ * delta - gated delta nets and Kimi delta attention in the reference backend (OP_DELTA, OP_KDA).
+ * Sums are in index order.
  */
 
 #include <assert.h>
@@ -10,11 +10,11 @@
 /* Inputs of one token for one value head. */
 struct head {
     const float *q, *k, *v;
-    float keep, beta;   /* e^g, sigmoid of the raw beta */
-    const float *keeps; /* e^g of each key; NULL: all are @keep */
+    float keep, beta;   /* e^g; sigmoid of the product for beta */
+    const float *keeps; /* e^g for each element of the key; NULL: all are keep */
 };
 
-/* Scales @x to unit length. */
+/* Scales @x to unit length, with @eps under the root. */
 static void normalize(float *x, size_t n, float eps) {
     float scale = 1.0f / sqrtf(ref_dot(x, x, n) + eps);
 
@@ -22,7 +22,7 @@ static void normalize(float *x, size_t n, float eps) {
         x[i] *= scale;
 }
 
-/* Row @r as value head @h sees it. */
+/* Returns the inputs of value head @h in row @r, whose channels are in b->channel. */
 static struct head head_of(const struct be *b, const struct model_op *op, uint32_t r, uint32_t h) {
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = d->n_value_head, per = n / d->n_key_head;
@@ -43,8 +43,8 @@ static struct head head_of(const struct be *b, const struct model_op *op, uint32
     };
 }
 
-/* Computes one token of a value head: M = e^g M + k (beta (v - e^g M^T k))^T, out = M^T q /
- * sqrt(dim). */
+/* Advances the state M of a value head, [dim keys][dim values], by one token: M = e^g M + k (beta
+ * (v - e^g M^T k))^T, out = M^T q / sqrt(dim). */
 static void advance(const struct be *b, const struct head *t, float *m, float *out) {
     uint32_t n = b->shape->delta.dim;
 
@@ -64,7 +64,8 @@ static void advance(const struct be *b, const struct head *t, float *m, float *o
         out[j] /= sqrtf((float)n);
 }
 
-/* Computes q, k and v of row @r, which @past precedes; q and k of each head have unit length. */
+/* Computes q, k and v of row @r in b->channel; q and k of each head get unit length. @past: the
+ * rows before it. */
 static void mix_row(struct be *b, const struct model_op *op, uint32_t r, float *past) {
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = b->shape->state.n_in[0];
@@ -77,8 +78,8 @@ static void mix_row(struct be *b, const struct model_op *op, uint32_t r, float *
         normalize(b->channel + (size_t)h * d->dim, d->dim, b->shape->rms_eps);
 }
 
-/* A ref_state_fn. The state: kernel - 1 rows of the convolution's input, then M of each value head,
- * [dim keys][dim values]. */
+/* Implements ref_state_fn for OP_DELTA. A state has kernel - 1 rows of the convolution's input,
+ * then M of each value head. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct delta_shape *d = &b->shape->delta;
@@ -102,8 +103,8 @@ int ref_delta(struct step *s, const struct model_op *op) {
     return ref_each_state(s, op, run_row);
 }
 
-/* A ref_state_fn; the state is that of a delta net with as many key heads as value heads. The raw
- * decays become decays in their place. */
+/* Implements ref_state_fn for OP_KDA, which has as many key heads as value heads. Overwrites the
+ * raw decays in in[2] by the decays. */
 static void run_kda_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct delta_shape *d = &b->shape->delta;

@@ -1,12 +1,12 @@
 /*
- * Mamba-2 in the reference backend: the recurrence of op.h, one token after the other, in
- * index order.
+ * mamba - Mamba-2 in the reference backend (OP_MAMBA). Sums are in index order.
  */
 
 #include <assert.h>
 #include "engine/reference/reference.h"
 
-/* Computes one token of head @h with input @x and step @dt; @state: [dim][n_state]. */
+/* Advances the state of head @h, [dim][n_state], by one token with input @x and step @dt, and
+ * writes its output @y. */
 static void advance(const struct be *b, const struct model_op *op, uint32_t h, const float *x,
                     float dt, float *state, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
@@ -26,7 +26,7 @@ static void advance(const struct be *b, const struct model_op *op, uint32_t h, c
     }
 }
 
-/* Computes y = norm(y silu(z)), group by group. */
+/* Computes y = norm(y silu(z)), with a norm for each group of heads. */
 static void gate_and_norm(const struct be *b, const struct model_op *op, const float *z, float *y) {
     const struct mamba_shape *m = &b->shape->mamba;
     size_t inner = (size_t)m->n_head * m->dim, n = inner / m->n_group;
@@ -41,8 +41,8 @@ static void gate_and_norm(const struct be *b, const struct model_op *op, const f
     }
 }
 
-/* A ref_state_fn. The state: kernel - 1 rows of the convolution's input, then M of each head,
- * [dim][n_state]. */
+/* Implements ref_state_fn. A state has kernel - 1 rows of the convolution's input, then M of each
+ * head, [dim][n_state]. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct mamba_shape *m = &b->shape->mamba;

@@ -1,5 +1,5 @@
 /*
- * Latent attention in the reference backend, in the absorbed form of op.h.
+ * mla - latent attention in the reference backend, in absorbed form (OP_MLA_IN to OP_MLA_OUT).
  */
 
 #include <assert.h>
@@ -33,7 +33,7 @@ int ref_mla_q(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Multiplies matrix @h of @w with x. */
+/* Computes y = w[h] x. */
 static void multiply_head(struct be *b, const struct tensor *w, uint32_t h, const float *x,
                           float *y) {
     assert(h < w->ne[2] && w->ne[0] <= b->row_width);

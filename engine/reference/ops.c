@@ -1,7 +1,7 @@
 /*
- * The ops of the reference backend, written from the formulas of op.h. A dot product is summed in
- * sixteen lanes, element i in lane i % 16, then pairwise over the lanes; all other sums are in
- * index order. Nothing depends on the other rows of the batch.
+ * ops - the ops of the reference backend that have no file of their own, written from the formulas
+ * of op.h. Dot products are those of ref_dot(); all other sums are in index order. A row does not
+ * depend on the other rows of the batch.
  */
 
 #include "engine/reference/reference.h"
@@ -15,9 +15,9 @@
 #include "base/thread.h"
 #include "engine/quant.h"
 
-#define LANES 16
-#define MOST_PARTS 16u
-#define LARGE (1u << 22) /* weights of a product that several threads compute */
+#define LANES 16         /* partial sums of a dot product */
+#define MOST_PARTS 16u   /* most threads of a product */
+#define LARGE (1u << 22) /* weights from which on several threads compute a product */
 
 float ref_dot(const float *a, const float *b, size_t n) {
     float lane[LANES] = {0};
@@ -100,7 +100,7 @@ int ref_keep(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Applies the norm; without one, copies x. */
+/* y = the RMS norm of x with weights @norm; NULL: y = x. */
 static void norm_or_copy(const float *x, const struct tensor *norm, float eps, size_t n, float *y) {
     if (norm)
         ref_rms_norm(x, norm, eps, n, y);
@@ -162,7 +162,7 @@ void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n) 
     }
 }
 
-/* Outputs @first .. @last - 1 of ref_linear(), computed by one thread; row: [n_in] scratch. */
+/* Part of a product that one thread computes: outputs [first, last). row: [n_in] scratch memory. */
 struct part {
     const struct tensor *w, *bias;
     const float *x;
@@ -172,6 +172,7 @@ struct part {
     pthread_t thread;
 };
 
+/* Computes a part of a product; the function of a thread. */
 static void *compute_part(void *arg) {
     const struct part *p = arg;
     size_t n_in = p->w->ne[0], n_out = p->w->ne[1];
@@ -186,8 +187,9 @@ static void *compute_part(void *arg) {
     return NULL;
 }
 
-/* Several threads share the outputs of large products, because a restarted worker waits for the
- * proof of its device (engine/prove.h), which computes them. */
+/* Divides the outputs of large products among threads, because a worker waits at its start for the
+ * proof of its device (engine/prove.h), which uses this backend. Each output is summed by one
+ * thread, so the division does not change bits. */
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
                 uint32_t n_rows, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
@@ -278,7 +280,8 @@ int ref_layer_input(struct step *s, const struct model_op *op) {
 
 /* -- keys and values --------------------------------------------------------------------------- */
 
-/* Q8_0: d = max|x| / 127 in half precision, each value rounded to the nearest multiple of it. */
+/* Stores @n values as Q8_0: the scale max|x| / 127 in half precision, and codes x (127 / max|x|),
+ * rounded to the nearest integer. */
 static void store_q8(const float *x, size_t n, uint8_t *dst) {
     for (size_t i = 0; i < n; i += 32, dst += 34) {
         float max = 0;
@@ -291,14 +294,14 @@ static void store_q8(const float *x, size_t n, uint8_t *dst) {
         for (size_t j = 0; j < 32; j++) { /* adding 1.5 * 2^23 rounds to an integer, ties to even */
             float q = x[i + j] * inverse + 12582912.0f - 12582912.0f;
 
-            q = q >= -127 ? q : -127; /* NaN too */
+            q = q >= -127 ? q : -127; /* NaN becomes -127 */
             dst[2 + j] = (uint8_t)(int8_t)(q <= 127 ? q : 127);
         }
     }
 }
 
-/* Q4_0: d = the value furthest from 0, divided by -8, in half precision; each value rounded to the
- * nearest of -8 d .. 7 d. */
+/* Stores @n values as Q4_0: the scale d, the value with the largest magnitude divided by -8, in
+ * half precision, and codes x / d, rounded to the nearest integer from -8 to 7. */
 static void store_q4(const float *x, size_t n, uint8_t *dst) {
     for (size_t i = 0; i < n; i += 32, dst += 18) {
         float high = x[i], low = x[i], code[32];
@@ -313,7 +316,7 @@ static void store_q4(const float *x, size_t n, uint8_t *dst) {
         for (size_t j = 0; j < 32; j++) {
             float q = x[i + j] * (step != 0 ? 1.0f / step : 0.0f);
 
-            q = q >= -8 ? q : -8; /* NaN too */
+            q = q >= -8 ? q : -8; /* NaN becomes -8 */
             q = q <= 7 ? q : 7;
             code[j] = q + 12582912.0f - 12582912.0f + 8;
         }
@@ -334,7 +337,7 @@ static void store_f32(const float *x, size_t n, uint8_t *dst) {
     memcpy(dst, x, n * sizeof(*x));
 }
 
-/* [enum engine_kv_type] */
+/* Functions by enum engine_kv_type. */
 static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {store_f16, store_q8,
                                                                              store_q4, store_f32};
 
@@ -366,7 +369,8 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
                     slot_of(s, op, r, s->host.row_pos[r], h, which));
 }
 
-/* Multiplies each run of @run values of @x by the Hadamard matrix. */
+/* Multiplies each run of @run values of @x by the Hadamard matrix (shape.h); 0: leaves @x
+ * unchanged. */
 static void hadamard(float *x, size_t n, uint32_t run) {
     float scale = run ? 1.0f / sqrtf((float)run) : 0;
 
@@ -428,7 +432,7 @@ static void take_queries(struct be *b, const struct heads *heads, uint32_t row) 
         memcpy(b->act[ACT_Q] + h * dim, b->gated + 2 * h * dim, dim * sizeof(float));
 }
 
-/* Multiplies keys and values by the Hadamard matrix and stores them. */
+/* Multiplies the keys and values of all rows by their Hadamard matrices, and stores them. */
 static void store_heads(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     struct hadamard_runs runs = hadamard_runs(b->shape, b->kv_type, op->heads.dim);
@@ -439,8 +443,6 @@ static void store_heads(struct step *s, const struct model_op *op) {
     ref_store_rows(s, op);
 }
 
-/* One matrix at a time is multiplied with all rows, so that a row of weights is decoded once per
- * step. */
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -528,7 +530,8 @@ static void softmax(float *x, uint32_t n, const float *sink) {
         x[i] /= sum;
 }
 
-/* Computes the query heads of key head @kvh for one row; q and o point to the first of them. */
+/* Computes attention of the query heads that share key head @kvh, for one row: all scores, their
+ * softmax, then the weighted values. @q and @o: the first of these heads. */
 static void attend_group(struct step *s, const struct model_op *op, uint32_t row, uint32_t kvh,
                          const float *q, float *o) {
     struct be *b = s->be;
@@ -591,7 +594,7 @@ int ref_gate(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t dim = op->heads.dim, n = (size_t)s->host.batch->n_rows * op->heads.n;
 
-    if (op->w[0]) { /* overwrites the queries, which are not needed any more */
+    if (op->w[0]) { /* stores the gates in place of the queries, which are not needed any more */
         size_t per = op->heads.n * dim / op->w[0]->ne[1];
 
         ref_norm_rows(s, op);
@@ -607,9 +610,9 @@ int ref_gate(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- the rest ---------------------------------------------------------------------------------- */
+/* -- branches, FFNs, experts, logits ----------------------------------------------------------- */
 
-/* Computes x = (x + gain post_norm(t)) * scale for all rows; @t is normed in place. */
+/* Computes x = (x + gain post_norm(t)) * scale for all rows; overwrites @t by its norm. */
 static void add_branch(struct step *s, const struct model_op *op, float *t) {
     struct be *b = s->be;
     size_t n = op->width, n_all = s->host.batch->n_rows * n;
@@ -641,7 +644,6 @@ int ref_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* h overwrites the gate. */
 int ref_gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows;
@@ -667,7 +669,7 @@ int ref_gate_in(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The normed rows stay in b->normed for ref_experts(). */
+/* Leaves the normed rows in b->normed for ref_experts() and ref_shared(). */
 int ref_route(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -695,7 +697,7 @@ int ref_route(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Multiplies matrix @e of @w with x, and adds its part of @bias. */
+/* Computes out = w[e] x + bias[e]; @bias NULL: 0. */
 static void multiply_expert(struct be *b, const struct tensor *w, const struct tensor *bias,
                             uint32_t e, const float *x, float *out) {
     for (uint64_t o = 0; o < w->ne[1]; o++) {
@@ -706,8 +708,8 @@ static void multiply_expert(struct be *b, const struct tensor *w, const struct t
     }
 }
 
-/* Returns down glu(gate y, up y) of expert @e. With op->joined, w[0] gives n_ff_expert gates and
- * then as many ups. */
+/* Returns the output of expert @e for @y, n_embd values that the next call overwrites. With
+ * op->joined, w[0] yields n_ff_expert values of the gate, then those of the up projection. */
 static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, const float *y) {
     uint32_t n = b->shape->n_ff_expert;
     float *gate = b->gate, *out = b->gate + 2 * n;
@@ -720,8 +722,8 @@ static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, co
     return out;
 }
 
-/* Computes x += sum of p e(y) pick by pick. The order of sums differs from that of the CPU backend,
- * so tests compare with a tolerance. */
+/* Decodes the matrices of the picked experts for each row again. Without post_norm adds the outputs
+ * to x one by one, whereas the CPU backend adds their sum. */
 int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -752,7 +754,7 @@ int ref_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* y is still in b->normed, where ref_route() left it. */
+/* Uses the rows that ref_route() left in b->normed. */
 int ref_shared(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -773,7 +775,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The norm of a row with WANT_HIDDEN goes directly to its result. */
+/* Writes the normed row of a WANT_HIDDEN to its result, those of the other wants to b->normed. */
 int ref_logits(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;

@@ -1,6 +1,6 @@
 /*
- * Code that the recurrent layers of the reference backend share: the products of their input, the
- * convolution, and the loop that takes a sequence's rows through its state one after the other.
+ * recurrent - code that the recurrent layers of the reference backend share: the products of their
+ * input, the convolution, and the loop over the rows of each sequence.
  */
 
 #include <assert.h>
@@ -16,7 +16,8 @@ int ref_state_in(struct step *s, const struct model_op *op) {
     ref_norm_rows(s, op);
     for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
         size_t n = op->w[i]->ne[1];
-        int to = op->parts ? 1 : op->first + i; /* parts: in[1] is made later */
+        /* parts: uses in[1] as scratch memory, which a later STATE_IN overwrites */
+        int to = op->parts ? 1 : op->first + i;
 
         assert(to < OP_MATRICES && n <= m->state.n_in[to]);
         ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[to]);

@@ -6,7 +6,7 @@
 #include "engine/backend.h"
 #include "engine/sparse.h"
 
-/* Accepts what open_be() left half-built. */
+/* Implements be_ops.close; accepts a backend that open_be() left half-built. */
 static struct be *close_be(struct be *b) {
     if (!b)
         return NULL;
@@ -24,12 +24,12 @@ void *ref_alloc(struct be *b, size_t rows, size_t size) {
     return p;
 }
 
-/* Returns @rows of @width zeros. */
+/* Returns @rows rows of @width zeros, like ref_alloc(). */
 static float *floats(struct be *b, size_t rows, size_t width) {
     return ref_alloc(b, rows, width * sizeof(float));
 }
 
-/* Allocates the buffers that only recurrent layers need. */
+/* Allocates the buffers of recurrent layers, if the model has any. */
 static void alloc_states(struct be *b, const struct be_opts *o) {
     const struct state_shape *t = &o->shape->state;
     size_t n_rows = o->engine->max_rows;
@@ -44,7 +44,7 @@ static void alloc_states(struct be *b, const struct be_opts *o) {
     b->state = floats(b, o->n_states, state_floats(t));
 }
 
-/* Allocates the buffers that only latent attention needs. */
+/* Allocates the buffers of latent attention, if the model has it. */
 static void alloc_latent(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct mla_shape *a = &s->mla;
@@ -57,7 +57,7 @@ static void alloc_latent(struct be *b, const struct be_opts *o) {
     b->latent_heads = floats(b, n_rows, (size_t)s->n_head * (a->n_nope + s->head_dim - a->rank));
 }
 
-/* Allocates the buffers that only residual streams and sparse attention need. */
+/* Allocates the buffers of residual streams and of sparse attention, if the model has them. */
 static void alloc_streams(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct sparse_shape *p = &s->sparse;
@@ -124,7 +124,7 @@ static void alloc_buffers(struct be *b, const struct be_opts *o) {
     ref_condensed_open(b, o);
 }
 
-/* be_ops.open: allocates all that a step needs. */
+/* Implements be_ops.open. */
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     struct be *b = calloc(1, sizeof(*b));
 

@@ -1,5 +1,5 @@
 /*
- * Choice of the keys of sparse attention in the reference backend, as op.h has it.
+ * sparse - the indexer of sparse attention in the reference backend (OP_INDEX).
  */
 
 #include "engine/sparse.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include "engine/reference/reference.h"
 
-/* Turns @x to position @pos of a text. */
+/* Applies RoPE for text position @pos to @x. */
 static void turn(struct be *b, uint32_t pos, float *x) {
     const struct rope_set *set = &b->shape->rope[0];
 
@@ -29,7 +29,8 @@ static uint8_t *key_at(struct step *s, const struct model_op *op, uint32_t row, 
     return b->pages[KV_GLOBAL] + page * b->page_bytes[KV_GLOBAL] + at;
 }
 
-/* Stores the key of the block that row @row ends. Tokens before the step are read from @state. */
+/* Computes and stores the key of the block that ends with row @row. Tokens of earlier steps are
+ * read from @state. */
 static void store_block(struct step *s, const struct model_op *op, const struct engine_seq *q,
                         uint32_t row, const float *state) {
     struct be *b = s->be;
@@ -58,7 +59,8 @@ static void store_block(struct step *s, const struct model_op *op, const struct 
     }
 }
 
-/* Chooses the keys of row @row, the blocks' keys being in the pages. */
+/* Scores the blocks of row @row, whose keys are in the pages, and sets the bits of the positions
+ * that the row sees. */
 static void choose(struct step *s, const struct model_op *op, uint32_t row) {
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape->sparse;

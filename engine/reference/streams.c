@@ -1,5 +1,6 @@
 /*
- * Residual streams and the table of n-grams in the reference backend, as op.h has them.
+ * streams - residual streams and the table of n-grams in the reference backend (OP_SPREAD, OP_MIX,
+ * OP_BLEND, OP_NGRAM).
  */
 
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "engine/reference/reference.h"
 #include "engine/sinkhorn.h"
 
-/* y = the rms norm of each stream of @x, by its part of the weights. */
+/* y = the RMS norm of each stream of @x with its part of @norm; y may be x. */
 static void norm_streams(const struct be *b, const float *x, const struct tensor *norm, float *y) {
     size_t n = b->shape->n_embd;
 
@@ -18,7 +19,8 @@ static void norm_streams(const struct be *b, const float *x, const struct tensor
         y[i] *= ref_vector_at(norm, i);
 }
 
-/* Streams of row @r = their shares in each other, and parts of b. */
+/* Mixes the streams of row @r by their shares, and adds the weighted branch b (SPREAD after
+ * BLEND). */
 static void share_row(struct be *b, size_t r) {
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n;
     const float *weight = b->stream_weight + r * n_stream * (n_stream + 1);
@@ -116,8 +118,8 @@ int ref_mix(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Computes v and c of the streams of row @r. In: w[0] e in b->stream_gate, w[1] e in ACT_B. Out: v
- * in b->mixed, c in b->stream_gate. */
+/* Computes v, in b->mixed, and c, in b->stream_gate, of the streams of row @r from w[0] e, in
+ * b->stream_gate, and w[1] e, in ACT_B. */
 static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
     size_t n = b->shape->n_embd, n_stream = b->shape->stream.n, at = r * n * n_stream;
     float *k = b->stream_gate + at, *v = b->mixed + at;
@@ -134,7 +136,8 @@ static void weigh_row(struct be *b, const struct model_op *op, uint32_t r) {
     norm_streams(b, v, op->post_norm, k);
 }
 
-/* The streams of row @nth of @q, once c of all rows is there; @past: that of the rows before. */
+/* Adds v and the silu of the convolution of c to the streams of row @nth of sequence @q. @past: c
+ * of the rows of earlier steps. */
 static void convolve_row(struct be *b, const struct model_op *op, const struct engine_seq *q,
                          uint32_t nth, const float *past) {
     const struct ngram_shape *g = &b->shape->ngram;
@@ -148,7 +151,7 @@ static void convolve_row(struct be *b, const struct model_op *op, const struct e
 
         quant_decode_row(op->conv, i, tap);
         for (uint32_t j = 0; j < g->kernel; j++) {
-            /* index among the rows before the step, followed by those of the step */
+            /* index of the row in the n_past rows of earlier steps and the rows of this step */
             uint32_t at = nth + j * g->n;
 
             sum += tap[j] * (at < n_past ? past[at * width + i] : c[(at - n_past) * width + i]);
@@ -157,7 +160,7 @@ static void convolve_row(struct be *b, const struct model_op *op, const struct e
     }
 }
 
-/* Updates the state of a sequence: it is then the state after the rows of this step. */
+/* Updates the state of a sequence to that after the rows of this step. */
 static void keep_state(struct be *b, const struct engine_batch *batch, const struct engine_seq *q,
                        float *state) {
     const struct ngram_shape *g = &b->shape->ngram;
