@@ -6,7 +6,8 @@
 #include "engine/arch/dflash.h"
 #include "engine/meta.h"
 
-/* Checks that the block in @file belongs to a model like this: 0 or -EINVAL. */
+/* Checks that the block in @file belongs to a model of this architecture with as many layers, and
+ * sets m->n_mtp. Returns 0, or -EINVAL with @err. */
 static int check_block(struct model *m, const struct apart_of *of, const struct gguf *file,
                        struct err *err) {
     struct meta meta = {.file = file, .arch = of->arch, .err = err};
@@ -28,6 +29,7 @@ static int check_block(struct model *m, const struct apart_of *of, const struct 
     return meta.r;
 }
 
+/* Binds the MTP block in the file of @b. */
 static void bind_block(struct binder *b, struct model *m, const struct apart_of *of) {
     if ((b->r = check_block(m, of, b->file, b->err)) < 0)
         return;
@@ -38,7 +40,8 @@ static void bind_block(struct binder *b, struct model *m, const struct apart_of 
     bind_only_blocks(b, m->shape.n_layer + MAX(m->shape.drafts, 1u));
 }
 
-/* Embedding and head are those of the model, even if the block's file has them, too. */
+/* An MTP block uses the embedding and the output matrix of the model, even if its file has these
+ * tensors too. */
 void apart_bind(struct binder *b, struct model *m, const struct apart_of *of,
                 const struct gguf *file) {
     bool assistant = assistant_found(file), drafter = dflash_found(file);

@@ -1,22 +1,21 @@
 #pragma once
 
 /*
- * apart - binds the parts that draft for a model and come in a separate file: a block of
- * multi-token prediction, an assistant (assistant.h), a block drafter (dflash.h).
+ * apart - binds a drafting part that is in a separate file (draft-model): a block of multi-token
+ * prediction, an assistant (assistant.h) or a block drafter (dflash.h).
  */
 
 #include "engine/arch/mtp.h"
 
-/* Model to which the drafting part must belong. */
+/* Properties of the model to which the drafting part must belong. */
 struct apart_of {
     const char *arch;
     const struct decoder *decoder;
-    block_fn mtp;
+    block_fn mtp; /* for mtp_bind(), like norm; NULL: blocks are bound by own_block() */
     enum mtp_norm norm;
-    /* Binds the block instead of mtp_bind(); both NULL: models of this architecture have no
-     * block. */
+    /* binds the block instead of mtp_bind(); NULL, and mtp too: the architecture has no blocks */
     void (*own_block)(struct binder *b, struct model *m);
-    bool assisted; /* models that may have assistants */
+    bool assisted; /* the model may have an assistant */
 };
 
 /* Adds pass 1 of @m, whose ops @b has bound, from @file. Sets -EINVAL in @b if the file belongs to

@@ -27,40 +27,39 @@
 #include "engine/head.h"
 #include "engine/rope.h"
 
-/* A row of the table of architectures: what distinguishes one from a plain decoder. */
+/* A row of the table of architectures: the differences from a plain decoder. */
 struct arch {
     const char *name; /* general.architecture */
     enum rope_type rope;
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
-    bool by_layer;    /* heads and FFN widths may differ by layer: the file has arrays */
-    bool fixed_betas; /* rope_defaults */
-    block_fn mtp;     /* adds an MTP block after the layers; NULL: there are none */
+    bool by_layer;    /* numbers of heads and widths of FFNs may be arrays in the file, by layer */
+    bool fixed_betas; /* rope_defaults.fixed_betas */
+    block_fn mtp;     /* adds an MTP block after the layers; NULL: models have none */
     enum mtp_norm mtp_norm;
-    /* Adds the model's only block in place of mtp_bind(). */
+    /* Adds the model's only MTP block in place of mtp_bind(). */
     void (*own_block)(struct binder *b, struct model *m);
-    /* Rule for picking experts. by_keys: the file's keys, with @gating as the default; normed:
-     * weights are normalised whatever the keys say. All zero: softmax, normalised, in all
-     * layers. */
+    /* Rule by which experts are picked. by_keys: the file's keys say it, with @gating as the
+     * default; normed: weights are divided by their sum whatever the keys say. All zero: softmax,
+     * divided by their sum, experts in all layers. */
     struct {
         bool by_keys, normed;
         enum gating gating;
     } routing;
     bool long_rope; /* LongRoPE: divisors of RoPE's frequencies are in one of two tensors */
     enum rope_sections sections;
-    bool no_drafts; /* ignores the file's MTP blocks */
+    bool no_drafts; /* the file's MTP blocks are ignored */
     bool no_rope;
-    /* Factors of the embedding, of branches and of logits; of queries by their position. */
-    enum bind_need scales;
-    bool temper;
-    /* Adds the model's ops, once its hyperparameters are read; errors stay in the binder. */
+    enum bind_need scales; /* keys with factors of the embedding, of branches and of logits */
+    bool temper;           /* queries have a factor by position (struct temper) */
+    /* Adds the model's ops after the hyperparameters have been read. Errors are kept in the
+     * binder. */
     void (*bind)(struct binder *b, struct model *m, const struct decoder *d);
     struct decoder decoder;
 };
 
 static const struct arch archs[] = {
-    /* Llama 1 to 3, Mistral, TinyLlama, SmolLM; Mixtral with experts. The files hold q and k with
-     * their rows permuted, so that RoPE rotates neighbours. Biases occur in a few derived
-     * models. */
+    /* Llama 1 to 3, Mistral, TinyLlama, SmolLM; Mixtral with experts. The converter permutes the
+     * rows of q and k so that RoPE rotates neighbours. A few derived models have biases. */
     {
         .name = "llama",
         .rope = ROPE_NORM,
@@ -75,7 +74,7 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MUST},
     },
-    /* Qwen 3: heads x head size need not be the embedding length. */
+    /* Qwen 3. The number of heads times the head size may differ from the embedding length. */
     {
         .name = "qwen3",
         .rope = ROPE_NEOX,
@@ -152,9 +151,8 @@ static const struct arch archs[] = {
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
     },
-    /* gpt-oss 20b and 120b. The ramp of YaRN begins and ends at whole pairs as in llama.cpp,
-     * whereas OpenAI's code does not round: a file's quants were judged by logits computed this
-     * way. */
+    /* gpt-oss 20b and 120b. The ramp of YaRN begins and ends at whole pairs as in llama.cpp, with
+     * which quantised files are evaluated; OpenAI's code does not round these ends. */
     {
         .name = "gpt-oss",
         .rope = ROPE_NEOX,
@@ -207,7 +205,7 @@ static const struct arch archs[] = {
                     .glu = GLU_GELU,
                     .v_unit = true},
     },
-    /* Muse Glimmer. Layers with a window have RoPE, the others no positions. */
+    /* Muse Glimmer. Only layers with a window have RoPE. */
     {
         .name = "muse-glimmer",
         .rope = ROPE_NORM,
@@ -231,7 +229,8 @@ static const struct arch archs[] = {
         .scales = BIND_MAY,
         .bind = decoder_bind,
     },
-    /* MiniCPM; MiniCPM5's files may say llama. Old files that lack required keys are refused. */
+    /* MiniCPM. Files of MiniCPM5 may name the architecture llama. Old files without the keys of the
+     * factors are refused. */
     {
         .name = "minicpm",
         .rope = ROPE_NORM,
@@ -359,7 +358,7 @@ static const struct arch archs[] = {
         .bind = bailing3_bind,
         .decoder = {.pick_bias = BIND_MAY},
     },
-    /* BERT: bge, MiniLM, e5, gte; RoBERTa's kin under the same name. */
+    /* BERT: bge, MiniLM, e5, gte; and models derived from RoBERTa, which have the same name. */
     {
         .name = "bert",
         .no_rope = true,
@@ -388,7 +387,7 @@ static const struct arch archs[] = {
                     .glu = GLU_GELU,
                     .alibi = true},
     },
-    /* Olmo 2; Olmo 3, whose layers with a window have unscaled RoPE. */
+    /* Olmo 2 and 3. Layers of Olmo 3 with a window have RoPE without scaling. */
     {
         .name = "olmo2",
         .rope = ROPE_NEOX,
@@ -405,7 +404,8 @@ static const struct arch archs[] = {
     },
 };
 
-/* Names of architectures in files of other programs, whose tensors have other names too. */
+/* Architectures that are not models that this program can serve alone, or whose files were made for
+ * another program, with hints for the error message. */
 static const struct {
     const char *name, *hint;
 } renamed[] = {
@@ -444,7 +444,7 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
                    (int)MIN(name.len, 64u), name.data, known);
 }
 
-/* Reads the rule that picks experts from the keys of the file. */
+/* Reads the rule by which experts are picked from the keys of the file. */
 static void read_routing(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     uint32_t func = 0, n_shared = 0, width = 0;
@@ -462,7 +462,7 @@ static void read_routing(struct meta *m, const struct arch *arch, struct model *
     model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
 }
 
-/* Reads the groups of experts; one group counts as none. */
+/* Reads the groups of experts. A single group is the same as no groups. */
 static void read_groups(struct meta *m, struct model_shape *s) {
     uint32_t n = 1, used = 1;
 
@@ -478,7 +478,7 @@ static void read_groups(struct meta *m, struct model_shape *s) {
                        s->n_expert, n, used, s->n_expert_used);
 }
 
-/* Reads the number of experts, and checks that they are picked as op.h says. */
+/* Reads the hyperparameters of experts, and refuses those that differ from OP_ROUTE (op.h). */
 static void read_experts(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     double scale = 0;
@@ -520,7 +520,7 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model *
     meta_refuse_other(m, "leading_dense_block_count", 0);
 }
 
-/* Reads an integer, or the largest of an array by layer. */
+/* Reads an optional integer, or the largest of an array with a number for each layer. */
 static void read_most(struct meta *m, const struct arch *a, const char *key, uint32_t hi,
                       uint32_t n_layer, uint32_t *out) {
     uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
@@ -538,8 +538,8 @@ static void read_most(struct meta *m, const struct arch *a, const char *key, uin
         *out = most;
 }
 
-/* Reads the hyperparameters that every architecture has. Sizes are bounded so that products of two
- * of them fit 64 bits, and a head's values 32. */
+/* Reads the hyperparameters that every architecture has. Sizes are bounded so that a product of two
+ * fits into 64 bits, and a head's number of values into 32. */
 static void read_shape(struct meta *m, const struct arch *a, struct model *model) {
     struct model_shape *s = &model->shape;
     double eps = -1, scale = 0;
@@ -560,7 +560,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
     value_length = s->head_dim;
     meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
     if (a->bind == nemotron_bind ||
-        a->bind == encoder_bind) /* the key of these models; most files have the key below */
+        a->bind == encoder_bind) /* these models use this key, most files use the next one */
         meta_f32_opt(m, "attention.layer_norm_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
@@ -588,7 +588,8 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
     s->attn_scale = scale > 0 ? (float)scale : (float)(1.0 / sqrt((double)s->head_dim));
 }
 
-/* Takes the size of the vocabulary from the embedding; the tokenizer must not have more tokens. */
+/* Sets the size of the vocabulary to the number of rows of the embedding, which must not be less
+ * than the number of the tokenizer's tokens. */
 static void read_vocab(struct meta *m, struct model_shape *s) {
     const struct tensor *t = gguf_find(m->file, "token_embd.weight");
     const struct gguf_array *tokens = gguf_array(m->file, "tokenizer.ggml.tokens");
@@ -607,7 +608,7 @@ static void read_vocab(struct meta *m, struct model_shape *s) {
         s->n_vocab = (uint32_t)t->ne[1];
 }
 
-/* Reads the scalar factors that multiply activations. Granite and MiniCPM divide their logits. */
+/* Reads the scalar factors of activations. Granite and MiniCPM divide logits by theirs. */
 static void read_scales(struct meta *m, const struct arch *a, struct model *model) {
     static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
     double v[3] = {0};
@@ -629,7 +630,8 @@ static void read_scales(struct meta *m, const struct arch *a, struct model *mode
     model->temper.slope = (float)slope;
 }
 
-/* Reads the number of values of a picture's row, parts of which the first layers may add (DEEP). */
+/* Reads the number of values of a picture's row, which includes those that the first layers add
+ * (OP_DEEP). */
 static void read_pictures(struct meta *m, struct model *model) {
     uint32_t n_deep = 0;
 
@@ -637,9 +639,9 @@ static void read_pictures(struct meta *m, struct model *model) {
     model->shape.n_picture = model->shape.n_embd * (1 + n_deep);
 }
 
-/* Returns the tensor of divisors of RoPE's frequencies, or NULL. Of two tensors, the long one is
- * for contexts beyond the original. The choice depends on the largest context that a client may ask
- * for, so that it does not change while a sequence grows. */
+/* Returns the tensor of divisors of RoPE's frequencies, or NULL. A file for LongRoPE has two; the
+ * long one is for contexts longer than the original. The choice depends on the largest context that
+ * is served, so that it does not change while a sequence grows. */
 static const struct tensor *rope_divisors(struct binder *b, const struct arch *a,
                                           const struct model *m, uint32_t max_context) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
@@ -654,8 +656,8 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
-/* Reads hyperparameters before tensors, whose shapes are checked against them. Scaling of RoPE
- * comes last, since it may need a tensor of divisors. */
+/* Reads the hyperparameters, then binds the tensors, whose shapes are checked against them. RoPE is
+ * read after the layers, because it may need a tensor of divisors. Returns 0 or -errno. */
 static int bind_all(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
                     struct err *err) {
     const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
@@ -664,7 +666,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
 
     read_shape(&meta, a, m);
     read_experts(&meta, a, m);
-    if (!m->shape.n_ff) /* a model whose layers all have experts has only the experts' size */
+    if (!m->shape.n_ff) /* the key may be absent only if all layers have experts */
         meta_u32(&meta, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
     read_vocab(&meta, &m->shape);
     read_scales(&meta, a, m);
@@ -731,7 +733,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
     return b.r < 0 ? b.r : m->r;
 }
 
-/* Reads the model as architecture @a; returns like arch_read(). */
+/* Does what arch_read() does, for architecture @a. */
 static int read_as(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
                    struct err *err) {
     *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};
@@ -741,8 +743,8 @@ static int read_as(struct model *m, const struct arch *a, const struct engine_op
     return r;
 }
 
-/* A model whose own MTP block is malformed is served without it; a block in a separate file was
- * asked for by name, so its error is reported. */
+/* If the model's own MTP block is malformed, the model is read without it, and m->no_drafts says
+ * why. An error of a block in a separate file is returned, because the user named that file. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err) {
     const struct arch *a = NULL;
 

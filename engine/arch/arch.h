@@ -1,18 +1,19 @@
 #pragma once
 
 /*
- * arch - reads a model from a file: the architecture by name, its hyperparameters, the ops of its
- * layers with their tensors. All conditions of the ops are checked here, so backends need not check
- * them.
+ * arch - reads a model from a GGUF file: finds the architecture by its name, reads its
+ * hyperparameters, and builds the list of ops with their tensors. All conditions that op.h and
+ * shape.h state are checked here, so backends need not check them.
  */
 
 #include "engine/model.h"
 
-/* Reads the model of o->file for o->max_context. Returns 0 or -errno with @err: unknown
- * architecture, a missing or odd hyperparameter, a missing, unknown or misshapen tensor. The file
- * owns the tensors. @drafts: also reads its block of multi-token prediction, if there is one, or
- * the block in o->block, which must fit this model. */
+/* Reads the model of o->file for contexts of at most o->max_context tokens. @drafts: reads the
+ * drafting part too, from o->block, which must fit the model, or else from o->file if that has MTP
+ * blocks. The file owns the tensors. Returns 0, or -errno with @err: -EINVAL for an unknown
+ * architecture, a missing or unsupported hyperparameter, or a missing, unknown or misshapen tensor;
+ * -ENOMEM. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err);
-/* Computes a digest of 128 bits of everything that the results depend on: of @file, and of @block,
- * which may be NULL. */
+/* Computes a digest of 128 bits of the contents of @file and @block (NULL: no drafting part) on
+ * which results depend. */
 void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]);

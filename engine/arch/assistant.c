@@ -1,21 +1,24 @@
 /*
  * assistant - pass 1 of a Gemma 4 model from its assistant's file.
  *
- * B is the model's width, E the assistant's, t the token at position n, h the model's hidden state
- * of n - 1 (what its final norm gives):
+ * B is the model's width, E the assistant's width, t the token at position n, and h the model's
+ * hidden state of position n - 1, the output of its final norm:
  *
- *   x = pre_projection (sqrt(B) embed(t), h)                       embed: the model's
- *   layers as the model's dense ones, of width E, with queries only: those with a window read the
- *     keys and values of the model's last layer but one, the others those of its last layer
+ *   x = pre_projection (sqrt(B) embed(t), h)               embed: the model's embedding
+ *   layers like the model's dense layers, of width E, without keys of their own: layers with a
+ *     window read the keys and values of the model's last layer but one, other layers those of its
+ *     last layer
  *   y = output_norm x,   logits = token_embd y,   h' = post_projection y
  *
- * The next draft follows from its token and h' in the place of t and h, and all of them are made at
- * position n, whose key the model has not computed: they see those before it (attn.before).
+ * The next draft is computed from the drafted token and h' in place of t and h. All drafts of a
+ * sequence are computed at position n. The model has not computed the key of this position, so the
+ * drafts see only the keys before it (attn.before).
  *
- * Assistants of E2B and E4B have masked_embd_centroids [C, E] and masked_embd_ordering too, which
- * give each token one of C clusters: only tokens of the 32 whose centroids have the largest
- * products with y need logits, a 44th of the work. They are not read: what would be left out is
- * less than 2 % of a step, and the best of all tokens is at least as good a draft.
+ * Assistants of E2B and E4B also have the tensors masked_embd_centroids [C, E] and
+ * masked_embd_ordering, which assign each token to one of C clusters: only the tokens of the 32
+ * clusters whose centroids have the largest products with y need logits. These tensors are not
+ * read, because computing all logits takes less than 2 % of a step, and the best of all tokens is
+ * at least as good a draft as the best of some.
  *
  *   pass 0  EMBED .. layers .. KEEP LOGITS
  *   pass 1  EMBED DRAFT_IN  QKV ATTEND PROJ GATE_UP PROJ ..  KEEP LOGITS
@@ -30,13 +33,13 @@
 #include "engine/arch/window.h"
 #include "engine/rope.h"
 
-/* Hyperparameters of the assistant, and the layers of the model whose keys its layers read: [has a
- * window]. */
+/* Hyperparameters of the assistant. has and source have an element for layers without a window (0)
+ * and one for layers with a window (1). */
 struct plan {
     uint32_t n_layer, n_embd;
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
-    bool in_window[MODEL_LAYERS_MAX], has[2];
-    struct model_op source[2];
+    bool in_window[MODEL_LAYERS_MAX], has[2]; /* has: the assistant has such layers */
+    struct model_op source[2];                /* ATTEND ops of the model whose keys they read */
 };
 
 bool assistant_found(const struct gguf *file) {
@@ -46,7 +49,7 @@ bool assistant_found(const struct gguf *file) {
            name.len == strlen(ASSISTANT_ARCH) && memcmp(name.data, ASSISTANT_ARCH, name.len) == 0;
 }
 
-/* Finds the layers of the model whose keys the assistant reads: the last two. */
+/* Sets p->source to the ATTEND ops of the model's last two layers. */
 static void find_source(struct meta *meta, const struct model *m, struct plan *p) {
     uint32_t n = m->shape.n_layer;
 
@@ -60,8 +63,7 @@ static void find_source(struct meta *meta, const struct model *m, struct plan *p
                           "be one with a window and one without");
 }
 
-/* Checks that each layer's heads fit the key heads that it reads; sets p->has: which of the two
- * sources is read. */
+/* Checks that each layer's heads fit the key heads that it reads, and sets p->has. */
 static void check_layers(struct meta *meta, struct plan *p) {
     for (uint32_t l = 0; l < p->n_layer && meta->r == 0; l++) {
         uint32_t n_kv = p->source[p->in_window[l]].heads.n_kv;
@@ -104,12 +106,13 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
     check_layers(meta, p);
 }
 
+/* Returns true if @a and @b rotate heads by the same angles. */
 static bool same_rope(const struct rope_set *a, const struct rope_set *b) {
     return a->n_rot == b->n_rot && a->mscale == b->mscale &&
            (!a->n_rot || memcmp(a->freq, b->freq, a->n_rot / 2 * sizeof(*a->freq)) == 0);
 }
 
-/* Checks that the RoPE of queries is that of the model's keys. */
+/* Checks that the assistant's RoPE, which queries get, is that of the model's keys. */
 static void check_rope(struct binder *b, struct meta *meta, const struct model *m,
                        const struct plan *p) {
     for (uint32_t k = 0; k < 2; k++) {
@@ -134,7 +137,7 @@ static void check_rope(struct binder *b, struct meta *meta, const struct model *
     }
 }
 
-/* Binds layer @l: attention of own queries to the model's keys of its kind, and a dense FFN. */
+/* Binds layer @l: attention to the model's keys, and a dense FFN. */
 static void bind_layer(struct binder *b, struct model *own, const struct decoder *d,
                        const struct plan *p, uint32_t l) {
     const struct model_op *source = &p->source[p->in_window[l]];
@@ -154,7 +157,7 @@ static void bind_layer(struct binder *b, struct model *own, const struct decoder
     gemma4_scale_layer(b, own, l);
 }
 
-/* Binds the ops that follow DRAFT_IN, as a model of width E. */
+/* Binds the ops that follow DRAFT_IN, as those of a model of width E. */
 static void bind_own(struct binder *b, struct model *own, const struct decoder *d,
                      const struct plan *p, uint64_t n_embd, uint64_t n_vocab) {
     for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)

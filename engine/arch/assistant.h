@@ -2,7 +2,7 @@
 
 /*
  * assistant - gemma4-assistant, a small model in a separate file that drafts for a Gemma 4 model.
- * It has its own width and queries, but no keys.
+ * It has its own width and queries, and attends to the keys of the Gemma 4 model.
  */
 
 #include "engine/arch/decoder.h"
@@ -11,7 +11,7 @@
 
 /* Returns true if @file is an assistant, by the name of its architecture. */
 bool assistant_found(const struct gguf *file);
-/* Adds pass 1 from @b, the assistant's file, after the ops of @m, which end with LOGITS; the
- * model's RoPE must be known. @d: decoder options of the model's layers. Sets -EINVAL in the binder
- * if the assistant belongs to another model. */
+/* Adds pass 1 from @b, the assistant's file, after the ops of @m, which end with LOGITS and whose
+ * RoPE has been read. @d: options of the model's layers. Sets -EINVAL in the binder if the
+ * assistant belongs to another model. */
 void assistant_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -117,7 +117,7 @@ void bailing3_block(struct binder *b, struct model *m, const struct decoder *d, 
 void bailing3_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     uint32_t n_kv[MODEL_LAYERS_MAX];
-    uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array covers MTP blocks, too */
+    uint32_t n_all = m->shape.n_layer + m->n_mtp; /* the array has numbers for MTP blocks too */
     struct limits limits;
     struct model_op logits;
 

@@ -34,7 +34,7 @@ struct layer decoder_layer(const struct model *m, uint32_t index) {
     };
 }
 
-/* Binds the norm after a branch; NULL: there is none. */
+/* Binds the norm after a branch. Returns NULL if @name is NULL: branches have no such norm. */
 static const struct tensor *post_norm(struct binder *b, const struct model *m, const char *name,
                                       uint32_t l) {
     return name ? bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight", l, name) : NULL;
@@ -96,7 +96,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
                      .attn = layer->attn,
                      .sinks = bind_vector(b, d->sinks, h->n, "blk.%u.attn_sinks.weight", l),
                  });
-    if (d->soft_gate || d->sigmoid_gate) { /* one gate for each head, or for each value */
+    if (d->soft_gate || d->sigmoid_gate) { /* attn_gate has a row for each value or for each head */
         const struct tensor *wide = NULL;
         char name[64];
 
@@ -130,7 +130,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     return kv;
 }
 
-/* Binds the norm before a layer's FFN; NULL: there is none. */
+/* Binds the norm before a layer's FFN. Returns NULL if layers have no such norm. */
 static const struct tensor *ffn_norm(struct binder *b, const struct model *m,
                                      const struct decoder *d, uint32_t l) {
     return bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight",
@@ -174,7 +174,7 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
                  });
 }
 
-/* Binds the shared expert with a gate. */
+/* Adds a shared expert whose output is multiplied by a gate (SHARED). */
 static void shared_expert(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_ff_shared;
@@ -193,8 +193,8 @@ static void shared_expert(struct binder *b, struct model *m, const struct decode
         });
 }
 
-/* Adds the gate and up products of a shared expert without a gate, which is computed as a dense FFN
- * around the experts. */
+/* Adds the gate and up products of a shared expert whose output has no gate. It is computed as a
+ * dense FFN: decoder_experts() adds its down product after the experts. */
 static void common_in(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     uint64_t n_embd = m->shape.n_embd, n = m->n_ff_common;
     const struct tensor *up = bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_up_shexp.weight", l);

@@ -7,13 +7,13 @@
 #include "engine/meta.h"
 
 /*
- * Attention is computed in the absorbed form at all lengths: keys and values of a token are one
- * latent vector for all heads; attn_k_b maps queries to it, and attn_v_b maps the output back.
- * Expanding keys and values would be cheaper for long prompts, but rounds differently, so that the
- * bits of a token would depend on how its prompt was chunked.
+ * deepseek2 - latent attention in absorbed form, at all lengths: the keys and values of a token are
+ * one latent vector for all heads; attn_k_b maps queries to it, and attn_v_b maps the output back.
+ * Expanding keys and values would take less time for long prompts, but rounds differently, so the
+ * bits of a token would depend on how its prompt is divided into chunks.
  */
 
-/* Returns the scale of scores, which includes that of YaRN; the file has YaRN's multiplier times
+/* Returns the scale of scores, which includes YaRN's factor. The file has YaRN's multiplier times
  * 0.1. */
 static float score_scale(struct meta *m, uint32_t key_length) {
     double scale = 1 / sqrt((double)key_length), factor = 1, multiplier = 0;
@@ -48,7 +48,7 @@ void deepseek2_read(struct meta *m, struct model_shape *s) {
                        d->rank, n_rot, s->n_head_kv, s->head_dim);
     d->n_nope = key_length - n_rot;
     s->attn_scale = score_scale(m, key_length);
-    if (func == 0 && s->n_vocab == 154880) /* the first files of GLM-4.7-Flash */
+    if (func == 0 && s->n_vocab == 154880) /* the first files of GLM-4.7-Flash lack the key */
         s->gating = GATING_SIGMOID;
 }
 

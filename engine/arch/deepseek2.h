@@ -9,11 +9,11 @@
 
 /* Reads the sizes of the latent vectors and the scale of the scores. */
 void deepseek2_read(struct meta *m, struct model_shape *s);
-/* Adds x += Wo (latent attention of norm x); @gated: attn_gate has a sigmoid for each head's
- * output. */
+/* Adds x += Wo (latent attention of norm x). @gated: each head's output is multiplied by
+ * sigmoid(attn_gate y). */
 void deepseek2_attention(struct binder *b, struct model *m, uint32_t layer, bool gated);
 
-/* A block_fn (mtp.h), once deepseek2_bind() has read the sizes. */
+/* Implements block_fn (mtp.h). Called after deepseek2_bind(), which reads the sizes. */
 void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 /* Binds the whole model, in place of decoder_bind(). */
 void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -1,3 +1,14 @@
+/*
+ * deepseek4 - the ops of DeepSeek-V4-Flash. A layer consists of two branches between BLEND, which
+ * forms the branch's input from the residual streams, and SPREAD, which adds its output to them:
+ *
+ *   BLEND  LEAN_IN LEAN_Q [CONDENSE [CONDENSE PICK]] LEAN_ATTEND LEAN_OUT .. PROJ         SPREAD
+ *   BLEND  [GATE_UP PROJ: the shared expert] ROUTE EXPERTS                                SPREAD
+ *
+ * Layers have short blocks of positions, whose condensed keys an indexer picks, long blocks, all of
+ * whose condensed keys are seen, or no blocks. The MTP block is one more layer without blocks.
+ */
+
 #include "engine/arch/deepseek4.h"
 
 #include <assert.h>
@@ -9,17 +20,17 @@
 #include "engine/rope.h"
 #include "engine/sinkhorn.h"
 
-/* Hyperparameters that differ by layer or that no op needs. */
+/* Hyperparameters that differ by layer, or that are not in the shape. */
 struct plan {
-    uint32_t block[MODEL_LAYERS_MAX]; /* positions of a block; 0: none */
-    /* number of first layers whose experts are picked by the token */
-    uint32_t n_table;
-    uint32_t n_out;            /* values of a group's part of attention's output */
-    float limit, shared_limit; /* 0: none */
+    uint32_t block[MODEL_LAYERS_MAX]; /* positions of a block; 0: the layer has no blocks */
+    uint32_t n_table; /* number of first layers whose experts are picked by a table */
+    uint32_t n_out;   /* values of a group of heads after its output projection */
+    /* limits of the activations of experts and of the shared expert; 0: no limit */
+    float limit, shared_limit;
 };
 
-/* Reads the block sizes of @n layers; MTP blocks, which follow the first @n_layer, have none. The
- * array may be longer. */
+/* Reads the block sizes of @n layers. The layers from @n_layer on are MTP blocks, which must have
+ * the size 0. The file's array may be longer. */
 static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *out) {
     char key[96];
     uint32_t n_with = 0;
@@ -41,7 +52,8 @@ static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *
         m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
 }
 
-/* Reads a limit of activations, with the default @otherwise; 0: no limit. */
+/* Reads a limit of activations, which must be the same for all layers. Returns @otherwise if the
+ * file has no such key; 0: no limit. */
 static float read_limit(struct meta *m, const char *key, uint32_t n_layer, float otherwise) {
     char full[96];
     double v = (double)otherwise, all;
@@ -63,8 +75,8 @@ static float read_limit(struct meta *m, const char *key, uint32_t n_layer, float
     return (float)all;
 }
 
-/* Reads RoPE: layers with blocks have another base, with YaRN's scaling of frequencies but not of
- * magnitudes. */
+/* Reads RoPE of layers with blocks (set 1), which have a base of their own and the frequencies of
+ * YaRN, but not its factor of magnitudes. */
 static void read_rope(struct meta *m, struct model_shape *s) {
     double base = 160000;
     uint32_t n_rot = s->head_dim;
@@ -81,6 +93,7 @@ static void read_rope(struct meta *m, struct model_shape *s) {
     s->rope[1].mscale = 1;
 }
 
+/* Reads the hyperparameters of the residual streams. */
 static void read_streams(struct meta *m, struct stream_shape *t) {
     double eps = 1e-6;
 
@@ -91,8 +104,8 @@ static void read_streams(struct meta *m, struct stream_shape *t) {
     t->n_low = t->n * (t->n + 2);
 }
 
-/* Some files count MTP blocks although the tensors after the layers are those of ordinary layers;
- * these are counted as layers. */
+/* Corrects the number of layers: some files count their last layers as MTP blocks although they
+ * have the tensors of ordinary layers. */
 static void count_layers(const struct gguf *file, struct model *m) {
     char layer[48], block[48];
 
@@ -104,7 +117,7 @@ static void count_layers(const struct gguf *file, struct model *m) {
     }
 }
 
-/* Reads the plan of @n layers, the last of which may be the draft block. */
+/* Reads the plan of @n layers, the last of which may be the MTP block. */
 static void read_plan(struct meta *m, const struct model_shape *s, uint32_t n, struct plan *p) {
     meta_u32(m, "attention.output_lora_rank", 1, 1u << 16, &p->n_out);
     meta_u32_opt(m, "hash_layer_count", 0, s->n_layer, &p->n_table);
@@ -113,6 +126,7 @@ static void read_plan(struct meta *m, const struct model_shape *s, uint32_t n, s
     p->shared_limit = read_limit(m, "swiglu_clamp_shexp", n, p->limit);
 }
 
+/* Reads and checks all hyperparameters of the model. */
 static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     struct condensed_shape *c = &s->condensed;
     uint32_t func;
@@ -146,8 +160,8 @@ static void read_all(struct meta *m, struct model_shape *s, struct plan *p) {
     };
 }
 
-/* Adds x = the blend of the streams with the tensors of layer @l whose names begin with @name;
- * @ends: the last one, for the logits. */
+/* Adds a BLEND of layer @l with the tensors whose names begin with @name. @ends: the last BLEND,
+ * before the logits, which has no weights for SPREAD. */
 static void add_blend(struct binder *b, struct model *m, uint32_t l, const char *name, bool ends) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd;
     uint64_t n_out = ends ? n : m->shape.stream.n_low;
@@ -161,7 +175,7 @@ static void add_blend(struct binder *b, struct model *m, uint32_t l, const char 
                  });
 }
 
-/* Adds the blend of the streams for branch @what of layer @l. */
+/* Adds the BLEND before branch @what, "attn" or "ffn", of layer @l. */
 static void add_branch(struct binder *b, struct model *m, uint32_t l, const char *what) {
     char name[32];
 
@@ -177,8 +191,8 @@ static const struct tensor *attn_norm(struct binder *b, const struct model *m, u
     return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.attn_norm.weight", l);
 }
 
-/* Adds the condensed keys, of @dim values, of the blocks of layer @l. Returns the op's
- * first_value. */
+/* Adds a CONDENSE of layer @l: keys of @dim values for blocks of @block positions, from the tensors
+ * whose names begin with @what. Returns the op's first_value. */
 static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint32_t block,
                              uint32_t dim, const char *what) {
     struct model_shape *s = &m->shape;
@@ -206,7 +220,7 @@ static uint64_t add_condense(struct binder *b, struct model *m, uint32_t l, uint
     return first;
 }
 
-/* Adds the choice of the short blocks that the attention of layer @l sees. */
+/* Adds the indexer of layer @l: the keys of its short blocks, and PICK. */
 static void add_pick(struct binder *b, struct model *m, uint32_t l) {
     const struct condensed_shape *c = &m->shape.condensed;
     uint64_t first = add_condense(b, m, l, BLOCK_SHORT, c->index_dim, "indexer_compressor");
@@ -222,7 +236,7 @@ static void add_pick(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
-/* Adds the output projection of attention: first of each group of heads, then of all. */
+/* Adds the output projection of attention: one for each group of heads, then one for all. */
 static void add_output(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint32_t n_group = s->condensed.n_group;
@@ -247,6 +261,7 @@ static void add_output(struct binder *b, struct model *m, const struct plan *p, 
            });
 }
 
+/* Adds the attention of layer @l. */
 static void add_attention(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     struct model_shape *s = &m->shape;
     const struct condensed_shape *c = &s->condensed;
@@ -269,7 +284,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
                .q_norm = bind_vector(b, BIND_MUST, c->q_rank, "blk.%u.attn_q_a_norm.weight", l),
                .k_norm = bind_vector(b, BIND_MUST, s->head_dim, "blk.%u.attn_kv_a_norm.weight", l),
            });
-    if (drafts) { /* the draft block's window follows those of the layers */
+    if (drafts) { /* the MTP block's window follows the layers' data in the state */
         model_add(m, &keys);
         s->state.n_more += (uint64_t)window_rows(s, &keys) * s->head_dim;
     }
@@ -297,7 +312,7 @@ static void add_attention(struct binder *b, struct model *m, const struct plan *
     add_output(b, m, p, l);
 }
 
-/* Binds and checks the table of experts by token of layer @l. */
+/* Binds the table of layer @l that has the experts of each token, and checks its entries. */
 static const struct tensor *bind_picks(struct binder *b, const struct model_shape *s, uint32_t l) {
     const struct tensor *t =
         bind_table(b, s->n_expert_used, s->n_vocab, "blk.%u.ffn_gate_tid2eid.weight", l);
@@ -314,7 +329,7 @@ static const struct tensor *bind_picks(struct binder *b, const struct model_shap
     return t;
 }
 
-/* Adds b = output of the shared expert, then b += those of the picked experts. */
+/* Adds b = the output of the shared expert, then b += the outputs of the picked experts. */
 static void add_experts(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_expert, n_ff = s->n_ff_expert, n_all = m->n_ff_common;
@@ -394,10 +409,10 @@ void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d) 
     model_add(m, &logits);
 }
 
-/* -- the block that drafts --------------------------------------------------------------------- */
+/* -- the MTP block ----------------------------------------------------------------------------- */
 
-/* Adds the logits of block @l: @end, the last BLEND, KEEP and LOGITS of the model, with the block's
- * own tensors where the file has them. */
+/* Adds the end of MTP block @l: @end, the last BLEND, KEEP and LOGITS of the model, with the
+ * block's own tensors where the file has them. */
 static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
                           const struct model_op end[3]) {
     uint64_t n = m->shape.n_embd;
@@ -420,7 +435,8 @@ static void add_draft_out(struct binder *b, struct model *m, uint32_t l,
     model_add(m, &logits);
 }
 
-/* Divides the ops into passes. The draft block begins at @begin; its queries follow its keys. */
+/* Divides the ops into passes. The MTP block begins at op @begin; pass 0 computes its ops up to
+ * LEAN_KEYS, and the draft pass all of them. */
 static void divide(struct model *m, uint32_t begin) {
     uint32_t queries = begin;
 

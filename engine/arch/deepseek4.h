@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * deepseek4 - DeepSeek-V4-Flash: attention to a window and to condensed keys of the blocks before
- * it, experts that in the first layers follow from the token, and residual streams around both.
+ * deepseek4 - DeepSeek-V4-Flash: attention to a window and to condensed keys of earlier blocks of
+ * positions; experts, which in the first layers are picked by a table of tokens; and residual
+ * streams (hyper-connections) around both.
  */
 
 #include "engine/arch/decoder.h"
@@ -11,6 +12,7 @@
  * models have. */
 void deepseek4_bind(struct binder *b, struct model *m, const struct decoder *d);
 /* Adds the first MTP block after the ops of @m, which end with LOGITS, and divides the ops into
- * passes. The block continues all residual streams and has its own window in the state. A pass with
- * holes would save almost nothing, so every pass computes the block's keys. */
+ * passes. The block continues all residual streams and has its own window in the state. PASS_HOLES
+ * equals PASS_MODEL and computes the block's keys, because omitting them would save almost no
+ * time. */
 void deepseek4_block(struct binder *b, struct model *m);

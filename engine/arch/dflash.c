@@ -1,26 +1,29 @@
 /*
  * dflash - pass 1 of a model from the file of a block drafter (DFlash, 2026).
  *
- * f = the inputs of some layers of the model, concatenated, for every position that the model has
- * computed. The drafter's layers have keys and values of these positions:
+ * The drafter reads the inputs of some layers of the model. Let f be these inputs of a position,
+ * concatenated. Each layer of the drafter has a key and a value for every position that the model
+ * has computed:
  *
  *   g = fc f,   y = enc.output_norm g,   k = rope(attn_k_norm(attn_k y)),   v = attn_v y
  *
  * A block consists of the newest token, at position n, which the model has not computed yet, and of
- * masks at the following positions. Its layers attend to all keys before n and, in both directions,
- * to the block's own keys. The logits at position n + i, i > 0, predict the token at that position.
+ * mask tokens at the positions after it. The rows of a block attend to all keys before n and, in
+ * both directions, to the keys of the block. The logits at position n + i, i > 0, predict the token
+ * at that position.
  *
- * DFlash2 has convolutions over the block before and after each branch, and a selector of tokens
- * (BLOCK_IN, BLOCK_OUT, SELECT). DSpark adds to the logits a product of two matrices, which depends
- * on the previous token (CHAIN); its logits at n + i may predict the next token (first_draft). Its
- * estimate of each token's acceptance is not read.
+ * There are two variants. DFlash2 has convolutions over the block before and after each branch, and
+ * a selector of tokens (BLOCK_IN, BLOCK_OUT, SELECT). DSpark adds a product of two matrices, which
+ * depends on the previous token, to the logits (CHAIN), and its logits at n + i may predict the
+ * token after that position (first_draft). Its estimate of whether a token will be accepted is not
+ * read.
  *
  *   pass 0  EMBED .. TAP .. TAP .. LOGITS  FUSE KEYS KEYS ..
  *   pass 1  EMBED  QKV ATTEND PROJ GATE_UP PROJ ..  LOGITS
  *
- * Pass 1 writes the block's own keys to the pages after those of the model's positions, and pass 0
- * overwrites them once it computes these positions. Layers with a window have all their keys in the
- * pages of KV_GLOBAL, like the others.
+ * Pass 1 writes the block's own keys to the pages, at the positions of the block; pass 0 overwrites
+ * them when it computes these positions. Layers of the drafter with a window have all their keys in
+ * the pages of KV_GLOBAL, like its other layers.
  */
 
 #include "engine/arch/dflash.h"
@@ -36,12 +39,12 @@
 enum { TAPS_MAX = 32 };
 #define CHAIN_TABLE "markov_w1.weight"
 
-/* The drafter as its file has it. */
+/* Hyperparameters of the drafter. */
 struct plan {
     uint32_t n_layer, n_ff, window;
     struct heads heads;
     bool in_window[MODEL_LAYERS_MAX];
-    float scale, embedding_scale, cap; /* scale: of scores */
+    float scale, embedding_scale, cap; /* scale of scores and of the embedding; cap of logits */
     uint32_t n_taps, tap[TAPS_MAX];    /* layers of the model whose inputs are read */
     uint32_t n_block, mask, first_draft;
     bool causal;
@@ -56,8 +59,8 @@ bool dflash_found(const struct gguf *file) {
            name.len == strlen(DFLASH_ARCH) && memcmp(name.data, DFLASH_ARCH, name.len) == 0;
 }
 
-/* Refuses a model whose layers' inputs or positions a drafter cannot have, and a vocabulary that
- * is not the model's. */
+/* Refuses models with which a drafter cannot work, and a drafter whose vocabulary is not the
+ * model's. */
 static void check_model(struct meta *meta, const struct model *m) {
     const char *what = m->shape.stream.n                       ? "residual streams"
                        : m->shape.rope_type != ROPE_NEOX       ? "rotary positions of neighbours"
@@ -73,8 +76,8 @@ static void check_model(struct meta *meta, const struct model *m) {
                           "supported");
 }
 
-/* Reads the layers whose inputs are used, in the order of the product. The number after the last
- * layer means that layer's output. */
+/* Reads the numbers of the model's layers whose inputs are read, in the order in which FUSE
+ * multiplies them. The number of layers stands for the output of the last layer. */
 static void read_taps(struct meta *meta, const struct model *m, struct plan *p) {
     const struct gguf_array *a = gguf_array(meta->file, DFLASH_ARCH ".target_layers");
     uint64_t n = a && gguf_array_type(a) != GGUF_STRING ? gguf_array_n(a) : 0;
@@ -96,7 +99,7 @@ static void read_taps(struct meta *meta, const struct model *m, struct plan *p) 
     }
 }
 
-/* The mask stands for the tokens of a block that are to be found. */
+/* Reads the mask token, which stands for the tokens of a block that are to be drafted. */
 static void read_mask(struct meta *meta, const struct model *m, struct plan *p) {
     uint32_t v;
 
@@ -110,6 +113,7 @@ static void read_mask(struct meta *meta, const struct model *m, struct plan *p) 
         p->mask = v;
 }
 
+/* Reads the activation function of the FFNs; the default is silu. */
 static void read_glu(struct meta *meta, struct plan *p) {
     char act[32] = "";
 
@@ -120,7 +124,7 @@ static void read_glu(struct meta *meta, struct plan *p) {
                           "'" DFLASH_ARCH ".hidden_act' is '%s'; silu and gelu are supported", act);
 }
 
-/* Reads the sizes of convolutions and selector, which only DFlash2 has. */
+/* Reads the sizes of the convolutions and the selector, if the file has those of DFlash2. */
 static void read_block(struct meta *meta, const struct model *m, struct plan *p) {
     struct block_shape *s = &p->block;
 
@@ -135,7 +139,7 @@ static void read_block(struct meta *meta, const struct model *m, struct plan *p)
                           m->shape.n_embd, s->group);
 }
 
-/* Reads what only DSpark has. */
+/* Reads the rank of CHAIN and the first draft, if the file has the table of DSpark. */
 static void read_chain(struct meta *meta, struct plan *p) {
     const struct tensor *table = gguf_find(meta->file, CHAIN_TABLE);
     bool anchor = true;
@@ -154,6 +158,7 @@ static void read_chain(struct meta *meta, struct plan *p) {
     p->block.rank = (uint32_t)table->ne[0];
 }
 
+/* Reads and checks all hyperparameters of the drafter. */
 static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     double eps = (double)s->rms_eps, scale = 0, embedding = 1, cap = 0, logits = 1;
@@ -203,7 +208,7 @@ static void read_plan(struct meta *meta, const struct model *m, struct plan *p) 
         meta->r = err_set(meta->err, 0, NULL, "'" DFLASH_ARCH ".logit_scale' is not supported");
 }
 
-/* Moves the last op to @at. */
+/* Moves the last op to index @at. */
 static void move_last(struct model *m, uint32_t at) {
     struct model_op last = m->op[m->n_ops - 1];
 
@@ -213,6 +218,7 @@ static void move_last(struct model *m, uint32_t at) {
     m->op[at] = last;
 }
 
+/* Returns @name if the first layer has a tensor of this name, else NULL. */
 static const char *if_there(const struct binder *b, const char *name) {
     char full[64];
 
@@ -220,7 +226,7 @@ static const char *if_there(const struct binder *b, const char *name) {
     return gguf_find(b->file, full) ? name : NULL;
 }
 
-/* @base of a convolution, [side][tap][channel], as one row. */
+/* Binds the base taps of a convolution of layer @l, [side][tap][channel], as one row. */
 static const struct tensor *bind_base(struct binder *b, const struct plan *p, uint64_t n,
                                       const char *part, uint32_t l) {
     char name[64];
@@ -241,7 +247,8 @@ static const struct tensor *bind_base(struct binder *b, const struct plan *p, ui
     return bind_flat(b, &flat);
 }
 
-/* Adds convolutions of the input and of the output of the branch whose ops begin at @first. */
+/* Adds convolutions of the input and of the output of the branch whose ops begin at @first and end
+ * with the last op. BLOCK_IN takes over the norm before the branch, BLOCK_OUT the norm after it. */
 static void convolve(struct binder *b, struct model *m, const struct plan *p, const char *part,
                      uint32_t l, uint32_t first) {
     uint64_t n = m->shape.n_embd;
@@ -270,7 +277,7 @@ static void convolve(struct binder *b, struct model *m, const struct plan *p, co
     move_last(m, first);
 }
 
-/* Layer @l of the block. */
+/* Adds layer @l of the drafter. */
 static void bind_layer(struct binder *b, struct model *m, const struct plan *p, uint32_t l) {
     const struct decoder d = {
         .qk_norm = BIND_MUST,
@@ -291,7 +298,7 @@ static void bind_layer(struct binder *b, struct model *m, const struct plan *p, 
     decoder_attention(b, m, &d, &layer);
     for (uint32_t i = m->n_ops; i-- > 0 && p->in_window[l];)
         if (m->op[i].kind == OP_ATTEND) {
-            m->op[i].attn.window = p->window; /* in the pages of those without one */
+            m->op[i].attn.window = p->window; /* the keys stay in KV_GLOBAL */
             break;
         }
     if (p->block.kernel)
@@ -303,7 +310,8 @@ static void bind_layer(struct binder *b, struct model *m, const struct plan *p, 
     gemma4_scale_layer(b, m, l);
 }
 
-/* x = the model's token or the drafter's, and its layers, up to the logits. */
+/* Adds pass 1 without the keys of pass 0: the embedding (the drafter's, or else the model's), the
+ * layers and the logits. */
 static void bind_block(struct binder *b, struct model *m, const struct plan *p) {
     uint64_t n = m->shape.n_embd, n_vocab = m->shape.n_vocab;
     const struct model_op of_model = m->op[m->n_ops - 1];
@@ -342,8 +350,8 @@ static void bind_block(struct binder *b, struct model *m, const struct plan *p) 
     bind_leave(b, "conf_proj.");
 }
 
-/* Inserts the ops for the keys of pass 0 before the ops of pass 1, which begin at @at. Returns the
- * index at which these then begin. */
+/* Inserts FUSE and the KEYS of each layer, which belong to pass 0, before the ops of pass 1, which
+ * begin at @at. Returns the index at which pass 1 then begins. */
 static uint32_t bind_keys(struct binder *b, struct model *m, const struct plan *p, uint32_t at) {
     uint64_t n = m->shape.n_embd;
     const struct tensor *norm = bind_vector(b, BIND_MUST, n, "enc.output_norm.weight");
@@ -373,7 +381,8 @@ static uint32_t bind_keys(struct binder *b, struct model *m, const struct plan *
     return at;
 }
 
-/* The op before which x is the input of layer @l: the layer's first, or LOGITS at @end. */
+/* Returns the index of the op before which x is the input of layer @l: the first op of the layer,
+ * or @end, that of LOGITS. */
 static uint32_t input_of(const struct model *m, uint32_t l, uint32_t end) {
     uint32_t i = 1;
 
@@ -400,14 +409,14 @@ void dflash_bind(struct binder *b, struct model *m) {
     b->r = b->r < 0 ? b->r : meta.r;
     if (b->r < 0)
         return;
-    m->scale.residual = 0; /* the model's ops have theirs already */
+    m->scale.residual = 0; /* the drafter's ops have no factors; the model's have theirs already */
     m->temper.slope = 0;
     bind_block(b, m, &p);
     if (b->r < 0 || m->r < 0)
         return;
     at = bind_keys(b, m, &p, at);
     for (uint32_t i = logits + 1; i < m->n_ops; i++)
-        m->op[i].layer += m->shape.n_layer; /* those before it are the model's */
+        m->op[i].layer += m->shape.n_layer; /* numbered after the model's layers */
     for (uint32_t i = 0; i < p.n_taps && m->r == 0; i++) {
         uint32_t to = input_of(m, p.tap[i], logits);
 

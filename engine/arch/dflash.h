@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * dflash - a block drafter in a separate file. Its layers have the model's width and their own
- * keys, and draft a whole block of tokens at once.
+ * dflash - a block drafter in a separate file, which drafts a whole block of tokens at once. Its
+ * layers have the model's width and keys of their own.
  */
 
 #include "engine/arch/decoder.h"
@@ -11,6 +11,7 @@
 
 /* Returns true if @file is a block drafter, by the name of its architecture. */
 bool dflash_found(const struct gguf *file);
-/* Adds from @b, the drafter's file, the keys of its layers to pass 0 of @m, whose last op is
- * LOGITS, and pass 1. Sets -EINVAL in the binder if it does not fit the model. */
+/* Adds pass 1 to @m, whose last op is LOGITS, from @b, the drafter's file, and adds the ops that
+ * compute the keys of the drafter's layers to pass 0. Sets -EINVAL in the binder if the drafter
+ * does not fit the model. */
 void dflash_bind(struct binder *b, struct model *m);

@@ -7,9 +7,9 @@
 #include "base/mathx.h"
 #include "engine/bind.h"
 
-#define ALIBI_BIAS 8 /* the slopes' exponents reach to it; no file says another number */
+#define ALIBI_BIAS 8 /* the smallest slope is 2^-8; files cannot give another number */
 
-/* x = layer norm x, with the weights and the bias called @name. */
+/* Adds x = layer norm x, with the tensors @name.weight and @name.bias. */
 static void add_norm(struct binder *b, struct model *m, uint32_t layer, const char *name) {
     uint32_t n = m->shape.n_embd;
 
@@ -21,7 +21,7 @@ static void add_norm(struct binder *b, struct model *m, uint32_t layer, const ch
                  });
 }
 
-/* Adds a layer norm with the weights of @part of a layer. */
+/* Adds the layer norm @part of a layer. */
 static void add_layer_norm(struct binder *b, struct model *m, uint32_t layer, const char *part) {
     char name[64];
 
@@ -29,7 +29,8 @@ static void add_layer_norm(struct binder *b, struct model *m, uint32_t layer, co
     add_norm(b, m, layer, name);
 }
 
-/* Every token is of the first type: GGUF files do not say which text of a pair is the second. */
+/* Adds the embedding: tokens, positions if the model has them, and token types. Every token has the
+ * first type, because GGUF files do not say which text of a pair has the second one. */
 static void add_embedding(struct binder *b, struct model *m, const struct decoder *d) {
     const struct model_shape *s = &m->shape;
     const struct tensor *types = bind_any(b, "token_types.weight");
@@ -47,8 +48,9 @@ static void add_embedding(struct binder *b, struct model *m, const struct decode
     add_norm(b, m, 0, "token_embd_norm");
 }
 
-/* By head: powers of the 2^k-th root of 2^-8, 2^k the largest that is at most n; further heads have
- * the odd powers of that root's root. */
+/* Returns the slope of each head (ALiBi, Press et al. 2022): with w the largest power of two that
+ * is at most the number of heads, 2^(-8 (h + 1) / w) for the first w heads, and 2^(-8 (2 (h - w) +
+ * 1) / (2 w)) for the others. Returns NULL with -ENOMEM in m->r if there is no memory. */
 static const float *make_slopes(struct model *m) {
     uint32_t n = m->shape.n_head, whole = 1;
 
@@ -65,8 +67,8 @@ static const float *make_slopes(struct model *m) {
     return m->slopes;
 }
 
-/* x += down glu(gate x, up x), the gate a tensor of its own or the first half of ffn_up; without a
- * gate: down gelu(up x). */
+/* Adds x += down glu(gate x, up x), where the gate is the tensor ffn_gate or the first half of
+ * ffn_up; in models without a gate x += down gelu(up x). */
 static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     uint32_t n_embd = m->shape.n_embd, n = m->shape.n_ff;
     char name[64];

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * encoder - BERT and similar models: rows see their whole sequence, layer norms follow each branch,
- * and there are no logits.
+ * encoder - BERT and similar models: rows see their whole sequence, a layer norm follows each
+ * branch, and there are no logits.
  */
 
 #include "engine/arch/decoder.h"

@@ -10,9 +10,11 @@
 struct plan {
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
     bool in_window[MODEL_LAYERS_MAX];
-    uint32_t window, dim, window_dim;
-    uint32_t n_own; /* later layers read the keys of the last one of each kind among these */
-    struct kv_layer kv[MODEL_LAYERS_MAX]; /* pages of layers that store their own keys */
+    uint32_t window, dim, window_dim; /* dim, window_dim: head sizes without and with a window */
+    /* number of first layers with keys of their own; a later layer reads the keys of the last of
+     * these that has a window as well, or has none as well */
+    uint32_t n_own;
+    struct kv_layer kv[MODEL_LAYERS_MAX]; /* place of the keys of each layer */
 };
 
 /* Reads the hyperparameters that differ by layer, and checks that heads share key heads evenly and
@@ -48,19 +50,19 @@ static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
                        shared);
 }
 
-/* The layer whose keys layer @l reads. */
+/* Returns the layer whose keys layer @l reads. */
 static uint32_t source_of(const struct plan *p, uint32_t l) {
     assert(l < p->n_own || p->n_own >= 2);
     return l < p->n_own ? l : p->n_own - (p->in_window[l] ? 2 : 1);
 }
 
-/* E2B and E4B, whose files are told from the others by the width alone: rows of a picture do not
- * see later ones. */
+/* Returns true for E2B and E4B, in which a row of a picture does not see the picture's later rows.
+ * Only their width distinguishes their files from those of the other models. */
 static bool is_small(const struct model_shape *s) {
     return s->n_embd == 1536 || s->n_embd == 2560;
 }
 
-/* Layer @l as decoder_attention() and decoder_ffn() take it. */
+/* Returns layer @l for decoder_attention() and decoder_ffn(). */
 static struct layer layer_of(const struct model *m, struct plan *p, uint32_t l) {
     struct layer layer = decoder_layer(m, l);
 
@@ -77,8 +79,9 @@ static struct layer layer_of(const struct model *m, struct plan *p, uint32_t l) 
     return layer;
 }
 
-/* x += norm(norm(dense FFN) + norm(experts)), each branch with a norm before it too; the router's
- * has a scale for each value instead of a weight, and sqrt(n_embd) divides what comes in. */
+/* Adds x += norm(norm(dense FFN) + norm(experts)). Both branches have a norm of their own before
+ * them too. The router's norm has the weights ffn_gate_inp.scale, and its logits are divided by
+ * sqrt(n_embd). */
 static void bind_experts(struct binder *b, struct model *m, const struct decoder *d,
                          const struct layer *layer) {
     const struct model_shape *s = &m->shape;
@@ -120,7 +123,7 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                  });
 }
 
-/* x += norm(proj (gelu(gate x) * the layer's input)) */
+/* Adds x += norm(proj (gelu(gate x) * the layer's part of the per-layer inputs)). */
 static void bind_layer_input(struct binder *b, struct model *m, const struct decoder *d,
                              uint32_t l) {
     uint32_t e = m->shape.n_embd, n = m->shape.n_layer_input;
@@ -154,7 +157,7 @@ void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
         m->op[m->n_ops - 1].scale = scale;
 }
 
-/* Adds all ops of layer @l, whose pages go to p->kv[l]. */
+/* Adds all ops of layer @l, and sets p->kv[l]. */
 static void bind_layer(struct binder *b, struct model *m, const struct decoder *d, struct plan *p,
                        uint32_t l) {
     const struct layer layer = layer_of(m, p, l);

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* Bounded so that a state's floats fit 64 bits by far. */
+/* Sizes are bounded so that the number of floats of a state fits into 64 bits. */
 void hybrid_read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     struct delta_shape *d = &s->delta;
     uint32_t inner = 0;

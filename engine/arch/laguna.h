@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * laguna - Laguna XS and S: three of four layers see a window and have more heads and rotary
- * positions of their own.
+ * laguna - Laguna XS and S. Three of four layers have a window, more heads, and a RoPE set of their
+ * own.
  */
 
 #include "engine/arch/decoder.h"

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include "engine/meta.h"
 
-/* x += W (short convolution of norm x) */
+/* Adds x += W (short convolution of norm x). */
 static void bind_conv(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_embd;

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+/* Reads the limits of one key; numbers up to 1e-6 mean no limit. */
 static void read_one(struct meta *m, const char *key, uint32_t n_layer, float *out) {
     double all = 0;
     char full[96];

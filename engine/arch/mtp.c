@@ -1,11 +1,11 @@
 /*
  * mtp - builds the passes of a model that has blocks of multi-token prediction (MTP).
  *
- * The input of a block at position p is made of the hidden state of p - 1 and the token of p. The
- * block's key and value at p therefore follow from the model's own pass up to p: pass 0 computes
- * them for its rows, with the op KEYS, but neither the attention nor the FFN of the block. They lie
- * in the pages like the keys of one more layer, and are shared, copied and rolled back with the
- * others. Pass 1 computes the whole block for one row of each sequence.
+ * The input of a block at position p consists of the hidden state of p - 1 and the token of p. The
+ * block's key and value at p can therefore be computed by the model's own pass: pass 0 computes
+ * them for its rows with the op KEYS, without the attention and the FFN of the block. They are
+ * stored in the pages like the keys of one more layer, and are shared, copied and rolled back with
+ * the other keys. Pass 1 computes the whole block for one row of each sequence.
  *
  *   holes  HOLES EMBED .. layers .. KEEP LOGITS
  *   pass 0       EMBED .. layers .. KEEP LOGITS  EMBED DRAFT_IN KEYS
@@ -19,12 +19,12 @@
  *   pass 1                    keys 2  keys 1  keys 0  QKV ATTEND .. LOGITS of block 0
  *   pass 2                    keys 2  keys 1          QKV ATTEND .. LOGITS of block 1
  *
- * While drafts do not pay, pass 0 saves the time of the blocks' keys and writes placeholders,
- * called holes (HOLES). A hole is recognised by its key alone, whose scores are never finite, so a
- * page with holes is shared, copied and kept in files like any other page. Attention gives a hole
- * no weight.
+ * While drafts cost more time than they save, pass 0 omits the keys of the blocks and writes
+ * placeholders, called holes (HOLES). A hole is recognised by its key, whose scores are never
+ * finite, so a page with holes is shared, copied and kept in files like any other page. Attention
+ * gives a hole no weight.
  *
- * Latent attention computes keys and queries in one op (MLA_KV); there pass 0 computes both.
+ * Latent attention has one op for keys and queries (MLA_KV), so there pass 0 computes both.
  */
 
 #include "engine/arch/mtp.h"
@@ -61,7 +61,7 @@ static void split_keys(struct model *m, uint32_t i) {
 
     assert(qkv.kind == OP_QKV);
     if (!qkv.w[2])
-        return; /* a tensor is missing: the binder knows */
+        return; /* a tensor is missing, which the binder reports */
     model_add(m, &last);
     if (m->r < 0)
         return;
@@ -143,8 +143,8 @@ void mtp_keep(struct model *m, bool late) {
     model_add(m, &logits);
 }
 
-/* Moves the ops that compute the blocks' keys (from begin[k] to keys[k]) before the rest of the
- * blocks, those of the last block first, and divides the ops into passes. */
+/* Moves the ops that compute the keys of the @n blocks, [begin[k], keys[k]) for block k, before the
+ * other ops of the blocks, those of the last block first, and divides all ops into passes. */
 static void divide(struct model *m, const uint32_t *begin, const uint32_t *keys, uint32_t n) {
     uint32_t first = begin[0], at = first;
     CLEANUP(freep) struct model_op *from = malloc(m->n_ops * sizeof(*from));

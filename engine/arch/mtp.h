@@ -25,10 +25,11 @@ uint32_t mtp_found(const struct binder *b, const struct model *m);
 /* Inserts a KEEP before the last op of @m, LOGITS. The hidden state is the output of the final
  * norm, which moves from LOGITS to KEEP; with @late the norm stays with LOGITS. */
 void mtp_keep(struct model *m, bool late);
-/* Adds the beginning of block @k: its own embedding or the model's, and DRAFT_IN. @streams:
- * model_op.streams of that op. */
+/* Adds the beginning of block @k: EMBED, with the block's embedding or else the model's, and
+ * DRAFT_IN, whose member streams is @streams. */
 void mtp_begin(struct binder *b, struct model *m, uint32_t k, bool streams);
-/* Adds the ops of the blocks after those of @m, which end with LOGITS, and divides all ops into
- * passes. A failure is left in b->r or m->r: -EINVAL if the first block is missing, -ENOMEM. */
+/* Adds the ops of the blocks after the ops of @m, which end with LOGITS, and divides all ops into
+ * passes. Errors are kept in b->r or m->r: -EINVAL if the first block is missing or malformed,
+ * -ENOMEM. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm);

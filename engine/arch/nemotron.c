@@ -3,7 +3,8 @@
 #include <assert.h>
 #include "engine/meta.h"
 
-/* The sizes of the Mamba-2 layers; bounded so that a state's floats fit 64 bits by far. */
+/* Reads the sizes of the Mamba-2 layers, bounded so that the number of floats of a state fits into
+ * 64 bits. */
 static void read_mamba(struct meta *m, struct model_shape *s) {
     struct mamba_shape *d = &s->mamba;
     uint32_t inner = 0, kernel = 0;
@@ -36,7 +37,7 @@ static void read_mamba(struct meta *m, struct model_shape *s) {
     };
 }
 
-/* x += W (Mamba-2 of norm x) */
+/* Adds x += W (Mamba-2 of norm x). */
 static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t inner = s->state.n_out, channels = s->state.n_in[0], heads = s->mamba.n_head;
@@ -74,13 +75,13 @@ static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
-/* x += W (attention of norm x), of @n_kv key heads */
+/* Adds x += W (attention of norm x), with @n_kv key heads. */
 static void bind_attention(struct binder *b, struct model *m, const struct decoder *d,
                            uint32_t index, uint32_t n_kv) {
     struct layer l = decoder_layer(m, index);
 
     l.heads.n_kv = n_kv;
-    l.rope = 1; /* this set has no pairs, so nothing is rotated */
+    l.rope = 1; /* this set is empty, so heads are not rotated */
     if (n_kv == 0 || m->shape.n_head % n_kv)
         b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly",
                        m->shape.n_head, n_kv);

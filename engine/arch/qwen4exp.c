@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include "engine/arch/hybrid.h"
 
-/* Reads an array of @n integers below 2^53, which a double holds; @n of 0: it has at most @most,
- * and their number is returned. Without the key 0. */
+/* Reads the first @n integers of an array, which must be below 2^53; with @n = 0 all integers of an
+ * optional array that has at most @most. Returns their number, 0 after an error or without the
+ * key. */
 static uint32_t read_array(struct meta *m, const char *key, uint32_t n, uint32_t most,
                            uint64_t *out) {
     char full[96];
@@ -31,7 +32,8 @@ static uint32_t read_array(struct meta *m, const char *key, uint32_t n, uint32_t
     return m->r < 0 ? 0 : (uint32_t)(n ? n : found);
 }
 
-/* The indexer, which all layers with attention have alike. */
+/* Reads the hyperparameters of the indexer, which must be the same for all layers with
+ * attention. */
 static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape *s) {
     struct sparse_shape *p = &s->sparse;
     uint64_t ratio[MODEL_LAYERS_MAX];
@@ -61,7 +63,8 @@ static void read_sparse(struct meta *m, const bool *is_delta, struct model_shape
     p->n_block = m->r == 0 ? budget / p->ratio : 0;
 }
 
-/* Returns the layer before which the table of n-grams stands; n_layer: there is none. */
+/* Reads the hyperparameters of the table of n-grams. Returns the layer before which it is applied,
+ * or n_layer if the model has no such table. */
 static uint32_t read_ngram(struct meta *m, struct model_shape *s) {
     struct ngram_shape *g = &s->ngram;
     uint64_t layer = 0;
@@ -94,7 +97,7 @@ static uint32_t read_ngram(struct meta *m, struct model_shape *s) {
     return (uint32_t)layer;
 }
 
-/* Binds a norm of all streams: the streams' weights, concatenated. */
+/* Binds the norm @fmt (with @l and @what) of all streams: their weights, concatenated. */
 static const struct tensor *stream_norm(struct binder *b, const struct model *m, const char *fmt,
                                         uint32_t l, const char *what) {
     char name[64];
@@ -103,8 +106,8 @@ static const struct tensor *stream_norm(struct binder *b, const struct model *m,
     return bind_vector(b, BIND_MUST, (uint64_t)m->shape.stream.n * m->shape.n_embd, "%s", name);
 }
 
-/* Adds x = the mix of the streams for branch @what; at the end of the model without weights for a
- * result. */
+/* Adds the MIX before branch @what, "attn" or "ffn", of layer @l. With @l = n_layer adds the last
+ * MIX, before the logits, which has no weights for SPREAD. */
 static void add_mix(struct binder *b, struct model *m, uint32_t l, const char *what) {
     uint64_t n = m->shape.stream.n, width = n * m->shape.n_embd, low = m->shape.stream.n_low;
     bool ends = l == m->shape.n_layer;
@@ -122,8 +125,8 @@ static void add_mix(struct binder *b, struct model *m, uint32_t l, const char *w
                  });
 }
 
-/* Streams += what the table has for the last tokens. The table is no part of the weights that take
- * memory. */
+/* Adds the NGRAM op before layer @l. The table stays in the file, so it does not count as weights
+ * in memory. */
 static void add_ngram(struct binder *b, struct model *m, uint32_t l) {
     struct model_shape *s = &m->shape;
     const struct ngram_shape *g = &s->ngram;
@@ -152,7 +155,7 @@ static void add_ngram(struct binder *b, struct model *m, uint32_t l) {
     s->state.n_more += NGRAM_STATE + (uint64_t)(g->kernel - 1) * g->n * width;
 }
 
-/* The choice of the keys that the attention of layer @l sees. */
+/* Adds the indexer of layer @l. */
 static void add_index(struct binder *b, struct model *m, uint32_t l) {
     struct sparse_shape *p = &m->shape.sparse;
     uint64_t n = m->shape.n_embd;
@@ -171,7 +174,7 @@ static void add_index(struct binder *b, struct model *m, uint32_t l) {
     m->shape.state.n_more += (uint64_t)p->ratio * p->dim;
 }
 
-/* Streams += weights times the branch that the last ops computed. */
+/* Adds a SPREAD, which adds the preceding branch to the streams, or (@begins) sets them to x. */
 static void add_spread(struct model *m, uint32_t l, bool begins) {
     model_add(m, &(struct model_op){.kind = OP_SPREAD, .layer = l, .begins = begins});
 }
@@ -184,7 +187,7 @@ void qwen4exp_bind(struct binder *b, struct model *m, const struct decoder *of) 
     struct model_op logits;
 
     assert(m->n_ops == 0 && d->streams);
-    own.unnormed = true; /* the mixes have the norms */
+    own.unnormed = true; /* MIX norms the input of branches */
     hybrid_read_delta(&meta, d->tiled, s);
     hybrid_read_kinds(&meta, s, is_delta);
     meta_u32(&meta, "hyper_connection.count", 2, 16, &s->stream.n);

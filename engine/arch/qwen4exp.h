@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * qwen4exp - Qwen3.8-Flash-Next: layers of hybrid.h between residual streams, whose attention sees
- * the blocks that an indexer chooses, and a table of n-grams before one layer.
+ * qwen4exp - Qwen3.8-Flash-Next: the layers of hybrid.h with residual streams (hyper-connections)
+ * around each branch; attention sees the blocks of keys that an indexer chooses; and a table of
+ * n-grams precedes one layer.
  */
 
 #include "engine/arch/decoder.h"

@@ -13,7 +13,7 @@ struct plan {
     struct limits limits;
 };
 
-/* Reads the numbers of the layers and of the blocks of multi-token prediction after them. */
+/* Reads the plan of the layers and of the MTP blocks after them. */
 static void read_plan(struct meta *m, const struct model *model, struct plan *p) {
     const struct model_shape *s = &model->shape;
     uint32_t n = s->n_layer + model->n_mtp;
@@ -28,6 +28,7 @@ static void read_plan(struct meta *m, const struct model *model, struct plan *p)
                            l, p->n_head[l], p->n_kv[l]);
 }
 
+/* Reads RoPE of layers with a window (set 1), whose default base is that of the other layers. */
 static void read_window_rope(struct meta *m, struct model_shape *s) {
     uint32_t n_rot = s->head_dim;
     double base = 10000;
@@ -40,8 +41,8 @@ static void read_window_rope(struct meta *m, struct model_shape *s) {
               NULL, &s->rope[1]);
 }
 
-/* Layer @i, or a block, which has its window in the pages of layers without one, and experts where
- * it has a router. */
+/* Adds layer @i, or an MTP block. The keys of a block are in KV_GLOBAL even if it has a window, and
+ * it has experts only if it has a router. */
 static void bind_layer(struct binder *b, struct model *m, const struct decoder *d,
                        const struct plan *p, uint32_t i) {
     bool block = i >= m->shape.n_layer;

@@ -39,7 +39,8 @@ void window_ends(struct meta *m, struct model *model, bool scaled, struct model_
         model->op[0].scale = sqrtf((float)model->shape.n_embd);
 }
 
-/* The 27B models of Gemma 2 and 3 scale scores as if their heads shared the whole width. */
+/* Returns the scale of scores. The 27B models of Gemma 2 and 3 use the head size n_embd / n_head in
+ * place of their own. */
 static float attn_scale(const struct model_shape *s, const struct decoder *d) {
     return s->n_layer == d->wide_scores ? 1.0f / sqrtf((float)s->n_embd / (float)s->n_head)
                                         : s->attn_scale;

@@ -1,16 +1,17 @@
 #pragma once
 
 /*
- * window - models in which some layers, by a pattern, see the last keys only: gpt-oss, Gemma 2 and
- * Gemma 3. Layers are those of decoder.h.
+ * window - models in which some layers have a window, so that a row sees only the last keys:
+ * gpt-oss, Gemma 2 and 3, Olmo 2 and 3, Muse Glimmer. Layers are those of decoder.h.
  */
 
 #include "engine/arch/decoder.h"
 #include "engine/meta.h"
 
-/* Finds the layers of @n_layer that have a window: named one by one by the file, or all but the
- * last of every @period, which the file may override. Writes the window's size to *window, which is
- * unchanged if the file has none; 0: no layer has a window. */
+/* Sets in_window[l] for each of @n_layer layers: from an array in the file, or else true for all
+ * layers but the last of every @period layers (0: for all), where the file may give another period.
+ * Sets *window to the size of the window, which remains unchanged if the file does not give it; 0:
+ * no layer has a window. */
 void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_window,
                  uint32_t *window);
 /* Sets the factors of embeddings and logits: the file's soft cap, and the scale sqrt(n_embd) if
