@@ -1,21 +1,24 @@
 #pragma once
 
-/* attention - keys and values in pages, and attention over them in each way, against double
- * precision. Part of kernels.c. */
+/* attention - checks the storing of keys and values in pages, and each kernel of attention, against
+ * double precision. Part of kernels.c. */
 
+/* A sequence, whose last n_rows positions have queries. Members that end in _on are on the
+ * device. */
 struct attention {
     struct page_shape shape;
-    uint32_t group, n_keys, n_rows; /* the last n_rows positions are queries */
-    uint32_t window;                /* 0: none, and no sinks */
-    uint32_t n_value; /* of latent attention: 512 or less, of keys that are their values; else 0 */
-    bool bulk;        /* likewise, by attend_latent_bulk */
-    float *q, *k, *v; /* host; k, v: [n_keys][n_head_kv][dim] as the page holds them */
-    float *q_on, *turned_on, *sinks, *sinks_on; /* sinks: host; by head */
+    uint32_t group, n_keys, n_rows;
+    uint32_t window;  /* 0: no window, and no sinks */
+    uint32_t n_value; /* latent attention: values of a key that are its value; else 0 */
+    bool bulk;        /* latent attention: uses attend_latent_bulk */
+    float *q, *k, *v; /* k, v: [n_keys][n_head_kv][dim], rounded as in the pages by round_keys() */
+    float *q_on, *turned_on, *sinks, *sinks_on; /* sinks: [heads] */
     uint32_t *table, *table_on;
     uint8_t *pages;
 };
 
-/* Writes all keys and values with kernel_store or store_latent; without rotation or norm. */
+/* Allocates the pages, and writes all keys and values with kernel_store or kernel_store_latent,
+ * without RoPE and norm. */
 static void store_keys(struct attention *t) {
     uint32_t n = t->n_keys, n_kv = t->shape.n_head_kv, dim = t->shape.head_dim;
     uint32_t tokens = t->shape.page_tokens, n_pages = (n + tokens - 1) / tokens;
@@ -25,7 +28,7 @@ static void store_keys(struct attention *t) {
 
     t->table = host_new(n_pages * 4);
     for (uint32_t i = 0; i < n_pages; i++)
-        t->table[i] = (i * 7 + 3) % (n_pages * 8 + 1); /* all different */
+        t->table[i] = (i * 7 + 3) % (n_pages * 8 + 1); /* a different page for each i */
     for (uint32_t i = 0; i < n; i++) {
         page[i] = t->table[i / tokens];
         slot[i] = i % tokens;
@@ -65,6 +68,7 @@ static const struct {
     const char *name;
 } pages_of[] = {{16, 16, ""}, {8, 8, ", q8_0"}, {4, 4, ", q4_0"}, {8, 4, ", q8_0 and q4_0"}};
 
+/* Returns the format of the pages for the name of a check. */
 static const char *name_of_pages(const struct page_shape *s) {
     for (size_t i = 0; i < ARRAY_SIZE(pages_of); i++)
         if (pages_of[i].k == s->k_bits && pages_of[i].v == s->v_bits)
@@ -72,7 +76,7 @@ static const char *name_of_pages(const struct page_shape *s) {
     return ", other pages";
 }
 
-/* Rounds k and v as the page does. */
+/* Rounds k and v to the format of the pages. */
 static void round_keys(struct attention *t) {
     size_t n = (size_t)t->n_keys * t->shape.n_head_kv * t->shape.head_dim;
     float *const both[2] = {t->k, t->v};
@@ -95,14 +99,18 @@ static void round_keys(struct attention *t) {
         }
 }
 
-enum { AT_ONCE, SPLIT, MANY }; /* MANY: blocks of many queries */
+/* Ways to compute attention: an item for each block of queries; an item for each chunk of keys;
+ * blocks of many queries. */
+enum { AT_ONCE, SPLIT, MANY };
 
-/* Chunks up to the last key that query @query sees: as plan.cu, a block of queries has no item of a
- * chunk behind that of its last one, and kernels may leave results of such an item unwritten. */
+/* Returns the number of chunks up to the last key that query @query sees. As in plan.cu, a block of
+ * queries has no items after the last chunk that its last query sees; kernels may leave the results
+ * of such items unwritten. */
 static uint32_t chunks_seen(const struct attention *t, uint32_t query) {
     return (t->n_keys - t->n_rows + query / t->group) / ATTN_CHUNK + 1;
 }
 
+/* Computes attention of all queries in way @how to @out, [n_rows][heads][dim or n_value]. */
 static void run_attention(struct attention *t, int how, float *out) {
     bool split = how == SPLIT;
     uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
@@ -134,7 +142,7 @@ static void run_attention(struct attention *t, int how, float *out) {
     }
     uint32_t n_wide =
         how == MANY && attend_kernel_for(&t->shape, true, t->bulk).leaves ? n_items : 0;
-    if (n_wide && item[n_wide - 1].n_q <= few) /* what is left by the last block */
+    if (n_wide && item[n_wide - 1].n_q <= few) /* a last block of few queries is not a wide item */
         n_wide--;
     struct batch_head batch = {
         .n_rows = t->n_rows,
@@ -190,6 +198,8 @@ static void run_attention(struct attention *t, int how, float *out) {
     free(merge);
 }
 
+/* Returns |o - right| / |right|, where right is computed in double precision; describes the worst
+ * values if that is more than @limit. */
 static double attention_error(const struct attention *t, const float *o, double limit) {
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
     uint32_t n_value = t->n_value ? t->n_value : dim;
@@ -232,7 +242,7 @@ static double attention_error(const struct attention *t, const float *o, double 
     return sqrt(d / norm);
 }
 
-/* That rows @o have the bits of @direct. */
+/* Checks that rows @o have the bits of @direct. */
 static void check_same_bits(const char *what, const struct attention *t, const float *o,
                             const float *direct) {
     char name[100];
@@ -245,6 +255,7 @@ static void check_same_bits(const char *what, const struct attention *t, const f
                  0);
 }
 
+/* Checks the error of attention AT_ONCE, and that the other ways have its bits. */
 static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_keys,
                             uint32_t n_rows, uint32_t window) {
     struct attention t = {
@@ -301,7 +312,8 @@ static void check_attention_case(const void *arg) {
     check_attention(c->shape, c->group, c->n_keys, c->n_rows, c->window);
 }
 
-/* Values at and beyond what half precision holds stay finite in pages of 8 and 4 bits, too. */
+/* Checks that values at and beyond the range of half precision stay finite in pages of 8 or 4
+ * bits. */
 static void check_large_values(const void *arg) {
     uint32_t bits = *(const uint32_t *)arg;
     struct attention t = {
@@ -325,7 +337,7 @@ static void check_large_values(const void *arg) {
     for (size_t i = 0; i < n_q; i++) {
         double d = fabs((double)o[i] / (i % 64 < 32 ? 65504.0 : -65504.0) - 1);
 
-        worst = d <= worst ? worst : d; /* NaN too */
+        worst = d <= worst ? worst : d; /* NaN counts as the worst */
     }
     report_check(bits == 8 ? "q8_0 pages keep the largest values finite"
                            : "q4_0 pages keep the largest values finite",
@@ -348,7 +360,7 @@ static void check_attentions(bool tiny) {
         const struct attention_case cases[] = {
             {{2, 64, 16, k, v, false}, 2, 300, 3, 0},
             {{1, 128, 32, k, v, false}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
-            /* The first chunk is behind the window of some rows, some tiles are of all. */
+            /* the window of some rows begins after the first chunk; all rows see some tiles */
             {{1, 64, 16, k, v, false}, 3, 300, 9, 39},
             {{1, 512, 16, k, v, false}, 2, tiny ? 280 : 1100, 3, 0},
             {{2, 256, 16, k, v, false}, 3, tiny ? 280 : 700, tiny ? 18 : 27, 0},

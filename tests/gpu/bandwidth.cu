@@ -1,10 +1,10 @@
-/* bandwidth - reads memory once, as the matrix kernels read weights: what their times are compared
- * with. */
+/* bandwidth - a kernel that reads memory once, like the matrix kernels their weights. Their times
+ * are compared with the time that it takes. */
 
 #include "engine/cuda/device.cuh"
 #include "tests/gpu/bandwidth.h"
 
-/* 16 bytes that this kernel reads once. */
+/* Loads 16 bytes that are read once, without keeping them in the first-level cache. */
 DEVICE struct vec4 load_stream(const void *p) {
 #ifdef WEFT_SIMT
     return load16(p);
@@ -36,6 +36,6 @@ KERNEL(read_all, struct read_args, CUDA_THREADS, 2) {
         for (int i = 0; i < 4; i++)
             sum ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
     }
-    if (sum == 0x12345678u) /* keeps the loads */
+    if (sum == 0x12345678u) /* keeps the compiler from removing the loads */
         *a.out = sum;
 }

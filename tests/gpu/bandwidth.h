@@ -6,7 +6,7 @@
 extern "C" {
 #endif
 
-/* @bytes: a multiple of 16. Grid: as many blocks as run at a time. */
+/* Reads @bytes, a multiple of 16. Grid: the number of blocks that run at a time. */
 struct read_args {
     const uint8_t *data;
     size_t bytes;

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * condensed - residual streams that are blended, the choice of blocks and attention to condensed
- * keys at the sizes of DeepSeek V4, against double precision. Part of kernels.c.
+ * condensed - checks blending of residual streams (BLEND), the choice of blocks (PICK) and
+ * attention to condensed keys (LEAN_ATTEND) with the sizes of DeepSeek V4 against double
+ * precision. Part of kernels.c.
  */
 
 #include "engine/cuda/condensed/kernels_condensed.h"
@@ -12,7 +13,7 @@
 #define LEAN_ROWS 3u
 #define LEAN_PAGE 16u /* tokens of a page */
 
-/* |got - right| / |right| */
+/* Returns |got - right| / |right|. */
 static double lean_distance(const float *got, const double *right, size_t n) {
     double d = 0, norm = 0;
 
@@ -30,8 +31,8 @@ static float *lean_random(size_t n) {
     return x;
 }
 
-/* A batch of LEAN_ROWS rows of one sequence behind @pos0 positions, in slot 1, whose pages are in
- * reversed order. */
+/* Returns a batch of LEAN_ROWS rows of one sequence at positions @pos0 and on. Its state is in slot
+ * 1, and its pages are in descending order. */
 static const struct batch_head *lean_batch(uint32_t pos0) {
     const struct plan_seq seq = {.n_rows = LEAN_ROWS, .pos0 = pos0, .state = 1};
     uint32_t n_pages = (pos0 + LEAN_ROWS) / LEAN_PAGE + 1, pos[LEAN_ROWS], zero[LEAN_ROWS] = {0};
@@ -51,8 +52,8 @@ static const struct batch_head *lean_batch(uint32_t pos0) {
     return device_of(&head, sizeof(head));
 }
 
-/* Keys of whole blocks of @block positions, as halves in pages behind @at others; *host: the same,
- * [blocks][n], rounded. */
+/* Returns random keys of @n values for the complete blocks of @block positions up to @end, in half
+ * precision in pages. Sets *host to the rounded keys, [blocks][n]. */
 static struct block_keys lean_keys(uint32_t end, uint32_t block, uint32_t n, float **host) {
     struct block_keys k = {.page_tokens = LEAN_PAGE, .block = block, .n = n, .at = 64};
     uint32_t n_blocks = end / block, n_pages = end / LEAN_PAGE + 1;
@@ -78,7 +79,7 @@ static struct block_keys lean_keys(uint32_t end, uint32_t block, uint32_t n, flo
     return k;
 }
 
-/* Weights as on the host, x and what comes back to the streams. */
+/* Checks x of BLEND, and the streams after SPREAD with the weights of BLEND. */
 static void check_streams(uint32_t n, uint32_t n_stream) {
     const struct stream_shape shape = {
         .n = n_stream, .n_low = n_stream * (n_stream + 2), .rounds = 20, .eps = 1e-6f};
@@ -146,7 +147,8 @@ static void check_streams(uint32_t n, uint32_t n_stream) {
         free(held[i]);
 }
 
-/* Scores of short blocks, and the choice that the host makes of the same scores. */
+/* Checks the scores of short blocks, and that the device chooses the blocks that the host chooses
+ * by the same scores. */
 static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t pos0) {
     uint32_t end = pos0 + LEAN_ROWS, n = end / 4, *pick = host_new((size_t)LEAN_ROWS * n_best * 4);
     uint32_t *best = host_new(n_best * 4), n_pick[LEAN_ROWS], n_wrong = 0;
@@ -198,11 +200,11 @@ static void check_pick(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t 
         free(held[i]);
 }
 
-/* Attention of a row without rotation: to the window's keys, in the state and in the step, and to
- * all whole blocks. */
+/* Checks attention, without RoPE, to the keys of the window, in the state and in the step, and to
+ * all complete blocks. */
 static void check_lean(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t pos0) {
     const uint32_t block = 4, end = pos0 + LEAN_ROWS, n = LEAN_ROWS * n_head * dim;
-    const uint32_t n_kept = window + 8; /* as a block that drafts keeps more than it sees */
+    const uint32_t n_kept = window + 8; /* an MTP block keeps more keys than it sees */
     float *q = lean_random(n), *key = lean_random(LEAN_ROWS * dim), *keys, *o = host_new(n * 4);
     float *sinks = lean_random(n_head), *state = lean_random(2ull * n_kept * dim);
     double *right = host_new(n * 8), *z = host_new((window + end) * 8);
@@ -254,7 +256,7 @@ static void check_lean(uint32_t n_head, uint32_t dim, uint32_t window, uint32_t 
         free(held[i]);
 }
 
-/* Few positions and many; sizes that fill a kernel's tiles, and those that do not. */
+/* Cases: few and many positions; sizes that are and that are not multiples of a kernel's tiles. */
 static void check_condensed_kernels(const void *arg) {
     bool tiny = *(const bool *)arg;
 

@@ -1,13 +1,13 @@
 #pragma once
 
-/* describe - what is wrong with a result, in a few lines, so that it can be thought about without
+/* describe - prints in a few lines how a result is wrong, so that the cause can be found without
  * the device. */
 
 #include <math.h>
 #include "tests/gpu/on_device.h"
 
-/* Elements of rows of @n that are not as they should be: how many, in how many rows and columns,
- * and the first. */
+/* Prints how many elements of @n_rows rows of @n differ, in how many rows and columns, and the
+ * first of them. */
 static void describe_difference(const char *what, const float *got, const float *want,
                                 size_t n_rows, size_t n) {
     size_t wrong = 0, rows = 0, first[4] = {0}, columns = 0;
@@ -38,8 +38,8 @@ static void describe_difference(const char *what, const float *got, const float 
     free(column);
 }
 
-/* Which elements are far off, @size being their usual size: a pattern of rows or columns tells
- * which operand is wrong. */
+/* Prints the elements with errors of more than 2 % of @size, their usual magnitude. A pattern of
+ * rows or columns shows which operand is wrong. */
 static void describe_worst(const float *got, const float *want, size_t n, size_t n_columns,
                            double size) {
     size_t far = 0, shown = 0;
@@ -53,7 +53,7 @@ static void describe_worst(const float *got, const float *want, size_t n, size_t
                           (double)got[i], (double)want[i]);
 }
 
-/* 0 or 1; 1 is described. */
+/* Returns 0 if all bits are equal; else prints the differences and returns 1. */
 static double differs(const char *what, const float *got, const float *want, size_t n_rows,
                       size_t n) {
     if (memcmp(got, want, n_rows * n * sizeof(*got)) == 0)

@@ -1,9 +1,10 @@
 #pragma once
 
-/* devices - a model on two devices has the bits that it has on one: with peer access, launch by
- * launch and as graphs, and by copies through the host's memory. Part of models.c. */
+/* devices - checks that a model on two devices gives the bits of one device: with peer access, by
+ * single launches and by graphs, and with copies through host memory. Part of models.c. */
 
-/* false: there is one device; what open() says of it is why nothing is checked. */
+/* Returns true if there are two devices. Otherwise reports why nothing is checked: there is one
+ * device, or opening the model failed. */
 static bool has_two(const char *path, char *devices) {
     const struct driver_opts o = {.backend = "cuda", .path = path, .devices = devices};
     struct err err = {0};

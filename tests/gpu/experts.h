@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * experts - the kernels of mixtures of experts: picks against engine/experts.c, by bits; lists and
- * items; products against those of the same rows by matmul_wide, by bits; the sum. Part of
- * kernels.c.
+ * experts - checks the kernels of mixtures of experts: the picks against engine/experts.c, bit for
+ * bit; the lists and items of rows; and the products against those of the same rows by matmul_wide,
+ * bit for bit. Part of kernels.c.
  */
 
 #include "engine/experts.h"
@@ -14,7 +14,7 @@ struct route_case {
     bool sigmoid, normalize, bias;
 };
 
-/* Numbers with ties, infinities and what is no number. */
+/* Returns random logits with ties, infinities and NaN. */
 static float *make_logits(const struct route_case *c) {
     size_t n = (size_t)c->n_rows * c->n_expert;
     float *l = host_new(n * sizeof(*l));
@@ -28,7 +28,8 @@ static float *make_logits(const struct route_case *c) {
     return l;
 }
 
-/* Every pair is once in the lists, in an item of its expert. */
+/* Returns the number of errors in the lists and items: each pair of a row and a pick must be in one
+ * item, which belongs to its expert. */
 static uint32_t wrong_items(const struct route_case *c, const uint32_t *expert,
                             const uint32_t *list, const struct expert_item *item, uint32_t n) {
     uint32_t wrong = 0, n_pairs = c->n_rows * c->n_used;
@@ -95,7 +96,7 @@ static void check_route(const struct route_case *c) {
         .n_items = device_new(4),
     };
     must(api->fill(a.count, 0, (c->n_expert + 1) * 4, stream), "fill");
-    for (int again = 0; again < 2; again++) /* the counts are zeros again */
+    for (int again = 0; again < 2; again++) /* the first launch must leave the counts zero */
         launch(kernel_route, (c->n_rows + 9) / ROUTE_ROWS + 1, 1, CUDA_THREADS, &a, "route");
     fetch(expert, a.expert, n_pairs * 4);
     fetch(weight, a.weight, n_pairs * 4);
@@ -126,8 +127,8 @@ static void check_route(const struct route_case *c) {
         free(here[i]);
 }
 
-/* The pairs of a few rows, @n_used picks each, of @n_expert matrices: all rows pick expert 1, then
- * others in turn. */
+/* Pairs of rows and their n_used picks: all rows pick expert 1 first, then other experts in
+ * turn. */
 struct mixture {
     uint32_t n_rows, n_used, n_expert;
     uint32_t *list;           /* [n_expert][n_rows], on the device */
@@ -135,6 +136,7 @@ struct mixture {
     uint32_t *n_items, most;
 };
 
+/* Returns the expert of a pair. */
 static uint32_t picked(const struct mixture *m, uint32_t pair) {
     uint32_t r = pair / m->n_used, k = pair % m->n_used;
 
@@ -148,7 +150,7 @@ static struct mixture make_mixture(uint32_t n_rows, uint32_t n_used, uint32_t n_
     struct expert_item *item = host_new(n_rows * n_used * sizeof(*item));
     uint32_t n = 0;
 
-    for (uint32_t p = n_rows * n_used; p-- > 0;) { /* in any order */
+    for (uint32_t p = n_rows * n_used; p-- > 0;) { /* the order in a list does not matter */
         uint32_t e = picked(&m, p);
 
         list[e * n_rows + count[e]++] = p / n_used * ROUTE_PICKS + p % n_used;
@@ -156,7 +158,7 @@ static struct mixture make_mixture(uint32_t n_rows, uint32_t n_used, uint32_t n_
     for (uint32_t e = 0; e < n_expert; e++)
         for (uint32_t first = 0; first < count[e]; first += columns)
             item[n++] = (struct expert_item){e, first, MIN(count[e] - first, columns)};
-    m.most = n + 2; /* a grid may be too large */
+    m.most = n + 2; /* a grid may have more blocks than there are items */
     m.list = device_of(list, (size_t)n_expert * n_rows * 4);
     m.item = device_of(item, n * sizeof(*item));
     m.n_items = device_of(&n, 4);
@@ -172,10 +174,11 @@ static void drop_mixture(struct mixture *m) {
     api->release(m->n_items);
 }
 
-/* By expert_wide, or by expert_vec with teams of so many warps. */
+/* Kernels: expert_wide, or expert_vec with teams of 1, 2 or 4 warps. */
 enum expert_way { EXPERTS_MANY, TEAMS_OF_ONE, TEAMS_OF_TWO, TEAMS_OF_FOUR };
 
-/* @w: the matrices of all experts one behind the other. To out[pair][n_out]. */
+/* Multiplies the rows of all pairs: out[pair][n_out]. @w: the matrices of all experts, one after
+ * the other. */
 static void run_experts(const struct weights_on *w, const struct inputs *in,
                         const struct mixture *m, uint32_t n_out, enum expert_way way, float *out) {
     size_t bytes = (size_t)m->n_rows * m->n_used * n_out * 4;
@@ -216,7 +219,7 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
     float *got = host_new(n * 4);
     char name[100];
 
-    multiply(&w, &in, n_rows, WIDE, all); /* every row times every expert */
+    multiply(&w, &in, n_rows, WIDE, all); /* multiplies every row by every expert */
     for (int way = EXPERTS_MANY; way <= TEAMS_OF_FOUR; way++) {
         static const char *const names[] = {"expert_wide", "expert_vec by 1", "expert_vec by 2",
                                             "expert_vec by 4"};
@@ -239,8 +242,8 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
     free(got);
 }
 
-/* Groups of many experts, of two and of one, more groups than a warp has lanes; rows of one
- * segment, of three and of eight; of one item and of several. */
+/* Cases: groups of many experts, of two and of one; more groups than a warp has lanes; matrices of
+ * one, three and eight segments; one item and several items for an expert. */
 static void check_expert_kernels(const void *arg) {
     static const struct route_case cases[] = {
         {20, 7, 3, 8, 0, 0, false, true, false},     {1, 128, 8, 8, 0, 0, false, true, false},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a test program where there is a CUDA device; elsewhere says in TAP that all of it is skipped.
+"""Runs a test program if there is a CUDA device; otherwise prints TAP that skips all its tests.
 
 usage: if_device.py PROGRAM ARGUMENT...
 """

@@ -1,13 +1,18 @@
 /*
- * kernels - every kernel of the CUDA backend on the device that is there, against double precision,
- * and timed.
+ * kernels - checks every kernel of the CUDA backend against double precision on the device of this
+ * machine, and measures times.
  *
  * usage: kernels [--tiny | --bandwidth | --time | --one NAME | --hold | --help]
- * Inputs are random with outliers, outputs are poisoned with NaN before each run. --tiny: small
- * shapes only (the emulator, compute-sanitizer). --bandwidth: prints the GB/s that reading reaches.
- * --time: how long the matrix kernels take over weights that do not fit the cache, beside what
- * reading them takes. --one NAME: a few launches of one kernel on the shapes of an 8B model, for a
- * profiler. --hold: keeps a context until it is ended: others come up faster beside it.
+ *   --tiny       checks small shapes only, for the emulator and compute-sanitizer
+ *   --bandwidth  prints the bandwidth of reading in GB/s
+ *   --time       measures the matrix kernels with weights that do not fit into the cache, and
+ *   prints
+ *                beside each time the time of reading these weights
+ *   --one NAME   launches one kernel a few times with the shapes of an 8B model, for a profiler
+ *   --hold       keeps a context until it is killed; other programs create theirs faster then
+ *
+ * Inputs are random with outliers. Outputs are filled with NaN before each run. The headers of this
+ * folder that this file includes are its parts, one for each family of kernels.
  */
 
 #include <string.h>
@@ -22,13 +27,14 @@
 #include "tests/gpu/report.h"
 #include "tests/gpu/sampling.h"
 
-/* Activations: one in a hundred eight times as large. */
+/* Fills @x with random activations, one in a hundred of which is eight times as large. */
 static void fill_floats(float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         x[i] = gauss() * (rng_below(&rng, 100) ? 1.0f : 8.0f);
 }
 
-/* Random blocks with scales around 2^-6; every other bit is random. */
+/* Fills @p with @n random blocks of format @f: the scales of blocks are around 2^-6, all other bits
+ * are random. */
 static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
     for (size_t i = 0; i < n; i++, p += f->block_bytes) {
         uint32_t at[2] = {0, 0};
@@ -50,7 +56,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
             continue;
         case TENSOR_NVFP4:
             for (int k = 0; k < 4; k++)
-                p[k] = (uint8_t)(p[k] % 0x30); /* some are subnormal */
+                p[k] = (uint8_t)(p[k] % 0x30); /* includes subnormal numbers */
             continue;
         case TENSOR_Q2_K:
             at[0] = 80, at[1] = 82;
@@ -64,7 +70,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
         case TENSOR_TQ2_0:
             at[0] = at[1] = 64;
             break;
-        case TENSOR_IQ1_M: /* a half in four pieces, above the scales */
+        case TENSOR_IQ1_M: /* the half d is in the upper four bits of four scales */
             for (int k = 0; k < 4; k++)
                 p[49 + 2 * k] = (uint8_t)((p[49 + 2 * k] & 0x0F) | (h >> (4 * k) & 15) << 4);
             continue;
@@ -97,7 +103,8 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 #include "tests/gpu/sharing.h"
 #include "tests/gpu/times.h"
 
-/* A few launches of @name on the shapes of an 8B model, for a profiler to look at. */
+/* Launches kernel @name a few times with the shapes of an 8B model; for another name the kernels of
+ * attention. */
 static void launch_one(const char *name) {
     enum { ONE_OUT = 24576 };
     static const struct {
@@ -124,11 +131,10 @@ static void launch_one(const char *name) {
         drop_weights(&w);
         return;
     }
-    check_attention((struct page_shape){8, 128, 32, 16, 16, false}, 4, 2048, 40,
-                    0); /* all of attention */
+    check_attention((struct page_shape){8, 128, 32, 16, 16, false}, 4, 2048, 40, 0);
 }
 
-/* Holds a context until it is ended: others are made in less time beside it. */
+/* Holds a context until the process is killed; other contexts are created faster meanwhile. */
 static void hold(void) {
     open_device();
     printf("held\n");
@@ -152,8 +158,8 @@ static void check_sampling_alone(const void *arg) {
     check_sampling(*(const bool *)arg);
 }
 
-/* WEFT_BYTES: without a device the code of attention is that of the other program, and whole models
- * (gpu_models_bytes) read the pages that it stores. */
+/* WEFT_BYTES is set for the emulated program of devices that multiply bytes. Its kernels of
+ * attention are those of the other emulated program, which checks them. */
 #ifdef WEFT_BYTES
 #define WITH_ATTENTION false
 #else

@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * latent - attention over keys that are their own values, against double precision, and split into
- * chunks by bits. Part of kernels.c.
+ * latent - checks attention to latent keys, which are also the values, against double precision,
+ * and bit for bit in chunks. Part of kernels.c.
  */
 
-/* Of one row, of a prompt; of fewer queries than a block has, and of more; by attend_latent, and by
- * attend_latent_bulk where that runs, with the same bits. */
+/* Checks attend_latent, and on devices that can run it attend_latent_bulk, which must give the same
+ * bits. */
 static void check_latent(const void *arg) {
     const struct attention_case *c = arg;
-    const uint32_t dim = c->shape.head_dim, n_value = dim - c->window; /* what turns */
+    const uint32_t dim = c->shape.head_dim, n_value = dim - c->window; /* window: rotary values */
     struct attention t = {.shape = c->shape,
                           .group = c->group,
                           .n_keys = c->n_keys,
@@ -61,7 +61,8 @@ static void check_latent(const void *arg) {
         free(held[i]);
 }
 
-/* The last number of a case: the values of a query that turn. */
+/* Cases: single rows and prompts; fewer queries than a block has, and more. The last number of a
+ * case is the number of rotary values of a query. */
 static void check_latents(bool tiny) {
     for (size_t p = 0; p < ARRAY_SIZE(pages_of) && pages_of[p].k == pages_of[p].v; p++) {
         uint32_t k = pages_of[p].k, v = pages_of[p].v;

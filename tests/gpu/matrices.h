@@ -1,13 +1,14 @@
 #pragma once
 
-/* matrices - every kernel of products, of every format, against double precision, and by bits
- * against each other. Part of kernels.c. */
+/* matrices - checks every kernel of products with every format of weights against double precision,
+ * and the kernels bit for bit against each other. Part of kernels.c. */
 
+/* A matrix on the device. value: its weights on the host, [n_out][n_in]. */
 struct weights_on {
     struct matrix m;
     uint32_t n_in;
     struct tile_grids *grids;
-    float *value; /* host [n_out][n_in] */
+    float *value;
     size_t bytes;
 };
 
@@ -20,6 +21,7 @@ static void scale_tiles(struct matrix *m, uint8_t *tiles, float most) {
     m->inverse = tile_power_of_two(-a.unit);
 }
 
+/* Returns a random matrix, repacked into tiles by the kernels that load a model. */
 static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
     const struct tensor_format *f = tensor_format((uint32_t)type);
     size_t row = n_in / f->block * f->block_bytes;
@@ -66,18 +68,20 @@ static void drop_weights(struct weights_on *w) {
     free(w->value);
 }
 
+/* Rows of activations: packed on the device, in another layout for wgmma (cores), and on the host
+ * (x). */
 struct inputs {
-    uint16_t *packed, *cores; /* cores: for wgmma */
-    float *scale, *x;         /* x: host */
+    uint16_t *packed, *cores;
+    float *scale, *x;
 };
 
-/* Planes of packed rows. */
+/* Returns the number of planes of packed rows. */
 static uint32_t planes(void) {
     return BYTES_FAMILY(device.made_for) ? 2 : 1;
 }
 
-/* Returns the error that a product of weights of @type may have: of activations of eight bits, or
- * of half precision. */
+/* Returns the largest relative error of a product with weights of @type: activations have eight
+ * bits or half precision. */
 static double limit_of(enum tensor_type type) {
     enum tile_format f = tile_format_of((uint32_t)type);
 
@@ -89,7 +93,7 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
     uint32_t padded = (n_in + 63) / 64 * 64;
     float *x;
 
-    for (uint32_t r = 0; r < n_rows; r++) { /* a row is what its number says */
+    for (uint32_t r = 0; r < n_rows; r++) { /* a row depends only on its number */
         rng.state = (first + r) * 77777u + 5;
         fill_floats(in.x + (size_t)r * n_in, n_in);
     }
@@ -104,7 +108,7 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
                           .n = n_in,
                           .n_padded = padded};
     launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
-    if (planes() == 1) { /* those that multiply bytes have no wgmma */
+    if (planes() == 1) { /* devices that multiply bytes do not use wgmma */
         in.cores = device_new((size_t)(n_rows + 127) / WGMMA_ROWS * WGMMA_ROWS * padded * 2);
         a.packed = in.cores;
         a.cores = true;
@@ -128,13 +132,14 @@ enum kernel { VEC, WIDE, SHARING, WGMMA, WGMMA_64, WGMMA_SHARING };
 static const char *const kernel_name[] = {"vec",   "wide",     "split",
                                           "wgmma", "wgmma 64", "wgmma split"};
 
-#define SPLITS 4u /* blocks that share the segments */
+#define SPLITS 4u /* blocks that share the segments of a product */
 
+/* Returns true if several blocks share the segments of a product. */
 static bool shares(enum kernel kernel) {
     return kernel == SHARING || kernel == WGMMA_SHARING;
 }
 
-/* What these need beside. */
+/* Sets the members that kernels need that share segments. */
 static void divide(struct matmul_args *a, enum kernel kernel) {
     uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
 
@@ -144,7 +149,7 @@ static void divide(struct matmul_args *a, enum kernel kernel) {
     must(api->fill(a->arrived, 0, n * sizeof(*a->arrived), stream), "cudaMemset");
 }
 
-/* false: the device has no such kernel. */
+/* Launches a kernel. Returns false if the device does not have it. */
 static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
     if (kernel >= WGMMA)
         return launch_wgmma(a, kernel == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS);
@@ -152,7 +157,8 @@ static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
     return true;
 }
 
-/* Likewise. */
+/* Multiplies @n_rows rows by a matrix: out[row][n_out]. Returns false if the device does not have
+ * the kernel. */
 static bool multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
                      enum kernel kernel, float *out) {
     size_t bytes = (size_t)n_rows * w->m.n_out * sizeof(float);
@@ -177,7 +183,8 @@ static bool multiply(const struct weights_on *w, const struct inputs *in, uint32
     return done;
 }
 
-/* |y - W x| / |W x| in double; beyond @limit the worst elements are said. */
+/* Returns |y - W x| / |W x|, computed in double precision; describes the worst elements if that is
+ * more than @limit. */
 static double error_of(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
                        const float *y, double limit) {
     double d = 0, norm = 0;
@@ -201,6 +208,8 @@ static double error_of(const struct weights_on *w, const struct inputs *in, uint
     return sqrt(d / norm);
 }
 
+/* Checks all kernels with a matrix, and that the last row alone has the bits that it has among the
+ * other rows. */
 static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
     struct weights_on w = make_weights(type, n_out, n_in);
     struct inputs in = make_inputs(n_rows, n_in, 0);
@@ -253,7 +262,7 @@ static void check_type(const void *arg) {
     check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
     if (c->type == TENSOR_Q8_0 || c->type == TENSOR_MXFP4)
         check_matrix(c->type, 33, 96, 70);
-    /* nine units in eight segments, two blocks */
+    /* nine units in eight segments, and rows for two blocks */
     if (c->type == TENSOR_Q4_K || c->type == TENSOR_F16 || c->type == TENSOR_IQ2_S)
         check_matrix(c->type, 24, c->type == TENSOR_F16 ? 576 : 2304, 130);
     if (c->tiny)
@@ -264,7 +273,7 @@ static void check_type(const void *arg) {
     check_matrix(c->type, 136, 2304, 130);
 }
 
-/* The last rows of a matrix of 5 GiB. */
+/* Checks the last rows of a matrix of 5 GiB against those rows as a matrix of their own. */
 static void check_beyond_4g(const void *arg) {
     enum { N_IN = 16384, N_OUT = 163840 };
     struct weights_on w = make_weights(TENSOR_F16, TILE_ROWS, N_IN), all = w;
@@ -297,7 +306,8 @@ static void check_big(const void *arg) {
     check_beyond_4g(arg);
 }
 
-/* Matrices of two formats in a launch of matvec, a block for each row tile: as each alone. */
+/* Checks a launch of matvec with matrices of two formats, a block for each row tile, bit for bit
+ * against each matrix alone. */
 static void check_two_formats(const void *arg) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K};
     const uint32_t n_in = 2048, n_rows = 3;

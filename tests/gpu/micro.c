@@ -1,7 +1,8 @@
 /*
- * micro - what the device itself can do, in a few seconds: the pause between two kernels (plain and
- * launched early), the cache's bandwidth, the tensor cores' rates, and whether wgmma gives the bits
- * of mma.sync at every width. What the design of kernels rests on.
+ * micro - measures in a few seconds the properties of a device on which the design of the kernels
+ * is based: the pause between two kernels (launched normally and early), the bandwidth of the L2
+ * cache, and the rates of the tensor cores; and checks whether wgmma gives the bits of mma.sync at
+ * every width.
  */
 
 #include <math.h>
@@ -44,13 +45,13 @@ static void launch(const void *kernel, uint32_t blocks, uint32_t threads, const 
     must(api->launch(kernel, blocks, 1, threads, 0, args, early, stream), "launch");
 }
 
-/* Seconds of the fastest of five runs of a graph of @n launches. */
+/* Returns the time in seconds of a graph of @n launches, the fastest of five. */
 static double time_launches(const void *kernel, uint32_t blocks, uint32_t threads, const void *args,
                             bool early, uint32_t n) {
     void *graph = NULL;
     double best = 1e9;
 
-    launch(kernel, blocks, threads, args, false); /* loads it */
+    launch(kernel, blocks, threads, args, false); /* the first launch loads the kernel */
     must(api->stream_wait(stream), "kernel");
     must(api->capture_begin(stream), "capture");
     for (uint32_t i = 0; i < n; i++)
@@ -105,7 +106,7 @@ static void measure_rates(const void *unused) {
     static const struct {
         const char *name;
         const void *const *kernel;
-        uint32_t n, per_warpgroup; /* n: columns of a product; rows: 64 for a warpgroup */
+        uint32_t n, per_warpgroup; /* columns of a product; products of 64 rows at a time */
     } rates[] = {
         {"mma.sync m16n8k16", &kernel_mma_rate, 8, 8},
         {"wgmma m64n16k16", &kernel_wgmma_rate_16, 16, 1},
@@ -131,7 +132,8 @@ static void measure_rates(const void *unused) {
     }
 }
 
-/* Halves whose exponents lie up to 2^12 apart, some zeros and subnormals among them. */
+/* Returns random numbers of half precision whose exponents differ by up to 12, including zeros and
+ * subnormal numbers. */
 static void *random_halves(struct rng *rng, size_t n) {
     uint16_t *h = calloc(n, sizeof(*h));
     void *d = device_new(n * sizeof(*h));
@@ -173,7 +175,7 @@ static void compare_bits(const void *unused) {
         };
         char name[80];
 
-        /* The other reading of the descriptor is tried only where the first is no product. */
+        /* exchange the offsets of the descriptor only if the result is not the product */
         for (a.swap = 0; a.swap < 2; a.swap++) {
             uint32_t *counts = device_new(sizeof(found));
 

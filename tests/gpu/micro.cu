@@ -1,7 +1,7 @@
 /*
- * micro - what the device itself can do: the pause between two kernels, reading its cache, the rate
- * of its tensor cores by mma.sync and by wgmma, and whether both give the same bits. Compiled for
- * sm_90a where the device is a Hopper; elsewhere the wgmma kernels do nothing.
+ * micro - kernels of micro.c: an empty kernel, a reader of the L2 cache, products by mma.sync and
+ * by wgmma, and a comparison of both bit for bit. Compiled for sm_90a if the device is a Hopper;
+ * otherwise the kernels with wgmma do nothing.
  */
 
 #include "engine/cuda/device.cuh"
@@ -40,7 +40,7 @@ KERNEL(reread, struct reread_args, CUDA_THREADS, 2) {
         *a.out = sum;
 }
 
-/* Eight products of 16 x 16 by 16 x 8 at a time in each warp. */
+/* Each warp computes eight independent products of 16 x 16 by 16 x 8 at a time. */
 KERNEL(mma_rate, struct rate_args, MICRO_THREADS, 4) {
     float c[8][4] = {};
     uint32_t x = 0x3C003C00u + threadIdx.x;
@@ -58,7 +58,8 @@ KERNEL(mma_rate, struct rate_args, MICRO_THREADS, 4) {
 }
 
 #if HAS_WGMMA
-/* The accumulators of a thread: N / 2 floats d[4 j + i], column block j as mma's c[i]. */
+/* Accumulators of a thread: N / 2 floats d[4 j + i], where i has the meaning of c[i] of mma() in
+ * column block j. */
 #define D8 "%0, %1, %2, %3"
 #define D16 D8 ", %4, %5, %6, %7"
 #define D32 D16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -109,8 +110,9 @@ DEVICE void wgmma_end() {
                      : "memory");
 }
 
-/* B in shared memory, K-major, no swizzle: cores of 8 columns by 8 halves, 128 bytes each; the next
- * core along K is @along_k bytes on, along N @along_n. */
+/* Returns the descriptor of matrix B in shared memory, K-major, without swizzle. B consists of
+ * cores of 8 columns by 8 numbers of half precision, 128 bytes each; the next core along K is
+ * @along_k bytes further, the next one along N @along_n bytes (PTX ISA, "Matrix Descriptor"). */
 DEVICE uint64_t wgmma_descriptor(const void *p, uint32_t along_k, uint32_t along_n) {
     uint64_t at = (uint32_t)__cvta_generic_to_shared(p);
 

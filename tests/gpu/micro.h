@@ -1,6 +1,6 @@
 #pragma once
 
-/* micro - kernels that measure what the device itself can do (micro.cu). */
+/* micro - kernels that measure properties of a device (micro.cu). */
 
 #include "engine/cuda/kernels.h"
 
@@ -8,34 +8,35 @@
 extern "C" {
 #endif
 
-#define MICRO_THREADS 128 /* a warpgroup */
-#define MICRO_K 64        /* depth of the products that are compared by bits */
+#define MICRO_THREADS 128 /* threads of a warpgroup */
+#define MICRO_K 64        /* depth of the products that are compared bit for bit */
 
 struct nothing_args {
     uint32_t *never; /* written if it is not NULL */
 };
 
-/* Reads @bytes (a multiple of 16) @n_times over. */
+/* Reads @bytes, a multiple of 64, @n_times. */
 struct reread_args {
     const uint8_t *data;
     uint32_t bytes, n_times;
     uint32_t *out;
 };
 
-/* @n products of 64 x 16 by 16 x N in each block. */
+/* Each block computes @n products of 64 x 16 by 16 x N. */
 struct rate_args {
     uint32_t n;
-    float *out; /* [1]: keeps the results alive */
+    float *out; /* [1]: keeps the compiler from removing the products */
 };
 
 /*
- * Block i: 64 x MICRO_K by MICRO_K x N of halves, once by wgmma and once by mma.sync in the same
- * order of K. @swap: the other reading of the shared memory descriptor's two offsets.
+ * Block i multiplies 64 x MICRO_K by MICRO_K x N numbers of half precision by wgmma and by
+ * mma.sync, in the same order of K, and counts results. @swap: exchanges the two offsets of the
+ * descriptor of shared memory.
  */
 struct wgmma_bits_args {
     const uint16_t *a, *b; /* [blocks][64][MICRO_K], [blocks][N][MICRO_K] */
     uint32_t *n_different; /* results whose bits differ */
-    uint32_t *n_wrong;     /* results that are not the product at all */
+    uint32_t *n_wrong;     /* results whose error is too large for a product */
     uint32_t swap;
 };
 

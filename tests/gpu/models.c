@@ -1,14 +1,20 @@
 /*
- * models - whole models on the device: small random ones against the reference backend and by bits
- * against themselves in other batches; then how long the steps of a large one take.
+ * models - checks whole models on the device: small random models against the reference backend,
+ * and bit for bit against themselves in other batches. With a file it measures the steps of that
+ * model.
  *
  * usage: models [--tiny] [--prompts | --goals | --drafts | --profile | --selftest] [--q8 | --q4]
  *               [--two] [MODEL.gguf]
- * weft-cuda.so stands beside the program. With a model: times, with the environment's
- * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
- * set for; --q8, --q4: with a KV cache of q8_0 or q4_0; --two: on two devices; --prompts: times of
- * prompts; --drafts: of the model's own block; --profile: one step of each kind, for ncu
- * (--profile-from-start off); --selftest: whether the backend takes the device.
+ *   --prompts   measures prompts
+ *   --goals     measures only the batches for which goals are set
+ *   --drafts    measures the MTP block of the model
+ *   --profile   runs one step of each kind, for ncu with --profile-from-start off
+ *   --selftest  checks whether the backend accepts the device
+ *   --q8, --q4  uses a KV cache of format q8_0 or q4_0
+ *   --two       uses two devices
+ *
+ * weft-cuda.so must be in the folder of the program. It reads WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and
+ * WEFT_CUDA_FUSE from the environment.
  */
 
 #include <dlfcn.h>
@@ -25,13 +31,15 @@
 
 enum { PROMPT = 300, OUTPUTS = 10, LONGEST = PROMPT + OUTPUTS };
 
-struct watch { /* what came out of the subject's rows */
+/* Outputs of the rows of one sequence, the subject. */
+struct watch {
     const struct driver_seq *subject;
     float *logits; /* [LONGEST][n_vocab], or NULL */
     struct driver_out at[LONGEST];
     uint32_t n_vocab;
 };
 
+/* Implements driver_opts.on_out: stores an output of the subject. */
 static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                  const float *logits) {
     struct watch *w = ctx;
@@ -59,18 +67,19 @@ static void open_or_exit(struct driver *d, const struct driver_opts *o) {
     exit(1);
 }
 
+/* A way to run a model. */
 struct way {
     const char *backend;
-    uint32_t chunk, n_prompt, n_neighbours;
+    uint32_t chunk, n_prompt, n_neighbours; /* chunk: rows of the prompt in a step; 0: all */
     enum engine_kv_type kv;
-    bool overlap, sampled, forced;
-    char *devices; /* NULL: the first */
+    bool overlap, sampled, forced; /* forced: outputs are replaced by given tokens */
+    char *devices;                 /* NULL: the first device */
 };
 
-static bool bytes; /* the device of the last run multiplies them (BYTES_FAMILY) */
+static bool bytes; /* the device of the last run multiplies bytes (BYTES_FAMILY) */
 
-/* The subject through a prompt and some tokens more, with neighbours at its side when it
- * decodes. */
+/* Runs the subject's prompt and the decoding of OUTPUTS tokens, in batches with n_neighbours other
+ * sequences. */
 static void run(const char *path, const struct way *way, struct watch *w) {
     static const struct engine_param hot = {
         .temperature = 0.9f, .top_p = 0.95f, .repetition = 1.1f, .seed = 3};
@@ -109,7 +118,7 @@ static void run(const char *path, const struct way *way, struct watch *w) {
     driver_close(&d);
 }
 
-/* The largest |a - b| / |b| of the output rows. */
+/* Returns the largest |a - b| / |b| of the logits of a row. */
 static double distance(const struct watch *a, const struct watch *b, uint32_t n_prompt) {
     double worst = 0;
 
@@ -129,13 +138,14 @@ static double distance(const struct watch *a, const struct watch *b, uint32_t n_
     return worst;
 }
 
-/* Returns the error that logits may have; more where the device multiplies bytes. */
+/* Returns the largest relative error of logits; it is larger on devices that multiply bytes. */
 static double logits_limit(enum engine_kv_type kv) {
     if (bytes)
         return kv == ENGINE_KV_Q4_0 ? 6e-2 : 4e-2;
     return kv == ENGINE_KV_Q4_0 ? 4e-2 : kv == ENGINE_KV_Q8_0 ? 1e-2 : 6e-3;
 }
 
+/* Compares the logits of a model with those of the reference backend. */
 static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n_prompt) {
     struct way way = {.backend = "reference", .n_prompt = n_prompt, .kv = kv, .forced = true};
     struct watch expect = {.logits = calloc((size_t)LONGEST * 300, sizeof(float))};
@@ -167,7 +177,8 @@ static void judge_case(const void *arg) {
 }
 
 static void judge_all(bool tiny) {
-    /* First those with tiles of their own, then one of those that become F16 tiles. */
+    /* the formats with tiles of their own first; --tiny checks one of the others, which become F16
+     * tiles */
     static const enum tensor_type types[] = {
         TENSOR_F16,   TENSOR_Q4_0,  TENSOR_Q8_0,   TENSOR_Q4_K,   TENSOR_Q5_K, TENSOR_Q6_K,
         TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_F32,  TENSOR_BF16,
@@ -192,7 +203,7 @@ static void judge_all(bool tiny) {
     c.kv = ENGINE_KV_F16;
     c.model = (struct tiny_model){.arch = "gpt-oss", .type = TENSOR_MXFP4, .seed = 1};
     report_alone("model gpt-oss", 60, judge_case, &c);
-    for (size_t i = 0; i < 2; i++) { /* no row of these is about to pick another expert */
+    for (size_t i = 0; i < 2; i++) { /* in these models rounding changes no row's picks */
         c.model = (struct tiny_model){.arch = i ? "llama" : "qwen3moe",
                                       .type = i ? TENSOR_Q6_K : TENSOR_Q4_K,
                                       .n_layer = 1,
@@ -210,6 +221,7 @@ static void judge_all(bool tiny) {
     }
 }
 
+/* Checks that the outputs @b have the bits of @a, the first run. */
 static void compare(const struct watch *a, const struct watch *b, const char *name) {
     uint32_t wrong = 0;
 
@@ -228,9 +240,10 @@ static void compare(const struct watch *a, const struct watch *b, const char *na
     report_check(name, wrong, 0);
 }
 
-#define ALL "1" /* WEFT_CUDA_FUSE */
+#define ALL "1" /* value of WEFT_CUDA_FUSE */
 
-/* The same bits however the steps are cut, launched, fused and accompanied; of a tiny model. */
+/* Checks that a tiny model gives the same bits however prompts are divided into steps, kernels are
+ * launched and fused, and whatever other sequences are in the batch. */
 static void check_identity(const void *arg) {
     static const struct {
         const char *name, *graphs, *early, *fuse;
@@ -311,11 +324,11 @@ static void check_identity(const void *arg) {
 
 #include "tests/gpu/devices.h"
 
-/* -- the model's own block --------------------------------------------------------------------- */
+/* -- the MTP block ----------------------------------------------------------------------------- */
 
 enum { N_DRAFTS = 3, N_VOCAB = 300 };
 
-/* Results of the text's last rows, and the logits of drafts behind them. */
+/* Outputs of a text, and the logits of the drafts after it. */
 struct drafted {
     float logits[N_DRAFTS][N_VOCAB];
     struct driver_out out[OUTPUTS];
@@ -358,7 +371,8 @@ static void run_drafts(const char *path, const char *backend, bool drafts, struc
     driver_close(&d);
 }
 
-/* Its drafts against the reference's; the text is the same with it and without. */
+/* Compares the logits of drafts with those of the reference backend, and checks that the text has
+ * the same bits with and without drafts. */
 static void check_block(const void *arg) {
     static struct drafted right, with, without;
     const struct tiny_model *m = arg;
@@ -385,7 +399,7 @@ static void check_block(const void *arg) {
 
 /* -- times ------------------------------------------------------------------------------------- */
 
-/* Bytes of weights that every step reads: of experts those of one token. */
+/* Returns the bytes of weights that every step reads; of experts, those that one token picks. */
 static double least_weights(const struct driver *d) {
     const struct engine_opts o = {.file = d->file,
                                   .backend = "cuda",
@@ -410,7 +424,8 @@ static void report_step(struct driver *d, const char *name, double seconds, uint
         fprintf(report_json(), "{\"step\": \"%s\", \"tokens_s\": %g}\n", name, tokens / seconds);
 }
 
-/* @s goes on from the first @shared tokens of @first, on the pages of that; its own go back. */
+/* Lets @s continue from the first @shared tokens of @first: replaces its pages of these tokens by
+ * those of @first. */
 static void share_pages(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
                         uint32_t shared) {
     uint32_t n = shared / d->opts.page_tokens;
@@ -421,7 +436,7 @@ static void share_pages(struct driver *d, struct driver_seq *s, const struct dri
     s->n_computed = s->launched = shared;
 }
 
-/* @shared: tokens on pages of another sequence, which stay with it. */
+/* Drops a sequence whose first @shared tokens are in pages of another sequence. */
 static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t shared) {
     uint32_t n = shared / d->opts.page_tokens;
 
@@ -430,8 +445,10 @@ static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t shared)
     driver_drop(d, s);
 }
 
+/* A row of the table: n_seqs sequences of context tokens, of which shared tokens are in common
+ * pages, decode n tokens each. */
 struct decode_row {
-    uint32_t n_seqs, context, n, shared; /* n: tokens each, of which the last ones are timed */
+    uint32_t n_seqs, context, n, shared;
 };
 
 static void decode_name(char name[80], const struct decode_row *r) {
@@ -440,8 +457,8 @@ static void decode_name(char name[80], const struct decode_row *r) {
         snprintf(name + strlen(name), 80 - strlen(name), ", %u of them shared", r->shared);
 }
 
-/* Decoding of sequences with @r->context tokens each, of which @r->shared are on common pages. A
- * row that the pages are too few for is skipped. */
+/* Measures a row of decoding: all steps after the first few. Skips a row for which there are not
+ * enough pages. With one sequence, measures its prompt too. */
 static void time_decoding(struct driver *d, const struct decode_row *r) {
     struct driver_seq **all = calloc(r->n_seqs, sizeof(*all));
     int32_t *prompt = calloc(r->context, sizeof(*prompt));
@@ -451,7 +468,7 @@ static void time_decoding(struct driver *d, const struct decode_row *r) {
 
     decode_name(name, r);
     for (; n < r->n_seqs; n++) {
-        /* Seeds: the shared part is that of the first. */
+        /* the shared tokens are those of the first sequence, which have its seed */
         random_tokens(prompt, r->context, d->info->n_vocab, n + 1);
         random_tokens(prompt, r->shared, d->info->n_vocab, 1);
         all[n] = driver_add(d, prompt, r->context, r->n, NULL);
@@ -482,7 +499,8 @@ static void time_decoding(struct driver *d, const struct decode_row *r) {
     free(prompt);
 }
 
-/* Steps of one sequence with @n_rows rows, each of them sampled: what drafts cost. */
+/* Measures steps of one sequence with @n_rows rows, all of which are sampled, as when drafts are
+ * verified. */
 static void time_verification(struct driver *d, uint32_t n_rows, uint32_t shrink) {
     enum { STEPS = 24 };
     uint32_t context = 1024 / shrink;
@@ -507,15 +525,17 @@ static void time_verification(struct driver *d, uint32_t n_rows, uint32_t shrink
     driver_drop(d, s);
 }
 
+/* Options of the measurements. */
 struct timing {
     const char *path;
-    uint32_t shrink; /* contexts are that much shorter: for a look without a device */
+    uint32_t shrink; /* divisor of contexts and batches, for a rehearsal with --tiny */
     enum engine_kv_type kv;
-    bool goals; /* the rows that goals are set for, and no others */
+    bool goals; /* measure only the rows for which goals are set */
     char *devices;
 };
 
-/* Opens with pages for the largest row, or for as many of the rows as the device has room for. */
+/* Opens the model with pages for the largest row, or else for as many rows as fit into the device's
+ * memory. */
 static void open_for_times(struct driver *d, const struct timing *t) {
     static const uint32_t tokens[] = {128 * 1120 + 4160, 32 * 4160, 64 * 1120, 8 * 1120};
     struct err err = {0};
@@ -542,7 +562,7 @@ static void open_for_times(struct driver *d, const struct timing *t) {
     exit(1);
 }
 
-/* The goals' rows come first: time may be short. */
+/* Rows for which goals are set come first, because a run may be cut off. */
 static const struct decode_row decode_rows[] = {
     {1, 1024, 96, 0},     {64, 1024, 32, 0}, {128, 4096, 32, 3072}, {1, 4096, 64, 0},
     {32, 4096, 32, 3840}, {2, 1024, 64, 0},  {4, 1024, 64, 0},      {8, 1024, 48, 0},
@@ -562,7 +582,7 @@ static void time_model(const void *arg, unsigned first) {
 
     open_for_times(&d, t);
     for (unsigned i = first; i < n_times(t); i++) {
-        /* Behind the goals come the rows of drafts, then the other batches. */
+        /* the order of rows: goals, verification of drafts, other batches */
         unsigned verify = i - GOALS, decode = verify - (unsigned)ARRAY_SIZE(verify_rows) + GOALS;
 
         if (i >= GOALS && verify < ARRAY_SIZE(verify_rows)) {
@@ -587,7 +607,7 @@ static void time_model(const void *arg, unsigned first) {
     driver_close(&d);
 }
 
-/* Prompts of 4096 tokens in steps of 512 and of 2048 rows, the second time each. */
+/* Measures prompts of 4096 tokens in steps of 512 and of 2048 rows, the second run of each. */
 static void time_prompts(const void *arg) {
     const struct timing *t = arg;
     uint32_t n = 4096 / t->shrink;
@@ -623,8 +643,8 @@ static void time_prompts(const void *arg) {
     free(prompt);
 }
 
-/* Steps of a model with its block: that computes the block's keys, that leaves holes, and a row of
- * the block. */
+/* Measures steps of a model with an MTP block: decoding with the block's keys, decoding with holes,
+ * and a draft pass. */
 static void time_drafts(const void *arg) {
     enum { DRAFTS = 4 };
     static const uint32_t n_seqs[] = {1, 8, 32};
@@ -662,7 +682,7 @@ static void time_drafts(const void *arg) {
         }
         double start = 0;
         for (uint32_t k = 0; k < n_drafts; k++) {
-            start = k == DRAFTS ? report_now() : start; /* the first ones make the graph */
+            start = k == DRAFTS ? report_now() : start; /* the first passes create the graphs */
             driver_draft(&d, all, n, k % DRAFTS);
             for (uint32_t i = 0; i < n; i++)
                 all[i]->draft[k % DRAFTS] = (int32_t)(k + i);
@@ -680,7 +700,7 @@ static void time_drafts(const void *arg) {
 
 #include "tests/gpu/profile.h"
 
-/* Takes @name from the front of the arguments. */
+/* Removes @name from the front of the arguments. Returns false if it is not there. */
 static bool takes(int *argc, char ***argv, const char *name) {
     if (*argc < 2 || strcmp((*argv)[1], name) != 0)
         return false;
@@ -689,7 +709,7 @@ static bool takes(int *argc, char ***argv, const char *name) {
     return true;
 }
 
-/* What the daemon asks of the device before it uses it, on the large model. */
+/* Checks that opening the large model with the self-test, as the daemon does, succeeds. */
 static void check_selftest(const void *path) {
     struct driver_opts o = {.backend = "cuda", .path = path};
     struct err err = {0};

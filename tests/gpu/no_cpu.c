@@ -1,6 +1,6 @@
 /*
- * no_cpu - stands in for the CPU backend in programs that are built without it (tests/gpu/run):
- * what is asked of it beside a device, and no more. To keep experts in host memory fails.
+ * no_cpu - replaces the CPU backend in programs that are built without it (tests/gpu/run). It has
+ * only the functions that are called beside a device; keeping experts in host memory fails.
  */
 
 #include "engine/backend.h"
@@ -8,12 +8,13 @@
 
 #include <errno.h>
 
-/* be_ops.stored_bytes; place.c asks for every expert, of models that leave none to the host too. */
+/* Implements be_ops.stored_bytes, which place.c calls for all experts, even if none of them stays
+ * in host memory. */
 static uint64_t stored_bytes(const struct tensor *t) {
     return t->n_bytes;
 }
 
-/* host_experts_ops.open */
+/* Implements host_experts_ops.open. */
 static int open_none(struct host_experts **out, const struct model_shape *shape,
                      const struct engine_opts *opts, struct err *err) {
     *out = NULL;
@@ -21,7 +22,7 @@ static int open_none(struct host_experts **out, const struct model_shape *shape,
     return -ENOTSUP;
 }
 
-/* host_experts_ops.close */
+/* Implements host_experts_ops.close. */
 static struct host_experts *close_none(struct host_experts *h) {
     return NULL;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-/* on_device - memory and launches of a check: what fails ends its process (report.h). */
+/* on_device - memory and launches on the device for checks. An error ends the process, in which
+ * only one group of checks runs (report.h). */
 
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
@@ -14,6 +15,7 @@ static struct cuda_device device;
 static void *stream;
 static struct rng rng = {1};
 
+/* Returns a random number with an approximately normal distribution of variance 1. */
 static float gauss(void) {
     return (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 2) * 1.73f;
 }
@@ -24,6 +26,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Ends the process if @e is an error of CUDA. */
 static void must(int e, const char *what) {
     if (!e)
         return;
@@ -31,6 +34,7 @@ static void must(int e, const char *what) {
     exit(1);
 }
 
+/* Returns @n bytes of device memory, filled with NaN. */
 static void *device_new(size_t n) {
     void *d;
 
@@ -39,6 +43,7 @@ static void *device_new(size_t n) {
     return d;
 }
 
+/* Returns a copy of @n bytes in device memory. */
 static void *device_of(const void *host, size_t n) {
     void *d = device_new(n);
 
@@ -47,6 +52,7 @@ static void *device_of(const void *host, size_t n) {
     return d;
 }
 
+/* Copies @n bytes from the device, after all launches have ended. */
 static void fetch(void *host, const void *d, size_t n) {
     must(api->copy(host, d, n, CUDA_TO_HOST, stream), "copy from the device");
     must(api->stream_wait(stream), "kernel");
@@ -57,13 +63,13 @@ static void launch(const void *kernel, uint32_t x, uint32_t y, uint32_t threads,
     must(api->launch(kernel, x, y, threads, 0, args, false, stream), what);
 }
 
-/* The panels of @block_rows rows. */
+/* Sets the number of panels, of @block_rows rows each. */
 static void count_panels(struct matmul_args *a, uint32_t block_rows) {
     a->n_columns = (a->n_rows + block_rows - 1) / block_rows;
     a->n_panels = a->n_columns * ((a->m[0].n_row_tiles + 7) / 8);
 }
 
-/* y = W x with one of the two kernels; matmul_wide: divided as @a says. */
+/* Computes y = W x by matmul_wide, divided as @a says, or by matvec. */
 static void launch_matmul(struct matmul_args *a, bool wide) {
     uint32_t tiles = a->m[0].n_row_tiles, f = a->m[0].format;
 
@@ -84,8 +90,8 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
     }
 }
 
-/* Likewise by wgmma, of rows that are packed for it, @block_rows of them a block; false: not on
- * this device. */
+/* Computes y = W x by wgmma, from rows that are packed for it, with @block_rows rows for each
+ * block. Returns false if the device or this program does not have the kernel. */
 static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
     uint32_t bytes = wgmma_shared(block_rows, a->m[0].format);
 
@@ -98,7 +104,7 @@ static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
     return true;
 }
 
-/* Samples @n wants that all need what @w needs. */
+/* Samples @n wants that need the same kernels as @w. */
 static void launch_sampling(const struct sample_args *a, const struct sample_want *w, uint32_t n,
                             uint32_t n_blocks) {
     uint32_t needs = sample_needs(w, a->n_vocab);
@@ -110,7 +116,8 @@ static void launch_sampling(const struct sample_args *a, const struct sample_wan
         launch(kernel_sample_draw, n_blocks, n, SAMPLE_THREADS, a, "sample_draw");
 }
 
-/* A kernel that may not have it fails when it is launched, and no other one does. */
+/* Allows a kernel @bytes of shared memory. An error is only printed, because launches of other
+ * kernels do not fail. */
 static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
     int e = api->allow_shared(kernel, bytes);
 
@@ -152,7 +159,7 @@ static void allow_all_shared(void) {
     allow_shared(kernel_expert_wide, wide, "expert_wide");
 }
 
-/* Once a process. */
+/* Opens the device, once in a process. */
 static void open_device(void) {
     int n = 0;
 
@@ -167,6 +174,7 @@ static void open_device(void) {
     allow_all_shared();
 }
 
+/* Returns @n zeroed bytes. */
 static void *host_new(size_t n) {
     void *p = calloc(1, n);
 

@@ -1,20 +1,22 @@
 #pragma once
 
-/* profile - single steps between the marks of a profiler. Part of models.c. */
+/* profile - runs single steps between the calls that start and stop a profiler. Part of
+ * models.c. */
 
-/* Tells a profiler where the launches of interest begin and end. */
+/* Calls a function of the driver that starts or stops a profiler. */
 static void profiler(const char *call) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     int (*fn)(void) = NULL;
 
     if (driver)
-        *(void **)&fn = dlsym(driver, call); /* POSIX's way to make a function of it */
+        *(void **)&fn = dlsym(driver, call); /* the conversion that POSIX recommends */
     if (!fn || fn() != 0)
         printf("%s: not to be had\n", call);
 }
 
-/* One step of each kind with nothing in flight: 1 to 64 rows that decode behind 1,024 tokens, then
- * the rows of prompts. Each step's first kernel is the embedding's. */
+/* Profiles one step of each kind with no other step in flight: decoding 1 to 64 sequences of 1,024
+ * tokens, then 512 and 2,048 rows of prompts. Each step begins with the kernels in OPENING of
+ * steps.py. */
 static void profile_steps(const void *arg) {
     static const uint32_t n_seqs[] = {1, 8, 16, 64}, n_rows[] = {512, 2048};
     const struct timing *t = arg;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * recurrent - the kernels of gated delta nets and of Kimi delta attention against double precision:
- * sequences that begin and that go on, in one step, and by bits the same in several. Part of
- * kernels.c.
+ * recurrent - checks the kernels of gated delta nets, Kimi delta attention and short convolutions
+ * against double precision, with new and with continued sequences in one step; the same rows in
+ * several steps must give the same bits. Part of kernels.c.
  */
 
 #include "engine/cuda/recurrent/kernels_recurrent.h"
@@ -17,13 +17,14 @@ struct delta_case {
     uint32_t n_rows[DELTA_SEQS], pos0[DELTA_SEQS];
 };
 
-/* The layer and what its rows are, here and on the device. */
+/* A layer, its inputs and states, on the host and (a) on the device. */
 struct delta_scene {
     const struct delta_case *c;
-    uint32_t n_rows, channels, n_out, n_both; /* n_both: values of the third product */
-    uint32_t n_parts, n_u;                    /* u is [n_parts][rows][n_u] */
+    uint32_t n_rows, channels, n_out, n_both; /* n_both: values of the third product of a row */
+    uint32_t n_parts, n_u;                    /* u is [n_parts][n_rows][n_u] */
     size_t n_state;
-    /* both: of kda the raw decays; alpha: its betas. */
+    /* both: betas (and alphas) of a delta net, raw decays of Kimi delta attention; alpha: alphas
+     * of a delta net, betas of Kimi delta attention */
     float *u, *z, *both, *alpha, *taps, *dt, *decay, *norm, *state;
     struct delta_args a;
 };
@@ -107,7 +108,7 @@ static void drop_delta(struct delta_scene *s) {
         free(here[i]);
 }
 
-/* A step of @n sequences of the batch, whose rows stand from @row0 of the scene on. */
+/* Runs a step of @n sequences, whose @n_rows rows are those of the scene from @row0 on. */
 static void step_delta(const struct delta_scene *s, const struct plan_seq *seq, uint32_t n,
                        uint32_t row0, uint32_t n_rows) {
     uint32_t *row_seq = host_new(n_rows * 4), heads = 2 * s->c->n_key_head + s->c->n_value_head;
@@ -143,8 +144,8 @@ static void step_delta(const struct delta_scene *s, const struct plan_seq *seq, 
     free(row_seq);
 }
 
-/* Sequence i has slot DELTA_SEQS - 1 - i. @chunk 0: all rows in one step; else each sequence by
- * itself, so many rows in a step. What comes out to @out, states to @state. */
+/* Computes all rows, with @chunk 0 in one step, else @chunk rows of one sequence in each step.
+ * Copies outputs to @out and states to @state. Sequence i has slot DELTA_SEQS - 1 - i. */
 static void run_delta(struct delta_scene *s, uint32_t chunk, float *out, float *state) {
     const struct delta_case *c = s->c;
     struct plan_seq seq[DELTA_SEQS];
@@ -152,7 +153,7 @@ static void run_delta(struct delta_scene *s, uint32_t chunk, float *out, float *
 
     must(api->copy(s->a.state, s->state, DELTA_SEQS * s->n_state * 4, CUDA_TO_DEVICE, stream),
          "copy");
-    if (c->kda) /* decays have taken the place of the raw ones */
+    if (c->kda) /* the last run has overwritten the raw decays by the decays */
         must(api->copy(s->a.keep, s->both, (size_t)s->n_rows * s->n_both * 4, CUDA_TO_DEVICE,
                        stream),
              "copy");
@@ -179,12 +180,13 @@ static double silu(double x) {
     return x * logistic(x);
 }
 
-/* Channel @i of u of row @r. */
+/* Returns channel @i of u of row @r. */
 static float u_right(const struct delta_scene *s, uint32_t r, uint32_t i) {
     return s->u[((size_t)(i / s->n_u) * s->n_rows + r) * s->n_u + i % s->n_u];
 }
 
-/* c of row @r, whose sequence begins at row @row0 with @past behind it. */
+/* Computes c of row @r in double precision. Its sequence begins at row @row0; @past: the state
+ * before that row, NULL for a new sequence. */
 static void convolve_right(const struct delta_scene *s, uint32_t r, uint32_t row0,
                            const float *past, double *c) {
     uint32_t before = s->c->n_taps - 1, dim = s->c->dim;
@@ -211,7 +213,7 @@ static void convolve_right(const struct delta_scene *s, uint32_t r, uint32_t row
     }
 }
 
-/* Head @h of a row: @m [keys][values]. */
+/* Advances the state @m of head @h, [keys][values], by row @r, and computes the output. */
 static void advance_right(const struct delta_scene *s, uint32_t r, uint32_t h, const double *c,
                           double *m, double *out) {
     const struct delta_case *d = s->c;
@@ -245,7 +247,7 @@ static void advance_right(const struct delta_scene *s, uint32_t r, uint32_t h, c
                   (d->kda ? logistic((double)z[j]) : silu((double)z[j]));
 }
 
-/* |got - right| / |right| of what comes out. */
+/* Returns |got - right| / |right| of the outputs. */
 static double delta_error(const struct delta_scene *s, const float *got) {
     uint32_t dim = s->c->dim, row0 = 0;
     double *c = host_new(s->channels * sizeof(*c)), *out = host_new(dim * sizeof(*out));
@@ -303,7 +305,7 @@ static void check_delta(const struct delta_case *c) {
     drop_delta(&s);
 }
 
-/* Sequences that begin, that go on, that are shorter than the convolution. */
+/* Cases: new sequences, continued sequences, and sequences shorter than the convolution. */
 static void check_delta_kernels(const void *arg) {
     static const struct delta_case cases[] = {
         {2, 4, 16, 4, false, true, false, {1, 11, 2}, {5, 0, 0}},
@@ -328,8 +330,8 @@ static void check_delta_kernels(const void *arg) {
 #define CONV_ROWS 6u
 #define CONV_TAPS 3u
 
-/* Two sequences, the first of which goes on where a state is, at once and row by row: equal bits,
- * near the sum in double; the states have the last inputs. */
+/* Computes two sequences, of which the first continues a state, in one step and row by row. Checks
+ * that outputs and states have the same bits, and the outputs against double precision. */
 static void check_conv(uint32_t n) {
     const struct plan_seq seq[2] = {{0, 4, 5, 0, 1, 0}, {4, 2, 0, 0, 0, 0}};
     const uint32_t row_seq[CONV_ROWS] = {0, 0, 0, 0, 1, 1}, before = CONV_TAPS - 1;
@@ -391,7 +393,7 @@ static void check_conv(uint32_t n) {
             double sum = 0;
 
             for (uint32_t j = 0; j < CONV_TAPS; j++) {
-                uint32_t k = r - q->row0 + j; /* of the inputs, those in the state first */
+                uint32_t k = r - q->row0 + j; /* index of the input, where the state's come first */
                 size_t at = (size_t)(q->row0 + k - before) * n + i;
                 double u = k >= before ? (double)in[0][at] * (double)in[2][at]
                            : q->pos0   ? (double)state[(q->state * before + k) * n + i]

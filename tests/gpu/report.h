@@ -1,12 +1,14 @@
 #pragma once
 
 /*
- * report - lines for people on stdout, the same as JSON lines in the file that $GPU_JSON names; and
- * checks that run in a process of their own each: after a fault nothing can be computed on a device
- * in the same process, and the other checks are wanted all the same. The parent never touches the
- * device. GPU_IN_PROCESS=1: no processes (for compute-sanitizer). GPU_ONLY=TEXT: only groups of
- * checks whose name holds it; GPU_SHARD=I/N: only every Nth group from the Ith on, so that N
- * programs share them. GPU_FAILED: a file for the names of those that failed, a line each.
+ * report - prints results as text to stdout and as JSON lines to the file $GPU_JSON, and runs each
+ * group of checks in a process of its own. After a fault, a process cannot use the device any more;
+ * this way the other groups still run. The parent process never uses the device.
+ *
+ *   GPU_IN_PROCESS=1  runs all groups in this process, for compute-sanitizer
+ *   GPU_ONLY=TEXT     runs only groups whose name contains TEXT
+ *   GPU_SHARD=I/N     runs only groups I, I + N, I + 2N, ..., so that N programs share the groups
+ *   GPU_FAILED=FILE   adds the names of the groups that failed to FILE
  */
 
 #include <signal.h>
@@ -23,11 +25,11 @@
 
 struct report_counts {
     unsigned n_checks, n_failed, n_hung;
-    unsigned n_begun; /* rows of the table under way (report_rows()) */
-    char row[80];     /* the last of them */
+    unsigned n_begun; /* report_rows(): rows of the table that have begun */
+    char row[80];     /* name of the last of them */
 };
 
-/* Of this process and its children. */
+/* Returns the counts of this process and its children. */
 static inline struct report_counts *report_counts(void) {
     static struct report_counts *c;
 
@@ -38,6 +40,7 @@ static inline struct report_counts *report_counts(void) {
     return c;
 }
 
+/* Returns the file for JSON lines, or NULL. */
 static inline FILE *report_json(void) {
     static FILE *f;
 
@@ -52,6 +55,7 @@ static inline void report_flush(void) {
         fflush(report_json());
 }
 
+/* Returns the time in seconds, from an arbitrary beginning. */
 static inline double report_now(void) {
     struct timespec t;
 
@@ -59,7 +63,7 @@ static inline double report_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A check: @value must be at most @limit. NaN fails. */
+/* Reports a check that passes if @value is at most @limit; NaN fails. */
 static inline void report_check(const char *name, double value, double limit) {
     struct report_counts *c = report_counts();
     bool ok = value <= limit;
@@ -74,7 +78,7 @@ static inline void report_check(const char *name, double value, double limit) {
     report_flush();
 }
 
-/* A check that could not be made. */
+/* Reports that a check failed because it could not be completed. */
 static inline void report_broken(const char *name, const char *how, int number) {
     struct report_counts *c = report_counts();
 
@@ -87,7 +91,7 @@ static inline void report_broken(const char *name, const char *how, int number) 
     report_flush();
 }
 
-/* A check that this machine cannot make. */
+/* Reports that a check is not possible on this machine. */
 static inline void report_skipped(const char *name, const char *why) {
     printf("skipped %-43s %s\n", name, why);
     if (report_json())
@@ -95,8 +99,8 @@ static inline void report_skipped(const char *name, const char *why) {
     report_flush();
 }
 
-/* A time, beside the floor that the bytes moved at @bandwidth (bytes per second) give; 0: no
- * floor. */
+/* Reports a time and its lower bound: the time of moving @bytes at @bandwidth, in bytes per
+ * second; 0: there is no bound. */
 static inline void report_time(const char *name, double seconds, double bytes, double bandwidth) {
     double floor = bandwidth > 0 ? bytes / bandwidth : 0;
 
@@ -108,7 +112,7 @@ static inline void report_time(const char *name, double seconds, double bytes, d
     report_flush();
 }
 
-/* A figure that has no floor. */
+/* Reports a measured number. */
 static inline void report_value(const char *name, double value, const char *unit) {
     printf("%-48s %10.2f %s\n", name, value, unit);
     if (report_json())
@@ -117,7 +121,7 @@ static inline void report_value(const char *name, double value, const char *unit
     report_flush();
 }
 
-/* More about a check that failed: for people only. */
+/* Prints a line about a failed check, to stdout only. */
 __attribute__((format(printf, 1, 2))) static inline void report_detail(const char *format, ...) {
     va_list list;
 
@@ -128,6 +132,7 @@ __attribute__((format(printf, 1, 2))) static inline void report_detail(const cha
     va_end(list);
 }
 
+/* Adds the name of a failed group to the file $GPU_FAILED. */
 static inline void report_note_failed(const char *name) {
     FILE *f = getenv("GPU_FAILED") ? fopen(getenv("GPU_FAILED"), "a") : NULL;
 
@@ -137,7 +142,8 @@ static inline void report_note_failed(const char *name) {
     }
 }
 
-/* Returns whether GPU_ONLY and GPU_SHARD leave the next group of checks to this process. */
+/* Returns true if this process runs the next group of checks according to GPU_ONLY and
+ * GPU_SHARD. */
 static inline bool report_takes(const char *name) {
     static unsigned n_groups;
     unsigned shard = 0, n_shards = 1, group = n_groups++;
@@ -149,7 +155,8 @@ static inline bool report_takes(const char *name) {
     return group % n_shards == shard;
 }
 
-/* @fn in a process of its own, ended after @limit_s. Two that hang: the others are not tried. */
+/* Runs a group of checks, @fn, in a process of its own, which is ended after @limit_s seconds.
+ * After two groups that did not end in time, the following groups are not tried. */
 static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(const void *),
                                 const void *arg) {
     struct report_counts *c = report_counts();
@@ -193,7 +200,8 @@ static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(c
     report_flush();
 }
 
-/* In the function of report_rows(): row @i begins, and must end within @limit_s seconds. */
+/* Called by the function of report_rows() when row @i begins. The process is ended if the row takes
+ * more than @limit_s seconds. */
 static inline void report_row(unsigned i, unsigned limit_s, const char *name) {
     struct report_counts *c = report_counts();
 
@@ -203,9 +211,9 @@ static inline void report_row(unsigned i, unsigned limit_s, const char *name) {
         alarm(limit_s);
 }
 
-/* A table of @n rows by one process, and by another one behind a row that ended it, three times at
- * most: @fn makes the rows from @first on and says each by report_row(). @open_s: seconds until the
- * first of them. */
+/* Computes a table of @n rows in one process: @fn computes the rows from @first on, and calls
+ * report_row() before each. If a row ends the process, another process continues after this row, at
+ * most three times. @open_s: seconds that @fn may take until the first row. */
 static inline void report_rows(const char *name, unsigned open_s, unsigned n,
                                void (*fn)(const void *arg, unsigned first), const void *arg) {
     struct report_counts *c = report_counts();
@@ -238,17 +246,19 @@ static inline void report_rows(const char *name, unsigned open_s, unsigned n,
                       WIFSIGNALED(status) ? "ended by signal" : "exit code",
                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         if (!c->n_begun)
-            return; /* another try would not even begin */
+            return; /* another process would fail before its first row, too */
     }
 }
 
-/* Bytes per second that reading reaches, measured before; 0: not known. */
+/* Returns the bandwidth of reading in bytes per second, which tests/gpu/run has measured; 0: not
+ * known. */
 static inline double report_bandwidth(void) {
     const char *s = getenv("GPU_READ_GB_S");
 
     return s ? atof(s) * 1e9 : 0;
 }
 
+/* Prints the counts. Returns the exit code of the program. */
 static inline int report_end(const char *what) {
     struct report_counts *c = report_counts();
 

@@ -1,6 +1,7 @@
 #pragma once
 
-/* sampling - the sampling kernels against the host's sampler, and timed. */
+/* sampling - checks the sampling kernels against the sampler of the host, and measures their times.
+ * Part of kernels.c. */
 
 #include "engine/sampler.h"
 #include "tests/gpu/on_device.h"
@@ -74,8 +75,8 @@ static void check_sampling(bool tiny) {
     api->release(state);
 }
 
-/* @n rows of a large vocabulary, each by @n_blocks blocks; the logits of one row are read once at
- * least. */
+/* Measures the sampling of @n rows of a large vocabulary, each by @n_blocks blocks. The lower
+ * bound is the time of reading all logits once. */
 static void time_sampling(const char *what, struct sample_want w, uint32_t n, uint32_t n_blocks,
                           double bandwidth) {
     enum { VOCAB = 151936, TIMES = 8 };

@@ -1,22 +1,24 @@
 #pragma once
 
 /*
- * sharing - attention of sequences of one row that begin with the same pages, as kernel_plan hands
- * it out: by blocks of few queries, by blocks of many, and each for itself. Part of kernels.c.
+ * sharing - checks attention of sequences that begin with the same pages and have one row each,
+ * with the items of kernel_plan: in blocks of few queries, in blocks of many queries, and each
+ * sequence alone. Part of kernels.c.
  */
 
+/* A case. The rows are the last n_seqs positions. */
 struct sharing_case {
     struct page_shape shape;
-    uint32_t group, n_keys, n_seqs, window; /* the last n_seqs positions are those of the rows */
-    uint32_t common;                        /* keys on common pages */
-    uint32_t n_multiprocessors;             /* for which it is planned */
-    bool merges;                            /* behind blocks of many queries */
+    uint32_t group, n_keys, n_seqs, window;
+    uint32_t common;            /* keys in common pages */
+    uint32_t n_multiprocessors; /* for which the items are planned */
+    bool merges;                /* results of blocks of many queries need a merge */
 };
 
 enum { SHARING_PARTIALS = 640, SHARING_ITEMS = 4096 };
 
-/* Tables of all sequences, one behind the other: odd ones have pages of their own behind the common
- * ones, the copies that lie behind all pages. */
+/* Returns the page tables of all sequences, one after the other. After the common pages, sequences
+ * with odd numbers use copies of the pages, which begin at page @n_copies. */
 static uint32_t *tables_of(const struct attention *t, uint32_t common, uint32_t n_copies) {
     uint32_t tokens = t->shape.page_tokens, n = (t->n_keys + tokens - 1) / tokens;
     uint32_t *table = host_new((size_t)t->n_rows * n * sizeof(*table));
@@ -26,7 +28,8 @@ static uint32_t *tables_of(const struct attention *t, uint32_t common, uint32_t 
     return table;
 }
 
-/* @shared: as plan_args.shared, 0: no page is shared. Returns what plan has left. */
+/* Computes attention of all rows to @out. @shared: plan_args.shared; 0: no page is shared. Returns
+ * the batch as kernel_plan has left it. */
 static struct batch_head run_shared(const struct attention *t, const struct sharing_case *c,
                                     const uint32_t *tables_on, uint32_t shared, float *out) {
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n = t->n_rows, stride = dim + 4;
@@ -157,8 +160,9 @@ static void check_sharing(const void *arg) {
         free(held[i]);
 }
 
-/* Runs of more than one chunk, groups of several blocks; windows that begin in and behind what is
- * shared; heads of a group in two blocks, whose own chunks are merged. */
+/* Cases: common pages of more than one chunk; groups of sequences in several blocks; windows that
+ * begin in and after the common pages; heads of a group in two blocks, whose own chunks are
+ * merged. */
 static void check_all_sharing(bool tiny) {
     for (size_t p = 0; p < ARRAY_SIZE(pages_of); p++) {
         uint32_t k = pages_of[p].k, v = pages_of[p].v;

@@ -1,13 +1,15 @@
 #pragma once
 
 /*
- * sparse - keys of blocks, the choice among them by an indexer, and attention to the keys of the
- * chosen blocks, at the sizes of Qwen3.8-Flash-Next, against double precision. Part of kernels.c.
+ * sparse - checks the kernels of sparse attention with the sizes of Qwen3.8-Flash-Next against
+ * double precision: keys of blocks, the indexer's choice among them, and attention to the keys of
+ * the chosen blocks. Part of kernels.c, after condensed.h.
  */
 
 #include "engine/cuda/sparse/kernels_sparse.h"
 
-/* The keys of blocks that end in the step, of tokens of the state and of the step, unrotated. */
+/* Checks, without RoPE, the keys of blocks that end in the step, whose tokens are in the state and
+ * in the step; and that other blocks keep their keys. */
 static void check_mean(uint32_t block, uint32_t dim, uint32_t pos0) {
     uint32_t end = pos0 + LEAN_ROWS, last = end / block, n_wrong = 0;
     float *k = lean_random(LEAN_ROWS * dim), *state = lean_random(2ull * block * dim);
@@ -35,7 +37,7 @@ static void check_mean(uint32_t block, uint32_t dim, uint32_t pos0) {
         size_t at = page * a.end.keys.page_bytes / 2 + a.end.keys.at +
                     (size_t)(first % LEAN_PAGE / block) * dim;
 
-        if (first + block <= pos0) { /* another step's */
+        if (first + block <= pos0) { /* a block of an earlier step */
             n_wrong += memcmp(pages + at, before + at, dim * 2) != 0;
             continue;
         }
@@ -70,7 +72,8 @@ static float dot_or_0(const float *x, const float *y, uint32_t n) {
     return fmaxf(sum, 0);
 }
 
-/* The choice of small integers, of which many sums are equal, is that of the host. */
+/* Checks that the device chooses the blocks that the host chooses, with small integers, whose sums
+ * are exact and often equal. */
 static void check_index(uint32_t n_head, uint32_t dim, uint32_t n_best, uint32_t pos0) {
     uint32_t end = pos0 + LEAN_ROWS, n = end / 4, *pick = host_new((size_t)LEAN_ROWS * n_best * 4);
     uint32_t *best = host_new(n_best * 4), n_pick[LEAN_ROWS], n_wrong = 0;
@@ -128,8 +131,7 @@ struct chosen {
     const struct batch_head *batch;
 };
 
-/* Blocks in an order of their own for each row; the first row sees the first block and the last
- * one. */
+/* Picks random blocks for each row. The first row sees the first and the last block. */
 static void choose_some(struct chosen *c) {
     const struct attention *t = &c->t;
     uint32_t n = t->n_keys / c->block;
@@ -163,7 +165,7 @@ static const struct batch_head *batch_of(const struct attention *t) {
     return device_of(&head, sizeof(head));
 }
 
-/* Computes all rows, @at_once in a launch. */
+/* Computes attention of all rows, @at_once rows in each launch. */
 static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
     const struct attention *t = &c->t;
     const struct page_shape *s = &t->shape;
@@ -198,7 +200,7 @@ static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
     fetch(o, a.o, n * 4);
 }
 
-/* The distance from attention in double precision. */
+/* Returns the relative distance of @o from attention in double precision. */
 static double chosen_error(const struct chosen *c, const float *o) {
     const struct attention *t = &c->t;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
@@ -267,8 +269,8 @@ static void check_chosen(struct page_shape shape, uint32_t group, uint32_t block
         free(held[i]);
 }
 
-/* Blocks of all sizes, all formats of pages; rows before the first whole block, at the ends of
- * blocks, and with as many keys as fill parts. The error is that of
+/* Cases: all sizes of blocks and all formats of pages; rows before the first complete block and at
+ * the ends of blocks; numbers of keys that fill parts exactly. The limit of the error is that of
  * values and weights in half precision. */
 static void check_chosen_keys(const void *arg) {
     static const uint32_t tokens[] = {16, 32, 64};

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Says where the time of each step went, by kernel, from what ncu wrote of `models --profile` (tests/gpu/run).
+"""Prints the time of each step by kernel, from the file that ncu writes for `models --profile` (tests/gpu/run).
 
 usage: steps.py PROFILE.csv [KERNELS]
-KERNELS: the most of a step's table (16). "us each" is under ncu, alone: 2 to 3 us of it are what a launch costs there.
+KERNELS: most lines of a step's table (default: 16). "us each" is the time of a kernel that runs alone under ncu; 2 to 3
+us of it are the cost of a launch there.
 """
 import csv
 import sys
 
-OPENING = {"rope", "embed"}  # a step begins with these; some have no rope
+OPENING = {"rope", "embed"}  # kernels with which a step begins; some models have no rope
 COLUMNS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "sm__inst_executed.sum"]
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1}
 HEAD = f"  {'kernel':28} {'grid':>14} {'launches':>8} {'us in all':>10} {'us each':>9} {'GB/s':>6} {'instructions':>13}"
@@ -16,13 +17,13 @@ SCALE = {"": 1, "inst": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, 
 
 def launches(path):
     with open(path) as f:
-        rows = csv.reader(line for line in f if line.startswith('"'))  # not what ncu and the program say
+        rows = csv.reader(line for line in f if line.startswith('"'))  # skips messages of ncu and of the program
         names = next(rows, [])
         units = dict(zip(names, next(rows, [])))
         for row in rows:
             got = dict(zip(names, row))
             if len(row) != len(names) or not got[COLUMNS[0]]:
-                continue  # the last line of a run that was cut off
+                continue  # the incomplete last line of an interrupted run
             name = got["Kernel Name"].split("(")[0].split()[-1]
             yield name, got["Grid Size"], [float(got[c].replace(",", "") or 0) * SCALE[units[c]] for c in COLUMNS]
 

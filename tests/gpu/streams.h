@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * streams - residual streams that are mixed, and the use of a table of n-grams, at the sizes of
- * Qwen3.8-Flash-Next, against double precision. Part of kernels.c, behind condensed.h.
+ * streams - checks the mixing of residual streams (MIX, SPREAD) and the table of n-grams (NGRAM)
+ * with the sizes of Qwen3.8-Flash-Next against double precision. Part of kernels.c, after
+ * condensed.h.
  */
 
 #include "engine/cuda/streams/kernels_streams.h"
@@ -11,7 +12,7 @@
 #define GRAM_TAPS 4u
 #define GRAM_N 3u
 #define GRAM_PAST ((GRAM_TAPS - 1) * GRAM_N)
-#define GRAM_ROWS 16u /* of the table, of a token */
+#define GRAM_ROWS 16u /* rows of the table that a token reads */
 
 static double stream_logistic(double x) {
     return 1 / (1 + exp(-x));
@@ -21,7 +22,7 @@ static double stream_silu(double x) {
     return x * stream_logistic(x);
 }
 
-/* y = the rms norm of @n values times @weight. */
+/* y = the RMS norm of @n values with weights @weight. */
 static void stream_norm(const double *x, const float *weight, uint32_t n, double *y) {
     double sum = 0;
 
@@ -31,7 +32,7 @@ static void stream_norm(const double *x, const float *weight, uint32_t n, double
         y[i] = x[i] / sqrt(sum / n + 1e-6) * (double)weight[i];
 }
 
-/* Copies floats to doubles. */
+/* Returns a copy of @n floats as doubles. */
 static double *stream_doubles(const float *x, size_t n) {
     double *y = host_new(n * sizeof(*y));
 
@@ -40,7 +41,7 @@ static double *stream_doubles(const float *x, size_t n) {
     return y;
 }
 
-/* f, what products become, x, and what comes back to the streams. */
+/* Checks f, the results of the products, x of MIX, and the streams after SPREAD. */
 static void check_mix(uint32_t n, uint32_t n_stream, uint32_t n_low) {
     size_t width = (size_t)n_stream * n, n_s = LEAN_ROWS * width, n_x = (size_t)LEAN_ROWS * n;
     size_t lows = (size_t)LEAN_ROWS * n_low, weights = (size_t)LEAN_ROWS * n_stream;
@@ -99,13 +100,13 @@ static void check_mix(uint32_t n, uint32_t n_stream, uint32_t n_low) {
         free(held[i]);
 }
 
-/* Inputs of a use of the table on the host. */
+/* Inputs of NGRAM on the host. */
 struct gram {
     float *s, *value, *c, *k_norm, *q_norm, *c_norm, *taps, *state;
     uint32_t n, n_stream;
 };
 
-/* v and c of a stream of a row, to double precision. */
+/* Computes v and c, in double precision, of the stream of a row that begins at value @at. */
 static void gram_weigh(const struct gram *g, size_t at, double *v, double *c) {
     uint32_t n = g->n, first = (uint32_t)(at % ((size_t)n * g->n_stream));
     const float *value = g->value + at / ((size_t)n * g->n_stream) * n;
@@ -123,8 +124,8 @@ static void gram_weigh(const struct gram *g, size_t at, double *v, double *c) {
     free(q);
 }
 
-/* LEAN_ROWS rows behind @pos0 others, the first of which is fed; c of the rows before is in slot
- * 1. */
+/* Checks NGRAM with LEAN_ROWS rows at positions @pos0 and on. The token of the first row is the
+ * sample of the step before (feed), and c of the rows before is in slot 1. */
 static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
     size_t width = (size_t)n_stream * n, n_s = LEAN_ROWS * width, n_x = (size_t)LEAN_ROWS * n;
     size_t stride = NGRAM_STATE + GRAM_PAST * width, n_table = LEAN_ROWS * (size_t)n;
@@ -231,7 +232,7 @@ static void check_gram(uint32_t n, uint32_t n_stream, uint32_t pos0) {
         free(held[i]);
 }
 
-/* Sizes that fill blocks, and those that do not. */
+/* Cases: sizes that are and that are not multiples of a block of threads. */
 static void check_stream_kernels(const void *arg) {
     bool tiny = *(const bool *)arg;
 

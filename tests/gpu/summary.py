@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Tables of what tests/gpu/run found, from the JSON lines of its programs.
+"""Prints tables of the results of tests/gpu/run, from the JSON lines of its programs, and writes them to SUMMARY.json.
 
 usage: summary.py RESULTS.jsonl SUMMARY.json
-A line {"mode": ...} tells how the steps behind it were launched. Exit 1 when a check failed or none was made.
+A line {"mode": ...} names the stage, or the way of launching steps, of the lines after it. Exit 1: a check failed, or
+there are no checks.
 """
 import json
 import sys
@@ -14,7 +15,7 @@ def read(path):
         try:
             rows.append(json.loads(line))
         except ValueError:
-            broken += 1  # the last line of a program that was ended
+            broken += 1  # the incomplete last line of a program that was killed
     return rows, broken
 
 

@@ -1,9 +1,9 @@
 #pragma once
 
-/* times - how long the kernels of products and of sampling take, beside what reading their weights
- * takes. Part of kernels.c. */
+/* times - measures the kernels of products and of sampling, and prints the time of reading their
+ * weights or logits beside each time. Part of kernels.c. */
 
-/* Bytes per second of reading 1 GiB; the best of nine. */
+/* Returns the bandwidth of reading 1 GiB in bytes per second, the best of nine runs. */
 static double measure_bandwidth(void) {
     size_t bytes = (size_t)1 << 30;
     struct read_args a = {device_new(bytes), bytes, device_new(4)};
@@ -24,13 +24,15 @@ static double measure_bandwidth(void) {
     return (double)bytes / best;
 }
 
+/* Writes the name of a time. */
 static void time_name(char name[80], enum tensor_type type, uint32_t n_out, uint32_t n_in,
                       uint32_t n_rows, enum kernel kernel) {
     snprintf(name, 80, "%s %ux%u, %u rows%s%s", tensor_format((uint32_t)type)->name, n_out, n_in,
              n_rows, kernel > WIDE ? ", " : "", kernel > WIDE ? kernel_name[kernel] : "");
 }
 
-/* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
+/* Measures a product: the median of nine rounds over so many copies of the weights that they fill
+ * 512 MiB, more than the cache. */
 static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows,
                         enum kernel kernel, double bandwidth) {
     struct weights_on w = make_weights(type, 256, n_in);
@@ -47,9 +49,9 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
         must(api->copy(all + at, piece, MIN(one, bytes * n_copies - at), CUDA_TO_DEVICE, stream),
              "copy");
     must(api->stream_wait(stream), "copy");
-    /* One launch of them all: the host's own time for each would be as long as a small matrix
-     * takes. The first one comes before: a kernel is loaded when it is launched for the first
-     * time. */
+    /* All launches are in one graph, because the host would take as long for a launch as the device
+     * for a small matrix. One launch precedes the graph, because the first launch loads the
+     * kernel. */
     void *graph = NULL;
     struct matmul_args a = {.m = {w.m},
                             .x = kernel >= WGMMA ? in.cores : in.packed,
@@ -99,7 +101,8 @@ struct time_case {
     enum kernel kernel;
 };
 
-/* The most interesting first: shapes of an 8B model, then formats, then numbers of rows. */
+/* Writes the cases to @c, the most important first: the shapes of an 8B model with one row, then
+ * numbers of rows and kernels, then formats. Returns their number, less than TIME_CASES. */
 static unsigned time_cases(struct time_case *c) {
     static const enum tensor_type types[] = {TENSOR_Q4_K,   TENSOR_Q6_K, TENSOR_Q8_0,
                                              TENSOR_Q5_K,   TENSOR_Q4_0, TENSOR_IQ4_NL,
@@ -117,7 +120,7 @@ static unsigned time_cases(struct time_case *c) {
     for (uint32_t rows = 16; rows <= 512; rows *= 2)
         c[n++] =
             (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, rows > MATVEC_ROWS ? WIDE : VEC};
-    for (size_t k = 0; k < ARRAY_SIZE(few); k++) /* blocks are few: how many multiprocessors idle */
+    for (size_t k = 0; k < ARRAY_SIZE(few); k++) /* too few blocks for all multiprocessors */
         for (size_t i = 1; i < ARRAY_SIZE(shapes); i++)
             for (enum kernel w = WIDE; w <= SHARING; w++)
                 c[n++] =
@@ -137,6 +140,7 @@ static unsigned time_cases(struct time_case *c) {
 
 enum { TIME_CASES = 96 };
 
+/* Measures the cases from @first on, then sampling. */
 static void time_all(const void *arg, unsigned first) {
     struct time_case cases[TIME_CASES];
     double bandwidth = report_bandwidth();
