@@ -1,3 +1,20 @@
+/*
+ * arch - the table of architectures, and the hyperparameters that all of them have.
+ *
+ * A row of the table describes the differences of an architecture from a plain decoder
+ * (decoder.h). An architecture whose layers are of other kinds has a bind function of its own, in
+ * the file of its name. bind_all() reads a model in this order:
+ *
+ *     hyperparameters    checked and bounded, since tensors' shapes are checked against them
+ *     a->bind()          the ops of the model with their tensors, and its own hyperparameters
+ *     RoPE               after the tensors, because it may need a tensor of divisors
+ *     drafting part      MTP blocks of the file, or a part in a separate file (apart.h)
+ *     sizes              pages, states and widths that follow from the ops (model_measure())
+ *
+ * A tensor of the file that no op has bound is an error (bind_rest()), since a model that is read
+ * in part would give wrong results without notice.
+ */
+
 #include "engine/arch/arch.h"
 
 #include <assert.h>

@@ -1,3 +1,15 @@
+/*
+ * gemma4 - the ops of Gemma 4. Layers with a window and layers without one have heads of different
+ * sizes. A layer is attention and a dense FFN with a norm before and after each; the larger model
+ * has experts beside the dense FFN; E2B and E4B add the per-layer inputs:
+ *
+ *   QKV ATTEND PROJ  GATE_UP PROJ                       dense
+ *   QKV ATTEND PROJ  GATE_UP PROJ ROUTE EXPERTS JOIN    with experts
+ *   QKV ATTEND PROJ  GATE_UP PROJ  GATE_IN PROJ         with per-layer inputs (LAYER_INPUT)
+ *
+ * In E2B and E4B the last layers have no keys of their own and read those of earlier layers.
+ */
+
 #include "engine/arch/gemma4.h"
 
 #include <assert.h>
@@ -101,7 +113,7 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                  });
     const struct tensor *down =
         bind_matrices(b, BIND_MUST, n_ff, e, n, "blk.%u.ffn_down_exps.weight", l);
-    bool weighed = down && down->scale; /* the factor of each expert */
+    bool weighed = down && down->scale; /* the tensor has the factor of each expert already */
     model_add(m, &(struct model_op){
                      .kind = OP_EXPERTS,
                      .layer = l,

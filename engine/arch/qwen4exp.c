@@ -1,3 +1,15 @@
+/*
+ * qwen4exp - the ops of Qwen3.8-Flash-Next. A layer consists of two branches between MIX, which
+ * forms the branch's input from the residual streams, and SPREAD, which adds its output to them.
+ * The first branch is a gated delta net or attention:
+ *
+ *   MIX  STATE_IN DELTA PROJ                 SPREAD
+ *   MIX  INDEX QKV ATTEND GATE PROJ          SPREAD
+ *   MIX  ROUTE EXPERTS [SHARED]              SPREAD
+ *
+ * NGRAM, which adds the rows of the table for the last tokens to the streams, precedes one layer.
+ */
+
 #include "engine/arch/qwen4exp.h"
 
 #include <assert.h>

@@ -1,3 +1,17 @@
+/*
+ * backend - opens and closes the CPU backend, loads weights, and has its table of functions.
+ *
+ * Weights are packed into panels when a model is loaded, by all threads, and the pages of the file
+ * are released, so weights are in memory once. Their memory comes from large blocks (be_take()). If
+ * packed weights are kept (engine/keep.h), the blocks are mappings of a file in memory, which is
+ * sealed after loading and which the next process maps in place of packing. That process calls
+ * be_take() with the same sizes in the same order, so every matrix is at the same offset; with
+ * keep.found, load() computes addresses and writes nothing.
+ *
+ * Everything else is allocated at open for the largest batch and freed by be_release(). A step
+ * allocates nothing.
+ */
+
 #include "engine/cpu/state.h"
 
 #include <assert.h>

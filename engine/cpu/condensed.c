@@ -21,12 +21,12 @@
  * The ops of a layer run in this order:
  *
  *     LEAN_IN      r (the queries' input), k (keys of the step's rows), t (weights of the indexer)
+ *     LEAN_Q       q of all heads
  *     CONDENSE     keys of the blocks that end in this step: means over the tokens of the block,
  *                  weighted by a softmax for each channel. Tokens of earlier steps are in the state
  *                  (keep_tokens()).
  *     PICK         layers with short blocks: scores all blocks of 16 rows at a time (CHOOSE_ROWS),
  *                  in parts that threads share, and picks the best blocks of each row
- *     LEAN_Q       q of all heads
  *     LEAN_ATTEND  attention; then the last keys are copied to the window (keep_window())
  *     LEAN_OUT     projections of groups of heads
  *

@@ -165,6 +165,7 @@ INLINE void vb_iq2(const uint8_t *index, const uint8_t *sign, uint8_t *out) {
 
         for (int i = 0; i < 64; i++)
             v[i] = cpu_iq2_grid[j][index[i]];
-        vb_store(out + 64 * j, (v ^ minus) + (minus & 129)); /* 128 - v, or v */
+        /* 128 - v, which is 64 minus the value, where minus is set; else v */
+        vb_store(out + 64 * j, (v ^ minus) + (minus & 129));
     }
 }
