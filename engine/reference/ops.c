@@ -188,8 +188,7 @@ static void *compute_part(void *arg) {
 }
 
 /* Divides the outputs of large products among threads, because a worker waits at its start for the
- * proof of its device (engine/prove.h), which uses this backend. Each output is summed by one
- * thread, so the division does not change bits. */
+ * proof of its device (engine/prove.h), which uses this backend. */
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
                 uint32_t n_rows, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
@@ -341,8 +340,7 @@ static void store_f32(const float *x, size_t n, uint8_t *dst) {
 static void (*const store_head[])(const float *x, size_t n, uint8_t *dst) = {store_f16, store_q8,
                                                                              store_q4, store_f32};
 
-/* Returns the address of the key (@which 0) or value (1) of head @head at position @pos of row
- * @row's sequence. */
+/* Returns the address of the key (@which 0) or value (1) of a head at position @pos of row @row. */
 static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
                         uint32_t head, int which) {
     const struct be *b = s->be;
@@ -369,8 +367,7 @@ void ref_store_rows(struct step *s, const struct model_op *op) {
                     slot_of(s, op, r, s->host.row_pos[r], h, which));
 }
 
-/* Multiplies each run of @run values of @x by the Hadamard matrix (shape.h); 0: leaves @x
- * unchanged. */
+/* Multiplies each run of @run values of @x, if @run is not 0, by the Hadamard matrix (shape.h). */
 static void hadamard(float *x, size_t n, uint32_t run) {
     float scale = run ? 1.0f / sqrtf((float)run) : 0;
 
