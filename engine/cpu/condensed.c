@@ -98,17 +98,6 @@ int condensed_open(struct be *b, uint32_t max_context) {
     return b->no_memory ? -ENOMEM : 0;
 }
 
-/* Computes n_rot / 2 cosines, then n_rot / 2 sines, of the rotation to position @pos. */
-static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
-    for (uint32_t i = 0; i < set->n_rot / 2; i++) {
-        double s, c;
-
-        mx_sincos(pos * set->freq[i], &s, &c);
-        cs[i] = (float)c;
-        cs[set->n_rot / 2 + i] = (float)s;
-    }
-}
-
 /* Applies RoPE with @cs to the last n_rot of the @n values of @x. */
 static void turn(const struct be *b, const struct model_op *op, const float *cs, size_t n,
                  float *x) {
@@ -255,7 +244,7 @@ static void condense_row(void *ctx, uint32_t row, uint32_t thread) {
         add_token(k, q, p, block == BLOCK_SHORT ? n : 0, &t);
     mean_of(&t, n, key);
     b->kernels->norm(key, k->op->weights->k_norm, key, n, b->shape.rms_eps);
-    fill_rope(&b->shape.rope[k->op->rope], first, cs);
+    be_fill_rope(&b->shape.rope[k->op->rope], first, cs);
     turn(b, k->op, cs, n, key);
     uint8_t *to = key_at(k, row, pos / block, n);
     for (uint32_t i = 0; i < n; i++) {

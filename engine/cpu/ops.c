@@ -56,23 +56,30 @@ static void each_row(struct rows *r, row_fn fn) {
         pool_run(r->step->be->pool, do_rows, &run);
 }
 
-/* Computes the cosines and sines of a row's positions, multiplied by mscale, for all rope sets. */
-static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
-    const uint32_t *at = r->step->host.row[row].at;
+/* Computes n_rot / 2 cosines, then n_rot / 2 sines, of the positions @at[ROPE_AXES]. */
+static void fill_set(const struct rope_set *set, const uint32_t *at, float *cs) {
+    uint32_t half = set->n_rot / 2;
 
-    for (uint8_t k = 0; k < ROPE_SETS; k++) {
-        const struct rope_set *set = &r->step->be->shape.rope[k];
-        float *cs = be_rope_row(r->step->be, row, k);
-        uint32_t half = set->n_rot / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        double s, c;
 
-        for (uint32_t i = 0; i < half; i++) {
-            double s, c;
-
-            mx_sincos((double)at[set->axis ? set->axis[i] : ROPE_TIME] * set->freq[i], &s, &c);
-            cs[i] = (float)c * set->mscale;
-            cs[half + i] = (float)s * set->mscale;
-        }
+        mx_sincos((double)at[set->axis ? set->axis[i] : ROPE_TIME] * set->freq[i], &s, &c);
+        cs[i] = (float)c * set->mscale;
+        cs[half + i] = (float)s * set->mscale;
     }
+}
+
+void be_fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
+    const uint32_t at[ROPE_AXES] = {pos, pos, pos};
+
+    fill_set(set, at, cs);
+}
+
+/* Computes the cosines and sines of a row's positions for all rope sets. */
+static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
+    for (uint8_t k = 0; k < ROPE_SETS; k++)
+        fill_set(&r->step->be->shape.rope[k], r->step->host.row[row].at,
+                 be_rope_row(r->step->be, row, k));
 }
 
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out) {

@@ -79,17 +79,6 @@ static uint8_t *key_at(const struct run *k, uint32_t row, uint32_t i) {
            k->op->index * index_bytes(&b->shape, b->page_tokens) + (size_t)slot * p->dim * 2;
 }
 
-/* Computes n_rot / 2 cosines, then n_rot / 2 sines, of text position @pos, multiplied by mscale. */
-static void fill_rope(const struct rope_set *set, uint32_t pos, float *cs) {
-    for (uint32_t i = 0; i < set->n_rot / 2; i++) {
-        double s, c;
-
-        mx_sincos(pos * set->freq[i], &s, &c);
-        cs[i] = (float)c * set->mscale;
-        cs[set->n_rot / 2 + i] = (float)s * set->mscale;
-    }
-}
-
 /* Computes and stores the key of the block that ends with row @row. Tokens of earlier steps are in
  * the state. @mean: room for the key. */
 static void store_block(const struct run *k, uint32_t row, float *mean) {
@@ -110,7 +99,7 @@ static void store_block(const struct run *k, uint32_t row, float *mean) {
                                 : b->sparse->k + (size_t)(q->row0 + first + i - q->pos0) * p->dim,
             1.0f / (float)p->ratio, p->dim);
     b->kernels->norm(mean, k->op->weights->k_norm, mean, p->dim, b->shape.rms_eps);
-    fill_rope(&b->shape.rope[0], first, cs);
+    be_fill_rope(&b->shape.rope[0], first, cs);
     b->kernels->rope(mean, cs, b->shape.rope[0].n_rot, b->shape.rope_type);
     for (uint32_t i = 0; i < p->dim; i++) {
         uint16_t half = mx_float_to_half(mean[i]);

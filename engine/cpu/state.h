@@ -201,6 +201,10 @@ static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) 
     return b->rope + row * n + before;
 }
 
+/* Computes n_rot / 2 cosines, then n_rot / 2 sines, of text position @pos for rope set @set,
+ * multiplied by its mscale. */
+void be_fill_rope(const struct rope_set *set, uint32_t pos, float *cs);
+
 /* Implement be_ops.host_state and be_ops.copy_state. */
 void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
