@@ -222,11 +222,6 @@ void *be_take(struct be *b, size_t size);
  * is NULL. */
 int be_vector(struct be *b, const struct tensor *t, float **out);
 
-int ops_block_in(struct step *s, const struct model_op *op);
-int ops_block_out(struct step *s, const struct model_op *op);
-int ops_select(struct step *s, const struct model_op *op);
-int ops_chain(struct step *s, const struct model_op *op);
-
 /* Returns the keys that row @row sees, as the preceding INDEX op chose them: bit p % 32 of word p /
  * 32 is set if it sees position p. */
 const uint32_t *sparse_seen(const struct be *b, uint32_t row);
@@ -271,6 +266,10 @@ int ops_keep(struct step *s, const struct model_op *op);
 int ops_draft_in(struct step *s, const struct model_op *op);
 int ops_tap(struct step *s, const struct model_op *op);
 int ops_fuse(struct step *s, const struct model_op *op);
+int ops_block_in(struct step *s, const struct model_op *op);
+int ops_block_out(struct step *s, const struct model_op *op);
+int ops_select(struct step *s, const struct model_op *op);
+int ops_chain(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);
 int ops_gate(struct step *s, const struct model_op *op);
 int ops_proj(struct step *s, const struct model_op *op);

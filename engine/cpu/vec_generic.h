@@ -135,6 +135,7 @@ I float vf_reduce_max(vf a) {
     return a[0];
 }
 
+/* Loads, stores and operations of 64 bytes. Addresses need not be aligned. */
 I vb vb_load(const void *p) { vb r; memcpy(&r, p, 64); return r; }
 I void vb_store(void *p, vb a) { memcpy(p, &a, 64); }
 I vb vb_set1(uint8_t x) { return x - (vb){0}; }
