@@ -34,7 +34,9 @@ const struct endpoint llamacpp_infill = ENDPOINT;
 static void write_prompt(struct json *j, const struct prompt_job *job) {
     const struct prompt *p = &job->prompts[0];
 
-    json_print(j, "{prompt:%.*s}", (int)p->len, p->text);
+    json_print(j, "{prompt:");
+    json_string(j, p->text, p->len);
+    json_close(j, '}');
 }
 
 static const struct endpoint chat = {.translate = openai_read_chat, .write = write_prompt};

@@ -127,8 +127,11 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
 static void write_text(struct json *j, const struct prompt_job *job) {
     const struct buf *text = &job->text;
 
-    json_print(j, "{prompt:%.*s, content:%.*s}", (int)text->len, text->data, (int)text->len,
-               text->data);
+    json_print(j, "{prompt:");
+    json_string(j, text->data ? text->data : "", text->len);
+    json_key(j, "content");
+    json_string(j, text->data ? text->data : "", text->len);
+    json_close(j, '}');
 }
 
 static int read_tokenize(struct prompt_job *job, yyjson_doc *body, struct err *err) {
