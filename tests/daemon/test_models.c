@@ -1,11 +1,13 @@
-/* Which models have workers, by a clock that stands still between decisions. No worker is started: a
- * test sets the states that its model has passed. */
+/* Which models have workers, by a clock that stands still between decisions. No worker is started:
+ * a test sets the states that its model has passed through. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "api/generation/model.h"
+#include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
 #include "tests/api/world.h"
 #include "tests/support/tiny_model.h"
@@ -24,8 +26,7 @@ static char *file_of(const char *name) {
     return path;
 }
 
-static void on_ready(void *ctx) {
-}
+static void on_ready(void *ctx) {}
 
 static void on_refused(void *ctx, const char *why, int error) {
     cr_assert(false, "%s", why);
@@ -156,4 +157,71 @@ Test(models, one_that_is_only_unloaded_does_not_wait_for_prompts) {
     models_leave(s);
     cr_expect_not(has_memory(s));
     s->model->n_jobs = 0;
+}
+
+Test(models, an_operator_loads_one_as_a_request_does) {
+    struct err err;
+
+    cr_assert_eq(models_load(models, 1, &err), 0);
+    cr_expect(models->served[1]->wanted);
+    cr_expect_not(models->served[0]->wanted);
+    cr_assert_eq(models_unload(models, 1, &err), 0);
+    cr_expect_not(models->served[1]->wanted);
+}
+
+static void on_over(struct api_rescan *r) {
+    list_init(&r->link);
+    r->over = NULL;
+}
+
+Test(models, who_waits_for_a_scan_goes_on_after_it) {
+    struct api_rescan wait = {.over = on_over};
+
+    machine.ns += 10000000000;
+    cr_assert(models_rescan(models, &wait));
+    while (models->scan.running)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect_null(wait.over);
+    cr_expect_not(models_rescan(models, &wait), "the next scan comes too early");
+}
+
+static void on_left(void *ctx) {
+    models = NULL;
+}
+
+Test(models, without_a_disk_tier_nothing_is_waited_for) {
+    struct models *all = models;
+
+    models_leave_disk(all, on_left);
+    cr_expect_null(models);
+    models = all;
+    cr_expect(models->disk_waits);
+    models_use_disk(models);
+    cr_expect(models->disk_waits, "there is no file to use");
+}
+
+Test(models, folders_without_a_model_are_refused) {
+    struct err err = {0};
+
+    cr_expect_eq(models_check(&config, &err), 0);
+    unlink(file_of("a"));
+    unlink(file_of("b"));
+    cr_expect_lt(models_check(&config, &err), 0);
+    cr_expect(strstr(err.message, "contain no model"), "%s", err.message);
+}
+
+Test(models, one_that_failed_is_tried_again_when_it_is_wanted) {
+    struct served *s = find("a");
+
+    s->front = calloc(1, sizeof(*s->front));
+    cr_assert(s->front);
+    models_set_state(s, SERVED_QUEUED);
+    models_set_state(s, SERVED_FAILED);
+    models->budget = 0; /* it fails again */
+    decide_at(machine.ns);
+    cr_expect_str_eq(s->why, "");
+    models_want(s);
+    decide_at(machine.ns);
+    cr_expect_eq(s->state, SERVED_FAILED);
+    cr_expect(strstr(s->why, "models-memory is 0 MiB"), "%s", s->why);
 }
