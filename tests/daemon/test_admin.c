@@ -469,6 +469,17 @@ Test(admin, recordings_are_files) {
     }
 }
 
+Test(admin, tenants_are_listed_and_nothing_else) {
+    struct reply r;
+    int fd = ask("GET /tenants");
+
+    world_receive(&w, fd, &r);
+    cr_expect(strstr(r.body.data, "\"tenant\":\"default\""), "%s", r.body.data);
+    cr_expect_null(strstr(r.body.data, "\"tenant\":\"\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+}
+
 Test(admin, the_file_is_for_the_group) {
     struct stat st;
 
