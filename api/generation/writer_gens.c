@@ -32,8 +32,8 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     else if (n >= context)
         err_set_code(err, 400, "context_length_exceeded", field,
                      "This model's maximum context length is %u tokens. However, your %s "
-                     "resulted in %zu tokens. Please reduce the length of the %s.",
-                     context, field, n, field);
+                     "resulted in %zu tokens. Please reduce the length of the %s%s.",
+                     context, field, n, field, r->functions ? " or tools" : "");
     if (n >= context)
         return err_add_lengths(err, n, context);
     *max_new = context - (uint32_t)n;

@@ -400,6 +400,12 @@ Test(refusal_texts, of_inputs_that_are_too_long) {
     ask_long(&w, TEXT, "{\"logprobs\":20,\"prompt_logprobs\":20,\"prompt\":[", 512, "1", "]}",
              "This model's maximum context length is 512 tokens. However, your prompt resulted in "
              "512 tokens. Please reduce the length of the prompt.");
+    ask_long(&w, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"", 512, "a", "\"}]}",
+             "tokens. Please reduce the length of the messages.");
+    ask_long(&w, CHAT,
+             "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+             "\"messages\":[{\"role\":\"user\",\"content\":\"",
+             512, "a", "\"}]}", "tokens. Please reduce the length of the messages or tools.");
     world_stop(&w);
     world_init(&w);
     w.model.ranks = true;
