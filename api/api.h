@@ -241,6 +241,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
 /* Checks that spans can be sent to @endpoint; "" is valid. Returns 0, or -EINVAL with @err. */
 int api_check_otlp(const char *endpoint, struct err *err);
+/* Checks that @file is a file of API keys; "" is valid. Returns 0, or -errno with @err. */
+int api_check_keys(const char *file, struct err *err);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
 /* Reads the PEM files of listeners with TLS; may be called again. Returns 0, or -errno with @err;

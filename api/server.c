@@ -48,6 +48,15 @@ int api_check_otlp(const char *endpoint, struct err *err) {
     return *endpoint ? otlp_check(endpoint, err) : 0;
 }
 
+int api_check_keys(const char *file, struct err *err) {
+    struct auth auth;
+
+    auth_init(&auth, *file ? file : NULL);
+    int r = auth_reload(&auth, err);
+    auth_deinit(&auth);
+    return r;
+}
+
 int api_listen_unix(struct api *a, const char *path, struct err *err) {
     return http_server_listen_unix(&a->http, path, err);
 }

@@ -164,8 +164,9 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
     }
     explicit_bzero(line, sizeof(line));
     if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
-        r = -EIO;
-        err_set(err, 0, "api-keys", "api-keys: reading the file failed behind line %u", number);
+        r = -errno;
+        err_set(err, 0, "api-keys", "api-keys: %s: reading failed after line %u: %s", a->file,
+                number, strerror(-r));
     }
     if (r == 0 && a->n_keys == 0)
         r = err_set(err, 0, "api-keys",

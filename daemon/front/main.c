@@ -638,13 +638,10 @@ static int check_files(struct front *f, struct err *err) {
     struct tls_config tls;
 
     TRY(models_check(&f->config, err));
-    if (*keys && access(keys, R_OK) < 0)
-        return err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys,
-                       strerror(errno));
+    TRY(name_key(api_check_keys(keys, err), "api-keys", err));
     TRY(*disk ? check_folder("kv-disk", disk, err) : 0);
     if (*f->config.kv_events)
         TRY(kv_events_check(f->config.kv_events, f->config.kv_events_replay, err));
-    TRY(engine_check_isa(&f->config.engine, err));
     audit_key_file(keys);
     if (*f->config.tls_certificate) {
         TRY(tls_config_init(&tls, f->config.tls_certificate, f->config.tls_key, err));

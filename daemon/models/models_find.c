@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "base/try.h"
 #include "daemon/models/front_model.h"
+#include "engine/engine.h"
 
 /*
  * Files are listed here and not opened: a folder may have hundreds, and an invalid file is reported
@@ -199,10 +200,22 @@ int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad
     return r;
 }
 
-static int count(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
-    (void)c, (void)name, (void)file_bytes;
-    ++*(uint32_t *)ctx;
-    return 0;
+struct checked {
+    uint32_t n; /* models */
+    struct err *err;
+};
+
+/* Counts a model and checks the option of a preset that depends on this machine. Implements
+ * models_find_cb. */
+static int check_one(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    struct checked *all = ctx;
+    struct err why = {0};
+
+    (void)file_bytes;
+    all->n++;
+    return engine_check_isa(&c->engine, &why) == 0
+               ? 0
+               : err_set(all->err, 0, "models", "models: %.200s: %.250s", name, why.message);
 }
 
 int models_refuse_none(struct err *err) {
@@ -211,14 +224,14 @@ int models_refuse_none(struct err *err) {
 
 int models_check(const struct config *c, struct err *err) {
     struct front_model *f = calloc(1, sizeof(*f));
-    int r = f ? 0 : -ENOMEM;
-    uint32_t n = 0;
+    struct checked all = {.err = err};
+    int r = f ? engine_check_isa(&c->engine, err) : -ENOMEM;
 
     if (r == 0 && *c->model)
         r = front_model_open(f, c, &(struct msg_open){0}, err);
     if (r == 0)
-        r = models_find_all(c, count, NULL, &n, err);
-    if (r == 0 && n == 0 && !*c->model)
+        r = models_find_all(c, check_one, NULL, &all, err);
+    if (r == 0 && all.n == 0 && !*c->model)
         r = models_refuse_none(err);
     if (f)
         front_model_deinit(f);

@@ -7,7 +7,7 @@
 #include "daemon/config/config.h"
 
 /* Takes a model: its options, which are taken over (zeroed), its name, and the size of its files.
- * Returns 0 or -ENOMEM. */
+ * Returns 0 or -errno, which ends the search. */
 typedef int (*models_find_cb)(void *ctx, struct config *c, const char *name, uint64_t file_bytes);
 
 /* Takes a preset that cannot be read, and the reason. Returns 0 or -ENOMEM. */
@@ -19,7 +19,8 @@ typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why)
 int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
                     struct err *err);
 /* Checks by their files that the models in the options can be served: reads the file of the option
- * model, resolves presets and looks for files in the folders. Returns 0, or -errno with @err. */
+ * model, resolves presets, looks for files in the folders, and checks that this machine has the
+ * instruction sets. Returns 0, or -errno with @err. */
 int models_check(const struct config *c, struct err *err);
 /* Returns the error of options that name no model, in @err. */
 int models_refuse_none(struct err *err);

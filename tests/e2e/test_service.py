@@ -226,6 +226,8 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
     with tempfile.TemporaryDirectory() as folder:  # a start creates missing folders
         assert run_weftd("--check-config", "--model", tiny_model(), "--kv-disk", folder + "/kv").returncode == 0
     for flags, part in ((["--model", "/proc/nonexistent.gguf"], "/proc/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/proc/nonexistent"], "api-keys: /proc/nonexistent"),
+                        (["--model", tiny_model(), "--api-keys", "/"], "api-keys: /: reading failed after line 0: Is a directory"),
+                        (["--model", tiny_model(), "--api-keys", "/dev/null"], "api-keys: the file contains no key"),
                         (["--model", tiny_model(), "--chat-template", "nosuch"], "nosuch is neither a file nor one of the built-in templates: chatml llama2 "),
                         (["--model", tiny_model(), "--chat-template", "/"], "chat-template: /: "),
                         (["--model", tiny_model(), "--kv-disk", "/proc/nonexistent/kv"], "kv-disk: /proc/nonexistent: cannot be used: No such file"),
@@ -235,7 +237,14 @@ def test_check_config_stands_anywhere_and_opens_what_is_named():
                         (["--models-dir", "/proc/nonexistent"], "models-dir: the folders contain no model")):
         r = run_weftd("--check-config", *flags)
         assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + "/other.conf", "w") as preset:
+            preset.write(f"model = {tiny_model()}\nisa = {OTHER_ISA}\n")
+        r = run_weftd("--check-config", "--models", folder)
+        assert r.returncode == 78 and f'models: other: isa "{OTHER_ISA}" is unknown' in r.stderr, r
     with tempfile.NamedTemporaryFile("w") as keys:
+        keys.write("alice:ka\n")
+        keys.flush()
         for mode, readable in ((0o644, True), (0o640, False)):
             os.chmod(keys.name, mode)
             r = run_weftd("--check-config", "--model", tiny_model(), "--api-keys", keys.name)
