@@ -147,7 +147,7 @@ def quickstart_folder(folder):
     (folder / "setup").mkdir(parents=True)
     (folder / "build").mkdir()
     shutil.copy(source / "quickstart", folder)
-    for name in ("progress.sh", "first-chat"):
+    for name in ("progress.sh", "quick-options.sh", "first-chat"):
         shutil.copy(source / "setup" / name, folder / "setup")
     (folder / "setup/install-deps").write_text("#!/bin/sh\n")
     (folder / "setup/install-deps").chmod(0o755)
