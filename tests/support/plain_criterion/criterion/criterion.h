@@ -58,8 +58,7 @@ __attribute__((format(printf, 1, 2))) void plain_log(const char *format, ...);
 #define Test(s, n, ...)                                                                            \
     static void s##_##n##_test(void);                                                              \
     PLAIN_ADD(s##_##n, plain_add_test(&(struct plain_test){                                        \
-                           #s, #n, s##_##n##_test, NULL, NULL, {__VA_ARGS__},                      \
-                           __FILE__}))                                                             \
+                           #s, #n, s##_##n##_test, NULL, NULL, {__VA_ARGS__}, __FILE__}))          \
     static void s##_##n##_test(void)
 #define TestSuite(s, ...)                                                                          \
     PLAIN_ADD(s##_suite, plain_add_suite(#s, (struct plain_options){__VA_ARGS__}))                 \
@@ -70,9 +69,9 @@ __attribute__((format(printf, 1, 2))) void plain_log(const char *format, ...);
     static void s##_##n##_any(void *arg) {                                                         \
         s##_##n##_test(arg);                                                                       \
     }                                                                                              \
-    PLAIN_ADD(s##_##n, plain_add_test(&(struct plain_test){                                        \
-                           #s, #n, NULL, s##_##n##_any, s##_##n##_params, {__VA_ARGS__},           \
-                           __FILE__}))                                                             \
+    PLAIN_ADD(s##_##n,                                                                             \
+              plain_add_test(&(struct plain_test){                                                 \
+                  #s, #n, NULL, s##_##n##_any, s##_##n##_params, {__VA_ARGS__}, __FILE__}))        \
     static void s##_##n##_test(param)
 #define cr_make_param_array(type, array, n, ...)                                                   \
     ((struct criterion_test_params){sizeof(type), (void *)(array), (n)})
