@@ -165,8 +165,7 @@ static int read_keys(struct auth *a, FILE *file, struct err *err) {
     explicit_bzero(line, sizeof(line));
     if (r == 0 && ferror(file)) { /* keys that were not read would be refused */
         r = -errno;
-        err_set(err, 0, "api-keys", "api-keys: %s: reading failed after line %u: %s", a->file,
-                number, strerror(-r));
+        err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", a->file, strerror(-r));
     }
     if (r == 0 && a->n_keys == 0)
         r = err_set(err, 0, "api-keys",

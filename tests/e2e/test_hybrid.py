@@ -131,12 +131,14 @@ def test_drafts_change_no_bit():
             should = [ask(d, r, 300) for r in requests]
         for flags in ((), ("--max-seqs", 3, "--page-tokens", 16), ("--draft-model", wrong)):
             with Weftd(*FLAGS, *flags, model=golden(name)) as d:
+                def turn():
+                    assert parallel([lambda r=r: ask(d, r, 300) for r in requests]) == should, (name, flags)
+
                 assert [ask(d, r, 300) for r in requests] == should, (name, flags)
-                assert parallel([lambda r=r: ask(d, r, 300) for r in requests]) == should, (name, flags)
+                turn()
                 drafts = lambda: [before[k] + d.stats()["worker"][k] for k in before]
                 if "--draft-model" in flags:
-                    repeat_until("drafts", lambda: (n := drafts())[0] > n[1] > 0,
-                                 lambda: parallel([lambda r=r: ask(d, r, 300) for r in requests]))
+                    repeat_until("drafts", lambda: (n := drafts())[0] > n[1] > 0, turn)
                 before = dict(zip(before, drafts()))
     directory.cleanup()
 

@@ -91,7 +91,7 @@ def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
         for name in ("llama3.2", "hf.co/owner", "hf.co/../x", "hf:-x/y", "hf.co/a/b c", "https://example.org/a/b"):
             status, value = post(d, "/api/pull", {"model": name})
             assert status == 400 and "hf.co/OWNER/REPO" in value["error"], value
-        hub.faults["cdn"] = [fake_hub.slow(1000, 0.2)]
+        hub.faults["cdn"] = [fake_hub.slow(100, 0.2)]
         connection = d.connect()
         connection.request("POST", "/api/pull", json.dumps({"model": PULLED}), {"Content-Type": "application/json"})
         response = connection.getresponse()

@@ -204,8 +204,9 @@ def test_swaps_under_load_lose_nothing():
 
         def client(i):
             r = random.Random(i)
-            n = 0
+            n, end = 0, time.monotonic() + LIMIT_S
             while n < 12 or loads() <= 6:
+                assert time.monotonic() < end, f"{loads()} loads"
                 n += 1
                 m, seed = r.choice("abc"), r.randrange(3)
                 assert ask(d, m, 24, seed) == should[m, seed]
@@ -243,7 +244,7 @@ def swap(d, name, file=None, limit_s=LIMIT_S):
 
 def swap_under_load(d, name, files, should, n_swaps):
     """Clients stream while the model is replaced repeatedly, at least @n_swaps times; each answer has the tokens of exactly
-    one file, complete, and there are answers of each."""
+    one file, complete, and there are answers of each. At the end the last file is served."""
     stop = threading.Event()
     done = []
 
@@ -256,7 +257,7 @@ def swap_under_load(d, name, files, should, n_swaps):
     def operator():
         i, end = 0, time.monotonic() + LIMIT_S
         try:
-            while i < n_swaps or len(done) <= i or not all(done.count(s) for s in should):
+            while i < n_swaps or i % len(files) or len(done) <= i or not all(done.count(s) for s in should):
                 assert time.monotonic() < end, (i, len(done))
                 assert swap(d, name, files[i % len(files)]) == "done"
                 i += 1

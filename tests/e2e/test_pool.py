@@ -80,18 +80,21 @@ def test_no_tenant_waits_for_the_work_of_another():
 
 def test_work_for_a_client_that_has_left_ends():
     with tempfile.TemporaryDirectory() as folder, Weftd("--api-keys", keys_in(folder)) as d:
-        ask(d, 0)
-        for i in range(8):
-            s = send(d, worst_body(i))
-            time.sleep(0.05)
-            s.close()
-
         def turn():
             before.append(cpu(d.process.pid))
             time.sleep(1)
 
         before = [-1]
+        ask(d, 0)
+        begin = cpu(d.process.pid)
+        send(d, worst_body(-1)).recv(100)
+        one = cpu(d.process.pid) - begin
+        for i in range(8):
+            s = send(d, worst_body(i))
+            time.sleep(0.05)
+            s.close()
         repeat_until("an idle process", lambda: cpu(d.process.pid) - before[-1] < 0.2, turn)
+        assert cpu(d.process.pid) - begin - one < 4 * one, one
 
 
 def test_the_budget_is_the_requests_however_many_tools_it_has():

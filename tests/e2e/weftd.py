@@ -468,8 +468,8 @@ class Unseen(AssertionError):
 
 
 def seen(condition, *what):
-    """Checks a condition that depends on the machine's speed: a time limit, concurrency of requests, the profit of
-    drafts. The test fails if it is false in three attempts. Conditions that hold at any speed are asserted instead."""
+    """Checks a condition that depends on the machine's speed: a limit of time, or a share of it. The test fails if it is
+    false in three attempts. Conditions that hold at any speed are asserted instead."""
     if not condition:
         raise Unseen(*what)
 
