@@ -10,16 +10,18 @@
 #include "base/try.h"
 
 int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err) {
+    const char *more = job->request.functions ? " or fewer tools" : "";
+
     if (job->context && job->endpoint->too_long)
         job->endpoint->too_long(place, n, job->context, err);
     else if (job->context)
         err_set_code(err, 400, "context_length_exceeded", place,
                      "This model's maximum context length is %u tokens, and your %s has more than "
-                     "%zu. Send less text.",
-                     job->context, place, n);
+                     "%zu. Send less text%s.",
+                     job->context, place, n, more);
     else
         err_set_code(err, 400, "context_length_exceeded", place,
-                     "Your %s has more than %zu tokens. Send less text.", place, n);
+                     "Your %s has more than %zu tokens. Send less text%s.", place, n, more);
     return err_add_lengths(err, n, job->context);
 }
 

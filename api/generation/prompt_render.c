@@ -156,8 +156,8 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
     if (r == -EMSGSIZE)
         return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
                             "The messages are far longer than this model's maximum context length "
-                            "of %u tokens. Send fewer or shorter ones.",
-                            job->context);
+                            "of %u tokens. Send fewer or shorter ones%s.",
+                            job->context, job->request.functions ? ", or fewer tools" : "");
     if (r == -EINVAL && !*job->err.code) {
         struct err e = job->err;
 

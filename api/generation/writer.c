@@ -180,6 +180,7 @@ static void send_piece(struct writer *w, struct piece *p) {
         p->echo_to = c->echo->n;
     }
     p->first = !c->begun;
+    assert(w->endpoint->piece);
     w->endpoint->piece(w, p);
     w->n_told += (size_t)(p->to - p->from + p->echo_to - p->echo_from) * entries_of_token(w);
     if (p->last && w->endpoint->tells_prompt)

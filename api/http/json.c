@@ -232,7 +232,8 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
         int len = va_arg(*args, int);
         const char *text = va_arg(*args, const char *);
 
-        json_string(j, text ? text : "", (size_t)len);
+        assert(len >= 0);
+        json_string(j, text ? text : "", text ? (size_t)len : 0);
         s += 2;
         break;
     }

@@ -41,7 +41,7 @@ Test(json_print, a_text_with_a_length_ends_there_or_is_empty) {
     const char *volatile none = NULL;
 
     begin();
-    json_print(&j, "{a:%.*s, b:%.*s, c:%.*s, d:%u}", 2, "xyz", 0, "xyz", 0, none, 7u);
+    json_print(&j, "{a:%.*s, b:%.*s, c:%.*s, d:%u}", 2, "xyz", 0, "xyz", 3, none, 7u);
     expect("{\"a\":\"xy\",\"b\":\"\",\"c\":\"\",\"d\":7}");
 }
 

@@ -463,6 +463,8 @@ Test(refusal_texts, of_models_of_other_kinds) {
 Test(refusal_texts, of_prompts_that_are_far_too_long) {
     static const char openai[] = "This model's maximum context length is 512 tokens, and your %s "
                                  "has more than %s. Send less text.";
+    static const char tools[] = "This model's maximum context length is 512 tokens, and your %s "
+                                "has more than %s. Send less text or fewer tools.";
     static const struct {
         const char *path, *before, *after, *text, *place, *n;
     } cases[] = {
@@ -470,6 +472,10 @@ Test(refusal_texts, of_prompts_that_are_far_too_long) {
         {"/v1/completions", "{\"prompt\":[\"a\",\"", "\"]}", openai, "prompt[1]", "66560"},
         {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}", openai, "messages",
          "66560"},
+        {CHAT,
+         "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+         "\"messages\":[{\"role\":\"user\",\"content\":\"",
+         "\"}]}", tools, "messages", "66560"},
         {RESPONSES, "{\"input\":\"", "\"}", openai, "input", "66560"},
         {MESSAGES,
          "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"",
