@@ -300,7 +300,8 @@ static int take_form(struct input *in) {
 
 /* ---- bodies ---- */
 
-/* Without a limit the rest of the context is generated, unlike OpenAI's 16 tokens. */
+/* Without a limit the rest of the context is generated, unlike OpenAI's 16 tokens. Takes @body
+ * over. */
 int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
     struct input in = {.job = job,

@@ -33,8 +33,9 @@ void llamacpp_marker(const struct gen_env *env, char out[MEDIA_MARKER]);
 /* endpoint.open and endpoint.close */
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w);
 void llamacpp_close(struct prompt_job *job);
-/* endpoint.translate: a body of OpenAI's form of what @body asks, read. */
+/* endpoint.translate: reads the completion or infill that @body asks for; takes @body over. */
 int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
+/* The endpoint of /infill. */
 extern const struct endpoint llamacpp_infill;
 
 /* endpoint.piece, whole */

@@ -102,10 +102,12 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         const struct prompt *p = &job->prompts[i];
 
+        json_print(j, "{text:");
         if (p->text)
-            json_print(j, "{text:%.*s, token_ids:", (int)p->len, p->text);
+            json_string(j, p->text, p->len);
         else
-            json_print(j, "{text:null, token_ids:");
+            json_null(j);
+        json_print(j, "token_ids:");
         put_ids(j, &p->tokens);
         put_features(j, p);
         json_close(j, '}');

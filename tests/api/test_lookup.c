@@ -1,6 +1,7 @@
 /*
  * Long answers of lookups are written on the pool, short ones on the loop. The JSON writer's calls
- * for numbers, and the bytes of its texts, are counted by thread.
+ * for numbers, and the bytes of its texts, are counted by thread. Texts that json_print() writes
+ * are not counted, so lookups write long texts by json_string().
  */
 
 #include <criterion/criterion.h>
