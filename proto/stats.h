@@ -91,7 +91,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "disk_loaded_tokens", "Tokens whose pages were read from the disk.")                       \
     ROW(uint64_t, n_disk_left_tokens, COUNTER, 1, "weft_disk_recomputed_tokens_total",             \
         "disk_recomputed_tokens",                                                                  \
-        "Tokens found on the disk but computed again: faster, or not read in time.")               \
+        "Tokens on the disk that were computed again: that was faster, or reading took too long.") \
     ROW(uint64_t, n_disk_bad, COUNTER, 1, "weft_disk_bad_pages_total", "disk_bad_pages",           \
         "Damaged pages and snapshots on the disk.")                                                \
     ROW(uint32_t, n_disk_pages, GAUGE, 1, "weft_disk_pages", "disk_pages",                         \

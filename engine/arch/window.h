@@ -2,7 +2,7 @@
 
 /*
  * window - models in which some layers have a window, so that a row sees only the last keys:
- * gpt-oss, Gemma 2 and 3, Olmo 2 and 3, Muse Glimmer. Layers are those of decoder.h.
+ * gpt-oss, Gemma 2 and 3, Olmo 3, Muse Glimmer. Layers are those of decoder.h.
  */
 
 #include "engine/arch/decoder.h"

@@ -36,8 +36,8 @@
  * unit that a kernel multiplies by a panel. */
 enum { LANES = 16, TILE_MAX = 8 };
 
-/* Formats of activations (acts.c). A row consists of blocks with a scale each; a format of weights
- * determines which one it is multiplied with (panel_infos).
+/* Formats of activations (acts.c). The format of weights determines which one they are multiplied
+ * with (panel_infos). Except for ACTS_F, a row consists of blocks with a scale each.
  *   ACTS_K    blocks of 256: int8 values, and their sums by 16 and by 32
  *   ACTS_KT   ACTS_K with each run of 32 values transposed: value 8 i + j is at 4 j + i (IQ2_XXS)
  *   ACTS_B    blocks of 32: int8 values, and their sum
@@ -137,7 +137,7 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
 /* Layout of a row of activations; rows are acts_bytes() apart. ACTS_F: n_in floats. Other formats:
  * the int8 values of all blocks, then for each block the following numbers of 4 bytes. An enum
  * constant is the index of a number in its block; AK_UNITS, AB_UNITS and AB16_UNITS count them.
- * Sums are kept multiplied by the negated offset with which a format stores its weights, so that a
+ * Some sums are multiplied by the negated offset with which a format stores its weights, so that a
  * dot product that begins with such a number needs no correction. */
 enum {
     /* ACTS_K, ACTS_KT */
@@ -204,7 +204,7 @@ struct attn_tile {
     uint32_t first, n;         /* the queries see keys [first, n); n is 1 to 32 */
     float cap;                 /* soft cap of the scores; 0: no cap */
     bool alibi;                /* scores decrease with distance, as slope[] and at[] say */
-    const float *hide; /* [32], added to the scores: 0, or -inf for a hidden key; NULL: no key */
+    const float *hide; /* [32], added to the scores: 0, -inf for hidden keys; NULL: hides none */
     bool holes;        /* a key whose score is not finite gets no weight (OP_HOLES) */
     /* for alibi, by query: decrease of the score for each position of distance; position of the
      * query minus that of the tile's first key */

@@ -15,9 +15,10 @@
  * should be read from memory once for all rows that need it, so the pairs are sorted by expert: the
  * pairs of an expert get consecutive places and are a group.
  *
- *     picks     row 0: experts 5, 2     row 1: experts 2, 7
- *     places    0: row 0, expert 2    1: row 1, expert 2    2: row 0, expert 5    3: row 1, expert
- *     7 groups    expert 2: places 0 and 1    expert 5: place 2    expert 7: place 3
+ *     picks     row 0: experts 5, 2    row 1: experts 2, 7
+ *     place     0: row 0, expert 2     1: row 1, expert 2
+ *               2: row 0, expert 5     3: row 1, expert 7
+ *     groups    expert 2: places 0 and 1    expert 5: place 2    expert 7: place 3
  *
  * The rows of a group are converted to activations in tiles of their own, and the gate and up
  * products of all groups run in one round of the thread pool, the down products in a second round.

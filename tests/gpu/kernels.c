@@ -5,9 +5,8 @@
  * usage: kernels [--tiny | --bandwidth | --time | --one NAME | --hold | --help]
  *   --tiny       checks small shapes only, for the emulator and compute-sanitizer
  *   --bandwidth  prints the bandwidth of reading in GB/s
- *   --time       measures the matrix kernels with weights that do not fit into the cache, and
- *   prints
- *                beside each time the time of reading these weights
+ *   --time       measures the matrix kernels with weights that do not fit into the cache; prints
+ *                the time of reading these weights beside each time
  *   --one NAME   launches one kernel a few times with the shapes of an 8B model, for a profiler
  *   --hold       keeps a context until it is killed; other programs create theirs faster then
  *

@@ -62,7 +62,8 @@ struct products {
 };
 
 /* fibers are in the order in which the block runs them; 32 of a warp are consecutive. A block of
- * 512 threads does not fit in the L1 cache: what most kernels use is in the first two lines. */
+ * 512 threads does not fit in the L1 cache: what most kernels use is in the
+ * first two cache lines of a fiber. */
 struct alignas(64) fiber {
     uint8_t *stack;
 #ifdef __x86_64__
