@@ -281,11 +281,7 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
 
     if (!has_row(a, r))
         return;
-    if (a.n_padded <= 4 * SHORT_THREADS) {
-        /* each thread's second four columns, wherever load() looks for them, are behind the row */
-        if (threadIdx.x < SHORT_THREADS)
-            pack_quads<SHORT_THREADS, 2, false, false>(a, r, shared, load);
-    } else if (n <= 2 * 4 * PACK_THREADS)
+    if (n <= 2 * 4 * PACK_THREADS)
         pack_quads<PACK_THREADS, 2, false, false>(a, r, shared, load);
     else
         pack_quads<PACK_THREADS, 6, true, false>(a, r, shared, load);
