@@ -101,7 +101,7 @@ LIMITS = {
     "mix_mean": 64,
     "ngram_ask": 64,
     "ngram_decode": 64,
-    "ngram_weigh": 64,
+    "ngram_weigh": 80,
     "ngram_add": 64,
     "ngram_keep": 64,
     "turn_heads": 64,
@@ -142,13 +142,14 @@ SPILLS |= {("matvec_16", arch): (16, 24, 24) for arch in ("sm_120", "sm_121")}
 SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", *("attend_wide_128_" + pages for pages in ("q8", "q4", "q8_q4")))
            for arch in ("sm_100", "sm_110", "sm_120", "sm_121")}
 SPILLS |= {("expert_vec", arch): (8, 4, 4) for arch in ("sm_86", "sm_89")}
-SPILLS |= {("pair", arch): (8, 4, 12) for arch in ("sm_86", "sm_89")}
+SPILLS |= {("pair", arch): (8, 8, 24) for arch in ("sm_86", "sm_89")}
 SPILLS |= {("attend_condensed", "sm_80"): (8, 4, 4)}
 SPILLS |= {("attend_condensed", arch): (16, 12, 12) for arch in ("sm_100", "sm_110")}
 # On this family nvcc uses more registers for these kernels than 1024 threads of a multiprocessor have.
 for of_120 in ("sm_120", "sm_121"):
     SPILLS |= {("pack", of_120): (24, 16, 16), ("pair", of_120): (16, 16, 40), ("combine", of_120): (16, 4, 12),
                ("expert_vec", of_120): (8, 20, 44), ("delta_out", of_120): (24, 8, 8), ("mamba_out", of_120): (8, 18, 24)}
+    SPILLS |= {("attend_sparse" + pages, of_120): (8, 8, 8) for pages in ("_q8", "_q4", "_q8_q4")}
 # Families that multiply bytes (BYTES_FAMILY) have two blocks on a multiprocessor.
 LIMITS_OF = {("matvec", arch): 128 for arch in ("sm_86", "sm_89", "sm_120", "sm_121")}
 LIMITS_OF |= {("pack_gated", arch): 96 for arch in ("sm_86", "sm_89")}  # nothing is launched early there
