@@ -185,7 +185,9 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     LIST_FOREACH_ENTRY(g, &a->env.gens.list, const struct gen, link) {
         const struct exchange *x = g->exchange ? *g->exchange : NULL;
 
-        if (g->state == GEN_DONE || !x || n == max)
+        if (n == max)
+            break;
+        if (g->state == GEN_DONE || !x)
             continue;
         struct api_request_info *i = &out[n++];
         struct gen_wait w;

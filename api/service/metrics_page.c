@@ -181,7 +181,9 @@ static void set_labels(char out[300], const char *model) {
  * -ENOMEM; the caller frees the page with page_deinit(). */
 static int page_init(struct page *p, const struct gen_env *env) {
     LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
-        if (p->n == 0 || (p->n < MODELS_SHOWN && m->info->fingerprint))
+        if (p->n == MODELS_SHOWN)
+            break;
+        if (p->n == 0 || m->info->fingerprint)
             p->model[p->n++] = m;
     }
     p->labels = calloc(p->n, sizeof(*p->labels));
@@ -206,9 +208,9 @@ static double n_waiting(const struct model *m) {
     for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
         n++;
     if (is_alone(m))
-        n += m->env->admit.n_queued;
+        return n + m->env->admit.n_queued + m->n_running - n_in_batch(m);
     LIST_FOREACH_ENTRY(g, &m->env->gens.list, const struct gen, link) {
-        n += !is_alone(m) && g->model == m && g->state == GEN_WAITING;
+        n += g->model == m && g->state == GEN_WAITING;
     }
     return n + m->n_running - n_in_batch(m);
 }

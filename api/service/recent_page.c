@@ -25,7 +25,9 @@ static void put_story(struct json *j, const struct gen_env *env, const char *id)
     json_put_open(j, "why", '[');
     if (gen_ids_find(&env->ids, id, &gen))
         LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
-            if (n == 0 && m->port->story)
+            if (n > 0)
+                break;
+            if (m->port->story)
                 n = m->port->story(m->port, gen, r, RECORDS);
         }
     for (uint32_t i = 0; i < n; i++) {
