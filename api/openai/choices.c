@@ -91,7 +91,7 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
     if (rank)
         json_put_int(j, "rank", rank);
     else
-        json_put_string(j, "rank", NULL);
+        json_print(j, "rank:null");
     json_print(j, "decoded_token:%.*s}", (int)len, text);
 }
 

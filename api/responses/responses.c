@@ -412,7 +412,7 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     if (done && !was_cut(gen_of(w)))
         json_put_int(j, "completed_at", time(NULL));
     else
-        json_put_string(j, "completed_at", NULL);
+        json_print(j, "completed_at:null");
     json_key(j, "error");
     if (failed)
         put_error(j, err);
