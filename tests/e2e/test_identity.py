@@ -4,7 +4,10 @@ import os
 import random
 import re
 
-from weftd import BACKEND, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, recomputed, repeat_until, synth, tiny_model, together, wait_until
+from weftd import (
+    ANY_TIME, BACKEND, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, recomputed,
+    repeat_until, synth, tiny_model, together, until_accepted, wait_until,
+)
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -154,16 +157,6 @@ def test_with_a_draft_model():
         assert stats["worker"]["preemptions"] == 0
 
 
-# No draft takes too long to be tried.
-ANY_TIME = ("--itl-target-ms", "60000", "--max-step-ms", "60000")
-
-
-def accept(d, request, expected):
-    """Repeats the request until a draft of the model is accepted: on a busy machine drafts may seem to cost more than they
-    save."""
-    repeat_until("an accepted draft", lambda: d.stats()["worker"]["drafts"]["mtp"]["accepted"], lambda: check(d, request, expected, "drafts"))
-
-
 def test_with_the_models_own_block():
     """Uses the block of the model alone, in company, and with few pages, where requests preempt each other."""
     for loud in (0.02, 0.5):
@@ -177,7 +170,7 @@ def test_with_the_models_own_block():
                 for turn in range(3):
                     parallel([lambda r=r, e=e: check(d, r, e, f"own block {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
                 if sources == "mtp" and loud < 0.1:
-                    accept(d, REQUESTS[0], should[0])
+                    until_accepted(d, "mtp", lambda: check(d, REQUESTS[0], should[0], "drafts"))
         with Weftd(*BASE, "--draft-sources", "suffix", model=model) as d:
             check(d, REQUESTS[0], should[0], "not asked for")
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
@@ -205,7 +198,7 @@ def test_an_assistant_changes_no_token():
                 for turn in range(3):
                     parallel([lambda r=r, e=e: check(d, r, e, f"assistant {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
                 if sources == "mtp" and loud < 0.1:
-                    accept(d, REQUESTS[0], should[0])
+                    until_accepted(d, "mtp", lambda: check(d, REQUESTS[0], should[0], "drafts"))
     try:
         Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", assistant).__enter__()
     except AssertionError as e:

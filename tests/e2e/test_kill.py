@@ -5,7 +5,10 @@ import random
 import tempfile
 import time
 
-from weftd import BACKEND, Skip, Weftd, assisted_model, every, libraries_of, main, mtp_model, parallel, random_tokens, repeat_until, synth, wait_until
+from weftd import (
+    ANY_TIME, BACKEND, Skip, Weftd, assisted_model, every, libraries_of, main, mtp_model, parallel, random_tokens,
+    repeat_until, synth, until_accepted, wait_until,
+)
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = every(100, 25)
@@ -75,16 +78,12 @@ def test_streams_survive_kills_with_the_same_bits():
         survive(d, REQUESTS, run_all(d, REQUESTS), N_KILLS, 42)
 
 
-# Whether drafts pay depends on step times; the scheduler tries them at intervals anyway, if a try does not take too long.
-ANY_TIME = ("--itl-target-ms", "60000", "--max-step-ms", "60000")
-
-
 def accept(d, source, requests, should):
     """Repeats the requests until a draft of @source is accepted."""
     def turn():
         assert run_all(d, requests) == should
 
-    repeat_until("an accepted draft", lambda: d.stats()["worker"]["drafts"][source]["accepted"], turn)
+    until_accepted(d, source, turn)
 
 
 def test_streams_survive_with_a_draft_model():

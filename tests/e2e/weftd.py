@@ -444,6 +444,15 @@ def repeat_until(what, condition, turn):
         turn()
 
 
+# No draft takes too long to be tried. Whether drafts pay depends on step times, but the scheduler tries them at intervals.
+ANY_TIME = ("--itl-target-ms", "60000", "--max-step-ms", "60000")
+
+
+def until_accepted(d, source, turn):
+    """Calls @turn() until a draft of @source is accepted: on a busy machine drafts may seem to cost more than they save."""
+    repeat_until("an accepted draft", lambda: d.stats()["worker"]["drafts"][source]["accepted"], turn)
+
+
 def recomputed(d, model=None):
     """Returns how many tokens were cached on disk or in host memory and were computed again, since that was faster or they
     were not read in time: of the worker of @model, or the first. It reports them a little late."""
