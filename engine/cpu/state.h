@@ -152,8 +152,8 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
     };
 }
 
-/* Each x_open() allocates the buffers of one kind of ops, for the largest batch, and returns 0 or
- * -ENOMEM. It does nothing and returns 0 if the model does not have these ops. */
+/* Functions NAME_open() allocate the buffers of one kind of ops, for the largest batch. They return
+ * 0 or -ENOMEM, and do nothing if the model does not have these ops. */
 int experts_open(struct be *b);
 int mla_open(struct be *b);
 int streams_open(struct be *b);

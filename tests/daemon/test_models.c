@@ -1,5 +1,5 @@
-/* Which models have workers, by a clock that stands still between decisions. No worker is started:
- * a test sets the states that its model has passed through. */
+/* Tests of the decision which models have workers, with a clock that stands still between
+ * decisions. No worker is started: a test sets the states that its model has passed through. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>

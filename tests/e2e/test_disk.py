@@ -150,7 +150,7 @@ def test_a_damaged_page_is_one_line_and_is_computed():
             tokens, digests, n = ask(d)
             assert (tokens, digests) == expected(), "other tokens or logits"
             assert n < CACHED and len(notes(d)) <= 1, (n, notes(d))
-            # Those before the damaged one are found, unless reading looked too slow.
+            # Pages before the damaged one are found, unless reading looked too slow.
             wait_until("the damage", lambda: n > 0 and notes(d) or recomputed(d) > 0)
             check(d, CACHED, "again")
         with Weftd(*f.flags()) as d:

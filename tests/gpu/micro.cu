@@ -40,7 +40,7 @@ KERNEL(reread, struct reread_args, CUDA_THREADS, 2) {
         *a.out = sum;
 }
 
-/* Each warp computes eight independent products of 16 x 16 by 16 x 8 at a time. */
+/* Computes, in each warp, eight independent products of 16 x 16 by 16 x 8 at a time. */
 KERNEL(mma_rate, struct rate_args, MICRO_THREADS, 4) {
     float c[8][4] = {};
     uint32_t x = 0x3C003C00u + threadIdx.x;

@@ -22,7 +22,7 @@ struct reread_args {
     uint32_t *out;
 };
 
-/* Each block computes @n products of 64 x 16 by 16 x N. */
+/* Computes @n products of 64 x 16 by 16 x N in each block. */
 struct rate_args {
     uint32_t n;
     float *out; /* [1]: keeps the compiler from removing the products */

@@ -49,8 +49,8 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
         must(api->copy(all + at, piece, MIN(one, bytes * n_copies - at), CUDA_TO_DEVICE, stream),
              "copy");
     must(api->stream_wait(stream), "copy");
-    /* All launches are in one graph, because the host would take as long for a launch as the device
-     * for a small matrix. One launch precedes the graph, because the first launch loads the
+    /* Makes one graph of all launches, because the host would take as long for a launch as the
+     * device for a small matrix. One launch precedes the graph, because the first launch loads the
      * kernel. */
     void *graph = NULL;
     struct matmul_args a = {.m = {w.m},

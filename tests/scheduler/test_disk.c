@@ -75,7 +75,7 @@ Test(disk, it_is_left_with_what_is_there) {
     sim_deinit(&sim);
 }
 
-/* What is not written when the time is over is lost, and one line says so. */
+/* Pages that are not written when the time is over are lost, and one line says so. */
 Test(disk, it_is_left_in_time) {
     begin(PAGES(100));
     struct sim_client *c = sim_client(&sim, 200, 3, 192, 200);
