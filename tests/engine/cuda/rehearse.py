@@ -10,6 +10,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 run, *programs = map(pathlib.Path, sys.argv[1:])
 n_failed = 0
@@ -39,6 +40,15 @@ def check(ok, what):
     print("ok -" if ok else "not ok -", what, flush=True)
 
 
+def runs(pid):
+    """Returns whether process @pid exists and is no zombie."""
+    stat = pathlib.Path("/proc", pid, "stat")
+    try:
+        return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 with tempfile.TemporaryDirectory() as folder:
     packed, out = pathlib.Path(folder, "packed"), pathlib.Path(folder, "out")
     packed.mkdir()
@@ -59,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
     lines = result.stdout.splitlines()
     summary = json.loads((out / "summary.json").read_text())
     failed = {row["check"] for row in summary["failed"]}
-    print("1..10")
+    print("1..11")
     check(result.returncode == 1, "a failed check is the exit status")
     check(any("== done" in line for line in lines), "the table comes last")
     check({"matrices Q4_K", "the self-test at open passes"} <= failed, "what needs the kernel fails, each by its name")
@@ -74,6 +84,22 @@ with tempfile.TemporaryDirectory() as folder:
     check(len(steps) == 2 and matvec == [["2", "50.0", "25.00", "1600"]], "each step's kernels are a table")
     check({"decode, 1 x 1024 tokens", "decode, 64 x 1024 tokens"} <= failed, "rows of times fail one by one")
     check("the device is lost: matvec" in result.stdout, "it is said which kernel lost the device")
+    # Programs that take minutes, so that the script is terminated while the large model is written.
+    slow = pathlib.Path(folder, "slow")
+    slow.mkdir()
+    for name in ["kernels", "models", "synth"]:
+        (slow / name).write_text(f"#!/bin/bash\n[ \"$1\" = --help ] || {{ echo $$ >{slow}/{name}.pid; exec sleep 100; }}\n")
+        (slow / name).chmod(0o755)
+    killed = subprocess.Popen([run, "--packed", slow, "--stages", "times"], env=env, stdout=subprocess.DEVNULL)
+    pids = [slow / "kernels.pid", slow / "synth.pid"]
+    while killed.poll() is None and not all(p.exists() and p.read_text().strip() for p in pids):
+        time.sleep(0.05)
+    killed.terminate()
+    killed.wait()
+    deadline = time.monotonic() + 10
+    while (left := [p for p in pids if runs(p.read_text().strip())]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    check(not left, "a terminated run leaves no program")
     if n_failed:
         print("\n".join("# " + line for line in lines[-120:]))
 sys.exit(n_failed != 0)
