@@ -40,7 +40,8 @@ struct models_scan {
     size_t n;
     struct known_header *known; /* headers of the last scan, so that files are read once */
     size_t n_known;
-    struct bad_preset *bad; /* presets that cannot be read */
+    struct projector_folder folder; /* folder of the last model, on the thread */
+    struct bad_preset *bad;         /* presets that cannot be read */
     size_t n_bad;
     struct err err;
     int result;

@@ -78,7 +78,7 @@ static int collect(void *ctx, struct config *c, const char *name, uint64_t file_
     f->config = *c;
     memset(c, 0, sizeof(*c)); /* taken over */
     f->header = header_of(s, f->config.model);
-    f->sees = projector_file_is_there(&f->config);
+    f->sees = projector_file_is_there(&f->config, &s->folder);
     s->n++;
     return 0;
 }
@@ -98,6 +98,7 @@ static void on_thread(uv_work_t *w) {
     struct models_scan *s = CONTAINER_OF(w, struct models_scan, work);
 
     s->result = models_find_all(&s->config, collect, collect_bad, s, &s->err);
+    projector_folder_deinit(&s->folder);
 }
 
 /* ---- functions on the loop's thread ---- */

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "api/api.h"
@@ -15,31 +16,56 @@
 
 /* ---- a file beside the model ---- */
 
+/* Reads the names in @path that contain "mmproj". A folder that cannot be read has none. */
+static void read_folder(struct projector_folder *f, const char *path) {
+    struct dirent *e;
+
+    projector_folder_deinit(f);
+    DIR *d = opendir(path);
+    f->path = strdup(path);
+    while (d && f->path && (e = readdir(d))) {
+        char *name = strcasestr(e->d_name, "mmproj") ? strdup(e->d_name) : NULL;
+
+        if (name && array_resize(&f->name, f->n + 1, sizeof(*f->name)))
+            f->name[f->n++] = name;
+        else
+            free(name);
+    }
+    if (d)
+        closedir(d);
+}
+
+void projector_folder_deinit(struct projector_folder *f) {
+    for (size_t i = 0; i < f->n; i++)
+        free(f->name[i]);
+    free(f->name);
+    free(f->path);
+    *f = (struct projector_folder){0};
+}
+
 /* Finds the projector beside the model at @path: a file whose name contains "mmproj" and the
  * model's name without its quantisation, otherwise a file whose name has only a quantisation; of
  * several the most exact one that is not larger than F16. Writes its path to @out of @size bytes,
- * or "" if there is none. */
-static void find_beside(const char *path, char *out, size_t size) {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+ * or "" if there is none. Reads the folder unless @f has its names. */
+static void find_beside(struct projector_folder *f, const char *path, char *out, size_t size) {
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *found = NULL;
     int dir_len = slash ? (int)(slash - path) : 1, best = 0;
-    char dir[1024], found[256] = "";
-    struct dirent *e;
+    char dir[1024];
 
     *out = 0;
     snprintf(dir, sizeof(dir), "%.*s", dir_len, slash ? path : ".");
-    DIR *d = opendir(*dir ? dir : "/");
-    if (!d)
-        return;
-    while ((e = readdir(d))) {
-        int fit = model_projector_fit(e->d_name, base);
+    const char *folder = *dir ? dir : "/";
+    if (!f->path || strcmp(f->path, folder) != 0)
+        read_folder(f, folder);
+    for (size_t i = 0; i < f->n; i++) {
+        int fit = model_projector_fit(f->name[i], base);
 
-        if (fit > best || (fit == best && fit > 0 && strcmp(e->d_name, found) < 0)) {
+        if (fit > best || (fit == best && fit > 0 && strcmp(f->name[i], found) < 0)) {
             best = fit;
-            snprintf(found, sizeof(found), "%s", e->d_name);
+            found = f->name[i];
         }
     }
-    closedir(d);
-    if (best > 0 && (size_t)snprintf(out, size, "%s/%s", dir, found) >= size)
+    if (found && (size_t)snprintf(out, size, "%s/%s", dir, found) >= size)
         *out = 0;
 }
 
@@ -117,25 +143,26 @@ void projector_file_deinit(struct projector_file *p) {
 }
 
 /* Writes the path of the projector that the options name or that lies beside the model, or "". */
-static void find(const struct config *c, char *out, size_t size) {
+static void find(struct projector_folder *f, const struct config *c, char *out, size_t size) {
     snprintf(out, size, "%s", strcmp(c->mmproj, NONE) == 0 ? "" : c->mmproj);
     if (!*c->mmproj)
-        find_beside(c->model, out, size);
+        find_beside(f, c->model, out, size);
 }
 
-bool projector_file_is_there(const struct config *c) {
+bool projector_file_is_there(const struct config *c, struct projector_folder *f) {
     char path[1300];
 
-    find(c, path, sizeof(path));
+    find(f, c, path, sizeof(path));
     return *path && access(path, R_OK) == 0;
 }
 
 int projector_file_open(struct projector_file *out, const struct config *c, const struct gguf *file,
                         const struct tokenizer *t, struct err *err) {
+    CLEANUP(projector_folder_deinit) struct projector_folder folder = {0};
     char path[1300];
     struct err e = {0};
 
-    find(c, path, sizeof(path));
+    find(&folder, c, path, sizeof(path));
     if (!*path)
         return 0;
     int r = open_file(out, path, file, t, &e);

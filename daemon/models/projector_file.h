@@ -18,9 +18,19 @@ struct projector_file {
     uint8_t id[32]; /* digest of the file */
 };
 
-/* Returns true if the option names a file that can be read, or one lies beside the model. Any
- * thread. */
-bool projector_file_is_there(const struct config *c);
+/* Names of the files of a folder that may be projectors, so that a scan of many models reads the
+ * folder once. path NULL: no folder was read. */
+struct projector_folder {
+    char *path;
+    char **name;
+    size_t n;
+};
+
+void projector_folder_deinit(struct projector_folder *f); /* accepts a zeroed one */
+
+/* Returns true if the option names a file that can be read, or one lies beside the model. Keeps the
+ * names in the model's folder in @f for the next call. Any thread. */
+bool projector_file_is_there(const struct config *c, struct projector_folder *f);
 /* Opens the file for the model @file, whose tokens are those of @t. A file beside the model that
  * does not fit it is ignored, with a warning in the log. Returns 0, or -errno with @err, which
  * begins with the option. */

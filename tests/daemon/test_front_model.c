@@ -228,3 +228,37 @@ Test(front_model, a_projector_that_does_not_fit_is_refused_if_it_was_asked_for) 
     }
     rmdir(folder);
 }
+
+/* Names that appear after the folder was read are not seen, and another folder is read anew. */
+Test(front_model, a_folder_is_read_once_for_the_projectors_of_its_models) {
+    static const char *const files[] = {"mmproj-a.gguf", "mmproj-b.gguf"};
+    static const char *const models[] = {"a-Q8_0.gguf", "b-Q8_0.gguf"};
+    struct projector_folder names = {0};
+    struct err err = {0};
+    char path[256];
+    struct config c;
+
+    strcpy(folder, "/tmp/weft-projectors-XXXXXX");
+    cr_assert(mkdtemp(folder));
+    cr_assert_eq(config_init(&c), 0);
+    for (int i = 0; i < 4; i++) {
+        if (i < 2) {
+            snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
+            cr_assert_eq(mknod(path, S_IFREG | 0600, 0), 0);
+        }
+        if (i == 2)
+            projector_folder_deinit(&names);
+        snprintf(path, sizeof(path), "%s/%s", folder, models[i % 2]);
+        cr_assert_eq(config_set(&c, "model", path, &err), 0);
+        cr_expect_eq(projector_file_is_there(&c, &names), i != 1, "%d", i);
+    }
+    cr_assert_eq(config_set(&c, "model", "/nonexistent/a-Q8_0.gguf", &err), 0);
+    cr_expect(!projector_file_is_there(&c, &names));
+    projector_folder_deinit(&names);
+    config_deinit(&c);
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
