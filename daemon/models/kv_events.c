@@ -28,7 +28,7 @@
 #define REPLAY_MAX 10000             /* most batches stored for subscribers that missed some */
 #define REPLAY_BYTES_MAX (32u << 20) /* most bytes of these batches */
 #define QUEUE_MAX 1000               /* most batches that wait for one subscriber, or replay */
-#define BATCH_MAX (4u << 20)
+#define BATCH_MAX (4u << 20)         /* reserved at the start, so that no batch is cut off */
 #define REPLAYS_MAX 4u          /* most replays at a time; further requests wait in the socket */
 #define REQUESTS_MAX 64         /* most requests read in an iteration */
 #define FRAMES_MAX 16           /* most frames of a message read at once; a request has 3 */
@@ -374,7 +374,8 @@ static void drop_oldest(struct kv_events *e) {
     e->n_past--;
 }
 
-/* Keeps the content of `out` as batch @number, and drops as few old batches as necessary. */
+/* Keeps the content of `out` as batch @number, and drops as few old batches as necessary. A peer
+ * sees the gap at the first number of its replay. */
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
@@ -624,9 +625,10 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
         return -ENOMEM;
     e->opts = *o;
     buf_init(&e->out, BATCH_MAX);
-    int r = load(&e->zmq, err);
-    if (r < 0 || (r = open_sockets(e)) < 0) {
+    int r = buf_reserve(&e->out, BATCH_MAX);
+    if (r < 0 || (r = load(&e->zmq, err)) < 0 || (r = open_sockets(e)) < 0) {
         close_sockets(e);
+        buf_deinit(&e->out);
         free(e);
         return r;
     }
