@@ -187,14 +187,15 @@ static const struct {
 
 #define NAME_MAX_BYTES 40
 
-/* Returns the number of letters to insert, leave out or replace until @a is @b. */
-static size_t distance(const char *a, const char *b) {
+/* Returns the number of letters to insert, leave out or replace until @a is @b, or any number above
+ * @most if it is above @most. */
+static size_t distance(const char *a, const char *b, size_t most) {
     size_t n = strlen(b), row[NAME_MAX_BYTES + 1];
 
     for (size_t j = 0; j <= n; j++)
         row[j] = j;
     for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0];
+        size_t diagonal = row[0], least = i + 1;
 
         row[0] = i + 1;
         for (size_t j = 1; j <= n; j++) {
@@ -202,7 +203,10 @@ static size_t distance(const char *a, const char *b) {
 
             row[j] = MIN(MIN(left, up) + 1, diagonal + (a[i] != b[j - 1]));
             diagonal = up;
+            least = MIN(least, row[j]);
         }
+        if (least > most)
+            return least;
     }
     return row[n];
 }
@@ -219,7 +223,7 @@ const char *config_meant(const char *name) {
     for (uint32_t i = 0; i < config_table_n; i++) {
         size_t d = strlen(config_table[i].key) > NAME_MAX_BYTES
                        ? SIZE_MAX
-                       : distance(name, config_table[i].key);
+                       : distance(name, config_table[i].key, best);
 
         if (d <= best) {
             best = d - (d > 0);
