@@ -3,11 +3,11 @@
 #include <errno.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/masks.h"
 #include "tests/text/grammar_support.h"
 #include "grammar/constraint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
-    static const struct grammar_limits limits = {.max_work = 3600000, .max_states = 20000};
     CLEANUP(constraint_freep) struct constraint *c = NULL;
     CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
     const char *text = (const char *)data, *end = len ? memchr(text, '\n', len) : NULL;
@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     struct err err = {0};
     uint32_t bits[32];
 
-    int e = constraint_new(&c, test_vocab(), text, n, end ? end + 1 : "", behind, &limits, &err);
+    int e = constraint_new(&c, test_vocab(), text, n, end ? end + 1 : "", behind, masks_limits(len),
+                           &err);
     FUZZ_ASSERT(e == 0 || e == -EINVAL);
     if (e < 0)
         return 0;

@@ -30,7 +30,6 @@ static bool is_common(const char *s) {
 
 static void compare(const char *expr, const char *text, size_t len) {
     CLEANUP(grammar_freep) struct grammar *g = NULL;
-    static const struct grammar_limits limits = {.max_work = 3600000, .max_states = 20000};
     struct grammar_source src = {.kind = GRAMMAR_REGEX, .text = expr, .len = strlen(expr)};
     struct err err = {0};
     PCRE2_SIZE at;
@@ -39,7 +38,7 @@ static void compare(const char *expr, const char *text, size_t len) {
         pcre2_compile((PCRE2_SPTR)expr, PCRE2_ZERO_TERMINATED,
                       PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOTALL, &error, &at, NULL);
 
-    if (c && grammar_compile(&g, test_vocab(), &src, &limits, &err) == 0) {
+    if (c && grammar_compile(&g, test_vocab(), &src, masks_limits(src.len), &err) == 0) {
         pcre2_match_data *m = pcre2_match_data_create_from_pattern(c, NULL);
         int n = pcre2_match(c, (PCRE2_SPTR)text, len, 0, 0, m, NULL);
 
