@@ -55,9 +55,45 @@ static struct world *served(void) {
     return w;
 }
 
+static void ask(struct world *w, int fd, const char *head, const uint8_t *data, size_t len,
+                struct reply *out) {
+    world_say(w, fd,
+              "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              "Content-Length: %zu\r\n\r\n",
+              head, len);
+    world_send(w, fd, (const char *)data, len);
+    world_receive(w, fd, out);
+}
+
+static void leave(struct world *w, int *fd) {
+    if (*fd >= 0)
+        world_drop(w, *fd);
+    *fd = -1;
+}
+
+/* Asks on connection *@fd, which stays open for the next input; below 0: there is none. */
+static void ask_kept(struct world *w, int *fd, const char *head, const uint8_t *data, size_t len,
+                     struct reply *out) {
+    bool old = *fd >= 0;
+
+    *fd = old ? *fd : world_connect_unix(w);
+    ask(w, *fd, head, data, len, out);
+    /* closed as idle, because the process was stopped between two inputs */
+    if (old && out->status == 0) {
+        reply_deinit(out);
+        leave(w, fd);
+        *fd = world_connect_unix(w);
+        ask(w, *fd, head, data, len, out);
+    }
+    if (out->closed)
+        leave(w, fd);
+}
+
 void served_bytes(const uint8_t *data, size_t len) {
+    static int other = -1;
     struct world *w = served();
     int fd = world_connect_unix(w);
+    size_t total = len;
     char out[9] = "";
     struct reply r;
 
@@ -72,12 +108,11 @@ void served_bytes(const uint8_t *data, size_t len) {
     FUZZ_ASSERT(got <= 0 || memcmp(out, "HTTP/1.1 ", (size_t)got) == 0);
     world_drop(w, fd);
     w->port.n = 0;
-    fd = world_connect_unix(w);
-    world_say(w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    world_receive(w, fd, &r);
+    if (total % 8 == 0) /* whether new connections are accepted, for one length in eight */
+        leave(w, &other);
+    ask_kept(w, &other, "GET /health", NULL, 0, &r);
     FUZZ_ASSERT(r.status == 200);
     reply_deinit(&r);
-    world_drop(w, fd);
 }
 
 static void check_reply(const struct reply *r) {
@@ -94,36 +129,12 @@ static void check_reply(const struct reply *r) {
     yyjson_doc_free(doc);
 }
 
-static void ask(struct world *w, int fd, const char *head, const uint8_t *data, size_t len,
-                struct reply *out) {
-    world_say(w, fd,
-              "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-              "Content-Length: %zu\r\n\r\n",
-              head, len);
-    world_send(w, fd, (const char *)data, len);
-    world_receive(w, fd, out);
-}
-
 void served_body(const char *head, const uint8_t *data, size_t len) {
     static int fd = -1;
-    struct world *w = served();
-    bool old = fd >= 0;
     struct reply r;
 
-    fd = old ? fd : world_connect_unix(w);
-    ask(w, fd, head, data, len, &r);
-    /* closed as idle, because the process was stopped between two inputs */
-    if (old && r.status == 0) {
-        reply_deinit(&r);
-        world_drop(w, fd);
-        fd = world_connect_unix(w);
-        ask(w, fd, head, data, len, &r);
-    }
+    ask_kept(served(), &fd, head, data, len, &r);
     check_reply(&r);
-    if (r.closed) {
-        world_drop(w, fd);
-        fd = -1;
-    }
     reply_deinit(&r);
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Sends @data over a new connection in pieces, then waits a few turns for the answer, which must
- * begin as HTTP does. A second connection is served afterwards. */
+ * begin as HTTP does. Another connection is served afterwards. */
 void served_bytes(const uint8_t *data, size_t len);
 /* Sends the request of @head ("POST /v1/embeddings") with @len bytes of body at @data. The answer
  * must be complete, its status one that a body may have, and its body JSON or a stream. */
