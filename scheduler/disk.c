@@ -34,7 +34,14 @@
 #include "scheduler/disk_room.h"
 
 #define FIRST_BYTES_PER_NS 1.0 /* rate of reading before anything was read */
+/* Weight of the time of one job, up to 8 pages, in the running mean: one job that is ten times as
+ * slow, because the disk was busy, does not triple the mean; after a dozen jobs the mean is that of
+ * a disk whose speed has changed. */
 #define LEARN 0.2
+/* Part of the way back to the first estimate for each prefix that is left in the file: reading that
+ * takes ten times as long as computing is tried again after some hundred prefixes, and reading that
+ * takes a little longer after a few. */
+#define FORGET 0.02
 /* least time between two notes that the file cannot be written */
 #define NOTE_NS INT64_C(3600000000000)
 
@@ -158,13 +165,17 @@ static int init(struct disk *d) {
     return disk_thread_start(&d->thread, d->store);
 }
 
+static double first_read_ns(const struct disk *d) {
+    return (double)engine_info(d->opts.engine)->page_bytes / FIRST_BYTES_PER_NS;
+}
+
 int disk_new(struct disk **out, const struct disk_opts *o) {
     struct disk *d = calloc(1, sizeof(*d));
 
     if (!d)
         return -ENOMEM;
     d->opts = *o;
-    d->read_ns = (double)engine_info(o->engine)->page_bytes / FIRST_BYTES_PER_NS;
+    d->read_ns = first_read_ns(d);
     list_init(&d->saves);
     list_init(&d->loads);
     disk_thread_init(&d->thread, o->in_step);
@@ -430,6 +441,10 @@ double disk_read_ns(const struct disk *d, uint32_t n_pages) {
         n_pages += j->n_tokens / t + d->state_pages;
     }
     return d->read_ns * n_pages;
+}
+
+void disk_left(struct disk *d) {
+    d->read_ns += FORGET * (first_read_ns(d) - d->read_ns);
 }
 
 int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,

@@ -48,6 +48,7 @@ bool tier_begin_load(struct sched *s, struct request *r) {
     double read_ns = disk_read_ns(o->disk, (on_disk - host) / s->view.page_tokens);
     if (read_ns > (double)PATIENCE_NS || !offload_pays_with(o, have, on_disk, read_ns)) {
         s->stats.n_disk_left_tokens += on_disk - have;
+        disk_left(o->disk);
         return false;
     }
     if (disk_load(o->disk, r->id, &r->share, request_keys(r), on_disk) < 0)

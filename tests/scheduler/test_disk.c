@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -334,6 +335,31 @@ Test(disk, a_thread_reads_and_writes_it) {
     cr_expect_eq(ask_and_wait(1)->n_cached, 192);
     cr_expect_geq(sim.stats.n_disk_loaded_tokens, 192);
     cr_expect_eq(sim.n_notes, 0);
+    sim_deinit(&sim);
+}
+
+/* A disk that was slow for a while is tried again: the time that was measured is forgotten while
+ * prefixes are left in the file. */
+Test(disk, what_is_left_lets_the_time_of_reading_be_forgotten) {
+    struct sim_opts o = {.n_pages = 24,
+                         .n_host_pages = 30,
+                         .disk_bytes = PAGES(100),
+                         .row_ns = 1,
+                         .disk_thread = true};
+
+    o.machine.copy_ns = 50000000;
+    sim_init(&sim, &o);
+    for (uint32_t i = 0; i < 3; i++)
+        ask_and_wait(i);
+    sim_restart(&sim);
+    const struct disk *d = sim.sched->offload.disk;
+    double first = disk_read_ns(d, 1);
+    ask_and_wait(0);
+    double measured = disk_read_ns(d, 1);
+    cr_assert_gt(fabs(measured - first), 0);
+    cr_expect_eq(ask_and_wait(1)->n_cached, 0);
+    cr_expect_eq(sim.stats.n_disk_left_tokens, 192);
+    cr_expect_lt(fabs(disk_read_ns(d, 1) - first), fabs(measured - first));
     sim_deinit(&sim);
 }
 
