@@ -1,0 +1,436 @@
+/* The worker process from its first frame to its exit code. The test is the front: a child that it
+ * forks runs worker_main() with the descriptors of a worker. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/chan.h"
+#include "base/log.h"
+#include "daemon/worker/worker.h"
+#include "proto/flight_tape.h"
+#include "tests/support/tiny_model.h"
+
+#define FILES_MAX 3
+
+/* A worker and the front's side of its channel. */
+struct scene {
+    struct chan chan;
+    struct chan_frame f;
+    struct crash_page *crash_page;
+    pid_t pid;
+    FILE *log;
+};
+
+/* What a worker is started with. */
+struct start {
+    int file[FILES_MAX]; /* descriptors from WORKER_FD_MODEL on, of which the first n exist */
+    int n;
+    const char *n_shards; /* argv[2] */
+    bool few;             /* the process may open no more descriptors */
+};
+
+/* Becomes the worker in the child. Returns its exit code. */
+static int be_worker(const struct start *o, int channel, int page, int log) {
+    const int given[] = {channel, page, o->file[0], o->file[1], o->file[2]};
+    char *argv[] = {"weftd", WORKER_FLAG, (char *)o->n_shards, NULL};
+    int high[ARRAY_SIZE(given)], n = WORKER_FD_MODEL - WORKER_FD_CHANNEL + o->n;
+
+    for (int i = 0; i < n; i++)
+        high[i] = fcntl(given[i], F_DUPFD, 100);
+    dup2(log, STDERR_FILENO);
+    for (int i = 0; i < n; i++)
+        dup2(high[i], WORKER_FD_CHANNEL + i);
+    n += WORKER_FD_CHANNEL;
+    close_range((unsigned)n, ~0u, 0);
+    if (o->few)
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)n, (rlim_t)n});
+    return worker_main(3, argv);
+}
+
+static void start(struct scene *s, const struct start *o) {
+    int page = memfd_create("page", MFD_CLOEXEC), pair[2];
+
+    cr_assert_eq(ftruncate(page, (off_t)(FLIGHT_OFFSET + FLIGHT_BYTES)), 0);
+    s->crash_page = mmap(NULL, sizeof(*s->crash_page), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
+    cr_assert(s->crash_page != MAP_FAILED);
+    s->log = tmpfile();
+    cr_assert(s->log);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+    s->pid = fork();
+    cr_assert_geq(s->pid, 0);
+    if (s->pid == 0)
+        _exit(be_worker(o, pair[1], page, fileno(s->log)));
+    close(pair[1]);
+    close(page);
+    chan_init(&s->chan, pair[0], MSG_MAX_FRAME, MSG_MAX_QUEUED);
+}
+
+/* Receives the next frame. Returns 0, or the negative errno of a channel that has ended. */
+static int receive(struct scene *s) {
+    int r;
+
+    while ((r = chan_recv(&s->chan, &s->f)) == CHAN_EMPTY)
+        cr_assert_eq(chan_wait(&s->chan, 30000), 0);
+    return r;
+}
+
+/* Receives frames up to the first of @type. */
+static void receive_type(struct scene *s, uint16_t type) {
+    do
+        cr_assert_eq(receive(s), 0, "the worker ended before a frame of type %u", type);
+    while (s->f.type != type);
+}
+
+static void say(struct scene *s, uint16_t type, const void *data, size_t len) {
+    cr_assert_eq(chan_send(&s->chan, type, data, (uint32_t)len), 0);
+}
+
+/* Closes the channel and returns the exit code. */
+static int end(struct scene *s) {
+    int status;
+
+    chan_deinit(&s->chan);
+    cr_assert_eq(waitpid(s->pid, &status, 0), s->pid);
+    munmap(s->crash_page, sizeof(*s->crash_page));
+    fclose(s->log);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* Returns an open file with a small model that has a vocabulary. */
+static int model_file(void) {
+    char path[300];
+
+    cr_assert(getenv("WEFT_DATA"));
+    snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    cr_assert_geq(fd, 0, "%s", path);
+    return fd;
+}
+
+/* Returns an open file with a model of another vocabulary. */
+static int other_file(void) {
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    unlink(path);
+    return fd;
+}
+
+/* Sends OPEN as @m with the options of a small worker. */
+static void open_as(struct scene *s, struct msg_open m) {
+    CLEANUP(buf_deinit) struct buf options = {.max = MSG_MAX_FRAME};
+    CLEANUP(buf_deinit) struct buf out = {.max = MSG_MAX_FRAME};
+    static const char *const set[][2] = {
+        {"backend", "cpu"}, {"threads", "1"}, {"kv-memory", "2M"}, {"kv-disk-size", "1M"}};
+    CLEANUP(config_deinit) struct config c;
+    struct err err;
+
+    cr_assert_eq(config_init(&c), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(set); i++)
+        cr_assert_eq(config_set(&c, set[i][0], set[i][1], &err), 0, "%s", err.message);
+    cr_assert_eq(config_pack(&c, "engine", &options), 0);
+    if (!m.options.data)
+        m.options = (struct str){options.data, (uint32_t)options.len};
+    cr_assert_eq(msg_open_pack(&out, &m), 0);
+    say(s, MSG_OPEN, out.data, out.len);
+}
+
+static void expect_hello(struct scene *s) {
+    struct msg_hello h;
+    uint8_t id[20];
+
+    worker_build_id(id);
+    cr_assert_eq(receive(s), 0);
+    cr_assert(s->f.type == MSG_HELLO && s->f.len == sizeof(h));
+    memcpy(&h, s->f.data, sizeof(h));
+    cr_expect(h.magic == MSG_MAGIC && h.version == MSG_VERSION);
+    cr_expect_arr_eq(h.build_id, id, sizeof(id));
+}
+
+/* Expects PROGRESS, which grows, and then READY. */
+static struct msg_ready expect_ready(struct scene *s) {
+    struct msg_progress p;
+    struct msg_ready m;
+    float last = -1;
+
+    while (receive(s) == 0 && s->f.type == MSG_PROGRESS) {
+        cr_assert_eq(msg_progress_parse(s->f.data, s->f.len, &p), 0);
+        cr_expect(p.fraction >= 0 && p.fraction <= 1 && p.fraction != last && p.what.len > 0);
+        last = p.fraction;
+    }
+    cr_expect_eq(last, 1);
+    cr_assert_eq(s->f.type, MSG_READY);
+    cr_assert_eq(msg_ready_parse(s->f.data, s->f.len, &m), 0);
+    cr_expect_eq(s->crash_page->loading, 0);
+    return m;
+}
+
+/* Starts a worker of the model, and of @draft if it is not negative, and waits until it serves. */
+static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
+    struct start o = {{model_file(), last}, last < 0 ? 1 : 2, m.n_draft_shards ? "2" : "1", false};
+
+    start(s, &o);
+    expect_hello(s);
+    open_as(s, m);
+    return expect_ready(s);
+}
+
+/* Lets the worker generate @n tokens, and writes them to @out. Returns the drafted tokens that were
+ * accepted. */
+static uint32_t generate(struct scene *s, uint32_t n, int32_t *out) {
+    CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+    int32_t prompt[] = {1, 5, 9};
+    struct submit m = {.id = 7, .n_prompt = 3, .n_tokens = 3, .tokens = prompt, .max_new = n};
+    struct event_cursor at;
+    struct event e;
+
+    params_init(&m.sampling);
+    m.sampling.temperature = 0;
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    say(s, MSG_SUBMIT, b.data, b.len);
+    for (uint32_t have = 0;;) {
+        receive_type(s, MSG_EVENTS);
+        for (msg_events_begin(&at, s->f.data, s->f.len); msg_events_next(&at, &e) == 0;) {
+            cr_assert_eq(e.id, 7);
+            cr_assert_neq(e.kind, EVENT_REJECTED, "%.*s", (int)e.text.len, e.text.data);
+            cr_assert(e.n_tokens == 0 || (e.from <= have && e.from + e.n_tokens <= n));
+            for (uint32_t i = 0; i < e.n_tokens; i++)
+                out[e.from + i] = e.tokens[i];
+            have = MAX(have, e.from + e.n_tokens);
+            if (e.kind == EVENT_FINISH) {
+                cr_expect(have == n && e.finish == FINISH_LENGTH);
+                return e.n_accepted;
+            }
+        }
+    }
+}
+
+/* Waits for statistics in which nothing runs. */
+static struct msg_stats idle_stats(struct scene *s) {
+    struct msg_stats st;
+
+    receive_type(s, MSG_STATS);
+    cr_assert_eq(s->f.len, sizeof(st));
+    memcpy(&st, s->f.data, sizeof(st));
+    return st;
+}
+
+Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
+    CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
+    struct scene s;
+    int32_t tokens[4];
+
+    struct msg_ready m = serve(&s, (struct msg_open){.tells_blocks = 1}, -1);
+    cr_expect(m.n_vocab == 512 && m.n_layer == 5 && m.n_embd == 64, "%u %u %u", m.n_vocab,
+              m.n_layer, m.n_embd);
+    cr_expect(m.n_threads == 1 && m.page_tokens == 32 && m.n_pages > 0);
+    cr_expect(m.arch.len == 5 && memcmp(m.arch.data, "llama", 5) == 0);
+    cr_expect(m.backend.len == 3 && memcmp(m.backend.data, "cpu", 3) == 0);
+    struct msg_stats st = idle_stats(&s); /* without a request */
+    cr_expect(st.at_ns > 0 && st.n_devices == 0);
+    generate(&s, 4, tokens);
+    cr_assert_eq(msg_cancel_pack(&b, 99), 0);
+    idle_stats(&s);
+    say(&s, MSG_CANCEL, b.data, b.len); /* a request that is unknown */
+    idle_stats(&s);
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
+Test(worker, a_draft_model_changes_no_token, .timeout = 60) {
+    struct scene s;
+    int32_t alone[24], together[24];
+
+    struct msg_ready m = serve(&s, (struct msg_open){0}, -1);
+    cr_expect_eq(generate(&s, 24, alone), 0);
+    cr_expect_eq(end(&s), WORKER_DONE);
+    struct msg_ready with = serve(&s, (struct msg_open){.n_draft_shards = 1}, model_file());
+    cr_expect_gt(with.memory_bytes, m.memory_bytes);
+    cr_expect_arr_eq(with.fingerprint, m.fingerprint, sizeof(m.fingerprint));
+    generate(&s, 24, together);
+    cr_expect_arr_eq(together, alone, sizeof(alone));
+    cr_expect_eq(end(&s), WORKER_DONE);
+}
+
+Test(worker, the_file_of_the_disk_tier_is_released_on_request, .timeout = 60) {
+    struct scene s;
+    FILE *disk = tmpfile();
+
+    cr_assert(disk);
+    serve(&s, (struct msg_open){.has_disk = 1}, fileno(disk));
+    for (int i = 0; i < 2; i++) {
+        say(&s, MSG_DISK_LEAVE, "", 0);
+        receive_type(&s, MSG_DISK_LEFT);
+        say(&s, MSG_DISK_USE, "", 0);
+        say(&s, MSG_DISK_USE, "", 0); /* it has the file already */
+    }
+    cr_expect_eq(end(&s), WORKER_DONE);
+    fclose(disk);
+}
+
+/* Runs a worker that refuses to serve for the reason @why, or without a reason, and expects its
+ * exit code. */
+static void expect_refusal(const struct start *o, const struct msg_open *m, const char *why,
+                           int code) {
+    struct scene s;
+    int r;
+
+    start(&s, o);
+    if (receive(&s) == 0 && s.f.type == MSG_HELLO) {
+        if (m)
+            open_as(&s, *m);
+        else
+            say(&s, MSG_CANCEL, "", 0);
+    }
+    while ((r = receive(&s)) == 0 && s.f.type == MSG_PROGRESS)
+        ;
+    cr_expect_eq(r == 0, why != NULL, "%s", why ? why : "");
+    if (r == 0 && why) {
+        cr_expect_eq(s.f.type, MSG_FAILED);
+        cr_expect(memmem(s.f.data, s.f.len, why, strlen(why)), "%.*s", (int)s.f.len,
+                  (const char *)s.f.data);
+    }
+    int is = end(&s);
+    cr_expect_eq(is, code, "%d: %s", is, why ? why : "");
+}
+
+Test(worker, a_refusal_has_its_reason_and_its_exit_code, .timeout = 60) {
+    const struct msg_open plain = {0}, draft = {.n_draft_shards = 1},
+                          bad = {.options = {"nonsense", 8}};
+    int model = model_file(), other = other_file(), nothing = open("/dev/null", O_RDONLY);
+    const struct {
+        struct start o;
+        const struct msg_open *m;
+        const char *why;
+        int code;
+    } cases[] = {
+        {{{model}, 1, "0", false}, &plain, NULL, WORKER_CHANNEL},
+        {{{model}, 1, "257", false}, &plain, NULL, WORKER_CHANNEL},
+        {{{model}, 1, "1", false}, NULL, NULL, WORKER_CHANNEL},
+        {{{model}, 1, "1", false}, &bad, NULL, WORKER_CHANNEL},
+        {{{nothing}, 1, "1", false}, &plain, "", WORKER_REFUSED},
+        {{{model}, 1, "1", false}, &draft, "Protocol error", WORKER_REFUSED},
+        {{{model, other}, 2, "2", false},
+         &draft,
+         "draft-model: its vocabulary differs from the model's: token 0 is \"[PAD]\", not",
+         WORKER_REFUSED},
+        {{{model}, 1, "1", true}, &plain, "Too many open files", WORKER_SHORT},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        expect_refusal(&cases[i].o, cases[i].m, cases[i].why, cases[i].code);
+    close(model);
+    close(other);
+    close(nothing);
+}
+
+Test(worker, a_frame_that_it_does_not_know_ends_it, .timeout = 60) {
+    struct scene s;
+
+    serve(&s, (struct msg_open){0}, -1);
+    say(&s, MSG_SUBMIT, "short", 5);
+    receive_type(&s, MSG_FAILED);
+    cr_expect(s.f.len == 14 && memcmp(s.f.data, "Protocol error", 14) == 0);
+    cr_expect_eq(end(&s), WORKER_CHANNEL);
+}
+
+/* The memory of the machine is for pages, pictures and the disk tier, unless the options say
+ * otherwise. */
+Test(worker, memory_that_no_option_gives_is_divided) {
+    static const struct {
+        const char *key, *value;
+        struct msg_open m;
+        uint64_t kv, memory, host;
+        bool share, draft_first;
+    } cases[] = {
+        {NULL, NULL, {.kv_bytes = 5, .memory_bytes = 9000}, 5, 9000, 0, true, true},
+        {"kv-pages", "8", {.memory_bytes = 9000}, 0, 9000, 0, true, false},
+        {"kv-memory", "3M", {.kv_bytes = 5, .memory_bytes = 9000}, 3 << 20, 0, 0, false, false},
+        {NULL, NULL, {.memory_bytes = 1600, .has_projector = 1}, 0, 1500, 0, true, true},
+        {"kv-memory", "3M", {.memory_bytes = 9, .has_disk = 1}, 3 << 20, 0, 3 << 20, false, false},
+        {NULL, NULL, {.has_disk = 1}, 0, 0, 1 << 30, true, true},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(config_deinit) struct config c;
+        struct err err = {0};
+
+        cr_assert_eq(config_init(&c), 0);
+        if (cases[i].key)
+            cr_assert_eq(config_set(&c, cases[i].key, cases[i].value, &err), 0);
+        cr_expect_eq(worker_engine_opts(&c, &cases[i].m), cases[i].draft_first, "%zu", i);
+        cr_expect_eq(c.engine.kv_bytes, cases[i].kv, "%zu", i);
+        cr_expect_eq(c.engine.memory, cases[i].memory, "%zu", i);
+        cr_expect_eq(c.engine.host_kv_bytes, cases[i].host, "%zu", i);
+        cr_expect_eq(c.engine.device_share, cases[i].share, "%zu", i);
+        cr_expect_eq(c.engine.max_wants, c.engine.max_rows);
+        cr_expect(c.engine.drafts && c.engine.windows);
+    }
+}
+
+Test(worker, keys_and_values_may_have_their_own_formats) {
+    static const struct {
+        const char *both, *k, *v;
+        enum engine_kv_type want_k, want_v;
+        bool automatic;
+    } cases[] = {
+        {"f16", "", "", ENGINE_KV_F16, ENGINE_KV_F16, false},
+        {"q4_0", "", "", ENGINE_KV_Q4_0, ENGINE_KV_Q4_0, false},
+        {"q8_0", "f16", "", ENGINE_KV_F16, ENGINE_KV_Q8_0, false},
+        {"f16", "", "q4_0", ENGINE_KV_F16, ENGINE_KV_Q4_0, false},
+        {"auto", "", "", ENGINE_KV_F16, ENGINE_KV_F16, true},
+        {"auto", "q8_0", "", ENGINE_KV_Q8_0, ENGINE_KV_F16, false},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(config_deinit) struct config c;
+        struct msg_open m = {0};
+        struct err err = {0};
+
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, "kv-type", cases[i].both, &err), 0, "%s", err.message);
+        if (*cases[i].k)
+            cr_assert_eq(config_set(&c, "kv-type-k", cases[i].k, &err), 0, "%s", err.message);
+        if (*cases[i].v)
+            cr_assert_eq(config_set(&c, "kv-type-v", cases[i].v, &err), 0, "%s", err.message);
+        worker_engine_opts(&c, &m);
+        cr_expect_eq(c.engine.kv_type.k, cases[i].want_k, "%zu", i);
+        cr_expect_eq(c.engine.kv_type.v, cases[i].want_v, "%zu", i);
+        cr_expect_eq(c.engine.kv_auto, cases[i].automatic, "%zu", i);
+    }
+}
+
+Test(worker, its_environment_has_few_variables) {
+    char *env[WORKER_ENVIRONMENT_MAX], name[32];
+    uint32_t n = 0;
+
+    clearenv();
+    setenv("HOME", "/root", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    setenv("WEFT_LOG_FORMAT", "json", 1);
+    setenv("WEFT_LOG_FORMATS", "no", 1);
+    worker_environment(env);
+    cr_expect_str_eq(env[0], log_level_variable());
+    cr_expect_str_eq(env[1], "CUDA_VISIBLE_DEVICES=1");
+    cr_expect_str_eq(env[2], "WEFT_LOG_FORMAT=json");
+    cr_expect_null(env[3]);
+    for (uint32_t i = 0; i < 2 * WORKER_ENVIRONMENT_MAX; i++) {
+        snprintf(name, sizeof(name), "WEFT_CUDA_%u", i);
+        setenv(name, "1", 1);
+    }
+    worker_environment(env);
+    while (n < WORKER_ENVIRONMENT_MAX && env[n])
+        n++;
+    cr_expect_eq(n, WORKER_ENVIRONMENT_MAX - 1, "the last place is that of NULL");
+}
