@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "api/generation/model.h"
 #include "daemon/models/models_find.h"
@@ -24,6 +25,12 @@ static char *file_of(const char *name) {
 
     snprintf(path, sizeof(path), "%s/%s.gguf", folder, name);
     return path;
+}
+
+/* Replaces the path of this program, beside which the daemon looks for weftctl. */
+ssize_t readlink(const char *path, char *out, size_t size) {
+    cr_assert_str_eq(path, "/proc/self/exe");
+    return snprintf(out, size, "%s/weftd", folder);
 }
 
 static void on_ready(void *ctx) {}
@@ -148,6 +155,7 @@ Test(models, one_that_is_replaced_waits_for_prompts_only_until_they_are_made) {
     decide_at(machine.ns);
     uv_run(&w.loop, UV_RUN_NOWAIT); /* closes its handles */
     cr_expect_eq(models_n(models), 1);
+    cr_expect_str_eq(models->served[0]->name, "b");
 }
 
 Test(models, one_that_is_only_unloaded_does_not_wait_for_prompts) {
@@ -224,4 +232,180 @@ Test(models, one_that_failed_is_tried_again_when_it_is_wanted) {
     decide_at(machine.ns);
     cr_expect_eq(s->state, SERVED_FAILED);
     cr_expect(strstr(s->why, "models-memory is 0 MiB"), "%s", s->why);
+}
+
+/* A change of the files of models, as a client waits for it. */
+struct change {
+    struct api_task task;
+    struct err err;
+    char lines[100];
+    uint32_t n_over;
+};
+
+static void on_line(struct api_task *t, const char *json, size_t len) {
+    struct change *c = CONTAINER_OF(t, struct change, task);
+    size_t n = strlen(c->lines);
+
+    snprintf(c->lines + n, sizeof(c->lines) - n, "%.*s", (int)len, json);
+}
+
+static void on_end(struct api_task *t, const struct err *err) {
+    struct change *c = CONTAINER_OF(t, struct change, task);
+
+    c->n_over++;
+    c->err = err ? *err : (struct err){0};
+}
+
+static struct change new_change(void) {
+    return (struct change){.task = {.line = on_line, .over = on_end}};
+}
+
+static void wait_for(struct change *c) {
+    while (c->n_over == 0)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_expect_eq(c->n_over, 1);
+}
+
+/* Returns the content of the file @name of the folder, without its last character; "": none. */
+static const char *text_of(const char *name) {
+    static char text[400], path[80];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof(text), f) : 0;
+    if (f)
+        fclose(f);
+    text[n > 0 ? n - 1 : 0] = 0;
+    return text;
+}
+
+/* Writes the weftctl of the test: it notes its arguments and ends with the number at the end of the
+ * model's name. */
+static void make_weftctl(void) {
+    char path[80];
+
+    snprintf(path, sizeof(path), "%s/weftctl", folder);
+    FILE *f = fopen(path, "w");
+    cr_assert(f);
+    fprintf(f,
+            "#!/bin/sh\necho \"$*\" >%s/args\n"
+            "case $* in *stays*) exec sleep 1000;; rm*) rm %s/a.gguf; exit;; esac\n"
+            "echo '{\"part\":1}'\ncase $* in *-69*) echo '{\"error\":\"no route\"}';; esac\n"
+            "name=${3#hf:}\nname=${name%%:*}\nexit ${name##*-}\n",
+            folder, folder);
+    fclose(f);
+    chmod(path, 0755);
+}
+
+static void remove_weftctl(void) {
+    static const char *const names[] = {"weftctl", "args"};
+    char path[80];
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+}
+
+Test(models, a_pull_ends_as_weftctl_does) {
+    static const struct {
+        const char *name, *spec, *why;
+        uint16_t status;
+    } cases[] = {
+        {"hf.co/o/r-0:latest", "hf:o/r-0", "", 0},
+        {"hf:o/r-0:Q8_0", "hf:o/r-0:Q8_0", "", 0},
+        {"https://huggingface.co/o/r-64", "hf:o/r-64", "the server's log has the reason", 400},
+        {"huggingface.co/o/r-69", "hf:o/r-69", "no route", 502},
+        {"https://hf.co/o/r-77", "hf:o/r-77", "the server's log has the reason", 403},
+        {"hf.co/o/r-5", "hf:o/r-5", "the server's log has the reason", 400},
+    };
+    char args[200];
+
+    make_weftctl();
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct change c = new_change();
+
+        cr_assert_eq(models_manage.pull(models, cases[i].name, &c.task, &c.err), 0, "%s",
+                     c.err.message);
+        wait_for(&c);
+        snprintf(args, sizeof(args), "pull --json %s --models=%s", cases[i].spec, folder);
+        cr_expect_str_eq(text_of("args"), args);
+        cr_expect_eq(c.err.status, cases[i].status, "%s: %d", cases[i].name, c.err.status);
+        cr_expect(strstr(c.err.message, cases[i].why), "%s", c.err.message);
+        cr_expect_str_eq(c.lines, "{\"part\":1}");
+    }
+    cr_expect(list_empty(&models->pulls));
+    remove_weftctl();
+}
+
+static uint32_t n_pulls(void) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, &models->pulls)
+    n++;
+    return n;
+}
+
+Test(models, a_pull_that_cannot_begin_says_why) {
+    static const char *const bad[] = {"a",          "hf.co/",       "hf.co/o",  "hf.co//r",
+                                      "hf.co/o/-r", "hf.co/o/r;ls", "x.co/o/r", "hf.co/-o/r"};
+    static struct change c[5];
+    char longest[320];
+
+    for (size_t i = 0; i <= ARRAY_SIZE(bad); i++) {
+        c[0] = new_change();
+        snprintf(longest, sizeof(longest), "hf.co/o/%0298d", 0);
+        cr_expect_lt(models_manage.pull(models, i < ARRAY_SIZE(bad) ? bad[i] : longest, &c[0].task,
+                                        &c[0].err),
+                     0);
+        cr_expect(strstr(c[0].err.message, "only models of the Hugging Face hub"), "%s",
+                  c[0].err.message);
+        cr_expect_eq(c[0].err.status, 400);
+    }
+    cr_expect_lt(models_manage.pull(models, "hf.co/o/r", &c[0].task, &c[0].err), 0);
+    cr_expect(strstr(c[0].err.message, "/weftctl cannot be run: No such file"), "%s",
+              c[0].err.message);
+    cr_expect_eq(c[0].err.status, 500);
+    make_weftctl();
+    for (size_t i = 0; i < ARRAY_SIZE(c); i++) {
+        c[i] = new_change();
+        int r = models_manage.pull(models, "hf.co/o/stays", &c[i].task, &c[i].err);
+        cr_expect_eq(r < 0, i == 4, "%s", c[i].err.message);
+    }
+    cr_expect(strstr(c[4].err.message, "4 pulls are running"), "%s", c[4].err.message);
+    cr_expect_eq(c[4].err.status, 429);
+    models_manage.cancel(models, &c[0].task);
+    while (n_pulls() == 4)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    set("models-dir", "");
+    cr_expect_lt(models_manage.pull(models, "hf.co/o/r", &c[4].task, &c[4].err), 0);
+    cr_expect(strstr(c[4].err.message, "no folder for pulled models"), "%s", c[4].err.message);
+    remove_weftctl(); /* stop() ends the other pulls, whose clients are not told */
+}
+
+Test(models, a_file_is_removed_if_no_other_model_needs_it) {
+    struct change c = new_change();
+    struct served *a = find("a"), *b = find("b");
+    char own[80], args[200];
+
+    make_weftctl();
+    snprintf(own, sizeof(own), "%s", b->config.model);
+    cr_assert_eq(config_set(&b->config, "model", a->config.model, &c.err), 0);
+    cr_assert_eq(models_manage.remove(models, "a", &c.task, &c.err), 0, "%s", c.err.message);
+    wait_for(&c);
+    cr_expect(strstr(c.err.message, "model 'b' uses its file"), "%s", c.err.message);
+    cr_expect_eq(c.err.status, 400);
+    cr_expect_str_eq(text_of("args"), "");
+    cr_assert_eq(config_set(&b->config, "model", own, &c.err), 0);
+    c = new_change();
+    cr_assert_eq(models_manage.remove(models, "a", &c.task, &c.err), 0, "%s", c.err.message);
+    wait_for(&c);
+    cr_expect_str_eq(c.err.message, "");
+    snprintf(args, sizeof(args), "rm --models=%s -- a", folder);
+    cr_expect_str_eq(text_of("args"), args);
+    cr_expect(a->retired && !b->retired);
+    cr_expect_lt(models_manage.remove(models, "b", &c.task, &c.err), 0);
+    cr_expect(strstr(c.err.message, "it is the last one"), "%s", c.err.message);
+    cr_expect_lt(models_manage.remove(models, "none", &c.task, &c.err), 0);
+    remove_weftctl();
 }
