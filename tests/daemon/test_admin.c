@@ -480,6 +480,14 @@ Test(admin, tenants_are_listed_and_nothing_else) {
     world_drop(&w, fd);
 }
 
+/* In an upgrade the next daemon listens on the same socket, so its file stays. */
+Test(admin, the_file_is_handed_over) {
+    admin_hand_over(admin);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(access(path, F_OK), 0);
+    unlink(path);
+}
+
 Test(admin, the_file_is_for_the_group) {
     struct stat st;
 

@@ -328,6 +328,21 @@ Test(compiler, who_has_gone_is_not_told) {
     end();
 }
 
+Test(compiler, ends_while_requests_wait_for_memory) {
+    const struct constraint *c;
+
+    begin(1);
+    cr_assert_eq(ask_for(1, 1, "{\"regex\":\"[a-z]{5}\"}", "", &c), 1);
+    cr_assert_eq(ask_for(2, 1, "{\"regex\":\"[a-z]{6}\"}", "", &c), 1);
+    wait_for(1);
+    while (stats().n_compiled < 2)
+        compiler_deliver(compiler, on_ready, NULL);
+    cr_expect_eq(stats().n_held, 1);
+    release_told(0);
+    cr_assert_eq(ask_for(3, 2, "{\"regex\":\"[a-z]{7}\"}", "", &c), 1);
+    end(); /* calls no function for the request that would have room now */
+}
+
 Test(compiler, memory_in_use_has_a_limit) {
     const struct constraint *c;
     uint32_t n, held = 0;

@@ -615,6 +615,7 @@ Test(config, help_names_each_option_in_short_lines) {
         char *section = strstr(text, start);
         cr_expect(section && section < at && !strstr(section + 1, start), "%s", start);
         at = end; /* the help of the option, indented, up to the next option */
+        cr_expect(strncmp(at, "      ", 6) == 0 && at[6] != ' ', "%.20s", at);
         for (const char *word = config_table[i].help; *word;) {
             size_t n = strcspn(word, " ");
 

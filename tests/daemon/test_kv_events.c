@@ -101,6 +101,8 @@ static int64_t next_number(void *socket, int wait_ms, size_t *len) {
         zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size);
         if (more && n == 8)
             memcpy(last, frame, 8);
+        else if (more)
+            cr_expect(n == 0 || n == 4, "the end of a reply's address, or the topic");
         if (len)
             *len = (size_t)n;
     }

@@ -177,6 +177,20 @@ Test(listeners, what_cannot_be_bound_is_refused) {
     cr_expect(strstr(err.message, "listen has no tls: address"), "%s", err.message);
 }
 
+Test(listeners, an_address_has_a_host_and_a_port) {
+    static const char *const bad[] = {"localhost", ":80", "a:", "a:8x", "a:-1", "a:65536"};
+    char longest[300];
+
+    for (size_t i = 0; i <= ARRAY_SIZE(bad); i++) {
+        struct err err = {0};
+
+        snprintf(longest, sizeof(longest), "%0256d:0", 0);
+        set("listen", i < ARRAY_SIZE(bad) ? bad[i] : longest);
+        cr_expect_lt(listeners_open(&l, &err), 0, "%s", *config.listen);
+        cr_expect(strstr(err.message, "listen: must be ADDRESS:PORT or"), "%s", err.message);
+    }
+}
+
 Test(listeners, sockets_of_the_service_manager_come_first) {
     struct err err = {0};
     char text[100];

@@ -210,6 +210,13 @@ Test(presets, files_that_are_in_the_way_are_named) {
                      "The service cannot write the file mine.jinja of the preset: Is a directory.");
     cr_expect_eq(err.status, 500);
     cr_expect_null(text_of("presets/mine.jinja.new"));
+    p.name = "other";
+    mkdir(full("presets/other.jinja.new"), 0755);
+    cr_expect_lt(preset_make(&p, &err), 0);
+    cr_expect_str_eq(
+        err.message,
+        "The service cannot write the file other.jinja of the preset: Is a directory.");
+    p.name = "mine";
     p.template = NULL;
     err = (struct err){0};
     set(&p.base, "chat-template", full("presets/mine.jinja"));

@@ -55,6 +55,38 @@ Test(sampling_defaults, are_those_of_the_family_else_of_weft) {
     }
 }
 
+/* A value that is out of range is left out, and the family's stays. */
+Test(sampling_defaults, are_those_of_the_file_if_it_has_any) {
+    static const struct {
+        float temperature, penalty;
+        const char *source;
+    } cases[] = {{0.25f, 1.5f, "model-file"}, {0.25f, -1, "model-file"}, {-1, -1, "weft"}};
+    char *none[] = {NULL};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tiny_model t = {.n_layer = 1};
+        struct sampling_defaults d;
+        struct gguf_writer w;
+        struct gguf *file;
+        struct err err = {0};
+        char path[64];
+
+        gw_init(&w);
+        tiny_model_build(&t, &w);
+        gw_f32(&w, "general.sampling.temp", cases[i].temperature);
+        gw_f32(&w, "general.sampling.penalty_repeat", cases[i].penalty);
+        tiny_model_temp_of(&w, path);
+        gw_deinit(&w);
+        cr_assert_eq(gguf_open(&file, path, &err), 0, "%s", err.message);
+        cr_assert_eq(sampling_defaults_read(&d, file, "", none, &err), 0);
+        cr_expect_str_eq(d.source, cases[i].source);
+        cr_expect_eq(d.values.temperature, i < 2 ? 0.25 : 0.8);
+        cr_expect_eq(d.values.repetition_penalty, i == 0 ? 1.5 : 1);
+        gguf_free(file);
+        unlink(path);
+    }
+}
+
 Test(sampling_defaults, the_option_comes_first) {
     char *some[] = {"top_k=5", "seed=9", NULL}, *openai[] = {"openai", NULL};
     char *both[] = {"openai", "min_p=0.5", NULL}, *bad[] = {"top_k=five", NULL};
