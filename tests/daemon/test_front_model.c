@@ -47,6 +47,42 @@ Test(front_model, vectors_are_pooled_as_the_file_says) {
     }
 }
 
+/* The name is the file's, without the number of a part. */
+Test(front_model, its_name_is_that_of_its_file) {
+    static const char *const cases[][2] = {
+        {"a.gguf", "a"},
+        {"a-00001-of-00001.gguf", "a"},
+        {"a-0001-of-00001.gguf", "a-0001-of-00001"},
+        {"a-00001_of-00001.gguf", "a-00001_of-00001"},
+        {".gguf", ".gguf"},
+        {"a b\n.gguf", "a b\\n"},
+        {"model", "model"},
+    };
+    const struct tiny_model t = {.arch = "bert", .n_layer = 1};
+    char dir[] = "/tmp/weft-names-XXXXXX", path[64], named[100];
+
+    cr_assert(mkdtemp(dir));
+    tiny_model_temp(&t, path);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m = {0};
+        struct msg_open room = {0};
+        struct config c;
+        struct err err = {0};
+
+        snprintf(named, sizeof(named), "%s/%s", dir, cases[i][0]);
+        cr_assert_eq(symlink(path, named), 0);
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, "model", named, &err), 0, "%s", err.message);
+        cr_assert_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+        cr_expect_str_eq(m.name, cases[i][1]);
+        front_model_deinit(&m);
+        config_deinit(&c);
+        unlink(named);
+    }
+    unlink(path);
+    rmdir(dir);
+}
+
 /* Clients ask before a worker is ready. */
 Test(front_model, the_header_is_told_at_once) {
     struct tiny_model t = {.arch = "bert"};

@@ -175,6 +175,9 @@ Test(models, an_operator_loads_one_as_a_request_does) {
     cr_expect_not(models->served[0]->wanted);
     cr_assert_eq(models_unload(models, 1, &err), 0);
     cr_expect_not(models->served[1]->wanted);
+    cr_expect_eq(models_budget(models), 1 << 30);
+    models->on_demand = false; /* as with one model, which stays loaded */
+    cr_expect_eq(models_budget(models), 0);
 }
 
 static void on_over(struct api_rescan *r) {
