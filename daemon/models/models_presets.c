@@ -306,7 +306,7 @@ int preset_make(const struct preset_change *p, struct err *err) {
     int r = make(p, err);
     pthread_mutex_unlock(&one_at_a_time);
 
-    if (r < 0 && *err->message && !err->status)
+    if (*err->message && !err->status)
         err->status = 400; /* a value that the options refuse */
     return r;
 }
