@@ -26,6 +26,7 @@
 struct scene {
     struct chan chan;
     struct chan_frame f;
+    uint32_t n_blocks; /* frames that tell of blocks */
     struct crash_page *crash_page;
     pid_t pid;
     FILE *log;
@@ -60,6 +61,7 @@ static int be_worker(const struct start *o, int channel, int page, int log) {
 static void start(struct scene *s, const struct start *o) {
     int page = memfd_create("page", MFD_CLOEXEC), pair[2];
 
+    *s = (struct scene){0};
     cr_assert_eq(ftruncate(page, (off_t)(FLIGHT_OFFSET + FLIGHT_BYTES)), 0);
     s->crash_page = mmap(NULL, sizeof(*s->crash_page), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
     cr_assert(s->crash_page != MAP_FAILED);
@@ -81,6 +83,7 @@ static int receive(struct scene *s) {
 
     while ((r = chan_recv(&s->chan, &s->f)) == CHAN_EMPTY)
         cr_assert_eq(chan_wait(&s->chan, 30000), 0);
+    s->n_blocks += r == 0 && s->f.type == MSG_BLOCKS;
     return r;
 }
 
@@ -187,12 +190,17 @@ static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
     return expect_ready(s);
 }
 
-/* Lets the worker generate @n tokens, and writes them to @out. Returns the drafted tokens that were
- * accepted. */
-static uint32_t generate(struct scene *s, uint32_t n, int32_t *out) {
+/* Lets the worker generate @n tokens with @grammar, or without one if it is "", and writes them to
+ * @out. */
+static void generate(struct scene *s, uint32_t n, const char *grammar, int32_t *out) {
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
     int32_t prompt[] = {1, 5, 9};
-    struct submit m = {.id = 7, .n_prompt = 3, .n_tokens = 3, .tokens = prompt, .max_new = n};
+    struct submit m = {.id = 7,
+                       .n_prompt = 3,
+                       .n_tokens = 3,
+                       .tokens = prompt,
+                       .max_new = n,
+                       .grammar = {grammar, (uint32_t)strlen(grammar)}};
     struct event_cursor at;
     struct event e;
 
@@ -211,14 +219,13 @@ static uint32_t generate(struct scene *s, uint32_t n, int32_t *out) {
             have = MAX(have, e.from + e.n_tokens);
             if (e.kind == EVENT_FINISH) {
                 cr_expect(have == n && e.finish == FINISH_LENGTH);
-                return e.n_accepted;
+                return;
             }
         }
     }
 }
 
-/* Waits for statistics in which nothing runs. */
-static struct msg_stats idle_stats(struct scene *s) {
+static struct msg_stats next_stats(struct scene *s) {
     struct msg_stats st;
 
     receive_type(s, MSG_STATS);
@@ -227,10 +234,21 @@ static struct msg_stats idle_stats(struct scene *s) {
     return st;
 }
 
+/* Returns the first line of the worker's log that has @part; "": none has it. */
+static const char *logged(struct scene *s, const char *part) {
+    static char line[600];
+
+    rewind(s->log);
+    while (fgets(line, sizeof(line), s->log))
+        if (strstr(line, part))
+            return line;
+    return "";
+}
+
 Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
     CLEANUP(buf_deinit) struct buf b = {.max = MSG_MAX_FRAME};
     struct scene s;
-    int32_t tokens[4];
+    int32_t tokens[40];
 
     struct msg_ready m = serve(&s, (struct msg_open){.tells_blocks = 1}, -1);
     cr_expect(m.n_vocab == 512 && m.n_layer == 5 && m.n_embd == 64, "%u %u %u", m.n_vocab,
@@ -238,27 +256,36 @@ Test(worker, serves_from_open_to_the_end_of_the_channel, .timeout = 60) {
     cr_expect(m.n_threads == 1 && m.page_tokens == 32 && m.n_pages > 0);
     cr_expect(m.arch.len == 5 && memcmp(m.arch.data, "llama", 5) == 0);
     cr_expect(m.backend.len == 3 && memcmp(m.backend.data, "cpu", 3) == 0);
-    struct msg_stats st = idle_stats(&s); /* without a request */
-    cr_expect(st.at_ns > 0 && st.n_devices == 0);
-    generate(&s, 4, tokens);
+    cr_expect_eq(getpriority(PRIO_PROCESS, (id_t)s.pid), MIN(getpriority(PRIO_PROCESS, 0) + 5, 19));
+    const char *line = logged(&s, " memory ");
+    cr_expect(strstr(line, "draft_mib=0 kv_mib=1 host_kv_mib=0 free_mib=0 max_context=512"), "%s",
+              line);
+    struct msg_stats st = next_stats(&s); /* without a request */
+    cr_expect(st.at_ns > 0 && st.n_devices == 0 && st.n_grammars == 0);
+    generate(&s, 40, "{\"regex\":\"[a-z]{400}\"}", tokens);
     cr_assert_eq(msg_cancel_pack(&b, 99), 0);
-    idle_stats(&s);
-    say(&s, MSG_CANCEL, b.data, b.len); /* a request that is unknown */
-    idle_stats(&s);
+    for (int i = 0; i < 2; i++) { /* the first statistics may be those of the end of the request */
+        say(&s, MSG_CANCEL, b.data, b.len); /* a request that is unknown */
+        st = next_stats(&s);
+    }
+    cr_expect(st.n_grammars == 1 && st.n_grammars_refused == 0 && st.n_grammar_waiting == 0);
+    cr_expect_gt(s.n_blocks, 0);
+    cr_expect(st.grammar_bytes > 0 && st.compile_ns_total > 0 && st.n_compiling == 0);
     cr_expect_eq(end(&s), WORKER_DONE);
 }
 
 Test(worker, a_draft_model_changes_no_token, .timeout = 60) {
     struct scene s;
-    int32_t alone[24], together[24];
+    int32_t alone[40], together[40];
 
     struct msg_ready m = serve(&s, (struct msg_open){0}, -1);
-    cr_expect_eq(generate(&s, 24, alone), 0);
+    generate(&s, ARRAY_SIZE(alone), "", alone);
     cr_expect_eq(end(&s), WORKER_DONE);
     struct msg_ready with = serve(&s, (struct msg_open){.n_draft_shards = 1}, model_file());
     cr_expect_gt(with.memory_bytes, m.memory_bytes);
     cr_expect_arr_eq(with.fingerprint, m.fingerprint, sizeof(m.fingerprint));
-    generate(&s, 24, together);
+    generate(&s, ARRAY_SIZE(together), "", together);
+    cr_expect_eq(s.n_blocks, 0);
     cr_expect_arr_eq(together, alone, sizeof(alone));
     cr_expect_eq(end(&s), WORKER_DONE);
 }
