@@ -2,12 +2,15 @@
  * decisions. No worker is started: a test sets the states that its model has passed through. */
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "api/generation/model.h"
+#include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
 #include "tests/api/world.h"
@@ -209,6 +212,105 @@ Test(models, without_a_disk_tier_nothing_is_waited_for) {
     cr_expect(models->disk_waits);
     models_use_disk(models);
     cr_expect(models->disk_waits, "there is no file to use");
+}
+
+/* Returns true if another daemon could lock the file @name of the disk tier now. */
+static bool is_free(const char *name) {
+    char path[80];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    bool is = kvdisk_lock(fd);
+    close(fd); /* with its lock */
+    return is;
+}
+
+/* A daemon locks the files of the disk tier when the one before it has left them, tries again until
+ * then, and leaves them for the next one. */
+Test(models, files_of_the_disk_tier_have_one_user) {
+    static const char *const names[] = {"prefixes.kv", "prefixes-a.kv", "prefixes-b.kv",
+                                        "prefixes.key"};
+    uint64_t secret[2];
+    struct err err = {0};
+    struct models *all = models;
+    int other;
+    char path[80];
+
+    set("kv-disk", folder);
+    cr_assert_eq(kvdisk_open(folder, false, &models->opts.disk_fd, secret, &err), 0);
+    models->disk_waits = true;
+    models_open_disk(find("a")); /* does not lock it yet */
+    cr_expect(is_free("prefixes-a.kv"));
+    cr_assert_eq(kvdisk_open_model(folder, "b", &other, &err), 0);
+    cr_assert(kvdisk_lock(other));
+    models_use_disk(models);
+    cr_expect(!is_free("prefixes.kv") && !is_free("prefixes-a.kv"));
+    models_open_disk(find("b"));
+    close(other);
+    for (int i = 0; i < 500 && is_free("prefixes-b.kv"); i++) {
+        usleep(10000);
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+    }
+    cr_expect_not(is_free("prefixes-b.kv"));
+    cr_expect_not(uv_is_active((uv_handle_t *)&models->disk_timer));
+    models_leave_disk(models, on_left);
+    cr_expect_null(models, "no worker has to leave first");
+    models = all;
+    for (size_t i = 0; i < 3; i++)
+        cr_expect(is_free(names[i]), "%s", names[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    close(models->opts.disk_fd);
+    models->opts.disk_fd = -1;
+}
+
+/* Returns the old daemon's end of a connection for requests of model @name, which has asked. */
+static int guests_of(const char *name) {
+    const struct {
+        uint32_t len;
+        uint16_t type, zero;
+    } ready = {0, MSG_READY, 0};
+    int pair[2];
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    models_take_guests(models, name, pair[1]);
+    (void)!write(pair[0], &ready, sizeof(ready));
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    return pair[0];
+}
+
+/* The model that requests of the previous daemon ask for is loaded; if that cannot succeed, they
+ * stay where they are. */
+Test(models, requests_of_the_previous_daemon_load_their_model) {
+    struct served *a = find("a"), *b = find("b");
+    char byte;
+
+    models->away = true; /* so that the model is wanted, and not loaded */
+    int fd = guests_of("a");
+    cr_expect(a->wanted && !b->wanted);
+    cr_expect_eq(read(fd, &byte, 1), -1, "it is not answered yet");
+    strcpy(a->why, "it failed");
+    models_answer_guests(b);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(read(fd, &byte, 1), -1, "the other model's answer");
+    models_answer_guests(a);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(read(fd, &byte, 1), 0);
+    close(fd);
+    fd = guests_of("none");
+    cr_expect_eq(read(fd, &byte, 1), 0);
+    close(fd);
+    fd = guests_of("b");
+    models_close_guests(models, a);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(read(fd, &byte, 1), -1);
+    models_close_guests(models, b);
+    uv_run(&w.loop, UV_RUN_NOWAIT);
+    cr_expect_eq(read(fd, &byte, 1), 0);
+    close(fd);
 }
 
 Test(models, folders_without_a_model_are_refused) {
