@@ -1,0 +1,306 @@
+/* The front's side of a worker process: what it makes of frames, deaths and silence. The test plays
+ * the worker; the process that can be killed is a program that sleeps. */
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "base/chan.h"
+#include "daemon/worker/worker.h"
+#include "daemon/workers/workers.h"
+#include "tests/api/world.h"
+#include "tests/support/tiny_model.h"
+
+static struct world world;
+static struct clock_virtual machine;
+static struct config config;
+static struct kept *kept;
+static struct workers *workers;
+static struct gguf *file;
+static uint8_t keys[2][ENGINE_KEEP_KEY];
+static char path[64], told[600]; /* told: calls of the callbacks */
+static struct chan chan;         /* the worker's end */
+static int pid;
+static uint32_t n_spawned;
+
+/* Starts a program that sleeps in place of a worker, and keeps the worker's end of the channel. */
+int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t *o) {
+    char *args[] = {"sleep", "1000", NULL};
+    uv_process_options_t sleeper = {.file = "/bin/sleep", .args = args, .exit_cb = o->exit_cb};
+    int (*spawn)(uv_loop_t *, uv_process_t *, const uv_process_options_t *);
+
+    *(void **)&spawn = dlsym(RTLD_NEXT, "uv_spawn");
+    if (strcmp(o->file, "/proc/self/exe") != 0)
+        return spawn(loop, process, o);
+    cr_expect_str_eq(o->args[1], WORKER_FLAG);
+    cr_expect_str_eq(o->args[2], "1");
+    if (n_spawned++ > 0)
+        chan_deinit(&chan);
+    chan_init(&chan, fcntl(o->stdio[WORKER_FD_CHANNEL].data.fd, F_DUPFD_CLOEXEC, 3), MSG_MAX_FRAME,
+              MSG_MAX_QUEUED);
+    int r = spawn(loop, process, &sleeper);
+    pid = process->pid;
+    return r;
+}
+
+static void PRINTF(1, 2) note(const char *fmt, ...) {
+    size_t n = strlen(told);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(told + n, sizeof(told) - n, fmt, ap);
+    va_end(ap);
+}
+
+static void on_ready(void *ctx, const struct msg_ready *m) {
+    note("ready %u;", m->n_vocab);
+}
+
+static void on_refused(void *ctx, const char *why, int error) {
+    note("refused %d: %s;", error, why);
+}
+
+static void on_progress(void *ctx, float fraction) {
+    note("progress %g;", (double)fraction);
+}
+
+static void on_unloaded(void *ctx) {
+    note("unloaded;");
+}
+
+static void on_closed(void *ctx) {
+    note("closed;");
+}
+
+/* Compares the calls of the callbacks since the last check with @what. */
+static void expect_told(const char *what) {
+    cr_expect_str_eq(told, what, "%s", told);
+    *told = 0;
+}
+
+static void begin(void) {
+    const struct tiny_model t = {.n_layer = 1, .n_embd = 32, .n_ff = 32, .head_dim = 8};
+    const struct kept_opts none = {0};
+    struct err err = {0};
+
+    world_init(&world);
+    world.starting = true;
+    world_start(&world);
+    clock_virtual_init(&machine, 1000000000);
+    cr_assert_eq(config_init(&config), 0);
+    cr_assert_eq(kept_new(&kept, &none), 0);
+    tiny_model_temp(&t, path);
+    cr_assert_eq(gguf_open(&file, path, &err), 0, "%s", err.message);
+    struct workers_opts o = {.loop = &world.loop,
+                             .config = &config,
+                             .kv_bytes = 77,
+                             .disk_fd = -1,
+                             .kept = kept,
+                             .clock = &machine.clock,
+                             .on_ready = on_ready,
+                             .on_refused = on_refused,
+                             .on_progress = on_progress,
+                             .on_unloaded = on_unloaded,
+                             .on_closed = on_closed};
+    cr_assert_eq(workers_new(&workers, &o, &err), 0, "%s", err.message);
+    workers_set_files(workers, file, NULL, NULL, keys);
+    workers_attach(workers, api_first_model(world.api));
+    cr_assert_eq(workers_start(workers), 0);
+}
+
+static void end(void) {
+    workers_stop(workers);
+    while (!strstr(told, "closed;"))
+        uv_run(&world.loop, UV_RUN_ONCE);
+    chan_deinit(&chan);
+    workers_free(workers);
+    gguf_free(file);
+    kept_free(kept);
+    config_deinit(&config);
+    world_stop(&world);
+    unlink(path);
+}
+
+TestSuite(workers, .init = begin, .fini = end);
+
+static struct workers_stats stats(void) {
+    struct workers_stats s;
+
+    workers_stats(workers, &s);
+    return s;
+}
+
+static void say(uint16_t type, const void *data, size_t len) {
+    cr_assert_eq(chan_send(&chan, type, data, (uint32_t)len), 0);
+    world_turns(&world, 3);
+}
+
+static void say_hello(int version) {
+    struct msg_hello h = {.magic = MSG_MAGIC, .version = (uint32_t)(MSG_VERSION + version)};
+
+    worker_build_id(h.build_id);
+    say(MSG_HELLO, &h, sizeof(h));
+}
+
+static void say_ready(void) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    const struct msg_ready m = {.n_vocab = 300,
+                                .max_context = 500,
+                                .page_tokens = 32,
+                                .n_pages = 9,
+                                .arch = {"llama", 5},
+                                .backend = {"cuda", 4},
+                                .isa = {"avx2", 4}};
+
+    cr_assert_eq(msg_ready_pack(&b, &m), 0);
+    say(MSG_READY, b.data, b.len);
+}
+
+static void serve(void) {
+    say_hello(0);
+    say_ready();
+    cr_assert_str_eq(stats().state, "serving");
+}
+
+/* Waits until the process has ended, which is killed first if @signal is not 0, and until the next
+ * one is started, if one is. */
+static void wait_for_end(int signal, bool again) {
+    uint32_t n = n_spawned;
+    int old = pid;
+
+    if (signal)
+        kill(old, signal);
+    while (stats().pid == old || (again && n_spawned == n))
+        uv_run(&world.loop, UV_RUN_ONCE);
+}
+
+Test(workers, one_that_is_ready_serves, .timeout = 60) {
+    struct msg_progress p = {{"weights", 7}, 0.5f};
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    struct chan_frame f;
+    struct msg_open m;
+
+    say_hello(0);
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_assert(f.type == MSG_OPEN && msg_open_parse(f.data, f.len, &m) == 0);
+    cr_expect(m.kv_bytes == 77 && m.keeps && !m.has_disk && !m.tells_blocks && !m.keeps_place);
+    cr_assert_eq(msg_progress_pack(&b, &p), 0);
+    say(MSG_PROGRESS, b.data, b.len);
+    cr_expect(stats().pid == pid && strcmp(stats().state, "loading") == 0);
+    cr_expect_not(workers_on_device(workers));
+    say_ready();
+    expect_told("progress 0.5;ready 300;");
+    cr_expect(stats().stats_age_ms == -1 && workers_on_device(workers));
+    cr_expect_gt(workers_ready(workers)->len, 0);
+    struct msg_stats s = {.at_ns = machine.ns - 5000000};
+    say(MSG_STATS, &s, sizeof(s));
+    cr_expect_eq(stats().stats_age_ms, 5);
+}
+
+Test(workers, one_that_dies_is_replaced_at_once, .timeout = 60) {
+    struct chan_frame f;
+    struct msg_open m;
+
+    serve();
+    expect_told("ready 300;");
+    wait_for_end(SIGSEGV, true);
+    cr_expect(stats().n_deaths == 1 && stats().n_started == 2 && stats().n_hangs == 0);
+    cr_expect_str_eq(stats().state, "loading");
+    say_hello(0);
+    cr_assert_eq(chan_recv(&chan, &f), 0);
+    cr_assert_eq(msg_open_parse(f.data, f.len, &m), 0);
+    cr_expect(m.keeps_place && memmem(m.options.data, m.options.len, "backend\0cuda", 13));
+    say_ready();
+    cr_expect_str_eq(stats().state, "serving");
+    expect_told(""); /* the model was served before */
+}
+
+Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
+    wait_for_end(SIGTERM, true);
+    wait_for_end(SIGTERM, true);
+    expect_told("");
+    wait_for_end(SIGKILL, true);
+    expect_told("refused -11: the worker died 3 times while loading it (killed: is there enough "
+                "memory?);");
+    wait_for_end(SIGTERM, true);
+    expect_told("");
+    cr_expect_eq(stats().n_deaths, 4);
+    serve();
+    expect_told("ready 300;");
+}
+
+Test(workers, a_reason_refuses_the_model_at_once, .timeout = 60) {
+    say_hello(0);
+    say(MSG_FAILED, "it is too large", 15);
+    wait_for_end(SIGTERM, false);
+    expect_told("refused -22: it is too large;");
+}
+
+/* What was read may belong to both versions of the file. */
+Test(workers, one_whose_file_changes_while_it_loads_is_killed, .timeout = 60) {
+    say_hello(0);
+    cr_assert_eq(truncate(path, 100), 0);
+    say_ready();
+    wait_for_end(0, false);
+    expect_told("refused -11: its file was changed after weftd had read it;");
+}
+
+Test(workers, one_that_says_something_else_is_killed, .timeout = 60) {
+    say_ready(); /* before HELLO */
+    wait_for_end(0, true);
+    say_hello(1);
+    wait_for_end(0, true);
+    serve();
+    say(MSG_EVENTS, "not an event", 12);
+    wait_for_end(0, true);
+    cr_expect_eq(stats().n_deaths, 3);
+    expect_told("ready 300;");
+}
+
+/* Lets @ms pass until the next look at the worker. */
+static void pass(int64_t ms) {
+    machine.ns += ms * 1000000;
+    usleep(260000);
+    world_turns(&world, 2);
+}
+
+Test(workers, one_that_loads_for_too_long_is_killed, .timeout = 60) {
+    config.load_timeout_ms = 1000;
+    pass(0);
+    pass(5000); /* the front itself was late: of this time 250 ms count */
+    pass(450);
+    cr_expect_eq(stats().n_hangs, 0);
+    pass(450);
+    wait_for_end(0, true);
+    cr_expect_eq(stats().n_hangs, 1);
+}
+
+Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
+    struct chan_frame f;
+    int r;
+
+    workers_unload(workers);
+    wait_for_end(0, false);
+    expect_told("unloaded;");
+    workers_set_disk(workers, memfd_create("disk", MFD_CLOEXEC));
+    cr_assert_eq(workers_start(workers), 0);
+    workers_unload(workers); /* it has nothing to write yet */
+    wait_for_end(0, false);
+    expect_told("unloaded;");
+    cr_assert_eq(workers_start(workers), 0);
+    serve();
+    workers_unload(workers);
+    expect_told("ready 300;");
+    while ((r = chan_recv(&chan, &f)) >= 0)
+        world_turns(&world, 1);
+    cr_expect_eq(r, -EPIPE);
+    world_turns(&world, 20);
+    cr_expect_eq(stats().pid, pid, "it is not killed");
+    wait_for_end(SIGTERM, false);
+    expect_told("unloaded;");
+}
