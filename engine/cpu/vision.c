@@ -333,7 +333,8 @@ static void set_packed(struct head *h, uint8_t *panel) {
     h->p.values = matrix(panel + keys_bytes(h->n, dim), dim, h->n);
 }
 
-/* Packs keys [16 i, 16 i + 16) and their values. */
+/* Packs keys [16 i, 16 i + 16) and their values. Lanes of the last panel of values that are no
+ * dimension stay as they are: multiply() does not read their sums. */
 static void pack_keys(void *ctx, uint32_t i) {
     const struct head *h = ctx;
     uint32_t dim = h->b->host.sizes.head_dim, n = MIN(h->n - i * LANES, (uint32_t)LANES);
@@ -350,7 +351,6 @@ static void pack_keys(void *ctx, uint32_t i) {
                        (size_t)(i * LANES + j) * LANES;
             uint32_t m = MIN(dim - p * LANES, (uint32_t)LANES);
 
-            memset(v, 0, LANES * sizeof(float));
             memcpy(v, value + p * LANES, m * sizeof(float));
         }
     }
