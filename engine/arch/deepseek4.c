@@ -33,7 +33,7 @@ struct plan {
  * the size 0. The file's array may be longer. */
 static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *out) {
     char key[96];
-    uint32_t n_with = 0;
+    bool any = false;
 
     snprintf(key, sizeof(key), "%s.attention.compress_ratios", m->arch);
     const struct gguf_array *a = gguf_array(m->file, key);
@@ -46,9 +46,9 @@ static void read_blocks(struct meta *m, uint32_t n_layer, uint32_t n, uint32_t *
             m->r = err_set(m->err, 0, NULL, "'%s' is %g for layer %u; only 0%s supported", key, v,
                            l, l < n_layer ? ", 4 and 128 are" : " is");
         else
-            n_with += (out[l] = (uint32_t)v) != 0;
+            any |= (out[l] = (uint32_t)v) != 0;
     }
-    if (m->r == 0 && n_with == 0)
+    if (m->r == 0 && !any)
         m->r = err_set(m->err, 0, NULL, "'%s' is 0 for all layers, which is not supported", key);
 }
 
