@@ -523,6 +523,7 @@ Test(engine, prompt_logprobs_are_those_of_samples) {
 enum mistake {
     TOKEN_TOO_LARGE,
     PAGE_TOO_LARGE,
+    LATER_PAGE_TOO_LARGE,
     PAGES_TOO_FEW,
     TOO_LONG,
     WRONG_STEP,
@@ -534,16 +535,21 @@ enum mistake {
 static void make_mistake(enum mistake m) {
     struct driver *d = open_driver("reference", &(struct driver){0});
     int32_t token = m == TOKEN_TOO_LARGE ? 300 : 7;
-    uint32_t start[2] = {0, m == PAGES_TOO_FEW ? 0 : 1}, page = m == PAGE_TOO_LARGE ? 64 : 3;
-    struct engine_seq seq = {
-        .n_rows = 1, .pos0 = m == TOO_LONG ? 512 : 0, .feed = m == FEED_OF_NOTHING ? 0 : -1};
+    bool later = m == LATER_PAGE_TOO_LARGE;
+    uint32_t start[2] = {0, m == PAGES_TOO_FEW ? 0 : 1 + later};
+    uint32_t page[2] = {m == PAGE_TOO_LARGE ? 64 : 3, 64};
+    struct engine_seq seq = {.n_rows = 1,
+                             .pos0 = m == TOO_LONG ? 512
+                                     : later       ? 16
+                                                   : 0,
+                             .feed = m == FEED_OF_NOTHING ? 0 : -1};
     struct engine_batch b = {
         .step = m == WRONG_STEP ? 2 : 1,
         .n_rows = m == ROW_WITHOUT_SEQ ? 2 : 1,
         .n_seqs = 1,
         .token = &token,
         .seq = &seq,
-        .table[KV_GLOBAL] = {start, &page},
+        .table[KV_GLOBAL] = {start, page},
     };
     struct engine_result r;
 
@@ -560,6 +566,7 @@ static void make_mistake(enum mistake m) {
 
 ABORTS(TOKEN_TOO_LARGE)
 ABORTS(PAGE_TOO_LARGE)
+ABORTS(LATER_PAGE_TOO_LARGE)
 ABORTS(PAGES_TOO_FEW)
 ABORTS(TOO_LONG)
 ABORTS(WRONG_STEP)
