@@ -133,6 +133,9 @@ static struct gguf *text_model(void) {
         "<|img_row_2_col_2|>",
         "<|img_row_2_col_3|>",
         "<|img_row_02_col_3|>",
+        "<|img_row_0_col_1|>",
+        "<|img_row_1_col_0|>",
+        "<|img_row_1",
     };
     char path[64] = "/tmp/weft-text-XXXXXX";
     float rows[ARRAY_SIZE(tokens) * 32];
