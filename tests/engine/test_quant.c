@@ -145,7 +145,7 @@ static struct logits run(const struct tiny_model *t, const char *backend) {
 
 /* A matrix with a scale beside it equals one whose values have been multiplied by the scale. */
 Test(quant, scales_beside_matrices_are_factors_of_their_values) {
-    static const char *const archs[] = {"qwen3", "qwen3moe", "qwen35moe"};
+    static const char *const archs[] = {"qwen3", "qwen3moe", "qwen35moe", "deepseek2"};
 
     for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
         struct tiny_model t = {.arch = archs[i], .type = TENSOR_NVFP4, .n_ff = 64, .n_vocab = 64};

@@ -9,6 +9,7 @@
 #include "engine/quant.h"
 
 enum { DELTA_KEY_HEADS = 2, DELTA_VALUE_HEADS = 4, DELTA_DIM = 64, DELTA_KERNEL = 4 };
+enum { LATENT = 64 }; /* deepseek2: rank of the latent vectors, and values of a head without RoPE */
 
 /* Positions of a block's scale and minimum (0: none), and the ratio of minimum to scale with which
  * the values have mean 0. */
@@ -244,6 +245,27 @@ static bool is_olmo(const struct tiny_model *t) {
     return strcmp(t->arch, "olmo2") == 0;
 }
 
+static bool is_latent(const struct tiny_model *t) {
+    return strcmp(t->arch, "deepseek2") == 0;
+}
+
+static void add_heads(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
+    put_matrices(m, name, (uint64_t[3]){n_in, n_out, m->t->n_head}, 3, scale_of(m, name, n_in));
+}
+
+static void latent_attention(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    uint32_t n_rot = t->head_dim - LATENT;
+    char s[64];
+
+    matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, t->n_head * (LATENT + n_rot));
+    matrix(m, name_of(s, l, "attn_kv_a_mqa.weight"), t->n_embd, t->head_dim);
+    norm(m, name_of(s, l, "attn_kv_a_norm.weight"), LATENT);
+    add_heads(m, name_of(s, l, "attn_k_b.weight"), LATENT, LATENT);
+    add_heads(m, name_of(s, l, "attn_v_b.weight"), LATENT, LATENT);
+    matrix(m, name_of(s, l, "attn_output.weight"), t->n_head * LATENT, t->n_embd);
+}
+
 static void attention(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     uint32_t n_q = t->n_head * t->head_dim, n_kv = t->n_head_kv * t->head_dim;
@@ -280,6 +302,8 @@ static void layer(struct maker *m, uint32_t l) {
         norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
     if (is_hybrid(t) && l % 2 == 0 && l < t->n_layer)
         delta_net(m, l);
+    else if (is_latent(t))
+        latent_attention(m, l);
     else
         attention(m, l);
     bool post = is_hybrid(t) || is_gpt_oss(t) || is_olmo(t) || strcmp(t->arch, "glm4moe") == 0;
@@ -703,12 +727,15 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.n_ff = d.n_ff ? d.n_ff : 256;
     d.n_vocab = d.n_vocab ? d.n_vocab : 300;
     d.n_head = d.n_head ? d.n_head : 4;
-    d.n_head_kv = d.n_head_kv ? d.n_head_kv : is_encoder(&d) ? d.n_head : 2;
-    d.head_dim = d.head_dim ? d.head_dim : is_encoder(&d) ? d.n_embd / d.n_head : 64;
+    d.n_head_kv = is_latent(&d) ? 1 : d.n_head_kv ? d.n_head_kv : is_encoder(&d) ? d.n_head : 2;
+    d.head_dim = is_latent(&d)    ? LATENT + 16
+                 : d.head_dim     ? d.head_dim
+                 : is_encoder(&d) ? d.n_embd / d.n_head
+                                  : 64;
     d.max_context = d.max_context ? d.max_context : 512;
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
                    strcmp(d.arch, "qwen35moe") == 0 || strcmp(d.arch, "glm4moe") == 0 ||
-                   strcmp(d.arch, "qwen3vlmoe") == 0 || is_gpt_oss(&d);
+                   strcmp(d.arch, "qwen3vlmoe") == 0 || is_gpt_oss(&d) || is_latent(&d);
     d.n_kv_full = d.n_kv_full ? d.n_kv_full : 1;
     d.loud = d.loud != 0 ? d.loud : 1;
     if (mixture && !d.n_expert) {
@@ -735,7 +762,14 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     if (!is_gemma4(&t))
         key(&m, "attention.head_count_kv", t.n_head_kv);
     key(&m, "attention.key_length", t.head_dim);
-    key(&m, "attention.value_length", t.head_dim);
+    key(&m, "attention.value_length", is_latent(&t) ? LATENT : t.head_dim);
+    if (is_latent(&t)) {
+        key(&m, "leading_dense_block_count", 0);
+        key(&m, "rope.dimension_count", t.head_dim - LATENT);
+        key(&m, "attention.kv_lora_rank", LATENT);
+        key(&m, "attention.key_length_mla", t.head_dim);
+        key(&m, "attention.value_length_mla", LATENT);
+    }
     if (t.n_expert) {
         key(&m, "expert_count", t.n_expert);
         key(&m, "expert_used_count", t.n_expert_used);

@@ -4,7 +4,8 @@
  * tiny_model - makes random models of weft's architectures in any tensor format, small enough for a
  * test. The weights have a sane scale, so that logits spread and different tokens are sampled. Of
  * the hybrid architectures every second layer is a gated delta net, of gpt-oss the first and every
- * second has a window of 8 keys. A block of multi-token prediction predicts what a model would
+ * second has a window of 8 keys; deepseek2 has one key head of 80 values, 16 of them with RoPE.
+ * A block of multi-token prediction predicts what a model would
  * whose layers add nothing: the less they add, the more of its drafts are right. So does the
  * assistant of a gemma4 model: "gemma4-assistant" with the numbers of the model, whose width is
  * half of the model's. Embeddings of that model are zeros in the second half; its even layers have
