@@ -297,6 +297,18 @@ static void put_f32(struct copy *c, size_t at, float v) {
     put_u32(c, at, bits);
 }
 
+/* Streams are divided into vectors of 16 values. */
+Test(refusals, streams_whose_values_are_no_multiple_of_16) {
+    struct copy c;
+
+    copy_open(&c, "qwen4exp");
+    put_u32(&c, find(&c, "qwen4exp.embedding_length") + 4, 52);
+    put_u32(&c, find(&c, "qwen4exp.embedding_length_per_layer_input") + 4, 13);
+    const char *why = reason_for(&c, "qwen4exp.hyper_connection.count", 0, 2);
+    cr_expect(strstr(why, "2 streams of 52 values are not supported") != NULL, "'%s'", why);
+    copy_close(&c);
+}
+
 /* The key of the windows' rotary base replaces the array; neither file has that base. */
 Test(refusals, one_limit_is_that_of_all_layers) {
     struct copy by_layer, one;
@@ -329,6 +341,8 @@ Test(refusals, the_limit_of_experts_is_that_of_the_shared_one_without_its_own) {
     put_f32(&c, find(&c, own) + 4, 0.5f);
     uint64_t right = digest(&c);
     cr_expect_neq(other, right);
+    put_f32(&c, find(&c, own) + 4, 0);
+    cr_expect_neq(digest(&c), right);
     rename_to(&c, own, "deepseek4.swiglu_clamp_shex!");
     cr_expect_eq(digest(&c), right);
     copy_close(&c);
