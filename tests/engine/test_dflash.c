@@ -332,22 +332,28 @@ Test(dflash, drafts_need_nothing_but_pages) {
     driver_close(&d);
 }
 
+/* Closes @d. Returns the number of its drafts after a prompt. */
+static uint32_t draft_and_close(struct driver *d, int32_t *draft) {
+    int32_t prompt[N_PROMPT];
+
+    draft_prompt(prompt, 1, 299);
+    struct driver_seq *s = driver_add(d, prompt, N_PROMPT, 8, NULL);
+    driver_prefill(d, s, 0);
+    driver_block(d, &s, 1);
+    uint32_t n = d->info->n_slots ? d->info->n_block - d->info->first_draft : 0;
+    memcpy(draft, s->draft, n * sizeof(*draft));
+    driver_drop(d, s);
+    driver_close(d);
+    return n;
+}
+
 /* Returns the number of drafts of drafter @t after a prompt. */
 static uint32_t draft_tiny(struct tiny_model t, int32_t *draft) {
-    int32_t prompt[N_PROMPT];
     struct driver d;
     struct err err;
 
-    draft_prompt(prompt, 1, 299);
     cr_assert_eq(open_tiny(qwen3, t, &d, &err), 0, "%s", err.message);
-    struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 8, NULL);
-    driver_prefill(&d, s, 0);
-    driver_block(&d, &s, 1);
-    uint32_t n = d.info->n_slots ? d.info->n_block - d.info->first_draft : 0;
-    memcpy(draft, s->draft, n * sizeof(*draft));
-    driver_drop(&d, s);
-    driver_close(&d);
-    return n;
+    return draft_and_close(&d, draft);
 }
 
 /* with sample_from_anchor a block has one draft more */
@@ -365,7 +371,37 @@ Test(dflash, a_markov_head_without_weights_changes_no_draft) {
     cr_expect(memcmp(plain, draft + 1, 3 * sizeof(*draft)) == 0);
 }
 
-#ifdef BACKEND
+#ifndef BACKEND
+/* Without the key, the scale of heads of 64 values is 1/8. */
+Test(dflash, the_file_may_name_the_scale_of_scores) {
+    static const float scale[] = {0.125f, 100};
+    struct tiny_model t = qwen3;
+    int32_t plain[4], draft[4];
+    char path[2][64];
+
+    tiny_model_temp(&qwen3, path[0]);
+    cr_assert_eq(draft_tiny(qwen3, plain), 3);
+    t.arch = "dflash";
+    for (size_t i = 0; i < ARRAY_SIZE(scale); i++) {
+        struct gguf_writer w;
+        struct driver d;
+        struct err err = {0};
+
+        gw_init(&w);
+        tiny_model_build(&t, &w);
+        gw_f32(&w, "dflash.attention.scale", scale[i]);
+        tiny_model_temp_of(&w, path[1]);
+        gw_deinit(&w);
+        const struct driver_opts o = {
+            .backend = JUDGED, .path = path[0], .block = path[1], .drafts = true};
+        cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+        unlink(path[1]);
+        cr_assert_eq(draft_and_close(&d, draft), 3);
+        cr_expect((memcmp(plain, draft, 3 * sizeof(*draft)) == 0) == (i == 0));
+    }
+    unlink(path[0]);
+}
+#else
 /* Opens a model with a drafter; @o names the devices. */
 static void open_on(struct driver_opts o, struct driver *d) {
     struct tiny_model drafter = qwen3;
