@@ -70,10 +70,8 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
     uint64_t width = out && dense ? dense->ne[1] : n;
     bind_matrix(b, BIND_MAY, width, out ? out->ne[1] : 1, "cls.output.weight");
     h->out_bias = bind_vector(b, BIND_MAY, only->ne[1], "cls.output.bias");
-    if (b->r < 0 || only->ne[1] > 2 || (only->ne[1] == 2 && strcmp(b->arch, "qwen3") != 0)) {
-        *h = (struct head_tensors){0}; /* a classifier with another number of classes */
-        return;
-    }
+    if (b->r < 0 || only->ne[1] > 2 || (only->ne[1] == 2 && strcmp(b->arch, "qwen3") != 0))
+        return; /* a classifier with another number of classes */
     for (uint32_t i = 0; i < only->ne[1]; i++)
         h->out[i] = bind_rows(b, only, i, 1);
     if (!out) { /* the head is a single matrix */

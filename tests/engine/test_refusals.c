@@ -270,20 +270,27 @@ Test(refusals, numbers_of_nemotron) {
 
 static const char limits[] = "step35.swiglu_clamp_shexp", base[] = "step35.rope.freq_base_swa";
 
-/* Returns a digest of the logits after three tokens. */
-static uint64_t digest(const struct copy *c) {
-    const struct driver_opts o = {.path = c->path, .max_rows = 8, .max_seqs = 2, .n_pages = 4};
+/* Returns the sample after @n of twelve tokens. */
+static struct driver_out sample(const struct copy *c, const char *backend, uint32_t n) {
+    static const int32_t token[] = {7, 300, 41, 8, 92, 5, 17, 201, 66, 2, 33, 118};
+    const struct driver_opts o = {
+        .backend = backend, .path = c->path, .max_rows = 12, .max_seqs = 2, .n_pages = 4};
     struct driver d;
     struct err err;
 
     cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
-    struct driver_seq *s = driver_add(&d, (const int32_t[]){7, 300, 41}, 3, 1, NULL);
+    struct driver_seq *s = driver_add(&d, token, n, 1, NULL);
     driver_prefill(&d, s, 0);
     cr_assert_eq(s->n_out, 1);
-    uint64_t out = s->out[0].digest;
+    struct driver_out out = s->out[0];
     driver_drop(&d, s);
     driver_close(&d);
     return out;
+}
+
+/* Returns a digest of the logits after three tokens. */
+static uint64_t digest(const struct copy *c) {
+    return sample(c, NULL, 3).digest;
 }
 
 static void put_u32(struct copy *c, size_t at, uint32_t v) {
@@ -360,6 +367,31 @@ Test(refusals, the_limit_of_experts_is_that_of_the_shared_one_without_its_own) {
     cr_expect_eq(digest(&c), none);
     rename_to(&c, own, "deepseek4.swiglu_clamp_shex!");
     cr_expect_eq(digest(&c), right);
+    copy_close(&c);
+}
+
+/* Keys of a block are weighed by a softmax, which does not change when all of its inputs grow. */
+Test(refusals, large_places_in_a_block_weigh_like_small_ones) {
+    static const char *const backends[] = {"reference", "cpu"};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct err err;
+    struct copy c;
+
+    copy_open(&c, "deepseek4");
+    cr_assert_eq(gguf_open(&file, c.path, &err), 0);
+    const struct tensor *t = gguf_find(file, "blk.1.attn_compressor_ape.weight");
+    cr_assert(t && t->format->type == TENSOR_F32);
+    for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
+        float logprob[2];
+
+        for (int large = 0; large < 2; large++) {
+            for (size_t k = 0; k < t->n_bytes; k += 4)
+                put_f32(&c, t->file_offset + k, large ? 80 : 0);
+            logprob[large] = sample(&c, backends[i], 12).logprob;
+        }
+        cr_expect_float_eq(logprob[0], logprob[1], 1e-3f, "%s: %g", backends[i],
+                           (double)logprob[1]);
+    }
     copy_close(&c);
 }
 
