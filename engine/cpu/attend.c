@@ -343,6 +343,11 @@ static void do_items(void *ctx, uint32_t thread) {
     }
 }
 
+/* Returns the number of chunks of @it before its last one. */
+static uint32_t chunks_before(const struct item *it) {
+    return (it->end - 1) / ATTEND_CHUNK - it->begin / ATTEND_CHUNK;
+}
+
 /* Implements pool_fn, the first round of a split run: computes chunks of items to b->partial. */
 static void do_split_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
@@ -351,18 +356,14 @@ static void do_split_items(void *ctx, uint32_t thread) {
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i / r->n_chunks);
-        uint32_t chunk = it.begin / ATTEND_CHUNK + i % r->n_chunks;
+        uint32_t nth = i % r->n_chunks;
 
-        if ((it.end - 1) / ATTEND_CHUNK < chunk)
+        if (nth > chunks_before(&it))
             continue;
         gather_queries(&it, b->attend[thread].q);
-        do_chunk(&it, chunk, b->attend[thread].q, &b->partial[i * r->group]);
+        do_chunk(&it, it.begin / ATTEND_CHUNK + nth, b->attend[thread].q,
+                 &b->partial[i * r->group]);
     }
-}
-
-/* Returns the number of chunks of @it before its last one. */
-static uint32_t chunks_before(const struct item *it) {
-    return (it->end - 1) / ATTEND_CHUNK - it->begin / ATTEND_CHUNK;
 }
 
 /* Implements pool_fn, the second round of a split run: merges the chunks of an item from left to
