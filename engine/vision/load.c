@@ -32,8 +32,10 @@ static float *own(struct loader *l, size_t n) {
 
 /* Decodes the values of @t to floats. Returns NULL for NULL. */
 static float *values(struct loader *l, const struct tensor *t) {
-    size_t n = t ? (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]) : 0;
-    float *v = t ? own(l, n) : NULL;
+    if (!t)
+        return NULL;
+    size_t n = (size_t)(t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]);
+    float *v = own(l, n);
 
     if (v)
         quant_decode(t->format->type, t->data, v, n);
