@@ -71,6 +71,7 @@ Test(model, each_of_our_architectures_is_taken) {
 
 Test(model, experts_are_taken_where_they_are_known) {
     struct tiny_model t = small;
+    struct gguf_writer w;
     struct err err;
 
     t.n_expert = 5;
@@ -88,6 +89,13 @@ Test(model, experts_are_taken_where_they_are_known) {
     expect_refused(refusal_of(&t, &err), t.leave_out);
     t.leave_out = "blk.0.ffn_gate_inp.weight";
     expect_refused(refusal_of(&t, &err), t.leave_out);
+    t.leave_out = NULL;
+    gw_init(&w);
+    tiny_model_build(&t, &w);
+    gw_u32(&w, "qwen3moe.leading_dense_block_count", 1);
+    expect_refused(refusal(&w, &err),
+                   "'qwen3moe.leading_dense_block_count' is 1, which is not supported");
+    gw_deinit(&w);
 }
 
 /* Picks one expert after the other as op.h defines, whatever the numbers are. */
