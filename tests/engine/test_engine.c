@@ -93,6 +93,8 @@ static struct engine_opts opts_for(const struct model_file *m) {
     };
 }
 
+static char note[400]; /* of the engine that try_open() opened last */
+
 static int try_open(const struct engine_opts *o, struct engine_info *info, struct err *err) {
     struct engine *e;
     int r = engine_new(&e, o, err);
@@ -100,6 +102,7 @@ static int try_open(const struct engine_opts *o, struct engine_info *info, struc
     if (r == 0) {
         if (info)
             *info = *engine_info(e);
+        snprintf(note, sizeof(note), "%s", engine_info(e)->note);
         engine_free(e);
     }
     return r;
@@ -204,9 +207,31 @@ Test(engine, auto_takes_q8_0_where_f16_does_not_hold_the_context) {
     o.kv_bytes = 256 / o.page_tokens * page;
     cr_assert_eq(try_open(&o, &i, &err), 0, "%s", err.message);
     cr_expect(i.kv_type.k == ENGINE_KV_F16 && i.kv_type.v == ENGINE_KV_F16);
+    cr_expect_str_empty(note);
     o.kv_bytes -= page;
     cr_assert_eq(try_open(&o, &i, &err), 0, "%s", err.message);
     cr_expect(i.kv_type.k == ENGINE_KV_Q8_0 && i.kv_type.v == ENGINE_KV_Q8_0);
+    cr_expect_str_eq(note, "kv-type auto is q8_0: the memory does not hold 256 tokens in f16");
+    gguf_free(m.file);
+}
+
+Test(engine, tells_how_many_sequences_keep_their_windows) {
+    struct model_file m = make(&(struct tiny_model){.arch = "gpt-oss"});
+    struct engine_opts o = opts_for(&m);
+    struct engine_info i;
+    struct err err;
+    uint64_t page = 2ull * o.page_tokens * 2 * 64 * 2;
+
+    o.n_pages = 0;
+    o.windows = true;
+    o.kv_bytes = 65 * page;
+    cr_assert_eq(try_open(&o, &i, &err), 0, "%s", err.message);
+    cr_expect_eq(i.window_seqs, o.max_seqs);
+    cr_expect_str_empty(note);
+    o.kv_bytes = 35 * page;
+    cr_assert_eq(try_open(&o, &i, &err), 0, "%s", err.message);
+    cr_expect_eq(i.window_seqs, 2);
+    cr_expect_str_eq(note, "layers with a window keep their last keys for 2 of 4 sequences");
     gguf_free(m.file);
 }
 
@@ -335,6 +360,28 @@ static struct driver *open_driver(const char *backend, struct driver *d) {
 
 static const int32_t prompt[40] = {7, 3, 11, 200, 5, 18, 4, 299, 0, 64, 23, 9};
 static const struct engine_param hot = {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 9};
+
+/* Counts are read every 64 steps. */
+Test(engine, picks_of_experts_are_counted) {
+    struct tiny_model t = {.arch = "qwen3moe", .n_embd = 64, .n_ff = 64};
+    char path[64], counts[] = "/tmp/weft-counts-XXXXXX";
+    struct driver_opts o = {.backend = "cpu", .path = path, .experts_fd = mkstemp(counts)};
+    struct driver d;
+    struct err err;
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+    unlink(path);
+    unlink(counts);
+    struct driver_seq *s = driver_add(&d, prompt, 40, 64, &hot);
+    driver_prefill(&d, s, 0);
+    driver_decode(&d, &s, 1, 63, false);
+    cr_expect_eq(d.info->n_picks, (40 + 63) * 2 * 3); /* in each of 2 layers 3 of 7 experts */
+    cr_expect_eq(d.info->n_host_picks, 0);
+    driver_drop(&d, s);
+    driver_close(&d);
+    close(o.experts_fd);
+}
 
 Test(engine, steps_do_not_allocate) {
     for (size_t i = 0; i < ARRAY_SIZE(backends); i++) {
