@@ -576,6 +576,8 @@ enum mistake {
     WRONG_STEP,
     ROW_WITHOUT_SEQ,
     FEED_OF_NOTHING,
+    COPY_BEFORE_OF_NO_PAGE,
+    COPY_AFTER_TO_NO_PAGE,
     NOT_SEALED
 };
 
@@ -598,8 +600,14 @@ static void make_mistake(enum mistake m) {
         .seq = &seq,
         .table[KV_GLOBAL] = {start, page},
     };
+    const struct engine_copy before = {.dir = COPY_D2D, .src = 64},
+                             after = {.dir = COPY_D2D, .dst = 64};
     struct engine_result r;
 
+    if (m == COPY_BEFORE_OF_NO_PAGE)
+        b.before = &before, b.n_before = 1;
+    if (m == COPY_AFTER_TO_NO_PAGE)
+        b.after = &after, b.n_after = 1;
     engine_launch(d->engine, &b);
     if (m != NOT_SEALED)
         engine_seal(d->engine, 1);
@@ -619,4 +627,6 @@ ABORTS(TOO_LONG)
 ABORTS(WRONG_STEP)
 ABORTS(ROW_WITHOUT_SEQ)
 ABORTS(FEED_OF_NOTHING)
+ABORTS(COPY_BEFORE_OF_NO_PAGE)
+ABORTS(COPY_AFTER_TO_NO_PAGE)
 ABORTS(NOT_SEALED)
