@@ -249,6 +249,18 @@ Test(model, contradictions_are_named) {
     }
 }
 
+/* Without a key, heads share the width of the model. */
+Test(model, heads_that_are_too_wide_are_refused) {
+    struct tiny_model t = small;
+    struct err err;
+
+    t.n_embd = 2 * 1026;
+    t.n_head = 2;
+    t.leave_out = "qwen3.attention.key_length";
+    expect_refused(refusal_of(&t, &err),
+                   "heads have 1026 values; an even number from 2 to 1024 is needed");
+}
+
 Test(model, lengths_may_be_given_by_layer) {
     static const uint32_t equal[] = {40, 40}, unequal[] = {40, 80};
     struct err err;
