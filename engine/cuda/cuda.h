@@ -504,6 +504,8 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
 /* Implements be_ops.load: copies the op's tensors to the device, matrices as tiles. Ops come in the
  * model's order; the embedding uses the tiles of a tied output matrix. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+/* Sets the sizes of the memory of the weights, as cuda_load() will take it. Returns 0 or -errno. */
+int cuda_count_weights(struct be *b, struct err *err);
 /* Copies @n bytes to the device while weights are loaded. Returns 0 or -EIO. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to);
 /* Copy a matrix of a projector, with @bias or NULL, to the device as struct weights whose m[0].y is

@@ -5,6 +5,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks/ranks.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,8 +15,13 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-/* Takes @bytes of @from, whose size was counted before (memory.c). Returns 0, or -ENOMEM with
- * @err. */
+/* Returns true while cuda_count_weights() counts what the weights take: nothing is copied then. */
+static bool counts(const struct be *b) {
+    return !b->load.weights.at;
+}
+
+/* Takes @bytes of @from, whose size was counted before; while it is counted, *out is NULL. Returns
+ * 0, or -ENOMEM with @err. */
 static int own(struct pool *from, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
@@ -25,7 +31,7 @@ static int own(struct pool *from, size_t bytes, void **out, struct err *err) {
                 "have changed: start weft again");
         return -ENOMEM;
     }
-    *out = from->at + from->used;
+    *out = from->at ? from->at + from->used : NULL;
     from->used += n;
     return 0;
 }
@@ -76,7 +82,7 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
 /* Copies @n bytes to new memory of the weights. Returns 0 or -errno. */
 static int own_bytes(struct be *b, const void *data, size_t n, void **out, struct err *err) {
     TRY(own(&b->load.weights, n, out, err));
-    return cuda_load_bytes(b, data, n, *out);
+    return counts(b) ? 0 : cuda_load_bytes(b, data, n, *out);
 }
 
 /* Loads a vector unchanged; *out stays NULL if @t is NULL. Returns 0 or -errno. */
@@ -248,7 +254,8 @@ static int load_expert_vector(struct be *b, const struct tensor *t, const struct
     assert(first * sizeof(float) + bytes <= each);
     for (uint32_t i = 0; i < b->shape->n_expert; i++)
         if (has_part(b, p, i)) {
-            memcpy(all + used, t->data + i * each + first * sizeof(float), bytes);
+            if (!counts(b))
+                memcpy(all + used, t->data + i * each + first * sizeof(float), bytes);
             used += bytes;
         }
     part = *t;
@@ -269,6 +276,17 @@ static int fill_slots(struct be *b, struct matrix *m, uint32_t layer, size_t eac
             to += each;
         }
     return 0;
+}
+
+/* Fills the tiles of @m, @n_tiles rows of them, and sets *most to their largest scale. A rank's
+ * tiles are scaled later (ranks_load.c). */
+static int fill_tiles(struct be *b, const struct tensor *t, const struct parts *p, struct matrix *m,
+                      uint32_t n_tiles, float *most, struct err *err) {
+    TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
+    TRY(repack_all(b, t, m, p));
+    TRY(check_values(b, t, err));
+    *most = mx_float_of((uint32_t)b->load.found_host->most);
+    return b->n_ranks == 1 ? cuda_scale_tiles(b, m, n_tiles, *most) : 0;
 }
 
 /* Loads a matrix: file -> pinned buffer -> device -> tiles, with two buffers alternately, so that
@@ -300,13 +318,9 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
         TRY(own(&b->load.host, each * w->n_experts, &far, err));
     w->host[m - w->m] = far;
     m->tiles = fetched ? far : d;
-    TRY(cuda_fill(b, b->load.found, 0, sizeof(*b->load.found)));
-    TRY(repack_all(b, t, m, p));
-    TRY(check_values(b, t, err));
-    w->most[m - w->m] = mx_float_of((uint32_t)b->load.found_host->most);
-    if (b->n_ranks == 1)
-        TRY(cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]));
-    if (fetched)
+    if (!counts(b))
+        TRY(fill_tiles(b, t, p, m, m->n_row_tiles * w->n_experts, &w->most[m - w->m], err));
+    if (fetched && !counts(b))
         TRY(fill_slots(b, m, p->layer - 1, each, d));
     bool some = b->n_ranks > 1; /* a rank has some rows of each expert */
     if (t->ne[2] > 1) {
@@ -377,7 +391,7 @@ static void lend_tiles(struct be *b, const struct weights *from, const struct te
             w->m[0] = from->m[0];
 }
 
-/* Returns the place of the product with matrix @i of an op. */
+/* Returns the place of the product with matrix @i of an op; NULL before there is any. */
 static float *target_of(const struct be *b, const struct model_op *op, int i) {
     enum op_kind kind = op->kind;
     float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,
@@ -387,7 +401,8 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const index[2] = {b->sparse.q, b->sparse.k};
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
-    return condensed                ? condensed
+    return counts(b)                ? NULL
+           : condensed              ? condensed
            : mix                    ? mix
            : kind == OP_QKV         ? qkv[i]
            : kind == OP_INDEX       ? index[i]
@@ -434,7 +449,7 @@ static int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n
 
     if (!all)
         return -ENOMEM;
-    for (size_t r = 0; r < n_rows; r++) {
+    for (size_t r = 0; r < n_rows && !counts(b); r++) {
         const struct tensor *of = t[r / each];
         const struct tensor_format *f = of->format;
         const uint8_t *row = of->data + r % each * of->row_bytes;
@@ -501,10 +516,9 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
                         struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
 
-    if (b->shape->fetches)
-        TRY(n_host ? experts_load_slots(b, op->layer) : 0);
-    else
-        TRY(n_host ? experts_load_host(b, w, op, err) : 0);
+    if (n_host && !counts(b))
+        TRY(b->shape->fetches ? experts_load_slots(b, op->layer)
+                              : experts_load_host(b, w, op, err));
     if (n_host == b->shape->n_expert && !b->shape->fetches)
         return 0;
     if (op->joined)
@@ -618,7 +632,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     if (op->kind == OP_EXPERTS)
         return load_experts(b, w, op, err);
     if (op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer))
-        return ffn_load_host(b, w, op, err);
+        return counts(b) ? 0 : ffn_load_host(b, w, op, err);
     if (op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer))
         return 0;
     if (op->gated)
@@ -632,11 +646,15 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     return 0;
 }
 
+static bool has_weights(const struct model_op *op) {
+    return op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh ||
+           op->kind == OP_NORM || op->kind == OP_KEEP;
+}
+
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = weights_new(b);
 
-    assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_NORM ||
-           op->kind == OP_KEEP);
+    assert(has_weights(op));
     if (!w)
         return -ENOMEM;
     if (op_has_pages(op)) {
@@ -657,6 +675,40 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     w->scale = op->scale;
     w->cap = op->cap;
     *out = w;
+    return r;
+}
+
+/* Returns true if the device loads op @i of the model: the first device loads the embedding, and
+ * the last one all that comes after the layers. Passes have the embedding in common. */
+static bool loads(const struct be *b, uint32_t i) {
+    const struct model_shape *s = b->shape;
+    const struct model_op *op = &s->op[i];
+    uint32_t n_before = 0;
+
+    if (op->kind != OP_EMBED)
+        return op->kind == OP_LOGITS || op->layer >= s->n_layer
+                   ? has_last_layer(b)
+                   : op->layer >= b->layers.first && op->layer < b->layers.end;
+    for (uint32_t k = 0; k < i; k++) {
+        if (s->op[k].kind == OP_EMBED && s->op[k].w[0] == op->w[0])
+            return false;
+        n_before += s->op[k].kind == OP_EMBED;
+    }
+    return n_before ? has_last_layer(b) : is_first_device(b) || embeds_drafts(b);
+}
+
+int cuda_count_weights(struct be *b, struct err *err) {
+    struct weights *w;
+    int r = 0;
+
+    assert(counts(b));
+    b->load.weights.size = b->load.host.size = SIZE_MAX;
+    for (uint32_t i = 0; i < b->shape->n_ops && r == 0; i++)
+        if (has_weights(&b->shape->op[i]) && loads(b, i))
+            r = (b->n_ranks > 1 ? ranks_load_part : cuda_load)(b, &b->shape->op[i], &w, err);
+    cuda_unload(b);
+    b->load.weights = (struct pool){.size = b->load.weights.used + b->shape->picture_weights};
+    b->load.host = (struct pool){.size = b->load.host.used};
     return r;
 }
 

@@ -12,7 +12,6 @@
 #include <string.h>
 #include <time.h>
 #include "base/try.h"
-#include "engine/cuda/weight_bytes.h"
 
 #define RESERVE_BYTES (256u << 20) /* reserved for the driver: modules, local memory */
 #define PARTIAL_BYTES ((size_t)64 << 20)
@@ -59,7 +58,7 @@ static void add_activations(struct be *b) {
     add_words(b, &b->act.x, rows * s->n_embd);
     add_words(b, &b->act.layer_input, rows * n_in);
     if (b->n_ranks > 1)
-        add_words(b, &b->act.own_t, rows * cuda_rank_share(b, s->n_embd));
+        add_words(b, &b->act.own_t, rows * ((s->n_embd + b->n_ranks - 1) / b->n_ranks));
     add_words(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0));
     add_words(b, &b->act.k, rows * n_kv);
     add_words(b, &b->act.v, rows * n_kv);
@@ -380,8 +379,6 @@ static void add_rest(struct be *b) {
     add(b, &b->load.tile_grids, 1, sizeof(*b->load.tile_grids), "tables", false);
     add(b, &b->load.found, 1, sizeof(*b->load.found), "tables", false);
     add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
-    b->load.weights.size = cuda_weight_bytes(b);
-    b->load.host.size = cuda_fetched_bytes(b);
     if (b->load.host.size)
         add(b, &b->load.host.at, b->load.host.size, 1, "experts of the host", true);
     add(b, &b->picture_memory, b->shape->picture_buffers, 1, "image encoder", false);
@@ -566,6 +563,7 @@ int cuda_clear_arrived(struct be *b) {
 
 int cuda_memory_open(struct be *b, struct err *err) {
     assert(b->n_regions == 0);
+    TRY(cuda_count_weights(b, err));
     add_all(b);
     TRY(check_fit(b, err));
     TRY(cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate"));
@@ -662,6 +660,7 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     size_t n_free, n_total;
 
+    TRY(cuda_count_weights(b, err));
     add_all(b);
     if (ask_memory(b, &n_free, &n_total) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);

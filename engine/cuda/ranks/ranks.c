@@ -42,12 +42,12 @@ int ranks_use(struct ranks *k, uint32_t r) {
     return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? ranks_lose(k, b) : 0;
 }
 
-struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, uint32_t r) {
+struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
     struct model_op part = *op;
 
-    part.heads.n /= k->n;
-    part.heads.n_kv /= cuda_page_ranks(k->be[0]);
-    part.weights = op->weights ? op->weights->rank[r] : NULL;
+    part.heads.n /= b->n_ranks;
+    part.heads.n_kv /= cuda_page_ranks(b);
+    part.weights = op->weights ? op->weights->rank[b->rank] : NULL;
     return part;
 }
 

@@ -75,10 +75,11 @@ int ranks_use(struct ranks *k, uint32_t r);
     (ranks_use(k, r) < 0 ? -EIO : (call) < 0 ? ranks_lose(k, (k)->be[r]) : 0)
 /* Copies state @src to @dst on each device. Returns 0 or -EIO. */
 int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst);
-/* Returns the part of an op that rank @r computes. */
-struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, uint32_t r);
-/* Implements be_ops.load. */
+/* Returns the part of an op that rank @b computes. */
+struct model_op ranks_part_of(const struct be *b, const struct model_op *op);
+/* Implements be_ops.load; ranks_load_part() does so for rank @b alone. */
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 /* Sets the functions of be_ops that a step consists of. */
 void ranks_step_ops(struct be_ops *all);
 /* Sets the functions of be_ops for devices that divide the layers. */

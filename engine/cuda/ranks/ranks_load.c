@@ -8,18 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Points @out to rank @r's part of @t: rows of a matrix, matrices of its heads, or values of a
+/* Points @out to rank @b's part of @t: rows of a matrix, matrices of its heads, or values of a
  * vector. Returns @out, or NULL if @t is NULL. */
-static const struct tensor *slice(const struct ranks *k, const struct tensor *t, uint32_t r,
-                                  struct tensor *out) {
+static const struct tensor *slice(const struct be *b, const struct tensor *t, struct tensor *out) {
     if (!t)
         return NULL;
     int d = t->ne[2] > 1 ? 2 : t->n_dims > 1 ? 1 : 0;
     size_t each = t->n_bytes / t->ne[d];
-    uint32_t first = ranks_cut(k, t->ne[d], r);
+    uint32_t first = rank_cut(t->ne[d], b->rank, b->n_ranks);
 
     *out = *t;
-    out->ne[d] = ranks_cut(k, t->ne[d], r + 1) - first;
+    out->ne[d] = rank_cut(t->ne[d], b->rank + 1, b->n_ranks) - first;
     out->data += first * each;
     out->n_bytes = out->ne[d] * each;
     return out;
@@ -28,7 +27,7 @@ static const struct tensor *slice(const struct ranks *k, const struct tensor *t,
 /* A tensor assembled from rows of a matrix, or values of a vector, that are not contiguous. */
 struct rows {
     struct tensor t;
-    uint8_t *data; /* room for all bytes of the original tensor */
+    uint8_t *data; /* room for all bytes of the original tensor; NULL: bytes are only counted */
 };
 
 static void add_rows(struct rows *to, const struct tensor *from, size_t first, size_t n) {
@@ -36,7 +35,8 @@ static void add_rows(struct rows *to, const struct tensor *from, size_t first, s
     size_t each = from->n_bytes / from->ne[d];
 
     assert(first + n <= from->ne[d] && to->t.n_bytes + n * each <= from->n_bytes);
-    memcpy(to->data + to->t.n_bytes, from->data + first * each, n * each);
+    if (to->data)
+        memcpy(to->data + to->t.n_bytes, from->data + first * each, n * each);
     to->t.n_bytes += n * each;
     to->t.ne[d] += n;
 }
@@ -65,8 +65,8 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     out->data = NULL;
     if (!t)
         return 0;
-    out->data = malloc(t->n_bytes);
-    if (!out->data)
+    out->data = b->load.weights.at ? malloc(t->n_bytes) : NULL;
+    if (!out->data && b->load.weights.at)
         return -ENOMEM;
     out->t = *t;
     out->t.data = out->data;
@@ -113,26 +113,23 @@ static bool is_handed_over(const struct be *b, const struct model_op *op) {
     return op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer);
 }
 
-/* Loads rank @r's part of an op. The embedding, the router and experts are passed completely: a
- * rank has the whole router, and cuda_load() takes its rows of every expert itself. */
-static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
-                     struct err *err) {
+/* The embedding, the router and experts are passed completely: a rank has the whole router, and
+ * cuda_load() takes its rows of every expert itself. */
+int ranks_load_part(struct be *b, const struct model_op *op, struct weights **out,
+                    struct err *err) {
     bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
     bool delta = op->kind == OP_STATE_IN || op->kind == OP_DELTA;
     struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
-    struct model_op part = ranks_part_of(k, op, r);
+    struct model_op part = ranks_part_of(b, op);
 
-    part.sinks = slice(k, op->sinks, r, &sinks);
+    part.sinks = slice(b, op->sinks, &sinks);
     for (int i = 0; i < OP_MATRICES && !whole && !delta; i++) {
-        if (is_of_each(k->be[r], op, i))
+        if (is_of_each(b, op, i))
             continue;
-        part.w[i] = slice(k, op->w[i], r, &w[i]);
-        part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
+        part.w[i] = slice(b, op->w[i], &w[i]);
+        part.bias[i] = slice(b, op->bias[i], &bias[i]);
     }
-    int e = ranks_use(k, r);
-    const struct model_op *its = is_handed_over(k->be[r], op) ? op : &part;
-    e = e < 0 ? e : (delta ? load_delta : cuda_load)(k->be[r], its, out, err);
-    return e == -EIO ? ranks_lose(k, k->be[r]) : e;
+    return (delta ? load_delta : cuda_load)(b, is_handed_over(b, op) ? op : &part, out, err);
 }
 
 /* Returns -EINVAL if the key heads of the op's layer cannot be divided among the ranks. */
@@ -183,8 +180,11 @@ int ranks_load(struct be *b, const struct model_op *op, struct weights **out, st
     bool first = op->kind == OP_EMBED || is_handed_over(b, op);
     int r = check_layer(k, op, err);
 
-    for (uint32_t i = first ? 1 : k->n; i-- > 0 && r == 0;)
-        r = load_part(k, op, i, &part[i], err);
+    for (uint32_t i = first ? 1 : k->n; i-- > 0 && r == 0;) {
+        r = ranks_use(k, i);
+        r = r < 0 ? r : ranks_load_part(k->be[i], op, &part[i], err);
+        r = r == -EIO ? ranks_lose(k, k->be[i]) : r;
+    }
     r = r < 0 || first ? r : scale_all(k, part);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->error);

@@ -15,7 +15,7 @@ static int each(struct step *s, const struct model_op *op, step_op *run) {
     struct ranks *k = s->be->ranks;
 
     for (uint32_t i = k->n; i-- > 0;) {
-        const struct model_op part = ranks_part_of(k, op, i);
+        const struct model_op part = ranks_part_of(k->be[i], op);
 
         TRY(ON_RANK(k, i, run(ranks_step_of(s, i), &part)));
     }
@@ -72,7 +72,7 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd;
     const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
-    const struct model_op part = ranks_part_of(k, op, 0);
+    const struct model_op part = ranks_part_of(k->be[0], op);
 
     TRY(step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first));
     for (uint32_t i = k->n; i-- > 1;)
