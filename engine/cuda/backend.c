@@ -460,8 +460,7 @@ static bool proving(struct be *b, bool on) {
     if (!cuda_wants("CHECK"))
         return false;
     graph_forget(b);
-    b->condensed.n_best = MIN(b->shape->condensed.n_block, on ? PROOF_BLOCKS : UINT32_MAX);
-    sparse_see_most(b, on ? PROOF_BLOCKS : UINT32_MAX);
+    b->indexer.n_best = MIN(b->indexer.most, on ? PROOF_BLOCKS : UINT32_MAX);
     if (!on)
         cuda_clear_picks(b);
     return true;

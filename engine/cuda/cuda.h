@@ -398,6 +398,7 @@ struct be {
     struct experts experts;
     struct recurrent recurrent;
     struct condensed condensed;
+    struct indexer indexer; /* of attention to condensed or to sparse keys */
     struct streams streams;
     struct sparse sparse;
     struct draft draft;
@@ -671,8 +672,10 @@ step_op step_embed, step_norm_x, step_deep, step_qkv, step_attend, step_proj, st
     step_lean_keys, step_lean_q, step_condense, step_pick, step_lean_attend, step_lean_out,
     step_index;
 struct batch_head;
-/* Chooses the blocks of all rows of the step; a->row0 is 0. Returns 0 or -EIO. */
-int step_choose(struct step *s, struct pick_args *a);
+/* Chooses the blocks of all rows of the step, with the @n_head queries in be.indexer.q. @weight,
+ * @by: as in pick_args. Returns 0 or -EIO. */
+int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, const float *weight,
+                float by);
 /* Enqueues an ATTEND of the keys that the INDEX before it has chosen. Returns 0 or -EIO. */
 int sparse_attend(struct step *s, const struct model_op *op);
 /* Fills in, in the upload of the batch, the rows' rotary positions and for rows of pictures their

@@ -398,7 +398,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
                                                                                b->act.up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
     float *const condensed = condensed_target(b, op, i), *const mix = streams_target(b, op, i);
-    float *const index[2] = {b->sparse.q, b->sparse.k};
+    float *const index[2] = {b->indexer.q, b->sparse.k};
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
     return counts(b)                ? NULL

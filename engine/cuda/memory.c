@@ -190,6 +190,20 @@ static void add_streams(struct be *b) {
     add(b, &b->streams.known, b->opts->max_seqs, sizeof(*b->streams.known), "uploads", true);
 }
 
+/* Counts buffers of an indexer whose queries have @n values for each row, and which chooses up to
+ * @most of @max_blocks blocks. */
+static void add_indexer(struct be *b, size_t n, uint32_t max_blocks, uint32_t most) {
+    struct indexer *to = &b->indexer;
+    size_t rows = b->opts->max_rows;
+
+    to->max_blocks = max_blocks;
+    to->most = to->n_best = most;
+    add_words(b, &to->q, rows * n);
+    add_words(b, &to->score, MIN(rows, PICK_ROWS) * max_blocks);
+    add_words(b, &to->pick, rows * most);
+    add_words(b, &to->n_pick, rows);
+}
+
 /* Counts the buffers of attention to condensed keys. */
 static void add_condensed(struct be *b) {
     const struct model_shape *s = b->shape;
@@ -199,33 +213,26 @@ static void add_condensed(struct be *b) {
 
     if (c->window == 0)
         return;
-    to->max_blocks = MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block);
-    to->n_best = c->n_block;
     add_words(b, &to->r, rows * c->q_rank);
     add_words(b, &to->key, rows * s->head_dim);
     add_words(b, &to->t, rows * c->n_index);
     add_words(b, &to->u, rows * 2 * widest);
     add_words(b, &to->g, rows * 2 * widest);
-    add_words(b, &to->q, rows * c->n_index * c->index_dim);
-    add_words(b, &to->score, MIN(rows, PICK_ROWS) * to->max_blocks);
-    add_words(b, &to->pick, rows * c->n_block);
-    add_words(b, &to->n_pick, rows);
+    add_indexer(b, c->n_index * c->index_dim,
+                MAX(b->opts->max_context / BLOCK_SHORT + 1, c->n_block), c->n_block);
 }
 
 /* Counts buffers of an indexer and of the attention to the keys that it chooses. */
 static void add_sparse(struct be *b) {
     const struct sparse_shape *p = &b->shape->sparse;
-    struct sparse *to = &b->sparse;
-    size_t rows = b->opts->max_rows;
+    uint32_t n_blocks = p->n_layer ? b->opts->max_context / p->ratio + 1 : 0;
+    uint32_t most = MIN(p->n_block, n_blocks);
 
     if (p->n_layer == 0)
         return;
-    sparse_size(b);
-    add_words(b, &to->q, rows * p->n_head * p->dim);
-    add_words(b, &to->k, rows * p->dim);
-    add_words(b, &to->score, MIN(rows, PICK_ROWS) * to->max_blocks);
-    add_words(b, &to->pick, rows * to->n_best);
-    add_words(b, &to->n_pick, rows);
+    add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
+    add_indexer(b, p->n_head * p->dim, n_blocks, most);
+    b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
 }
 
 /* Counts buffers of a block drafter, which the last device computes if devices divide the

@@ -39,7 +39,7 @@ float *condensed_target(const struct be *b, const struct model_op *op, int i) {
            : op->kind == OP_LEAN_IN  ? in[i]
            : op->kind == OP_LEAN_Q   ? b->act.q
            : op->kind == OP_CONDENSE ? (i ? c->g : c->u)
-           : op->kind == OP_PICK     ? c->q
+           : op->kind == OP_PICK     ? b->indexer.q
            : op->kind == OP_LEAN_OUT ? b->recurrent.out
                                      : NULL;
 }
@@ -213,38 +213,40 @@ static uint32_t parts_of(const struct be *b, uint32_t n) {
     return MAX(2 * (uint32_t)b->device.n_multiprocessors / n, 1u);
 }
 
-int step_choose(struct step *s, struct pick_args *a) {
+int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, const float *weight,
+                float by) {
     struct be *b = s->be;
+    struct pick_args a = {
+        .batch = b->head,
+        .q = b->indexer.q,
+        .weight = weight,
+        .score = b->indexer.score,
+        .pick = b->indexer.pick,
+        .n_pick = b->indexer.n_pick,
+        .keys = *keys,
+        .n_head = n_head,
+        .n_best = b->indexer.n_best,
+        .stride = b->indexer.max_blocks,
+        .by = by,
+    };
 
-    for (; a->row0 < s->grid.rows; a->row0 += PICK_ROWS) {
-        uint32_t n = MIN(s->grid.rows - a->row0, PICK_ROWS);
+    for (; a.row0 < s->grid.rows; a.row0 += PICK_ROWS) {
+        uint32_t n = MIN(s->grid.rows - a.row0, PICK_ROWS);
 
-        TRY(CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, a));
-        TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, a));
+        TRY(CUDA_LAUNCH(b, score_blocks, n, parts_of(b, n), CUDA_THREADS, &a));
+        TRY(CUDA_LAUNCH(b, choose_blocks, n, 1, CUDA_THREADS, &a));
     }
     return 0;
 }
 
 int step_pick(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    const struct condensed_shape *c = &b->shape->condensed;
-    struct pick_args a = {
-        .batch = b->head,
-        .q = b->condensed.q,
-        .weight = b->condensed.t,
-        .score = b->condensed.score,
-        .pick = b->condensed.pick,
-        .n_pick = b->condensed.n_pick,
-        .keys = keys_of(b, op, c->index_dim),
-        .n_head = c->n_index,
-        .n_best = b->condensed.n_best,
-        .stride = b->condensed.max_blocks,
-        .by = 1.0f / sqrtf((float)(c->n_index * c->index_dim)),
-    };
+    const struct condensed_shape *c = &s->be->shape->condensed;
+    const struct block_keys keys = keys_of(s->be, op, c->index_dim);
 
     TRY(multiply_low(s, op->weights));
-    TRY(turn(s, op, b->condensed.q, c->n_index, c->index_dim, false));
-    return step_choose(s, &a);
+    TRY(turn(s, op, s->be->indexer.q, c->n_index, c->index_dim, false));
+    return step_choose(s, &keys, c->n_index, s->be->condensed.t,
+                       1.0f / sqrtf((float)(c->n_index * c->index_dim)));
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
@@ -277,15 +279,15 @@ int step_lean_attend(struct step *s, const struct model_op *op) {
         .state = b->recurrent.state + window_at(b->shape, op),
         .rope = b->act.rope[op->rope],
         .o = b->act.o,
-        .pick = picks ? b->condensed.pick : NULL,
-        .n_pick = picks ? b->condensed.n_pick : NULL,
+        .pick = picks ? b->indexer.pick : NULL,
+        .n_pick = picks ? b->indexer.n_pick : NULL,
         .stride = stride_of(b),
         .keys = keys_of(b, op, m->head_dim),
         .turn = rope_of(b, op, m->head_dim),
         .n_head = m->n_head,
         .window = m->condensed.window,
         .n_kept = window_rows(m, op),
-        .n_best = b->condensed.n_best,
+        .n_best = b->indexer.n_best,
         .scale = m->attn_scale,
     };
     uint32_t groups = (a.n_head + LEAN_HEADS - 1) / LEAN_HEADS;

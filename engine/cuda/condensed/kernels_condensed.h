@@ -141,11 +141,15 @@ struct condensed {
     float *s, *low, *weight; /* of the streams */
     float *r, *key, *t;      /* results of LEAN_IN; r and t before norm and factor */
     float *u, *g;            /* [max_rows][2 widest key] */
-    float *q, *score;        /* queries of the indexer; [PICK_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick; /* [max_rows][n_block], [max_rows] */
-    uint32_t max_blocks;     /* short blocks of the longest context */
-    uint32_t n_best;         /* most blocks that a row attends to; fewer during the proof */
     const struct weights *in;
+};
+
+/* Buffers of an indexer for the largest batch. */
+struct indexer {
+    float *q, *score;        /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
+    uint32_t *pick, *n_pick; /* [max_rows][most], [max_rows] */
+    uint32_t max_blocks;     /* blocks of the longest context */
+    uint32_t most, n_best;   /* most blocks that a row attends to; n_best: fewer during the proof */
 };
 
 struct be;

@@ -47,12 +47,9 @@ struct sparse_args {
 
 /* Buffers for the largest batch. */
 struct sparse {
-    float *q, *k, *score;    /* queries and keys of the indexer; [PICK_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick; /* [max_rows][n_best], [max_rows] */
-    uint32_t max_blocks;     /* blocks of the longest context */
-    uint32_t n_best;         /* most blocks that a row attends to; fewer during the proof */
-    uint32_t n_parts;        /* most parts of the keys of a row */
-    uint32_t n_rows;         /* rows for whose parts be.attention.partial has room */
+    float *k;         /* keys of the indexer */
+    uint32_t n_parts; /* most parts of the keys of a row */
+    uint32_t n_rows;  /* rows for whose parts be.attention.partial has room */
 };
 
 struct be;
@@ -61,12 +58,9 @@ struct model_shape;
 
 /* Returns the name of a property of such an op that is not supported, or NULL. */
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op);
-/* Sets the sizes of the buffers of be.sparse. sparse_divide() sets n_rows from
- * be.attention.partial_bytes, which it raises to the room for one row at least. */
-void sparse_size(struct be *b);
+/* Sets be.sparse.n_rows from be.attention.partial_bytes, which it raises to the room for one row at
+ * least. */
 void sparse_divide(struct be *b);
-/* Sets the most blocks that a row attends to: @most, or fewer if the model chooses fewer. */
-void sparse_see_most(struct be *b, uint32_t most);
 /* Returns the bytes of the blocks' keys of all layers in a page. They are stored after the pages of
  * the layers' keys and values, as if they were one more layer. */
 size_t sparse_page_bytes(const struct be *b);

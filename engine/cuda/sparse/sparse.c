@@ -18,19 +18,6 @@ const char *sparse_lacks(const struct model_shape *s, const struct model_op *op)
                                       : NULL;
 }
 
-void sparse_see_most(struct be *b, uint32_t most) {
-    b->sparse.n_best = MIN(MIN(b->shape->sparse.n_block, b->sparse.max_blocks), most);
-}
-
-void sparse_size(struct be *b) {
-    const struct sparse_shape *p = &b->shape->sparse;
-    struct sparse *to = &b->sparse;
-
-    to->max_blocks = b->opts->max_context / p->ratio + 1;
-    sparse_see_most(b, UINT32_MAX);
-    to->n_parts = ((to->n_best + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;
-}
-
 /* UINT16_MAX: the most that a grid's y can be */
 void sparse_divide(struct be *b) {
     const struct model_shape *s = b->shape;
@@ -63,7 +50,8 @@ static struct block_keys keys_of(const struct be *b, const struct model_op *op) 
 
 /* Stores the keys of the blocks that end in the step, and keeps the keys of the last tokens in the
  * state, for the next block. */
-static int store_keys(struct step *s, const struct model_op *op, const struct lean_rope *turn) {
+static int store_keys(struct step *s, const struct model_op *op, const struct block_keys *keys,
+                      const struct lean_rope *turn) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     const struct mean_args a = {
@@ -73,7 +61,7 @@ static int store_keys(struct step *s, const struct model_op *op, const struct le
         .stride = state_floats(&m->state),
         .end = {.norm = op->weights->k_norm,
                 .freq = b->load.freq[0],
-                .keys = keys_of(b, op),
+                .keys = *keys,
                 .turn = *turn,
                 .eps = m->rms_eps,
                 .mscale = m->rope[0].mscale},
@@ -99,7 +87,7 @@ int step_index(struct step *s, const struct model_op *op) {
     const struct lean_rope turn = {p->dim, 0, m->rope[0].n_rot, m->rope_type == ROPE_NEOX};
     const struct turn_args queries = {
         .batch = b->head,
-        .x = b->sparse.q,
+        .x = b->indexer.q,
         .norm = op->weights->q_norm,
         .rope = b->act.rope[0],
         .turn = turn,
@@ -107,24 +95,14 @@ int step_index(struct step *s, const struct model_op *op) {
         .normed = true,
         .eps = m->rms_eps,
     };
-    struct pick_args a = {
-        .batch = b->head,
-        .q = b->sparse.q,
-        .score = b->sparse.score,
-        .pick = b->sparse.pick,
-        .n_pick = b->sparse.n_pick,
-        .keys = keys_of(b, op),
-        .n_head = p->n_head,
-        .n_best = b->sparse.n_best,
-        .stride = b->sparse.max_blocks,
-    };
+    const struct block_keys keys = keys_of(b, op);
 
     assert(op->weights->n_mats == 2 && turn.n_rot <= p->dim);
     TRY(step_norm(s, op->weights->norm));
     TRY(step_multiply(s, op->weights, false));
     TRY(CUDA_LAUNCH(b, turn_heads, s->grid.rows, (p->n_head + 7) / 8, CUDA_THREADS, &queries));
-    TRY(store_keys(s, op, &turn));
-    return step_choose(s, &a);
+    TRY(store_keys(s, op, &keys, &turn));
+    return step_choose(s, &keys, p->n_head, NULL, 0);
 }
 
 /* Returns the kernel for the pages' formats. */
@@ -147,13 +125,13 @@ int sparse_attend(struct step *s, const struct model_op *op) {
         .partial = b->attention.partial,
         .pages = step_pages_of(b, op),
         .shape = cuda_page_shape(b, h),
-        .pick = b->sparse.pick,
-        .n_pick = b->sparse.n_pick,
+        .pick = b->indexer.pick,
+        .n_pick = b->indexer.n_pick,
         .cls = op->kv.cls,
         .n_head = h->n,
         .group = h->n / h->n_kv,
         .block = b->shape->sparse.ratio,
-        .n_best = b->sparse.n_best,
+        .n_best = b->indexer.n_best,
         .n_parts = b->sparse.n_parts,
         .scale = w->scale,
     };
