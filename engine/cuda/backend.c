@@ -214,9 +214,9 @@ bool cuda_wants(const char *what) {
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
-    b->limits.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
-    b->limits.memory_ms = MEMORY_WAIT_MS;
+    b->wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
+    b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->rank == 0;
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->attention.shares = cuda_wants("SHARE");
     b->products.timed = b->n_ranks == 1 && cuda_wants("TIMES");
@@ -444,7 +444,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     *name = names[i];
     graph_forget(b);
     if (i == 0)
-        b->graphs.on = use && b->graphs.capacity > 0;
+        b->graphs.on = use && b->ways.wants_graphs;
     else if (i == 1)
         b->ways.early = use && b->ways.wants_early;
     else if (i == 2)

@@ -365,16 +365,13 @@ struct be {
     char note[300]; /* code paths that the self-test turned off; "": none */
     bool lost;
     bool stuck; /* lost, and no call that waits for the device may be made */
-    struct {
-        int64_t wait_ns;
-        uint32_t memory_ms;
-    } limits;
-    /* Settings; wants_: passed the self-test. */
+    int64_t wait_ns; /* WAIT_LIMIT_NS, or less for tests */
+    /* Settings; wants_: not turned off by the environment or the device. */
     struct {
         bool fuse, wants_fuse;   /* products gate, residual() adds up sums */
         bool early, wants_early; /* cuda_api.launch */
+        bool wants_graphs;
     } ways;
-    uint32_t page_capacity; /* most entries of a batch's page tables */
     /* The rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes
      * no pictures. */
     struct picture_row *picture_row;
@@ -413,7 +410,7 @@ int cuda_check(struct be *b, int error, const char *what);
 int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir);
 int cuda_fill(struct be *b, void *d, int byte, size_t n);
 /* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; after
- * be.limits.wait_ns without an answer also be.stuck is set. */
+ * be.wait_ns without an answer also be.stuck is set. */
 int cuda_wait_event(struct be *b, void *event, const char *what);
 
 /* Returns the first column, or row of a matrix, of rank @r, where @n_ranks divide @n of them. */
@@ -628,9 +625,6 @@ void hidden_sort(struct step *s);
 /* Copies the vectors of WANT_HIDDEN to the host, before the next step changes be.act.x. */
 int hidden_launch(struct step *s);
 
-/* Initialises graphs of small steps: one for each size, recorded when a step of that size first
- * comes. Returns 0 or -ENOMEM. */
-int graph_open(struct be *b);
 /* Frees all graphs; none is made from now on. */
 void graph_close(struct be *b);
 /* Frees all graphs, because steps will be launched differently. Nothing is in flight. */

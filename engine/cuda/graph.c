@@ -25,16 +25,6 @@
 /* Weights are read once for up to 8 rows, and matmul_wide computes 64 rows at a time. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-/* Returns an upper bound of the launches of a pass on one device. A layer with residual streams has
- * up to 57; attention to chosen keys adds two for each further chunk of rows. */
-static uint32_t launches_of(const struct be *b) {
-    const struct model_shape *s = b->shape;
-    uint32_t n_rows = MIN(sizes[GRAPHS - 1], b->opts->max_rows);
-    uint32_t chunks = s->sparse.n_layer ? (n_rows - 1) / b->sparse.n_rows : 0;
-
-    return (s->stream.n ? 64 : 36) * (s->n_layer + s->drafts) + 2 * chunks * s->sparse.n_layer + 12;
-}
-
 /* Returns the pass of the step. */
 static uint32_t pass_of(const struct step *s) {
     return s->batch->holes ? PASS_HOLES : s->batch->model;
@@ -46,15 +36,6 @@ static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
     assert(pass_of(s) < PASSES);
     return &s->be->graphs.graph[pass_of(s)][s->many_share][s->graph];
-}
-
-int graph_open(struct be *b) {
-    b->graphs.on = cuda_wants("GRAPHS") && b->rank == 0;
-    if (!b->graphs.on)
-        return 0;
-    b->graphs.capacity = b->n_ranks * launches_of(b);
-    b->graphs.note = calloc(b->graphs.capacity, sizeof(*b->graphs.note));
-    return b->graphs.note ? 0 : -ENOMEM;
 }
 
 void graph_forget(struct be *b) {
@@ -70,7 +51,6 @@ void graph_forget(struct be *b) {
 void graph_close(struct be *b) {
     graph_forget(b);
     b->graphs.on = false;
-    b->graphs.capacity = 0;
 }
 
 /* Returns the smallest size that holds the batch, or GRAPHS. */
@@ -135,10 +115,17 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
                 size_t n) {
     struct graphs *g = &b->first->graphs;
 
-    assert(g->noting && !g->replaying);
-    if (n > sizeof(g->note->args) || g->n_notes == g->capacity) {
-        g->on = g->noting = false; /* more launches than any known model has */
-        return;
+    assert(g->noting && !g->replaying && n <= sizeof(g->note->args));
+    if (g->n_notes == g->capacity) {
+        uint32_t more = MAX(2 * g->capacity, 256u);
+        void *note = realloc(g->note, more * sizeof(*g->note));
+
+        if (!note) {
+            g->on = g->noting = false;
+            return;
+        }
+        g->note = note;
+        g->capacity = more;
     }
     g->note[g->n_notes].be = b;
     g->note[g->n_notes].kind = kind;

@@ -332,9 +332,11 @@ static void add_steps(struct be *b) {
     bool divided = b->n_ranks == 1 && !(is_first_device(b) && has_last_layer(b));
     uint32_t n_uploads = divided && rows >= 2 * PART_ROWS ? 1 + PARTS : 1;
 
-    b->page_capacity = (uint32_t)MIN(
+    /* entries of a class's page tables */
+    size_t pages = MIN(
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
         1u << 28);
+
     add(b, &b->sampling.sampled, 2 * wants, sizeof(int32_t), "results", false);
     add(b, &b->sampling.hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
     for (int i = 0; i < 2; i++) {
@@ -342,7 +344,7 @@ static void add_steps(struct be *b) {
 
         add_staging(b, &s->rows,
                     sizeof(struct batch_head) + rows * (32 + picture) + wants * 4 +
-                        (size_t)b->page_capacity * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
+                        pages * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
                         seqs * sizeof(struct plan_seq) + slack,
                     n_uploads, i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
@@ -472,7 +474,7 @@ static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
 static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *n_total) {
     for (uint32_t waited = 0;; waited += 100) {
         TRY(ask_memory(b, n_free, n_total));
-        if (need <= *n_free || need > *n_total || waited >= b->limits.memory_ms)
+        if (need <= *n_free || need > *n_total || waited >= MEMORY_WAIT_MS)
             return 0;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
@@ -583,7 +585,6 @@ int cuda_memory_open(struct be *b, struct err *err) {
     for (uint32_t i = 0; i < b->n_regions; i++)
         TRY(alloc_region(b, &b->region[i]));
     TRY(alloc_steps(b));
-    TRY(graph_open(b));
     TRY(cuda_fill(b, b->sampling.state, 0,
                   MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state)));
     TRY(cuda_clear_arrived(b));

@@ -668,9 +668,9 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
     while (e == CUDA_NOT_READY) {
         int64_t waited = now_ns() - start;
 
-        if (waited > b->limits.wait_ns) {
+        if (waited > b->wait_ns) {
             snprintf(b->error, sizeof(b->error), "%s: the device has not answered for %lld ms",
-                     what, (long long)(b->limits.wait_ns / 1000000));
+                     what, (long long)(b->wait_ns / 1000000));
             b->lost = b->stuck = true;
             return -EIO;
         }
