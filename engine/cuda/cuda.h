@@ -600,8 +600,6 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
  * @add, be.act.o, which is free. Returns 0 or -EIO. */
 int product_choose(struct be *b, const struct weights *w, const struct operand *x, bool add,
                    struct product_way *way);
-/* Sets be.products.wgmma if matmul_wgmma can be used. Returns 0 or -EIO. */
-int wgmma_open(struct be *b);
 /* Returns true if the rows of a step are packed for wgmma (be.products.cores), except those that
  * experts or heads of latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
@@ -610,8 +608,8 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows);
 int cuda_selftest(struct be *b, struct err *err);
 /* Returns false if the environment sets WEFT_CUDA_@what to 0. */
 bool cuda_wants(const char *what);
-/* Loads each kernel and allows it the shared memory of its launches; called before the free memory
- * of the device is read. Returns 0 or -EIO. */
+/* Loads each kernel and allows it the shared memory of its launches, and sets be.products.wgmma and
+ * be.attention.bulk; called before the free memory of the device is read. Returns 0 or -EIO. */
 int cuda_load_kernels(struct be *b);
 
 /* Track kept hidden states: a step begins; is the state before the sequence's first row kept; the
@@ -766,8 +764,7 @@ uint32_t latent_items(const struct be *b);
 int latent_multiply(struct step *s, const struct weights *w, const float *x, uint32_t stride);
 /* Returns the name of a property of latent attention that is not supported, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Sets be.attention.bulk and uploads be.latent.list, if there are latent_heads(). Returns 0,
- * -ENOMEM or -EIO. */
+/* Uploads be.latent.list, if there are latent_heads(). Returns 0, -ENOMEM or -EIO. */
 int latent_open(struct be *b);
 /* Returns the argument of store_latent, without the norm and the pages. */
 struct latent_args latent_store_args(const struct be *b, const struct heads *h,

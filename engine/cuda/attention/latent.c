@@ -46,23 +46,10 @@ const char *latent_lacks(const struct model_shape *s) {
     return m->rank % 8 || s->head_dim % 8 ? "latent vectors whose size 8 does not divide" : NULL;
 }
 
-static int allow_bulk(struct be *b) {
-    const struct heads h = {b->shape->n_head, 1, b->shape->head_dim};
-    struct page_shape page = cuda_page_shape(b, &h);
-    struct attend_kernel k = attend_kernel_for(&page, false, true);
-
-    b->attention.bulk = attend_bulk_runs(&b->device);
-    return b->attention.bulk
-               ? cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute")
-               : 0;
-}
-
 /* Uploads the list of pairs of each head h: entry i is pair i n_head + h. */
 int latent_open(struct be *b) {
     uint32_t n_head = latent_heads(b), n_rows = b->opts->max_rows;
 
-    if (b->shape->mla.rank)
-        TRY(allow_bulk(b));
     if (n_head == 0)
         return 0;
     CLEANUP(freep) uint32_t *list = calloc(n_rows, sizeof(*list));

@@ -19,10 +19,11 @@
 static int load_attention(struct be *b) {
     static const uint32_t dims[] = {64, 128, 256, 512}; /* the largest of each kernel */
 
-    for (size_t i = 0; i < 2 * ARRAY_SIZE(dims); i++) {
-        const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2]};
+    b->attention.bulk = b->shape->mla.rank && attend_bulk_runs(&b->device);
+    for (size_t i = 0; i < (b->attention.bulk ? 4 : 2) * ARRAY_SIZE(dims); i++) {
+        const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2 % 4]};
         struct page_shape page = cuda_page_shape(b, &h);
-        struct attend_kernel k = attend_kernel_for(&page, i % 2, false);
+        struct attend_kernel k = attend_kernel_for(&page, i % 2, i / 2 / ARRAY_SIZE(dims));
 
         TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
     }
@@ -32,34 +33,41 @@ static int load_attention(struct be *b) {
 /* Allows each kernel as much dynamic shared memory as the largest format needs. Kernels without
  * dynamic shared memory are named as well: then no launch has to load them, and all kernels agree
  * on how a multiprocessor's memory is divided into cache and shared memory (api.c), which can only
- * change while no block runs there. wgmma_open() and latent_open() do the same for the kernels of
- * some devices. */
+ * change while no block runs there. WEFT_CUDA_WGMMA=0: be.products.wgmma is off. */
 int cuda_load_kernels(struct be *b) {
-    uint32_t narrow = 0, expert = 0, wide = 0;
+    uint32_t narrow = 0, expert = 0, wide = 0, wgmma = 0, wgmma_64 = 0;
 
     b->products.planes = BYTES_FAMILY(b->device.made_for) ? 2 : 1;
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f), MATVEC_STAGES));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
+        wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
+        wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
     }
+    b->products.wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
+                        b->device.shared_bytes > wgmma && cuda_wants("WGMMA");
 #define WITHOUT_SHARED(NAME)                                                                       \
     { kernel_##NAME, 0 }
     const struct {
         const void *kernel;
         uint32_t bytes;
-    } kernels[] = {{kernel_matvec, narrow},    {kernel_matvec_16, narrow},
-                   {kernel_matmul_wide, wide}, {kernel_expert_vec, expert},
-                   {kernel_expert_wide, wide}, PLAIN_KERNELS(WITHOUT_SHARED)};
+    } kernels[] = {{kernel_matmul_wgmma, wgmma}, {kernel_matmul_wgmma_64, wgmma_64},
+                   {kernel_matvec, narrow},      {kernel_matvec_16, narrow},
+                   {kernel_matmul_wide, wide},   {kernel_expert_vec, expert},
+                   {kernel_expert_wide, wide},   PLAIN_KERNELS(WITHOUT_SHARED)};
 #undef WITHOUT_SHARED
 
-    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
+    for (size_t i = b->products.wgmma ? 0 : 2; i < ARRAY_SIZE(kernels); i++) {
         int e = b->api->allow_shared(kernels[i].kernel, kernels[i].bytes);
 
         TRY(cuda_check(b, e, "cudaFuncSetAttribute"));
     }
-    TRY(load_attention(b));
-    return wgmma_open(b);
+    return load_attention(b);
+}
+
+bool wgmma_takes(const struct be *b, uint32_t n_rows) {
+    return b->products.wgmma && n_rows > MATVEC_ROWS;
 }
 
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {
