@@ -89,23 +89,17 @@ static struct delta_args delta_args(const struct be *b, const struct model_op *o
 /* Computes the layer and packs its output for the projection that follows. */
 int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct delta_args arg = delta_args(b, op), *a = &arg;
-    uint32_t n_heads = 2 * a->n_key_head + a->n_value_head, warps = CUDA_THREADS / 32;
-    uint32_t n_parts = a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
-    const struct launch l[] = {
-        {kernel_delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, "delta_in", 0},
-        {a->keep ? kernel_kda : kernel_delta, s->grid.seqs, n_parts, DELTA_THREADS,
-         a->keep ? "kda" : "delta", 0},
-        {kernel_delta_out, s->grid.rows, 1, PACK_THREADS, "delta_out", 0},
-    };
-    int r = 0;
+    const struct delta_args a = delta_args(b, op);
+    uint32_t n_heads = 2 * a.n_key_head + a.n_value_head, warps = CUDA_THREADS / 32;
+    uint32_t n_parts = a.n_value_head * ((a.dim + DELTA_VALUES - 1) / DELTA_VALUES);
 
     assert(!s->due && !s->packed);
-    assert(n_parts > 0 && a->n_taps > 0 && a->n_taps <= STATE_TAPS && a->dim <= DELTA_DIM);
+    assert(n_parts > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS && a.dim <= DELTA_DIM);
     s->packed = b->n_ranks == 1;
-    for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
-        r = cuda_launch(b, &l[i], a, sizeof(*a));
-    return r;
+    TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
+    TRY(a.keep ? CUDA_LAUNCH(b, kda, s->grid.seqs, n_parts, DELTA_THREADS, &a)
+               : CUDA_LAUNCH(b, delta, s->grid.seqs, n_parts, DELTA_THREADS, &a));
+    return CUDA_LAUNCH(b, delta_out, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
 /* Computes the layer and packs its output for the projection that follows. */
@@ -138,19 +132,13 @@ int step_mamba(struct step *s, const struct model_op *op) {
     };
     uint32_t channels = (t->n_in[0] + CUDA_THREADS - 1) / CUDA_THREADS;
     uint32_t n_parts = m->n_head * ((m->dim + DELTA_VALUES - 1) / DELTA_VALUES);
-    const struct launch l[] = {
-        {kernel_mamba_in, s->grid.rows, channels, CUDA_THREADS, "mamba_in", 0},
-        {kernel_mamba, s->grid.seqs, n_parts, DELTA_THREADS, "mamba", 0},
-        {kernel_mamba_out, s->grid.rows, 1, PACK_THREADS, "mamba_out", 0},
-    };
-    int r = 0;
 
     assert(!s->due && !s->packed);
     assert(m->n_group > 0 && m->n_head % m->n_group == 0);
     s->packed = true;
-    for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
-        r = cuda_launch(b, &l[i], &a, sizeof(a));
-    return r;
+    TRY(CUDA_LAUNCH(b, mamba_in, s->grid.rows, channels, CUDA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, n_parts, DELTA_THREADS, &a));
+    return CUDA_LAUNCH(b, mamba_out, s->grid.rows, 1, PACK_THREADS, &a);
 }
 
 /* Computes the layer; the projection that follows packs its output. */
