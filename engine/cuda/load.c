@@ -397,13 +397,21 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,
                                                                                b->act.up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
-    float *const condensed = condensed_target(b, op, i), *const mix = streams_target(b, op, i);
+    const struct condensed *c = &b->condensed;
+    float *const lean_in[3] = {c->r, c->key, c->t}, *const mix[3] = {b->streams.gate, c->low,
+                                                                     c->weight};
     float *const index[2] = {b->indexer.q, b->sparse.k};
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
     return counts(b)                ? NULL
-           : condensed              ? condensed
-           : mix                    ? mix
+           : kind == OP_MIX         ? mix[i]
+           : kind == OP_NGRAM       ? (i ? b->act.q : b->streams.gate)
+           : kind == OP_BLEND       ? c->low
+           : kind == OP_LEAN_IN     ? lean_in[i]
+           : kind == OP_LEAN_Q      ? b->act.q
+           : kind == OP_CONDENSE    ? (i ? c->g : c->u)
+           : kind == OP_PICK        ? b->indexer.q
+           : kind == OP_LEAN_OUT    ? b->recurrent.out
            : kind == OP_QKV         ? qkv[i]
            : kind == OP_INDEX       ? index[i]
            : kind == OP_KEYS        ? qkv[1 + i]
@@ -647,8 +655,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 }
 
 static bool has_weights(const struct model_op *op) {
-    return op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh ||
-           op->kind == OP_NORM || op->kind == OP_KEEP;
+    return op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_NORM ||
+           op->kind == OP_KEEP;
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {

@@ -31,19 +31,6 @@ const char *condensed_lacks(const struct model_shape *s, const struct model_op *
     return op->kind == OP_PICK ? indexer_lacks(c->n_index, c->index_dim) : NULL;
 }
 
-float *condensed_target(const struct be *b, const struct model_op *op, int i) {
-    const struct condensed *c = &b->condensed;
-    float *const in[3] = {c->r, c->key, c->t};
-
-    return op->kind == OP_BLEND      ? c->low
-           : op->kind == OP_LEAN_IN  ? in[i]
-           : op->kind == OP_LEAN_Q   ? b->act.q
-           : op->kind == OP_CONDENSE ? (i ? c->g : c->u)
-           : op->kind == OP_PICK     ? b->indexer.q
-           : op->kind == OP_LEAN_OUT ? b->recurrent.out
-                                     : NULL;
-}
-
 /* -- residual streams -------------------------------------------------------------------------- */
 
 /* Computes OP_SPREAD. The buffer of the queries has b, a branch's sum (residual.c). */

@@ -161,8 +161,6 @@ const char *condensed_lacks(const struct model_shape *s, const struct model_op *
 /* Returns the name of a property of an indexer of @n_head queries of @dim values that is not
  * supported, or NULL. */
 const char *indexer_lacks(uint32_t n_head, uint32_t dim);
-/* Returns the buffer for the result of product @i of such an op; NULL for other ops. */
-float *condensed_target(const struct be *b, const struct model_op *op, int i);
 
 #ifdef __cplusplus
 }

@@ -82,12 +82,7 @@ struct streams {
     uint32_t turn;             /* number of steps that have used host_rows */
 };
 
-struct be;
 struct model_op;
-
-/* Returns the buffer for the result of product @i of a MIX or NGRAM; NULL for other ops. */
-float *streams_target(const struct be *b, const struct model_op *op, int i);
-
 struct model_shape;
 struct step;
 

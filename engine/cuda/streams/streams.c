@@ -9,14 +9,6 @@
 #include "base/try.h"
 #include "engine/cuda/cuda.h"
 
-float *streams_target(const struct be *b, const struct model_op *op, int i) {
-    float *const mix[3] = {b->streams.gate, b->condensed.low, b->condensed.weight};
-
-    return op->kind == OP_MIX     ? mix[i]
-           : op->kind == OP_NGRAM ? (i ? b->act.q : b->streams.gate)
-                                  : NULL;
-}
-
 /* Computes OP_MIX: two products of f, and a product of the low-rank result of the first. */
 int step_mix(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
