@@ -111,8 +111,9 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
     };
 }
 
-/* Computes the bytes as those of a page of one head with half as many keys, and as many values. */
-size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
+/* Returns the bytes of a page for @n_values values of a token: those of a page of one head with
+ * half as many keys, and as many values. */
+static size_t values_bytes(const struct be *b, uint64_t n_values) {
     const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
 
     assert(n_values % 2 == 0 && n_values / 2 <= UINT32_MAX);
@@ -131,8 +132,8 @@ static void size_pages(struct be *b, const struct model_shape *all) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++) {
         uint32_t n = cuda_page_ranks(b);
 
-        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / n);
-        b->kv[i].all_bytes = n * cuda_values_bytes(b, all->n_kv_values[i] / n);
+        b->kv[i].page_bytes = values_bytes(b, b->shape->n_kv_values[i] / n);
+        b->kv[i].all_bytes = n * values_bytes(b, all->n_kv_values[i] / n);
     }
     if (all->sparse.n_layer) { /* keys of blocks are stored after the layers */
         struct kv_class *kv = &b->kv[KV_GLOBAL];

@@ -364,7 +364,7 @@ struct be {
     char isa[ENGINE_DEVICES * 16], error[200];
     char note[300]; /* code paths that the self-test turned off; "": none */
     bool lost;
-    bool stuck; /* lost, and no call that waits for the device may be made */
+    bool stuck;      /* lost, and no call that waits for the device may be made */
     int64_t wait_ns; /* WAIT_LIMIT_NS, or less for tests */
     /* Settings; wants_: not turned off by the environment or the device. */
     struct {
@@ -529,8 +529,6 @@ int staging_send(struct be *b, struct staging *s, size_t from);
 uint32_t cuda_page_ranks(const struct be *b);
 /* Returns the shape of a page of a layer with heads @h. */
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
-/* Returns the bytes of a page for @n_values values of a token. */
-size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
 /* Clears be.arrived, after a kernel that may not have. */
 int cuda_clear_arrived(struct be *b);
 /* Return the queries of an item of one chunk; the values of a head's result. */
@@ -590,11 +588,6 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
  * segments. */
 uint32_t cuda_panels(const struct weights *w, uint32_t n_rows);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* Returns the argument of matmul_wide and matmul_wgmma for panels of @block_rows rows
- * (MATMUL_COLUMNS or WGMMA_ROWS). Sets *x->left, if the caller adds up shared segments, and
- * *x->gated, if gate and up are alike and no segments are shared. */
-struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
-                                  bool add, uint32_t block_rows, uint32_t n_splits);
 /* Chooses how a product of many rows is computed (choose.c). The first product of a shape and a
  * class of rows is computed in each way and timed, with the step's outputs as destination; with
  * @add, be.act.o, which is free. Returns 0 or -EIO. */

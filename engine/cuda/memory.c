@@ -333,9 +333,9 @@ static void add_steps(struct be *b) {
     uint32_t n_uploads = divided && rows >= 2 * PART_ROWS ? 1 + PARTS : 1;
 
     /* entries of a class's page tables */
-    size_t pages = MIN(
-        seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
-        1u << 28);
+    size_t pages =
+        MIN(seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
+            1u << 28);
 
     add(b, &b->sampling.sampled, 2 * wants, sizeof(int32_t), "results", false);
     add(b, &b->sampling.hidden, wants * b->shape->n_embd, sizeof(float), "results", false);

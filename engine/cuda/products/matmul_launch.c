@@ -156,8 +156,11 @@ bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows
     return fits;
 }
 
-struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
-                                  bool add, uint32_t block_rows, uint32_t n_splits) {
+/* Returns the argument of matmul_wide and matmul_wgmma for panels of @block_rows rows
+ * (MATMUL_COLUMNS or WGMMA_ROWS). Sets *x->left, if the caller adds up shared segments, and
+ * *x->gated, if gate and up are alike and no segments are shared. */
+static struct matmul_args wide_args(struct be *b, const struct weights *w, const struct operand *x,
+                                    bool add, uint32_t block_rows, uint32_t n_splits) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t columns = (x->n_rows + block_rows - 1) / block_rows;
 
@@ -191,7 +194,7 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
 /* A multiprocessor runs one block of wgmma at a time. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      struct product_way way) {
-    struct matmul_args a = cuda_wide_args(b, w, x, add, way.block_rows, way.n_splits);
+    struct matmul_args a = wide_args(b, w, x, add, way.block_rows, way.n_splits);
     bool whole = way.block_rows == WGMMA_ROWS;
     uint32_t shared = 0;
 
