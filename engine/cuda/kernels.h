@@ -136,16 +136,6 @@ struct deep_args {
     uint32_t n, first, picture_width;
 };
 
-/* Computes y[i] = rms norm of x[row[i]] times weight, in single precision; without weight a copy of
- * x[row[i]]. Grid: n rows; PACK_THREADS threads. */
-struct hidden_args {
-    const float *x, *weight; /* [rows of x][n], [n] or NULL */
-    const uint32_t *row;     /* [rows] of x */
-    float *y;                /* [rows][n] */
-    uint32_t n;
-    float eps;
-};
-
 #define ROPE_TABLES 3u
 
 /* Computes cos and sin (times mscale) of every pair at every row's position, and the factor of the
@@ -193,11 +183,12 @@ struct pack_args {
 };
 
 /* Computes hidden = rms norm of x times weight, with the bits of a NORM pack; @centred: of x -
- * mean. With @kept also stores the last @n_kept rows of each sequence, position p at index p %
- * n_kept of its slot. Grid: rows; PACK_THREADS threads. */
+ * mean; without weight a copy of x. With @kept also stores the last @n_kept rows of each sequence,
+ * position p at index p % n_kept of its slot. Grid: rows; PACK_THREADS threads. */
 struct keep_args {
     const struct batch_head *batch;
-    const float *x, *weight; /* [rows][n], [n] */
+    const float *x, *weight; /* [rows][n], [n] or NULL */
+    const uint32_t *row;     /* the row of x for each row of `hidden`; NULL: that of the batch */
     float *hidden, *kept;    /* [rows][n]; [slots][n_kept][n] or NULL */
     uint32_t n, n_kept, centred;
     float eps;
@@ -717,17 +708,17 @@ typedef const void *const kernel_address;
 /* X(NAME), .. of the kernels without dynamic shared memory. */
 #define PLAIN_KERNELS(X)                                                                           \
     X(repack), X(scale_tiles), X(embed), X(deep), X(layer_input), X(rope), X(pack), X(pack_gated), \
-        X(hidden), X(keep), X(pair), X(store), X(store_latent), X(holes), X(hadamard),             \
-        X(residual), X(soft_gate), X(cap), X(copy_page), X(convolve), X(candidates),               \
-        X(choose_candidate), X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring),       \
-        X(hand_over), X(combine), X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in),        \
-        X(mamba), X(mamba_out), X(conv), X(conv_keep), X(blend), X(spread), X(turn_heads),         \
-        X(mix_norm), X(mix_bend), X(mix_mean), X(ngram_ask), X(ngram_decode), X(ngram_weigh),      \
-        X(ngram_add), X(ngram_keep), X(condense), X(keep_rows), X(score_blocks), X(choose_blocks), \
-        X(attend_condensed), X(mean_keys), X(attend_sparse), X(attend_sparse_q8),                  \
-        X(attend_sparse_q4), X(attend_sparse_q8_q4), X(merge_sparse), X(sample_scan),              \
-        X(sample_weigh), X(sample_draw), X(glu), X(gather), X(pack_shares), X(residual_shares),    \
-        X(vis_row), X(vis_head), X(vis_attend_64), X(vis_attend_80), X(vis_attend_128)
+        X(keep), X(pair), X(store), X(store_latent), X(holes), X(hadamard), X(residual),           \
+        X(soft_gate), X(cap), X(copy_page), X(convolve), X(candidates), X(choose_candidate),       \
+        X(chain), X(plan), X(merge), X(list_heads), X(route), X(bring), X(hand_over), X(combine),  \
+        X(delta_in), X(delta), X(kda), X(delta_out), X(mamba_in), X(mamba), X(mamba_out), X(conv), \
+        X(conv_keep), X(blend), X(spread), X(turn_heads), X(mix_norm), X(mix_bend), X(mix_mean),   \
+        X(ngram_ask), X(ngram_decode), X(ngram_weigh), X(ngram_add), X(ngram_keep), X(condense),   \
+        X(keep_rows), X(score_blocks), X(choose_blocks), X(attend_condensed), X(mean_keys),        \
+        X(attend_sparse), X(attend_sparse_q8), X(attend_sparse_q4), X(attend_sparse_q8_q4),        \
+        X(merge_sparse), X(sample_scan), X(sample_weigh), X(sample_draw), X(glu), X(gather),       \
+        X(pack_shares), X(residual_shares), X(vis_row), X(vis_head), X(vis_attend_64),             \
+        X(vis_attend_80), X(vis_attend_128)
 #define KERNEL_ADDRESS(NAME) kernel_##NAME
 extern kernel_address PLAIN_KERNELS(KERNEL_ADDRESS);
 extern kernel_address kernel_matvec, kernel_matvec_16; /* matvec_for() */

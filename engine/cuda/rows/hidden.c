@@ -43,17 +43,17 @@ int hidden_launch(struct step *s) {
             row[s->place[i]] = batch->want[i].row;
         }
     TRY(staging_send(b, &s->wants, 0));
-    struct hidden_args a = {
+    const struct keep_args a = {
         .x = !s->kept                  ? b->act.x
              : b->shape->keeps_streams ? b->draft.x
                                        : b->draft.hidden,
         .weight = s->head->norm,
         .row = device,
-        .y = b->sampling.hidden,
+        .hidden = b->sampling.hidden,
         .n = b->shape->n_embd,
         .eps = b->shape->rms_eps,
     };
-    TRY(CUDA_LAUNCH(b, hidden, s->n_hidden, 1, PACK_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, keep, s->n_hidden, 1, PACK_THREADS, &a));
     return cuda_copy(b, s->hidden_host, b->sampling.hidden, s->n_hidden * n * sizeof(float),
                      CUDA_TO_HOST);
 }

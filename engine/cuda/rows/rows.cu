@@ -118,14 +118,6 @@ DEVICE void norm_row(const float *x, const float *weight, uint32_t n, float eps,
         y[i] = weight ? x[i] * inverse * weight[i] : x[i];
 }
 
-KERNEL(hidden, struct hidden_args, PACK_THREADS, 2) {
-    wait_for_previous();
-    SHARED float shared[PACK_THREADS / 32];
-
-    norm_row(a.x + (size_t)a.row[blockIdx.x] * a.n, a.weight, a.n, a.eps,
-             a.y + (size_t)blockIdx.x * a.n, shared);
-}
-
 /* Returns the address at which the hidden state of position @pos of a sequence is kept. */
 template <class ARGS> DEVICE float *kept_of(const ARGS &a, const struct plan_seq &s, uint32_t pos) {
     return a.kept + ((size_t)s.state * a.n_kept + pos % a.n_kept) * a.n;
@@ -144,11 +136,10 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_THREADS / 32];
     uint32_t r = blockIdx.x;
 
-    if (r >= a.batch->n_rows)
+    if (!a.row && r >= a.batch->n_rows)
         return;
-    const float *x = a.x + (size_t)r * a.n;
+    const float *x = a.x + (size_t)(a.row ? a.row[r] : r) * a.n;
     float *y = a.hidden + (size_t)r * a.n, sum = 0;
-    const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
 
     if (a.centred) {
         for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
@@ -161,7 +152,10 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
     } else {
         norm_row(x, a.weight, a.n, a.eps, y, shared);
     }
-    if (a.kept && r - s.row0 + a.n_kept >= s.n_rows)
+    if (!a.kept)
+        return;
+    const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
+    if (r - s.row0 + a.n_kept >= s.n_rows)
         keep_row(a, s, r - s.row0);
 }
 

@@ -53,7 +53,6 @@ LIMITS = {
     "sample_draw": 128,
     "store": 128,
     "store_latent": 128,
-    "hidden": 64,
     "keep": 64,
     "pair": 64,
     "holes": 64,
