@@ -58,14 +58,7 @@ DEVICE float advance(const struct mamba_args &a, const struct DeltaRows &rows, u
     return fmaf(a.skip[head], x, change_keys(rows, r, rows.mix[r][0], rows.mix[r][1] * x, m));
 }
 
-KERNEL(mamba, struct mamba_args, DELTA_THREADS, 4) {
-    wait_for_previous();
-    SHARED struct DeltaRows rows[2];
-
-    if (blockIdx.x >= a.batch->n_seqs)
-        return;
-    run_sequence(a, a.batch->seq[blockIdx.x], a.n_state, rows);
-}
+STATE_KERNEL(mamba, struct mamba_args, struct DeltaRows, a.n_state)
 
 /* Computes norm(out silu(z)) of the @n values from @at on, by one warp. */
 DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint32_t n) {

@@ -153,23 +153,8 @@ DEVICE float advance(const struct delta_args &a, const struct KdaRows &rows, uin
     return change_keys(rows, r, 1.0f, rows.mix[r][1] * (v - sum_lanes(s)), m);
 }
 
-KERNEL(delta, struct delta_args, DELTA_THREADS, 4) {
-    wait_for_previous();
-    SHARED struct DeltaRows rows[2];
-
-    if (blockIdx.x >= a.batch->n_seqs)
-        return;
-    run_sequence(a, a.batch->seq[blockIdx.x], a.dim, rows);
-}
-
-KERNEL(kda, struct delta_args, DELTA_THREADS, 4) {
-    wait_for_previous();
-    SHARED struct KdaRows rows[2];
-
-    if (blockIdx.x >= a.batch->n_seqs)
-        return;
-    run_sequence(a, a.batch->seq[blockIdx.x], a.dim, rows);
-}
+STATE_KERNEL(delta, struct delta_args, struct DeltaRows, a.dim)
+STATE_KERNEL(kda, struct delta_args, struct KdaRows, a.dim)
 
 /* -- out --------------------------------------------------------------------------------------- */
 

@@ -227,3 +227,13 @@ DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_k
     }
     keep_inputs(a, seq);
 }
+
+/* Defines the kernel of a recurrence. */
+#define STATE_KERNEL(NAME, ARGS, ROWS, N_KEYS)                                                     \
+    KERNEL(NAME, ARGS, DELTA_THREADS, 4) {                                                         \
+        wait_for_previous();                                                                       \
+        SHARED ROWS rows[2];                                                                       \
+                                                                                                   \
+        if (blockIdx.x < a.batch->n_seqs)                                                          \
+            run_sequence(a, a.batch->seq[blockIdx.x], N_KEYS, rows);                               \
+    }
