@@ -49,20 +49,16 @@ const char *latent_lacks(const struct model_shape *s) {
 /* Uploads the list of pairs of each head h: entry i is pair i n_head + h. */
 int latent_open(struct be *b) {
     uint32_t n_head = latent_heads(b), n_rows = b->opts->max_rows;
+    size_t n = (size_t)n_head * n_rows;
 
-    if (n_head == 0)
+    if (n == 0)
         return 0;
-    CLEANUP(freep) uint32_t *list = calloc(n_rows, sizeof(*list));
+    CLEANUP(freep) uint32_t *list = calloc(n, sizeof(*list));
     if (!list)
         return -ENOMEM;
-    for (uint32_t h = 0; h < n_head; h++) {
-        for (uint32_t i = 0; i < n_rows; i++)
-            list[i] = i * n_head + h;
-        TRY(cuda_copy(b, b->latent.list + (size_t)h * n_rows, list, n_rows * sizeof(*list),
-                      CUDA_TO_DEVICE));
-        TRY(cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync"));
-    }
-    return 0;
+    for (size_t i = 0; i < n; i++)
+        list[i] = (uint32_t)(i % n_rows * n_head + i / n_rows);
+    return cuda_load_bytes(b, list, n * sizeof(*list), b->latent.list);
 }
 
 /* Launches the list of items, once in each step. */

@@ -152,11 +152,7 @@ static const struct model_op *first_embed(const struct ranks *k) {
 /* Returns the device that computes an op: the last one for the logits and the draft block. The
  * first and the last may embed. */
 static uint32_t device_of(const struct ranks *k, const struct model_op *op) {
-    uint32_t i = op->kind == OP_LOGITS ? k->n - 1 : 0;
-
-    while (i + 1 < k->n && op->layer >= k->be[i]->layers.end)
-        i++;
-    return i;
+    return op->kind == OP_LOGITS ? k->n - 1 : device_of_layer(k->be[0]->shape, op->layer);
 }
 
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {

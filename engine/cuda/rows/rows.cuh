@@ -117,11 +117,6 @@ DEVICE void gate_quads(const struct pack_args &a, uint32_t i, float (&u)[QUADS][
     }
 }
 
-/* Returns 2^e for -126 <= e <= 127. */
-DEVICE float power_of_two(int e) {
-    return mx_float_of((uint32_t)(e + 127) << 23);
-}
-
 #ifdef WEFT_BYTES
 /* Returns a lane's 16 bytes of the second plane (pack_args): 8-bit codes, scale and sum of 32
  * columns. Eight threads have four of the columns each in @v; the results of the first four are
@@ -292,9 +287,9 @@ DEVICE void pack_quads(const struct pack_args &a, uint32_t r, float *shared, con
              * or NaN, are not scaled. */
             int e = (int)(mx_bits_of(max) >> 23) - 127;
             e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
-            shrink = power_of_two(-e);
+            shrink = tile_power_of_two(-e);
             if (threadIdx.x == 0)
-                a.scale[r] = power_of_two(e);
+                a.scale[r] = tile_power_of_two(e);
         }
         put_quads<step>(a, r, i, shrink, v);
         if (ends())
