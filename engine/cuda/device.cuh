@@ -586,3 +586,14 @@ template <int W> DEVICE float block_sum(float v, float *shared) {
 template <int W> DEVICE uint64_t block_max(uint64_t v, uint64_t *shared) {
     return join_warps<W>(warp_max(v), shared, larger);
 }
+
+/* Defines a kernel whose block blockIdx.x works on row @r of the batch; blocks beyond the batch do
+ * nothing. */
+#define ROW_KERNEL(NAME, ARGS, threads, blocks)                                                    \
+    DEVICE void NAME##_body(const ARGS &a, uint32_t r);                                            \
+    KERNEL(NAME, ARGS, threads, blocks) {                                                          \
+        wait_for_previous();                                                                       \
+        if (blockIdx.x < a.batch->n_rows)                                                          \
+            NAME##_body(a, blockIdx.x);                                                            \
+    }                                                                                              \
+    DEVICE void NAME##_body(const ARGS &a, uint32_t r)

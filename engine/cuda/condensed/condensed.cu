@@ -54,14 +54,11 @@ DEVICE void blend_weights(const struct blend_args &a, uint32_t r, float inverse,
         a.weight[(size_t)r * n * (n + 1) + i] = m[n + i];
 }
 
-KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
     SHARED float shared[WARPS], m[BLEND_STREAMS * (BLEND_STREAMS + 2)];
-    uint32_t r = blockIdx.x, n = a.n_stream * a.n;
+    uint32_t n = a.n_stream * a.n;
     float sum = 0;
 
-    if (r >= a.batch->n_rows)
-        return;
     const float *s = a.s + (size_t)r * n;
     for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * CUDA_THREADS) {
         float v[1][4];
@@ -84,11 +81,10 @@ KERNEL(blend, struct blend_args, CUDA_THREADS, 2) {
     }
 }
 
-KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, i = blockIdx.y * CUDA_THREADS + threadIdx.x, n = a.n_stream;
+ROW_KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
+    uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, n = a.n_stream;
 
-    if (r >= a.batch->n_rows || i >= a.n)
+    if (i >= a.n)
         return;
     float x = a.x[(size_t)r * a.n + i], was[BLEND_STREAMS];
     float *s = a.s + (size_t)r * n * a.n + i;
@@ -115,14 +111,13 @@ KERNEL(spread, struct spread_args, CUDA_THREADS, 2) {
 
 /* -- keys and queries -------------------------------------------------------------------------- */
 
-KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(turn_heads, struct turn_args, CUDA_THREADS, 2) {
     SHARED float heads[WARPS][LEAN_DIM];
-    uint32_t r = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = a.turn.dim;
     uint32_t h = blockIdx.y * WARPS + warp;
     float *head = heads[warp], sum = 0, inverse = 1;
 
-    if (r >= a.batch->n_rows || h >= a.n_head)
+    if (h >= a.n_head)
         return;
     float *x = a.x + ((size_t)r * a.n_head + h) * n;
     for (uint32_t i = lane; i < n; i += 32) {
@@ -174,13 +169,12 @@ DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, 
     return mean / sum;
 }
 
-KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
     SHARED float key[LEAN_DIM], shared[WARPS];
-    uint32_t r = blockIdx.x, n = a.end.keys.n, block = a.end.keys.block;
+    uint32_t n = a.end.keys.n, block = a.end.keys.block;
     float sum = 0;
 
-    if (r >= a.batch->n_rows || (a.batch->pos[r] + 1) % block)
+    if ((a.batch->pos[r] + 1) % block)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     uint32_t first = a.batch->pos[r] + 1 - block;
@@ -488,15 +482,12 @@ DEVICE void put_heads(const struct lean_args &a, uint32_t r, uint32_t head0, con
     }
 }
 
-KERNEL(attend_condensed, struct lean_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(attend_condensed, struct lean_args, CUDA_THREADS, 2) {
     SHARED struct lean_shared s;
-    uint32_t r = blockIdx.x, head0 = blockIdx.y * LEAN_HEADS, head = head0 + threadIdx.x / 16;
+    uint32_t head0 = blockIdx.y * LEAN_HEADS, head = head0 + threadIdx.x / 16;
     struct vec4 q[LEAN_HALF][4];
     float o[8][4] = {};
 
-    if (r >= a.batch->n_rows)
-        return;
     const struct lean_view v = view_of(a, r);
     struct lean_head h = {head < a.n_head ? a.sinks[head] * LOG2_E : 0, 1};
     take_heads<LEAN_HALF>(a.q + ((size_t)r * a.n_head + head0) * a.turn.dim, a.n_head - head0,

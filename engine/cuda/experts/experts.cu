@@ -639,12 +639,7 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 
 /* -- experts of the host ----------------------------------------------------------------------- */
 
-KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
-    wait_for_previous();
-    size_t r = blockIdx.x;
-
-    if (r >= a.batch->n_rows)
-        return;
+ROW_KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
         a.host_x[r * a.n + i] = a.x[r * a.n + i];
     if (threadIdx.x < a.n_used)
@@ -670,15 +665,12 @@ DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared
     return sigmoid(a.norm ? dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)) : dot);
 }
 
-KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     SHARED float weight[ROUTE_PICKS], shared[PACK_SHARED];
     SHARED const float *from[ROUTE_PICKS];
-    uint32_t r = blockIdx.x, tid = threadIdx.x;
+    uint32_t tid = threadIdx.x;
     float gate = 0;
 
-    if (r >= a.batch->n_rows)
-        return;
     if (tid < a.n_used) {
         uint32_t pair = r * a.n_used + tid;
 

@@ -23,11 +23,10 @@ DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c) {
     return a.in[0][row * channels_of(a) + c];
 }
 
-KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, c = blockIdx.y * CUDA_THREADS + threadIdx.x, n = channels_of(a);
+ROW_KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
+    uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x, n = channels_of(a);
 
-    if (r >= a.batch->n_rows || c >= n)
+    if (c >= n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     a.c[(size_t)r * n + c] = mx_silu(convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
@@ -74,13 +73,10 @@ DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint
         out[i] = out[i] * inverse * a.norm[at + i];
 }
 
-KERNEL(mamba_out, struct mamba_args, PACK_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(mamba_out, struct mamba_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_SHARED];
-    uint32_t r = blockIdx.x, inner = a.n_head * a.dim, n = inner / a.n_group;
+    uint32_t inner = a.n_head * a.dim, n = inner / a.n_group;
 
-    if (r >= a.batch->n_rows)
-        return;
     for (uint32_t g = threadIdx.x / 32; g < a.n_group; g += PACK_THREADS / 32)
         gate_group(a, (size_t)r * inner, g * n, n);
     sync_block();

@@ -68,13 +68,12 @@ DEVICE void mix_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     mix[1] = sigmoid(beta);
 }
 
-KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, lane = threadIdx.x % 32;
+ROW_KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
+    uint32_t lane = threadIdx.x % 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + threadIdx.x / 32, n_keys = 2 * a.n_key_head;
     float v[DELTA_DIM / 32], sum = 0, scale = 1;
 
-    if (r >= a.batch->n_rows || h >= n_keys + a.n_value_head)
+    if (h >= n_keys + a.n_value_head)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
 #pragma unroll
@@ -184,13 +183,9 @@ DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     }
 }
 
-KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_SHARED];
-    uint32_t r = blockIdx.x;
 
-    if (r >= a.batch->n_rows)
-        return;
     for (uint32_t h = threadIdx.x / 32; h < a.n_value_head; h += PACK_THREADS / 32)
         gate_head(a, r, h);
     sync_block();
@@ -211,12 +206,11 @@ DEVICE float conv_input(const struct conv_args &a, const struct plan_seq &seq, u
     return seq.pos0 ? a.state[seq.state * a.stride + (size_t)k * a.n + c] : 0.0f;
 }
 
-KERNEL(conv, struct conv_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, c = blockIdx.y * CUDA_THREADS + threadIdx.x;
+ROW_KERNEL(conv, struct conv_args, CUDA_THREADS, 2) {
+    uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x;
     float sum = 0;
 
-    if (r >= a.batch->n_rows || c >= a.n)
+    if (c >= a.n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     for (uint32_t j = 0; j < a.n_taps; j++)

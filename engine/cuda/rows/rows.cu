@@ -15,12 +15,9 @@ DEVICE const float *picture_of(const struct batch_head *b, uint32_t r, uint32_t 
     return b->picture + (size_t)b->picture_row[r] * width;
 }
 
-KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, n = a.table.n_in;
+ROW_KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
+    uint32_t n = a.table.n_in;
 
-    if (r >= a.batch->n_rows)
-        return;
     const float *picture = picture_of(a.batch, r, a.picture_width);
     if (picture) {
         for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
@@ -37,24 +34,18 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
                                : tile_value_at(&a.table, t, i));
 }
 
-KERNEL(deep, struct deep_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x;
-
-    if (r >= a.batch->n_rows)
-        return;
+ROW_KERNEL(deep, struct deep_args, CUDA_THREADS, 2) {
     const float *picture = picture_of(a.batch, r, a.picture_width);
     for (uint32_t i = threadIdx.x; i < a.n && picture; i += CUDA_THREADS)
         a.x[(size_t)r * a.n + i] += picture[a.first + i];
 }
 
 /* One warp computes one layer's input of a row. */
-KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, lane = threadIdx.x % 32;
+ROW_KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
+    uint32_t lane = threadIdx.x % 32;
     uint32_t l = blockIdx.y * (CUDA_THREADS / 32) + threadIdx.x / 32;
 
-    if (r >= a.batch->n_rows || l >= a.n_layer)
+    if (l >= a.n_layer)
         return;
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
     bool has_token = (uint32_t)token < a.table.n_rows && !picture_of(a.batch, r, 0);
@@ -72,13 +63,8 @@ KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
     }
 }
 
-KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
     const auto &table = a.table[blockIdx.y];
-    uint32_t r = blockIdx.x;
-
-    if (r >= a.batch->n_rows)
-        return;
     uint32_t pos = a.batch->pos[r];
     if (a.temper && blockIdx.y == 0 && threadIdx.x == 0)
         a.temper[r] = (float)(1.0 + (double)a.slope * mx_log(1.0 + (double)(pos / a.span)));
@@ -162,13 +148,8 @@ KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
 /* Row 0 reads the state of position pos0 - 1, whose place the last row with a number of -1 modulo
  * n_kept will overwrite. To avoid a race, the block of row 0 stores that row, too, after it has
  * read. */
-KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_SHARED];
-    uint32_t r = blockIdx.x;
-
-    if (r >= a.batch->n_rows)
-        return;
     const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
     uint32_t i = r - s.row0;
     float *to = a.pair + (size_t)r * 2 * a.n_x;
@@ -222,12 +203,9 @@ KERNEL(cap, struct cap_args, CUDA_THREADS, 2) {
     *l = a.cap != 0 ? mx_soft_cap(z, a.cap) : z;
 }
 
-KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, per = a.n / a.n_gate;
+ROW_KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
+    uint32_t per = a.n / a.n_gate;
 
-    if (r >= a.batch->n_rows)
-        return;
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
         float gate = a.gate[(size_t)r * a.n_gate + i / per];
 
@@ -283,12 +261,9 @@ KERNEL(pack_gated, struct pack_args, PACK_THREADS, 1) {
 
 /* -- block drafters ---------------------------------------------------------------------------- */
 
-KERNEL(convolve, struct convolve_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, n_groups = a.n / a.group;
+ROW_KERNEL(convolve, struct convolve_args, CUDA_THREADS, 2) {
+    uint32_t n_groups = a.n / a.group;
 
-    if (r >= a.batch->n_rows)
-        return;
     uint32_t before = r - a.batch->seq[a.batch->row_seq[r]].row0;
     const float *d = a.d + ((size_t)r * 2 + a.side) * a.kernel * n_groups;
     const float *base = a.base + (size_t)a.side * a.kernel * a.n;
@@ -442,13 +417,12 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
 }
 
 /* One warp transforms one head. */
-KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
-    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
 
-    if (r >= a.batch->n_rows || h >= a.n_head)
+    if (h >= a.n_head)
         return;
     float *o = a.o + ((size_t)r * a.n_head + h) * a.head_dim;
 
@@ -462,13 +436,12 @@ KERNEL(hadamard, struct hadamard_args, CUDA_THREADS, 2) {
 
 /* One warp writes one head of a placeholder key: zeros and one infinity (or a scale of infinity),
  * so that any score of it is infinite or NaN. */
-KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     SHARED float heads[CUDA_THREADS / 32][LATENT_KEY];
-    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp, dim = a.shape.head_dim;
 
-    if (r >= a.batch->n_rows || h >= a.n_kv)
+    if (h >= a.n_kv)
         return;
     uint32_t slot = a.batch->row_slot[r], infinity = 0x7C00;
     uint8_t *page = a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape);

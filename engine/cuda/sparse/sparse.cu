@@ -15,13 +15,12 @@
 
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
-KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
     SHARED float key[PICK_DIM], shared[WARPS];
-    uint32_t r = blockIdx.x, n = a.end.keys.n, block = a.end.keys.block;
+    uint32_t n = a.end.keys.n, block = a.end.keys.block;
     float square = 0;
 
-    if (r >= a.batch->n_rows || (a.batch->pos[r] + 1) % block)
+    if ((a.batch->pos[r] + 1) % block)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     uint32_t first = a.batch->pos[r] + 1 - block;

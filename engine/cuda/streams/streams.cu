@@ -21,14 +21,11 @@
 
 /* -- mixes ------------------------------------------------------------------------------------- */
 
-KERNEL(mix_norm, struct mix_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(mix_norm, struct mix_args, CUDA_THREADS, 2) {
     SHARED float shared[WARPS];
-    uint32_t r = blockIdx.x, stream = blockIdx.y;
+    uint32_t stream = blockIdx.y;
     float sum = 0;
 
-    if (r >= a.batch->n_rows)
-        return;
     size_t at = ((size_t)r * a.n_stream + stream) * a.n;
     const float *s = a.s + at, *norm = a.norm + (size_t)stream * a.n;
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
@@ -38,13 +35,9 @@ KERNEL(mix_norm, struct mix_args, CUDA_THREADS, 2) {
         a.f[at + i] = s[i] * inverse * norm[i];
 }
 
-KERNEL(mix_bend, struct mix_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x;
+ROW_KERNEL(mix_bend, struct mix_args, CUDA_THREADS, 2) {
     float part = 1.0f / (float)a.n_stream;
 
-    if (r >= a.batch->n_rows)
-        return;
     float *low = a.low + (size_t)r * a.n_low, *weight = a.weight + (size_t)r * a.n_stream;
     for (uint32_t i = threadIdx.x; i < a.n_low; i += CUDA_THREADS)
         low[i] = mx_silu(low[i] * part);
@@ -52,12 +45,11 @@ KERNEL(mix_bend, struct mix_args, CUDA_THREADS, 2) {
         weight[threadIdx.x] = 2 * sigmoid(weight[threadIdx.x] * part);
 }
 
-KERNEL(mix_mean, struct mix_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, i = blockIdx.y * CUDA_THREADS + threadIdx.x;
+ROW_KERNEL(mix_mean, struct mix_args, CUDA_THREADS, 2) {
+    uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x;
     float sum = 0;
 
-    if (r >= a.batch->n_rows || i >= a.n)
+    if (i >= a.n)
         return;
     for (uint32_t j = 0; j < a.n_stream; j++) {
         size_t at = ((size_t)r * a.n_stream + j) * a.n + i;
@@ -84,12 +76,9 @@ KERNEL(ngram_ask, struct ngram_ask_args, CUDA_THREADS, 2) {
     a.known[i].fed = feed >= 0 ? a.sampled[feed] : -1;
 }
 
-KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, width = a.table.n_in;
+ROW_KERNEL(ngram_decode, struct ngram_args, CUDA_THREADS, 2) {
+    uint32_t width = a.table.n_in;
 
-    if (r >= a.batch->n_rows)
-        return;
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
         a.e[(size_t)r * a.n + i] = tile_value_at(&a.table, r * a.n_rows + i / width, i % width);
 }
@@ -101,14 +90,11 @@ DEVICE float ngram_weight(float z) {
     return sigmoid(z > 0 ? root : z < 0 ? -root : 0.0f);
 }
 
-KERNEL(ngram_weigh, struct ngram_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(ngram_weigh, struct ngram_args, CUDA_THREADS, 2) {
     SHARED float shared[WARPS];
-    uint32_t r = blockIdx.x, first = blockIdx.y * a.n;
+    uint32_t first = blockIdx.y * a.n;
     float k = 0, q = 0, z = 0, sum = 0;
 
-    if (r >= a.batch->n_rows)
-        return;
     size_t at = (size_t)r * a.n_stream * a.n + first;
     const float *s = a.s + at, *value = a.value + (size_t)r * a.n;
     float *c = a.c + at;
@@ -144,12 +130,11 @@ DEVICE float ngram_input(const struct ngram_args &a, const struct plan_seq &seq,
     return seq.pos0 ? a.state[seq.state * a.stride + STATE + k * width + i] : 0.0f;
 }
 
-KERNEL(ngram_add, struct ngram_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    uint32_t r = blockIdx.x, i = blockIdx.y * CUDA_THREADS + threadIdx.x, width = a.n * a.n_stream;
+ROW_KERNEL(ngram_add, struct ngram_args, CUDA_THREADS, 2) {
+    uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, width = a.n * a.n_stream;
     float sum = 0;
 
-    if (r >= a.batch->n_rows || i >= width)
+    if (i >= width)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
     for (uint32_t j = 0; j < a.n_taps; j++)
