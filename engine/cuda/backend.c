@@ -93,11 +93,10 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
 static int probe(const struct engine_opts *o, struct err *err) {
     uint32_t number[ENGINE_DEVICES] = {0}, n = o ? devices_of(o, number) : 1;
     struct cuda_device d;
-    int r = 0;
 
-    for (uint32_t i = n; i-- > 0 && r == 0;)
-        r = find_device(cuda_api(), (int)number[i], &d, err);
-    return r;
+    for (uint32_t i = n; i-- > 0;)
+        TRY(find_device(cuda_api(), (int)number[i], &d, err));
+    return 0;
 }
 
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
@@ -318,18 +317,17 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
 int cuda_rooms(const struct model_shape *shape, const struct engine_opts *opts,
                const struct rank *rank, uint32_t n, uint64_t *bytes, struct err *err) {
     uint64_t before = 0, sum = 0;
-    int r = 0;
 
-    for (uint32_t waited = 0; r == 0 && (waited == 0 || (sum > before && waited < MEMORY_WAIT_MS));
+    for (uint32_t waited = 0; waited == 0 || (sum > before && waited < MEMORY_WAIT_MS);
          waited += 100) {
         if (waited)
             nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
         before = sum;
         sum = 0;
-        for (uint32_t i = n; i-- > 0 && r == 0; sum += bytes[i])
-            r = cuda_room(shape, opts, &rank[i], &bytes[i], err);
+        for (uint32_t i = n; i-- > 0; sum += bytes[i])
+            TRY(cuda_room(shape, opts, &rank[i], &bytes[i], err));
     }
-    return r;
+    return 0;
 }
 
 /* Returns the configured device. */

@@ -462,11 +462,10 @@ static uint64_t sum_of_all(const struct be *b) {
 /* Queries the bytes of free memory. The driver of an integrated device counts the file cache as
  * used, although the system frees it for any allocation. */
 static int ask_memory(struct be *b, size_t *n_free, size_t *n_total) {
-    int r = cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo");
-
-    if (r == 0 && b->device.integrated)
+    TRY(cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo"));
+    if (b->device.integrated)
         *n_free = MAX(*n_free, (size_t)b->api->host_memory());
-    return r;
+    return 0;
 }
 
 /* Waits for memory. A process that has just ended frees its memory a little later, so its successor

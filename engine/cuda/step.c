@@ -224,10 +224,10 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     *out = s;
     if (batch->n_rows == 0)
         return b->lost ? -EIO : 0;
-    int r = upload_rows(s);
-    if (r == 0 && s->rows.turn == 0)
+    TRY(upload_rows(s));
+    if (s->rows.turn == 0)
         draft_uploaded(s);
-    return r;
+    return 0;
 }
 
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
@@ -406,12 +406,12 @@ int step_norm(struct step *s, const float *norm) {
 static int norm_all_heads(struct step *s, const struct model_op *op, struct store_args *store) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
-    int r = residual_norm_rows(s, b->act.q, store->q_norm, h->n * h->dim);
 
-    if (r == 0 && store->n_kv > 0)
-        r = residual_norm_rows(s, b->act.k, store->k_norm, h->n_kv * h->dim);
+    TRY(residual_norm_rows(s, b->act.q, store->q_norm, h->n * h->dim));
+    if (store->n_kv > 0)
+        TRY(residual_norm_rows(s, b->act.k, store->k_norm, h->n_kv * h->dim));
     store->q_norm = store->k_norm = NULL;
-    return r;
+    return 0;
 }
 
 int step_qkv(struct step *s, const struct model_op *op) {
@@ -562,11 +562,10 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
                                  s->head->cap};
 
     assert(s->head && n <= LOGIT_ROWS);
-    int r = b->n_ranks > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false);
-    bool plain = cap.scale == 1 && cap.cap == 0;
-    if (r == 0 && !plain)
-        r = CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap);
-    return r < 0 || !s->select ? r : draft_select(s, first, n);
+    TRY(b->n_ranks > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false));
+    if (cap.scale != 1 || cap.cap != 0)
+        TRY(CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap));
+    return s->select ? draft_select(s, first, n) : 0;
 }
 
 /* Packs the norm of the wanted rows, or their hidden states. */
@@ -621,12 +620,11 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
     /* offsets in a page of the device's layers, and in one of all layers */
     size_t at = 0, host_at = 0;
-    int r = 0;
 
     assert(c->dir <= COPY_H2D && c->cls == KV_GLOBAL);
     assert(c->src < (from_host ? b->opts->n_host_pages : kv->n_pages));
     assert(c->dst < (to_host ? b->opts->n_host_pages : kv->n_pages));
-    for (uint32_t l = 0; l < n_layers && r == 0; l += n_run) {
+    for (uint32_t l = 0; l < n_layers; l += n_run) {
         size_t page = kv->layer_bytes[l], all = kv->all_layer_bytes[l];
         uint8_t *layers = kv->pages + kv->n_pages * at;
         uint8_t *host = b->host_pages + host_at + b->rank % n_ranks * page;
@@ -643,11 +641,11 @@ int step_copy(struct be *b, const struct engine_copy *c) {
             .page_bytes = page,
         };
 
-        r = cuda_copy_pages(b, &a, n_run);
+        TRY(cuda_copy_pages(b, &a, n_run));
         at += n_run * page;
         host_at += n_run * all;
     }
-    return r;
+    return 0;
 }
 
 /* -- the end ----------------------------------------------------------------------------------- */
@@ -709,19 +707,18 @@ static void take_results(struct step *s) {
 
 /* Waits for the step. A step without wants has not recorded its event yet. */
 static int await(struct step *s) {
-    int r = s->be->lost ? -EIO : 0;
-
     assert(s->batch && (s->be->lost || !s->due));
-    if (r == 0 && !s->recorded)
-        r = step_record(s);
-    return r < 0 ? r : cuda_wait_event(s->be, s->event, "step");
+    if (s->be->lost)
+        return -EIO;
+    if (!s->recorded)
+        TRY(step_record(s));
+    return cuda_wait_event(s->be, s->event, "step");
 }
 
 int step_wait(struct step *s) {
-    int r = await(s);
-
-    s->batch = r < 0 ? s->batch : NULL;
-    return r;
+    TRY(await(s));
+    s->batch = NULL;
+    return 0;
 }
 
 int step_end(struct step *s, struct engine_result *out) {

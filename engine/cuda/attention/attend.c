@@ -103,7 +103,6 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
     struct attend_kernel wide = kernel_for(s, h);
     struct attend_kernel few = attend_kernel_for(&a->shape, false, s->be->attention.bulk);
     bool all = wide.queries > few.queries || a->shape.latent;
-    int r = 0;
 
     if (!all)
         wide = sharing_kernel(s, h);
@@ -112,14 +111,12 @@ static int launch_attend(const struct step *s, const struct heads *h, const stru
 
         if (!all)
             l.grid_x = ((uint32_t)s->be->device.n_multiprocessors + h->n_kv - 1) / h->n_kv;
-        r = cuda_launch(s->be, &l, a, sizeof(*a));
+        TRY(cuda_launch(s->be, &l, a, sizeof(*a)));
     }
-    if (r == 0 && (!all || wide.leaves)) {
-        struct launch l = attend_launch(s, h, &few);
-
-        r = cuda_launch(s->be, &l, a, sizeof(*a));
-    }
-    return r;
+    if (all && !wide.leaves)
+        return 0;
+    const struct launch l = attend_launch(s, h, &few);
+    return cuda_launch(s->be, &l, a, sizeof(*a));
 }
 
 /* Multiplies the heads of the output by the Hadamard matrix, which undoes that of the values. The

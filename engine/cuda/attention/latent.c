@@ -157,12 +157,12 @@ void latent_attend(const struct be *b, struct attend_args *a) {
 int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
-    int r = latent_multiply(s, op->weights, b->act.o, m->mla.rank);
 
+    assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
+    TRY(latent_multiply(s, op->weights, b->act.o, m->mla.rank));
     if (b->n_ranks > 1)
-        return r;
-    r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value);
+        return 0;
+    TRY(step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value));
     s->packed = true;
-    return r;
+    return 0;
 }

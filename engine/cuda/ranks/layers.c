@@ -111,21 +111,20 @@ static uint64_t room_of_all(uint64_t room, uint64_t own, uint64_t all) {
 static int room_layers(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
                        struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
-    int r = 0;
 
     *bytes = UINT64_MAX;
-    for (uint32_t i = 0; i < n && r == 0; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         const struct rank rank = {(int)number[i], 0, 1, {s->cut[i], s->cut[i + 1]}};
         struct model_shape own = *s;
         uint64_t room = 0;
 
-        r = cuda_room(s, o, &rank, &room, err);
+        TRY(cuda_room(s, o, &rank, &room, err));
         cuda_take_layers(&own, &rank.layers);
         for (uint32_t c = 0; c < PAGE_CLASSES; c++)
             *bytes = MIN(*bytes, room_of_all(room, own.n_kv_values[c], s->n_kv_values[c]));
         *bytes = MIN(*bytes, room_of_all(room, own.state.n_layer, s->state.n_layer));
     }
-    return r;
+    return 0;
 }
 
 /* -- weights ----------------------------------------------------------------------------------- */
@@ -214,11 +213,9 @@ static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool 
     size_t bytes, row = s->n_embd * sizeof(float), all = s->n_taps * row;
     float *x = handed(k, i, &bytes);
     uint8_t *there = (uint8_t *)k->be[i]->handed.tap[k->batch->step % 2] + k->row0 * all;
-    int r = back ? send(b, b->act.x, x, bytes) : send(b, x, b->act.x, bytes);
 
-    if (!s->n_taps)
-        return r;
-    for (const struct model_op *op = s->op; r == 0 && op < s->op + s->n_ops; op++) {
+    TRY(back ? send(b, b->act.x, x, bytes) : send(b, x, b->act.x, bytes));
+    for (const struct model_op *op = s->op; op < s->op + s->n_ops; op++) {
         if (op->kind != OP_TAP || device_of(k, op) > upto)
             continue;
         uint8_t *here = (uint8_t *)b->draft.tap + op->part * row, *far = there + op->part * row;
@@ -227,9 +224,9 @@ static int cross(struct ranks *k, struct be *b, uint32_t i, uint32_t upto, bool 
                                     .from_layer = all,
                                     .to_layer = all,
                                     .page_bytes = row};
-        r = cuda_copy_pages(b, &a, k->batch->n_rows);
+        TRY(cuda_copy_pages(b, &a, k->batch->n_rows));
     }
-    return r;
+    return 0;
 }
 
 /* Begins the batch on device @at, which becomes current. */
@@ -275,17 +272,16 @@ static int hand_over(struct ranks *k) {
 static int run_op(struct ranks *k, const struct model_op *op) {
     uint32_t at = op->kind == OP_EMBED ? k->at : device_of(k, op);
     struct model_op part = *op;
-    int r = 0;
 
     if (op->kind == OP_HOLES) {
         k->holes = k->holes ? k->holes : op;
         return 0;
     }
-    while (k->at < at && r == 0)
-        r = hand_over(k);
-    assert(r < 0 || k->at == at);
-    if (r < 0 || op->kind != OP_EMBED || at == 0)
-        return r < 0 ? r : compute(k, op);
+    while (k->at < at)
+        TRY(hand_over(k));
+    assert(k->at == at);
+    if (op->kind != OP_EMBED || at == 0)
+        return compute(k, op);
     /* for the draft block */
     if (op->weights == first_embed(k)->weights)
         part.weights = k->draft_embed;
@@ -345,15 +341,12 @@ static struct engine_batch part_of(const struct ranks *k, const struct engine_ba
 /* Computes the layers of a part on all devices. The result returns to the memory through which the
  * part was handed over. */
 static int run_part(struct ranks *k, const struct model_op *end) {
-    int r = begin_on(k, 0);
-
-    for (const struct model_op *op = first_embed(k); op < end && r == 0; op++)
-        r = run_op(k, op);
-    if (r < 0)
-        return r;
+    TRY(begin_on(k, 0));
+    for (const struct model_op *op = first_embed(k); op < end; op++)
+        TRY(run_op(k, op));
     assert(k->at + 1 == k->n);
     struct be *last = k->be[k->at];
-    r = step_release(step_now(k));
+    int r = step_release(step_now(k));
     return r < 0 || cross(k, last, k->at, k->at, false) < 0 ? ranks_lose(k, last) : 0;
 }
 

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 
 int ranks_lose(struct ranks *k, const struct be *b) {
     for (uint32_t r = 0; r < k->n && b->lost; r++) {
@@ -105,27 +106,23 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
     uint64_t least = UINT64_MAX, room[ENGINE_DEVICES];
     struct rank rank[ENGINE_DEVICES];
-    int r = check_heads(shape, n, err);
 
+    TRY(check_heads(shape, n, err));
     for (uint32_t i = 0; i < n; i++)
         rank[i] = (struct rank){(int)number[i], i, n, {0, 0}};
-    r = r < 0 ? r : cuda_rooms(shape, o, rank, n, room, err);
-    for (uint32_t i = 0; i < n && r == 0; i++)
+    TRY(cuda_rooms(shape, o, rank, n, room, err));
+    for (uint32_t i = 0; i < n; i++)
         least = MIN(least, room[i]);
     *bytes = (shape->mla.rank ? 1 : n) * least;
-    return r;
+    return 0;
 }
 
 /* Creates events, and shares what the first rank has for all. */
 static int join(struct ranks *k) {
-    int r = 0;
-
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+    for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
-        r = ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate"));
-        if (r < 0)
-            return r;
+        TRY(ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate")));
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
         if (b->n_ranks == 1)
@@ -133,7 +130,7 @@ static int join(struct ranks *k) {
         b->experts.host_y = k->be[0]->experts.host_y;
         b->first = k->be[0];
     }
-    return r;
+    return 0;
 }
 
 /* Opens all devices; the note of @k->be[leader] lists code paths that are off. */

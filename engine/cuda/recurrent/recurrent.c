@@ -205,16 +205,15 @@ static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct pie
 static int copy_value_heads(struct be *b, uint32_t src, uint32_t dst, size_t own, size_t all,
                             size_t each) {
     const struct head_pieces h = rank_value_heads(b);
-    int r = 0;
 
-    for (uint32_t i = 0; i < h.n && r == 0; i++) {
+    for (uint32_t i = 0; i < h.n; i++) {
         const struct piece p = {own + i * h.own * each,
                                 all + ((size_t)i * h.stride + b->rank * h.own) * each,
                                 h.own * each};
 
-        r = copy_piece(b, src, dst, &p);
+        TRY(copy_piece(b, src, dst, &p));
     }
-    return r;
+    return 0;
 }
 
 /* Copies the parts of a rank's heads. A state in host memory has the layout of a single device, so

@@ -186,13 +186,13 @@ static int chain(struct step *s, uint32_t first, uint32_t n) {
         .first_draft = m->first_draft,
         .place = m->first_draft - 1,
     };
-    int r = CUDA_LAUNCH(b, chain, 1, n, CUDA_THREADS, &a);
+    uint32_t parts = (a.n_vocab + CHAIN_TOKENS - 1) / CHAIN_TOKENS;
 
     assert(n <= LOGIT_ROWS && a.rank <= CHAIN_RANK);
-    while (r == 0 && ++a.place < m->n_block)
-        r = CUDA_LAUNCH(b, chain, (a.n_vocab + CHAIN_TOKENS - 1) / CHAIN_TOKENS, n, CUDA_THREADS,
-                        &a);
-    return r;
+    TRY(CUDA_LAUNCH(b, chain, 1, n, CUDA_THREADS, &a));
+    while (++a.place < m->n_block)
+        TRY(CUDA_LAUNCH(b, chain, parts, n, CUDA_THREADS, &a));
+    return 0;
 }
 
 /* Selects the tokens of the @n wants from @first on. */
