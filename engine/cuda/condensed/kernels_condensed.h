@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * kernels_condensed - arguments, grids and buffers for blended residual streams (OP_SPREAD,
+ * kernels_condensed - arguments and grids of the kernels for blended residual streams (OP_SPREAD,
  * OP_BLEND) and attention to condensed keys (OP_LEAN_IN to OP_LEAN_OUT). engine/op.h gives the
  * formulas and names their symbols.
  */
@@ -9,10 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "engine/cuda/kernels.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 #define BLEND_STREAMS 8u /* most residual streams */
 #define PICK_ROWS 64u    /* rows whose blocks are scored at a time */
@@ -135,33 +131,3 @@ struct lean_args {
     uint32_t n_head, window, n_best, n_kept; /* n_kept: keys of the window in the state */
     float scale;
 };
-
-/* Buffers for the largest batch, and the weights of the last LEAN_IN. */
-struct condensed {
-    float *s, *low, *weight; /* of the streams */
-    float *r, *key, *t;      /* results of LEAN_IN; r and t before norm and factor */
-    float *u, *g;            /* [max_rows][2 widest key] */
-    const struct weights *in;
-};
-
-/* Buffers of an indexer for the largest batch. */
-struct indexer {
-    float *q, *score;        /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick; /* [max_rows][most], [max_rows] */
-    uint32_t max_blocks;     /* blocks of the longest context */
-    uint32_t most, n_best;   /* most blocks that a row attends to; n_best: fewer during the proof */
-};
-
-struct be;
-struct model_op;
-struct model_shape;
-
-/* Returns the name of a property of such an op that is not supported, or NULL. */
-const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
-/* Returns the name of a property of an indexer of @n_head queries of @dim values that is not
- * supported, or NULL. */
-const char *indexer_lacks(uint32_t n_head, uint32_t dim);
-
-#ifdef __cplusplus
-}
-#endif

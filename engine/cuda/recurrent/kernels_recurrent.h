@@ -9,10 +9,6 @@
 #include <stdint.h>
 #include "engine/cuda/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define STATE_TAPS 8u      /* most taps of a convolution */
 #define DELTA_THREADS 128u /* threads of a block of delta() */
 #define DELTA_VALUES 32u   /* values of a head that a block of delta() computes */
@@ -90,7 +86,3 @@ MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
 
     return j / 8 * 8 * dim + i / 16 * 128 + lane * 4 + i % 4;
 }
-
-#ifdef __cplusplus
-}
-#endif

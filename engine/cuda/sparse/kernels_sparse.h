@@ -1,17 +1,13 @@
 #pragma once
 
 /*
- * kernels_sparse - arguments, grids and buffers for attention to the keys that an indexer chooses
- * (OP_INDEX, OP_ATTEND). The indexer rotates queries by turn_heads and chooses by score_blocks and
- * choose_blocks, kernels of condensed/.
+ * kernels_sparse - arguments and grids of the kernels for attention to the keys that an indexer
+ * chooses (OP_INDEX, OP_ATTEND). The indexer rotates queries by turn_heads and chooses by
+ * score_blocks and choose_blocks, kernels of condensed/.
  */
 
 #include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/kernels.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 #define SPARSE_PART 128u /* keys of a row in one block's part */
 #define SPARSE_DIM 256u  /* most values of a head */
@@ -44,27 +40,3 @@ struct sparse_args {
     uint32_t cls, row0, n_head, group, block, n_best, n_parts; /* block: positions of one */
     float scale;
 };
-
-/* Buffers for the largest batch. */
-struct sparse {
-    float *k;         /* keys of the indexer */
-    uint32_t n_parts; /* most parts of the keys of a row */
-    uint32_t n_rows;  /* rows for whose parts be.attention.partial has room */
-};
-
-struct be;
-struct model_op;
-struct model_shape;
-
-/* Returns the name of a property of such an op that is not supported, or NULL. */
-const char *sparse_lacks(const struct model_shape *s, const struct model_op *op);
-/* Sets be.sparse.n_rows from be.attention.partial_bytes, which it raises to the room for one row at
- * least. */
-void sparse_divide(struct be *b);
-/* Returns the bytes of the blocks' keys of all layers in a page. They are stored after the pages of
- * the layers' keys and values, as if they were one more layer. */
-size_t sparse_page_bytes(const struct be *b);
-
-#ifdef __cplusplus
-}
-#endif

@@ -1,17 +1,13 @@
 #pragma once
 
 /*
- * kernels_streams - arguments, grids and buffers for mixed residual streams (OP_MIX) and the table
- * of n-grams (OP_NGRAM). engine/op.h gives the formulas and names their symbols.
+ * kernels_streams - arguments and grids of the kernels for mixed residual streams (OP_MIX) and the
+ * table of n-grams (OP_NGRAM). engine/op.h gives the formulas and names their symbols.
  */
 
 #include <stddef.h>
 #include <stdint.h>
 #include "engine/cuda/kernels.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 /* Argument of the three kernels of a mix. Products run between them.
  *   mix_norm  f = norm of each stream by its part of the weights; grid x rows, y n_stream
@@ -71,29 +67,3 @@ struct ngram_args {
     int32_t eos;
     float eps;
 };
-
-/* Buffers for the largest batch. */
-struct streams {
-    float *f, *gate;           /* of a MIX: [max_rows][streams][n_embd] each */
-    uint8_t *rows;             /* of the table, [max_rows][rows of a token], as in the file */
-    uint8_t *host_rows[2];     /* likewise, pinned, used in turn */
-    struct ngram_known *known; /* [max_seqs], pinned */
-    struct ngram_find *find;   /* the host's list of rows to read, [max_rows][rows of a token] */
-    uint32_t turn;             /* number of steps that have used host_rows */
-};
-
-struct model_op;
-struct model_shape;
-struct step;
-
-/* Returns the op that uses a table of n-grams, or NULL. ngram_n_rows() returns how many rows of the
- * table each token reads, 0 without a table. */
-const struct model_op *ngram_op(const struct model_shape *s);
-uint32_t ngram_n_rows(const struct model_shape *s);
-/* Copies the rows of the table for the step's tokens to the device, after the upload of the batch.
- * Waits for all enqueued work. Returns 0 or -EIO. */
-int ngram_bring(struct step *s);
-
-#ifdef __cplusplus
-}
-#endif
