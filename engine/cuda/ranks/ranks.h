@@ -55,11 +55,6 @@ static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 /* Columns that ranks exchange; GATHER_E: those of GATHER_H for pairs of a row and an expert. */
 enum gathered { GATHER_O, GATHER_D, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
 
-/* Returns rank_cut() for the number of open ranks. */
-static inline uint32_t ranks_cut(const struct ranks *k, uint64_t n, uint32_t r) {
-    return rank_cut(n, r, k->n);
-}
-
 /* Returns the struct step of rank @r for the same step. */
 static inline struct step *ranks_step_of(const struct step *s, uint32_t r) {
     return &s->be->ranks->be[r]->step[s->batch->step % 2];

@@ -90,7 +90,7 @@ struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n
 
     assert(n % n_pieces == 0);
     for (uint32_t j = 0; j < k->n; j++) {
-        uint32_t first = ranks_cut(k, period, j), n_own = ranks_cut(k, period, j + 1) - first;
+        uint32_t first = rank_cut(period, j, k->n), n_own = rank_cut(period, j + 1, k->n) - first;
 
         all.share[j] = (struct share){own_of(k->be[j], what), first, n_pieces * n_own};
     }
