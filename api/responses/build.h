@@ -5,6 +5,7 @@
  * items.c and tools.c. Everything is copied into `doc`.
  */
 
+#include "api/http/json_build.h"
 #include "api/responses/call_table.h"
 #include "api/responses/responses.h"
 
@@ -12,6 +13,7 @@ struct responses_build {
     struct responses *rs;
     struct err *err;
     yyjson_mut_doc *doc;      /* the chat's body */
+    bool failed;              /* memory was short for it */
     yyjson_mut_val *messages; /* in it */
 
     /* items.c */
@@ -36,10 +38,8 @@ struct responses_build {
     struct buf *found;     /* the result of the search that found them; NULL: none did */
 };
 
-/* Refuses with a 400 about field @param. */
+/* Refuses with a 400 about field @param; returns -ENOMEM if memory was short before. */
 int responses_refuse(const struct responses_build *b, const char *param, const char *must);
-int responses_put_value(const struct responses_build *b, yyjson_mut_val *object, const char *key,
-                        yyjson_mut_val *v);
 
 /* items.c: adds messages. */
 /* Refuses with a 400 about @place of the current item. */
@@ -47,8 +47,8 @@ int responses_refuse_item(const struct responses_build *b, const char *place, co
 /* Adds text to the assistant's message. */
 int responses_say(struct responses_build *b, const struct buf *text);
 int responses_add_user(struct responses_build *b, const struct buf *text);
-/* Adds a call with @args, a string of JSON or an object (NULL: no memory); @id and @name live as
- * long as the request. */
+/* Adds a call with @args, a string of JSON or an object; @id and @name live as long as the
+ * request. */
 int responses_add_call(struct responses_build *b, const char *id, const char *name,
                        yyjson_mut_val *args);
 int responses_add_result(struct responses_build *b, const char *id, const char *name,
@@ -72,7 +72,7 @@ int responses_tools(struct responses_build *b, yyjson_val *tools);
 /* Adds the tools of an item. @found: a search has found them, and they are described there; NULL:
  * they are shown with those of the request. */
 int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct buf *found);
-int responses_tools_end(struct responses_build *b, yyjson_mut_val *root);
+void responses_tools_end(struct responses_build *b, yyjson_mut_val *root);
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root);
 /* Returns the name under which the model knows tool @name, a json_is_name(), of namespace @ns (no
  * string: none), in the arena. NULL: no memory. */

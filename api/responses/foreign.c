@@ -53,20 +53,16 @@ static int add_finished(struct responses_build *b, yyjson_val *item, const char 
 
 /* Reads a call of a tool in `calls`. Returns 1 if @item is none. */
 static int read_call(struct responses_build *b, yyjson_val *item) {
-    yyjson_val *type = yyjson_obj_get(item, "type"), *v;
+    yyjson_val *type = yyjson_obj_get(item, "type");
     yyjson_mut_val *args = yyjson_mut_obj(b->doc);
     size_t at = 0;
-    int r = args ? 0 : -ENOMEM;
 
     while (at < ARRAY_SIZE(calls) && !yyjson_equals_str(type, calls[at].type))
         at++;
     if (at == ARRAY_SIZE(calls))
         return 1;
-    for (size_t i = 0; i < ARRAY_SIZE(calls[at].args) && calls[at].args[i] && r == 0; i++)
-        if ((v = yyjson_obj_get(item, calls[at].args[i])))
-            r = responses_put_value(b, args, calls[at].args[i], yyjson_val_mut_copy(b->doc, v));
-    if (r < 0)
-        return r;
+    for (size_t i = 0; i < ARRAY_SIZE(calls[at].args) && calls[at].args[i]; i++)
+        json_put_copy(b->doc, args, calls[at].args[i], yyjson_obj_get(item, calls[at].args[i]));
     if (calls[at].finished)
         return add_finished(b, item, calls[at].tool, args);
     const char *id = id_of(b, item);

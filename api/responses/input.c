@@ -87,12 +87,8 @@ struct fields {
 };
 
 int responses_refuse(const struct responses_build *b, const char *param, const char *must) {
-    return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
-}
-
-int responses_put_value(const struct responses_build *b, yyjson_mut_val *object, const char *key,
-                        yyjson_mut_val *v) {
-    return v && yyjson_mut_obj_add_val(b->doc, object, key, v) ? 0 : -ENOMEM;
+    return b->failed ? -ENOMEM
+                     : err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
 }
 
 static int unsupported(const struct responses_build *b, const char *param) {
@@ -302,31 +298,30 @@ static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_va
         return 0;
     if (!is_short(effort))
         return responses_refuse(b, "reasoning.effort", "must be a string");
-    return responses_put_value(b, root, "reasoning_effort", yyjson_val_mut_copy(b->doc, effort));
+    json_put_copy(b->doc, root, "reasoning_effort", effort);
+    return 0;
 }
 
 /* text.format has the members of json_schema beside its type. */
 static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_val *root) {
-    static const char *const members[] = {"name", "schema", "strict", "description"};
-    yyjson_val *format = yyjson_obj_get(text, "format"), *v;
-    yyjson_mut_val *o, *inner;
+    yyjson_val *format = yyjson_obj_get(text, "format");
+    yyjson_mut_val *o;
 
     if (!format || yyjson_is_null(format))
         return 0;
     if (!yyjson_is_str(yyjson_obj_get(format, "type")))
         return responses_refuse(b, "text.format.type", "must be a string");
-    if (!yyjson_equals_str(yyjson_obj_get(format, "type"), "json_schema"))
-        return responses_put_value(b, root, "response_format", yyjson_val_mut_copy(b->doc, format));
-    o = yyjson_mut_obj(b->doc);
-    inner = yyjson_mut_obj(b->doc);
-    for (size_t i = 0; i < ARRAY_SIZE(members); i++)
-        if ((v = yyjson_obj_get(format, members[i])) &&
-            responses_put_value(b, inner, members[i], yyjson_val_mut_copy(b->doc, v)) < 0)
-            return -ENOMEM;
-    if (!yyjson_mut_obj_add_str(b->doc, o, "type", "json_schema") ||
-        responses_put_value(b, o, "json_schema", inner) < 0)
-        return -ENOMEM;
-    return responses_put_value(b, root, "response_format", o);
+    if (yyjson_equals_str(yyjson_obj_get(format, "type"), "json_schema"))
+        o = json_make(b->doc,
+                      "{type:'json_schema', json_schema:{name:%, schema:%, strict:%, "
+                      "description:%}}",
+                      json_copy_of(b->doc, format, "name"), json_copy_of(b->doc, format, "schema"),
+                      json_copy_of(b->doc, format, "strict"),
+                      json_copy_of(b->doc, format, "description"));
+    else
+        o = yyjson_val_mut_copy(b->doc, format);
+    yyjson_mut_obj_add_val(b->doc, root, "response_format", o);
+    return 0;
 }
 
 /* ---- the conversation ---- */
@@ -402,21 +397,13 @@ static int put_conversation(struct responses_build *b, yyjson_val *id) {
 
 /* Adds an input that is a string as a message of the user. */
 static int put_string_input(struct responses_build *b, yyjson_val *text) {
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     CLEANUP(yyjson_doc_freep) yyjson_doc *copy = NULL;
-    yyjson_mut_val *list = yyjson_mut_arr(doc), *m = yyjson_mut_arr_add_obj(doc, list);
-    yyjson_mut_val *parts = yyjson_mut_arr(doc), *part = yyjson_mut_arr_add_obj(doc, parts);
+    yyjson_mut_val *list =
+        json_make(b->doc, "[{type:'message', role:'user', content:[{type:'input_text', text:%}]}]",
+                  yyjson_val_mut_copy(b->doc, text));
 
-    if (m && yyjson_mut_obj_add_str(doc, m, "type", "message") &&
-        yyjson_mut_obj_add_str(doc, m, "role", "user") &&
-        yyjson_mut_obj_add_val(doc, m, "content", parts) && part &&
-        yyjson_mut_obj_add_str(doc, part, "type", "input_text") &&
-        yyjson_mut_obj_add_strn(doc, part, "text", json_text(text), json_len(text))) {
-        yyjson_mut_doc_set_root(doc, list);
-        copy = yyjson_mut_doc_imut_copy(doc, NULL);
-    }
-    return copy ? responses_items(b, yyjson_doc_get_root(copy), b->rs->store || b->rs->framed)
-                : -ENOMEM;
+    TRY(json_doc_seal(b->doc, list, &copy));
+    return responses_items(b, yyjson_doc_get_root(copy), b->rs->store || b->rs->framed);
 }
 
 /* Reads items, or the text of one, and keeps them in the response if that is stored. */
@@ -431,7 +418,7 @@ static int put_items(struct responses_build *b, yyjson_val *items) {
 static int put_messages(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
     yyjson_val *text = f->v[INSTRUCTIONS];
 
-    TRY((b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM);
+    b->messages = yyjson_mut_arr(b->doc);
     if (json_len(text))
         TRY(responses_instructions(b, json_text(text), json_len(text)));
     if (f->v[PREVIOUS])
@@ -442,7 +429,8 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
     TRY(responses_items_end(b));
     if (yyjson_mut_arr_size(b->messages) == 0)
         return responses_refuse(b, "input", "must not be empty");
-    return responses_put_value(b, root, "messages", b->messages);
+    yyjson_mut_obj_add_val(b->doc, root, "messages", b->messages);
+    return 0;
 }
 
 /* ---- the chat ---- */
@@ -450,21 +438,18 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
 static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
     TRY(responses_tools(b, f->v[TOOLS]));
     TRY(put_messages(b, f, root));
-    TRY(responses_tools_end(b, root));
+    responses_tools_end(b, root);
     if (f->v[TOOL_CHOICE])
         TRY(responses_tool_choice(b, f->v[TOOL_CHOICE], root));
     if (f->v[REASONING])
         TRY(put_reasoning(b, f->v[REASONING], root));
     if (f->v[TEXT])
         TRY(put_format(b, f->v[TEXT], root));
-    if (f->v[MAX_OUTPUT])
-        TRY(responses_put_value(b, root, "max_completion_tokens",
-                                yyjson_val_mut_copy(b->doc, f->v[MAX_OUTPUT])));
+    json_put_copy(b->doc, root, "max_completion_tokens", f->v[MAX_OUTPUT]);
     if (b->rs->wants_logprobs)
-        TRY(responses_put_value(b, root, "logprobs", yyjson_mut_true(b->doc)));
+        yyjson_mut_obj_add_bool(b->doc, root, "logprobs", true);
     for (size_t i = TOP_LOGPROBS; i < ARRAY_SIZE(names); i++)
-        if (f->v[i])
-            TRY(responses_put_value(b, root, names[i], yyjson_val_mut_copy(b->doc, f->v[i])));
+        json_put_copy(b->doc, root, names[i], f->v[i]);
     return 0;
 }
 
@@ -529,10 +514,8 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
 static int build_chat(struct responses_build *b, const struct fields *f, yyjson_doc **out) {
     yyjson_mut_val *root = yyjson_mut_obj(b->doc);
 
-    TRY(root ? put_chat(b, f, root) : -ENOMEM);
-    yyjson_mut_doc_set_root(b->doc, root);
-    *out = yyjson_mut_doc_imut_copy(b->doc, NULL);
-    return *out ? 0 : -ENOMEM;
+    TRY(put_chat(b, f, root));
+    return json_doc_seal(b->doc, root, out);
 }
 
 /* Checks the members that a WebSocket message has and a request body has not. */
@@ -607,14 +590,13 @@ static void forget_request(struct responses *rs) {
         rs->compacts = false;
 }
 
-/* Initialises @b. Returns 0 or -ENOMEM; build_deinit() must be called in either case. */
-static int build_init(struct responses_build *b, struct responses *rs, struct err *err) {
-    *b = (struct responses_build){.rs = rs, .err = err, .doc = yyjson_mut_doc_new(NULL)};
+static void build_init(struct responses_build *b, struct responses *rs, struct err *err) {
+    *b = (struct responses_build){.rs = rs, .err = err};
+    b->doc = json_doc_new(&b->failed);
     call_table_init(&b->calls, rs->env->secret);
     buf_init(&b->system, UINT32_MAX);
     buf_init(&b->turn.content, UINT32_MAX);
     buf_init(&b->turn.reasoning, UINT32_MAX);
-    return b->doc ? 0 : -ENOMEM;
 }
 
 static void build_deinit(struct responses_build *b) {
@@ -628,12 +610,11 @@ static void build_deinit(struct responses_build *b) {
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     struct responses *rs = job->state;
     struct responses_build b;
-    int r = build_init(&b, rs, err);
 
+    build_init(&b, rs, err);
     b.quick = job->quick;
     rs->model = job->model;
-    if (r == 0)
-        r = translate(&b, yyjson_doc_get_root(body), &job->request);
+    int r = translate(&b, yyjson_doc_get_root(body), &job->request);
     build_deinit(&b);
     yyjson_doc_free(body);
     if (r == -EAGAIN)
@@ -644,16 +625,16 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
 int responses_read_items(struct responses *rs, yyjson_val *items, const char *field,
                          struct err *err) {
     struct responses_build b;
-    int r = build_init(&b, rs, err);
 
-    if (r == 0 && !(b.messages = yyjson_mut_arr(b.doc)))
-        r = -ENOMEM;
-    if (r == 0)
-        r = responses_tools(&b, NULL);
+    build_init(&b, rs, err);
+    b.messages = yyjson_mut_arr(b.doc);
+    int r = responses_tools(&b, NULL);
     if (r == 0)
         r = read_past(&b, field);
     if (r == 0)
         r = put_items(&b, items);
+    if (r == 0 && b.failed)
+        r = -ENOMEM;
     build_deinit(&b);
     if (r < 0 && strncmp(err->param, "input", strlen("input")) == 0) {
         replace(err->param, sizeof(err->param), "input", field);

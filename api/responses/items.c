@@ -39,10 +39,6 @@ int responses_refuse_item(const struct responses_build *b, const char *place, co
     return refuse(b, place, must);
 }
 
-static yyjson_mut_val *text_of(const struct responses_build *b, const struct buf *text) {
-    return yyjson_mut_strncpy(b->doc, text->data ? text->data : "", text->len);
-}
-
 /* ---- texts ---- */
 
 static bool is_media(yyjson_val *type) {
@@ -181,56 +177,47 @@ static int need_tool(const struct responses_build *b, yyjson_val *item, yyjson_v
 
 /* ---- messages ---- */
 
-static yyjson_mut_val *add_message(struct responses_build *b, const char *role) {
-    yyjson_mut_val *m = yyjson_mut_arr_add_obj(b->doc, b->messages);
+static yyjson_mut_val *add_message(struct responses_build *b, const char *role,
+                                   yyjson_mut_val *content) {
+    yyjson_mut_val *m =
+        json_make(b->doc, "{role:%, content:%}", yyjson_mut_strcpy(b->doc, role), content);
 
-    return m && yyjson_mut_obj_add_str(b->doc, m, "role", role) ? m : NULL;
+    yyjson_mut_arr_append(b->messages, m);
+    return m;
 }
 
 /* Begins the conversation with the gathered instructions as its first message. */
-static int begin(struct responses_build *b) {
-    if (b->begun)
-        return 0;
+static void begin(struct responses_build *b) {
+    if (!b->begun && b->system.len)
+        add_message(b, "system", json_text_of(b->doc, &b->system));
     b->begun = true;
-    if (!b->system.len)
-        return 0;
-    yyjson_mut_val *m = add_message(b, "system");
-    return m ? responses_put_value(b, m, "content", text_of(b, &b->system)) : -ENOMEM;
 }
 
 /* Makes a message of the assistant's collected parts. */
-static int end_turn(struct responses_build *b) {
-    yyjson_mut_val *m;
-    int r;
+static void end_turn(struct responses_build *b) {
+    const struct buf *content = &b->turn.content, *reasoning = &b->turn.reasoning;
 
     assert(b->turn.open || (!b->turn.calls && !b->turn.content.len && !b->turn.reasoning.len));
     if (!b->turn.open)
-        return 0;
-    if (!(m = add_message(b, "assistant")))
-        return -ENOMEM;
-    r = responses_put_value(b, m, "content",
-                            b->turn.content.len || !b->turn.calls ? text_of(b, &b->turn.content)
-                                                                  : yyjson_mut_null(b->doc));
-    if (r == 0 && b->turn.reasoning.len)
-        r = responses_put_value(b, m, "reasoning_content", text_of(b, &b->turn.reasoning));
-    if (r == 0 && b->turn.calls)
-        r = responses_put_value(b, m, "tool_calls", b->turn.calls);
+        return;
+    yyjson_mut_val *m = add_message(b, "assistant",
+                                    content->len || !b->turn.calls ? json_text_of(b->doc, content)
+                                                                   : yyjson_mut_null(b->doc));
+    if (reasoning->len)
+        yyjson_mut_obj_add_val(b->doc, m, "reasoning_content", json_text_of(b->doc, reasoning));
+    yyjson_mut_obj_add_val(b->doc, m, "tool_calls", b->turn.calls);
     buf_clear(&b->turn.content);
     buf_clear(&b->turn.reasoning);
     b->turn.calls = NULL;
     b->turn.open = false;
-    return r;
 }
 
 /* Adds text of the assistant; @anew begins a new message for it. */
-static int open_turn(struct responses_build *b, bool anew) {
-    int r = begin(b);
-
-    if (r == 0 && anew)
-        r = end_turn(b);
-    assert(r < 0 || b->begun); /* instructions come first */
+static void open_turn(struct responses_build *b, bool anew) {
+    begin(b); /* instructions come first */
+    if (anew)
+        end_turn(b);
     b->turn.open = true;
-    return r;
 }
 
 int responses_instructions(struct responses_build *b, const char *text, size_t len) {
@@ -243,7 +230,7 @@ int responses_instructions(struct responses_build *b, const char *text, size_t l
 int responses_say(struct responses_build *b, const struct buf *text) {
     struct buf *said = &b->turn.content;
 
-    TRY(open_turn(b, b->turn.calls));
+    open_turn(b, b->turn.calls);
     if (said->len && text->len && buf_add_char(said, '\n') < 0)
         return -ENOMEM;
     return buf_add(said, text->data, text->len);
@@ -251,14 +238,14 @@ int responses_say(struct responses_build *b, const struct buf *text) {
 
 /* Adds a message of another side than the assistant's. */
 static int add_said(struct responses_build *b, const char *role, yyjson_mut_val *content) {
-    TRY(begin(b));
-    TRY(end_turn(b));
-    yyjson_mut_val *m = add_message(b, role);
-    return m ? responses_put_value(b, m, "content", content) : -ENOMEM;
+    begin(b);
+    end_turn(b);
+    add_message(b, role, content);
+    return 0;
 }
 
 int responses_add_user(struct responses_build *b, const struct buf *text) {
-    return add_said(b, "user", text_of(b, text));
+    return add_said(b, "user", json_text_of(b->doc, text));
 }
 
 static int read_message(struct responses_build *b, yyjson_val *item) {
@@ -304,8 +291,7 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     }
     if (r < 0 || !text.len)
         return r;
-    if ((r = open_turn(b, b->turn.content.len || b->turn.calls)) < 0)
-        return r;
+    open_turn(b, b->turn.content.len || b->turn.calls);
     if (b->turn.reasoning.len && buf_add_char(&b->turn.reasoning, '\n') < 0)
         return -ENOMEM;
     return buf_add(&b->turn.reasoning, text.data, text.len);
@@ -321,20 +307,14 @@ static int remember_call(struct responses_build *b, const char *id, const char *
 
 int responses_add_call(struct responses_build *b, const char *id, const char *name,
                        yyjson_mut_val *args) {
-    yyjson_mut_val *call = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
-
-    TRY(args ? open_turn(b, false) : -ENOMEM);
     assert(id && name);
-
-    if (!b->turn.calls && !(b->turn.calls = yyjson_mut_arr(b->doc)))
-        return -ENOMEM;
-    if (!yyjson_mut_obj_add_strcpy(b->doc, call, "id", id) ||
-        !yyjson_mut_obj_add_str(b->doc, call, "type", "function") ||
-        !yyjson_mut_obj_add_strcpy(b->doc, f, "name", name) ||
-        !yyjson_mut_arr_append(b->turn.calls, call))
-        return -ENOMEM;
-    TRY(responses_put_value(b, f, "arguments", args));
-    TRY(responses_put_value(b, call, "function", f));
+    open_turn(b, false);
+    if (!b->turn.calls)
+        b->turn.calls = yyjson_mut_arr(b->doc);
+    yyjson_mut_arr_append(
+        b->turn.calls,
+        json_make(b->doc, "{id:%, type:'function', function:{name:%, arguments:%}}",
+                  yyjson_mut_strcpy(b->doc, id), yyjson_mut_strcpy(b->doc, name), args));
     return remember_call(b, id, name);
 }
 
@@ -359,14 +339,13 @@ static int read_call(struct responses_build *b, yyjson_val *item) {
 
 static int read_custom_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id, *name, *input = yyjson_obj_get(item, "input");
-    yyjson_mut_val *args = yyjson_mut_obj(b->doc);
 
     TRY(need_name(b, item, "call_id", &id));
     TRY(need_tool(b, item, &name));
     if (!yyjson_is_str(input))
         return refuse(b, ".input", "must be a string");
-    TRY(args ? responses_put_value(b, args, "input", yyjson_val_mut_copy(b->doc, input)) : -ENOMEM);
-    return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name), args);
+    return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
+                    json_make(b->doc, "{input:%}", yyjson_val_mut_copy(b->doc, input)));
 }
 
 static int read_native_call(struct responses_build *b, yyjson_val *item) {
@@ -401,18 +380,18 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct conten
 
 static int add_result(struct responses_build *b, const char *id, const char *name,
                       yyjson_mut_val *content) {
-    TRY(begin(b));
-    TRY(end_turn(b));
-    yyjson_mut_val *m = add_message(b, "tool");
-    if (!m || !yyjson_mut_obj_add_strcpy(b->doc, m, "tool_call_id", id) ||
-        !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))
-        return -ENOMEM;
-    return responses_put_value(b, m, "content", content);
+    begin(b);
+    end_turn(b);
+    yyjson_mut_arr_append(b->messages,
+                          json_make(b->doc, "{role:'tool', tool_call_id:%, name:%, content:%}",
+                                    yyjson_mut_strcpy(b->doc, id), yyjson_mut_strcpy(b->doc, name),
+                                    content));
+    return 0;
 }
 
 int responses_add_result(struct responses_build *b, const char *id, const char *name,
                          const struct buf *text) {
-    return add_result(b, id, name, text_of(b, text));
+    return add_result(b, id, name, json_text_of(b->doc, text));
 }
 
 /* Adds the output of call @id. */
@@ -461,7 +440,7 @@ static int read_search_output(struct responses_build *b, yyjson_val *item) {
         return r;
     if (!text.len && buf_add_str(&text, "No tools were found.") < 0)
         return -ENOMEM;
-    return put_output(b, id, text_of(b, &text));
+    return put_output(b, id, json_text_of(b->doc, &text));
 }
 
 /* ---- summaries ---- */
@@ -546,14 +525,14 @@ static bool is_silent(yyjson_val *type) {
 }
 
 /* Replaces the text of @item, a message, by one part. */
-static bool split_content(yyjson_mut_doc *doc, yyjson_mut_val *item, yyjson_val *text, bool said) {
-    yyjson_mut_val *list = yyjson_mut_arr(doc), *part = yyjson_mut_arr_add_obj(doc, list);
+static void split_content(yyjson_mut_doc *doc, yyjson_mut_val *item, yyjson_val *text, bool said) {
+    yyjson_mut_val *list =
+        json_make(doc,
+                  said ? "[{type:'output_text', text:%, annotations:[], logprobs:[]}]"
+                       : "[{type:'input_text', text:%}]",
+                  yyjson_val_mut_copy(doc, text));
 
-    return part && yyjson_mut_obj_add_str(doc, part, "type", said ? "output_text" : "input_text") &&
-           yyjson_mut_obj_add_strn(doc, part, "text", json_text(text), json_len(text)) &&
-           (!said || (yyjson_mut_obj_add_arr(doc, part, "annotations") &&
-                      yyjson_mut_obj_add_arr(doc, part, "logprobs"))) &&
-           yyjson_mut_obj_put(item, yyjson_mut_str(doc, "content"), list);
+    yyjson_mut_obj_put(item, yyjson_mut_str(doc, "content"), list);
 }
 
 /* Writes @item in the form in which items are listed: a message has its type and parts, and
@@ -565,16 +544,17 @@ static char *write_listed(yyjson_val *item, bool message, size_t *len) {
 
     if (!splits && !lacks && (!message || yyjson_obj_get(item, "type")))
         return yyjson_val_write(item, 0, len);
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
     yyjson_mut_val *out = yyjson_val_mut_copy(doc, item);
-
-    if ((message &&
-         !yyjson_mut_obj_put(out, yyjson_mut_str(doc, "type"), yyjson_mut_str(doc, "message"))) ||
-        (splits && !split_content(doc, out, content,
-                                  yyjson_equals_str(yyjson_obj_get(item, "role"), "assistant"))) ||
-        (lacks && !yyjson_mut_obj_add_str(doc, out, "status", "completed")))
-        return NULL;
-    return yyjson_mut_val_write(out, 0, len);
+    if (message)
+        yyjson_mut_obj_put(out, yyjson_mut_str(doc, "type"), yyjson_mut_str(doc, "message"));
+    if (splits)
+        split_content(doc, out, content,
+                      yyjson_equals_str(yyjson_obj_get(item, "role"), "assistant"));
+    if (lacks)
+        yyjson_mut_obj_add_str(doc, out, "status", "completed");
+    return failed ? NULL : yyjson_mut_val_write(out, 0, len);
 }
 
 /* Writes @item behind the items that are kept of this request, and lists it. */
@@ -703,9 +683,8 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
 }
 
 int responses_items_end(struct responses_build *b) {
-    int r = begin(b);
-
-    if (r == 0 && b->rs->compacts)
-        r = ask_for_summary(b);
-    return r < 0 ? r : end_turn(b);
+    begin(b);
+    TRY(b->rs->compacts ? ask_for_summary(b) : 0);
+    end_turn(b);
+    return 0;
 }

@@ -6,7 +6,7 @@
 #include "api/http/json.h"
 #include "base/try.h"
 
-#define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
+#define STRINGS "{type:'array', items:{type:'string'}, minItems:1}"
 
 /* Largest double below which every whole number is exact. */
 #define WHOLE_MAX 0x1p53
@@ -82,31 +82,27 @@ static const struct responses_native natives[] = {
     {"shell", "shell_call", "shell_call_output", "action", "sh",
      "\"environment\":{\"type\":\"local\"}",
      "Runs shell commands, one after another, and returns what they print.",
-     "{\"type\":\"object\",\"properties\":{\"commands\":" STRINGS ",\"timeout_ms\":{\"type\":"
-     "\"integer\"},\"max_output_length\":{\"type\":\"integer\"}},\"required\":[\"commands\"],"
-     "\"additionalProperties\":false}",
+     "{type:'object', properties:{commands:" STRINGS ", timeout_ms:{type:'integer'}, "
+     "max_output_length:{type:'integer'}}, required:['commands'], additionalProperties:false}",
      put_shell},
     {"local_shell", "local_shell_call", "local_shell_call_output", "action", "lsh", NULL,
      "Runs a program, given as a list of its name and arguments, and returns what it prints.",
-     "{\"type\":\"object\",\"properties\":{\"command\":" STRINGS ",\"timeout_ms\":{\"type\":"
-     "\"integer\"},\"working_directory\":{\"type\":\"string\"}},\"required\":[\"command\"],"
-     "\"additionalProperties\":false}",
+     "{type:'object', properties:{command:" STRINGS ", timeout_ms:{type:'integer'}, "
+     "working_directory:{type:'string'}}, required:['command'], additionalProperties:false}",
      put_local_shell},
     {"apply_patch", "apply_patch_call", "apply_patch_call_output", "operation", "apc", NULL,
      "Creates, updates or deletes one file. The diff of a new file is all its lines with a + "
      "before "
      "each; that of a change has lines of context with a space before them, lines to be removed "
      "with a - and lines to be added with a +, and may begin with a line @@ and where it is.",
-     "{\"type\":\"object\",\"properties\":{\"type\":{\"type\":\"string\",\"enum\":[\"create_file\","
-     "\"update_file\",\"delete_file\"]},\"path\":{\"type\":\"string\"},\"diff\":{\"type\":"
-     "\"string\"}},\"required\":[\"type\",\"path\"],\"additionalProperties\":false}",
+     "{type:'object', properties:{type:{type:'string', enum:['create_file', 'update_file', "
+     "'delete_file']}, path:{type:'string'}, diff:{type:'string'}}, required:['type', 'path'], "
+     "additionalProperties:false}",
      put_patch},
     {"tool_search", "tool_search_call", "tool_search_output", "arguments", "tsc",
      "\"execution\":\"client\"",
      "Searches the tools that are not listed here. The tools that are found can be called then.",
-     "{\"type\":\"object\",\"properties\":{\"query\":{\"type\":\"string\"}},\"required\":["
-     "\"query\"]}",
-     put_search},
+     "{type:'object', properties:{query:{type:'string'}}, required:['query']}", put_search},
 };
 
 const struct responses_native *responses_native_tool(yyjson_val *tool) {
@@ -156,9 +152,8 @@ yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct response
         bool ours = yyjson_is_null(value) || (yyjson_is_obj(value) && !yyjson_obj_size(value)) ||
                     (yyjson_equals_str(key, "type") && yyjson_equals_str(value, "exec"));
 
-        if (!ours && !yyjson_mut_obj_add(out, yyjson_val_mut_copy(doc, key),
-                                         yyjson_val_mut_copy(doc, value)))
-            return NULL;
+        if (!ours)
+            yyjson_mut_obj_add(out, yyjson_val_mut_copy(doc, key), yyjson_val_mut_copy(doc, value));
     }
     return out;
 }

@@ -15,7 +15,8 @@ struct responses_native {
     const char *member;        /* member of the call's item with its arguments */
     const char *prefix;        /* beginning of the call's id */
     const char *extra;         /* further members of the call's item, or NULL */
-    const char *about, *schema;
+    const char *about;
+    const char *schema;                            /* a shape of json_constant() */
     void (*put)(struct json *j, yyjson_val *args); /* the value of `member` */
 };
 
@@ -29,8 +30,7 @@ const struct responses_native *responses_native_item(yyjson_val *type);
  * JSON. */
 void responses_native_put(struct json *j, const struct responses_native *n, const char *args,
                           size_t len);
-/* Makes the arguments of a call that the client sends back as @item; NULL: it has none, or memory
- * is short. */
+/* Makes the arguments of a call that the client sends back as @item; NULL: it has none. */
 yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
                                       yyjson_val *item);
 /* Appends the parts of a shell's @output to @text: stdout, stderr and the outcome of each. Returns

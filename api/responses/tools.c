@@ -55,14 +55,6 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
     return NULL;
 }
 
-static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
-    yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
-    yyjson_mut_val *v = doc ? yyjson_val_mut_copy(b->doc, yyjson_doc_get_root(doc)) : NULL;
-
-    yyjson_doc_free(doc);
-    return v;
-}
-
 /* Copies the members of a function, or of a custom tool in a chat's form, except its name. */
 static int put_members(struct responses_build *b, yyjson_val *tool, bool custom, const char *place,
                        yyjson_mut_val *to) {
@@ -79,7 +71,7 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
         yyjson_val *v = yyjson_obj_get(tool, *key);
 
         if (v && !yyjson_is_null(v) && !yyjson_equals_str(v, ""))
-            TRY(responses_put_value(b, to, *key, yyjson_val_mut_copy(b->doc, v)));
+            json_put_copy(b->doc, to, *key, v);
     }
     return 0;
 }
@@ -109,9 +101,8 @@ static int remember_tool(struct responses_build *b, const struct responses_tool 
 static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val *f) {
     if (b->found->len && buf_add_char(b->found, '\n') < 0)
         return -ENOMEM;
-    return yyjson_mut_obj_add_bool(b->doc, o, "defer_loading", true)
-               ? tool_text_write(b->doc, f, b->found)
-               : -ENOMEM;
+    yyjson_mut_obj_add_bool(b->doc, o, "defer_loading", true);
+    return tool_text_write(b->doc, f, b->found);
 }
 
 /* Adds the name of a tool that is known already to the result of the search that found it again. */
@@ -141,7 +132,6 @@ static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns
 static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
                         const char *place) {
     yyjson_val *name = yyjson_obj_get(tool, "name");
-    yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
     struct responses_tool t;
     int r;
 
@@ -151,15 +141,12 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
         return r;
     if (b->in_item && responses_find_tool(b->rs, t.name))
         return mention(b, t.name);
-    const char *type = t.custom ? "custom" : "function";
-    if (!(o = yyjson_mut_arr_add_obj(b->doc, b->tools)) ||
-        !yyjson_mut_obj_add_str(b->doc, o, "type", type) ||
-        !yyjson_mut_obj_add_str(b->doc, f, "name", t.name))
-        return -ENOMEM;
+    yyjson_mut_val *f = json_make(b->doc, "{name:%}", yyjson_mut_strcpy(b->doc, t.name));
+    yyjson_mut_val *o = json_make(
+        b->doc, t.custom ? "{type:'custom', custom:%}" : "{type:'function', function:%}", f);
+    yyjson_mut_arr_append(b->tools, o);
     if ((r = remember_tool(b, &t)) == 0)
         r = put_members(b, tool, t.custom, place, f);
-    if (r == 0)
-        r = responses_put_value(b, o, type, f);
     return r < 0 || !b->found ? r : describe(b, o, f);
 }
 
@@ -168,23 +155,18 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
 static int add_native(struct responses_build *b, yyjson_val *tool, const char *place,
                       const struct responses_native *n) {
     struct responses_tool t = {.name = n->type, .native = n};
-    yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
-    int r;
+    yyjson_mut_val *f = json_make(b->doc, "{name:%}", yyjson_mut_strcpy(b->doc, n->type));
 
     if (b->in_item && responses_find_tool(b->rs, n->type))
         return mention(b, n->type);
-    if (!(o = yyjson_mut_arr_add_obj(b->doc, b->tools)) ||
-        !yyjson_mut_obj_add_str(b->doc, o, "type", "function") ||
-        !yyjson_mut_obj_add_str(b->doc, f, "name", n->type))
-        return -ENOMEM;
-    if ((r = remember_tool(b, &t)) == 0)
-        r = put_members(b, tool, false, place, f);
-    if (r == 0 && !yyjson_mut_obj_get(f, "description") &&
-        !yyjson_mut_obj_add_str(b->doc, f, "description", n->about))
-        r = -ENOMEM;
-    if (r == 0 && !yyjson_mut_obj_get(f, "parameters"))
-        r = responses_put_value(b, f, "parameters", schema_of(b, n->schema));
-    return r < 0 ? r : responses_put_value(b, o, "function", f);
+    yyjson_mut_arr_append(b->tools, json_make(b->doc, "{type:'function', function:%}", f));
+    TRY(remember_tool(b, &t));
+    TRY(put_members(b, tool, false, place, f));
+    if (!yyjson_mut_obj_get(f, "description"))
+        yyjson_mut_obj_add_str(b->doc, f, "description", n->about);
+    if (!yyjson_mut_obj_get(f, "parameters"))
+        yyjson_mut_obj_add_val(b->doc, f, "parameters", json_constant(b->doc, n->schema));
+    return 0;
 }
 
 static bool is_function(yyjson_val *tool) {
@@ -233,8 +215,9 @@ static int add_tool(struct responses_build *b, yyjson_val *tool, const char *pla
     if (native)
         return add_native(b, tool, place, native);
     /* A hosted tool keeps its place, so that tools[i] of the chat is tools[i] of the request. */
-    yyjson_mut_val *o = b->in_item ? NULL : yyjson_mut_arr_add_obj(b->doc, b->tools);
-    return b->in_item || (o && yyjson_mut_obj_add_str(b->doc, o, "type", "hosted")) ? 0 : -ENOMEM;
+    if (!b->in_item)
+        yyjson_mut_arr_append(b->tools, json_constant(b->doc, "{type:'hosted'}"));
+    return 0;
 }
 
 int responses_tools(struct responses_build *b, yyjson_val *tools) {
@@ -242,8 +225,7 @@ int responses_tools(struct responses_build *b, yyjson_val *tools) {
     size_t i, max;
     char place[40];
 
-    if (!(b->tools = yyjson_mut_arr(b->doc)))
-        return -ENOMEM;
+    b->tools = yyjson_mut_arr(b->doc);
     if (count(tools) > REQUEST_TOOLS_MAX)
         return responses_refuse(b, "tools", "must have at most 1024 tools");
     yyjson_arr_foreach(tools, i, max, tool) {
@@ -278,31 +260,29 @@ int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct bu
     return r;
 }
 
-int responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
-    return b->rs->n_tools ? responses_put_value(b, root, "tools", b->tools) : 0;
+void responses_tools_end(struct responses_build *b, yyjson_mut_val *root) {
+    if (b->rs->n_tools)
+        yyjson_mut_obj_add_val(b->doc, root, "tools", b->tools);
 }
 
 /* Returns the choice {"type": .., "name": ..}, or the type of a native tool, in a chat's form. */
 static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
     const struct responses_native *n = responses_native_tool(choice);
     yyjson_val *name = yyjson_obj_get(choice, "name");
-    yyjson_mut_val *o = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
     const char *flat = n ? n->type
                        : json_cstr(name)
                            ? responses_flat_name(b, yyjson_obj_get(choice, "namespace"), name)
                            : NULL;
 
-    return flat && yyjson_mut_obj_add_str(b->doc, o, "type", "function") &&
-                   yyjson_mut_obj_add_str(b->doc, f, "name", flat) &&
-                   yyjson_mut_obj_add_val(b->doc, o, "function", f)
-               ? o
-               : NULL;
+    b->failed |= !flat;
+    return json_make(b->doc, "{type:'function', function:{name:%}}",
+                     yyjson_mut_strcpy(b->doc, flat));
 }
 
 static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
     yyjson_val *tools = yyjson_obj_get(choice, "tools"), *mode = yyjson_obj_get(choice, "mode"),
                *tool;
-    yyjson_mut_val *o = yyjson_mut_obj(b->doc), *list = yyjson_mut_arr(b->doc), *v;
+    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     size_t i, n;
 
     if (!yyjson_is_arr(tools))
@@ -315,19 +295,15 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
                                     "must be functions with a name without NUL, or other tools");
         if (!function && !responses_native_tool(tool))
             continue; /* a hosted one, which is left out */
-        if (!(v = named(b, tool)) || !yyjson_mut_arr_append(list, v))
-            return -ENOMEM;
+        yyjson_mut_arr_append(list, named(b, tool));
     }
     if (n > 0 && yyjson_mut_arr_size(list) == 0)
         return 0;
-    yyjson_mut_val *inner = yyjson_mut_obj(b->doc);
-    if (mode && responses_put_value(b, inner, "mode", yyjson_val_mut_copy(b->doc, mode)) < 0)
-        return -ENOMEM;
-    if (!yyjson_mut_obj_add_str(b->doc, o, "type", "allowed_tools") ||
-        !yyjson_mut_obj_add_val(b->doc, inner, "tools", list) ||
-        !yyjson_mut_obj_add_val(b->doc, o, "allowed_tools", inner))
-        return -ENOMEM;
-    return responses_put_value(b, root, "tool_choice", o);
+    yyjson_mut_obj_add_val(b->doc, root, "tool_choice",
+                           json_make(b->doc,
+                                     "{type:'allowed_tools', allowed_tools:{mode:%, tools:%}}",
+                                     yyjson_val_mut_copy(b->doc, mode), list));
+    return 0;
 }
 
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
@@ -341,7 +317,8 @@ int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_
         return 0; /* a hosted tool, which is left out like its definition */
     if (yyjson_is_obj(choice) && !native && !json_cstr(yyjson_obj_get(choice, "name")))
         return responses_refuse(b, "tool_choice.name", "must be a string without NUL");
-    return responses_put_value(b, root, "tool_choice",
-                               yyjson_is_obj(choice) ? named(b, choice)
-                                                     : yyjson_val_mut_copy(b->doc, choice));
+    yyjson_mut_obj_add_val(b->doc, root, "tool_choice",
+                           yyjson_is_obj(choice) ? named(b, choice)
+                                                 : yyjson_val_mut_copy(b->doc, choice));
+    return 0;
 }
