@@ -155,6 +155,6 @@ int anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct cont
     if (!url && !yyjson_equals_str(type, "base64"))
         return 1;
     snprintf(place, sizeof(place), "%s.source.%s", in->place, url ? "url" : "data");
-    return content_add_picture(to, in->doc, yyjson_obj_get(source, url ? "url" : "data"), NULL,
-                               place);
+    content_add_picture(to, in->doc, yyjson_obj_get(source, url ? "url" : "data"), NULL, place);
+    return 0;
 }

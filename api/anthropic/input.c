@@ -20,28 +20,26 @@
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must) {
     char param[160];
 
+    if (in->failed)
+        return -ENOMEM;
     snprintf(param, sizeof(param), "%s%s", in->place, field);
     return err_set_code(in->err, 400, "invalid_value", param, "%s: %s.", param, must);
-}
-
-int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
-                  yyjson_mut_val *v) {
-    return v && yyjson_mut_obj_add_val(in->doc, object, key, v) ? 0 : -ENOMEM;
 }
 
 void anthropic_place(struct anthropic_input *in, const char *place) {
     *stpncpy(in->place, place, sizeof(in->place) - 1) = 0;
 }
 
-static int put(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
-    return anthropic_put(in, in->root, key, v);
+static void put(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
+    yyjson_mut_obj_add_val(in->doc, in->root, key, v);
 }
 
 #define FIELD(name) static int name(struct anthropic_input *in, const char *key, yyjson_val *v)
 
 /* Copies a field under its own name into the chat. */
 FIELD(pass) {
-    return anthropic_put_copy(in, in->root, key, v);
+    json_put_copy(in->doc, in->root, key, v);
+    return 0;
 }
 
 /* Takes the temperature. Values that Anthropic refuses are refused, so that a client learns of them
@@ -73,7 +71,7 @@ FIELD(take_stops) {
         if (is_blank(s))
             return anthropic_refuse(in, "", "must hold strings that are not only white space");
     }
-    return anthropic_put_copy(in, in->root, "stop", v);
+    return pass(in, "stop", v);
 }
 
 /* Claude Code puts its session into user_id. */
@@ -86,12 +84,11 @@ FIELD(take_metadata) {
         return 0;
     if (!yyjson_is_str(user) || json_len(user) > 4096)
         return anthropic_refuse(in, ".user_id", "must be a string of at most 4096 bytes");
-    return anthropic_put_copy(in, in->root, "user", user);
+    return pass(in, "user", user);
 }
 
 static int take_format(struct anthropic_input *in, yyjson_val *format) {
     yyjson_val *type = yyjson_obj_get(format, "type"), *schema = yyjson_obj_get(format, "schema");
-    yyjson_mut_val *to = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
 
     if (!format || yyjson_is_null(format))
         return 0;
@@ -99,12 +96,10 @@ static int take_format(struct anthropic_input *in, yyjson_val *format) {
         return anthropic_refuse(in, ".type", "must be \"json_schema\"");
     if (!yyjson_is_obj(schema))
         return anthropic_refuse(in, ".schema", "must be an object");
-    if (!to || anthropic_put_text(in, to, "type", "json_schema") < 0 ||
-        anthropic_put(in, to, "json_schema", inner) < 0 ||
-        anthropic_put_text(in, inner, "name", "output") < 0 ||
-        anthropic_put_copy(in, inner, "schema", schema) < 0)
-        return -ENOMEM;
-    return put(in, "response_format", to);
+    put(in, "response_format",
+        json_make(in->doc, "{type:'json_schema', json_schema:{name:'output', schema:%}}",
+                  yyjson_val_mut_copy(in->doc, schema)));
+    return 0;
 }
 
 FIELD(take_output_format) {
@@ -122,8 +117,8 @@ FIELD(take_output_config) {
         right |= yyjson_equals_str(effort, efforts[i]);
     if (!right)
         return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
-    if (yyjson_is_str(effort) && anthropic_put_copy(in, in->root, "reasoning_effort", effort) < 0)
-        return -ENOMEM;
+    if (yyjson_is_str(effort))
+        json_put_copy(in->doc, in->root, "reasoning_effort", effort);
     anthropic_place(in, "output_config.format");
     return take_format(in, yyjson_obj_get(v, "format"));
 }
@@ -132,19 +127,17 @@ FIELD(take_output_config) {
 
 /* Sets the switches of reasoning: templates read one of two names, or an effort. Values that the
  * client sets itself stay. */
-static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
+static void put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     yyjson_mut_val *kwargs =
         yyjson_is_obj(given) ? yyjson_val_mut_copy(in->doc, given) : yyjson_mut_obj(in->doc);
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (!yyjson_obj_get(given, names[i]) &&
-            anthropic_put(in, kwargs, names[i], yyjson_mut_bool(in->doc, on)) < 0)
-            return -ENOMEM;
-    if (!on && !yyjson_mut_obj_get(in->root, "reasoning_effort") &&
-        anthropic_put_text(in, in->root, "reasoning_effort", "none") < 0)
-        return -ENOMEM;
-    return put(in, "chat_template_kwargs", kwargs);
+        if (!yyjson_obj_get(given, names[i]))
+            yyjson_mut_obj_add_bool(in->doc, kwargs, names[i], on);
+    if (!on && !yyjson_mut_obj_get(in->root, "reasoning_effort"))
+        put(in, "reasoning_effort", yyjson_mut_str(in->doc, "none"));
+    put(in, "chat_template_kwargs", kwargs);
 }
 
 /* Turns thinking off for clients that do not ask for it, where the model allows that. */
@@ -166,16 +159,15 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
 
         if (!json_whole(budget, &n) || n < 1 || n > INT32_MAX)
             return anthropic_refuse(in, ".budget_tokens", "must be a whole number of at least 1");
-        if (anthropic_put_copy(in, in->root, "thinking_budget", budget) < 0)
-            return -ENOMEM;
+        json_put_copy(in->doc, in->root, "thinking_budget", budget);
     }
-    if (yyjson_equals_str(display, "omitted") &&
-        put(in, "include_reasoning", yyjson_mut_false(in->doc)) < 0)
-        return -ENOMEM;
+    if (yyjson_equals_str(display, "omitted"))
+        put(in, "include_reasoning", yyjson_mut_false(in->doc));
     anthropic_place(in, "chat_template_kwargs");
     if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");
-    return put_switches(in, on, given);
+    put_switches(in, on, given);
+    return 0;
 }
 
 /* Refuses a conversation that the server would store. The SDK then sends all messages in each
@@ -277,7 +269,8 @@ static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
     TRY(require(in, body, "max_tokens", &v));
     if (!json_whole(v, &n) || n < 0 || n > INT32_MAX)
         return anthropic_refuse(in, "", "must be a whole number, 0 or more");
-    return anthropic_put(in, in->root, "max_tokens", yyjson_mut_sint(in->doc, MAX(n, 1)));
+    put(in, "max_tokens", yyjson_mut_sint(in->doc, MAX(n, 1)));
+    return 0;
 }
 
 bool anthropic_warms(yyjson_val *body) {
@@ -293,8 +286,7 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
         return anthropic_refuse(in, "", "must be an array of 1 to 100000 messages");
     in->list = yyjson_mut_arr(in->doc);
-    if (put(in, "messages", in->list) < 0)
-        return -ENOMEM;
+    put(in, "messages", in->list);
     TRY(anthropic_system(in, yyjson_obj_get(body, "system")));
     TRY(anthropic_turns(in, v, prefill));
     anthropic_place(in, "messages");
@@ -324,20 +316,16 @@ static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjso
 
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, bool offered[TOOL_SEARCH_KINDS], struct err *err) {
-    struct anthropic_input in = {.doc = yyjson_mut_doc_new(NULL),
-                                 .err = err,
+    struct anthropic_input in = {.err = err,
                                  .role = "",
                                  .reasoning = {.max = UINT32_MAX},
                                  .result = {.text = {.max = UINT32_MAX}}};
-    int r = -ENOMEM;
 
-    in.root = in.doc ? yyjson_mut_obj(in.doc) : NULL;
-    if (in.root) {
-        yyjson_mut_doc_set_root(in.doc, in.root);
-        r = take_all(&in, env, yyjson_doc_get_root(body), count, prefill);
-    }
+    in.doc = json_doc_new(&in.failed);
+    in.root = yyjson_mut_obj(in.doc);
+    int r = take_all(&in, env, yyjson_doc_get_root(body), count, prefill);
     if (r == 0)
-        r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;
+        r = json_doc_seal(in.doc, in.root, out);
     if (offered)
         memcpy(offered, in.offered, sizeof(in.offered));
     buf_deinit(&in.reasoning);

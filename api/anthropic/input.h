@@ -11,6 +11,7 @@
 #include <yyjson.h>
 #include "api/anthropic/tool_search.h"
 #include "api/generation/content.h"
+#include "api/http/json_build.h"
 #include "base/buf.h"
 #include "base/err.h"
 
@@ -26,6 +27,7 @@ enum cache_wish { CACHE_NONE, CACHE_5M, CACHE_1H };
  * reasoning and result are empty; result is a tool's, reasoning the assistant's. */
 struct anthropic_input {
     yyjson_mut_doc *doc;
+    bool failed;          /* memory was short for it */
     yyjson_mut_val *root; /* the chat's body */
     struct err *err;
     char place[112];       /* path of the value being read, for messages */
@@ -73,21 +75,9 @@ void anthropic_rename(struct err *err);
 
 /* ---- between the files ---- */
 
-/* Refuses with a 400: "PLACE.FIELD: MUST." */
+/* Refuses with a 400: "PLACE.FIELD: MUST." Returns -ENOMEM if memory was short before. */
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must);
 void anthropic_place(struct anthropic_input *in, const char *place);
-int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
-                  yyjson_mut_val *v);
-/* Adds a copy of @v as member @key. */
-static inline int anthropic_put_copy(struct anthropic_input *in, yyjson_mut_val *object,
-                                     const char *key, yyjson_val *v) {
-    return anthropic_put(in, object, key, yyjson_val_mut_copy(in->doc, v));
-}
-/* Puts the text @s, which outlives the document. */
-static inline int anthropic_put_text(struct anthropic_input *in, yyjson_mut_val *object,
-                                     const char *key, const char *s) {
-    return anthropic_put(in, object, key, yyjson_mut_str(in->doc, s));
-}
 
 /* Returns true if @name is served, or is a name built into Anthropic's clients, which they also use
  * for small background requests. */

@@ -23,64 +23,57 @@
 
 /* Tools whose schema is not in the request, so that the model must learn it from here. */
 static const struct {
-    const char *type, *description, *schema;
+    const char *type, *description, *schema; /* schema: a shape of json_constant() */
 } known[] = {
     {"bash_", "Run a command in a bash shell, whose state stays between calls.",
-     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"description\":\"The "
-     "command to run.\"},\"restart\":{\"type\":\"boolean\",\"description\":\"Start the shell "
-     "anew.\"}}}"},
+     "{type:'object', properties:{command:{type:'string', description:'The command to run.'}, "
+     "restart:{type:'boolean', description:'Start the shell anew.'}}}"},
     {"text_editor_",
      "View, create and edit text files. view shows a file, with view_range only these lines, or "
      "lists a folder; create writes file_text; str_replace puts new_str where old_str is, which "
      "must be there once; insert puts insert_text after line insert_line.",
-     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
-     "\"create\",\"str_replace\",\"insert\"]},\"path\":{\"type\":\"string\",\"description\":\"Path "
-     "of the file or folder.\"},\"file_text\":{\"type\":\"string\"},\"old_str\":{\"type\":"
-     "\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"},"
-     "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
-     "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
+     "{type:'object', properties:{command:{type:'string', enum:['view', 'create', 'str_replace', "
+     "'insert']}, path:{type:'string', description:'Path of the file or folder.'}, "
+     "file_text:{type:'string'}, old_str:{type:'string'}, new_str:{type:'string'}, "
+     "insert_line:{type:'integer'}, insert_text:{type:'string'}, view_range:{type:'array', "
+     "items:{type:'integer'}}}, required:['command', 'path']}"},
     {"memory_",
      "Read and write files below /memories, which outlast this conversation. View /memories before "
      "a task, since an earlier one may have left notes there, and note what a later one needs. "
      "view shows a file, with view_range only these lines, or lists a folder; create writes "
      "file_text; str_replace puts new_str where old_str is, which must be there once; insert puts "
      "insert_text after line insert_line; delete removes path; rename moves old_path to new_path.",
-     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
-     "\"create\",\"str_replace\",\"insert\",\"delete\",\"rename\"]},\"path\":{\"type\":\"string\","
-     "\"description\":\"For all commands but rename; begins with /memories.\"},\"file_text\":{"
-     "\"type\":\"string\"},\"old_str\":{\"type\":\"string\"},\"new_str\":{\"type\":\"string\"},"
-     "\"insert_line\":{\"type\":\"integer\"},\"insert_text\":{\"type\":\"string\"},\"view_range\":{"
-     "\"type\":\"array\",\"items\":{\"type\":\"integer\"}},\"old_path\":{\"type\":\"string\"},"
-     "\"new_path\":{\"type\":\"string\"}},\"required\":[\"command\"]}"},
+     "{type:'object', properties:{command:{type:'string', enum:['view', 'create', 'str_replace', "
+     "'insert', 'delete', 'rename']}, path:{type:'string', description:'For all commands but "
+     "rename; begins with /memories.'}, file_text:{type:'string'}, old_str:{type:'string'}, "
+     "new_str:{type:'string'}, insert_line:{type:'integer'}, insert_text:{type:'string'}, "
+     "view_range:{type:'array', items:{type:'integer'}}, old_path:{type:'string'}, "
+     "new_path:{type:'string'}}, required:['command']}"},
     {"computer_",
      "Use a computer by its screen, mouse and keyboard. screenshot shows the screen; clicks and "
      "mouse_move go to coordinate, left_click_drag goes there from start_coordinate; key and "
      "hold_key press text, a key or a combination like ctrl+s; type writes text; scroll goes "
      "scroll_amount steps in scroll_direction at coordinate; hold_key and wait last duration "
      "seconds. A coordinate is [x, y] in pixels from the upper left corner.",
-     "{\"type\":\"object\",\"properties\":{\"action\":{\"type\":\"string\",\"enum\":["
-     "\"screenshot\","
-     "\"left_click\",\"right_click\",\"middle_click\",\"double_click\",\"triple_click\","
-     "\"mouse_move\",\"left_click_drag\",\"left_mouse_down\",\"left_mouse_up\",\"cursor_position\","
-     "\"key\",\"hold_key\",\"type\",\"scroll\",\"wait\"]},\"coordinate\":{\"type\":\"array\","
-     "\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":2},\"start_coordinate\":{"
-     "\"type\":"
-     "\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2,\"maxItems\":2},\"text\":{\"type\":"
-     "\"string\"},\"scroll_direction\":{\"type\":\"string\",\"enum\":[\"up\",\"down\",\"left\","
-     "\"right\"]},\"scroll_amount\":{\"type\":\"integer\"},\"duration\":{\"type\":\"number\"}},"
-     "\"required\":[\"action\"]}"},
+     "{type:'object', properties:{action:{type:'string', enum:['screenshot', 'left_click', "
+     "'right_click', 'middle_click', 'double_click', 'triple_click', 'mouse_move', "
+     "'left_click_drag', 'left_mouse_down', 'left_mouse_up', 'cursor_position', 'key', "
+     "'hold_key', 'type', 'scroll', 'wait']}, coordinate:{type:'array', items:{type:'integer'}, "
+     "minItems:2, maxItems:2}, start_coordinate:{type:'array', items:{type:'integer'}, "
+     "minItems:2, maxItems:2}, text:{type:'string'}, scroll_direction:{type:'string', "
+     "enum:['up', 'down', 'left', 'right']}, scroll_amount:{type:'integer'}, "
+     "duration:{type:'number'}}, required:['action']}"},
     {"tool_search_tool_regex",
      "Find tools that are not shown here. The pattern is a regular expression in the syntax of "
      "Python's re.search(), matched against names, descriptions and parameters of the tools; "
      "(?i) at its beginning ignores case. The tools that are found can be called afterwards.",
-     "{\"type\":\"object\",\"properties\":{\"pattern\":{\"type\":\"string\",\"description\":\"At "
-     "most 200 characters.\"}},\"required\":[\"pattern\"]}"},
+     "{type:'object', properties:{pattern:{type:'string', description:'At most 200 "
+     "characters.'}}, required:['pattern']}"},
     {"tool_search_tool_bm25",
      "Find tools that are not shown here by words that their names, descriptions and parameters "
      "may contain. The tools that are found can be called afterwards.",
-     "{\"type\":\"object\",\"properties\":{\"query\":{\"type\":\"string\",\"description\":\"What "
-     "the "
-     "tool should do.\"}},\"required\":[\"query\"]}"},
+     "{type:'object', properties:{query:{type:'string', description:'What the tool should do.'}}, "
+     "required:['query']}"},
 };
 
 /* Returns the tool of this name, or NULL. */
@@ -98,34 +91,27 @@ static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) 
 }
 
 /* Adds a function, whose description may be NULL. */
-static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut_val *description,
-                        yyjson_mut_val *schema, yyjson_mut_val **out) {
-    yyjson_mut_val *tool = yyjson_mut_arr_add_obj(in->doc, in->tools);
-    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
+static yyjson_mut_val *add_function(struct anthropic_input *in, yyjson_val *name,
+                                    yyjson_mut_val *description, yyjson_mut_val *schema) {
+    yyjson_mut_val *tool =
+        json_make(in->doc, "{type:'function', function:{name:%, description:%, parameters:%}}",
+                  yyjson_val_mut_copy(in->doc, name), description, schema);
 
-    *out = tool;
-    if (!tool || anthropic_put_text(in, tool, "type", "function") < 0 ||
-        anthropic_put(in, tool, "function", f) < 0 || anthropic_put_copy(in, f, "name", name) < 0 ||
-        (description && anthropic_put(in, f, "description", description) < 0) ||
-        anthropic_put(in, f, "parameters", schema) < 0)
-        return -ENOMEM;
-    return 0;
+    yyjson_mut_arr_append(in->tools, tool);
+    return tool;
 }
 
 /* Adds @tool as entry @i of known[]. A computer's coordinates depend on its display. */
 static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, size_t i) {
     int64_t width = 0, height = 0;
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
-    yyjson_mut_val *out;
 
     TRY(buf_add_str(&text, known[i].description));
     if (json_whole(yyjson_obj_get(tool, "display_width_px"), &width) && width >= 0 &&
         json_whole(yyjson_obj_get(tool, "display_height_px"), &height) && height >= 0)
         TRY(buf_printf(&text, " The display has %ld x %ld pixels.", width, height));
-    doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
-    return add_function(in, name, yyjson_mut_strncpy(in->doc, text.data, text.len),
-                        yyjson_val_mut_copy(in->doc, yyjson_doc_get_root(doc)), &out);
+    add_function(in, name, json_text_of(in->doc, &text), json_constant(in->doc, known[i].schema));
+    return 0;
 }
 
 static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, bool hidden) {
@@ -133,7 +119,6 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
     yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
     bool described = description && !yyjson_is_null(description);
     yyjson_val *strict = yyjson_obj_get(tool, "strict");
-    yyjson_mut_val *out;
 
     if (described && !yyjson_is_str(description))
         return anthropic_refuse(in, ".description", "must be a string");
@@ -141,13 +126,13 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
         return anthropic_refuse(in, ".input_schema", "must be an object");
     if (strict && !yyjson_is_null(strict) && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
-    TRY(add_function(in, name, described ? yyjson_val_mut_copy(in->doc, description) : NULL,
-                     yyjson_val_mut_copy(in->doc, schema), &out));
+    yyjson_mut_val *out =
+        add_function(in, name, described ? yyjson_val_mut_copy(in->doc, description) : NULL,
+                     yyjson_val_mut_copy(in->doc, schema));
     if (yyjson_get_bool(strict))
-        TRY(anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
-                          yyjson_mut_bool(in->doc, true)));
+        yyjson_mut_obj_add_bool(in->doc, yyjson_mut_obj_get(out, "function"), "strict", true);
     if (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))
-        TRY(anthropic_put(in, out, "defer_loading", yyjson_mut_bool(in->doc, true)));
+        yyjson_mut_obj_add_bool(in->doc, out, "defer_loading", true);
     return 0;
 }
 
@@ -235,8 +220,7 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     int r;
 
     in->tools = yyjson_mut_arr(in->doc);
-    if (anthropic_put(in, in->root, "tools", in->tools) < 0)
-        return -ENOMEM;
+    yyjson_mut_obj_add_val(in->doc, in->root, "tools", in->tools);
     if (!tools || yyjson_is_null(tools))
         return 0;
     anthropic_place(in, "tools");
@@ -263,8 +247,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
     bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
     if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* shown once, which bounds the text */
         return json_add_text(out, name);
-    if (anthropic_put(in, tool, "shown", yyjson_mut_bool(in->doc, true)) < 0)
-        return -ENOMEM;
+    yyjson_mut_obj_add_bool(in->doc, tool, "shown", true);
     return tool_text_write(in->doc, yyjson_mut_obj_get(tool, "function"), out);
 }
 
@@ -306,16 +289,15 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
 /* ---- tool_choice ---- */
 
 static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
-    yyjson_mut_val *choice = yyjson_mut_obj(in->doc), *f = yyjson_mut_obj(in->doc);
 
     if (!yyjson_is_str(name))
         return anthropic_refuse(in, ".name", "must be a string");
     if (!find(in, name))
         return anthropic_refuse(in, ".name", "is not a tool of this request that can be called");
-    if (!choice || anthropic_put_text(in, choice, "type", "function") < 0 ||
-        anthropic_put(in, choice, "function", f) < 0 || anthropic_put_copy(in, f, "name", name) < 0)
-        return -ENOMEM;
-    return anthropic_put(in, in->root, "tool_choice", choice);
+    yyjson_mut_obj_add_val(in->doc, in->root, "tool_choice",
+                           json_make(in->doc, "{type:'function', function:{name:%}}",
+                                     yyjson_val_mut_copy(in->doc, name)));
+    return 0;
 }
 
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v) {
@@ -325,15 +307,16 @@ int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_va
 
     if (single && !yyjson_is_null(single) && !yyjson_is_bool(single))
         return anthropic_refuse(in, ".disable_parallel_tool_use", "must be a boolean");
-    if (yyjson_get_bool(single) &&
-        anthropic_put(in, in->root, "parallel_tool_calls", yyjson_mut_bool(in->doc, false)) < 0)
-        return -ENOMEM;
+    if (yyjson_get_bool(single))
+        yyjson_mut_obj_add_bool(in->doc, in->root, "parallel_tool_calls", false);
     if (yyjson_equals_str(type, "tool"))
         return choose_tool(in, yyjson_obj_get(v, "name"));
     if (yyjson_equals_str(type, "any") && !yyjson_mut_arr_size(in->tools))
         return anthropic_refuse(in, ".type", "needs tools that can be called");
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (yyjson_equals_str(type, types[i][0]))
-            return anthropic_put_text(in, in->root, key, types[i][1]);
+        if (yyjson_equals_str(type, types[i][0])) {
+            yyjson_mut_obj_add_str(in->doc, in->root, key, types[i][1]);
+            return 0;
+        }
     return anthropic_refuse(in, ".type", "must be auto, any, tool or none");
 }

@@ -23,54 +23,43 @@ static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_mut_strn(in->doc, json_text(v), json_len(v));
 }
 
-static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf *b) {
-    return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
-}
-
 /* Asserts the invariants of the last message. */
 static void check(const struct anthropic_input *in) {
-    assert(!in->message == !*in->role);
-    assert(in->message || (!in->parts && !in->calls));
+    assert(*in->role || (!in->message && !in->parts && !in->calls));
     assert((in->result.text.len == 0 && !in->result.parts) || strcmp(in->role, "tool") == 0);
     assert(in->reasoning.len == 0 || strcmp(in->role, "assistant") == 0);
 }
 
 /* Adds the parts that the message still lacks. */
-static int end_message(struct anthropic_input *in) {
-    int r = 0;
-
+static void end_message(struct anthropic_input *in) {
     check(in);
-    if (in->message && in->reasoning.len)
-        r = anthropic_put(in, in->message, "reasoning_content", text_of_buf(in, &in->reasoning));
-    if (in->message && strcmp(in->role, "tool") == 0)
-        r = anthropic_put(in, in->message, "content", content_take(&in->result, in->doc));
+    if (in->reasoning.len)
+        yyjson_mut_obj_add_val(in->doc, in->message, "reasoning_content",
+                               json_text_of(in->doc, &in->reasoning));
+    if (strcmp(in->role, "tool") == 0)
+        yyjson_mut_obj_add_val(in->doc, in->message, "content", content_take(&in->result, in->doc));
     buf_clear(&in->reasoning);
     in->message = in->parts = in->calls = NULL;
     in->role = "";
-    return r;
 }
 
 /* Sets in->message to the message of @role to which the next block belongs: the last one, or a new
  * one. */
-static int need_message(struct anthropic_input *in, const char *role) {
+static void need_message(struct anthropic_input *in, const char *role) {
     if (strcmp(in->role, role) == 0)
-        return 0;
-    TRY(end_message(in));
-    in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
+        return;
+    end_message(in);
     in->parts = yyjson_mut_arr(in->doc);
+    in->message =
+        json_make(in->doc, "{role:%, content:%}", yyjson_mut_str(in->doc, role), in->parts);
+    yyjson_mut_arr_append(in->list, in->message);
     in->role = role;
-    if (!in->message || anthropic_put_text(in, in->message, "role", role) < 0)
-        return -ENOMEM;
-    return anthropic_put(in, in->message, "content", in->parts);
 }
 
 static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val *text) {
-    int r = need_message(in, role);
-    yyjson_mut_val *part = r == 0 ? yyjson_mut_arr_add_obj(in->doc, in->parts) : NULL;
-
-    if (!part || anthropic_put_text(in, part, "type", "text") < 0)
-        return -ENOMEM;
-    return anthropic_put(in, part, "text", text);
+    need_message(in, role);
+    yyjson_mut_arr_append(in->parts, json_make(in->doc, "{type:'text', text:%}", text));
+    return 0;
 }
 
 /* ---- results of calls ---- */
@@ -114,8 +103,8 @@ static yyjson_mut_val *server_tool_name(struct anthropic_input *in, yyjson_val *
 
     if (buf_printf(&text, "%s%s%s", server ? server : "", server ? "__" : "",
                    name ? name : "server_tool") < 0)
-        return NULL;
-    return text_of_buf(in, &text);
+        in->failed = true;
+    return json_text_of(in->doc, &text);
 }
 
 /* Returns the name of call @id in the assistant's last message; NULL: it is not there. */
@@ -145,15 +134,12 @@ static int mark_error(const struct buf *text, struct buf *out) {
 
 /* Begins the message for the result of call @id, whose text is in->result until the message
  * ends. */
-static int begin_result(struct anthropic_input *in, yyjson_val *id) {
-    yyjson_mut_val *name = name_of(in, id);
-
-    TRY(end_message(in));
-    in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
+static void begin_result(struct anthropic_input *in, yyjson_val *id) {
+    end_message(in);
+    in->message = json_make(in->doc, "{role:'tool', tool_call_id:%, name:%}", text_of(in, id),
+                            name_of(in, id));
+    yyjson_mut_arr_append(in->list, in->message);
     in->role = "tool";
-    TRY(in->message ? anthropic_put_text(in, in->message, "role", "tool") : -ENOMEM);
-    TRY(anthropic_put(in, in->message, "tool_call_id", text_of(in, id)));
-    return name ? anthropic_put(in, in->message, "name", name) : 0;
 }
 
 /* Reads the content of a result into @all. */
@@ -220,7 +206,7 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     TRY(read_result(in, yyjson_obj_get(block, "content"), &all));
     TRY(close_call(in, id));
-    TRY(begin_result(in, id));
+    begin_result(in, id);
     in->result.parts = all.parts;
     if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&all.text, text) < 0)
         return -ENOMEM;
@@ -255,21 +241,16 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
 }
 
 /* Adds a call to the assistant's message. */
-static int put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *name,
-                    yyjson_mut_val *input) {
-    assert(in->message && strcmp(in->role, "assistant") == 0);
+static void put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val *name,
+                     yyjson_mut_val *input) {
+    assert(strcmp(in->role, "assistant") == 0);
     if (!in->calls) {
         in->calls = yyjson_mut_arr(in->doc);
-        if (anthropic_put(in, in->message, "tool_calls", in->calls) < 0)
-            return -ENOMEM;
+        yyjson_mut_obj_add_val(in->doc, in->message, "tool_calls", in->calls);
     }
-    yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
-    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
-    if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
-        anthropic_put_text(in, call, "type", "function") < 0 ||
-        anthropic_put(in, call, "function", f) < 0 || anthropic_put(in, f, "name", name) < 0)
-        return -ENOMEM;
-    return anthropic_put(in, f, "arguments", input);
+    yyjson_mut_arr_append(
+        in->calls, json_make(in->doc, "{id:%, type:'function', function:{name:%, arguments:%}}",
+                             text_of(in, id), name, input));
 }
 
 /* ---- blocks of other services ---- */
@@ -299,14 +280,12 @@ static int add_server_call(struct anthropic_input *in, yyjson_val *block) {
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
-    int r = need_message(in, "assistant");
-    if (r == 0)
-        r = put_call(in, id, server_tool_name(in, block),
-                     yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input)
-                                          : yyjson_mut_obj(in->doc));
-    if (r < 0 || has_server_result(in, id))
-        return r;
-    TRY(begin_result(in, id));
+    need_message(in, "assistant");
+    put_call(in, id, server_tool_name(in, block),
+             yyjson_is_obj(input) ? yyjson_val_mut_copy(in->doc, input) : yyjson_mut_obj(in->doc));
+    if (has_server_result(in, id))
+        return 0;
+    begin_result(in, id);
     return buf_add_str(&in->result.text, "This tool cannot be run here.");
 }
 
@@ -344,7 +323,7 @@ static int add_server_result(struct anthropic_input *in, yyjson_val *block) {
     TRY(server_result_text(in, block, &text));
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
-    TRY(begin_result(in, id));
+    begin_result(in, id);
     return buf_add(&in->result.text, text.data ? text.data : "", text.len);
 }
 
@@ -356,14 +335,14 @@ static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
 
     if (!yyjson_is_str(summary))
         return 0;
-    TRY(end_message(in));
+    end_message(in);
     in->open.n = 0;
     yyjson_mut_arr_remove_range(in->list, in->n_system,
                                 yyjson_mut_arr_size(in->list) - in->n_system);
     if (buf_add_str(&text, "Summary of the conversation until here:\n\n") < 0 ||
         json_add_text(&text, summary) < 0)
         return -ENOMEM;
-    return add_part(in, "user", text_of_buf(in, &text));
+    return add_part(in, "user", json_text_of(in->doc, &text));
 }
 
 /* Reads a block that this server never writes. Returns 1 for a block of another type. */
@@ -386,7 +365,7 @@ static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char
     TRY(foreign_text(&text, block));
     if (!text.len)
         TRY(buf_printf(&text, "[%.64s: left out, this model cannot see it]", type));
-    return add_part(in, "assistant", text_of_buf(in, &text));
+    return add_part(in, "assistant", json_text_of(in->doc, &text));
 }
 
 /* ---- turns ---- */
@@ -395,7 +374,7 @@ static int add_unknown(struct anthropic_input *in, yyjson_val *block, const char
 static int add_picture(struct anthropic_input *in, yyjson_val *block) {
     struct content one = {0};
 
-    TRY(need_message(in, "user"));
+    need_message(in, "user");
     one.parts = in->parts;
     int r = anthropic_picture(in, block, &one);
     return r == 1 ? anthropic_refuse(in, ".source.type", "must be base64: send the picture itself")
@@ -407,10 +386,11 @@ static int add_file(struct anthropic_input *in) {
     struct content one = {0};
     char place[sizeof(in->place) + sizeof(".source.type")];
 
-    TRY(need_message(in, "user"));
+    need_message(in, "user");
     one.parts = in->parts;
     snprintf(place, sizeof(place), "%s.source.type", in->place);
-    return content_add_file(&one, in->doc, place);
+    content_add_file(&one, in->doc, place);
+    return 0;
 }
 
 static int add_user_block(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -430,7 +410,7 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
         return add_file(in);
     if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
         return add_to_result(in, &text, false);
-    return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
+    return r < 0 ? r : add_part(in, "user", json_text_of(in->doc, &text));
 }
 
 /* Adds instructions among the turns to a result or to a message of the user: most templates refuse
@@ -438,7 +418,7 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
 static int put_instruction(struct anthropic_input *in, const struct buf *text) {
     if (strcmp(in->role, "tool") == 0)
         return add_to_result(in, text, !is_reminder(text));
-    return add_part(in, "user", text_of_buf(in, text));
+    return add_part(in, "user", json_text_of(in->doc, text));
 }
 
 static int add_instruction(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -496,7 +476,8 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     if (!yyjson_is_obj(input))
         return anthropic_refuse(in, ".input", "must be an object");
     open_call(in, id);
-    return put_call(in, id, text_of(in, name), yyjson_val_mut_copy(in->doc, input));
+    put_call(in, id, text_of(in, name), yyjson_val_mut_copy(in->doc, input));
+    return 0;
 }
 
 /* Adds the model's reasoning; where the client did not want to see it, it is in the signature. */
@@ -524,8 +505,9 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     yyjson_val *text = yyjson_obj_get(block, "text");
     int r = add_foreign(in, block, type);
 
-    if (r <= 0 || (r = need_message(in, "assistant")) < 0)
+    if (r <= 0)
         return r;
+    need_message(in, "assistant");
     if (strcmp(type, "tool_use") == 0)
         return add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
@@ -573,12 +555,12 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
         return anthropic_refuse(in, ".role", "must be user, assistant or system");
     if (!yyjson_is_str(content) && !yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    TRY(assistant ? end_calls(in) : 0);
-    if (assistant)
-        TRY(need_message(in, as));
-    in->open.replied |= !assistant;
-    if (assistant)
+    if (assistant) {
+        TRY(end_calls(in));
+        need_message(in, as);
         in->asked = content;
+    }
+    in->open.replied |= !assistant;
     if (yyjson_is_str(content))
         return add_part(in, as, text_of(in, content));
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
@@ -630,7 +612,8 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
     snprintf(in->place, sizeof(in->place), "messages.%zu", n - 1);
     if (strcmp(in->role, "assistant") == 0)
         r = take_prefill(in, prefill);
-    return r < 0 ? r : end_message(in);
+    end_message(in);
+    return r;
 }
 
 /* ---- the system prompt ---- */
@@ -653,7 +636,7 @@ static int add_system(struct anthropic_input *in, yyjson_val *v) {
     const char *s = json_text(v);
     size_t len = json_len(v);
 
-    if (!in->message)
+    if (!*in->role)
         drop_billing(&s, &len);
     return len ? add_part(in, "system", yyjson_mut_strn(in->doc, s, len)) : 0;
 }
@@ -676,5 +659,6 @@ int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
         TRY(anthropic_each(in, system, add_system_block, NULL));
     else if (system && !yyjson_is_null(system))
         return anthropic_refuse(in, "", "must be a string or an array of text blocks");
-    return end_message(in);
+    end_message(in);
+    return 0;
 }

@@ -16,12 +16,10 @@ struct content {
 
 void content_deinit(struct content *c); /* accepts a zeroed one */
 /* Adds a picture, as a part of @doc that picture_parts.h reads: @data is a data URI or base64, NULL
- * where the client has given none; @detail may be NULL; @place is what errors call it. 0 or
- * -ENOMEM. */
-int content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *data,
-                        yyjson_val *detail, const char *place);
-/* Adds a file, which no model reads: messages.h decides whether it is refused. Returns 0 or
- * -ENOMEM. */
-int content_add_file(struct content *c, yyjson_mut_doc *doc, const char *place);
+ * where the client has given none; @detail may be NULL; @place is what errors call it. */
+void content_add_picture(struct content *c, yyjson_mut_doc *doc, yyjson_val *data,
+                         yyjson_val *detail, const char *place);
+/* Adds a file, which no model reads: messages.h decides whether it is refused. */
+void content_add_file(struct content *c, yyjson_mut_doc *doc, const char *place);
 /* Returns a string, or an array where there are pictures, and empties @c. NULL: no memory. */
 yyjson_mut_val *content_take(struct content *c, yyjson_mut_doc *doc);

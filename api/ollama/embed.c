@@ -3,6 +3,7 @@
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/generation/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
@@ -67,12 +68,11 @@ static bool is_nothing(yyjson_val *v) {
  * name may have a tag. @one: the body is that of /api/embeddings. @none: the input is an empty
  * list. Returns NULL if there is no memory. */
 static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
-    yyjson_mut_doc *d = yyjson_doc_mut_copy(body, NULL);
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *d = json_doc_copy(body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(d);
     yyjson_doc *out = NULL;
 
-    if (!d)
-        return NULL;
     yyjson_mut_obj_remove_key(root, "model");
     if (one || none)
         yyjson_mut_obj_remove_key(root, "input");
@@ -80,11 +80,13 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
         yyjson_mut_obj_remove_key(root, "normalize");
     if (none)
         yyjson_mut_obj_remove_key(root, "prompt");
-    bool ok = none ? yyjson_mut_obj_add_val(d, root, "input", yyjson_mut_arr(d))
-                   : !one || yyjson_mut_obj_rename_key(d, root, "prompt", "input");
-    if (ok && (!one || yyjson_mut_obj_add_bool(d, root, "normalize", false)))
-        out = yyjson_mut_doc_imut_copy(d, NULL);
-    yyjson_mut_doc_free(d);
+    if (none)
+        yyjson_mut_obj_add_arr(d, root, "input");
+    else if (one)
+        yyjson_mut_obj_rename_key(d, root, "prompt", "input");
+    if (one)
+        yyjson_mut_obj_add_bool(d, root, "normalize", false);
+    json_doc_seal(d, root, &out);
     return out;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/generation/content.h"
 #include "api/generation/models.h"
 #include "api/ollama/ollama.h"
@@ -20,16 +21,19 @@
 struct input {
     const struct model *m;
     yyjson_mut_doc *doc;
+    bool failed; /* memory was short for it */
     yyjson_mut_val *root;
     struct err *err;
 };
 
 static int refuse(struct input *in, const char *field, const char *must) {
-    return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s", field, must);
+    return in->failed
+               ? -ENOMEM
+               : err_set_code(in->err, 400, "invalid_value", field, "%s must be %s", field, must);
 }
 
-static int put(struct input *in, const char *key, yyjson_mut_val *v) {
-    return v && yyjson_mut_obj_add_val(in->doc, in->root, key, v) ? 0 : -ENOMEM;
+static void put(struct input *in, const char *key, yyjson_mut_val *v) {
+    yyjson_mut_obj_add_val(in->doc, in->root, key, v);
 }
 
 static yyjson_mut_val *copy(struct input *in, yyjson_val *v) {
@@ -94,28 +98,25 @@ static int take_options(struct input *in, yyjson_val *options) {
 
         if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
             v = NULL; /* no stop strings */
-        if (v)
-            TRY(put(in, rows[i].ours, copy(in, v)));
+        put(in, rows[i].ours, copy(in, v));
     }
     if (n && yyjson_get_num(n) > 0)
-        TRY(put(in, "max_tokens", copy(in, n)));
+        put(in, "max_tokens", copy(in, n));
     return 0;
 }
 
 /* Takes the format: "json", or a schema. */
 static int take_format(struct input *in, yyjson_val *v) {
-    yyjson_mut_val *o = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
     bool json = yyjson_equals_str(v, "json");
 
     if (!v || (yyjson_is_str(v) && json_len(v) == 0))
         return 0;
     if (!json && !yyjson_is_obj(v))
         return refuse(in, "format", "\"json\" or a JSON schema");
-    if (!yyjson_mut_obj_add_str(in->doc, o, "type", json ? "json_object" : "json_schema") ||
-        (!json && (!yyjson_mut_obj_add_val(in->doc, inner, "schema", copy(in, v)) ||
-                   !yyjson_mut_obj_add_val(in->doc, o, "json_schema", inner))))
-        return -ENOMEM;
-    return put(in, "response_format", o);
+    put(in, "response_format",
+        json ? json_constant(in->doc, "{type:'json_object'}")
+             : json_make(in->doc, "{type:'json_schema', json_schema:{schema:%}}", copy(in, v)));
+    return 0;
 }
 
 /* Takes `think`: true, false, or an effort. */
@@ -124,7 +125,8 @@ static int take_think(struct input *in, yyjson_val *v) {
         return 0;
     if (!yyjson_is_bool(v) && !yyjson_is_str(v))
         return refuse(in, "think", "a boolean, \"low\", \"medium\" or \"high\"");
-    return put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
+    put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
+    return 0;
 }
 
 /* Takes the fields of log probabilities. A completion (@text) has the number of the best tokens
@@ -139,10 +141,10 @@ static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
         return refuse(in, "top_logprobs", "an integer between 0 and 20");
     if (!yyjson_get_bool(logprobs))
         return 0;
-    if (text)
-        return put(in, "logprobs", yyjson_mut_sint(in->doc, most));
-    int r = put(in, "logprobs", copy(in, logprobs));
-    return r < 0 || !n ? r : put(in, "top_logprobs", copy(in, n));
+    put(in, "logprobs", text ? yyjson_mut_sint(in->doc, most) : copy(in, logprobs));
+    if (!text)
+        put(in, "top_logprobs", copy(in, n));
+    return 0;
 }
 
 static int take_common(struct input *in, yyjson_val *body) {
@@ -151,7 +153,7 @@ static int take_common(struct input *in, yyjson_val *body) {
     TRY(take_model(in, body));
     if (stream && !yyjson_is_bool(stream))
         return refuse(in, "stream", "a boolean");
-    TRY(put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream))));
+    put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
     TRY(take_options(in, given(body, "options")));
     return take_format(in, given(body, "format"));
 }
@@ -166,14 +168,13 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
     yyjson_val *images = given(o, "images"), *image;
     char place[64];
     size_t i, n;
-    int r = 0;
 
     if (images && !yyjson_is_arr(images))
         return refuse(in, "images", "an array of pictures in base64");
     if (!yyjson_arr_size(images)) {
-        yyjson_mut_val *v = text ? copy(in, text) : yyjson_mut_str(in->doc, "");
-
-        return v && yyjson_mut_obj_add_val(in->doc, to, "content", v) ? 0 : -ENOMEM;
+        yyjson_mut_obj_add_val(in->doc, to, "content",
+                               text ? copy(in, text) : yyjson_mut_str(in->doc, ""));
+        return 0;
     }
     if (text && !yyjson_is_str(text))
         return refuse(in, "content", "a string");
@@ -182,13 +183,11 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
             snprintf(place, sizeof(place), "images[%zu]", i);
         else
             snprintf(place, sizeof(place), "messages[%d].images[%zu]", at, i);
-        if (r == 0)
-            r = content_add_picture(&c, in->doc, image, NULL, place);
+        content_add_picture(&c, in->doc, image, NULL, place);
     }
-    if (r == 0)
-        r = json_add_text(&c.text, text);
-    yyjson_mut_val *all = r == 0 ? content_take(&c, in->doc) : NULL;
-    return all && yyjson_mut_obj_add_val(in->doc, to, "content", all) ? 0 : -ENOMEM;
+    TRY(json_add_text(&c.text, text));
+    yyjson_mut_obj_add_val(in->doc, to, "content", content_take(&c, in->doc));
+    return 0;
 }
 
 static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *list) {
@@ -200,12 +199,8 @@ static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *
 
     if (!yyjson_is_obj(m))
         return refuse(in, "messages", "an array of objects");
-    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
-        yyjson_val *v = given(m, keys[i][0]);
-
-        if (v && !yyjson_mut_obj_add_val(in->doc, to, keys[i][1], copy(in, v)))
-            return -ENOMEM;
-    }
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        json_put_copy(in->doc, to, keys[i][1], given(m, keys[i][0]));
     return take_content(in, m, given(m, "content"), at, to);
 }
 
@@ -234,12 +229,11 @@ static int chat(struct input *in, yyjson_val *body, bool *load) {
         if (r == 0)
             r = add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list);
     }
-    if (r == 0)
-        r = put(in, "messages", list);
-    if (r == 0 && yyjson_arr_size(tools))
-        r = put(in, "tools", copy(in, tools));
-    if (r == 0 && begins_answer(last))
-        r = put(in, "continue_final_message", yyjson_mut_bool(in->doc, true));
+    put(in, "messages", list);
+    if (yyjson_arr_size(tools))
+        put(in, "tools", copy(in, tools));
+    if (begins_answer(last))
+        put(in, "continue_final_message", yyjson_mut_bool(in->doc, true));
     return r;
 }
 
@@ -252,12 +246,12 @@ static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *promp
 
         if (!text)
             continue;
-        if (!(m = yyjson_mut_arr_add_obj(in->doc, list)) ||
-            !yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system"))
-            return -ENOMEM;
+        m = yyjson_mut_arr_add_obj(in->doc, list);
+        yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system");
         TRY(take_content(in, i ? body : NULL, text, -1, m));
     }
-    return put(in, "messages", list);
+    put(in, "messages", list);
+    return 0;
 }
 
 /* Reads a body of /api/generate. The prompt goes through the chat template unless it is raw, has a
@@ -284,29 +278,30 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",
                             "images need the model's chat template: leave out raw and suffix");
-    TRY(v[0] ? put(in, "prompt", copy(in, v[0])) : 0);
-    return json_len(v[1]) ? put(in, "suffix", copy(in, v[1])) : 0;
+    put(in, "prompt", copy(in, v[0]));
+    if (json_len(v[1]))
+        put(in, "suffix", copy(in, v[1]));
+    return 0;
 }
 
 int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err) {
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    struct input in = {.m = m, .doc = doc, .root = yyjson_mut_obj(doc), .err = err};
+    struct input in = {.m = m, .err = err};
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = in.doc = json_doc_new(&in.failed);
     yyjson_val *root = yyjson_doc_get_root(body);
 
+    in.root = yyjson_mut_obj(doc);
     *text = *load = false;
-    TRY(in.root ? take_common(&in, root) : -ENOMEM);
+    TRY(take_common(&in, root));
     TRY(is_generate ? generate(&in, root, text, load) : chat(&in, root, load));
     TRY(take_logprobs(&in, root, *text));
     if (*load) { /* the model is loaded, nothing is generated */
         *text = true;
         yyjson_mut_obj_remove_key(in.root, "messages");
         yyjson_mut_obj_remove_key(in.root, "prompt");
-        TRY(put(&in, "prompt", yyjson_mut_str(doc, "a")));
+        put(&in, "prompt", yyjson_mut_str(doc, "a"));
     }
-    yyjson_mut_doc_set_root(doc, in.root);
-    *out = yyjson_mut_doc_imut_copy(doc, NULL);
-    return *out ? 0 : -ENOMEM;
+    return json_doc_seal(doc, in.root, out);
 }
 
 /* Returns the seconds of the unit at *@text and moves *@text behind it; 0 if there is no such

@@ -86,8 +86,9 @@ static int add_picture(const struct responses_build *b, const char *field, size_
         snprintf(place, sizeof(place), "previous_response_id");
     else
         snprintf(place, sizeof(place), "input[%zu].%.20s[%zu].image_url", b->i, field, at);
-    return content_add_picture(out, b->doc, yyjson_obj_get(part, "image_url"),
-                               yyjson_obj_get(part, "detail"), place);
+    content_add_picture(out, b->doc, yyjson_obj_get(part, "image_url"),
+                        yyjson_obj_get(part, "detail"), place);
+    return 0;
 }
 
 /* Adds the file or sound in @part, part @at of member @field. */
@@ -99,7 +100,8 @@ static int add_file(const struct responses_build *b, const char *field, size_t a
         snprintf(place, sizeof(place), "previous_response_id");
     else
         snprintf(place, sizeof(place), "input[%zu].%.20s[%zu].type", b->i, field, at);
-    return content_add_file(out, b->doc, place);
+    content_add_file(out, b->doc, place);
+    return 0;
 }
 
 static bool is_picture(yyjson_val *part) {
