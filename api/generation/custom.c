@@ -6,6 +6,7 @@
 #include <string.h>
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
     return yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")
@@ -74,29 +75,16 @@ static int describe(yyjson_val *custom, struct buf *out) {
 }
 
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom) {
-    static const char schema[] =
-        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
-        "\"required\":[\"input\"],\"additionalProperties\":false}";
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    yyjson_doc *parsed = yyjson_read(schema, sizeof(schema) - 1, 0);
-    yyjson_mut_val *o = yyjson_mut_obj(doc), *f = yyjson_mut_obj(doc);
-    yyjson_mut_val *parameters = yyjson_val_mut_copy(doc, yyjson_doc_get_root(parsed));
-    bool made = describe(custom, &text) == 0 && yyjson_mut_obj_add_str(doc, o, "type", "function");
 
-    yyjson_doc_free(parsed);
-    made = made && yyjson_mut_obj_add_val(doc, f, "name",
-                                          yyjson_val_mut_copy(doc, yyjson_obj_get(custom, "name")));
-    if (text.len)
-        made = made && yyjson_mut_obj_add_strncpy(doc, f, "description", text.data, text.len);
-    made = made && yyjson_mut_obj_add_val(doc, f, "parameters", parameters) &&
-           yyjson_mut_obj_add_val(doc, o, "function", f);
-    return made ? o : NULL;
-}
-
-yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input) {
-    yyjson_mut_val *o = yyjson_mut_obj(doc);
-
-    return yyjson_mut_obj_add_val(doc, o, "input", yyjson_val_mut_copy(doc, input)) ? o : NULL;
+    if (describe(custom, &text) < 0)
+        return NULL;
+    return json_make(
+        doc,
+        "{type:'function', function:{name:%, description:%, parameters:{type:'object', "
+        "properties:{input:{type:'string'}}, required:['input'], "
+        "additionalProperties:false}}}",
+        json_copy_of(doc, custom, "name"), text.len ? json_text_of(doc, &text) : NULL);
 }
 
 bool custom_is(const struct gen_request *r, const char *name) {

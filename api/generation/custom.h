@@ -23,8 +23,6 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err);
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text);
 /* Returns the entry of `tools` that the model gets. NULL: no memory. */
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom);
-/* Returns the arguments for a call with the text @input. NULL: no memory. */
-yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
 /* Returns true if @name is one of the request's custom tools. */
 bool custom_is(const struct gen_request *r, const char *name);
 

@@ -10,6 +10,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/picture_parts.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/toolcall/toolcall.h"
 #include "base/try.h"
 
@@ -23,6 +24,7 @@
 
 struct build {
     yyjson_mut_doc *doc;
+    bool failed; /* memory was short for it */
     struct err *err;
     const struct messages_form *form;
     struct buf note;   /* the description of the tools, until a message takes it */
@@ -38,6 +40,8 @@ struct build {
 static int refuse(const struct build *b, const char *place, const char *must) {
     char param[96];
 
+    if (b->failed)
+        return -ENOMEM;
     snprintf(param, sizeof(param), "messages[%zu]%.60s", b->i - MIN(b->i, b->form->n_own), place);
     return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
 }
@@ -46,8 +50,8 @@ static yyjson_mut_val *text_of(struct build *b, yyjson_val *v) {
     return yyjson_mut_strncpy(b->doc, json_text(v), json_len(v));
 }
 
-static int put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
-    return v && yyjson_mut_obj_add_val(b->doc, object, key, v) ? 0 : -ENOMEM;
+static void put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
+    yyjson_mut_obj_add_val(b->doc, object, key, v);
 }
 
 /* Finds the text of one part of a content array. */
@@ -188,9 +192,9 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
             json_add_text(&text, s) < 0)
             return -ENOMEM;
     }
-    return text.len
-               ? put(b, to, "reasoning_content", yyjson_mut_strncpy(b->doc, text.data, text.len))
-               : 0;
+    if (text.len)
+        put(b, to, "reasoning_content", json_text_of(b->doc, &text));
+    return 0;
 }
 
 /* Adds the content to @text as one string. */
@@ -206,9 +210,8 @@ static int add_content(struct build *b, yyjson_val *m, struct buf *text) {
     return refuse(b, ".content", "must be a string or an array of parts");
 }
 
-static int put_text(struct build *b, yyjson_mut_val *to, const struct buf *text) {
-    return put(b, to, "content",
-               yyjson_mut_strncpy(b->doc, text->data ? text->data : "", text->len));
+static void put_text(struct build *b, yyjson_mut_val *to, const struct buf *text) {
+    put(b, to, "content", json_text_of(b->doc, text));
 }
 
 static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *role) {
@@ -225,7 +228,8 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
         return -ENOMEM;
     if (noted)
         buf_clear(&b->note);
-    return put_text(b, to, &text);
+    put_text(b, to, &text);
+    return 0;
 }
 
 /* Returns JSON with a space behind each comma and colon, as models write it, so that earlier
@@ -245,7 +249,8 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
         else if (!in_string && (*s == ',' || *s == ':') && r == 0)
             r = buf_add_char(&out, ' ');
     }
-    return r < 0 ? NULL : yyjson_mut_strncpy(b->doc, out.data, out.len);
+    b->failed |= r < 0;
+    return json_text_of(b->doc, &out);
 }
 
 /* Returns a call's arguments as an object, which most templates print as JSON; clients send its
@@ -257,8 +262,7 @@ static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_mut_val *out;
 
-    if (r == -ENOMEM)
-        return NULL;
+    b->failed |= r == -ENOMEM;
     if (!v)
         out = b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
     else if (b->form->text_args && !s)
@@ -271,10 +275,11 @@ static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
 
 /* Returns the arguments of a call of a custom tool. */
 static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
-    yyjson_mut_val *args = custom_arguments(b->doc, input), *out;
+    yyjson_mut_val *args = json_make(b->doc, "{input:%}", yyjson_val_mut_copy(b->doc, input));
+    yyjson_mut_val *out;
     yyjson_doc *doc;
 
-    if (!args || !b->form->text_args)
+    if (!b->form->text_args)
         return args;
     doc = yyjson_mut_val_imut_copy(args, NULL);
     out = json_of(b, yyjson_doc_get_root(doc));
@@ -300,13 +305,11 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
         return refuse(b, place, "must have a name without NUL");
     if (custom && !yyjson_is_str(input))
         return refuse(b, place, "must be a custom call with name and input");
-    yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, calls);
-    yyjson_mut_val *function = yyjson_mut_obj(b->doc);
-    TRY(yyjson_is_str(id) ? put(b, o, "id", text_of(b, id)) : 0);
-    TRY(put(b, o, "type", yyjson_mut_strcpy(b->doc, "function")));
-    TRY(put(b, function, "name", text_of(b, name)));
-    TRY(put(b, function, "arguments", custom ? input_of(b, input) : arguments_of(b, args)));
-    return put(b, o, "function", function);
+    yyjson_mut_arr_append(
+        calls, json_make(b->doc, "{id:%, type:'function', function:{name:%, arguments:%}}",
+                         yyjson_is_str(id) ? text_of(b, id) : NULL, text_of(b, name),
+                         custom ? input_of(b, input) : arguments_of(b, args)));
+    return 0;
 }
 
 static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
@@ -318,12 +321,13 @@ static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
         return 0;
     if (!yyjson_is_arr(v))
         return refuse(b, ".tool_calls", "must be an array");
-    if (!(calls = yyjson_mut_arr(b->doc)))
-        return -ENOMEM;
+    calls = yyjson_mut_arr(b->doc);
     yyjson_arr_foreach(v, i, n, call) {
         TRY(put_call(b, call, i, calls));
     }
-    return n ? put(b, to, "tool_calls", calls) : 0;
+    if (n)
+        put(b, to, "tool_calls", calls);
+    return 0;
 }
 
 /* Copies a field that is a string or absent. @as is its name for the template. */
@@ -337,7 +341,8 @@ static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const 
     snprintf(place, sizeof(place), ".%s", key);
     if (!yyjson_is_str(v))
         return refuse(b, place, "must be a string");
-    return put(b, to, as, text_of(b, v));
+    put(b, to, as, text_of(b, v));
+    return 0;
 }
 
 /* Newer clients give the system prompt the role "developer", which templates do not know. */
@@ -357,24 +362,21 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
     size_t i, n;
-    int r = scratch ? add_content(b, m, &text) : -ENOMEM;
 
-    if (r == 0)
-        r = put_calls(b, m, scratch); /* checks them, too */
-    calls = r == 0 ? yyjson_mut_obj_get(scratch, "tool_calls") : NULL;
+    TRY(add_content(b, m, &text));
+    TRY(put_calls(b, m, scratch)); /* checks them, too */
+    calls = b->failed ? NULL : yyjson_mut_obj_get(scratch, "tool_calls");
     yyjson_mut_arr_foreach(calls, i, n, call) {
         yyjson_mut_val *f = yyjson_mut_obj_get(call, "function");
         yyjson_mut_val *args = yyjson_mut_obj_get(f, "arguments");
 
         if (text.len && text.data[text.len - 1] != '\n')
-            r = buf_add_char(&text, '\n');
-        if (r == 0)
-            r = toolcall_write_call(&text, json_mut_cstr(yyjson_mut_obj_get(f, "name")),
-                                    json_mut_text(args), json_mut_len(args));
-        if (r < 0)
-            return -ENOMEM;
+            TRY(buf_add_char(&text, '\n'));
+        TRY(toolcall_write_call(&text, json_mut_cstr(yyjson_mut_obj_get(f, "name")),
+                                json_mut_text(args), json_mut_len(args)));
     }
-    return r < 0 ? r : put_text(b, to, &text);
+    put_text(b, to, &text);
+    return 0;
 }
 
 /* Notes that the markers @own in the content of message @at are trusted. */
@@ -392,18 +394,18 @@ static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to,
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
     struct toolcall_marks own = {0};
-    int r = scratch ? add_content(b, m, &text) : -ENOMEM;
+    int r = add_content(b, m, &text);
 
     if (r == 0)
         r = put_calls(b, m, scratch); /* checks them, too */
-    yyjson_mut_val *calls = r == 0 ? yyjson_mut_obj_get(scratch, "tool_calls") : NULL;
-
-    if (yyjson_mut_arr_size(calls))
+    yyjson_mut_val *calls = yyjson_mut_obj_get(scratch, "tool_calls");
+    if (r == 0 && !b->failed && yyjson_mut_arr_size(calls))
         r = toolcall_write_calls(b->form->calls, calls, &text, &own);
     if (r == 0)
         r = trust(b, &own, at);
     free(own.v);
-    return r < 0 ? r : put_text(b, to, &text);
+    put_text(b, to, &text);
+    return r;
 }
 
 /* Moves reasoning to the template's own name for it. gpt-oss takes either reasoning or content
@@ -422,21 +424,20 @@ static int put_thoughts(struct build *b, yyjson_mut_val *to) {
         return -ENOMEM;
     if (both)
         yyjson_mut_set_str(content, "");
-    return put(b, to, b->form->thoughts, yyjson_mut_strncpy(b->doc, text.data, text.len));
+    put(b, to, b->form->thoughts, json_text_of(b->doc, &text));
+    return 0;
 }
 
 static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     const char *role = role_of(yyjson_obj_get(m, "role"));
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
 
-    if (!to)
-        return -ENOMEM;
     b->at = yyjson_mut_arr_size(list) - 1;
     if (!yyjson_is_obj(m))
         return refuse(b, "", "must be an object");
     if (!role)
         return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
-    TRY(put(b, to, "role", yyjson_mut_strcpy(b->doc, role)));
+    put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
     bool assistant = strcmp(role, "assistant") == 0, plain = b->form->plain && assistant;
     bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
     TRY(plain     ? put_plain_calls(b, m, to)
@@ -489,20 +490,16 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
         if (b->i + 1 == n || !message_is_result(json_next(*m)))
             break;
     }
-    if (!to || put(b, to, "role", yyjson_mut_str(b->doc, "user")) < 0)
-        return -ENOMEM;
-    return put_text(b, to, &all);
+    put(b, to, "role", yyjson_mut_str(b->doc, "user"));
+    put_text(b, to, &all);
+    return 0;
 }
 
-static int put_note(struct build *b, yyjson_mut_val *list) {
-    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+static void put_note(struct build *b, yyjson_mut_val *list) {
     assert(b->note.len && !b->form->no_system);
-    int r = to ? put(b, to, "role", yyjson_mut_str(b->doc, "system")) : -ENOMEM;
-
-    if (r == 0)
-        r = put_text(b, to, &b->note);
+    yyjson_mut_arr_append(
+        list, json_make(b->doc, "{role:'system', content:%}", json_text_of(b->doc, &b->note)));
     buf_clear(&b->note);
-    return r;
 }
 
 /* Returns the functions that the prompt shows the model at its beginning; NULL: none. */
@@ -517,24 +514,26 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
     yyjson_val *m = yyjson_arr_get_first(r->messages);
     const char *first = role_of(yyjson_obj_get(m, "role"));
     size_t n = yyjson_arr_size(r->messages);
-    int result = list ? 0 : -ENOMEM;
+    int result = 0;
 
     b->asks = picture_parts_asking(r->messages);
 
-    if (result == 0 && b->form->plain && shown_functions(r))
-        result = toolcall_describe(&b->note, shown_functions(r));
-    if (result == 0 && b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
-        result = put_note(b, list);
+    if (b->form->plain && shown_functions(r))
+        TRY(toolcall_describe(&b->note, shown_functions(r)));
+    if (b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
+        put_note(b, list);
     for (b->i = 0; result == 0 && b->i < n; b->i++, m = json_next(m))
         result = b->form->plain && message_is_result(m) ? put_results(b, &m, n, list)
                                                         : put_message(b, m, list);
-    return result < 0 ? result : put(b, root, "messages", list);
+    put(b, root, "messages", list);
+    return result;
 }
 
 /* Sets a variable unless the client has set it itself. */
-static int put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
-                        const char *key, yyjson_mut_val *v) {
-    return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
+static void put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
+                         const char *key, yyjson_mut_val *v) {
+    if (!yyjson_obj_get(r->kwargs, key))
+        put(b, root, key, v);
 }
 
 /* Sets the variables `functions` and `datetime`, which Firefunction's template puts into the text.
@@ -548,8 +547,9 @@ static int put_functions_text(struct build *b, const struct gen_request *r, yyjs
 
     if (!text || !gmtime_r(&now, &tm) || !strftime(day, sizeof(day), "%Y-%m-%d", &tm))
         return -ENOMEM;
-    TRY(put_variable(b, r, root, "functions", yyjson_mut_strcpy(b->doc, text)));
-    return put_variable(b, r, root, "datetime", yyjson_mut_strcpy(b->doc, day));
+    put_variable(b, r, root, "functions", yyjson_mut_strcpy(b->doc, text));
+    put_variable(b, r, root, "datetime", yyjson_mut_strcpy(b->doc, day));
+    return 0;
 }
 
 static int put_tools(struct build *b, const struct gen_request *r, const struct api_model *model,
@@ -562,17 +562,18 @@ static int put_tools(struct build *b, const struct gen_request *r, const struct 
         functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
 
     if (b->form->simple_tools)
-        TRY(messages_simplify_tools(b->doc, tools));
-    return put(b, root, "tools", tools);
+        messages_simplify_tools(b->doc, tools);
+    put(b, root, "tools", tools);
+    return 0;
 }
 
-static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
-                     const struct tokenizer *t, int32_t id) {
+static void put_token(struct build *b, yyjson_mut_val *root, const char *key,
+                      const struct tokenizer *t, int32_t id) {
     struct gguf_str s = {"", 0};
 
     if (id >= 0)
         s = tokenizer_text(t, id);
-    return put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
+    put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
 }
 
 /* Returns true if the template compares something with @word. */
@@ -607,59 +608,49 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
 
 /* Sets the effort of reasoning: some templates take a level, others only a switch, under one of two
  * names. */
-static int put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
-                      yyjson_mut_val *root) {
+static void put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
+                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};
     static const char *const strengths[] = {"reasoning_effort", "reasoning_strength"};
     const char *effort = json_cstr(r->reasoning_effort);
     bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
-    int result = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(strengths) && result == 0 && effort; i++)
-        result = put_variable(b, r, root, strengths[i],
-                              yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
-    if (!effort && !r->thinking)
-        return 0;
-    for (size_t i = 0; i < ARRAY_SIZE(switches) && result == 0; i++)
-        result = put_variable(b, r, root, switches[i], yyjson_mut_bool(b->doc, on));
-    return result;
+    for (size_t i = 0; i < ARRAY_SIZE(strengths) && effort; i++)
+        put_variable(b, r, root, strengths[i], yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
+    for (size_t i = 0; i < ARRAY_SIZE(switches) && (effort || r->thinking); i++)
+        put_variable(b, r, root, switches[i], yyjson_mut_bool(b->doc, on));
 }
 
 /* Sets the variables of the template. The client's own come first, so that they cannot replace
  * those that the service sets. */
-static int put_kwargs(struct build *b, const struct gen_request *r, const struct api_model *model,
-                      yyjson_mut_val *root) {
+static void put_kwargs(struct build *b, const struct gen_request *r, const struct api_model *model,
+                       yyjson_mut_val *root) {
     yyjson_val *key, *value;
     size_t i, n;
-    int result = put_effort(b, r, model, root);
 
-    if (result == 0 && r->has_budget)
-        result = put_variable(b, r, root, "thinking_budget",
-                              yyjson_mut_uint(b->doc, r->thinking_budget));
+    put_effort(b, r, model, root);
+    if (r->has_budget)
+        put_variable(b, r, root, "thinking_budget", yyjson_mut_uint(b->doc, r->thinking_budget));
     /* Some templates show the model the format that its answer must have. */
-    if (result == 0 && r->response_format)
-        result = put_variable(b, r, root, "response_format",
-                              yyjson_val_mut_copy(b->doc, r->response_format));
-    if (result == 0 && r->choice.mode == TOOLS_REQUIRED)
-        result = put_variable(b, r, root, "tool_choice", yyjson_mut_str(b->doc, "required"));
+    put_variable(b, r, root, "response_format", yyjson_val_mut_copy(b->doc, r->response_format));
+    if (r->choice.mode == TOOLS_REQUIRED)
+        put_variable(b, r, root, "tool_choice", yyjson_mut_str(b->doc, "required"));
     yyjson_obj_foreach(r->kwargs, i, n, key, value) {
-        if (result == 0 &&
-            !yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value)))
-            result = -ENOMEM;
+        yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value));
     }
-    return result;
 }
 
 static int put_all(struct build *b, const struct gen_request *r, const struct api_model *model,
                    yyjson_mut_val *root) {
     const struct tokenizer *t = model->tokenizer;
-    TRY(put_kwargs(b, r, model, root));
+    put_kwargs(b, r, model, root);
     TRY(put_messages(b, r, root));
     TRY(put_tools(b, r, model, root));
-    TRY(put(b, root, "documents", yyjson_mut_null(b->doc)));
-    TRY(put(b, root, "add_generation_prompt", yyjson_mut_bool(b->doc, !r->no_generation_prompt)));
-    TRY(put_token(b, root, "bos_token", t, tokenizer_bos(t)));
-    return put_token(b, root, "eos_token", t, tokenizer_eos(t));
+    put(b, root, "documents", yyjson_mut_null(b->doc));
+    put(b, root, "add_generation_prompt", yyjson_mut_bool(b->doc, !r->no_generation_prompt));
+    put_token(b, root, "bos_token", t, tokenizer_bos(t));
+    put_token(b, root, "eos_token", t, tokenizer_eos(t));
+    return 0;
 }
 
 void messages_trust_deinit(struct messages_trust *t) {
@@ -670,24 +661,19 @@ void messages_trust_deinit(struct messages_trust *t) {
 int messages_vars(const struct gen_request *r, const struct api_model *model,
                   const struct messages_form *form, yyjson_doc **out, struct messages_trust *trust,
                   struct err *err) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
-    struct build b = {.doc = doc,
-                      .err = err,
+    struct build b = {.err = err,
                       .form = form,
                       .sight = form->sight,
                       .pictures = r->pictures,
                       .note = {.max = UINT32_MAX},
                       .trust = trust};
-    int result = root ? put_all(&b, r, model, root) : -ENOMEM;
-
-    if (result == 0) {
-        yyjson_mut_doc_set_root(doc, root);
-        *out = yyjson_mut_doc_imut_copy(doc, NULL);
-        result = *out ? 0 : -ENOMEM;
-    }
+    b.doc = json_doc_new(&b.failed);
+    yyjson_mut_val *root = yyjson_mut_obj(b.doc);
+    int result = put_all(&b, r, model, root);
+    if (result == 0)
+        result = json_doc_seal(b.doc, root, out);
     assert(result < 0 || b.i == yyjson_arr_size(r->messages));
     buf_deinit(&b.note);
-    yyjson_mut_doc_free(doc);
+    yyjson_mut_doc_free(b.doc);
     return result;
 }

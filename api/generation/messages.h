@@ -32,8 +32,8 @@ const char *messages_wrong_member(yyjson_val *f, const char **must);
 int messages_functions(struct gen_request *r, struct err *err);
 /* Rewrites @tools, which a template refused, for a simple template: each tool and each property
  * gets a description, and no schema is a boolean, contains null, has a list of types or an unknown
- * type. Calls are still checked against the original schemas. Returns 0 or -ENOMEM. */
-int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
+ * type. Calls are still checked against the original schemas. */
+void messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools);
 
 /* Marks the service's own text in contents: markers of past calls and of pictures. */
 struct messages_trust {

@@ -4,6 +4,7 @@
 #include "api/generation/custom.h"
 #include "api/generation/messages.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "base/try.h"
 
 /* Checks and copies the tools of a chat: all that the model may call, and those of them that it
@@ -76,8 +77,7 @@ static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
         TRY(check_function(yyjson_obj_get(tool, "function"), i, err));
-        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
-            return -ENOMEM;
+        yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool));
     }
     return 0;
 }
@@ -100,22 +100,19 @@ static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val 
     assert(yyjson_mut_arr_size(list) == n_kept);
     if (n_kept == n)
         return 0;
-    r->shown = yyjson_mut_doc_imut_copy(doc, NULL);
-    return r->shown ? 0 : -ENOMEM;
+    return json_doc_seal(doc, list, &r->shown);
 }
 
 int messages_functions(struct gen_request *r, struct err *err) {
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
-    int result = list ? copy_functions(r, doc, list, err) : -ENOMEM;
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    yyjson_mut_val *list = yyjson_mut_arr(doc);
 
-    if (result == 0 && yyjson_mut_arr_size(list)) {
-        yyjson_mut_doc_set_root(doc, list);
-        r->functions = yyjson_mut_doc_imut_copy(doc, NULL);
-        result = r->functions ? set_shown(r, doc, list) : -ENOMEM;
-    }
-    yyjson_mut_doc_free(doc);
-    return result;
+    TRY(copy_functions(r, doc, list, err));
+    if (!failed && !yyjson_mut_arr_size(list))
+        return 0;
+    TRY(json_doc_seal(doc, list, &r->functions));
+    return set_shown(r, doc, list);
 }
 
 /* ---- for simple templates ---- */
@@ -194,15 +191,15 @@ static void simplify(yyjson_mut_doc *doc, yyjson_mut_val *schema) {
         simplify_all(doc, yyjson_mut_obj_get(schema, many[i]));
 }
 
-/* Gives @o an empty description if it has none. Returns false if there is no memory. */
-static bool describe(yyjson_mut_doc *doc, yyjson_mut_val *o) {
+/* Gives @o an empty description if it has none. */
+static void describe(yyjson_mut_doc *doc, yyjson_mut_val *o) {
     if (yyjson_mut_is_str(yyjson_mut_obj_get(o, "description")))
-        return true;
+        return;
     yyjson_mut_obj_remove_key(o, "description");
-    return yyjson_mut_obj_add_str(doc, o, "description", "");
+    yyjson_mut_obj_add_str(doc, o, "description", "");
 }
 
-int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
+void messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
     yyjson_mut_val *tool, *parameters, *key, *property;
     size_t i, n, k, n_properties;
 
@@ -211,22 +208,18 @@ int messages_simplify_tools(yyjson_mut_doc *doc, yyjson_mut_val *tools) {
 
         if (!f)
             continue;
-        if (!describe(doc, f))
-            return -ENOMEM;
+        describe(doc, f);
         parameters = yyjson_mut_obj_get(f, "parameters");
-        if (!parameters && !(parameters = yyjson_mut_obj_add_obj(doc, f, "parameters")))
-            return -ENOMEM;
+        if (!parameters)
+            parameters = yyjson_mut_obj_add_obj(doc, f, "parameters");
         simplify(doc, parameters);
         if (!yyjson_mut_is_obj(yyjson_mut_obj_get(parameters, "properties"))) {
             yyjson_mut_obj_remove_key(parameters, "properties");
-            if (!yyjson_mut_obj_add_obj(doc, parameters, "properties"))
-                return -ENOMEM;
+            yyjson_mut_obj_add_obj(doc, parameters, "properties");
         }
         yyjson_mut_obj_foreach(yyjson_mut_obj_get(parameters, "properties"), k, n_properties, key,
                                property) {
-            if (!describe(doc, property))
-                return -ENOMEM;
+            describe(doc, property);
         }
     }
-    return 0;
 }

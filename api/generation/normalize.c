@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "base/buf.h"
 #include "base/jobs.h"
 #include "base/try.h"
 
 struct rewrite {
     yyjson_mut_doc *doc;
+    bool failed; /* memory was short for it */
     yyjson_mut_val *list;
     yyjson_mut_val *last; /* last message of the list, or NULL */
     const char *role;     /* role of the last message; NULL before the first */
@@ -29,27 +31,16 @@ static bool has_calls(yyjson_val *m) {
     return yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
 }
 
-static int append(struct rewrite *b, const char *role, yyjson_mut_val *m) {
-    if (!m || !yyjson_mut_arr_append(b->list, m))
-        return -ENOMEM;
+static void append(struct rewrite *b, const char *role, yyjson_mut_val *m) {
+    yyjson_mut_arr_append(b->list, m);
     b->last = m;
     b->role = role;
-    assert(yyjson_mut_arr_get_last(b->list) == m);
-    return 0;
 }
 
 /* Returns a content as an array of parts; a text becomes an array of one part. */
 static yyjson_mut_val *parts_of(struct rewrite *b, yyjson_mut_val *content) {
-    yyjson_mut_val *list, *part;
-
-    if (yyjson_mut_is_arr(content))
-        return content;
-    list = yyjson_mut_arr(b->doc);
-    part = yyjson_mut_arr_add_obj(b->doc, list);
-    return part && yyjson_mut_obj_add_str(b->doc, part, "type", "text") &&
-                   yyjson_mut_obj_add_val(b->doc, part, "text", content)
-               ? list
-               : NULL;
+    return yyjson_mut_is_arr(content) ? content
+                                      : json_make(b->doc, "[{type:'text', text:%}]", content);
 }
 
 static yyjson_mut_val *join_texts(struct rewrite *b, yyjson_mut_val *first,
@@ -60,31 +51,28 @@ static yyjson_mut_val *join_texts(struct rewrite *b, yyjson_mut_val *first,
     if (json_mut_add_text(&text, first) < 0 ||
         (text.len && json_mut_len(second) && buf_add_str(&text, "\n\n") < 0) ||
         json_mut_add_text(&text, second) < 0)
-        return NULL;
-    return yyjson_mut_strncpy(b->doc, text.data ? text.data : "", text.len);
+        b->failed = true;
+    return json_text_of(b->doc, &text);
 }
 
 static yyjson_mut_val *join_parts(struct rewrite *b, yyjson_mut_val *first,
                                   yyjson_mut_val *second) {
     yyjson_mut_val *list = parts_of(b, first), *rest = parts_of(b, second), *part;
 
-    while (list && rest && (part = yyjson_mut_arr_remove_first(rest)))
-        if (!yyjson_mut_arr_append(list, part))
-            return NULL;
-    return rest ? list : NULL;
+    while ((part = yyjson_mut_arr_remove_first(rest)))
+        yyjson_mut_arr_append(list, part);
+    return list;
 }
 
 /* Adds the content of @m to that of the last message; both have one. */
-static int join(struct rewrite *b, yyjson_val *m) {
-    assert(b->last);
+static void join(struct rewrite *b, yyjson_val *m) {
     yyjson_mut_val *first = yyjson_mut_obj_remove_key(b->last, "content");
-    yyjson_mut_val *second = yyjson_val_mut_copy(b->doc, yyjson_obj_get(m, "content")), *both;
+    yyjson_mut_val *second = json_copy_of(b->doc, m, "content");
+    bool parts = yyjson_mut_is_arr(first) || yyjson_mut_is_arr(second);
 
-    if (!first || !second)
-        return -ENOMEM;
-    both = yyjson_mut_is_arr(first) || yyjson_mut_is_arr(second) ? join_parts(b, first, second)
-                                                                 : join_texts(b, first, second);
-    return both && yyjson_mut_obj_add_val(b->doc, b->last, "content", both) ? 0 : -ENOMEM;
+    if (!b->failed)
+        yyjson_mut_obj_add_val(b->doc, b->last, "content",
+                               (parts ? join_parts : join_texts)(b, first, second));
 }
 
 static bool has_content(yyjson_val *m) {
@@ -99,44 +87,40 @@ static bool last_has_content(const struct rewrite *b) {
     return yyjson_mut_is_str(v) || yyjson_mut_is_arr(v);
 }
 
-static int say(struct rewrite *b, const char *role, const char *text) {
-    yyjson_mut_val *m = yyjson_mut_obj(b->doc);
-
-    if (!yyjson_mut_obj_add_str(b->doc, m, "role", role) ||
-        !yyjson_mut_obj_add_str(b->doc, m, "content", text))
-        return -ENOMEM;
-    return append(b, role, m);
+static void say(struct rewrite *b, const char *role, const char *text) {
+    append(b, role,
+           json_make(b->doc, "{role:%, content:%}", yyjson_mut_str(b->doc, role),
+                     yyjson_mut_str(b->doc, text)));
 }
 
 /* Adds the turn that strict templates expect before one of @role: an answer to tool results after
  * which the user spoke at once, or a question before an assistant that speaks first. */
-static int add_missing(struct rewrite *b, const char *role) {
+static void add_missing(struct rewrite *b, const char *role) {
     bool begins = !b->role || strcmp(b->role, "system") == 0;
 
     if (!(b->how & NORMALIZE_MISSING))
-        return 0;
+        return;
     if (strcmp(role, "assistant") == 0 && begins)
-        return say(b, "user", "");
-    return strcmp(role, "user") == 0 && b->role && strcmp(b->role, "tool") == 0
-               ? say(b, "assistant", "Done.")
-               : 0;
+        say(b, "user", "");
+    else if (strcmp(role, "user") == 0 && b->role && strcmp(b->role, "tool") == 0)
+        say(b, "assistant", "Done.");
 }
 
 /* Adds a message of @role, which differs from the role of @m where a system message becomes the
  * user's. */
-static int add(struct rewrite *b, yyjson_val *m, const char *role) {
-    TRY(add_missing(b, role));
+static void add(struct rewrite *b, yyjson_val *m, const char *role) {
+    add_missing(b, role);
     bool again = (b->how & NORMALIZE_TURNS) && b->role && strcmp(b->role, role) == 0 &&
                  has_content(m) && last_has_content(b);
-    yyjson_mut_val *copy;
 
-    assert(!b->last == !b->role);
-    if (again && !has_calls(m) && !yyjson_mut_obj_get(b->last, "tool_calls"))
-        return join(b, m);
-    copy = yyjson_val_mut_copy(b->doc, m);
+    if (again && !has_calls(m) && !yyjson_mut_obj_get(b->last, "tool_calls")) {
+        join(b, m);
+        return;
+    }
+    yyjson_mut_val *copy = yyjson_val_mut_copy(b->doc, m);
     if (!is_role(m, role))
         yyjson_mut_set_str(yyjson_mut_obj_get(copy, "role"), role);
-    return append(b, role, copy);
+    append(b, role, copy);
 }
 
 /* Limit of the calls of a message that are split, because each searches all results. */
@@ -171,47 +155,40 @@ static size_t count_results(yyjson_val *m, size_t n) {
 /* Returns call @i of message @m as a message of its own; the other content of @m comes with the
  * first. */
 static yyjson_mut_val *one_call(struct rewrite *b, yyjson_val *m, yyjson_val *call, size_t i) {
-    yyjson_mut_val *one = i ? yyjson_mut_obj(b->doc) : yyjson_val_mut_copy(b->doc, m);
-    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+    yyjson_mut_val *one = i ? json_constant(b->doc, "{role:'assistant', content:''}")
+                            : yyjson_val_mut_copy(b->doc, m);
 
-    if (i && (!yyjson_mut_obj_add_str(b->doc, one, "role", "assistant") ||
-              !yyjson_mut_obj_add_str(b->doc, one, "content", "")))
-        return NULL;
     yyjson_mut_obj_remove_key(one, "tool_calls");
-    return yyjson_mut_arr_append(list, yyjson_val_mut_copy(b->doc, call)) &&
-                   yyjson_mut_obj_add_val(b->doc, one, "tool_calls", list)
-               ? one
-               : NULL;
+    yyjson_mut_obj_add_val(b->doc, one, "tool_calls",
+                           json_make(b->doc, "[%]", yyjson_val_mut_copy(b->doc, call)));
+    return one;
 }
 
 /* Splits an assistant's message with several calls, which @n others follow, into one message for
- * each call, followed by its result. Sets *n_done to the number of results taken. Copies the
- * message whole, and sets *n_done to 0, if the results are not exactly those of the calls or are
- * more than SPLIT_MAX. */
-static int split_calls(struct rewrite *b, yyjson_val *m, size_t n, size_t *n_done) {
+ * each call, followed by its result. Returns the number of results taken: 0 if they are not exactly
+ * those of the calls or are more than SPLIT_MAX; then the message is copied whole. */
+static size_t split_calls(struct rewrite *b, yyjson_val *m, size_t n) {
     yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *id;
     yyjson_val *next = n ? json_next(m) : NULL;
     size_t i, max, found = count_results(next, n);
     bool whole = found == yyjson_arr_size(calls) && found <= SPLIT_MAX;
-    int r;
 
     yyjson_arr_foreach(calls, i, max, call) {
         id = yyjson_obj_get(call, "id");
         whole = whole && result_of(next, found, id) && !is_shared(calls, id);
     }
-    *n_done = 0;
-    if (!whole)
-        return append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
+    if (!whole) {
+        append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
+        return 0;
+    }
     yyjson_arr_foreach(calls, i, max, call) {
         yyjson_val *result = result_of(next, found, yyjson_obj_get(call, "id"));
 
         assert(result);
-        if ((r = append(b, "assistant", one_call(b, m, call, i))) < 0 ||
-            (r = append(b, "tool", yyjson_val_mut_copy(b->doc, result))) < 0)
-            return r;
+        append(b, "assistant", one_call(b, m, call, i));
+        append(b, "tool", yyjson_val_mut_copy(b->doc, result));
     }
-    *n_done = found;
-    return 0;
+    return found;
 }
 
 /* Returns true if system message @i becomes the user's. */
@@ -227,16 +204,16 @@ static int rewrite_all(struct rewrite *b, yyjson_val *messages) {
         done = 0;
         TRY(job_pause());
         if (is_system(m))
-            TRY(add(b, m, is_users(b, i) ? "user" : "system"));
+            add(b, m, is_users(b, i) ? "user" : "system");
         else if (is_role(m, "user"))
-            TRY(add(b, m, "user"));
+            add(b, m, "user");
         else if (is_role(m, "assistant") && (b->how & NORMALIZE_TURNS) &&
                  yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) > 1)
-            TRY(split_calls(b, m, n - i - 1, &done));
+            done = split_calls(b, m, n - i - 1);
         else if (is_role(m, "assistant"))
-            TRY(add(b, m, "assistant"));
+            add(b, m, "assistant");
         else
-            TRY(append(b, "tool", yyjson_val_mut_copy(b->doc, m)));
+            append(b, "tool", yyjson_val_mut_copy(b->doc, m));
         assert(done < n - i);
         for (; done; done--, i++)
             m = json_next(m);
@@ -248,22 +225,21 @@ static int rewrite_all(struct rewrite *b, yyjson_val *messages) {
 
 /* Sets the arguments of @f to an object unless they are one, or the JSON text of one. Arguments
  * that are neither become a member of the object. */
-static int repair_args(struct rewrite *b, yyjson_mut_val *f) {
-    yyjson_mut_val *given = yyjson_mut_obj_get(f, "arguments"), *args = yyjson_mut_obj(b->doc);
+static void repair_args(struct rewrite *b, yyjson_mut_val *f) {
+    yyjson_mut_val *given = yyjson_mut_obj_get(f, "arguments");
     CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
 
     if (!yyjson_mut_is_obj(f) || yyjson_mut_is_obj(given))
-        return 0;
+        return;
     if (yyjson_mut_is_str(given) &&
         json_parse(&doc, json_mut_text(given), json_mut_len(given), 0) == -ENOMEM)
-        return -ENOMEM;
+        b->failed = true;
     if (yyjson_is_obj(yyjson_doc_get_root(doc)))
-        return 0;
+        return;
     yyjson_mut_obj_remove_key(f, "arguments");
     bool none = yyjson_is_null(yyjson_doc_get_root(doc)) || !json_mut_len(given);
-    if (!args || (!none && !yyjson_mut_obj_add_val(b->doc, args, "arguments", given)))
-        return -ENOMEM;
-    return yyjson_mut_obj_add_val(b->doc, f, "arguments", args) ? 0 : -ENOMEM;
+    yyjson_mut_obj_add_val(b->doc, f, "arguments",
+                           json_make(b->doc, "{arguments:%}", none ? NULL : given));
 }
 
 #define SHORT_ID 9
@@ -278,8 +254,8 @@ static bool is_short_id(const char *id, size_t len) {
 
 /* Sets the id of @m under @key to one that follows from the @given one, or, where none is given,
  * from the place: call @i of message @at. */
-static int repair_id(struct rewrite *b, yyjson_mut_val *m, const char *key, yyjson_mut_val *given,
-                     size_t at, size_t i) {
+static void repair_id(struct rewrite *b, yyjson_mut_val *m, const char *key, yyjson_mut_val *given,
+                      size_t at, size_t i) {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     const char *text = json_mut_text(given);
     size_t len = text ? json_mut_len(given) : 0;
@@ -291,7 +267,7 @@ static int repair_id(struct rewrite *b, yyjson_mut_val *m, const char *key, yyjs
     for (size_t k = 0; k < SHORT_ID; k++, h = hash_step(h, k))
         id[k] = text && is_short_id(text, len) ? text[k] : digits[(h >> 32) % (sizeof(digits) - 1)];
     yyjson_mut_obj_remove_key(m, key);
-    return yyjson_mut_obj_add_strcpy(b->doc, m, key, id) ? 0 : -ENOMEM;
+    yyjson_mut_obj_add_strcpy(b->doc, m, key, id);
 }
 
 /* Repairs arguments and ids of calls, and ids of results. A result without an id belongs to the
@@ -309,15 +285,15 @@ static int repair_calls(struct rewrite *b) {
             call = yyjson_mut_arr_iter_next(&calls);
             id = yyjson_mut_obj_get(m, "tool_call_id");
             id = yyjson_mut_is_str(id) ? id : yyjson_mut_obj_get(call, "id");
-            TRY(repair_id(b, m, "tool_call_id", id, i, 0));
+            repair_id(b, m, "tool_call_id", id, i, 0);
         }
         if (!yyjson_mut_arr_size(own))
             continue;
         yyjson_mut_arr_foreach(own, k, n_calls, call) {
             if (!yyjson_mut_is_obj(call))
                 continue;
-            TRY(repair_args(b, yyjson_mut_obj_get(call, "function")));
-            TRY(repair_id(b, call, "id", yyjson_mut_obj_get(call, "id"), i, k));
+            repair_args(b, yyjson_mut_obj_get(call, "function"));
+            repair_id(b, call, "id", yyjson_mut_obj_get(call, "id"), i, k);
         }
         yyjson_mut_arr_iter_init(own, &calls);
     }
@@ -347,16 +323,15 @@ bool normalize_has_calls(yyjson_val *messages) {
 }
 
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
-    struct rewrite b = {.doc = yyjson_mut_doc_new(NULL), .how = how};
-    int r = (b.list = yyjson_mut_arr(b.doc)) ? rewrite_all(&b, messages) : -ENOMEM;
+    struct rewrite b = {.how = how};
 
+    b.doc = json_doc_new(&b.failed);
+    b.list = yyjson_mut_arr(b.doc);
+    int r = rewrite_all(&b, messages);
     if (r == 0 && (how & NORMALIZE_CALLS))
         r = repair_calls(&b);
-    if (r == 0) {
-        yyjson_mut_doc_set_root(b.doc, b.list);
-        *out = yyjson_mut_doc_imut_copy(b.doc, NULL);
-        r = *out ? 0 : -ENOMEM;
-    }
+    if (r == 0)
+        r = json_doc_seal(b.doc, b.list, out);
     yyjson_mut_doc_free(b.doc);
     return r;
 }

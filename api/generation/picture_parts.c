@@ -10,6 +10,7 @@
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "base/try.h"
 
 /*
@@ -84,6 +85,7 @@ size_t picture_parts_asking(yyjson_val *messages) {
 struct finding {
     struct prompt_job *job;
     yyjson_mut_doc *doc;
+    bool failed;          /* memory was short for it */
     size_t message, part; /* indexes of the part that is being copied */
     size_t asks;          /* picture_parts_asking() */
 };
@@ -129,11 +131,9 @@ static int take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     TRY(picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"), place,
                           &f->job->err));
     r->pictures[r->n_pictures - 1].repeated = f->message != f->asks;
-    yyjson_mut_val *o = yyjson_mut_arr_add_obj(f->doc, to);
-    return o && yyjson_mut_obj_add_str(f->doc, o, "type", "image_url") &&
-                   yyjson_mut_obj_add_uint(f->doc, o, "image_url", r->n_pictures - 1)
-               ? 0
-               : -ENOMEM;
+    yyjson_mut_arr_append(to, json_make(f->doc, "{type:'image_url', image_url:%}",
+                                        yyjson_mut_uint(f->doc, r->n_pictures - 1)));
+    return 0;
 }
 
 /* Copies a part with a picture. One that is no picture becomes a part that no model reads. */
@@ -142,8 +142,8 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
 
     if (r == 0 || !forgive(f->job, f->message != f->asks))
         return r;
-    yyjson_mut_val *o = yyjson_mut_arr_add_obj(f->doc, to);
-    return o && yyjson_mut_obj_add_str(f->doc, o, "type", "file") ? 0 : -ENOMEM;
+    yyjson_mut_arr_append(to, json_constant(f->doc, "{type:'file'}"));
+    return 0;
 }
 
 static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
@@ -154,7 +154,7 @@ static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) 
         if (picture_part_is(part))
             TRY(find_part(f, part, to));
         else
-            TRY(yyjson_mut_arr_append(to, yyjson_val_mut_copy(f->doc, part)) ? 0 : -ENOMEM);
+            yyjson_mut_arr_append(to, yyjson_val_mut_copy(f->doc, part));
     }
     return 0;
 }
@@ -173,21 +173,18 @@ static bool has_picture(yyjson_val *m) {
 }
 
 static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) {
-    yyjson_mut_val *to = has_picture(m) ? yyjson_mut_arr_add_obj(f->doc, list) : NULL;
+    bool pictures = has_picture(m);
+    yyjson_mut_val *to = pictures ? yyjson_mut_obj(f->doc) : yyjson_val_mut_copy(f->doc, m);
     yyjson_val *key, *v;
     size_t i, n;
-    int r = 0;
 
-    if (!to)
-        return yyjson_mut_arr_append(list, yyjson_val_mut_copy(f->doc, m)) ? 0 : -ENOMEM;
-    yyjson_obj_foreach(m, i, n, key, v) {
+    yyjson_mut_arr_append(list, to);
+    yyjson_obj_foreach(pictures ? m : NULL, i, n, key, v) {
         bool content = yyjson_equals_str(key, "content") && yyjson_is_arr(v);
         yyjson_mut_val *copy = content ? yyjson_mut_arr(f->doc) : yyjson_val_mut_copy(f->doc, v);
 
-        if (!copy || !yyjson_mut_obj_add(to, yyjson_val_mut_copy(f->doc, key), copy))
-            return -ENOMEM;
-        if (content && (r = copy_parts(f, v, copy)) < 0)
-            return r;
+        yyjson_mut_obj_add(to, yyjson_val_mut_copy(f->doc, key), copy);
+        TRY(content ? copy_parts(f, v, copy) : 0);
     }
     return 0;
 }
@@ -216,21 +213,14 @@ static int find_pictures(struct prompt_job *job) {
     if (!*job->model->sight.text || r->seen_messages || !any_picture(r->messages))
         return 0;
     f.asks = picture_parts_asking(r->messages);
-    f.doc = yyjson_mut_doc_new(NULL);
-    if (!f.doc || !(list = yyjson_mut_arr(f.doc))) {
-        yyjson_mut_doc_free(f.doc);
-        return -ENOMEM;
-    }
+    f.doc = json_doc_new(&f.failed);
+    list = yyjson_mut_arr(f.doc);
     yyjson_arr_foreach(r->messages, f.message, n, m) {
         if (result == 0)
             result = copy_message(&f, m, list);
     }
-    if (result == 0) {
-        yyjson_mut_doc_set_root(f.doc, list);
-        r->seen_messages = yyjson_mut_doc_imut_copy(f.doc, NULL);
+    if (result == 0 && (result = json_doc_seal(f.doc, list, &r->seen_messages)) == 0)
         r->messages = yyjson_doc_get_root(r->seen_messages);
-        result = r->messages ? 0 : -ENOMEM;
-    }
     yyjson_mut_doc_free(f.doc);
     return result;
 }
