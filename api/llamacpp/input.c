@@ -7,6 +7,7 @@
 #include "api/generation/picture_parts.h"
 #include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
@@ -18,6 +19,7 @@ struct input {
     struct prompt_job *job;
     yyjson_val *body;
     yyjson_mut_doc *doc;
+    bool failed; /* memory was short for it */
     yyjson_mut_val *root;
     struct err *err;
     size_t n_bias; /* tokens of logit_bias, those that are named twice counted twice */
@@ -26,13 +28,16 @@ struct input {
 #define FIELDS_MAX 64u /* entries of response_fields */
 
 static int refuse(struct input *in, const char *field, const char *what) {
-    return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
+    return in->failed
+               ? -ENOMEM
+               : err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
 }
 
 /* Sets @key to @v in place of the client's value. */
 static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
     yyjson_mut_obj_remove_key(in->root, key);
-    return v && yyjson_mut_obj_add_val(in->doc, in->root, key, v) ? 0 : -ENOMEM;
+    yyjson_mut_obj_add_val(in->doc, in->root, key, v);
+    return 0;
 }
 
 /* ---- /infill ---- */
@@ -74,8 +79,7 @@ static int fill_in(struct input *in) {
     if (!json_len(v[2]))
         return err_set_code(in->err, 400, "missing_required_parameter", "input_suffix",
                             "Missing required parameter: input_suffix.");
-    TRY(replace(in, "prompt",
-                yyjson_mut_strncpy(in->doc, before.data ? before.data : "", before.len)));
+    replace(in, "prompt", json_text_of(in->doc, &before));
     return replace(in, "suffix", yyjson_val_mut_copy(in->doc, v[2]));
 }
 
@@ -162,7 +166,8 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     yyjson_mut_val *ids =
         r == 0 ? yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n) : NULL;
     tokens_deinit(&t);
-    return r < 0 ? r : ids && yyjson_mut_arr_append(to, ids) ? 0 : -ENOMEM;
+    yyjson_mut_arr_append(to, ids);
+    return r;
 }
 
 /* Turns all prompts into arrays of tokens if texts, tokens and objects stand beside each other, or
@@ -187,8 +192,6 @@ static int mix_prompts(struct input *in) {
     if (!yyjson_is_obj(v) && (n_text > 0) + (n_id > 0) + (n_other > 0) < 2 && n_mixed == 0)
         return 0; /* one of the four forms of /v1/completions */
     yyjson_mut_val *all = yyjson_mut_arr(in->doc);
-    if (!all)
-        return -ENOMEM;
     if (yyjson_is_obj(v) || n_id > 0) {
         TRY(add_prompt(in, v, all));
         return replace(in, "prompt", yyjson_mut_arr_remove_first(all));
@@ -226,9 +229,7 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
         snprintf(id, sizeof(id), "%d", (int)t.id[i]);
         yyjson_mut_obj_remove_key(to, id);
         double b = yyjson_is_num(value) ? yyjson_get_num(value) : -100;
-        r = yyjson_mut_obj_add(to, yyjson_mut_strcpy(in->doc, id), yyjson_mut_real(in->doc, b))
-                ? 0
-                : -ENOMEM;
+        yyjson_mut_obj_add(to, yyjson_mut_strcpy(in->doc, id), yyjson_mut_real(in->doc, b));
     }
     tokens_deinit(&t);
     return r == -EMSGSIZE ? refuse(in, "logit_bias", "a list of at most 1024 tokens") : r;
@@ -243,8 +244,6 @@ static int take_bias(struct input *in) {
 
     if (!yyjson_is_ctn(v))
         return 0;
-    if (!to)
-        return -ENOMEM;
     yyjson_arr_foreach(v, i, n, item) {
         TRY(add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to));
     }
@@ -283,15 +282,8 @@ static int take_form(struct input *in) {
         (!yyjson_is_arr(fields) || yyjson_arr_size(fields) > FIELDS_MAX))
         return refuse(in, "response_fields", "an array of at most 64 paths");
     if (yyjson_arr_size(fields) > 0) {
-        yyjson_mut_doc *copy = yyjson_mut_doc_new(NULL);
-
-        if (copy)
-            yyjson_mut_doc_set_root(copy, yyjson_val_mut_copy(copy, fields));
-        yyjson_doc_free(c->fields);
-        c->fields = copy ? yyjson_mut_doc_imut_copy(copy, NULL) : NULL;
-        yyjson_mut_doc_free(copy);
-        if (!c->fields)
-            return -ENOMEM;
+        yyjson_doc_free(STEAL(c->fields));
+        TRY(json_doc_seal(in->doc, yyjson_val_mut_copy(in->doc, fields), &c->fields));
     }
     if (n && (!json_whole(n, &probs) || probs > SUBMIT_TOP_MAX))
         return refuse(in, "n_probs", "an integer of at most 20");
@@ -303,25 +295,19 @@ static int take_form(struct input *in) {
 /* Without a limit the rest of the context is generated, unlike OpenAI's 16 tokens. Takes @body
  * over. */
 int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
-    struct input in = {.job = job,
-                       .body = yyjson_doc_get_root(body),
-                       .doc = doc,
-                       .root = yyjson_mut_doc_get_root(doc),
-                       .err = err};
+    struct input in = {.job = job, .body = yyjson_doc_get_root(body), .err = err};
     yyjson_doc *ours = NULL;
-    int r = !doc ? -ENOMEM : 0;
 
-    if (r == 0 && yyjson_is_obj(in.body)) {
-        r = job->endpoint == &llamacpp_infill ? fill_in(&in) : mix_prompts(&in);
-        if (r == 0)
-            r = take_bias(&in);
-        if (r == 0)
-            r = take_form(&in);
-    }
-    if (r == 0 && !(ours = yyjson_mut_doc_imut_copy(doc, NULL)))
-        r = -ENOMEM;
-    yyjson_mut_doc_free(doc);
+    in.doc = json_doc_copy(body, &in.failed);
+    in.root = yyjson_mut_doc_get_root(in.doc);
+    int r = job->endpoint == &llamacpp_infill ? fill_in(&in) : mix_prompts(&in);
+    if (r == 0)
+        r = take_bias(&in);
+    if (r == 0)
+        r = take_form(&in);
+    if (r == 0)
+        r = json_doc_seal(in.doc, in.root, &ours);
+    yyjson_mut_doc_free(in.doc);
     yyjson_doc_free(body);
     if (r == 0) {
         struct gen_request *to = &job->request;

@@ -1,6 +1,7 @@
 #include <assert.h>
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/openai/choices.h"
 #include "api/openai/functions.h"
 #include "api/openai/openai.h"
@@ -262,7 +263,8 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
 
 /* Removes the last message from *@body; its text becomes @prefill. */
 static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
     yyjson_mut_val *messages = yyjson_mut_obj_get(root, "messages");
 
@@ -273,9 +275,8 @@ static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
     TRY(add_text(yyjson_mut_arr_get_last(messages), prefill, err));
     yyjson_mut_arr_remove_last(messages);
     yyjson_mut_obj_remove_key(root, "add_generation_prompt");
-    yyjson_doc *rest = yyjson_mut_doc_imut_copy(doc, NULL);
-    if (!rest)
-        return -ENOMEM;
+    yyjson_doc *rest = NULL;
+    TRY(json_doc_seal(doc, root, &rest));
     yyjson_doc_free(*body);
     *body = rest;
     return 0;

@@ -9,6 +9,7 @@
 #include "api/generation/read_request.h"
 #include "api/generation/writer.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "base/try.h"
@@ -327,42 +328,33 @@ static int add_content(const struct decisions *d, yyjson_val *root, struct buf *
 
 /* ---- the chat ---- */
 
-/* Turns reasoning off, because the first token has to be the label. */
-static int put_thinking(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *given) {
+/* Returns chat_template_kwargs with reasoning turned off, because the first token has to be the
+ * label. */
+static yyjson_mut_val *without_thinking(yyjson_mut_doc *doc, yyjson_val *given) {
     yyjson_mut_val *kwargs =
         yyjson_is_obj(given) ? yyjson_val_mut_copy(doc, given) : yyjson_mut_obj(doc);
-    bool ok = kwargs && yyjson_mut_obj_add_val(doc, root, "chat_template_kwargs", kwargs);
 
-    if (ok && !yyjson_obj_get(given, "enable_thinking"))
-        ok = yyjson_mut_obj_add_bool(doc, kwargs, "enable_thinking", false);
-    return ok && yyjson_mut_obj_add_str(doc, root, "reasoning_effort", "none") ? 0 : -ENOMEM;
+    if (!yyjson_obj_get(given, "enable_thinking"))
+        yyjson_mut_obj_add_bool(doc, kwargs, "enable_thinking", false);
+    return kwargs;
 }
 
 static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, struct err *err) {
     static const char *const passed[] = {"model", "cache_salt", "safety_identifier", "priority"};
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *chat = yyjson_mut_obj(doc), *list = yyjson_mut_arr(doc);
-    yyjson_mut_val *message = list ? yyjson_mut_arr_add_obj(doc, list) : NULL;
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
 
-    TRY(message ? add_content(d, root, &text, err) : -ENOMEM);
-    bool ok = yyjson_mut_obj_add_str(doc, message, "role", "user") &&
-              yyjson_mut_obj_add_strn(doc, message, "content", text.data, text.len) &&
-              yyjson_mut_obj_add_val(doc, chat, "messages", list) &&
-              yyjson_mut_obj_add_int(doc, chat, "max_tokens", 1) &&
-              yyjson_mut_obj_add_int(doc, chat, "temperature", 0) &&
-              yyjson_mut_obj_add_bool(doc, chat, "ignore_eos", true) &&
-              yyjson_mut_obj_add_bool(doc, chat, "logprobs", true) &&
-              yyjson_mut_obj_add_int(doc, chat, "top_logprobs", SUBMIT_TOP_MAX);
-    for (size_t i = 0; i < ARRAY_SIZE(passed) && ok; i++) {
-        yyjson_val *v = yyjson_obj_get(root, passed[i]);
-
-        ok = !v || yyjson_mut_obj_add_val(doc, chat, passed[i], yyjson_val_mut_copy(doc, v));
-    }
-    TRY(ok ? put_thinking(doc, chat, yyjson_obj_get(root, "chat_template_kwargs")) : -ENOMEM);
-    yyjson_mut_doc_set_root(doc, chat);
-    *out = yyjson_mut_doc_imut_copy(doc, NULL);
-    return *out ? 0 : -ENOMEM;
+    TRY(add_content(d, root, &text, err));
+    yyjson_mut_val *chat = json_make(
+        doc,
+        "{messages:[{role:'user', content:%}], max_tokens:1, temperature:0, ignore_eos:true, "
+        "logprobs:true, top_logprobs:%, chat_template_kwargs:%, reasoning_effort:'none'}",
+        json_text_of(doc, &text), yyjson_mut_uint(doc, SUBMIT_TOP_MAX),
+        without_thinking(doc, yyjson_obj_get(root, "chat_template_kwargs")));
+    for (size_t i = 0; i < ARRAY_SIZE(passed); i++)
+        json_put_copy(doc, chat, passed[i], yyjson_obj_get(root, passed[i]));
+    return json_doc_seal(doc, chat, out);
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {

@@ -5,24 +5,15 @@
 #include <yyjson.h>
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "base/try.h"
 
 static int refuse(const char *field, const char *must, struct err *err) {
     return err_set_code(err, 400, "invalid_value", field, "%s %s.", field, must);
 }
 
-static int put(yyjson_mut_doc *doc, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
-    return v && yyjson_mut_obj_add_val(doc, object, key, v) ? 0 : -ENOMEM;
-}
-
-/* Returns {"type": "function", "function": @v}. */
-static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_mut_val *v) {
-    yyjson_mut_val *tool = yyjson_mut_obj(doc);
-
-    return put(doc, tool, "type", yyjson_mut_str(doc, "function")) == 0 &&
-                   put(doc, tool, "function", v) == 0
-               ? tool
-               : NULL;
+static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_val *v) {
+    return json_make(doc, "{type:'function', function:%}", yyjson_val_mut_copy(doc, v));
 }
 
 static int put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *functions,
@@ -38,22 +29,23 @@ static int put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *func
         snprintf(place, sizeof(place), "functions[%zu].name", i);
         if (!json_is_name(yyjson_obj_get(f, "name"), REQUEST_NAME_MAX))
             return refuse(place, "must be a string of 1 to 256 bytes without NUL", err);
-        yyjson_mut_val *tool = wrap(doc, yyjson_val_mut_copy(doc, f));
-        if (!tool || !yyjson_mut_arr_append(tools, tool))
-            return -ENOMEM;
+        yyjson_mut_arr_append(tools, wrap(doc, f));
     }
-    return put(doc, root, "tools", tools);
+    yyjson_mut_obj_add_val(doc, root, "tools", tools);
+    return 0;
 }
 
 static int put_choice(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *choice,
                       struct err *err) {
     if (!choice || yyjson_is_null(choice))
         return 0;
-    if (yyjson_is_obj(choice))
-        return put(doc, root, "tool_choice", wrap(doc, yyjson_val_mut_copy(doc, choice)));
-    if (!yyjson_equals_str(choice, "auto") && !yyjson_equals_str(choice, "none"))
+    if (!yyjson_is_obj(choice) && !yyjson_equals_str(choice, "auto") &&
+        !yyjson_equals_str(choice, "none"))
         return refuse("function_call", "must be auto, none or an object with a name", err);
-    return put(doc, root, "tool_choice", yyjson_val_mut_copy(doc, choice));
+    yyjson_mut_obj_add_val(doc, root, "tool_choice",
+                           yyjson_is_obj(choice) ? wrap(doc, choice)
+                                                 : yyjson_val_mut_copy(doc, choice));
+    return 0;
 }
 
 int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
@@ -65,18 +57,18 @@ int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
         return 0;
     if (!json_is_empty(tools))
         return refuse("functions", "and tools cannot be given together", err);
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
+    yyjson_doc *to = NULL;
     static const char *const old[] = {"functions", "function_call", "tools", "tool_choice",
                                       "parallel_tool_calls"};
-    for (size_t i = 0; i < ARRAY_SIZE(old) && root; i++)
+    for (size_t i = 0; i < ARRAY_SIZE(old); i++)
         yyjson_mut_obj_remove_key(root, old[i]);
-    TRY(root ? put_tools(doc, root, functions, err) : -ENOMEM);
+    TRY(put_tools(doc, root, functions, err));
     TRY(put_choice(doc, root, yyjson_obj_get(from, "function_call"), err));
-    TRY(put(doc, root, "parallel_tool_calls", yyjson_mut_bool(doc, false)));
-    yyjson_doc *to = yyjson_mut_doc_imut_copy(doc, NULL);
-    if (!to)
-        return -ENOMEM;
+    yyjson_mut_obj_add_bool(doc, root, "parallel_tool_calls", false);
+    TRY(json_doc_seal(doc, root, &to));
     yyjson_doc_free(*body);
     *body = to;
     return 0;
