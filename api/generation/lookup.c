@@ -45,7 +45,7 @@ static void on_prepared(struct prompt_job *job) {
     }
     CLEANUP(buf_deinit) struct buf b = l->answer;
     buf_init(&l->answer, 0);
-    x->ops = NULL;
+    exchange_detach(x);
     x->retry_ms = job->retry_ms;
     prompt_job_name_model(job, x);
     free_lookup(l);
@@ -56,28 +56,16 @@ static void on_prepared(struct prompt_job *job) {
 }
 
 /* Detaches the lookup; while it still runs, on_prepared() frees it later. */
-static void leave(struct lookup *l) {
+static void leave(struct exchange *x, void *state) {
+    struct lookup *l = state;
+
     l->exchange = NULL;
     if (!prompt_job_abandon(&l->job))
         free_lookup(l);
 }
 
-static void on_gone(struct exchange *x) {
-    struct lookup *l = x->state;
-
-    leave(l);
-    exchange_end(x);
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    struct lookup *l = x->state;
-
-    leave(l);
-    respond_error(x, err);
-}
-
 void lookup_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {on_gone, NULL, on_fail, NULL};
+    static const struct exchange_ops ops = {.leave = leave};
     const struct endpoint *endpoint = x->route->endpoint;
 
     assert(endpoint->translate && endpoint->write && !endpoint->open == !endpoint->close);
@@ -90,7 +78,6 @@ void lookup_serve(struct exchange *x, struct http *h) {
     buf_init(&l->answer, API_SEND_MAX);
     l->exchange = x;
     l->job.write = write_answer;
-    x->ops = &ops;
-    x->state = l;
+    exchange_attach(x, &ops, l);
     prompt_job_start(&l->job, x, endpoint, on_prepared);
 }

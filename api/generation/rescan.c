@@ -12,33 +12,20 @@ struct parked {
     void (*serve)(struct exchange *x, struct http *h);
 };
 
-/* Ends the wait: frees @p and returns its exchange. */
-static struct exchange *detach(struct parked *p) {
-    struct exchange *x = p->x;
+static void leave(struct exchange *x, void *state) {
+    struct parked *p = state;
 
-    assert(x->state == p);
     list_remove(&p->wait.link);
-    x->ops = NULL;
-    x->state = NULL;
     free(p);
-    return x;
-}
-
-static void on_gone(struct exchange *x) {
-    exchange_end(detach(x->state));
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    struct err copy = *err;
-
-    respond_error(detach(x->state), &copy);
 }
 
 static void on_over(struct api_rescan *wait) {
     struct parked *p = CONTAINER_OF(wait, struct parked, wait);
     void (*serve)(struct exchange * x, struct http * h) = p->serve;
+    struct exchange *x = p->x;
 
-    serve(detach(p), NULL);
+    leave(x, exchange_detach(x));
+    serve(x, NULL);
 }
 
 bool rescan_begin(struct gen_env *env, struct api_rescan *wait) {
@@ -46,10 +33,9 @@ bool rescan_begin(struct gen_env *env, struct api_rescan *wait) {
 }
 
 bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct http *h)) {
-    static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+    static const struct exchange_ops ops = {.leave = leave};
     struct parked *p = env_of(x)->opts.rescan ? calloc(1, sizeof(*p)) : NULL;
 
-    assert(!x->ops);
     if (!p)
         return false;
     p->wait.over = on_over;
@@ -60,7 +46,6 @@ bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct h
         free(p);
         return false;
     }
-    x->ops = &ops;
-    x->state = p;
+    exchange_attach(x, &ops, p);
     return true;
 }

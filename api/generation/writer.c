@@ -25,7 +25,7 @@
  *
  * It ends in exactly one of four ways, each of which takes the answer from its call with detach()
  * and frees it before the call is reported, because exchange_end() may start the connection's next
- * request: end_stream, send_whole, fail (an error before or after the head) and on_gone (the client
+ * request: end_stream, send_whole, fail (an error before or after the head) and leave (the client
  * left). The one exception is work that still runs on the pool: then the answer stays without a
  * call until on_prepared() finds it so.
  *
@@ -114,7 +114,7 @@ static void take_rates(const struct writer *w, const struct writer_usage *u, str
 /* Detaches the answer from its exchange, which gets the figures for its log line. */
 static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
-    assert(x && x->state == w);
+    assert(x);
     struct writer_usage u = writer_usage(w);
     uint32_t n_longest = 0;
 
@@ -148,7 +148,7 @@ static struct exchange *detach(struct writer *w) {
             admit_took(&env_of(x)->admit, g->done_ns - g->first_step_ns);
     }
     w->exchange = NULL;
-    x->ops = NULL;
+    exchange_detach(x);
     admit_cancel(&env_of(x)->admit, &w->waiter);
     return x;
 }
@@ -515,12 +515,9 @@ static void on_drained(struct exchange *x) {
         proceed(w);
 }
 
-static void on_gone(struct exchange *x) {
-    struct writer *w = x->state;
-
-    detach(w);
-    release(w);
-    exchange_end(x);
+static void leave(struct exchange *x, void *state) {
+    detach(state);
+    release(state);
 }
 
 bool writer_tell_wait(struct writer *w) {
@@ -553,7 +550,7 @@ static bool on_alive(struct exchange *x) {
     return true;
 }
 
-static const struct exchange_ops ops = {on_gone, on_drained, on_fail, on_alive};
+static const struct exchange_ops ops = {leave, on_drained, on_fail, on_alive};
 
 /* ---- beginning ---- */
 
@@ -708,11 +705,10 @@ void writer_serve(struct exchange *x, struct http *h) {
     snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", endpoint->id_prefix,
              (unsigned long long)rng_next(&env_of(x)->rng),
              (unsigned long long)rng_next(&env_of(x)->rng) >> 32);
-    x->ops = &ops;
-    x->state = w;
+    exchange_attach(x, &ops, w);
     w->job.on_wait = on_wait;
     if (endpoint->open && endpoint->open(&w->job, x, w) < 0) {
-        x->ops = NULL;
+        exchange_detach(x);
         free_answer(w);
         respond_errno(x, -ENOMEM);
         return;

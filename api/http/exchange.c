@@ -96,8 +96,23 @@ void exchange_gone(struct exchange *x) {
     assert(!x->ending && x->conn && x->conn->exchange != x);
     x->conn = NULL;
     x->status = 499;
-    if (x->ops && x->ops->gone)
-        x->ops->gone(x);
-    else
-        exchange_end(x);
+    const struct exchange_ops *ops = x->ops;
+    void *state = exchange_detach(x);
+    if (ops)
+        ops->leave(x, state);
+    exchange_end(x);
+}
+
+void exchange_attach(struct exchange *x, const struct exchange_ops *ops, void *state) {
+    assert(!x->ops);
+    x->ops = ops;
+    x->state = state;
+}
+
+void *exchange_detach(struct exchange *x) {
+    void *state = x->state;
+
+    x->ops = NULL;
+    x->state = NULL;
+    return state;
 }

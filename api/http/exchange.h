@@ -24,11 +24,14 @@ struct exchange;
 struct http_server;
 struct route;
 
-/* Callbacks of a route whose answer takes time. All may be NULL. */
+/* Callbacks of a route whose answer takes time. All but leave() may be NULL. */
 struct exchange_ops {
-    void (*gone)(struct exchange *x);    /* the client left: stop, then exchange_end() */
+    /* Called once, when the client has left or the service stops: gives up @state, which @x has no
+     * more. Work that still runs may free it later, without @x. */
+    void (*leave)(struct exchange *x, void *state);
     void (*drained)(struct exchange *x); /* the connection has room again */
-    /* Called when the service stops: answer with @err. */
+    /* Called when the service stops: answers with @err. NULL: leave() is called, and @err is the
+     * answer or ends the stream. */
     void (*fail)(struct exchange *x, const struct err *err);
     /* Called when a stream is silent: sends the route's own event, or returns false. */
     bool (*alive)(struct exchange *x);
@@ -93,3 +96,7 @@ struct exchange *exchange_give_conn(struct exchange *x);
 void exchange_end(struct exchange *x);
 /* Notifies the route that the client has left. */
 void exchange_gone(struct exchange *x);
+/* Gives @x the state of its route, which answers later. */
+void exchange_attach(struct exchange *x, const struct exchange_ops *ops, void *state);
+/* Takes the state from @x, which may have none: its callbacks are not called any more. */
+void *exchange_detach(struct exchange *x);

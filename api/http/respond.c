@@ -375,8 +375,18 @@ void respond_blank(struct exchange *x) {
 }
 
 void respond_failure(struct exchange *x, const struct err *err) {
-    if (x->ops && x->ops->fail)
-        x->ops->fail(x, err);
+    const struct exchange_ops *ops = x->ops;
+    struct err copy = *err; /* @err may be a part of the state */
+
+    if (ops && ops->fail) {
+        ops->fail(x, err);
+        return;
+    }
+    void *state = exchange_detach(x);
+    if (ops)
+        ops->leave(x, state);
+    if (x->stream)
+        respond_stream_error(x, &copy);
     else
-        respond_error(x, err);
+        respond_error(x, &copy);
 }

@@ -52,47 +52,18 @@ struct create {
 
 /* ---- the exchange ---- */
 
-static struct exchange *detach(struct manage *m) {
-    struct exchange *x = m->x;
-
-    assert(x && x->state == m && !m->create);
-    x->ops = NULL;
-    x->state = NULL;
-    free(m);
-    return x;
-}
-
-static struct exchange *cancel(struct exchange *x) {
+static void leave(struct exchange *x, void *state) {
     const struct api_opts *o = &env_of(x)->opts;
-    struct manage *m = x->state;
+    struct manage *m = state;
 
     assert(m->x == x);
     if (m->create) { /* on_read() frees it */
         job_pool_abandon(&env_of(x)->pool, &m->create->job);
         m->x = NULL;
-        x->ops = NULL;
-        x->state = NULL;
-        return x;
+        return;
     }
     o->manage->cancel(o->models_ctx, &m->task);
-    return detach(m);
-}
-
-static void on_gone(struct exchange *x) {
-    exchange_end(cancel(x));
-}
-
-static void fail(struct exchange *x, const struct err *err) {
-    if (x->stream)
-        respond_stream_error(x, err);
-    else
-        respond_error(x, err);
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    struct err copy = *err;
-
-    fail(cancel(x), &copy);
+    free(m);
 }
 
 static void succeed(struct exchange *x, bool streams, bool bare) {
@@ -113,13 +84,15 @@ static void on_over(struct api_task *t, const struct err *err) {
     static const char before[] = "{\"status\":\"writing manifest\"}";
     struct manage *m = CONTAINER_OF(t, struct manage, task);
     bool bare = m->bare, streams = m->streams;
-    struct exchange *x = detach(m);
+    struct exchange *x = m->x;
 
+    assert(!m->create);
+    free(exchange_detach(x));
     if (err) {
         struct err copy = *err;
 
         copy.status = copy.status ? copy.status : 500;
-        fail(x, &copy);
+        respond_failure(x, &copy);
     } else {
         if (streams && !bare && !x->stream) { /* a preset was made */
             respond_stream(x);
@@ -234,7 +207,6 @@ static int find_served(const struct exchange *x, const char *name, const char *f
 
 /* Returns a new task of @x; NULL if there is no memory. */
 static struct manage *new_task(struct exchange *x) {
-    assert(!x->ops);
     struct manage *m = calloc(1, sizeof(*m));
 
     if (!m)
@@ -251,18 +223,17 @@ static bool wants_stream(yyjson_val *root) {
 
 /* Handles the result @r of beginning the task: an error is answered at once. */
 static void began(struct exchange *x, struct manage *m, int r, const struct err *err) {
-    static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+    static const struct exchange_ops ops = {.leave = leave};
 
     assert(r < 0 || m->x == x);
     if (r < 0) {
         free(m);
-        x->ops = NULL;
-        x->state = NULL;
+        exchange_detach(x);
         respond_failed(x, r, err);
         return;
     }
-    x->ops = &ops;
-    x->state = m;
+    exchange_detach(x); /* while a body was read, it had the same state */
+    exchange_attach(x, &ops, m);
 }
 
 void ollama_pull_serve(struct exchange *x, struct http *h) {

@@ -42,12 +42,10 @@ static void free_vectors(struct vectors *e) {
 
 /* Detaches @e from its exchange and frees it; while work still runs, on_prepared() or on_written()
  * frees it later. */
-static struct exchange *detach(struct vectors *e) {
-    struct exchange *x = e->exchange;
+static void leave(struct exchange *x, void *state) {
+    struct vectors *e = state;
 
-    assert(x && x->state == e);
     e->exchange = NULL;
-    x->ops = NULL;
     x->n_prompt = (uint32_t)e->n_tokens;
     for (uint32_t i = 0; i < VECTORS_LANES; i++)
         if (e->lane[i].of)
@@ -56,27 +54,16 @@ static struct exchange *detach(struct vectors *e) {
         job_pool_abandon(&env_of(x)->pool, &e->task);
     else if (!prompt_job_abandon(&e->job))
         free_vectors(e);
-    return x;
 }
 
 static void fail(struct vectors *e, const struct err *err) {
-    struct err copy = *err;
-
-    respond_error(detach(e), &copy);
+    respond_failure(e->exchange, err);
 }
 
 static void fail_errno(struct vectors *e, int r, struct err *err) {
     if (!err->status)
         respond_explain(r, err);
     fail(e, err);
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    fail(x->state, err);
-}
-
-static void on_gone(struct exchange *x) {
-    exchange_end(detach(x->state));
 }
 
 /* Charges @n bytes more to the client. Returns 0, or -EINVAL with @err. */
@@ -87,15 +74,17 @@ static int hold(struct vectors *e, uint64_t n, struct err *err) {
                         "Too many responses are being prepared. Try again later.");
 }
 
-static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+static const struct exchange_ops ops = {.leave = leave};
 
 static void send_answer(struct vectors *e) {
     CLEANUP(buf_deinit) struct buf b = e->answer;
+    struct exchange *x = e->exchange;
     int r = e->written;
 
     buf_init(&e->answer, VECTORS_ANSWER_MAX);
-    e->exchange->finish = "stop";
-    respond_buf(detach(e), 200, &b, r);
+    x->finish = "stop";
+    leave(x, exchange_detach(x));
+    respond_buf(x, 200, &b, r);
 }
 
 static void on_thread(struct job *j) {
@@ -347,8 +336,7 @@ void vectors_serve(struct exchange *x, struct http *h) {
     e->form = endpoint->form;
     snprintf(e->id, sizeof(e->id), "%s", x->id);
     e->started_ns = x->started_ns;
-    x->ops = &ops;
-    x->state = e;
+    exchange_attach(x, &ops, e);
     conn_hold_init(x->conn, &e->held);
     prompt_job_start(&e->job, x, endpoint, on_prepared);
 }

@@ -31,50 +31,48 @@ struct reader {
     uint32_t next; /* number of the next event */
 };
 
-static struct exchange *detach(struct reader *r) {
-    struct exchange *x = r->exchange;
+static void leave(struct exchange *x, void *state) {
+    struct reader *r = state;
 
     list_remove(&r->watch.link);
     event_log_unref(r->log);
     free(r);
-    x->ops = NULL;
-    x->state = NULL;
-    return x;
 }
 
-static void end_lost(struct reader *r) {
+static void end_lost(struct exchange *x) {
     struct err err;
 
     err_set_code(&err, 503, "events_lost", NULL,
                  "There is no more room for the events of this response. Ask for it without "
                  "stream.");
-    respond_stream_error(detach(r), &err);
+    respond_failure(x, &err);
 }
 
 /* Sends as many events as the connection takes. */
 static void pump(struct reader *r) {
     const struct event_log *l = r->log;
-    struct conn *conn = r->exchange->conn;
+    struct exchange *x = r->exchange;
 
     if (l->lost) {
-        end_lost(r);
+        end_lost(x);
         return;
     }
-    while (r->next < l->n && !conn_is_full(conn)) {
+    while (r->next < l->n && !conn_is_full(x->conn)) {
         size_t from = l->at[r->next], end = from;
 
         while (r->next < l->n && (end == from || end - from < PIECE_MAX)) {
             r->next++;
             end = r->next < l->n ? l->at[r->next] : l->text.len;
         }
-        respond_events(r->exchange, l->text.data + from, end - from);
+        respond_events(x, l->text.data + from, end - from);
     }
     if (r->next >= l->n && l->closed) {
-        respond_stream_end(detach(r));
+        leave(x, exchange_detach(x));
+        respond_stream_end(x);
         return;
     }
-    conn_start_keepalive(conn);
-    conn_flush(conn);
+    conn_start_keepalive(x->conn);
+    conn_flush(x->conn);
 }
 
 static void on_news(struct event_watch *w) {
@@ -85,15 +83,7 @@ static void on_drained(struct exchange *x) {
     pump(x->state);
 }
 
-static void on_gone(struct exchange *x) {
-    exchange_end(detach(x->state));
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    respond_stream_error(detach(x->state), err);
-}
-
-static const struct exchange_ops ops = {.gone = on_gone, .drained = on_drained, .fail = on_fail};
+static const struct exchange_ops ops = {.leave = leave, .drained = on_drained};
 
 void background_follow(struct exchange *x, struct event_log *log, uint32_t from) {
     struct reader *r = calloc(1, sizeof(*r));
@@ -107,8 +97,7 @@ void background_follow(struct exchange *x, struct event_log *log, uint32_t from)
     r->log = event_log_ref(log);
     r->next = from;
     list_push_back(&log->watches, &r->watch.link);
-    x->ops = &ops;
-    x->state = r;
+    exchange_attach(x, &ops, r);
     if (!x->stream)
         respond_stream(x);
     pump(r);

@@ -248,30 +248,14 @@ static struct change *change_free(struct change *c) {
     return NULL;
 }
 
-static struct exchange *detach(struct change *c) {
-    struct exchange *x = c->exchange;
+static void leave(struct exchange *x, void *state) {
+    struct change *c = state;
 
+    job_pool_abandon(&env_of(x)->pool, &c->job);
     c->exchange = NULL;
-    x->ops = NULL;
-    x->state = NULL;
-    return x;
 }
 
-static void on_gone(struct exchange *x) {
-    struct change *c = x->state;
-
-    job_pool_abandon(&env_of(x)->pool, &c->job);
-    exchange_end(detach(c));
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    struct change *c = x->state;
-
-    job_pool_abandon(&env_of(x)->pool, &c->job);
-    respond_error(detach(c), err);
-}
-
-static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+static const struct exchange_ops ops = {.leave = leave};
 
 /* Writes the conversation itself; a stored_write. */
 static int put_itself(const struct stored *s, const struct items_query *q, struct buf *out) {
@@ -290,9 +274,10 @@ static void finish(struct change *c) {
         r = put(c, &items, &out);
     if (r == -ENOENT)
         err_set_code(&c->err, 404, "not_found", NULL, "Item with id '%.99s' not found.", c->item);
-    struct exchange *x = detach(c);
+    struct exchange *x = STEAL(c->exchange);
     struct err err = c->err;
     bool added = c->kind == ADD && items;
+    exchange_detach(x);
     change_free(c);
     if (r < 0)
         respond_failed(x, r, &err);
@@ -328,8 +313,7 @@ static void begin(struct exchange *x, enum kind kind, struct stored *conversatio
     c->rs->parent = conversation && conversation->parent ? stored_ref(conversation->parent) : NULL;
     c->job = (struct job){.run = on_thread, .done = on_done};
     c->result = -ECANCELED; /* unless the job runs */
-    x->ops = &ops;
-    x->state = c;
+    exchange_attach(x, &ops, c);
     conn_take_body(x->conn, &c->body, &c->charge);
     int r = job_pool_put(&env_of(x)->pool, &c->job, tenants_get(&env_of(x)->tenants, x->tenant));
     if (r == 0)

@@ -29,26 +29,14 @@ static void reply_free(struct reply *r) {
 
 /* Detaches the reply from its exchange. The job runs on to its next pause, and on_written() frees
  * the reply. */
-static struct exchange *detach(struct exchange *x) {
-    struct reply *r = x->state;
+static void leave(struct exchange *x, void *state) {
+    struct reply *r = state;
 
-    assert(r->exchange == x);
     job_pool_abandon(&env_of(x)->pool, &r->job);
     r->exchange = NULL;
-    x->ops = NULL;
-    x->state = NULL;
-    return x;
 }
 
-static void on_gone(struct exchange *x) {
-    exchange_end(detach(x));
-}
-
-static void on_fail(struct exchange *x, const struct err *err) {
-    respond_error(detach(x), err);
-}
-
-static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+static const struct exchange_ops ops = {.leave = leave};
 
 static void on_thread(struct job *j) {
     struct reply *r = CONTAINER_OF(j, struct reply, job);
@@ -74,8 +62,7 @@ static void on_written(struct job *j) {
 
     if (x) {
         r->exchange = NULL;
-        x->ops = NULL;
-        x->state = NULL;
+        exchange_detach(x);
         end(x, r);
     }
     reply_free(r);
@@ -111,6 +98,5 @@ void stored_reply(struct exchange *x, struct stored *s, const struct items_query
         return;
     }
     r->exchange = x;
-    x->ops = &ops;
-    x->state = r;
+    exchange_attach(x, &ops, r);
 }

@@ -110,11 +110,10 @@ static void on_watch_closed(uv_handle_t *h) {
     free(h->data);
 }
 
-static void on_gone(struct exchange *x) {
-    struct watch *w = x->state;
+static void leave_watch(struct exchange *x, void *state) {
+    struct watch *w = state;
 
     uv_close((uv_handle_t *)&w->timer, on_watch_closed);
-    exchange_end(x);
 }
 
 static void send_watched(struct exchange *x) {
@@ -146,7 +145,7 @@ static uint64_t parse_interval(const char *text) {
 }
 
 static void watch(struct exchange *x, uint64_t ms) {
-    static const struct exchange_ops ops = {.gone = on_gone};
+    static const struct exchange_ops ops = {.leave = leave_watch};
     struct watch *w = calloc(1, sizeof(*w));
 
     if (!w) {
@@ -154,8 +153,7 @@ static void watch(struct exchange *x, uint64_t ms) {
         return;
     }
     w->x = x;
-    x->state = w;
-    x->ops = &ops;
+    exchange_attach(x, &ops, w);
     uv_timer_init(x->server->opts.loop, &w->timer);
     w->timer.data = w;
     uv_timer_start(&w->timer, on_watch, ms, ms);
@@ -240,13 +238,12 @@ static void reload_serve(struct exchange *x, struct http *h) {
         respond_line(x, b.data);
 }
 
-static void on_upgrading_gone(struct exchange *x) {
-    ((struct admin *)x->ctx)->upgrading = NULL;
-    exchange_end(x);
+static void leave_upgrade(struct exchange *x, void *state) {
+    ((struct admin *)state)->upgrading = NULL;
 }
 
 static void upgrade_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.gone = on_upgrading_gone};
+    static const struct exchange_ops ops = {.leave = leave_upgrade};
     const struct admin_opts *o = opts_of(x);
     struct admin *a = x->ctx;
     struct err err = {0};
@@ -257,7 +254,7 @@ static void upgrade_serve(struct exchange *x, struct http *h) {
     }
     assert(!a->upgrading);
     a->upgrading = x;
-    x->ops = &ops;
+    exchange_attach(x, &ops, a);
 }
 
 void admin_upgrade_over(struct admin *a, int pid, const char *why) {
@@ -266,7 +263,7 @@ void admin_upgrade_over(struct admin *a, int pid, const char *why) {
 
     if (!x)
         return;
-    x->ops = NULL;
+    exchange_detach(x);
     snprintf(line, sizeof(line), "{\"upgraded\":true,\"pid\":%d}", pid);
     if (why)
         refuse(x, 500, why);
@@ -371,20 +368,11 @@ struct pulling {
     struct exchange *x;
 };
 
-static struct exchange *end_pulling(struct pulling *p) {
-    struct exchange *x = p->x;
-
-    x->ops = NULL;
-    x->state = NULL;
-    free(p);
-    return x;
-}
-
-static void on_pull_gone(struct exchange *x) {
-    struct pulling *p = x->state;
+static void leave_pull(struct exchange *x, void *state) {
+    struct pulling *p = state;
 
     models_manage.cancel(opts_of(x)->models, &p->task);
-    exchange_end(end_pulling(p));
+    free(p);
 }
 
 static void on_pull_line(struct api_task *t, const char *json, size_t len) {
@@ -396,8 +384,9 @@ static void on_pull_line(struct api_task *t, const char *json, size_t len) {
 
 /* Ends the answer after the model is served, so that a client that has read it finds the model. */
 static void on_pull_over(struct api_task *t, const struct err *err) {
-    struct exchange *x = end_pulling(CONTAINER_OF(t, struct pulling, task));
+    struct exchange *x = CONTAINER_OF(t, struct pulling, task)->x;
 
+    free(exchange_detach(x));
     if (err)
         respond_stream_error(x, err);
     else
@@ -405,7 +394,7 @@ static void on_pull_over(struct api_task *t, const struct err *err) {
 }
 
 static void pull_serve(struct exchange *x, struct http *h) {
-    static const struct exchange_ops ops = {.gone = on_pull_gone};
+    static const struct exchange_ops ops = {.leave = leave_pull};
     const char *query = strstr(http_target(h), "?name=");
     CLEANUP(freep) char *name = strdup(query ? query + 6 : "");
     struct pulling *p = calloc(1, sizeof(*p));
@@ -426,8 +415,7 @@ static void pull_serve(struct exchange *x, struct http *h) {
         refuse_action(x, &err);
         return;
     }
-    x->ops = &ops;
-    x->state = p;
+    exchange_attach(x, &ops, p);
     respond_stream(x);
     conn_flush(x->conn);
 }
