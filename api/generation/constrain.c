@@ -59,12 +59,12 @@ static yyjson_mut_val *form_node(struct draft *d) {
         o = ir_of(&d->n, f->kind,
                   strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(doc)
                                                       : yyjson_val_mut_copy(doc, f->value));
-        ir_put_str(&d->n, o, "param", f->param);
+        yyjson_mut_obj_add_strcpy(doc, o, "param", f->param);
     }
     if (f->compact)
-        ir_put_bool(&d->n, o, "compact", true);
+        yyjson_mut_obj_add_bool(doc, o, "compact", true);
     if (f->any_order)
-        ir_put_bool(&d->n, o, "any_order", true);
+        yyjson_mut_obj_add_bool(doc, o, "any_order", true);
     return o;
 }
 
@@ -98,12 +98,9 @@ static enum thinking thinking_of(const struct prompt_job *job) {
 /* Makes the node of an optional block of reasoning. */
 static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop,
                              const char *close) {
-    yyjson_mut_val *list = ir_list(&d->n, "sequence");
-
-    ir_add(&d->n, list, ir_text(&d->n, "literal", open));
-    ir_add(&d->n, list, ir_text(&d->n, "free_text", stop));
-    ir_add(&d->n, list, ir_text(&d->n, "literal", close));
-    return ir_optional(&d->n, list);
+    return ir_optional(&d->n,
+                       ir_make(&d->n, "{sequence:[{literal:%}, {free_text:%}, {literal:%}]}",
+                               ir_str(&d->n, open), ir_str(&d->n, stop), ir_str(&d->n, close)));
 }
 
 /* Returns @v, preceded by optional reasoning if the model may reason. */
@@ -360,11 +357,11 @@ static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
 
     if (!f || f->ends_reasoning || (d->thinking == THINKS_NOT && !f->own.begin))
         return;
-    yyjson_mut_val *quiet = ir_text(&d->n, "open", f->own.begin ? f->own.begin : r->open);
-
-    ir_put_str(&d->n, quiet, "close", f->own.stop ? f->own.stop : r->close);
-    ir_put_bool(&d->n, quiet, "now", d->thinking == THINKS);
-    d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
+    yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet",
+                           ir_make(&d->n, "{open:%, close:%, now:%}",
+                                   ir_str(&d->n, f->own.begin ? f->own.begin : r->open),
+                                   ir_str(&d->n, f->own.stop ? f->own.stop : r->close),
+                                   yyjson_mut_bool(d->n.doc, d->thinking == THINKS)));
 }
 
 /* Adds markers that begin a call only at the start of the message. */
@@ -379,16 +376,13 @@ static int add_starts(struct draft *d, const struct toolcall_format *f, yyjson_m
 
         if (!toolcall_start(f, t.tool[i].name, text, sizeof(text), &held))
             continue;
-        yyjson_mut_val *v = yyjson_mut_strcpy(d->n.doc, text);
-
-        if (held) {
-            v = ir_of(&d->n, "text", v);
-            ir_put_str(&d->n, v, "held", text);
-        }
-        d->n.failed |= !yyjson_mut_arr_append(list, v);
+        yyjson_mut_val *v = ir_str(&d->n, text);
+        if (held)
+            v = ir_make(&d->n, "{text:%, held:%}", v, ir_str(&d->n, text));
+        yyjson_mut_arr_append(list, v);
     }
     if (yyjson_mut_arr_size(list))
-        d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "start", list);
+        yyjson_mut_obj_add_val(d->n.doc, triggers, "start", list);
     return r;
 }
 
@@ -398,11 +392,11 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
     yyjson_mut_val *after = yyjson_mut_arr(d->n.doc), *o = ir_of(&d->n, "after", after);
 
     for (size_t i = 1; first; i++) {
-        d->n.failed |= !yyjson_mut_arr_add_str(d->n.doc, after, first);
+        yyjson_mut_arr_add_str(d->n.doc, after, first);
         first = f ? toolcall_after(f, i) : NULL;
     }
     if (flag)
-        ir_put_bool(&d->n, o, flag, true);
+        yyjson_mut_obj_add_bool(d->n.doc, o, flag, true);
     if (f)
         add_quiet(d, o);
     TRY(f ? add_starts(d, f, o) : 0);
@@ -458,25 +452,21 @@ static int set_auto(struct draft *d) {
 /* Makes the node of the text, between the marks that the format has for it. */
 static yyjson_mut_val *content_node(struct draft *d) {
     const struct toolcall_format *f = d->job->parse.format;
-    yyjson_mut_val *list = ir_list(&d->n, "sequence"), *v = form_node(d);
+    yyjson_mut_val *v = form_node(d);
 
-    if (f && f->own.answer) {
-        ir_add(&d->n, list, ir_text(&d->n, "literal", f->own.answer));
-        ir_add(&d->n, list, v);
-        return list;
-    }
+    if (f && f->own.answer)
+        return ir_make(&d->n, "{sequence:[{literal:%}, %]}", ir_str(&d->n, f->own.answer), v);
     if (!f || !f->content_begin)
         return v;
-    ir_add(&d->n, list, ir_optional(&d->n, ir_text(&d->n, "literal", f->content_begin)));
-    ir_add(&d->n, list, v);
-    ir_add(&d->n, list, ir_optional(&d->n, ir_text(&d->n, "literal", f->content_end)));
-    return list;
+    return ir_make(&d->n, "{sequence:[%, %, %]}",
+                   ir_optional(&d->n, ir_text(&d->n, "literal", f->content_begin)), v,
+                   ir_optional(&d->n, ir_text(&d->n, "literal", f->content_end)));
 }
 
 static int build(struct draft *d, bool tools) {
     struct prompt_job *job = d->job;
     bool form = job->request.form.kind, required = job->request.choice.mode == TOOLS_REQUIRED;
-    yyjson_mut_val *calls = NULL, *either;
+    yyjson_mut_val *calls = NULL;
 
     if (!tools)
         return form ? set_whole(d, content_node(d)) : 0;
@@ -485,10 +475,7 @@ static int build(struct draft *d, bool tools) {
     TRY(calls_node(d, false, &calls));
     if (required)
         return set_whole(d, calls);
-    either = ir_list(&d->n, "either");
-    ir_add(&d->n, either, calls);
-    ir_add(&d->n, either, content_node(d));
-    return set_whole(d, either);
+    return set_whole(d, ir_make(&d->n, "{either:[%, %]}", calls, content_node(d)));
 }
 
 int constrain(struct prompt_job *job, bool quick) {
@@ -498,8 +485,7 @@ int constrain(struct prompt_job *job, bool quick) {
 
     if (!tools && !job->request.form.kind)
         return 0;
-    if (!(d.n.doc = yyjson_mut_doc_new(NULL)))
-        return -ENOMEM;
+    d.n.doc = json_doc_new(&d.n.failed);
     d.thinking = thinking_of(job);
     r = build(&d, tools);
     yyjson_mut_doc_free(d.n.doc);

@@ -81,19 +81,14 @@ void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjso
 
 /* Adds @piece, or a choice of @piece and @also if there is an @also. */
 static void put_either(struct force *f, yyjson_mut_val *list, const char *piece, const char *also) {
-    yyjson_mut_val *either, *one;
+    yyjson_mut_val *first = also ? ir_list(f->n, "sequence") : list, *second;
 
-    if (!also) {
-        force_piece(f, list, piece, NULL);
+    force_piece(f, first, piece, NULL);
+    if (!also)
         return;
-    }
-    either = ir_list(f->n, "either");
-    for (int i = 0; i < 2; i++) {
-        one = ir_list(f->n, "sequence");
-        force_piece(f, one, i ? also : piece, NULL);
-        ir_add(f->n, either, one);
-    }
-    ir_add(f->n, list, either);
+    second = ir_list(f->n, "sequence");
+    force_piece(f, second, also, NULL);
+    ir_add(f->n, list, ir_make(f->n, "{either:[%, %]}", first, second));
 }
 
 /* ---- arguments as JSON ---- */
@@ -132,7 +127,7 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
         if (!d || yyjson_obj_get(schema, defs[i]))
             continue;
         find_refs(d, &unused, &far, 0);
-        f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], ir_value(f->n, d));
+        yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], ir_value(f->n, d));
     }
     if (far)
         return force_refuse(f, "a reference to a place other than $defs and definitions");
@@ -161,7 +156,7 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
     if (type && !yyjson_equals_str(type, "object"))
         return force_refuse(f, "a type other than \"object\"");
     if (!type)
-        f->n->failed |= !yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
+        yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
     *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }
@@ -180,37 +175,35 @@ static yyjson_mut_val *text_node(struct force *f, bool quoted, const char *stop)
         v = ir_text(f->n, "regex", "[\\s\\S]*");
     else
         v = ir_of(f->n, f->tool->syntax, ir_value(f->n, f->tool->text));
-    ir_put_str(f->n, v, "param", f->tool->param);
+    yyjson_mut_obj_add_strcpy(f->n->doc, v, "param", f->tool->param);
     if (quoted)
-        ir_put_bool(f->n, v, "quoted", true);
+        yyjson_mut_obj_add_bool(f->n->doc, v, "quoted", true);
     return v;
 }
 
-static int text_args(struct force *f, yyjson_mut_val **out) {
+static yyjson_mut_val *text_args(struct force *f) {
+    static const struct {
+        const char *kind, *before, *behind;
+    } rows[] = {
+        [ARGS_JSON] = {"regex", "\\{[ \\n]{0,4}\"input\": ?\"", "\"[ \\n]{0,4}\\}"},
+        [ARGS_PYTHON] = {"regex", "input=\"", "\""},
+        [ARGS_GEMMA] = {"literal", "{input:" FORCE_GEMMA_QUOTE, FORCE_GEMMA_QUOTE "}"},
+    };
     enum toolcall_args form = f->shape->args;
+
+    if (form != ARGS_TAGGED)
+        return ir_make(f->n, "{sequence:[%, %, %]}",
+                       ir_text(f->n, rows[form].kind, rows[form].before),
+                       text_node(f, form != ARGS_GEMMA, FORCE_GEMMA_QUOTE),
+                       ir_text(f->n, rows[form].kind, rows[form].behind));
     yyjson_mut_val *list = ir_list(f->n, "sequence");
-
-    if (form == ARGS_TAGGED) {
-        force_set_stop(f);
-        force_piece(f, list, f->shape->key_begin, NULL);
-        ir_add(f->n, list, ir_text(f->n, "literal", "input"));
-        force_piece(f, list, f->shape->key_end, NULL);
-        ir_add(f->n, list, text_node(f, false, f->stop));
-        force_piece(f, list, f->shape->value_end, NULL);
-    } else if (form == ARGS_GEMMA) {
-        ir_add(f->n, list, ir_text(f->n, "literal", "{input:" FORCE_GEMMA_QUOTE));
-        ir_add(f->n, list, text_node(f, false, FORCE_GEMMA_QUOTE));
-        ir_add(f->n, list, ir_text(f->n, "literal", FORCE_GEMMA_QUOTE "}"));
-    } else {
-        bool python = form == ARGS_PYTHON;
-
-        ir_add(f->n, list,
-               ir_text(f->n, "regex", python ? "input=\"" : "\\{[ \\n]{0,4}\"input\": ?\""));
-        ir_add(f->n, list, text_node(f, true, NULL));
-        ir_add(f->n, list, ir_text(f->n, "regex", python ? "\"" : "\"[ \\n]{0,4}\\}"));
-    }
-    *out = list;
-    return 0;
+    force_set_stop(f);
+    force_piece(f, list, f->shape->key_begin, NULL);
+    ir_add(f->n, list, ir_text(f->n, "literal", "input"));
+    force_piece(f, list, f->shape->key_end, NULL);
+    ir_add(f->n, list, text_node(f, false, f->stop));
+    force_piece(f, list, f->shape->value_end, NULL);
+    return list;
 }
 
 static int put_args(struct force *f, yyjson_mut_val *list) {
@@ -218,9 +211,8 @@ static int put_args(struct force *f, yyjson_mut_val *list) {
     int r;
 
     if (f->tool->takes_text && !f->tool->loose) {
-        if ((r = text_args(f, &args)) == 0)
-            ir_add(f->n, list, args);
-        return r;
+        ir_add(f->n, list, text_args(f));
+        return 0;
     }
     switch (f->shape->args) {
     case ARGS_TAGGED:

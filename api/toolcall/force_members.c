@@ -93,10 +93,9 @@ static void add_rest(struct force *f, yyjson_mut_val *list, const struct force_m
                      size_t from, size_t n, const char *separator) {
     assert(from <= n);
     for (size_t i = from; i < n; i++) {
-        yyjson_mut_val *one = ir_list(f->n, "sequence");
+        yyjson_mut_val *one = ir_make(f->n, "{sequence:[{literal:%}, %]}", ir_str(f->n, separator),
+                                      ir_copy(f->n, item[i].what));
 
-        ir_add(f->n, one, ir_text(f->n, "literal", separator));
-        ir_add(f->n, one, ir_copy(f->n, item[i].what));
         ir_add(f->n, list, item[i].required ? one : ir_optional(f->n, one));
     }
 }
@@ -112,9 +111,8 @@ int force_members(struct force *f, const struct force_member *item, size_t n, co
         return force_refuse(f, "%zu optional properties before the first required one (at most %d)",
                             n_leading, LEADING_MAX);
     for (size_t i = 0; i < n && i <= n_leading; i++) {
-        yyjson_mut_val *list = ir_list(f->n, "sequence");
+        yyjson_mut_val *list = ir_make(f->n, "{sequence:[%]}", ir_copy(f->n, item[i].what));
 
-        ir_add(f->n, list, ir_copy(f->n, item[i].what));
         add_rest(f, list, item, i + 1, n, separator);
         ir_add(f->n, either, list);
     }
@@ -160,18 +158,17 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
         qsort(p, n, sizeof(*p), by_name);
     for (i = 0; i < n && r == 0; i++) {
         const char *name = p[i].name;
-        yyjson_mut_val *list = ir_list(f->n, "sequence"), *what = NULL;
+        yyjson_mut_val *what = NULL;
 
         f->prop = name;
         if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
             return force_refuse(
                 f, "a property name other than 1 to %u letters, digits, '_', '.' and '-'",
                 TC_KEY_MAX);
-        ir_add(f->n, list, ir_text(f->n, "literal", name));
-        ir_add(f->n, list, ir_text(f->n, "literal", colon));
-        if ((r = value(f, p[i].schema, depth, &what)) == 0)
-            ir_add(f->n, list, what);
-        item[i] = (struct force_member){list, force_is_required(schema, p[i].key)};
+        r = value(f, p[i].schema, depth, &what);
+        what = ir_make(f->n, "{sequence:[{literal:%}, {literal:%}, %]}", ir_str(f->n, name),
+                       ir_str(f->n, colon), what);
+        item[i] = (struct force_member){what, force_is_required(schema, p[i].key)};
     }
     return r < 0 ? r : force_members(f, item, n, separator, out);
 }
@@ -180,7 +177,7 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 
 static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
     TRY(force_json(f, f->tool->parameters, schema, out));
-    ir_put_bool(f->n, *out, "python", true);
+    yyjson_mut_obj_add_bool(f->n->doc, *out, "python", true);
     return 0;
 }
 
@@ -189,13 +186,10 @@ int force_python(struct force *f, yyjson_mut_val **out) {
     TRY(f->tool->loose ? 0 : force_root(f, &schema));
     if (!f->tool->loose)
         return object_members(f, schema, false, "=", ", ", python_value, 0, out);
-    yyjson_mut_val *one = ir_list(f->n, "sequence"),
-                   *value = ir_json(f->n, yyjson_mut_true(f->n->doc), NULL);
-
-    ir_add(f->n, one, ir_text(f->n, "regex", ANY_KEY));
-    ir_add(f->n, one, ir_text(f->n, "literal", "="));
-    ir_put_bool(f->n, value, "python", true);
-    ir_add(f->n, one, value);
+    yyjson_mut_val *one = ir_make(
+        f->n,
+        "{sequence:[{regex:%}, {literal:'='}, {json_schema:true, any_format:true, python:true}]}",
+        ir_str(f->n, ANY_KEY));
     *out = ir_repeat(f->n, one, ir_text(f->n, "literal", ", "), 0, LOOSE_MAX);
     return 0;
 }
@@ -203,46 +197,32 @@ int force_python(struct force *f, yyjson_mut_val **out) {
 /* ---- Gemma ---- */
 
 static yyjson_mut_val *quoted(struct force *f, yyjson_mut_val *text) {
-    yyjson_mut_val *list = ir_list(f->n, "sequence");
-
-    ir_add(f->n, list, ir_text(f->n, "literal", QUOTE));
-    ir_add(f->n, list, text);
-    ir_add(f->n, list, ir_text(f->n, "literal", QUOTE));
-    return list;
+    return ir_make(f->n, "{sequence:[{literal:'" QUOTE "'}, %, {literal:'" QUOTE "'}]}", text);
 }
 
 /* Writes a list in brackets of @min to @max items; a @max of 0 means no upper limit. */
 static yyjson_mut_val *bracketed(struct force *f, const char *open, yyjson_mut_val *item,
                                  const char *close, uint32_t min, uint32_t max) {
-    yyjson_mut_val *list = ir_list(f->n, "sequence");
-
     assert(max == 0 || min <= max);
-    ir_add(f->n, list, ir_text(f->n, "literal", open));
     if (item)
-        ir_add(f->n, list, ir_repeat(f->n, item, ir_text(f->n, "literal", ","), min, max));
-    ir_add(f->n, list, ir_text(f->n, "literal", close));
-    return list;
+        item = ir_repeat(f->n, item, ir_text(f->n, "literal", ","), min, max);
+    return ir_make(f->n, "{sequence:[{literal:%}, %, {literal:%}]}", ir_str(f->n, open), item,
+                   ir_str(f->n, close));
 }
 
 static yyjson_mut_val *gemma_any(struct force *f, unsigned depth);
 
 static yyjson_mut_val *gemma_any_object(struct force *f, unsigned depth) {
-    yyjson_mut_val *member = ir_list(f->n, "sequence");
+    yyjson_mut_val *member =
+        ir_make(f->n, "{sequence:[{regex:'[A-Za-z_][A-Za-z0-9_.-]*'}, {literal:':'}, %]}",
+                gemma_any(f, depth));
 
-    ir_add(f->n, member, ir_text(f->n, "regex", "[A-Za-z_][A-Za-z0-9_.-]*"));
-    ir_add(f->n, member, ir_text(f->n, "literal", ":"));
-    ir_add(f->n, member, gemma_any(f, depth));
     return bracketed(f, "{", member, "}", 0, 0);
 }
 
 /* Makes the node of values that are written as in JSON. */
 static yyjson_mut_val *plain_json(struct force *f) {
-    static const char *const names[] = {"number", "boolean", "null"};
-    yyjson_mut_val *schema = yyjson_mut_obj(f->n->doc),
-                   *type = yyjson_mut_arr_with_strcpy(f->n->doc, (const char **)names, 3);
-
-    f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, schema, "type", type);
-    return ir_json(f->n, schema, NULL);
+    return ir_json(f->n, json_constant(f->n->doc, "{type:['number', 'boolean', 'null']}"), NULL);
 }
 
 static yyjson_mut_val *gemma_any(struct force *f, unsigned depth) {
@@ -347,7 +327,7 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
 
 static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_mut_val **out) {
     const char *prop = f->prop;
-    yyjson_mut_val *members = NULL, *list;
+    yyjson_mut_val *members = NULL;
 
     TRY(force_check_object(f, s));
     if (!yyjson_obj_get(s, "properties") &&
@@ -361,11 +341,7 @@ static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_m
     f->prop = prop;
     if (r < 0)
         return r;
-    list = ir_list(f->n, "sequence");
-    ir_add(f->n, list, ir_text(f->n, "literal", "{"));
-    ir_add(f->n, list, members);
-    ir_add(f->n, list, ir_text(f->n, "literal", "}"));
-    *out = list;
+    *out = ir_make(f->n, "{sequence:[{literal:%}, %, {literal:'}'}]}", ir_str(f->n, "{"), members);
     return 0;
 }
 
@@ -386,7 +362,7 @@ static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigne
     yyjson_mut_val *copy = ir_value(f->n, s);
 
     yyjson_mut_obj_remove_key(copy, "type");
-    f->n->failed |= !yyjson_mut_obj_add_strcpy(f->n->doc, copy, "type", type);
+    yyjson_mut_obj_add_strcpy(f->n->doc, copy, "type", type);
     *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }

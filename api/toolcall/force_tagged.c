@@ -79,13 +79,9 @@ static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyj
     if (!nullable || value_has_text_rules(root, schema))
         return 0;
     /* A bare value must not begin like JSON. */
-    yyjson_mut_val *either = ir_list(f->n, "either"), *text = ir_list(f->n, "sequence");
-
-    ir_add(f->n, text, ir_text(f->n, "regex", "[^<\"\\[{ \\n\\t\\r]"));
-    ir_add(f->n, text, ir_text(f->n, "free_text", f->stop));
-    ir_add(f->n, either, *out);
-    ir_add(f->n, either, bare(f, text));
-    *out = either;
+    yyjson_mut_val *text = ir_make(f->n, "{sequence:[{regex:%}, {free_text:%}]}",
+                                   ir_str(f->n, "[^<\"\\[{ \\n\\t\\r]"), ir_str(f->n, f->stop));
+    *out = ir_make(f->n, "{either:[%, %]}", *out, bare(f, text));
     return 0;
 }
 
@@ -102,13 +98,9 @@ static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mu
 static yyjson_mut_val *loose(struct force *f) {
     yyjson_mut_val *value = bare(f, ir_text(f->n, "free_text", f->stop));
 
-    if (f->shape->key_end_json) {
-        yyjson_mut_val *either = ir_list(f->n, "either");
-
-        ir_add(f->n, either, value);
-        ir_add(f->n, either, as_json(f, ir_json(f->n, yyjson_mut_true(f->n->doc), NULL), 0));
-        value = either;
-    }
+    if (f->shape->key_end_json)
+        value = ir_make(f->n, "{either:[%, %]}", value,
+                        as_json(f, ir_json(f->n, yyjson_mut_true(f->n->doc), NULL), 0));
     return ir_repeat(f->n, parameter(f, ir_text(f->n, "regex", ANY_KEY), value), NULL, 0,
                      LOOSE_MAX);
 }

@@ -243,12 +243,9 @@ static int counted_text(struct force *f, yyjson_val *s, const char *stop, yyjson
     *out = ir_text(f->n, "free_text", stop);
     if (!min)
         return 0;
-    yyjson_mut_val *list = ir_list(f->n, "sequence");
     snprintf(regex, sizeof(regex), "(?:[^<]|<+[^<%s%c]){%u}", strchr("\\]^-", stop[1]) ? "\\" : "",
              stop[1], (unsigned)min);
-    ir_add(f->n, list, ir_text(f->n, "regex", regex));
-    ir_add(f->n, list, *out);
-    *out = list;
+    *out = ir_make(f->n, "{sequence:[{regex:%}, %]}", ir_str(f->n, regex), *out);
     return 0;
 }
 

@@ -3,11 +3,6 @@
 #include <assert.h>
 #include "api/http/json.h"
 
-static yyjson_mut_val *keep(struct nodes *n, void *v) {
-    n->failed |= !v;
-    return v;
-}
-
 /* Counts @more values that are to be made. Returns false if they are too many. */
 static bool spend(struct nodes *n, size_t more) {
     if (more > NODES_MAX - n->n_made)
@@ -26,24 +21,16 @@ static size_t size_of(yyjson_mut_val *v) {
     return n;
 }
 
-static void put(struct nodes *n, yyjson_mut_val *o, const char *key, yyjson_mut_val *v) {
-    if (!v || !o || !yyjson_mut_obj_add_val(n->doc, o, key, v))
-        n->failed = true;
+void ir_spend(struct nodes *n, const char *shape) {
+    for (; *shape; shape++)
+        spend(n, *shape == '{' ? 2 : 0);
 }
 
 yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v) {
-    yyjson_mut_val *o = spend(n, 2) ? keep(n, yyjson_mut_obj(n->doc)) : NULL;
+    yyjson_mut_val *o = spend(n, 2) ? yyjson_mut_obj(n->doc) : NULL;
 
-    put(n, o, key, v);
+    yyjson_mut_obj_add_val(n->doc, o, key, v);
     return o;
-}
-
-void ir_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text) {
-    put(n, o, key, yyjson_mut_strcpy(n->doc, text));
-}
-
-void ir_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v) {
-    put(n, o, key, yyjson_mut_bool(n->doc, v));
 }
 
 yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text) {
@@ -53,16 +40,15 @@ yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text) {
 yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param) {
     yyjson_mut_val *o = ir_of(n, "json_schema", schema);
 
-    if (param)
-        ir_put_str(n, o, "param", param);
-    ir_put_bool(n, o, "any_format", true);
+    yyjson_mut_obj_add_val(n->doc, o, "param", ir_str(n, param));
+    yyjson_mut_obj_add_bool(n->doc, o, "any_format", true);
     return o;
 }
 
 yyjson_mut_val *ir_arguments(struct nodes *n, yyjson_mut_val *schema, const char *param) {
     yyjson_mut_val *o = ir_json(n, schema, param);
 
-    ir_put_bool(n, o, "declared_only", true);
+    yyjson_mut_obj_add_bool(n->doc, o, "declared_only", true);
     return o;
 }
 
@@ -86,14 +72,8 @@ void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item) {
 
 yyjson_mut_val *ir_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
                           uint32_t min, uint32_t max) {
-    yyjson_mut_val *o = ir_of(n, "repeat", what);
-
-    if (separator)
-        put(n, o, "separator", separator);
-    put(n, o, "min", yyjson_mut_uint(n->doc, min));
-    if (max)
-        put(n, o, "max", yyjson_mut_uint(n->doc, max));
-    return o;
+    return ir_make(n, "{repeat:%, separator:%, min:%, max:%}", what, separator,
+                   yyjson_mut_uint(n->doc, min), max ? yyjson_mut_uint(n->doc, max) : NULL);
 }
 
 yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what) {
@@ -101,12 +81,12 @@ yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what) {
 }
 
 yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what) {
-    return what && spend(n, size_of(what)) ? keep(n, yyjson_mut_val_mut_copy(n->doc, what)) : NULL;
+    return spend(n, size_of(what)) ? yyjson_mut_val_mut_copy(n->doc, what) : NULL;
 }
 
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v) {
     /* yyjson stores the values below a value between it and its neighbour. */
     size_t size = yyjson_is_ctn(v) ? (size_t)(json_next(v) - v) : 1;
 
-    return spend(n, size) ? keep(n, yyjson_val_mut_copy(n->doc, v)) : NULL;
+    return spend(n, size) ? yyjson_val_mut_copy(n->doc, v) : NULL;
 }

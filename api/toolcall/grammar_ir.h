@@ -7,17 +7,25 @@
 
 #include <stdbool.h>
 #include <yyjson.h>
+#include "api/http/json_build.h"
 
 #define NODES_MAX 500000u /* JSON values in all */
 
 /* Document in which the nodes are made. */
 struct nodes {
-    yyjson_mut_doc *doc;
-    bool failed;     /* no memory, or: */
-    bool too_large;  /* more than NODES_MAX */
-    uint32_t n_made; /* approximate number of values made */
+    yyjson_mut_doc *doc; /* of json_doc_new(&failed) */
+    bool failed;         /* no memory, or: */
+    bool too_large;      /* more than NODES_MAX */
+    uint32_t n_made;     /* approximate number of values made */
 };
 
+/* Makes the nodes of a shape of json_make(), without '{' in its texts. */
+#define ir_make(n, shape, ...) (ir_spend(n, shape), json_make((n)->doc, shape, __VA_ARGS__))
+void ir_spend(struct nodes *n, const char *shape);
+/* Returns a copy of @text. */
+static inline yyjson_mut_val *ir_str(struct nodes *n, const char *text) {
+    return yyjson_mut_strcpy(n->doc, text);
+}
 /* Makes {KEY: v}; @key is not copied, @v is consumed. */
 yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v);
 /* Makes {"literal": text}, {"regex": text} or {"free_text": text}; @text is copied. */
@@ -39,6 +47,3 @@ yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what); /* @what, us
 yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what);     /* for a second place */
 /* Copies a schema or a list of constants. */
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v);
-/* Adds a member to the object @o (NULL: does nothing); @key is not copied, @text is. */
-void ir_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text);
-void ir_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v);
