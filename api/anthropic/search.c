@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/http/json.h"
+#include "base/try.h"
 
 static struct search *search_of(const struct writer *w) {
     return w->job.state;
@@ -156,24 +157,21 @@ static int run(struct search *s, const struct gen *g, const struct output_call *
 static int add_message(struct search *s, uint32_t i,
                        void (*put_blocks)(struct json *j, const struct writer *w, uint32_t i)) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    yyjson_mut_doc *doc = yyjson_doc_mut_copy(s->body, NULL);
-    yyjson_doc *said = NULL, *body = NULL;
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(s->body, &failed);
+    yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
+    CLEANUP(yyjson_doc_freep) yyjson_doc *said = NULL;
+    yyjson_doc *body = NULL;
     struct json j = {.out = &b};
 
     json_print(&j, "{role:'assistant', content:[");
     put_blocks(&j, s->writer, i);
     json_print(&j, "]}");
-    if (doc && j.error == 0 && (said = yyjson_read(b.data, b.len, 0))) {
-        yyjson_mut_val *list = yyjson_mut_obj_get(yyjson_mut_doc_get_root(doc), "messages");
-        yyjson_mut_val *message = yyjson_val_mut_copy(doc, yyjson_doc_get_root(said));
-
-        if (yyjson_mut_arr_append(list, message))
-            body = yyjson_mut_doc_imut_copy(doc, NULL);
-    }
-    yyjson_doc_free(said);
-    yyjson_mut_doc_free(doc);
-    if (!body)
+    if (j.error < 0 || !(said = yyjson_read(b.data, b.len, 0)))
         return -ENOMEM;
+    yyjson_mut_arr_append(yyjson_mut_obj_get(root, "messages"),
+                          yyjson_val_mut_copy(doc, yyjson_doc_get_root(said)));
+    TRY(json_doc_seal(doc, root, &body));
     yyjson_doc_free(s->body);
     s->body = body;
     return 0;

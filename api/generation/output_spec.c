@@ -94,7 +94,7 @@ static yyjson_val *given(yyjson_val *object, const char *key) {
     return yyjson_is_null(v) ? NULL : v;
 }
 
-int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err *err) {
+READER(output_spec_response_format) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *inner = given(v, "json_schema");
     /* Other APIs put the members of json_schema beside the type. */
     yyjson_val *from = inner ? inner : v, *name = given(from, "name");
@@ -120,7 +120,7 @@ int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err
     return set_schema(r, "response_format.json_schema.schema", schema, err);
 }
 
-int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err) {
+READER(output_spec_structured) {
     yyjson_val *s, *compact = given(v, "disable_any_whitespace");
     yyjson_val *any_order = given(v, "any_order");
 
@@ -149,7 +149,9 @@ int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err
     return 0;
 }
 
-int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err) {
+READER(output_spec_guided) {
+    const char *field = f->name;
+
     if (strcmp(field, "guided_json") == 0 || strcmp(field, "json_schema") == 0)
         return set_schema_or_text(r, field, v, err);
     if (strcmp(field, "guided_choice") == 0)
@@ -202,7 +204,7 @@ static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {
     return 0;
 }
 
-int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *err) {
+READER(output_spec_tool_choice) {
     static const char *const modes[] = {
         [TOOLS_AUTO] = "auto", [TOOLS_NONE] = "none", [TOOLS_REQUIRED] = "required"};
     yyjson_val *type = yyjson_obj_get(v, "type");

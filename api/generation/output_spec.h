@@ -6,19 +6,13 @@
  * constrain.h translates them for the worker.
  */
 
-#include "api/generation/gen_request.h"
+#include "api/generation/fields.h"
 
-/* Readers of fields with the value @v: 0, -ENOMEM, or a 400 that names the field. What @r points to
- * afterwards lies in the body or in @r. */
-
-/* Reads response_format. */
-int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err *err);
-/* Reads structured_outputs. */
-int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err);
-/* Reads guided_json and similar fields, and llama.cpp's `grammar` and `json_schema`. */
-int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err);
-/* Reads tool_choice in both of its forms. */
-int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *err);
+/* Readers of fields. What @r points to afterwards lies in the body or in @r. */
+READER(output_spec_response_format);
+READER(output_spec_structured);
+READER(output_spec_guided); /* guided_json and similar; llama.cpp's `grammar` and `json_schema` */
+READER(output_spec_tool_choice); /* in both of its forms */
 /* Checks the rules between these fields and the tools, when all fields have been read. */
 int output_spec_check(const struct gen_request *r, struct err *err);
 

@@ -6,6 +6,7 @@
 #include "api/generation/gen.h"
 #include "api/generation/prompt_job.h"
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/model_wait.h"
 #include "api/generation/model.h"
@@ -205,9 +206,10 @@ static void put_next(struct json *j, const struct prewarm_job *t, const char *te
 /* Builds the conversation with the answer and a further message that has @text. */
 static int conversation(const struct prewarm_job *t, const char *text, yyjson_doc **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *list = doc ? yyjson_val_mut_copy(doc, t->job.request.messages) : NULL;
-    yyjson_doc *more = NULL;
+    bool failed = false;
+    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    yyjson_mut_val *list = yyjson_val_mut_copy(doc, t->job.request.messages);
+    CLEANUP(yyjson_doc_freep) yyjson_doc *more = NULL;
     yyjson_val *m;
     struct json j = {.out = &b};
     size_t i, n;
@@ -216,17 +218,12 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
     put_answer(&j, t);
     put_next(&j, t, text);
     json_close(&j, ']');
-    if (j.error == 0)
-        more = yyjson_read(b.data, b.len, 0);
+    if (j.error < 0 || !(more = yyjson_read(b.data, b.len, 0)))
+        return -ENOMEM;
     yyjson_arr_foreach(yyjson_doc_get_root(more), i, n, m) {
-        if (list && !yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, m)))
-            list = NULL;
+        yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, m));
     }
-    yyjson_mut_doc_set_root(doc, list);
-    *out = list && more ? yyjson_mut_doc_imut_copy(doc, NULL) : NULL;
-    yyjson_doc_free(more);
-    yyjson_mut_doc_free(doc);
-    return *out ? 0 : -ENOMEM;
+    return json_doc_seal(doc, list, out);
 }
 
 static int render(struct prewarm_job *t, const char *text, struct tokens *out) {

@@ -239,7 +239,8 @@ static void set_limits(struct prompt_job *job) {
     job->max_tokens = MIN(all, 1u << 28) * 2 + 65536;
 }
 
-static void to_pool(struct prompt_job *job, struct job_pool *pool);
+static void on_fetcher(struct job *j);
+static void to_pool(struct prompt_job *job, void (*run)(struct job *j));
 
 /* Runs the job here or on the pool. With job->result -EBUSY waits for its model first. */
 static void go_on(struct prompt_job *job) {
@@ -256,9 +257,9 @@ static void go_on(struct prompt_job *job) {
             break;
     }
     if (job->result == -EAGAIN)
-        to_pool(job, &job->env->pool);
+        to_pool(job, on_thread);
     else if (job->result == -EINPROGRESS)
-        to_pool(job, &job->env->fetchers);
+        to_pool(job, on_fetcher);
     else if (!job->waits)
         finish(job);
 }
@@ -280,20 +281,21 @@ static void on_ended(struct job *j) {
     if (job->result == -EBUSY)
         go_on(job);
     else if (job->result == 0 && j->run == on_fetcher)
-        to_pool(job, &job->env->pool);
+        to_pool(job, on_thread);
     else if (job->result == -EINPROGRESS)
-        to_pool(job, &job->env->fetchers);
+        to_pool(job, on_fetcher);
     else
         finish(job);
 }
 
-static void to_pool(struct prompt_job *job, struct job_pool *pool) {
+static void to_pool(struct prompt_job *job, void (*run)(struct job *j)) {
+    struct gen_env *env = job->env;
+
     assert(!job->pooled && !job->abandoned);
     job->quick = false;
     job->pooled = true;
-    job->job.run = pool == &job->env->fetchers ? on_fetcher : on_thread;
-    job->job.done = on_ended;
-    int r = job_pool_put(pool, &job->job, job->tenant);
+    job->job = (struct job){.run = run, .done = on_ended};
+    int r = job_pool_put(run == on_fetcher ? &env->fetchers : &env->pool, &job->job, job->tenant);
 
     if (r == 0)
         return; /* from here on it is the thread's */
@@ -322,14 +324,7 @@ void prompt_job_again(struct prompt_job *job, bool further, void (*done)(struct 
     job->done = done;
     job->goes_on = further;
     job->running = true;
-    job->pooled = true;
-    job->job = (struct job){.run = on_again, .done = on_ended};
-    int r = job_pool_put(&job->env->pool, &job->job, job->tenant);
-
-    if (r == 0)
-        return; /* from here on it is the thread's */
-    job->result = r;
-    finish(job);
+    to_pool(job, on_again);
 }
 
 void prompt_job_name_model(const struct prompt_job *job, struct exchange *x) {

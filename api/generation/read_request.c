@@ -1,5 +1,6 @@
 #include "api/generation/read_request.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
@@ -21,6 +22,7 @@
  */
 
 #define ARENA_MAX (256u << 20)
+#define PARAMS_MAX 32u /* sampling parameters */
 
 #define CHAT FIELDS_CHAT
 #define TEXT FIELDS_COMPLETION
@@ -312,22 +314,6 @@ PARSER(parse_prompt_logprobs) {
     return field_uint(r, m, f, v, err);
 }
 
-PARSER(parse_tool_choice) {
-    return output_spec_tool_choice(r, v, err);
-}
-
-PARSER(parse_format) {
-    return output_spec_response_format(r, v, err);
-}
-
-PARSER(parse_structured) {
-    return output_spec_structured(r, v, err);
-}
-
-PARSER(parse_guided) {
-    return output_spec_guided(r, f->name, v, err);
-}
-
 /* Checks a prediction; expected.c takes its text. */
 PARSER(parse_prediction) {
     yyjson_val *content = yyjson_obj_get(v, "content"), *part;
@@ -414,8 +400,6 @@ PARSER(parse_kwargs) {
 #define AT(member) offsetof(struct gen_request, member)
 #define FLAG(name, kinds, member)                                                                  \
     { name, kinds, field_bool, AT(member), 0, 0, "a boolean" }
-#define SAMPLING(name)                                                                             \
-    { name, BOTH, parse_sampling, 0, 0, 0, NULL }
 #define UNSUPPORTED(name, neutral)                                                                 \
     { name, BOTH, parse_unsupported, 0, neutral, 0, NULL }
 
@@ -473,17 +457,17 @@ static const struct field fields[] = {
     {"metadata", BOTH | VECTOR, parse_metadata, AT(metadata_user), 0, 4096, NULL},
     {"tools", RENDERED, field_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
-    {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, NULL},
+    {"tool_choice", CHAT, output_spec_tool_choice, 0, 0, 0, NULL},
     {"parallel_tool_calls", CHAT, field_not, AT(one_call), 0, 0, "a boolean"},
-    {"response_format", BOTH, parse_format, 0, 0, 0, NULL},
-    {"structured_outputs", BOTH, parse_structured, 0, 0, 0, NULL},
-    {"guided_json", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"guided_json_object", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"guided_regex", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"guided_choice", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"guided_grammar", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"grammar", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"json_schema", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"response_format", BOTH, output_spec_response_format, 0, 0, 0, NULL},
+    {"structured_outputs", BOTH, output_spec_structured, 0, 0, 0, NULL},
+    {"guided_json", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"guided_json_object", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"guided_regex", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"guided_choice", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"guided_grammar", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"grammar", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"json_schema", BOTH, output_spec_guided, 0, 0, 0, NULL},
     {"complete_output", BOTH, parse_complete, 0, 0, 0, "a boolean"},
     {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
     {"prediction", BOTH, parse_prediction, 0, 0, 0,
@@ -503,8 +487,8 @@ static const struct field fields[] = {
     {"n_predict", CHAT, parse_predict, AT(max_new), 1, INT32_MAX, "an integer"},
     {"n_predict", TEXT, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
     {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
-    {"regex", BOTH, parse_guided, 0, 0, 0, NULL},
-    {"ebnf", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"regex", BOTH, output_spec_guided, 0, 0, 0, NULL},
+    {"ebnf", BOTH, output_spec_guided, 0, 0, 0, NULL},
     UNSUPPORTED("stop_regex", 0),
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
      "an object of plain values that the service does not set itself"},
@@ -520,25 +504,8 @@ static const struct field fields[] = {
     FLAG("return_token_strs", FIELDS_TOKENIZE, token_strings),
     {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
     {"speculation", BOTH, parse_speculation, 0, 0, 0, "\"auto\" or \"off\""},
-    SAMPLING("temperature"),
-    SAMPLING("top_p"),
-    SAMPLING("min_p"),
-    SAMPLING("top_k"),
-    SAMPLING("repetition_penalty"),
-    SAMPLING("presence_penalty"),
-    SAMPLING("frequency_penalty"),
-    SAMPLING("typical_p"),
-    SAMPLING("top_n_sigma"),
-    SAMPLING("xtc_probability"),
-    SAMPLING("xtc_threshold"),
-    SAMPLING("dry_multiplier"),
-    SAMPLING("dry_base"),
-    SAMPLING("dry_allowed_length"),
-    SAMPLING("dry_penalty_last_n"),
     {"dry_sequence_breakers", BOTH, field_breakers, AT(breakers), 1, 16,
      "an array of 1 to 16 strings of 1 to 64 bytes"},
-    SAMPLING("min_tokens"),
-    SAMPLING("ignore_eos"),
     {"best_of", TEXT, parse_n, AT(best_of), 1, 0, "an integer"},
     {"echo", CHAT, parse_unsupported, 0, 0, 0, NULL},
     {"echo", TEXT, field_bool, AT(echo), 0, 0, "a boolean"},
@@ -639,35 +606,45 @@ static int add_fim_ends(struct gen_request *r, const struct model *m) {
     return 0;
 }
 
-/* Returns the row of @key among the fields of @known, or NULL. */
-static const struct field *find(yyjson_val *key, enum field_set known) {
+/* Finds the field @key of @known: a row of the table, or behind them a sampling parameter. Returns
+ * its number, or -1. */
+static int find(yyjson_val *key, enum field_set known, struct field *out) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
-        if (fields[i].kinds & known && yyjson_equals_str(key, fields[i].name))
-            return &fields[i];
-    return NULL;
+        if (fields[i].kinds & known && yyjson_equals_str(key, fields[i].name)) {
+            *out = fields[i];
+            return (int)i;
+        }
+    for (uint32_t i = 0; known & BOTH && i < params_count; i++)
+        if (yyjson_equals_str(key, params_table[i].name)) {
+            *out = (struct field){.name = params_table[i].name, .parse = parse_sampling};
+            return (int)(ARRAY_SIZE(fields) + i);
+        }
+    return -1;
 }
 
 static int parse_fields(struct gen_request *r, const struct model *m, enum field_set known,
                         struct err *err) {
-    bool seen[ARRAY_SIZE(fields)] = {0}, has_stream_options = false;
+    bool seen[ARRAY_SIZE(fields) + PARAMS_MAX] = {0}, has_stream_options = false;
     uint32_t max_completion = 0;
     size_t i, n;
     yyjson_val *key, *value;
 
+    assert(params_count <= PARAMS_MAX);
     yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
-        const struct field *f = find(key, known);
+        struct field f;
+        int at = find(key, known, &f);
 
-        if (!f)
+        if (at < 0)
             continue;
-        if (seen[f - fields])
-            return err_set_code(err, 400, "duplicate_key", f->name, "%s is given twice.", f->name);
-        seen[f - fields] = true;
+        if (seen[at])
+            return err_set_code(err, 400, "duplicate_key", f.name, "%s is given twice.", f.name);
+        seen[at] = true;
         if (yyjson_is_null(value))
             continue;
-        TRY(f->parse(r, m, f, value, err));
-        if (strcmp(f->name, "max_completion_tokens") == 0)
+        TRY(f.parse(r, m, &f, value, err));
+        if (strcmp(f.name, "max_completion_tokens") == 0)
             max_completion = r->max_new;
-        has_stream_options |= strcmp(f->name, "stream_options") == 0;
+        has_stream_options |= strcmp(f.name, "stream_options") == 0;
     }
     r->max_new = max_completion ? max_completion : r->max_new;
     if (r->suffix && add_fim_ends(r, m) < 0)
