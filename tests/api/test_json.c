@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include "api/http/json.h"
+#include "api/http/json_build.h"
 #include "base/util.h"
 
 /* json_print(): the text of each conversion, alone and among the other functions of the writer. */
@@ -96,4 +97,59 @@ Test(json_value, whole_numbers_may_be_written_as_reals) {
     }
     int64_t n = 7;
     cr_expect_not(json_whole(NULL, &n));
+}
+
+/* json_make(): values from shapes, in a document that notes a shortage of memory. */
+
+static void expect_made(yyjson_mut_val *v, const char *text) {
+    char *made = yyjson_mut_val_write(v, 0, NULL);
+
+    cr_expect_str_eq(made, text);
+    free(made);
+}
+
+Test(json_make, shapes_become_values_with_the_arguments_in_their_places) {
+    bool failed = false;
+    yyjson_mut_doc *doc = json_doc_new(&failed);
+    struct buf text = {.data = (char[]){"t"}, .len = 1};
+
+    expect_made(json_constant(doc, "{a:'b, c:{}', d:[], e:{f:[1, 20, true, false]}, g:''}"),
+                "{\"a\":\"b, c:{}\",\"d\":[],\"e\":{\"f\":[1,20,true,false]},\"g\":\"\"}");
+    expect_made(json_make(doc, "[{x:%, y:[%]}, %]", yyjson_mut_true(doc), json_text_of(doc, &text),
+                          json_text_of(doc, &(struct buf){0})),
+                "[{\"x\":true,\"y\":[\"t\"]},\"\"]");
+    cr_expect(!failed);
+    yyjson_mut_doc_free(doc);
+}
+
+Test(json_make, members_without_a_value_are_left_out) {
+    static const char body[] = "{\"a\":{\"b\":1}}";
+    bool failed = false;
+    yyjson_doc *from = yyjson_read(body, sizeof(body) - 1, 0);
+    yyjson_mut_doc *doc = json_doc_copy(from, &failed);
+    yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
+    yyjson_val *own = yyjson_doc_get_root(from);
+
+    json_put_copy(doc, root, "c", yyjson_obj_get(own, "a"));
+    json_put_copy(doc, root, "d", NULL);
+    expect_made(json_make(doc, "{x:%, y:%, z:[%]}", json_copy_of(doc, own, "none"), root, NULL),
+                "{\"y\":{\"a\":{\"b\":1},\"c\":{\"b\":1}},\"z\":[]}");
+    yyjson_mut_doc_free(doc);
+    yyjson_doc_free(from);
+}
+
+Test(json_make, a_document_that_lacked_memory_is_not_sealed) {
+    bool failed = false;
+    yyjson_mut_doc *doc = json_doc_new(&failed);
+    yyjson_doc *out = NULL;
+
+    cr_expect_eq(json_doc_seal(doc, NULL, &out), -ENOMEM);
+    cr_expect_eq(json_doc_seal(doc, json_constant(doc, "{a:1}"), &out), 0);
+    cr_expect_eq(yyjson_get_int(yyjson_obj_get(yyjson_doc_get_root(out), "a")), 1);
+    yyjson_doc_free(out);
+    out = NULL;
+    failed = true;
+    cr_expect_eq(json_doc_seal(doc, json_constant(doc, "{a:1}"), &out), -ENOMEM);
+    cr_expect(!out);
+    yyjson_mut_doc_free(doc);
 }
