@@ -1,6 +1,12 @@
-/* The front's side of a worker process: what it makes of frames, deaths and silence. The test plays
- * the worker; the process that can be killed is a program that sleeps. */
+/* The front's side of a worker process: what it makes of frames, deaths and
+ * silence. The test plays the worker; the process that can be killed is a
+ * program that sleeps. */
 
+#include "base/chan.h"
+#include "daemon/worker/worker.h"
+#include "daemon/workers/workers.h"
+#include "tests/api/world.h"
+#include "tests/support/tiny_model.h"
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,12 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
-#include "base/chan.h"
-#include "daemon/worker/worker.h"
-#include "daemon/workers/workers.h"
-#include "tests/api/world.h"
-#include "tests/support/tiny_model.h"
 
 static struct world world;
 static struct clock_virtual machine;
@@ -28,7 +30,8 @@ static struct chan chan;         /* the worker's end */
 static int pid;
 static uint32_t n_spawned;
 
-/* Starts a program that sleeps in place of a worker, and keeps the worker's end of the channel. */
+/* Starts a program that sleeps in place of a worker, and keeps the worker's end
+ * of the channel. */
 int uv_spawn(uv_loop_t *loop, uv_process_t *process, const uv_process_options_t *o) {
     char *args[] = {"sleep", "1000", NULL};
     uv_process_options_t sleeper = {.file = "/bin/sleep", .args = args, .exit_cb = o->exit_cb};
@@ -73,6 +76,14 @@ static void on_unloaded(void *ctx) {
     note("unloaded;");
 }
 
+static void on_away(void *ctx) {
+    note("away;");
+}
+
+static void on_answer(void *ctx) {
+    note("answer;");
+}
+
 static void on_closed(void *ctx) {
     note("closed;");
 }
@@ -106,6 +117,8 @@ static void begin(void) {
                              .on_refused = on_refused,
                              .on_progress = on_progress,
                              .on_unloaded = on_unloaded,
+                             .on_away = on_away,
+                             .on_answer = on_answer,
                              .on_closed = on_closed};
     cr_assert_eq(workers_new(&workers, &o, &err), 0, "%s", err.message);
     workers_set_files(workers, file, NULL, NULL, keys);
@@ -167,8 +180,8 @@ static void serve(void) {
     cr_assert_str_eq(stats().state, "serving");
 }
 
-/* Waits until the process has ended, which is killed first if @signal is not 0, and until the next
- * one is started, if one is. */
+/* Waits until the process has ended, which is killed first if @signal is not 0,
+ * and until the next one is started, if one is. */
 static void wait_for_end(int signal, bool again) {
     uint32_t n = n_spawned;
     int old = pid;
@@ -225,7 +238,8 @@ Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
     wait_for_end(SIGTERM, true);
     expect_told("");
     wait_for_end(SIGKILL, true);
-    expect_told("refused -11: the worker died 3 times while loading it (killed: is there enough "
+    expect_told("refused -11: the worker died 3 times while loading it (killed: "
+                "is there enough "
                 "memory?);");
     wait_for_end(SIGTERM, true);
     expect_told("");
@@ -303,4 +317,86 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     cr_expect_eq(stats().pid, pid, "it is not killed");
     wait_for_end(SIGTERM, false);
     expect_told("unloaded;");
+}
+
+/* Asks the next daemon to continue the requests. @other: its end of the
+ * channel. */
+static void offer(struct chan *other) {
+    const struct buf *ready = workers_ready(workers);
+    struct chan_frame f;
+    int pair[2];
+
+    cr_expect_eq(workers_answer(workers), WORKERS_UNASKED);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    chan_init(other, pair[1], MSG_MAX_FRAME, MSG_MAX_QUEUED);
+    workers_offer(workers, pair[0]);
+    cr_expect_eq(workers_answer(workers), WORKERS_ASKED);
+    cr_assert_eq(chan_recv(other, &f), 0);
+    cr_assert(f.type == MSG_READY && f.len == ready->len);
+    cr_expect_eq(memcmp(f.data, ready->data, f.len), 0);
+}
+
+/* Lets the next daemon say @type with the READY of the worker. */
+static void answer(struct chan *other, uint16_t type) {
+    const struct buf *ready = workers_ready(workers);
+
+    cr_assert_eq(chan_send(other, type, ready->data, (uint32_t)ready->len), 0);
+    world_turns(&world, 3);
+    expect_told("answer;");
+}
+
+/* Returns true if messages about requests go to the next daemon. */
+static bool goes_to(struct chan *other) {
+    struct api_port *p = workers_port(workers);
+    struct chan_frame f;
+
+    p->cancel(p, 5);
+    return chan_recv(other, &f) == 0 && f.type == MSG_CANCEL;
+}
+
+Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
+    for (int early = 0; early < 2; early++) { /* the process ends before the answer, or after it */
+        struct chan other;
+
+        serve();
+        *told = 0;
+        if (early) {
+            cr_expect(workers_give_way(workers));
+            wait_for_end(0, false);
+            expect_told("away;");
+        }
+        offer(&other);
+        answer(&other, MSG_READY);
+        cr_expect_eq(workers_answer(workers), WORKERS_ACCEPTED);
+        cr_expect_not(goes_to(&other));
+        cr_expect_eq(workers_give_way(workers), !early);
+        if (!early) {
+            wait_for_end(0, false);
+            expect_told("away;");
+        }
+        cr_expect(goes_to(&other));
+        cr_expect_str_eq(stats().state, "away");
+        uint32_t n = n_spawned;
+        if (early)
+            answer(&other, MSG_READY); /* is not expected any more */
+        else
+            workers_come_back(workers);
+        cr_expect_eq(workers_answer(workers), early ? WORKERS_REFUSED : WORKERS_UNASKED);
+        chan_deinit(&other);
+        while (n_spawned == n)
+            uv_run(&world.loop, UV_RUN_ONCE);
+        cr_expect_str_eq(stats().state, "loading");
+    }
+}
+
+Test(workers, the_next_daemon_may_refuse_the_requests, .timeout = 60) {
+    struct chan other;
+
+    serve();
+    *told = 0;
+    offer(&other);
+    answer(&other, MSG_FAILED);
+    cr_expect_eq(workers_answer(workers), WORKERS_REFUSED);
+    cr_expect_str_eq(stats().state, "serving");
+    chan_deinit(&other);
 }
