@@ -298,3 +298,48 @@ Test(front_model, a_folder_is_read_once_for_the_projectors_of_its_models) {
     }
     rmdir(folder);
 }
+
+/* A device does not compute pictures of every kind; a projector that is only beside such a model
+ * must not prevent it from serving. */
+Test(front_model, a_projector_for_the_cpu_is_ignored_on_a_device) {
+    static const struct {
+        const char *name, *backend, *mmproj;
+        bool sees;
+    } cases[] = {
+        {"gemma3", "cpu", "", true},   {"gemma3", "cuda", "", false},
+        {"gemma4", "cuda", "", false}, {"qwen3vl", "cuda", "", true},
+        {"gemma3", "cuda", "x", true}, {"gemma3", "cpu", "none", false},
+    };
+    char data[300], model[100], beside[100];
+
+    strcpy(folder, "/tmp/weft-projectors-XXXXXX");
+    cr_assert(mkdtemp(folder) && getenv("WEFT_DATA"));
+    snprintf(model, sizeof(model), "%s/model-F16.gguf", folder);
+    snprintf(beside, sizeof(beside), "%s/mmproj-F16.gguf", folder);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct front_model m = {0};
+        struct msg_open room = {0};
+        struct err err = {0};
+        struct config c;
+
+        snprintf(data, sizeof(data), "%s/golden-vision/%s.gguf", getenv("WEFT_DATA"),
+                 cases[i].name);
+        cr_assert_eq(symlink(data, model), 0);
+        snprintf(data, sizeof(data), "%s/golden-vision/mmproj-%s.gguf", getenv("WEFT_DATA"),
+                 cases[i].name);
+        cr_assert_eq(symlink(data, beside), 0);
+        cr_assert_eq(config_init(&c), 0);
+        cr_assert_eq(config_set(&c, "model", model, &err), 0);
+        cr_assert_eq(config_set(&c, "backend", cases[i].backend, &err), 0);
+        const char *given = *cases[i].mmproj == 'x' ? beside : cases[i].mmproj;
+        cr_assert_eq(config_set(&c, "mmproj", given, &err), 0);
+        cr_expect_eq(front_model_open(&m, &c, &room, &err), 0, "%s", err.message);
+        cr_expect_eq(m.projector.file != NULL, cases[i].sees, "%zu", i);
+        cr_expect_eq(m.api.projector != NULL, cases[i].sees, "%zu", i);
+        front_model_deinit(&m);
+        config_deinit(&c);
+        unlink(model);
+        unlink(beside);
+    }
+    rmdir(folder);
+}
