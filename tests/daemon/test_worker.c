@@ -137,7 +137,7 @@ static void open_as(struct scene *s, struct msg_open m) {
     CLEANUP(buf_deinit) struct buf out = {.max = MSG_MAX_FRAME};
     static const char *const set[][2] = {
         {"backend", "cpu"}, {"threads", "1"}, {"kv-memory", "2M"}, {"kv-disk-size", "1M"}};
-    CLEANUP(config_deinit) struct config c;
+    CLEANUP(config_deinit) struct config c = {0};
     struct err err;
 
     cr_assert_eq(config_init(&c), 0);
@@ -390,7 +390,7 @@ Test(worker, memory_that_no_option_gives_is_divided) {
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        CLEANUP(config_deinit) struct config c;
+        CLEANUP(config_deinit) struct config c = {0};
         struct err err = {0};
 
         cr_assert_eq(config_init(&c), 0);
@@ -421,7 +421,7 @@ Test(worker, keys_and_values_may_have_their_own_formats) {
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        CLEANUP(config_deinit) struct config c;
+        CLEANUP(config_deinit) struct config c = {0};
         struct msg_open m = {0};
         struct err err = {0};
 
