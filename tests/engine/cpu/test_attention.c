@@ -333,9 +333,12 @@ Test(cpu_attention, sequences_that_share_pages) {
     static float expect[2][KEYS * WIDTH];
     static struct sheet other;
     static struct rig r;
-    static const struct {
+    static const struct rows {
         uint32_t sheet, pos, n;
-    } rows[SEQS] = {{0, SHARED + 5, 3}, {1, KEYS - 40, 39}, {0, KEYS - 1, 1}};
+    } all[2][SEQS] = {
+        {{0, SHARED + 5, 3}, {1, KEYS - 40, 39}, {0, KEYS - 1, 1}},
+        {{0, KEYS - 230, 1}, {1, KEYS - 40, 1}, {0, KEYS - 1, 1}}, /* with divided keys */
+    };
     const struct sheet *sheet[] = {&s, &other};
 
     fill(&s, 128, 2);
@@ -343,31 +346,33 @@ Test(cpu_attention, sequences_that_share_pages) {
     fixture_normal(other.q, KEYS * WIDTH, 4);
     fixture_normal(other.k + SHARED * KV_HEADS * 128, (KEYS - SHARED) * KV_HEADS * 128, 5);
     fixture_normal(other.v + SHARED * KV_HEADS * 128, (KEYS - SHARED) * KV_HEADS * 128, 6);
-    for (uint32_t pages = 16; pages <= 64; pages *= 2)
-        for (uint32_t threads = 1; threads <= 3; threads += 2) {
-            struct way w = {"auto", pages, threads, KEYS, {0}, true};
+    for (uint32_t i = 0; i < 2 * 2 * 3; i++) {
+        uint32_t pages = 16u << i / 4, threads = 1 + i / 2 % 2 * 2;
+        struct way w = {"auto", pages, threads, KEYS, {0}, true};
+        const struct rows *rows = all[i % 2];
 
-            for (int i = 0; i < 2; i++)
-                run(sheet[i], &w, expect[i]);
-            rig_open(&r, &s, &w);
-            for (uint32_t i = 1; i < SEQS; i++)
-                memcpy(r.page + r.start[i], r.page, SHARED / pages * sizeof(*r.page));
-            for (uint32_t i = 0; i < SEQS; i++) {
-                for (uint32_t p = 0; p < rows[i].pos; p++)
-                    add_row(&r, sheet[rows[i].sheet], i, p);
-                r.be.step.n_rows = 0;
-            }
-            memset(r.seq, 0, sizeof(r.seq));
-            for (uint32_t i = 0; i < SEQS; i++)
-                for (uint32_t k = 0; k < rows[i].n; k++)
-                    add_row(&r, sheet[rows[i].sheet], i, rows[i].pos + k);
-            r.batch.n_seqs = SEQS;
-            attend_rows(&r);
-            const float *got = r.be.act[ACT_O];
-            for (uint32_t i = 0; i < SEQS; got += rows[i++].n * WIDTH)
-                cr_expect(memcmp(got, expect[rows[i].sheet] + (size_t)rows[i].pos * WIDTH,
-                                 rows[i].n * WIDTH * sizeof(float)) == 0,
-                          "sequence %u, pages of %u, %u threads", i, pages, threads);
-            rig_close(&r);
+        for (int k = 0; k < 2 && i % 2 == 0; k++)
+            run(sheet[k], &w, expect[k]);
+        rig_open(&r, &s, &w);
+        for (uint32_t q = 1; q < SEQS; q++)
+            memcpy(r.page + r.start[q], r.page, SHARED / pages * sizeof(*r.page));
+        for (uint32_t q = 0; q < SEQS; q++) {
+            for (uint32_t p = 0; p < rows[q].pos; p++)
+                add_row(&r, sheet[rows[q].sheet], q, p);
+            r.be.step.n_rows = 0;
         }
+        memset(r.seq, 0, sizeof(r.seq));
+        for (uint32_t q = 0; q < SEQS; q++)
+            for (uint32_t k = 0; k < rows[q].n; k++)
+                add_row(&r, sheet[rows[q].sheet], q, rows[q].pos + k);
+        r.batch.n_seqs = SEQS;
+        attend_rows(&r);
+        const float *got = r.be.act[ACT_O];
+        for (uint32_t q = 0; q < SEQS; got += rows[q++].n * WIDTH)
+            cr_expect(memcmp(got, expect[rows[q].sheet] + (size_t)rows[q].pos * WIDTH,
+                             rows[q].n * WIDTH * sizeof(float)) == 0,
+                      "sequence %u with %u rows, pages of %u, %u threads", q, rows[q].n, pages,
+                      threads);
+        rig_close(&r);
+    }
 }
