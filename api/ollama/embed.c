@@ -91,8 +91,8 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    yyjson_val *root = yyjson_doc_get_root(body), *keep = yyjson_obj_get(root, "keep_alive");
-    bool has_keep = keep && !yyjson_is_null(keep), one = job->endpoint == &ollama_embeddings;
+    yyjson_val *root = yyjson_doc_get_root(body);
+    bool has_keep, one = job->endpoint == &ollama_embeddings;
     yyjson_val *prompt = yyjson_obj_get(root, "prompt");
     int64_t keep_s = 0;
 
@@ -101,13 +101,11 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "prompt", "prompt must be a text");
     }
-    if (has_keep && !ollama_read_duration(keep, &keep_s)) {
-        yyjson_doc_free(body);
-        return err_set_code(err, 400, "invalid_value", "keep_alive",
-                            "keep_alive must be a number of seconds or a duration such as \"5m\"");
-    }
-    yyjson_doc *ours = as_embedding(body, one, none);
+    int r = ollama_read_keep_alive(root, &has_keep, &keep_s, err);
+    yyjson_doc *ours = r == 0 ? as_embedding(body, one, none) : NULL;
     yyjson_doc_free(body);
+    if (r < 0)
+        return r;
     TRY(ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM);
     if (job->request.pool == SUBMIT_POOL_NONE)
         return err_set_code(err, 400, "invalid_value", "pooling",

@@ -323,7 +323,8 @@ static double unit_s(const char **text) {
     return 0;
 }
 
-bool ollama_read_duration(yyjson_val *v, int64_t *seconds) {
+/* Reads a number of seconds or a duration; returns false if @v is neither. */
+static bool read_duration(yyjson_val *v, int64_t *seconds) {
     const char *text = json_cstr(v);
     bool negative = text && *text == '-';
     double sum = yyjson_is_num(v) ? yyjson_get_num(v) : 0;
@@ -348,4 +349,15 @@ bool ollama_read_duration(yyjson_val *v, int64_t *seconds) {
     sum = negative ? -sum : sum;
     *seconds = sum < 0 ? -1 : sum > 1e9 ? 1000000000 : (int64_t)(sum + 0.999);
     return true;
+}
+
+int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct err *err) {
+    yyjson_val *v = given(root, "keep_alive");
+
+    *has = v;
+    return !v || read_duration(v, seconds)
+               ? 0
+               : err_set_code(
+                     err, 400, "invalid_value", "keep_alive",
+                     "keep_alive must be a number of seconds or a duration such as \"5m\"");
 }

@@ -171,9 +171,7 @@ static int check_right(const struct exchange *x, struct err *err) {
                         "(models-dir, models)");
 }
 
-/* Reads the name under @key, or under @old (which may be NULL), into *@out. Returns 0, or -EINVAL
- * with a 400 where there is no string without NUL. */
-static int read_name(yyjson_val *root, const char *key, const char *old, const char **out,
+int ollama_read_name(yyjson_val *root, const char *key, const char *old, const char **out,
                      struct err *err) {
     yyjson_val *v = yyjson_obj_get(root, key);
 
@@ -248,7 +246,7 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     bool streams = wants_stream(root);
 
     if (r == 0)
-        r = read_name(root, "model", "name", &name, &err);
+        r = ollama_read_name(root, "model", "name", &name, &err);
     bool served = r == 0 && models_find(env_of(x), name, strlen(name));
     if (r == 0 && !served)
         r = check_right(x, &err);
@@ -357,8 +355,8 @@ static int read_preset(yyjson_val *root, struct create *c) {
                 "%s is not supported: a model is made from a served one, which `from` names",
                 others[i]);
     }
-    TRY(read_name(root, "model", "name", &p->name, &c->err));
-    TRY(read_name(root, "from", NULL, &p->from, &c->err));
+    TRY(ollama_read_name(root, "model", "name", &p->name, &c->err));
+    TRY(ollama_read_name(root, "from", NULL, &p->from, &c->err));
     p->name = untag(p->name);
     TRY(read_text(root, "template", &p->template, &c->err));
     TRY(read_text(root, "system", &p->system, &c->err));
@@ -448,9 +446,9 @@ static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, 
     struct api_preset preset = {0};
     const char *source = NULL;
 
-    TRY(read_name(root, "source", NULL, &source, err));
+    TRY(ollama_read_name(root, "source", NULL, &source, err));
     TRY(find_served(x, source, "source", &preset.from, err));
-    TRY(read_name(root, "destination", NULL, &preset.name, err));
+    TRY(ollama_read_name(root, "destination", NULL, &preset.name, err));
     preset.name = untag(preset.name);
     int r = o->manage->create(o->models_ctx, &preset, t, err);
     return audit_client(x, "create", preset.name, r, err);
@@ -460,7 +458,7 @@ static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t
     const struct api_opts *o = &env_of(x)->opts;
     const char *name = NULL, *id = NULL;
 
-    TRY(read_name(root, "model", "name", &name, err));
+    TRY(ollama_read_name(root, "model", "name", &name, err));
     TRY(find_served(x, name, "model", &id, err));
     int r = o->manage->remove(o->models_ctx, id, t, err);
     return audit_client(x, "delete", id, r, err);

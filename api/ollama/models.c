@@ -15,6 +15,7 @@
 #include "api/http/siphash.h"
 #include "api/generation/writer.h"
 #include "api/openai/vectors.h"
+#include "base/try.h"
 
 /*
  * Answers to the questions of Ollama's clients about models. They check the version before they use
@@ -116,25 +117,15 @@ static void version_serve(struct exchange *x, struct http *h) {
 
 /* Sets *@out to the served model that the body names. Returns 0, or an error. */
 static int read_name(struct exchange *x, const struct model **out, struct err *err) {
-    yyjson_doc *doc = NULL;
-    int r = ollama_read_body(x, &doc, err);
+    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
+    const char *name;
 
-    if (r < 0)
-        return r;
-    yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");
-
-    if (!yyjson_is_str(name))
-        name = yyjson_obj_get(root, "name"); /* the older name of the member */
-    if (!yyjson_is_str(name))
-        r = err_set_code(err, 400, "invalid_value", "model", "model is required");
-    else if (!json_cstr(name))
-        r = err_set_code(err, 400, "invalid_value", "model", "model must not contain NUL");
-    else if (!(*out = models_find(env_of(x), json_text(name), json_len(name))) ||
-             !models_may_use(x, *out))
-        r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
-                         json_cstr(name));
-    yyjson_doc_free(doc);
-    return r;
+    TRY(ollama_read_body(x, &doc, err));
+    TRY(ollama_read_name(yyjson_doc_get_root(doc), "model", "name", &name, err));
+    *out = models_find(env_of(x), name, strlen(name));
+    return *out && models_may_use(x, *out) ? 0
+                                           : err_set_code(err, 404, "model_not_found", "model",
+                                                          "model '%.200s' not found", name);
 }
 
 static void put_number(struct json *j, const char *arch, const char *what, uint64_t v) {

@@ -231,19 +231,14 @@ static void send_end(struct writer *w) {
 /* ---- the request ---- */
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    yyjson_val *keep = yyjson_obj_get(yyjson_doc_get_root(body), "keep_alive");
     yyjson_doc *ours = NULL;
-    bool text = false, load = false;
+    bool text = false, load = false, has_keep = false;
     int64_t keep_s = 0;
     int r = ollama_translate(job->model, body, job->endpoint == &ollama_generate, &ours, &text,
                              &load, err);
-    bool has_keep = keep && !yyjson_is_null(keep);
-
-    if (r == 0 && has_keep && !ollama_read_duration(keep, &keep_s)) {
+    if (r == 0 &&
+        (r = ollama_read_keep_alive(yyjson_doc_get_root(body), &has_keep, &keep_s, err)) < 0)
         yyjson_doc_free(ours);
-        r = err_set_code(err, 400, "invalid_value", "keep_alive",
-                         "keep_alive must be a number of seconds or a duration such as \"5m\"");
-    }
     yyjson_doc_free(body);
     if (r == 0)
         r = (text ? openai_read_completion : openai_read_chat)(job, ours, err);

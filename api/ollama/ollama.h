@@ -17,8 +17,9 @@ struct model;
  * but loading the model. Returns 0, -ENOMEM, or an error that names the field. */
 int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err);
-/* A number of seconds, or a duration as Go writes it ("1h30m", "-1s"); false: it is neither. */
-bool ollama_read_duration(yyjson_val *v, int64_t *seconds);
+/* Reads keep_alive of the body @root: a number of seconds, or a duration as Go writes it ("1h30m",
+ * "-1s"). Sets *has to false if there is none. Returns 0, or a 400. */
+int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct err *err);
 /* Returns true if a client means the served model by @name, with or without the tag "latest". */
 bool ollama_is_served(const struct gen_env *env, const char *name);
 
@@ -29,6 +30,10 @@ struct http;
 int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err);
 /* Routes of ollama.c, embed.c and manage.c, listed in models.c. */
 extern const struct endpoint ollama_chat, ollama_generate, ollama_embed, ollama_embeddings;
+/* Reads the name under @key, or under @old (which may be NULL), into *@out. Returns 0, or -EINVAL
+ * with a 400 where there is no string without NUL. */
+int ollama_read_name(yyjson_val *root, const char *key, const char *old, const char **out,
+                     struct err *err);
 void ollama_pull_serve(struct exchange *x, struct http *h);
 void ollama_create_serve(struct exchange *x, struct http *h);
 void ollama_copy_serve(struct exchange *x, struct http *h);
