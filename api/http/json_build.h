@@ -3,8 +3,8 @@
 /*
  * json_build - makes JSON documents, mostly the bodies of requests in another dialect's form. A
  * document notes that memory for it was short, since a value may be missing then: the last step,
- * json_doc_seal(), returns -ENOMEM, and no step before it needs a check. As in yyjson, all functions
- * accept NULL as a document or a value.
+ * json_doc_seal(), returns -ENOMEM, and no step before it needs a check. As in yyjson, all
+ * functions accept NULL as a document or a value.
  */
 
 #include <stdbool.h>
