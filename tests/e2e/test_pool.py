@@ -14,8 +14,9 @@ CHAT = "/v1/chat/completions"
 HEAD = "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nContent-Length: %d\r\n\r\n"
 
 
-def worst_body(i, n=400):
-    """Returns a body with tools whose patterns use all the work that a request may have, in a prompt that fits."""
+def worst_body(i, n=8):
+    """Returns a body with tools whose patterns use all the work that a request may have. More tools would use no more of it, but
+    make a longer prompt."""
     tools = [
         {"type": "function", "function": {"name": f"f{k}", "parameters": {
             "type": "object", "properties": {"a": {"pattern": f"(a|b)*a(a|b){{16}}{k}x{i}"}}, "required": ["a"]}}}
