@@ -283,9 +283,9 @@ static bool can_run(const char *backend, const char *isa, const char *path) {
     return true;
 }
 
-/* Runs the subject in the @n ways of @list. */
+/* Runs the subject in the @n ways of @list and with the first @n_isas instruction sets. */
 static void check_ways(const struct model_row *m, const char *path, const struct way *list,
-                       size_t n, size_t sampling) {
+                       size_t n, size_t n_isas, size_t sampling) {
     static struct trace expect, got;
     const struct engine_param *param = &samplings[sampling].param;
     const char *name = samplings[sampling].name;
@@ -296,11 +296,13 @@ static void check_ways(const struct model_row *m, const char *path, const struct
         n_different += expect.at[p].token != expect.at[p - 1].token;
     /* Greedy text may repeat itself. */
     cr_expect(n_different > 2 || param->temperature == 0, "%s: too plain for a test", name);
-    for (size_t w = 0; w < n; w++) {
-        if (list[w].isa && !can_run(m->backend, list[w].isa, path))
+    for (size_t w = 0; w < n + n_isas; w++) {
+        const struct way *way = w < n ? &list[w] : &isas[w - n];
+
+        if (way->isa && !can_run(m->backend, way->isa, path))
             continue;
-        trace_way(m, path, &list[w], param, 11 + sampling, &got);
-        compare(m, &list[w], name, &expect, &got);
+        trace_way(m, path, way, param, 11 + sampling, &got);
+        compare(m, way, name, &expect, &got);
     }
 }
 
@@ -312,10 +314,9 @@ static void check_model(const struct model_row *m) {
     tiny_model_temp(&tiny, path);
     /* Samples depend only on logits, whatever format these come from: one sampling for each
      * format. */
-    check_ways(m, path, ways, goes_all_ways(m->type) ? N_WAYS : N_FORMAT_WAYS,
+    bool all = goes_all_ways(m->type), has_isas = strcmp(m->backend, "cpu") == 0 && all;
+    check_ways(m, path, ways, all ? N_WAYS : N_FORMAT_WAYS, has_isas ? ARRAY_SIZE(isas) : 0,
                m->type % ARRAY_SIZE(samplings));
-    if (strcmp(m->backend, "cpu") == 0 && goes_all_ways(m->type))
-        check_ways(m, path, isas, ARRAY_SIZE(isas), 0);
     unlink(path);
 }
 
@@ -332,7 +333,7 @@ static void check_long(const struct model_row *m) {
     char path[64];
 
     tiny_model_temp(&tiny, path);
-    check_ways(m, path, long_ways, N_LONG_WAYS, 1);
+    check_ways(m, path, long_ways, N_LONG_WAYS, 0, 1);
     unlink(path);
 }
 
@@ -423,7 +424,7 @@ Test(identity, reference_delta_nets) {
     char path[64];
 
     tiny_model_temp(&tiny, path);
-    check_ways(&row, path, ways, N_WAYS, 1);
+    check_ways(&row, path, ways, N_WAYS, 0, 1);
     unlink(path);
 }
 
@@ -453,9 +454,7 @@ static void check_golden(const char *backend, const char *name, uint32_t n_promp
     char path[TEST_DATA_PATH];
 
     test_data_file(path, "golden", name, ".gguf");
-    check_ways(&row, path, list, n, 1);
-    if (strcmp(backend, "cpu") == 0 && N_GOLDEN_ISAS > 0)
-        check_ways(&row, path, isas, N_GOLDEN_ISAS, 0);
+    check_ways(&row, path, list, n, strcmp(backend, "cpu") == 0 ? N_GOLDEN_ISAS : 0, 1);
 }
 
 Test(identity, cpu_windows) {
