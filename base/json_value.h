@@ -27,6 +27,9 @@ static inline int json_parse(yyjson_doc **out, const char *text, size_t len,
 static inline void json_doc_freep(yyjson_doc **doc) {
     yyjson_doc_free(*doc);
 }
+static inline void json_mut_doc_freep(yyjson_mut_doc **doc) {
+    yyjson_mut_doc_free(*doc);
+}
 
 /* Returns the text of a string, which may contain NUL and has json_len() bytes; NULL if @v is no
  * string. */

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "cmd/bench_agent.h"
 #include "base/try.h"
 #include "cmd/bench_agents_recorded.h"

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "base/try.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_record.h"

@@ -19,6 +19,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "base/try.h"
 #include "cmd/bench_bandwidth.h"
 #include "cmd/bench_clock.h"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "cmd/cli.h"
 
 void bench_json_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,

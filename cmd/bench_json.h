@@ -4,7 +4,7 @@
  * bench_json - writes the parts that all results have in common.
  */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "cmd/bench_stats.h"
 
 /* Adds {"n", "mean", "sd", "min", "p50", "p90", "p99", "max"}; values are multiplied by @scale. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <yyjson.h>
 
 /* Reads a whole number in millionths; 0 if there is no such file. Returns false if the file may not
  * be read. */

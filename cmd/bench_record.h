@@ -5,7 +5,7 @@
  * command, and the energy that the machine used.
  */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "cmd/bench_http.h"
 
 #define ENERGY_COUNTERS 17u

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <yyjson.h>
 #include "cmd/bench_json.h"
 
 void bench_result_deinit(struct bench_result *r) {

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "cmd/bench_cmd.h"
 #include "base/try.h"
 #include "cmd/bench_json.h"

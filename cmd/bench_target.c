@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 
 #define OPTIONS_MAX 40u
 

@@ -5,7 +5,7 @@
  * the load make a token in its vocabulary.
  */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "cmd/bench_http.h"
 #include "cmd/bench_load.h"
 #include "cmd/cli.h"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "base/printable.h"

@@ -7,7 +7,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
 

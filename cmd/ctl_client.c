@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <yyjson.h>
 
 #define CONNECT_MS 2000
 #define CALL_MS 10000

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <yyjson.h>
 #include "cmd/ctl.h"
 
 /* Requests to a daemon to load, unload and swap its models. */

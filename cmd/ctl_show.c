@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "cmd/ctl.h"
 
 #include <assert.h>

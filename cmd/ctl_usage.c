@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "cmd/ctl_usage.h"
 
 #include <string.h>

@@ -2,7 +2,8 @@
 
 /* ctl_usage - renders the answer to GET /usage of the admin socket as a table or as CSV. */
 
-#include <yyjson.h>
+#include <stdbool.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 
 /* Returns true if @s is YYYY-MM or YYYY-MM-DD. */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "base/cpus.h"
 #include "base/memory.h"
 #include "cmd/bench_bandwidth.h"

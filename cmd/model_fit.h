@@ -5,7 +5,7 @@
  * an upper bound of tokens per second from the measured memory bandwidth. */
 
 #include <stdbool.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 #include "engine/engine.h"
 

@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "text/tokenizer.h"

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/anthropic/input.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/anthropic/search.h"
 
 #include <errno.h>
@@ -158,9 +159,9 @@ static int add_message(struct search *s, uint32_t i,
                        void (*put_blocks)(struct json *j, const struct writer *w, uint32_t i)) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(s->body, &failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(s->body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
-    CLEANUP(yyjson_doc_freep) yyjson_doc *said = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *said = NULL;
     yyjson_doc *body = NULL;
     struct json j = {.out = &b};
 

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/anthropic/tool_search.h"
 
 #include <ctype.h>

@@ -2,7 +2,7 @@
 
 /* tool_search - the two searches among deferred tools that the Messages API offers to a model. */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 
 enum tool_search_kind { TOOL_SEARCH_REGEX, TOOL_SEARCH_BM25, TOOL_SEARCH_KINDS };
 

@@ -5,7 +5,7 @@
  * texts.
  */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 
 /* Zeroed but for text.max. */

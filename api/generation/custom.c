@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/generation/custom.h"
 
 #include <assert.h>

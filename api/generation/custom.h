@@ -7,8 +7,9 @@
  * text may have to follow a grammar.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
 

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <yyjson.h>
 
 /*
  * Templates differ in the form of past calls: most write the arguments with tojson or member by

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/generation/fields.h"
 #include "api/http/json.h"
 #include "base/try.h"

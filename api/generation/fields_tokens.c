@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/generation/fields.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"

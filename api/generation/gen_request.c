@@ -1,6 +1,7 @@
 #include "api/generation/gen_request.h"
 
 #include <errno.h>
+#include <yyjson.h>
 #include "api/generation/picture_table.h"
 
 void gen_request_drop_body(struct gen_request *r) {

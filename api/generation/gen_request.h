@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/arena.h"
 #include "base/err.h"
 #include "proto/messages.h"

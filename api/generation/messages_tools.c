@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include "base/json_value.h"
 #include "api/generation/custom.h"
 #include "api/generation/messages.h"
 #include "api/http/json.h"
@@ -105,7 +106,7 @@ static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val 
 
 int messages_functions(struct gen_request *r, struct err *err) {
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
     yyjson_mut_val *list = yyjson_mut_arr(doc);
 
     TRY(copy_functions(r, doc, list, err));

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/generation/model_wait.h"
 
 #include <assert.h>

@@ -11,7 +11,7 @@
  */
 
 #include <stdint.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 
 struct gen_env;
 struct err;

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/generation/normalize.h"
 
 #include <assert.h>
@@ -227,7 +228,7 @@ static int rewrite_all(struct rewrite *b, yyjson_val *messages) {
  * that are neither become a member of the object. */
 static void repair_args(struct rewrite *b, yyjson_mut_val *f) {
     yyjson_mut_val *given = yyjson_mut_obj_get(f, "arguments");
-    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
     if (!yyjson_mut_is_obj(f) || yyjson_mut_is_obj(given))
         return;

@@ -6,7 +6,7 @@
  * model wrote. */
 
 #include <stdbool.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 
 enum normalize_how {
     /* a system message that is not the first message becomes one of the user */

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/generation/prewarm.h"
 
 #include <assert.h>
@@ -207,9 +208,9 @@ static void put_next(struct json *j, const struct prewarm_job *t, const char *te
 static int conversation(const struct prewarm_job *t, const char *text, yyjson_doc **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
     yyjson_mut_val *list = yyjson_val_mut_copy(doc, t->job.request.messages);
-    CLEANUP(yyjson_doc_freep) yyjson_doc *more = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *more = NULL;
     yyjson_val *m;
     struct json j = {.out = &b};
     size_t i, n;

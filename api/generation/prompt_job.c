@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "api/generation/echo.h"
 #include "api/generation/expected.h"
 #include "api/generation/endpoint.h"

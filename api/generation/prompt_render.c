@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <time.h>
+#include <yyjson.h>
 #include "api/generation/messages.h"
 #include "api/generation/model.h"
 #include "api/generation/normalize.h"

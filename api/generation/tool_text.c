@@ -1,6 +1,7 @@
 #include "api/generation/tool_text.h"
 
 #include <errno.h>
+#include <yyjson.h>
 #include "base/util.h"
 
 int tool_text_write(yyjson_mut_doc *doc, yyjson_mut_val *f, struct buf *out) {

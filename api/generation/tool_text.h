@@ -3,7 +3,7 @@
 /* tool_text - the description of a function as text, for a tool that is added in the middle of a
  * conversation. */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 
 /* Adds "<functions>\n<function>{..}</function>\n</functions>" with the description, name and

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/http/json.h"
 
 #include <assert.h>
@@ -26,6 +27,14 @@ static void separate(struct json *j) {
     if (j->comma)
         put(j, ",", 1);
     j->comma = true;
+}
+
+int json_add_text(struct buf *out, yyjson_val *v) {
+    return buf_add(out, json_text(v), json_len(v));
+}
+
+int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
+    return buf_add(out, json_mut_text(v), json_mut_len(v));
 }
 
 void json_open(struct json *j, char bracket) {

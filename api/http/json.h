@@ -7,10 +7,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
-#include "base/json_value.h"
 #include "base/util.h"
 
 #define JSON_DEPTH 64u        /* levels of a request body */
@@ -18,17 +17,10 @@
 
 /* Appends the text of a string to @out; appends nothing if @v is not a string. Returns 0, or -errno
  * of buf_add(). */
-static inline int json_add_text(struct buf *out, yyjson_val *v) {
-    return buf_add(out, json_text(v), json_len(v));
-}
+int json_add_text(struct buf *out, yyjson_val *v);
 
 /* Appends the text of a string to @out like json_add_text(). */
-static inline int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
-    return buf_add(out, json_mut_text(v), json_mut_len(v));
-}
-
-DEFINE_FREEP(yyjson_doc, yyjson_doc)
-DEFINE_FREEP(yyjson_mut_doc, yyjson_mut_doc)
+int json_mut_add_text(struct buf *out, yyjson_mut_val *v);
 
 /* A text being written: `struct json j = {.out = &buf}` begins at the end of the buffer. After the
  * first failure nothing is appended, and `error` stays. */

@@ -8,7 +8,7 @@
  */
 
 #include <stdbool.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "base/buf.h"
 
 /* Make an empty document, or a copy of @from, which set *@failed when memory is short, also for

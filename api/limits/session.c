@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/limits/session.h"
 
 #include <assert.h>

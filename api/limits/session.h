@@ -4,7 +4,7 @@
  * belongs. */
 
 #include <stdint.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "proto/messages.h"
 
 struct http;

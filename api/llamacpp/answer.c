@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/timings.h"
 #include "api/generation/writer.h"

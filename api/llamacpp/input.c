@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/picture_parts.h"
 #include "api/generation/prompt_steps.h"

@@ -5,8 +5,9 @@
  * bodies, answer.c writes their answers), and the state of the server for clients (llamacpp.c).
  */
 
+#include <stdint.h>
 #include <stdbool.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 
 struct api_model;
 struct err;

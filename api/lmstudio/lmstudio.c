@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <yyjson.h>
 #include "api/generation/model.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"

@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"

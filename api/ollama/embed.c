@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <errno.h>
+#include "base/json_value.h"
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
@@ -69,7 +70,7 @@ static bool is_nothing(yyjson_val *v) {
  * list. Returns NULL if there is no memory. */
 static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *d = json_doc_copy(body, &failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_copy(body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(d);
     yyjson_doc *out = NULL;
 

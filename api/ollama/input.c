@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/generation/content.h"
@@ -287,7 +288,7 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
 int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err) {
     struct input in = {.m = m, .err = err};
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = in.doc = json_doc_new(&in.failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = in.doc = json_doc_new(&in.failed);
     yyjson_val *root = yyjson_doc_get_root(body);
 
     in.root = yyjson_mut_obj(doc);

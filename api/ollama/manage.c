@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/http/conn.h"
 #include "api/generation/audit.h"
 #include "api/http/exchange.h"

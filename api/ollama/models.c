@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "base/json_value.h"
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/http/json.h"
@@ -117,7 +118,7 @@ static void version_serve(struct exchange *x, struct http *h) {
 
 /* Sets *@out to the served model that the body names. Returns 0, or an error. */
 static int read_name(struct exchange *x, const struct model **out, struct err *err) {
-    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
     const char *name;
 
     TRY(ollama_read_body(x, &doc, err));

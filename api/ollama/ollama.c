@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <yyjson.h>
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/generation/endpoint.h"

@@ -6,7 +6,7 @@
  * of JSON (ollama.c), and questions about models are answered from the served models (models.c).
  */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "api/http/json.h"
 #include "base/err.h"
 

@@ -1,4 +1,5 @@
 #include <assert.h>
+#include "base/json_value.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
@@ -264,7 +265,7 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
 /* Removes the last message from *@body; its text becomes @prefill. */
 static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
     yyjson_mut_val *messages = yyjson_mut_obj_get(root, "messages");
 

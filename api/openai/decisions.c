@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
@@ -343,7 +344,7 @@ static int build(const struct decisions *d, yyjson_val *root, yyjson_doc **out, 
     static const char *const passed[] = {"model", "cache_salt", "safety_identifier", "priority"};
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
 
     TRY(add_content(d, root, &text, err));
     yyjson_mut_val *chat = json_make(

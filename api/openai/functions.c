@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/openai/functions.h"
 
 #include <errno.h>
@@ -58,7 +59,7 @@ int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
     if (!json_is_empty(tools))
         return refuse("functions", "and tools cannot be given together", err);
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
     yyjson_doc *to = NULL;
     static const char *const old[] = {"functions", "function_call", "tools", "tool_choice",

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/responses/conversation.h"
 
 #include <assert.h>
@@ -212,7 +213,7 @@ static int read_metadata(struct change *c, yyjson_val *v) {
 }
 
 static int read_body(struct change *c) {
-    CLEANUP(yyjson_doc_freep) yyjson_doc *doc = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
     char none_given[] = "{}", *text = c->body.len ? c->body.data : none_given;
 
     TRY(json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err));

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
@@ -397,7 +398,7 @@ static int put_conversation(struct responses_build *b, yyjson_val *id) {
 
 /* Adds an input that is a string as a message of the user. */
 static int put_string_input(struct responses_build *b, yyjson_val *text) {
-    CLEANUP(yyjson_doc_freep) yyjson_doc *copy = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *copy = NULL;
     yyjson_mut_val *list =
         json_make(b->doc, "[{type:'message', role:'user', content:[{type:'input_text', text:%}]}]",
                   yyjson_val_mut_copy(b->doc, text));

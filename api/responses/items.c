@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/generation/content.h"
 #include "api/generation/env.h"
@@ -547,7 +548,7 @@ static char *write_listed(yyjson_val *item, bool message, size_t *len) {
     if (!splits && !lacks && (!message || yyjson_obj_get(item, "type")))
         return yyjson_val_write(item, 0, len);
     bool failed = false;
-    CLEANUP(yyjson_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
     yyjson_mut_val *out = yyjson_val_mut_copy(doc, item);
     if (message)
         yyjson_mut_obj_put(out, yyjson_mut_str(doc, "type"), yyjson_mut_str(doc, "message"));

@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/responses/native.h"
 
 #include <assert.h>

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <errno.h>
 #include "api/http/dialect.h"
 #include "api/http/http.h"
 #include "api/http/json.h"

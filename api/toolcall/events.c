@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <stdio.h>
 #include "api/toolcall/parser.h"
 
 static bool is_space(char c) {

@@ -4,6 +4,7 @@
  * otherwise in the spelling of the format (force_tagged.c, force_members.c, force_text.c).
  */
 
+#include "base/json_value.h"
 #include "api/toolcall/force.h"
 
 #include <assert.h>

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"

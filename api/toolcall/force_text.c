@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"

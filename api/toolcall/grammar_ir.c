@@ -1,3 +1,4 @@
+#include "base/json_value.h"
 #include "api/toolcall/grammar_ir.h"
 
 #include <assert.h>

@@ -5,8 +5,9 @@
  * that cannot be made is NULL, and the caller checks once at the end.
  */
 
+#include <stdint.h>
 #include <stdbool.h>
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "api/http/json_build.h"
 
 #define NODES_MAX 500000u /* JSON values in all */

@@ -5,6 +5,7 @@
  */
 
 #include <errno.h>
+#include <yyjson.h>
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
 #include "base/try.h"

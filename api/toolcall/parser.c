@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <yyjson.h>
 
 #define SLICE 4096u /* bytes of a feed that are parsed at once */
 

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"

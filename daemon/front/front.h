@@ -3,6 +3,7 @@
 /* front - the front process: its parts and the state of its life. */
 
 #include <limits.h>
+#include <uv.h>
 #include "daemon/config/config.h"
 #include "daemon/front/admin.h"
 #include "daemon/front/listeners.h"

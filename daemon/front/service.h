@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <uv.h>
+#include "base/lib_types.h"
 #include "base/err.h"
 #include "daemon/workers/kept.h"
 

@@ -15,7 +15,7 @@
  * cancelled.
  */
 
-#include <uv.h>
+#include "base/lib_types.h"
 #include "api/api.h"
 #include "base/clock.h"
 

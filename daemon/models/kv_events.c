@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <uv.h>
 #include "base/buf.h"
 #include "base/library.h"
 #include "base/log.h"

@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <uv.h>
+#include "base/lib_types.h"
 #include "api/api.h"
 #include "base/err.h"
 #include "proto/messages.h"

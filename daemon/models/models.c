@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <uv.h>
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/printable.h"

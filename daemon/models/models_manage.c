@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <uv.h>
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/try.h"

@@ -5,6 +5,7 @@
  * (models.c) and the files that operators and clients call (models_admin.c and others).
  */
 
+#include <uv.h>
 #include "daemon/models/front_model.h"
 #include "daemon/models/model_share.h"
 #include "daemon/models/models.h"

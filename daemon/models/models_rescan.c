@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <uv.h>
 #include "base/log.h"
 #include "base/printable.h"
 #include "daemon/models/models_find.h"

@@ -4,7 +4,7 @@
  * nothing. */
 
 #include <stdbool.h>
-#include <uv.h>
+#include "base/lib_types.h"
 #include "daemon/upgrade/upgrade.h"
 
 struct takeover_opts {

@@ -35,7 +35,7 @@
  */
 
 #include <stdbool.h>
-#include <uv.h>
+#include "base/lib_types.h"
 #include "base/err.h"
 
 #define UPGRADE_FD 3

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 
 static const char template[] =
     "{%- if tools -%}<|im_start|>tools\n{%- for t in tools -%}[{{ t.function | tojson }}]"

@@ -12,7 +12,7 @@
  * it.
  */
 
-#include <yyjson.h>
+#include "base/lib_types.h"
 #include "stream.h"
 #include "tiny.h"
 

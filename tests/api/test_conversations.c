@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "api/parts.h"
 #include "responses_support.h"
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "responses_support.h"
 
 #define DECISIONS "/v1/decisions"

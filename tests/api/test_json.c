@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdint.h>
+#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "base/util.h"

@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "api/generation/normalize.h"
 #include "responses_support.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "api/parts.h"
 #include "base/rng.h"
 #include "responses_support.h"

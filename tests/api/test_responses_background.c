@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "api/parts.h"
 #include "responses_support.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "api/parts.h"
 #include "api/responses/store.h"
 #include "base/clock.h"

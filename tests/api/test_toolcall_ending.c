@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <locale.h>
 #include <stdio.h>
+#include <yyjson.h>
 #include "tests/api/toolcall_random.h"
 #include "tests/support/few.h"
 

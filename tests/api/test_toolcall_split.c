@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "tests/api/toolcall_support.h"
 
 static void expect_same(struct toolcall_run *r, const char *in, size_t len, const char *want,

@@ -8,6 +8,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "tests/api/toolcall_support.h"
 #include "grammar/constraint.h"
 #include "tests/support/test_data.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "responses_support.h"
 
 /*

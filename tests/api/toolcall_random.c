@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "api/toolcall/parser.h"
 
 #define TEXT_MAX 6000

@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <yyjson.h>
 
 static const char tools_json[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"description\": "

@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <uv.h>
 #include "base/log.h"
 #include "tests/support/test_data.h"
 #include "tiny.h"

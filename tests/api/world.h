@@ -5,6 +5,7 @@
  * all in one thread: a test turns the loop while it waits, so there are no races.
  */
 
+#include <uv.h>
 #include "fake_port.h"
 #include "base/buf.h"
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <yyjson.h>
 #include "text/template.h"
 
 #define RUNS 101

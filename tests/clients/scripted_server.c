@@ -35,6 +35,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+#include <uv.h>
 #include "api/api.h"
 #include "base/buf.h"
 #include "base/gguf.h"

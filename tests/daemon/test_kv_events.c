@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <zmq.h>
+#include <uv.h>
 #include "daemon/models/kv_events.h"
 
 #define QUEUE_MAX 1000u /* of daemon/models/kv_events.c */

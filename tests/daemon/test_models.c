@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <uv.h>
 #include "api/generation/model.h"
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"

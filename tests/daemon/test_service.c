@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <uv.h>
 #include "base/clock.h"
 #include "daemon/front/service.h"
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <uv.h>
 #include "daemon/upgrade/takeover.h"
 
 static uv_loop_t loop;

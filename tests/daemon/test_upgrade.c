@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <uv.h>
 #include "daemon/upgrade/upgrade.h"
 
 #define SAY "say() { printf %s \"$1\" >&3; }\n"

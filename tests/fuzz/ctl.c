@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <yyjson.h>
 #include "base/printable.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"

@@ -2,6 +2,7 @@
  * the sends that find no room at the peer, or no peer. Then each frame has a byte with its length
  * and whether another one follows, and its content. The functions of this file replace libzmq. */
 
+#include <uv.h>
 #include "daemon/models/kv_events.c"
 #include "tests/fuzz/fuzz.h"
 

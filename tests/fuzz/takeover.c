@@ -3,6 +3,7 @@
  * names, each further one is a message. */
 
 #include <unistd.h>
+#include <uv.h>
 #include "daemon/upgrade/upgrade.h"
 
 static int channel; /* end of the channel of this daemon */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <yyjson.h>
 #include "api/anthropic/tool_search.h"
 #include "base/util.h"
 #include "tests/fuzz/fuzz.h"

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 
 const char TEMPLATE_VARS[] =
     "{\"s\": \"Hello World\", \"u\": \"héllo wörld ß\", \"ml\": \"a\\n\\n  b\\nc\\n\", "

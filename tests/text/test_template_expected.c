@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "tests/support/test_data.h"
 #include "text/template.h"
 

@@ -5,6 +5,7 @@
  * document.
  */
 
+#include "base/json_value.h"
 #include "base/try.h"
 #include "text/template/render.h"
 

@@ -4,8 +4,7 @@
  * render - evaluation of a parsed template: variables, scopes, calls, built-ins, formatting.
  */
 
-#include <yyjson.h>
-#include "base/json_value.h"
+#include "base/lib_types.h"
 #include "text/template/ast.h"
 #include "text/template/budget.h"
 #include "text/template/value.h"

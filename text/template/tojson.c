@@ -7,6 +7,8 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include "base/try.h"
 #include "text/template/render.h"
 

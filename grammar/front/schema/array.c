@@ -12,6 +12,7 @@
  * in any order (members.c); other items are compared while the text is read (machine/distinct.c).
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 

@@ -8,6 +8,7 @@
  * the table is an annotation, which can be ignored.
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>

@@ -23,6 +23,7 @@
  * "some"; its names are rules of kind KEY_SOME here.
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 

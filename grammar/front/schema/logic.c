@@ -24,6 +24,7 @@
  * contain a given schema they refer to it by a number in `$ref` (target(), schema_target()).
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>

@@ -17,6 +17,7 @@
  * and the language of the range and the digits meets them one after the other.
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "base/try.h"
 #include "grammar/automaton/lang.h"

@@ -10,6 +10,7 @@
  * each choice: in it the witness is required, and its value also satisfies the schema.
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "base/try.h"
 #include "grammar/automaton/lang.h"

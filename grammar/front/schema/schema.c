@@ -22,6 +22,7 @@
  * parts of a schema are the same states.
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>

@@ -9,6 +9,7 @@
  * instead (counted_strings(), CALL_WITHIN).
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 

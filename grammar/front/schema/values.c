@@ -8,6 +8,7 @@
  * branches get each other's negation (exclude_others() in schema.c).
  */
 
+#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 
