@@ -741,6 +741,8 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
 enum pack_kind step_glu(const struct model_op *op);
 /* Packs the result of step_gate_and_up(), @n values a row, to be.act.packed. */
 int step_pack_ff(struct step *s, uint32_t n);
+/* Returns the argument of route() for a ROUTE op. */
+struct route_args experts_route_args(const struct step *s, const struct model_op *op);
 /* Returns the most expert items of a step. */
 uint32_t experts_items(const struct be *b);
 /* Returns true if expert_vec computes products of @n_pairs pairs, false if expert_wide does; the

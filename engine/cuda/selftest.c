@@ -1,9 +1,9 @@
 /*
  * selftest - tests the kernels on a device before their first step (docs/design/cuda-step.md):
  * products of a few rows of one of the model's matrices of each type with made-up activations, in
- * each way that products are computed (struct way); and attention (selftest_attention.c). A wrong
- * way is not used, and be.note says so, if a plainer one does the same work. Otherwise the device
- * is refused.
+ * each way that products are computed (struct way); attention (selftest_attention.c); and ops that
+ * choose or keep something (selftest_ops.c). A wrong way is not used, and be.note says so, if a
+ * plainer one does the same work. Otherwise the device is refused.
  */
 
 #include "engine/cuda/selftest.h"
@@ -401,6 +401,7 @@ int cuda_selftest(struct be *b, struct err *err) {
     }
     int r = selftest_attention(b, err);
 
+    r = r < 0 ? r : selftest_ops(b, err);
     for (uint32_t i = 0; i < 2 * TYPES && r == 0; i++)
         r = widest[i / TYPES][i % TYPES] ? try_type(b, widest[i / TYPES][i % TYPES], err) : 0;
     return r;

@@ -1,6 +1,7 @@
 #pragma once
 
-/* selftest - common declarations of the self-test (selftest.c, selftest_attention.c). */
+/* selftest - common declarations of the self-test (selftest.c, selftest_attention.c,
+ * selftest_ops.c). */
 
 #include "engine/cuda/cuda.h"
 
@@ -27,3 +28,6 @@ __attribute__((format(printf, 3, 4))) int selftest_refuse(const struct be *b, st
 /* Tests attention in each way that steps use. A wrong way is left out, or refused if there is no
  * plainer one. Returns 0, -EINVAL with @err, -ENOMEM or -EIO. */
 int selftest_attention(struct be *b, struct err *err);
+/* Tests the model's ROUTE and KDA ops. A wrong one is refused. Returns as selftest_attention()
+ * does. */
+int selftest_ops(struct be *b, struct err *err);

@@ -66,7 +66,7 @@ static uint64_t *picks_of(const struct be *b, uint32_t layer) {
                : NULL;
 }
 
-static struct route_args route_args(const struct step *s, const struct model_op *op) {
+struct route_args experts_route_args(const struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     const struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -103,7 +103,7 @@ static struct route_args route_args(const struct step *s, const struct model_op 
 int step_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    const struct route_args a = route_args(s, op);
+    const struct route_args a = experts_route_args(s, op);
 
     b->products.cores = false; /* the experts need the same rows in the other layout */
 

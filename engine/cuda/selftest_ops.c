@@ -1,0 +1,308 @@
+/*
+ * selftest_ops - tests ops that choose or keep something on made-up inputs: the picks of a router
+ * must have the bits of engine/experts.c; Kimi delta attention is compared with double precision on
+ * the host, and must give the same bits if its rows come in two steps. No plainer kernels exist, so
+ * a device with wrong results is refused.
+ */
+
+#include "engine/cuda/selftest.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/try.h"
+#include "engine/cuda/recurrent/kernels_recurrent.h"
+#include "engine/experts.h"
+
+/* more than twice the rows that kda() has in shared memory, and more than two blocks of route() */
+#define ROWS 19u
+#define FIRST 11u  /* rows of the first of two steps */
+#define LIMIT 1e-4 /* largest |got - right| / |right| */
+
+/* The step of a test, and its numbers in one piece of host memory. */
+struct scene {
+    struct be *b;
+    const struct model_op *of; /* the model's */
+    struct weights weights;
+    struct engine_batch batch;
+    struct engine_seq seq;
+    uint32_t start[2], n_rows;
+    struct step *step;
+    float *all;
+};
+
+/* Returns the first op of a kind whose layer is on this device and that does not read a table, or
+ * NULL. */
+static const struct model_op *find_op(const struct be *b, enum op_kind kind) {
+    for (uint32_t i = 0; i < b->shape->n_ops; i++) {
+        const struct model_op *op = &b->shape->op[i];
+
+        if (op->kind == kind && !op->table && op->layer >= b->layers.first &&
+            op->layer < b->layers.end)
+            return op;
+    }
+    return NULL;
+}
+
+/* Begins a step of rows [pos0, pos0 + n) of one sequence. */
+static int begin(struct scene *t, uint32_t pos0, uint32_t n) {
+    static const int32_t token[ROWS];
+    static const uint32_t page[ROWS];
+
+    t->seq = (struct engine_seq){.n_rows = n, .pos0 = pos0, .feed = -1};
+    t->start[1] = (pos0 + n + t->b->opts->page_tokens - 1) / t->b->opts->page_tokens;
+    t->batch = (struct engine_batch){.n_rows = n,
+                                     .n_seqs = 1,
+                                     .token = token,
+                                     .seq = &t->seq,
+                                     .table[KV_GLOBAL] = {t->start, page},
+                                     .table[KV_WINDOW] = {t->start, page}};
+    return step_begin(t->b, &t->batch, &t->step);
+}
+
+/* Marks the step as idle. */
+static void end(struct scene *t) {
+    t->b->step[0].batch = NULL;
+}
+
+/* -- picks ------------------------------------------------------------------------------------- */
+
+/* Returns the number of rows whose picks or weights differ from the host's. */
+static uint32_t wrong_picks(const struct scene *t, float *logits, const float *bias,
+                            const float *weight, const uint32_t *expert) {
+    const struct model_shape *m = t->b->shape;
+    const struct expert_rule rule = experts_rule(m, bias);
+    struct expert_pick right[ROUTE_PICKS];
+    uint32_t n_used = m->n_expert_used, n_wrong = 0;
+
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        float *row = logits + (size_t)r * m->n_expert;
+        bool same = true;
+
+        for (uint32_t e = 0; e < m->n_expert; e++)
+            row[e] *= t->of->scale;
+        experts_pick(row, &rule, right);
+        for (uint32_t k = 0; k < n_used; k++)
+            same = same && right[k].expert == expert[r * n_used + k] &&
+                   memcmp(&right[k].weight, &weight[r * n_used + k], sizeof(*weight)) == 0;
+        n_wrong += !same;
+    }
+    return n_wrong;
+}
+
+static int try_route(struct scene *t, struct err *err) {
+    struct be *b = t->b;
+    const struct model_shape *m = b->shape;
+    size_t n_logits = (size_t)t->n_rows * m->n_expert;
+    size_t n_pairs = (size_t)t->n_rows * m->n_expert_used;
+    float *bias_on = (float *)b->load.buffer[0].device;
+    const struct model_op op = {
+        .kind = OP_ROUTE, .layer = t->of->layer, .scale = t->of->scale, .weights = &t->weights};
+
+    t->all = malloc((n_logits + m->n_expert + 2 * n_pairs) * sizeof(*t->all));
+    if (!t->all)
+        return -ENOMEM;
+    float *logits = t->all, *bias = logits + n_logits, *weight = bias + m->n_expert;
+    uint32_t *expert = (uint32_t *)(weight + n_pairs);
+    selftest_fill(logits, n_logits + m->n_expert, 1);
+    t->weights.pick_bias = t->of->pick_bias ? bias_on : NULL;
+    TRY(selftest_send(b, bias, bias_on, m->n_expert));
+    TRY(begin(t, 0, t->n_rows));
+    TRY(selftest_send(b, logits, b->experts.logits, n_logits));
+    struct route_args a = experts_route_args(t->step, &op);
+    a.slot = NULL; /* computed as if the device had all experts; the slots are not known yet */
+    a.slots = (struct expert_slots){0};
+    a.picks = NULL;
+    TRY(CUDA_LAUNCH(b, route, (t->n_rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a));
+    TRY(selftest_fetch(b, weight, a.weight, n_pairs * sizeof(*weight)));
+    TRY(selftest_fetch(b, expert, a.expert, n_pairs * sizeof(*expert)));
+    end(t);
+    uint32_t n = wrong_picks(t, logits, t->weights.pick_bias ? bias : NULL, weight, expert);
+    return n ? selftest_refuse(b, err, "%u of %u rows pick other experts or weights", n, t->n_rows)
+             : 0;
+}
+
+/* -- Kimi delta attention ---------------------------------------------------------------------- */
+
+/* Inputs and results: u [3][rows][n], z, raw decays and results [rows][n], beta [rows][heads]. */
+struct kda {
+    float *u, *z, *raw, *beta, *taps, *dt, *decay, *norm, *at_once, *in_two;
+    uint32_t n, n_head, dim, n_taps;
+};
+
+static double logistic(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+/* Returns value @i of part @part of u of row @r after the convolution and silu. */
+static double convolve(const struct scene *t, const struct kda *k, uint32_t part, uint32_t r,
+                       uint32_t i) {
+    double sum = 0;
+
+    for (uint32_t j = r + 1 >= k->n_taps ? 0 : k->n_taps - 1 - r; j < k->n_taps; j++) {
+        uint32_t row = part * t->n_rows + r + j + 1 - k->n_taps;
+
+        sum += (double)k->taps[(size_t)(j * 3 + part) * k->n + i] *
+               (double)k->u[(size_t)row * k->n + i];
+    }
+    return sum * logistic(sum);
+}
+
+/* Computes a head's q, k and v of row @r; q and k have unit length, q is also divided by
+ * sqrt(dim). */
+static void mix_row(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r,
+                    double x[3][DELTA_DIM]) {
+    for (uint32_t part = 0; part < 3; part++) {
+        double sum = (double)t->b->shape->rms_eps;
+
+        for (uint32_t i = 0; i < k->dim; i++) {
+            x[part][i] = convolve(t, k, part, r, h * k->dim + i);
+            sum += x[part][i] * x[part][i];
+        }
+        for (uint32_t i = 0; i < k->dim && part < 2; i++)
+            x[part][i] /= sqrt(sum * (part == 0 ? k->dim : 1));
+    }
+}
+
+/* Advances the state @m [keys][values] of head @h by row @r, and stores the output in @out. */
+static void advance(const struct scene *t, const struct kda *k, uint32_t h, uint32_t r, double *m,
+                    double *out) {
+    double x[3][DELTA_DIM], keep[DELTA_DIM], square = 0, lower = (double)t->b->shape->delta.lower;
+    double beta = logistic((double)k->beta[r * k->n_head + h]);
+    const size_t at = (size_t)r * k->n + h * k->dim;
+    uint32_t dim = k->dim;
+
+    mix_row(t, k, h, r, x);
+    for (uint32_t i = 0; i < dim; i++)
+        keep[i] = exp(
+            lower * logistic((double)k->decay[h] * (double)(k->raw[at + i] + k->dt[h * dim + i])));
+    for (uint32_t j = 0; j < dim; j++) {
+        double known = 0;
+
+        for (uint32_t i = 0; i < dim; i++)
+            known += x[1][i] * (m[i * dim + j] *= keep[i]);
+        out[j] = 0;
+        for (uint32_t i = 0; i < dim; i++) {
+            m[i * dim + j] += x[1][i] * beta * (x[2][j] - known);
+            out[j] += x[0][i] * m[i * dim + j];
+        }
+        square += out[j] * out[j];
+    }
+    for (uint32_t j = 0; j < dim; j++)
+        out[j] *= (double)k->norm[j] / sqrt(square / dim + (double)t->b->shape->rms_eps) *
+                  logistic((double)k->z[at + j]);
+}
+
+/* Returns |got - right| / |right| for the rows that were computed in one step. */
+static double error_of(const struct scene *t, const struct kda *k, double *m) {
+    double d = 0, norm = 0, out[DELTA_DIM];
+
+    for (uint32_t h = 0; h < k->n_head; h++) {
+        memset(m, 0, (size_t)k->dim * k->dim * sizeof(*m));
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            advance(t, k, h, r, m, out);
+            for (uint32_t j = 0; j < k->dim; j++) {
+                d += pow((double)k->at_once[(size_t)r * k->n + h * k->dim + j] - out[j], 2);
+                norm += out[j] * out[j];
+            }
+        }
+    }
+    return sqrt(d / norm);
+}
+
+/* Computes rows [from, to) to @out. The buffer of results is filled with NaN first. */
+static int run_kda(struct scene *t, const struct kda *k, uint32_t from, uint32_t to, float *out) {
+    struct be *b = t->b;
+    struct model_op op = *t->of;
+    size_t n = (size_t)(to - from) * k->n, first = (size_t)from * k->n;
+
+    op.weights = &t->weights;
+    TRY(cuda_fill(b, b->recurrent.out, 0xFF, n * sizeof(*out)));
+    TRY(begin(t, from, to - from));
+    for (uint32_t i = 0; i < 3; i++)
+        TRY(selftest_send(b, k->u + (size_t)i * t->n_rows * k->n + first, recurrent_part(b, i), n));
+    TRY(selftest_send(b, k->z + first, b->recurrent.in[1], n));
+    TRY(selftest_send(b, k->raw + first, b->recurrent.in[2], n));
+    TRY(selftest_send(b, k->beta + from * k->n_head, b->recurrent.in[3], (to - from) * k->n_head));
+    TRY(step_delta(t->step, &op));
+    TRY(selftest_fetch(b, out + first, b->recurrent.out, n * sizeof(*out)));
+    end(t);
+    return 0;
+}
+
+static int try_kda(struct scene *t, struct err *err) {
+    struct be *b = t->b;
+    const struct model_shape *m = b->shape;
+    struct kda k = {.n = m->state.n_out,
+                    .n_head = m->delta.n_value_head,
+                    .dim = m->delta.dim,
+                    .n_taps = m->state.kernel};
+    size_t rows = (size_t)t->n_rows * k.n, n_head = k.n_head;
+    float *on = (float *)b->load.buffer[0].device;
+    const struct {
+        float **to, **device; /* device: set for weights */
+        size_t n;
+        float shift;
+    } parts[] = {{&k.u, NULL, 3 * rows, 0},
+                 {&k.z, NULL, rows, 0},
+                 {&k.raw, NULL, rows, 0},
+                 {&k.beta, NULL, t->n_rows * n_head, 0},
+                 {&k.taps, &t->weights.taps, (size_t)3 * k.n_taps * k.n, 0},
+                 {&k.dt, &t->weights.dt, k.n, -3}, /* shifted so that most of a key's sum is kept */
+                 {&k.decay, &t->weights.decay, n_head, 1},
+                 {&k.norm, &t->weights.norm, k.dim, 1},
+                 {&k.at_once, NULL, rows, 0},
+                 {&k.in_two, NULL, rows, 0}};
+    size_t n_state = (size_t)k.dim * k.dim, n = 0;
+
+    assert(k.dim <= DELTA_DIM && k.n == k.n_head * k.dim);
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        n += parts[i].n;
+    double *state = malloc(n_state * sizeof(*state) + n * sizeof(float));
+    t->all = (float *)state;
+    if (!state)
+        return -ENOMEM;
+    float *at = (float *)(state + n_state);
+    for (size_t i = 0; i < ARRAY_SIZE(parts); at += parts[i++].n) {
+        *parts[i].to = at;
+        selftest_fill(at, parts[i].n, 1 + i);
+        for (size_t x = 0; x < parts[i].n; x++)
+            at[x] += parts[i].shift;
+        if (!parts[i].device)
+            continue;
+        *parts[i].device = on;
+        TRY(selftest_send(b, at, on, parts[i].n));
+        on += round_up(parts[i].n, 4);
+    }
+    TRY(run_kda(t, &k, 0, t->n_rows, k.at_once));
+    double error = error_of(t, &k, state);
+    if (!(error <= LIMIT))
+        return selftest_refuse(b, err, SELFTEST_OFF, "Kimi delta attention", error, LIMIT);
+    uint32_t first = MIN(FIRST, t->n_rows);
+    TRY(run_kda(t, &k, 0, first, k.in_two));
+    TRY(first < t->n_rows ? run_kda(t, &k, first, t->n_rows, k.in_two) : 0);
+    return memcmp(k.at_once, k.in_two, rows * sizeof(float)) == 0
+               ? 0
+               : selftest_refuse(b, err, "Kimi delta attention in two steps gives other bits");
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+int selftest_ops(struct be *b, struct err *err) {
+    static const struct {
+        enum op_kind kind;
+        int (*try)(struct scene *t, struct err *err);
+    } ops[] = {{OP_ROUTE, try_route}, {OP_KDA, try_kda}};
+    int r = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(ops) && r == 0; i++) {
+        struct scene t = {
+            .b = b, .of = find_op(b, ops[i].kind), .n_rows = MIN(ROWS, b->opts->max_rows)};
+
+        r = t.of ? ops[i].try(&t, err) : 0;
+        free(t.all);
+    }
+    return r;
+}
