@@ -11,6 +11,7 @@
 #include "cmd/bench_sse.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
+#include "cmd/curl_again.h"
 
 #define CONNECT_MS 5000
 #define URL_MAX 1024
@@ -40,9 +41,8 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
 
     if (!s || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
-    s->curl = curl_easy_init();
     s->url = strdup(url);
-    if (!s->curl || !s->url || (unix_path && !(s->unix_path = strdup(unix_path))))
+    if (!s->url || (unix_path && !(s->unix_path = strdup(unix_path))))
         return -ENOMEM;
     for (size_t n = strlen(s->url); n > 0 && s->url[n - 1] == '/'; n--)
         s->url[n - 1] = 0;
@@ -228,7 +228,11 @@ static int perform(struct transfer *t, const char *path, const char *body, size_
         err_set(err, 0, NULL, "the address is too long");
         return CTL_REFUSED;
     }
-    curl_easy_reset(s->curl);
+    s->curl = curl_again(s->curl);
+    if (!s->curl) {
+        err_set(err, 0, NULL, "out of memory");
+        return CTL_REFUSED;
+    }
     s->why[0] = 0;
     curl_easy_setopt(s->curl, CURLOPT_URL, url);
     if (s->unix_path)

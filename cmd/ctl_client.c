@@ -8,13 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yyjson.h>
+#include "cmd/curl_again.h"
 
 #define CONNECT_MS 2000
 #define CALL_MS 10000
 #define LINE_MAX_BYTES (1u << 20)
 
-/* A client of the admin socket, for one call at a time; curl keeps its connection from one call to
- * the next. */
+/* A client of the admin socket, for one call at a time. */
 struct ctl {
     CURL *curl;
     char *socket;
@@ -68,8 +68,7 @@ int ctl_new(struct ctl **out, const char *socket) {
     if (!c || curl_global_init(CURL_GLOBAL_NOTHING) != CURLE_OK)
         return -ENOMEM;
     c->socket = strdup(socket);
-    c->curl = curl_easy_init();
-    if (!c->socket || !c->curl)
+    if (!c->socket)
         return -ENOMEM;
     *out = STEAL(c);
     return 0;
@@ -203,12 +202,13 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
     long status = 0;
 
     assert(path[0] == '/' && s->reply);
-    if (asprintf(&url, "http://weftd%s", path) < 0) {
+    if (asprintf(&url, "http://weftd%s", path) < 0)
         url = NULL;
+    c->curl = curl_again(c->curl);
+    if (!url || !c->curl) {
         err_set(err, 0, NULL, "out of memory");
         return CTL_REFUSED;
     }
-    curl_easy_reset(c->curl);
     c->why[0] = 0;
     s->curl = c->curl;
     curl_easy_setopt(c->curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);

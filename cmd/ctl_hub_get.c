@@ -8,6 +8,7 @@
 #include <strings.h>
 #include "base/try.h"
 #include "cmd/cli.h"
+#include "cmd/curl_again.h"
 
 /* Transfers from the hub. */
 
@@ -134,12 +135,8 @@ int hub_new(struct hub **out, const struct hub_options *o, struct err *err) {
     if (!h || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
     h->options = *o;
-    h->curl = curl_easy_init();
-    if (!h->curl)
-        return -ENOMEM;
     TRY(set_endpoint(h, o->endpoint, err));
     TRY(set_token(h, err));
-    set_always(h);
     *out = STEAL(h);
     return 0;
 }
@@ -268,11 +265,14 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
 
     assert(path[0] == '/' && sink->begin && sink->data);
     *reply = (struct hub_reply){.total = -1, .retry_after_s = -1};
-    if (asprintf(&url, "%s%s", h->endpoint, path) < 0) {
+    if (asprintf(&url, "%s%s", h->endpoint, path) < 0)
         url = NULL;
+    h->curl = curl_again(h->curl);
+    if (!url || !h->curl) {
         err_set(err, 0, NULL, "out of memory");
         return HUB_LOCAL;
     }
+    set_always(h);
     snprintf(range, sizeof(range), "%llu-", (unsigned long long)from);
     curl_easy_setopt(h->curl, CURLOPT_URL, url);
     curl_easy_setopt(h->curl, CURLOPT_RANGE, from ? range : NULL);
