@@ -17,11 +17,9 @@
  */
 
 #include "engine/backend.h"
-#include "engine/cuda/condensed/kernels_condensed.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/ranks/kernels_ranks.h"
-#include "engine/cuda/sparse/kernels_sparse.h"
-#include "engine/cuda/streams/kernels_streams.h"
+#include "engine/cuda/streams/host.h"
 #include "engine/kept.h"
 #include "engine/picture_rows.h"
 #include "engine/sampler.h"
@@ -279,39 +277,6 @@ struct recurrent {
     uint32_t n_states, n_device;
     /* number of recurrent layers before those of the device, and of the model */
     uint32_t first, n_all;
-};
-
-/* Residual streams and attention to condensed keys. in: the weights of the last LEAN_IN. */
-struct condensed {
-    float *s, *low, *weight; /* of the streams */
-    float *r, *key, *t;      /* results of LEAN_IN; r and t before norm and factor */
-    float *u, *g;            /* [max_rows][2 widest key] */
-    const struct weights *in;
-};
-
-/* The indexer of attention to condensed or to sparse keys. */
-struct indexer {
-    float *q, *score;        /* [max_rows][n_head][dim]; [PICK_ROWS][max_blocks] */
-    uint32_t *pick, *n_pick; /* [max_rows][most], [max_rows] */
-    uint32_t max_blocks;     /* blocks of the longest context */
-    uint32_t most, n_best;   /* most blocks that a row attends to; n_best: fewer during the proof */
-};
-
-/* Attention to sparse keys. */
-struct sparse {
-    float *k;         /* keys of the indexer */
-    uint32_t n_parts; /* most parts of the keys of a row */
-    uint32_t n_rows;  /* rows for whose parts be.attention.partial has room */
-};
-
-/* Mixed residual streams, and a table of n-grams. */
-struct streams {
-    float *f, *gate;           /* of a MIX: [max_rows][streams][n_embd] each */
-    uint8_t *rows;             /* of the table, [max_rows][rows of a token], as in the file */
-    uint8_t *host_rows[2];     /* likewise, pinned, used in turn */
-    struct ngram_known *known; /* [max_seqs], pinned */
-    struct ngram_find *find;   /* the host's list of rows to read, [max_rows][rows of a token] */
-    uint32_t turn;             /* number of steps that have used host_rows */
 };
 
 /* Draft passes. Of MTP blocks: hidden states of the step's rows, those that are kept, and the input
@@ -806,24 +771,6 @@ float *recurrent_part(const struct be *b, uint32_t i);
 /* Returns @op's part of what a sequence's state has after its layers (state_shape.n_more), of slot
  * 0; that of slot s is s state_floats() after it. */
 float *recurrent_more(const struct be *b, const struct model_op *op);
-/* Return the name of a property of an op of condensed or sparse keys, or of an indexer of @n_head
- * queries of @dim values, that is not supported, or NULL. */
-const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
-const char *sparse_lacks(const struct model_shape *s, const struct model_op *op);
-const char *indexer_lacks(uint32_t n_head, uint32_t dim);
-/* Sets be.sparse.n_rows from be.attention.partial_bytes, which it raises to the room for one row at
- * least. */
-void sparse_divide(struct be *b);
-/* Returns the bytes of the blocks' keys of all layers in a page. They are stored after the pages of
- * the layers' keys and values, as if they were one more layer. */
-size_t sparse_page_bytes(const struct be *b);
-/* Returns the op that uses a table of n-grams, or NULL. ngram_n_rows() returns how many rows of the
- * table each token reads, 0 without a table. */
-const struct model_op *ngram_op(const struct model_shape *s);
-uint32_t ngram_n_rows(const struct model_shape *s);
-/* Copies the rows of the table for the step's tokens to the device, after the upload of the batch.
- * Waits for all enqueued work. Returns 0 or -EIO. */
-int ngram_bring(struct step *s);
 /* Returns the packed rows of wants [first, first + n); step_pack_wanted() packs all rows of a
  * LOGITS op. */
 struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n);
