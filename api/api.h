@@ -9,10 +9,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "api/generation/picture_fetch.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "base/list.h"
 #include "proto/messages.h"
 #include "text/template.h"

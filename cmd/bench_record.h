@@ -5,8 +5,8 @@
  * command, and the energy that the machine used.
  */
 
-#include "base/lib_types.h"
 #include "cmd/bench_http.h"
+#include "base/lib_types.h"
 
 #define ENERGY_COUNTERS 17u
 

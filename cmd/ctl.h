@@ -8,9 +8,9 @@
 
 #include <stdbool.h>
 #include <stdio.h>
-#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "base/printable.h"
 
 /* Exit codes of weftctl; the larger ones are EX_UNAVAILABLE and EX_NOPERM. */

@@ -7,9 +7,9 @@
 
 #include <signal.h>
 #include <stdbool.h>
-#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 
 /* ---- the server: ctl_chat_http.c ---- */
 

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "cmd/ctl_launch.h"
 
 #include <assert.h>
@@ -8,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/json_value.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"

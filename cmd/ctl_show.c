@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "cmd/ctl.h"
 
 #include <assert.h>
@@ -7,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/json_value.h"
 #include "base/printable.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_progress.h"

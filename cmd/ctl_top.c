@@ -1,5 +1,6 @@
-#include "base/json_value.h"
 #include "cmd/ctl.h"
+
+#include "base/json_value.h"
 
 #ifdef HAVE_NCURSES
 

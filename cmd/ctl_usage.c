@@ -1,7 +1,7 @@
-#include "base/json_value.h"
 #include "cmd/ctl_usage.h"
 
 #include <string.h>
+#include "base/json_value.h"
 #include "cmd/ctl.h"
 
 /* A row of sums; its texts point into the answer. */

@@ -3,8 +3,8 @@
 /* ctl_usage - renders the answer to GET /usage of the admin socket as a table or as CSV. */
 
 #include <stdbool.h>
-#include "base/lib_types.h"
 #include "base/buf.h"
+#include "base/lib_types.h"
 
 /* Returns true if @s is YYYY-MM or YYYY-MM-DD. */
 bool ctl_usage_is_date(const char *s);

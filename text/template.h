@@ -12,9 +12,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "text/tokenizer.h"
 
 struct template;

@@ -2,9 +2,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/anthropic/input.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

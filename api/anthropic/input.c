@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/anthropic/input.h"
 
 #include <assert.h>
@@ -9,6 +8,7 @@
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -1,10 +1,10 @@
-#include "base/json_value.h"
 #include "api/anthropic/search.h"
 
 #include <errno.h>
 #include <string.h>
 #include "api/generation/env.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 static struct search *search_of(const struct writer *w) {

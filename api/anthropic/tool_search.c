@@ -1,9 +1,9 @@
-#include "base/json_value.h"
 #include "api/anthropic/tool_search.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include "base/json_value.h"
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdbool.h>

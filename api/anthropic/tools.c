@@ -1,11 +1,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/anthropic/input.h"
 #include "api/generation/gen_request.h"
 #include "api/generation/tool_text.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 #include "base/util.h"
 

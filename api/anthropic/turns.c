@@ -2,11 +2,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/anthropic/input.h"
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 #include "base/util.h"
 

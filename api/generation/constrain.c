@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/constrain.h"
 
 #include <assert.h>
@@ -14,6 +13,7 @@
 #include "api/limits/tenant.h"
 #include "api/generation/output_spec.h"
 #include "base/jobs.h"
+#include "base/json_value.h"
 #include "base/try.h"
 #include "grammar/constraint.h"
 

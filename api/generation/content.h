@@ -5,8 +5,8 @@
  * texts.
  */
 
-#include "base/lib_types.h"
 #include "base/buf.h"
+#include "base/lib_types.h"
 
 /* Zeroed but for text.max. */
 struct content {

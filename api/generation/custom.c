@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/custom.h"
 
 #include <assert.h>
@@ -8,6 +7,7 @@
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
+#include "base/json_value.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
     return yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")

@@ -9,9 +9,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 
 struct gen_request;
 

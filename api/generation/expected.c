@@ -1,10 +1,10 @@
-#include "base/json_value.h"
 #include "api/generation/expected.h"
 
 #include <errno.h>
 #include <string.h>
 #include "api/generation/model.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 static int add_parts(yyjson_val *content, struct buf *out) {

@@ -1,10 +1,10 @@
-#include "base/json_value.h"
 #include "api/generation/fields.h"
 
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /* Readers of plain values. */

@@ -3,9 +3,9 @@
 
 #include <stddef.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/fields.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define CHAT FIELDS_CHAT

@@ -1,10 +1,10 @@
 #include <errno.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/fields.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /* Readers of fields that restrict which tokens the model may write. The worker gets them as lists

@@ -1,8 +1,8 @@
-#include "base/json_value.h"
 #include "api/generation/foreign.h"
 
 #include <errno.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "base/util.h"
 
 static int add_line(struct buf *out, const char *s, size_t len) {

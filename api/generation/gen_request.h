@@ -9,9 +9,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "proto/messages.h"
 
 struct model;

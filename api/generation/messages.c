@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/messages.h"
 
 #include <assert.h>
@@ -13,6 +12,7 @@
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/toolcall/toolcall.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

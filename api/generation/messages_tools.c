@@ -1,11 +1,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include "base/json_value.h"
 #include "api/generation/custom.h"
 #include "api/generation/messages.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /* Checks and copies the tools of a chat: all that the model may call, and those of them that it

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/model_wait.h"
 
 #include <assert.h>
@@ -12,6 +11,7 @@
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/rescan.h"
+#include "base/json_value.h"
 
 #define TICK_MS 1000
 #define RETRY_MS 5000 /* sent to clients as Retry-After while the time of loading is unknown */

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/normalize.h"
 
 #include <assert.h>
@@ -9,6 +8,7 @@
 #include "api/http/json_build.h"
 #include "base/buf.h"
 #include "base/jobs.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 struct rewrite {

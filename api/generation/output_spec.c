@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/output_spec.h"
 
 #include <assert.h>
@@ -6,6 +5,7 @@
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 static int invalid(const char *param, const char *must, struct err *err) {

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/picture_parts.h"
 
 #include <assert.h>
@@ -12,6 +11,7 @@
 #include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

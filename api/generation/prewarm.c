@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/prewarm.h"
 
 #include <assert.h>
@@ -12,6 +11,7 @@
 #include "api/generation/model_wait.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
+#include "base/json_value.h"
 
 /*
  * The tokens that the model wrote are in the prefix cache. The next request often repeats them in

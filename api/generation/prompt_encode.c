@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/prompt_steps.h"
 
 #include <errno.h>
@@ -8,6 +7,7 @@
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/env.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, struct err *err) {

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/prompt_steps.h"
 
 #include <errno.h>
@@ -7,6 +6,7 @@
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /* Returns the names that a pair's parts have in the body. */

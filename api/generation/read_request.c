@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/generation/read_request.h"
 
 #include <assert.h>
@@ -9,6 +8,7 @@
 #include "api/generation/env.h"
 #include "api/generation/fields.h"
 #include "api/generation/output_spec.h"
+#include "base/json_value.h"
 #include "base/try.h"
 #include "text/stops.h"
 

@@ -3,8 +3,8 @@
 /* tool_text - the description of a function as text, for a tool that is added in the middle of a
  * conversation. */
 
-#include "base/lib_types.h"
 #include "base/buf.h"
+#include "base/lib_types.h"
 
 /* Adds "<functions>\n<function>{..}</function>\n</functions>" with the description, name and
  * parameters of function @f, a value of @doc. Returns 0, or -ENOMEM. */

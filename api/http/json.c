@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/http/json.h"
 
 #include <assert.h>
@@ -8,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json_value.h"
 
 /*
  * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always

@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "base/util.h"
 
 #define JSON_DEPTH 64u        /* levels of a request body */

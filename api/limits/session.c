@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/limits/session.h"
 
 #include <assert.h>
@@ -6,6 +5,7 @@
 #include "api/http/http.h"
 #include "api/http/json.h"
 #include "api/http/siphash.h"
+#include "base/json_value.h"
 
 /*
  * The scheduler learns per session: how long its answers are, what it has had. The APIs have

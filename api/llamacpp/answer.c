@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/timings.h"
 #include "api/generation/writer.h"
@@ -14,6 +13,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
+#include "base/json_value.h"
 
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
  * last has `stop` and the figures. */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/picture_parts.h"
 #include "api/generation/prompt_steps.h"
@@ -12,6 +11,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /* Translates bodies of /completion and /infill to bodies of /v1/completions. */

@@ -1,7 +1,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"
@@ -15,6 +14,7 @@
 #include "api/generation/env.h"
 #include "api/generation/models.h"
 #include "api/generation/prompt_job.h"
+#include "base/json_value.h"
 
 /*
  * LM Studio's two lists of the same models, and the loading and unloading of one. A member about

@@ -1,6 +1,5 @@
 #include <assert.h>
 #include <errno.h>
-#include "base/json_value.h"
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
@@ -9,6 +8,7 @@
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
 #include "api/generation/env.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/generation/content.h"
@@ -11,6 +10,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/conn.h"
 #include "api/generation/audit.h"
 #include "api/http/exchange.h"
@@ -14,6 +13,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/models.h"
 #include "api/generation/env.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

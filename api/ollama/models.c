@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "base/json_value.h"
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/http/json.h"
@@ -16,6 +15,7 @@
 #include "api/http/siphash.h"
 #include "api/generation/writer.h"
 #include "api/openai/vectors.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -6,9 +6,9 @@
  * of JSON (ollama.c), and questions about models are answered from the served models (models.c).
  */
 
-#include "base/lib_types.h"
 #include "api/http/json.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 
 struct gen_env;
 struct model;

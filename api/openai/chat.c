@@ -1,11 +1,11 @@
 #include <assert.h>
-#include "base/json_value.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/openai/choices.h"
 #include "api/openai/functions.h"
 #include "api/openai/openai.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /* Writes reasoning under two names, because clients read one or the other. */

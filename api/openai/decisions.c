@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include "base/json_value.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
@@ -13,6 +12,7 @@
 #include "api/http/json_build.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/openai/functions.h"
 
 #include <errno.h>
@@ -7,6 +6,7 @@
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 static int refuse(const char *field, const char *must, struct err *err) {

@@ -3,9 +3,9 @@
 /* openai - the parts of OpenAI's dialect that other dialects share. */
 
 #include <stdbool.h>
-#include "base/lib_types.h"
 #include "api/generation/gen_request.h"
 #include "api/http/dialect.h"
+#include "base/lib_types.h"
 
 struct endpoint;
 

@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "api/responses/conversation.h"
 
 #include <assert.h>
@@ -12,6 +11,7 @@
 #include "api/http/respond.h"
 #include "api/responses/query.h"
 #include "api/responses/responses.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -1,10 +1,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/responses/build.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -2,13 +2,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
 #include "api/responses/build.h"
 #include "api/responses/conversation.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -2,13 +2,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/generation/content.h"
 #include "api/generation/env.h"
 #include "api/generation/foreign.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

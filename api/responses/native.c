@@ -1,10 +1,10 @@
-#include "base/json_value.h"
 #include "api/responses/native.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define STRINGS "{type:'array', items:{type:'string'}, minItems:1}"

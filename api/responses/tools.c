@@ -2,10 +2,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/generation/messages.h"
 #include "api/generation/tool_text.h"
 #include "api/responses/build.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 /*

@@ -4,7 +4,6 @@
  * otherwise in the spelling of the format (force_tagged.c, force_members.c, force_text.c).
  */
 
-#include "base/json_value.h"
 #include "api/toolcall/force.h"
 
 #include <assert.h>
@@ -14,6 +13,7 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define REFS_DEPTH 64

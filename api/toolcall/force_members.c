@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"

@@ -7,10 +7,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.$@:/-"

@@ -17,11 +17,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "base/buf.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define UNION_DEPTH 8

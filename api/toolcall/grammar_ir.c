@@ -1,8 +1,8 @@
-#include "base/json_value.h"
 #include "api/toolcall/grammar_ir.h"
 
 #include <assert.h>
 #include "api/http/json.h"
+#include "base/json_value.h"
 
 /* Counts @more values that are to be made. Returns false if they are too many. */
 static bool spend(struct nodes *n, size_t more) {
@@ -25,6 +25,10 @@ static size_t size_of(yyjson_mut_val *v) {
 void ir_spend(struct nodes *n, const char *shape) {
     for (; *shape; shape++)
         spend(n, *shape == '{' ? 2 : 0);
+}
+
+yyjson_mut_val *ir_str(struct nodes *n, const char *text) {
+    return yyjson_mut_strcpy(n->doc, text);
 }
 
 yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v) {

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 #include <stdbool.h>
-#include "base/lib_types.h"
 #include "api/http/json_build.h"
+#include "base/lib_types.h"
 
 #define NODES_MAX 500000u /* JSON values in all */
 
@@ -24,9 +24,7 @@ struct nodes {
 #define ir_make(n, shape, ...) (ir_spend(n, shape), json_make((n)->doc, shape, __VA_ARGS__))
 void ir_spend(struct nodes *n, const char *shape);
 /* Returns a copy of @text. */
-static inline yyjson_mut_val *ir_str(struct nodes *n, const char *text) {
-    return yyjson_mut_strcpy(n->doc, text);
-}
+yyjson_mut_val *ir_str(struct nodes *n, const char *text);
 /* Makes {KEY: v}; @key is not copied, @v is consumed. */
 yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v);
 /* Makes {"literal": text}, {"regex": text} or {"free_text": text}; @text is copied. */

@@ -8,9 +8,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
+#include "base/json_value.h"
 
 enum {
     WANT_KEY,

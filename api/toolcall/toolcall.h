@@ -12,10 +12,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "api/toolcall/grammar_ir.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "text/tokenizer.h"
 
 #define TOOLCALL_NAME_MAX 128u

@@ -6,10 +6,10 @@
 
 #include <assert.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
+#include "base/json_value.h"
 
 #define SCHEMA_DEPTH 8
 #define SCHEMA_STEPS 2000 /* unions of references to unions grow fast */

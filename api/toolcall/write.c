@@ -7,10 +7,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/toolcall/scan.h"
 #include "api/toolcall/toolcall.h"
+#include "base/json_value.h"
 
 #define NESTING_MAX 32 /* deeper values are written as compact JSON, without recursion */
 

@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "daemon/workers/kept.h"
 
 #define SERVICE_FDS_MAX 80

@@ -15,9 +15,9 @@
  * cancelled.
  */
 
-#include "base/lib_types.h"
 #include "api/api.h"
 #include "base/clock.h"
+#include "base/lib_types.h"
 
 struct guests;
 

@@ -12,9 +12,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/lib_types.h"
 #include "api/api.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 #include "proto/messages.h"
 
 struct kv_events;

@@ -35,8 +35,8 @@
  */
 
 #include <stdbool.h>
-#include "base/lib_types.h"
 #include "base/err.h"
+#include "base/lib_types.h"
 
 #define UPGRADE_FD 3
 #define UPGRADE_FDS_MAX 96

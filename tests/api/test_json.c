@@ -1,9 +1,9 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdint.h>
-#include "base/json_value.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
+#include "base/json_value.h"
 #include "base/util.h"
 
 /* json_print(): the text of each conversion, alone and among the other functions of the writer. */

@@ -5,7 +5,6 @@
  * document.
  */
 
-#include "base/json_value.h"
 #include "base/try.h"
 #include "text/template/render.h"
 
@@ -13,6 +12,7 @@
 #include <errno.h>
 #include <yyjson.h>
 #include "base/jobs.h"
+#include "base/json_value.h"
 #include "text/template.h"
 
 #define OUTPUT_MAX (16u << 20)

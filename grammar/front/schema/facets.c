@@ -8,11 +8,11 @@
  * the table is an annotation, which can be ignored.
  */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "base/try.h"
 
 typedef int take_fn(struct schema *s, struct facets *f, struct place at);

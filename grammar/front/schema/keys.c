@@ -23,11 +23,11 @@
  * "some"; its names are rules of kind KEY_SOME here.
  */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
+#include "base/json_value.h"
 
 /* A language of names, and its rule for keys that match it. */
 struct key_rule {

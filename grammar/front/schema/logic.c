@@ -24,12 +24,12 @@
  * contain a given schema they refer to it by a number in `$ref` (target(), schema_target()).
  */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "base/try.h"
 
 struct derived {

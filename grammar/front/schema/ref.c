@@ -1,11 +1,11 @@
 /* ref - references within a schema: JSON pointers in a fragment ("#/$defs/node"), names ("#node"),
  * and either of these behind the schema's own URI. */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
 #include <string.h>
+#include "base/json_value.h"
 
 #define POINTER_MAX 1024
 

@@ -22,13 +22,13 @@
  * parts of a schema are the same states.
  */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define MEMO_SLOTS 1024

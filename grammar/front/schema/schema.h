@@ -15,8 +15,8 @@
  * part of the valid texts.
  */
 
-#include "base/lib_types.h"
 #include "base/hash_index.h"
+#include "base/lib_types.h"
 #include "grammar/expr/expr.h"
 
 #define OWN "\x01" /* begins words that only logic.c writes */

@@ -9,12 +9,12 @@
  * instead (counted_strings(), CALL_WITHIN).
  */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
 #include <string.h>
+#include "base/json_value.h"
 
 /* A maximum of at least WITHIN_FROM characters is counted in a register if a product with it could
  * have more than WITHIN_STATES states. */

@@ -8,13 +8,13 @@
  * branches get each other's negation (exclude_others() in schema.c).
  */
 
-#include "base/json_value.h"
 #include "grammar/front/schema/schema.h"
 #include "grammar/automaton/lang.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/json_value.h"
 
 #define DISJOINT_DEPTH 3
 
