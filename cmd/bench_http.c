@@ -11,6 +11,7 @@
 #include "base/try.h"
 #include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
+#include "cmd/curl_again.h"
 
 #define REPLY_MAX ((size_t)64 << 20) /* most bytes of a response that is not streamed */
 #define SPARE_MAX 256u /* most handles kept for later requests, since a new one costs much memory */
@@ -231,7 +232,7 @@ static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     assert(t->q->transfer == t && h->n_running > 0 && !t->prev == (h->running == t));
     curl_multi_remove_handle(h->multi, t->easy);
     curl_easy_reset(t->easy); /* the handle points into the transfer, which is freed here */
-    if (h->n_spare < SPARE_MAX)
+    if (curl_may_reuse() && h->n_spare < SPARE_MAX)
         h->spare[h->n_spare++] = t->easy;
     else
         curl_easy_cleanup(t->easy);

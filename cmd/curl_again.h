@@ -8,11 +8,17 @@
  */
 
 #include <curl/curl.h>
+#include <stdbool.h>
+
+/* Returns whether a handle may be used for more than one transfer. */
+static inline bool curl_may_reuse(void) {
+    return curl_version_info(CURLVERSION_NOW)->version_num >= 0x080101;
+}
 
 /* Returns @c without its options, or a new handle in its place, which it frees. @c may be NULL.
  * NULL: no memory. */
 static inline CURL *curl_again(CURL *c) {
-    if (c && curl_version_info(CURLVERSION_NOW)->version_num >= 0x080101) {
+    if (c && curl_may_reuse()) {
         curl_easy_reset(c);
         return c;
     }

@@ -52,7 +52,7 @@ struct otlp {
     struct trace_origin origin;
 #ifdef HAVE_CURL
     const struct curl_calls *call;
-    CURL *curl; /* the thread's, as are heads and error */
+    CURL *curl; /* of the post that runs; the thread's, as are heads and error */
     struct curl_slist *heads;
     char error[CURL_ERROR_SIZE];
 #endif
@@ -134,6 +134,8 @@ static void close_curl(struct otlp *o) {
         return;
     o->call->easy_cleanup(o->curl);
     o->call->slist_free_all(o->heads);
+    o->curl = NULL;
+    o->heads = NULL;
 }
 
 /* Writes why there is no answer into @why. */
@@ -152,9 +154,8 @@ static void explain(const struct otlp *o, CURLcode r, char why[OTLP_WHY]) {
                      : "no answer");
 }
 
-/* Posts @body. Returns the status of the answer, or 0 if there is none. Sets @why, which tells what
- * is wrong unless the status is 2xx. */
-static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+/* Posts @body with the handle. Returns as post() does. */
+static int perform(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
     curl_off_t seconds = 0;
     long status = 0;
 
@@ -171,6 +172,20 @@ static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char 
     o->call->easy_getinfo(o->curl, CURLINFO_RETRY_AFTER, &seconds);
     *retry_ms = MIN((int64_t)seconds, PAUSE_MAX_MS / 1000) * 1000;
     return (int)status;
+}
+
+/* Posts @body with a handle of its own, since an old libcurl must not use one twice
+ * (cmd/curl_again.h). Returns the status of the answer, or 0 if there is none. Sets @why, which
+ * tells what is wrong unless the status is 2xx. */
+static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
+    int status = 0;
+
+    if (open_curl(o) == 0)
+        status = perform(o, body, retry_ms, why);
+    else
+        snprintf(why, OTLP_WHY, "out of memory");
+    close_curl(o);
+    return status;
 }
 
 #else
@@ -318,7 +333,6 @@ static int start(struct otlp *o) {
 }
 
 static struct otlp *release(struct otlp *o) {
-    close_curl(o);
     free(o->ring);
     free(o->batch);
     free(o);
@@ -348,6 +362,7 @@ int otlp_new(struct otlp **out, const char *endpoint) {
         return r;
     if (r == 0)
         r = open_curl(o);
+    close_curl(o); /* made again for each post */
     o->origin.pid = getpid();
     gethostname(o->origin.host, sizeof(o->origin.host) - 1);
     o->ring = calloc(QUEUE, sizeof(*o->ring));
