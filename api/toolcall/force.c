@@ -261,7 +261,7 @@ static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut
     yyjson_mut_val *either = ir_list(f->n, "either");
     int r = 0;
 
-    for (uint32_t i = 0; i < o->n_tools && r == 0; i++) {
+    for (uint32_t i = 0; i < o->n_tools && r == 0 && !f->n->failed; i++) {
         yyjson_mut_val *one = ir_list(f->n, "sequence");
 
         f->tool = &o->tools[i];

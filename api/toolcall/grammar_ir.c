@@ -22,9 +22,12 @@ static size_t size_of(yyjson_mut_val *v) {
     return n;
 }
 
-void ir_spend(struct nodes *n, const char *shape) {
+bool ir_spend(struct nodes *n, const char *shape) {
+    size_t more = 0;
+
     for (; *shape; shape++)
-        spend(n, *shape == '{' ? 2 : 0);
+        more += *shape == '{' ? 2 : 0;
+    return spend(n, more);
 }
 
 yyjson_mut_val *ir_str(struct nodes *n, const char *text) {

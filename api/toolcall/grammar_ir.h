@@ -21,8 +21,9 @@ struct nodes {
 };
 
 /* Makes the nodes of a shape of json_make(), without '{' in its texts. */
-#define ir_make(n, shape, ...) (ir_spend(n, shape), json_make((n)->doc, shape, __VA_ARGS__))
-void ir_spend(struct nodes *n, const char *shape);
+#define ir_make(n, shape, ...) (ir_spend(n, shape) ? json_make((n)->doc, shape, __VA_ARGS__) : NULL)
+/* Counts the values of @shape. Returns false if there are too many nodes, or no memory. */
+bool ir_spend(struct nodes *n, const char *shape);
 /* Returns a copy of @text. */
 yyjson_mut_val *ir_str(struct nodes *n, const char *text);
 /* Makes {KEY: v}; @key is not copied, @v is consumed. */
