@@ -39,8 +39,8 @@
  * a disk whose speed has changed. */
 #define LEARN 0.2
 /* Part of the way back to the first estimate for each prefix that is left in the file: reading that
- * takes ten times as long as computing is tried again after some hundred prefixes, and reading that
- * takes a little longer after a few. */
+ * takes ten times as long as computing is tried again after a hundred prefixes or more, and reading
+ * that takes a little longer after a few. */
 #define FORGET 0.02
 /* least time between two notes that the file cannot be written */
 #define NOTE_NS INT64_C(3600000000000)
@@ -444,7 +444,10 @@ double disk_read_ns(const struct disk *d, uint32_t n_pages) {
 }
 
 void disk_left(struct disk *d) {
-    d->read_ns += FORGET * (first_read_ns(d) - d->read_ns);
+    double first = first_read_ns(d);
+
+    if (d->read_ns > first)
+        d->read_ns += FORGET * (first - d->read_ns);
 }
 
 int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,

@@ -60,7 +60,8 @@ uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const 
  * already queued. */
 double disk_read_ns(const struct disk *d, uint32_t n_pages);
 /* Notes that a prefix was left in the file because reading it takes too long. Nothing is measured
- * then, so the expected time moves towards the first estimate, until reading is tried again. */
+ * then, so an expected time above the first estimate moves towards it, until reading is tried
+ * again. */
 void disk_left(struct disk *d);
 /* Reads pages of @tokens[0, n_tokens) into host memory for request @id; opts.loaded() reports the
  * end. Returns 0 or -ENOMEM. */
