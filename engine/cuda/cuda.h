@@ -308,7 +308,8 @@ struct sampling {
     struct sampler host; /* for sampling parameters that the kernels do not support */
 };
 
-/* Memory that is given out from the front. Invariant: used <= size. */
+/* Memory that is given out from the front; at NULL: what will be taken is only counted. Invariant:
+ * used <= size. */
 struct pool {
     uint8_t *at;
     size_t used, size;
@@ -500,7 +501,8 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
 /* Implements be_ops.load: copies the op's tensors to the device, matrices as tiles. Ops come in the
  * model's order; the embedding uses the tiles of a tied output matrix. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
-/* Sets the sizes of the memory of the weights, as cuda_load() will take it. Returns 0 or -errno. */
+/* Sets be.load.weights.size and be.load.host.size to what loading will take. Returns 0 or
+ * -errno. */
 int cuda_count_weights(struct be *b, struct err *err);
 /* Copies @n bytes to the device while weights are loaded. Returns 0 or -EIO. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to);

@@ -587,8 +587,8 @@ template <int W> DEVICE uint64_t block_max(uint64_t v, uint64_t *shared) {
     return join_warps<W>(warp_max(v), shared, larger);
 }
 
-/* Defines a kernel whose block blockIdx.x works on row @r of the batch; blocks beyond the batch do
- * nothing. */
+/* Defines a kernel whose block blockIdx.x works on the row of that number of the batch, which its
+ * body has as `r`; blocks beyond the batch do nothing. */
 #define ROW_KERNEL(NAME, ARGS, threads, blocks)                                                    \
     DEVICE void NAME##_body(const ARGS &a, uint32_t r);                                            \
     KERNEL(NAME, ARGS, threads, blocks) {                                                          \

@@ -121,6 +121,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
         void *note = realloc(g->note, more * sizeof(*g->note));
 
         if (!note) {
+            fprintf(stderr, "weft-cuda: no graphs: out of memory\n");
             g->on = g->noting = false;
             return;
         }

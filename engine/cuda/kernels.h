@@ -186,10 +186,10 @@ struct pack_args {
  * mean; without weight a copy of x. With @kept also stores the last @n_kept rows of each sequence,
  * position p at index p % n_kept of its slot. Grid: rows; PACK_THREADS threads. */
 struct keep_args {
-    const struct batch_head *batch;
-    const float *x, *weight; /* [rows][n], [n] or NULL */
-    const uint32_t *row;     /* the row of x for each row of `hidden`; NULL: that of the batch */
-    float *hidden, *kept;    /* [rows][n]; [slots][n_kept][n] or NULL */
+    const struct batch_head *batch; /* not read if `row` is set */
+    const float *x, *weight;        /* [rows][n], [n] or NULL */
+    const uint32_t *row;            /* the row of x for each row of hidden; NULL: the same row */
+    float *hidden, *kept;           /* [rows][n]; [slots][n_kept][n] or NULL */
     uint32_t n, n_kept, centred;
     float eps;
 };

@@ -335,7 +335,8 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
 }
 
 /* Reuses the matrix of another op for @w if it is that of @t and its product has the same place. A
- * block drafter uses some matrices twice, and the model's output matrix. */
+ * block drafter uses some matrices twice, and the model's output matrix. While weights are counted,
+ * all places are NULL: no model has a matrix with two places. */
 static bool share_matrix(const struct be *b, struct weights *w, const struct tensor *t,
                          const float *y) {
     for (const struct weights *k = b->weights; k; k = k->next)
@@ -391,7 +392,7 @@ static void lend_tiles(struct be *b, const struct weights *from, const struct te
             w->m[0] = from->m[0];
 }
 
-/* Returns the place of the product with matrix @i of an op; NULL before there is any. */
+/* Returns the place of the product with matrix @i of an op; NULL while weights are counted. */
 static float *target_of(const struct be *b, const struct model_op *op, int i) {
     enum op_kind kind = op->kind;
     float *const qkv[3] = {b->act.q, b->act.k, b->act.v}, *const gate_up[2] = {b->act.gate,

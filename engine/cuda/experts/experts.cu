@@ -640,8 +640,10 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 /* -- experts of the host ----------------------------------------------------------------------- */
 
 ROW_KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
+    size_t at = (size_t)r * a.n;
+
     for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
-        a.host_x[r * a.n + i] = a.x[r * a.n + i];
+        a.host_x[at + i] = a.x[at + i];
     if (threadIdx.x < a.n_used)
         a.host_expert[r * a.n_used + threadIdx.x] = a.expert[r * a.n_used + threadIdx.x];
     if (r == 0 && threadIdx.x == 0)

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * host - what the host keeps of mixed and condensed residual streams, of attention to condensed
+ * host - what the host keeps of mixed and blended residual streams, of attention to condensed
  * and to sparse keys, and of tables of n-grams: parts of struct be, and what their files offer to
  * the rest of the backend.
  */
@@ -54,8 +54,8 @@ struct streams {
 const char *condensed_lacks(const struct model_shape *s, const struct model_op *op);
 const char *sparse_lacks(const struct model_shape *s, const struct model_op *op);
 const char *indexer_lacks(uint32_t n_head, uint32_t dim);
-/* Sets be.sparse.n_rows from be.attention.partial_bytes, which it raises to the room for one row at
- * least. */
+/* Sets be.sparse.n_rows from be.attention.partial_bytes, which it raises to at least the room of
+ * one row. */
 void sparse_divide(struct be *b);
 /* Returns the bytes of the blocks' keys of all layers in a page. They are stored after the pages of
  * the layers' keys and values, as if they were one more layer. */

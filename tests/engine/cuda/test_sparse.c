@@ -125,8 +125,8 @@ Test(cuda_sparse, a_model_of_real_widths_opens) {
     unlink(path);
 }
 
-/* A row sees so many keys that each has launches of its own, which the notes of a graph have room
- * for. */
+/* A row sees so many keys that each has launches of its own, for which the notes of a graph
+ * grow. */
 Test(cuda_sparse, graphs_have_all_chunks_of_rows) {
     static int32_t token[128];
     struct fake_cuda *fake = fake_find();
