@@ -180,7 +180,8 @@ static struct msg_ready expect_ready(struct scene *s) {
     return m;
 }
 
-/* Starts a worker of the model, and of @draft if it is not negative, and waits until it serves. */
+/* Starts a worker of the model, with @last, the file of a draft model or of the disk tier, if it is
+ * not negative, and waits until it serves. */
 static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
     struct start o = {{model_file(), last}, last < 0 ? 1 : 2, m.n_draft_shards ? "2" : "1", false};
 

@@ -1,12 +1,6 @@
-/* The front's side of a worker process: what it makes of frames, deaths and
- * silence. The test plays the worker; the process that can be killed is a
- * program that sleeps. */
+/* The front's side of a worker process: what it makes of frames, deaths and silence. The test plays
+ * the worker; the process that can be killed is a program that sleeps. */
 
-#include "base/chan.h"
-#include "daemon/worker/worker.h"
-#include "daemon/workers/workers.h"
-#include "tests/api/world.h"
-#include "tests/support/tiny_model.h"
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,6 +11,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/chan.h"
+#include "daemon/worker/worker.h"
+#include "daemon/workers/workers.h"
+#include "tests/api/world.h"
+#include "tests/support/tiny_model.h"
 
 static struct world world;
 static struct clock_virtual machine;
@@ -245,8 +244,7 @@ Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
     expect_told("");
     wait_for_end(SIGKILL, true);
     expect_told("refused -11: the worker died 3 times while loading it (killed: "
-                "is there enough "
-                "memory?);");
+                "is there enough memory?);");
     wait_for_end(SIGTERM, true);
     expect_told("");
     cr_expect_eq(stats().n_deaths, 4);

@@ -386,7 +386,7 @@ Test(refusals, large_places_in_a_block_weigh_like_small_ones) {
 
         for (int large = 0; large < 2; large++) {
             for (size_t k = 0; k < t->n_bytes; k += 4)
-                put_f32(&c, t->file_offset + k, large ? 80 : 0);
+                put_f32(&c, t->file_offset + k, large ? 100 : 0);
             logprob[large] = sample(&c, backends[i], 12).logprob;
         }
         cr_expect_float_eq(logprob[0], logprob[1], 1e-3f, "%s: %g", backends[i],

@@ -74,7 +74,7 @@ class Places:
                     self.add("bound" if op in BOUNDS else "operator", begin, end, f"{left} {OPERATORS[op]} {right}")
         elif c.kind == K.UNARY_OPERATOR:
             text = self.source(begin, end)
-            if text.startswith(("++", "--")) or text.endswith(("++", "--")):
+            if text.startswith(("++", "--")) or (text.endswith(("++", "--")) and text[0] not in "*!~&+-"):
                 self.add("operator", begin, end, text.replace("++", "\0").replace("--", "++").replace("\0", "--"))
             elif text.startswith("!"):
                 self.add("condition", begin, end, text[1:])

@@ -88,7 +88,7 @@ with tempfile.TemporaryDirectory() as folder:
     slow = pathlib.Path(folder, "slow")
     slow.mkdir()
     for name in ["kernels", "models", "synth"]:
-        (slow / name).write_text(f"#!/bin/bash\n[ \"$1\" = --help ] || {{ echo $$ >{slow}/{name}.pid; exec sleep 100; }}\n")
+        (slow / name).write_text(f"#!/bin/bash\n[ \"$1\" = --help ] || {{ echo $$ >>{slow}/{name}.pid; exec sleep 100; }}\n")
         (slow / name).chmod(0o755)
     killed = subprocess.Popen([run, "--packed", slow, "--stages", "times"], env=env, stdout=subprocess.DEVNULL)
     pids = [slow / "kernels.pid", slow / "synth.pid"]
@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as folder:
     killed.terminate()
     killed.wait()
     deadline = time.monotonic() + 10
-    while (left := [p for p in pids if runs(p.read_text().strip())]) and time.monotonic() < deadline:
+    while (left := [n for p in pids for n in p.read_text().split() if runs(n)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     check(not left, "a terminated run leaves no program")
     if n_failed:
