@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* As in <sys/param.h>, which includes so much that it would cost 15 ms in each file. */
+/* As in <sys/param.h>, which includes so much that it would slow each compilation down. */
 #ifndef MIN
 #define MIN(a, b) (((a) < (b)) ? (a) : (b))
 #define MAX(a, b) (((a) > (b)) ? (a) : (b))

@@ -290,7 +290,6 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
 /* ---- tool_choice ---- */
 
 static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
-
     if (!yyjson_is_str(name))
         return anthropic_refuse(in, ".name", "must be a string");
     if (!find(in, name))

@@ -26,12 +26,12 @@ struct route;
 
 /* Callbacks of a route whose answer takes time. All but leave() may be NULL. */
 struct exchange_ops {
-    /* Called once, when the client has left or the service stops: gives up @state, which @x has no
+    /* Called once, when the client has left or the exchange fails: gives up @state, which @x has no
      * more. Work that still runs may free it later, without @x. */
     void (*leave)(struct exchange *x, void *state);
     void (*drained)(struct exchange *x); /* the connection has room again */
-    /* Called when the service stops: answers with @err. NULL: leave() is called, and @err is the
-     * answer or ends the stream. */
+    /* Called when the exchange fails, for example because the service stops: answers with @err.
+     * NULL: leave() is called, and @err is the answer or ends the stream. */
     void (*fail)(struct exchange *x, const struct err *err);
     /* Called when a stream is silent: sends the route's own event, or returns false. */
     bool (*alive)(struct exchange *x);

@@ -29,7 +29,7 @@ yyjson_mut_val *json_make_of(yyjson_mut_doc *doc, const char *shape, yyjson_mut_
                              size_t n_args);
 /* Makes the value of a shape without arguments. */
 yyjson_mut_val *json_constant(yyjson_mut_doc *doc, const char *shape);
-/* Adds a copy of @v to @object as member @key, which outlives the document. */
+/* Adds a copy of @v, if it is not NULL, to @object; @key must outlive the document. */
 void json_put_copy(yyjson_mut_doc *doc, yyjson_mut_val *object, const char *key, yyjson_val *v);
 /* Returns a copy of member @key of @from; NULL: it has none. */
 yyjson_mut_val *json_copy_of(yyjson_mut_doc *doc, yyjson_val *from, const char *key);

@@ -375,8 +375,8 @@ static void drop_oldest(struct kv_events *e) {
     e->n_past--;
 }
 
-/* Keeps the content of `out` as batch @number, and drops as few old batches as necessary. A peer
- * sees the gap at the first number of its replay. */
+/* Keeps the content of `out` as batch @number, and drops as few old batches as necessary; without
+ * memory drops all, which a peer sees by the first number of its replay. */
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
