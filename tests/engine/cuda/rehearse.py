@@ -40,13 +40,13 @@ def check(ok, what):
     print("ok -" if ok else "not ok -", what, flush=True)
 
 
-def runs(pid):
-    """Returns whether process @pid exists and is no zombie."""
-    stat = pathlib.Path("/proc", pid, "stat")
+def state(pid):
+    """Returns the state of process @pid as in /proc, "Z" if there is none."""
+    stat = pathlib.Path("/proc", str(pid), "stat")
     try:
-        return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return stat.read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return "Z"
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -91,13 +91,16 @@ with tempfile.TemporaryDirectory() as folder:
         (slow / name).write_text(f"#!/bin/bash\n[ \"$1\" = --help ] || {{ echo $$ >>{slow}/{name}.pid; exec sleep 100; }}\n")
         (slow / name).chmod(0o755)
     killed = subprocess.Popen([run, "--packed", slow, "--stages", "times"], env=env, stdout=subprocess.DEVNULL)
-    pids = [slow / "kernels.pid", slow / "synth.pid"]
-    while killed.poll() is None and not all(p.exists() and p.read_text().strip() for p in pids):
+    pids = [slow / "kernels.pid", slow / "kernels.pid", slow / "synth.pid"]
+    # Until three programs run (kernels twice) and the script waits for one of them: bash knows it as a job only then.
+    while killed.poll() is None and not (
+        all(p.exists() and p.read_text().count("\n") >= pids.count(p) for p in pids) and state(killed.pid) == "S"
+    ):
         time.sleep(0.05)
     killed.terminate()
     killed.wait()
     deadline = time.monotonic() + 10
-    while (left := [n for p in pids for n in p.read_text().split() if runs(n)]) and time.monotonic() < deadline:
+    while (left := [n for p in pids for n in p.read_text().split() if state(n) != "Z"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     check(not left, "a terminated run leaves no program")
     if n_failed:
