@@ -306,7 +306,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
-        .grid = tile_grid_of(t->format->type, b->load.tile_grids),
+        .grid = counts(b) ? NULL : tile_grid_of(t->format->type, b->load.tile_grids),
         .y = y,
         .inverse = t->scale && t->ne[2] == 1 ? first_of(t->scale) : 1,
     };

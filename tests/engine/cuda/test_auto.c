@@ -103,7 +103,7 @@ Test(cuda_auto, a_right_device_is_taken_and_a_wrong_kernel_never) {
         {"store", "cpu", ""},
         {"plan", "cpu", ""},
         {"copy_page", "cpu", "logits"},
-        {"hidden", "cpu", "hidden vectors"},
+        {"keep", "cpu", "hidden vectors"},
         {"sample_scan", "cpu", ""},
         {"sample_weigh", "cpu", ""},
         {"sample_draw", "cpu", ""},
