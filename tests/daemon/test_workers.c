@@ -185,16 +185,18 @@ static void serve(void) {
     cr_assert_str_eq(stats().state, "serving");
 }
 
-/* Waits until the process has ended, which is killed first if @signal is not 0,
- * and until the next one is started, if one is. */
-static void wait_for_end(int signal, bool again) {
-    uint32_t n = n_spawned;
+/* Waits until the process @old has ended, and until the next one is started, if
+ * one is. */
+static void wait_for_end(int old, bool again) {
+    while (stats().pid == old || (again && pid == old))
+        uv_run(&world.loop, UV_RUN_ONCE);
+}
+
+static void kill_and_wait(int signal, bool again) {
     int old = pid;
 
-    if (signal)
-        kill(old, signal);
-    while (stats().pid == old || (again && n_spawned == n))
-        uv_run(&world.loop, UV_RUN_ONCE);
+    kill(old, signal);
+    wait_for_end(old, again);
 }
 
 Test(workers, one_that_is_ready_serves, .timeout = 60) {
@@ -226,7 +228,7 @@ Test(workers, one_that_dies_is_replaced_at_once, .timeout = 60) {
 
     serve();
     expect_told("ready 300;");
-    wait_for_end(SIGSEGV, true);
+    kill_and_wait(SIGSEGV, true);
     cr_expect(stats().n_deaths == 1 && stats().n_started == 2 && stats().n_hangs == 0);
     cr_expect_str_eq(stats().state, "loading");
     say_hello(0);
@@ -239,13 +241,13 @@ Test(workers, one_that_dies_is_replaced_at_once, .timeout = 60) {
 }
 
 Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
-    wait_for_end(SIGTERM, true);
-    wait_for_end(SIGTERM, true);
+    kill_and_wait(SIGTERM, true);
+    kill_and_wait(SIGTERM, true);
     expect_told("");
-    wait_for_end(SIGKILL, true);
+    kill_and_wait(SIGKILL, true);
     expect_told("refused -11: the worker died 3 times while loading it (killed: "
                 "is there enough memory?);");
-    wait_for_end(SIGTERM, true);
+    kill_and_wait(SIGTERM, true);
     expect_told("");
     cr_expect_eq(stats().n_deaths, 4);
     serve();
@@ -255,27 +257,31 @@ Test(workers, one_that_cannot_load_is_tried_three_times, .timeout = 60) {
 Test(workers, a_reason_refuses_the_model_at_once, .timeout = 60) {
     say_hello(0);
     say(MSG_FAILED, "it is too large", 15);
-    wait_for_end(SIGTERM, false);
+    kill_and_wait(SIGTERM, false);
     expect_told("refused -22: it is too large;");
 }
 
-/* What was read may belong to both versions of the file. */
+/* Kills a worker whose weights may be a mixture of two versions of the file. */
 Test(workers, one_whose_file_changes_while_it_loads_is_killed, .timeout = 60) {
     say_hello(0);
     cr_assert_eq(truncate(path, 100), 0);
     say_ready();
-    wait_for_end(0, false);
+    wait_for_end(pid, false);
     expect_told("refused -11: its file was changed after weftd had read it;");
 }
 
 Test(workers, one_that_says_something_else_is_killed, .timeout = 60) {
+    int old = pid; /* it may have been replaced when say() returns */
+
     say_ready(); /* before HELLO */
-    wait_for_end(0, true);
+    wait_for_end(old, true);
+    old = pid;
     say_hello(1);
-    wait_for_end(0, true);
+    wait_for_end(old, true);
     serve();
+    old = pid;
     say(MSG_EVENTS, "not an event", 12);
-    wait_for_end(0, true);
+    wait_for_end(old, true);
     cr_expect_eq(stats().n_deaths, 3);
     expect_told("ready 300;");
 }
@@ -293,8 +299,9 @@ Test(workers, one_that_loads_for_too_long_is_killed, .timeout = 60) {
     pass(5000); /* the front itself was late: of this time 250 ms count */
     pass(450);
     cr_expect_eq(stats().n_hangs, 0);
+    int old = pid;
     pass(450);
-    wait_for_end(0, true);
+    wait_for_end(old, true);
     cr_expect_eq(stats().n_hangs, 1);
 }
 
@@ -303,13 +310,13 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     int r;
 
     workers_unload(workers);
-    wait_for_end(0, false);
+    wait_for_end(pid, false);
     expect_told("unloaded;");
     workers_set_disk(workers, memfd_create("disk", MFD_CLOEXEC));
     cr_assert_eq(workers_start(workers), 0);
     workers_unload(workers); /* it has nothing to write yet */
     cr_expect_eq(n_killed, 2);
-    wait_for_end(0, false);
+    wait_for_end(pid, false);
     expect_told("unloaded;");
     cr_assert_eq(workers_start(workers), 0);
     serve();
@@ -319,7 +326,7 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
         world_turns(&world, 1);
     cr_expect_eq(r, -EPIPE);
     cr_expect_eq(n_killed, 2);
-    wait_for_end(SIGTERM, false);
+    kill_and_wait(SIGTERM, false);
     expect_told("unloaded;");
 }
 
@@ -366,7 +373,7 @@ Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
         *told = 0;
         if (early) {
             cr_expect(workers_give_way(workers));
-            wait_for_end(0, false);
+            wait_for_end(pid, false);
             expect_told("away;");
         }
         offer(&other);
@@ -375,7 +382,7 @@ Test(workers, the_next_daemon_may_take_the_requests, .timeout = 60) {
         cr_expect_not(goes_to(&other));
         cr_expect_eq(workers_give_way(workers), !early);
         if (!early) {
-            wait_for_end(0, false);
+            wait_for_end(pid, false);
             expect_told("away;");
         }
         cr_expect(goes_to(&other));
