@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/util.h"
 #include "tests/support/synth/synth.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
 /* The pooling of vectors if the request has none: llama.cpp's numbers in the file. */
@@ -310,10 +311,10 @@ Test(front_model, a_projector_for_the_cpu_is_ignored_on_a_device) {
         {"gemma4", "cuda", "", false}, {"qwen3vl", "cuda", "", true},
         {"gemma3", "cuda", "x", true}, {"gemma3", "cpu", "none", false},
     };
-    char data[300], model[100], beside[100];
+    char data[TEST_DATA_PATH], model[100], beside[100], projector[32];
 
     strcpy(folder, "/tmp/weft-projectors-XXXXXX");
-    cr_assert(mkdtemp(folder) && getenv("WEFT_DATA"));
+    cr_assert(mkdtemp(folder));
     snprintf(model, sizeof(model), "%s/model-F16.gguf", folder);
     snprintf(beside, sizeof(beside), "%s/mmproj-F16.gguf", folder);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -322,11 +323,10 @@ Test(front_model, a_projector_for_the_cpu_is_ignored_on_a_device) {
         struct err err = {0};
         struct config c;
 
-        snprintf(data, sizeof(data), "%s/golden-vision/%s.gguf", getenv("WEFT_DATA"),
-                 cases[i].name);
+        test_data_file(data, "golden-vision", cases[i].name, ".gguf");
         cr_assert_eq(symlink(data, model), 0);
-        snprintf(data, sizeof(data), "%s/golden-vision/mmproj-%s.gguf", getenv("WEFT_DATA"),
-                 cases[i].name);
+        snprintf(projector, sizeof(projector), "mmproj-%s", cases[i].name);
+        test_data_file(data, "golden-vision", projector, ".gguf");
         cr_assert_eq(symlink(data, beside), 0);
         cr_assert_eq(config_init(&c), 0);
         cr_assert_eq(config_set(&c, "model", model, &err), 0);

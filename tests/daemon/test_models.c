@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <uv.h>
 #include "api/generation/model.h"
+#include "base/chan.h"
 #include "daemon/models/kvdisk.h"
 #include "daemon/models/models_find.h"
 #include "daemon/models/models_private.h"
@@ -268,50 +269,47 @@ Test(models, files_of_the_disk_tier_have_one_user) {
     models->opts.disk_fd = -1;
 }
 
-/* Returns the old daemon's end of a connection for requests of model @name, which has asked. */
-static int guests_of(const char *name) {
-    const struct {
-        uint32_t len;
-        uint16_t type, zero;
-    } ready = {0, MSG_READY, 0};
+/* Opens the old daemon's end @c of a connection for requests of model @name, which has asked. */
+static void open_guests(struct chan *c, const char *name) {
     int pair[2];
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    chan_init(c, pair[0], MSG_MAX_FRAME, MSG_MAX_QUEUED);
     models_take_guests(models, name, pair[1]);
-    (void)!write(pair[0], &ready, sizeof(ready));
+    (void)chan_send(c, MSG_READY, NULL, 0); /* fails if no such model is served */
     uv_run(&w.loop, UV_RUN_NOWAIT);
-    return pair[0];
 }
 
 /* The model that requests of the previous daemon ask for is loaded; if that cannot succeed, they
  * stay where they are. */
 Test(models, requests_of_the_previous_daemon_load_their_model) {
     struct served *a = find("a"), *b = find("b");
-    char byte;
+    struct chan_frame f;
+    struct chan c;
 
     models->away = true; /* so that the model is wanted, and not loaded */
-    int fd = guests_of("a");
+    open_guests(&c, "a");
     cr_expect(a->wanted && !b->wanted);
-    cr_expect_eq(read(fd, &byte, 1), -1, "it is not answered yet");
+    cr_expect_eq(chan_recv(&c, &f), CHAN_EMPTY, "it is not answered yet");
     strcpy(a->why, "it failed");
     models_answer_guests(b);
     uv_run(&w.loop, UV_RUN_NOWAIT);
-    cr_expect_eq(read(fd, &byte, 1), -1, "the other model's answer");
+    cr_expect_eq(chan_recv(&c, &f), CHAN_EMPTY, "the other model's answer");
     models_answer_guests(a);
     uv_run(&w.loop, UV_RUN_NOWAIT);
-    cr_expect_eq(read(fd, &byte, 1), 0);
-    close(fd);
-    fd = guests_of("none");
-    cr_expect_eq(read(fd, &byte, 1), 0);
-    close(fd);
-    fd = guests_of("b");
+    cr_expect_eq(chan_recv(&c, &f), -EPIPE);
+    chan_deinit(&c);
+    open_guests(&c, "none");
+    cr_expect_eq(chan_recv(&c, &f), -EPIPE);
+    chan_deinit(&c);
+    open_guests(&c, "b");
     models_close_guests(models, a);
     uv_run(&w.loop, UV_RUN_NOWAIT);
-    cr_expect_eq(read(fd, &byte, 1), -1);
+    cr_expect_eq(chan_recv(&c, &f), CHAN_EMPTY);
     models_close_guests(models, b);
     uv_run(&w.loop, UV_RUN_NOWAIT);
-    cr_expect_eq(read(fd, &byte, 1), 0);
-    close(fd);
+    cr_expect_eq(chan_recv(&c, &f), -EPIPE);
+    chan_deinit(&c);
 }
 
 Test(models, folders_without_a_model_are_refused) {

@@ -18,9 +18,10 @@
 #include "base/log.h"
 #include "daemon/worker/worker.h"
 #include "proto/flight_tape.h"
+#include "tests/support/test_data.h"
 #include "tests/support/tiny_model.h"
 
-#define FILES_MAX 3
+#define FILES_MAX 2
 
 /* A worker and the front's side of its channel. */
 struct scene {
@@ -32,7 +33,7 @@ struct scene {
     FILE *log;
 };
 
-/* What a worker is started with. */
+/* Arguments and descriptors with which a worker is started. */
 struct start {
     int file[FILES_MAX]; /* descriptors from WORKER_FD_MODEL on, of which the first n exist */
     int n;
@@ -42,7 +43,7 @@ struct start {
 
 /* Becomes the worker in the child. Returns its exit code. */
 static int be_worker(const struct start *o, int channel, int page, int log) {
-    const int given[] = {channel, page, o->file[0], o->file[1], o->file[2]};
+    const int given[] = {channel, page, o->file[0], o->file[1]};
     char *argv[] = {"weftd", WORKER_FLAG, (char *)o->n_shards, NULL};
     int high[ARRAY_SIZE(given)], n = WORKER_FD_MODEL - WORKER_FD_CHANNEL + o->n;
 
@@ -111,11 +112,9 @@ static int end(struct scene *s) {
 
 /* Returns an open file with a small model that has a vocabulary. */
 static int model_file(void) {
-    char path[300];
+    char path[TEST_DATA_PATH];
+    int fd = open(test_data_file(path, "models", "stories260K-f32", ".gguf"), O_RDONLY | O_CLOEXEC);
 
-    cr_assert(getenv("WEFT_DATA"));
-    snprintf(path, sizeof(path), "%s/models/stories260K-f32.gguf", getenv("WEFT_DATA"));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     cr_assert_geq(fd, 0, "%s", path);
     return fd;
 }
@@ -186,6 +185,7 @@ static struct msg_ready serve(struct scene *s, struct msg_open m, int last) {
     struct start o = {{model_file(), last}, last < 0 ? 1 : 2, m.n_draft_shards ? "2" : "1", false};
 
     start(s, &o);
+    close(o.file[0]);
     expect_hello(s);
     open_as(s, m);
     return expect_ready(s);
