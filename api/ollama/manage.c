@@ -193,17 +193,6 @@ static const char *untag(const char *name) {
     return name;
 }
 
-/* Sets *@out to the id of the served model that @name means. */
-static int find_served(const struct exchange *x, const char *name, const char *field,
-                       const char **out, struct err *err) {
-    const struct model *m = models_find(env_of(x), name, strlen(name));
-
-    if (!m)
-        return err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
-    *out = m->info->id;
-    return 0;
-}
-
 /* Returns a new task of @x; NULL if there is no memory. */
 static struct manage *new_task(struct exchange *x) {
     struct manage *m = calloc(1, sizeof(*m));
@@ -225,13 +214,12 @@ static void began(struct exchange *x, struct manage *m, int r, const struct err 
     static const struct exchange_ops ops = {.leave = leave};
 
     assert(r < 0 || m->x == x);
+    exchange_detach(x); /* while a body was read, it had the state */
     if (r < 0) {
         free(m);
-        exchange_detach(x);
         respond_failed(x, r, err);
         return;
     }
-    exchange_detach(x); /* while a body was read, it had the same state */
     exchange_attach(x, &ops, m);
 }
 
@@ -389,13 +377,15 @@ static void on_read(struct job *j) {
     struct manage *m = c->of;
     struct exchange *x = m->x;
     struct err err = c->err;
+    const struct model *from;
     int r = c->result;
 
     if (x && r == 0)
-        r = find_served(x, c->preset.from, "from", &c->preset.from, &err);
+        r = ollama_find_served(x, c->preset.from, "from", &from, &err);
     if (x && r == 0) {
         const struct api_opts *o = &env_of(x)->opts;
 
+        c->preset.from = from->info->id;
         r = o->manage->create(o->models_ctx, &c->preset, &m->task, &err);
         audit_client(x, "create", c->preset.name, r, &err);
     }
@@ -446,23 +436,26 @@ static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, 
     const struct api_opts *o = &env_of(x)->opts;
     struct api_preset preset = {0};
     const char *source = NULL;
+    const struct model *from;
 
     TRY(ollama_read_name(root, "source", NULL, &source, err));
-    TRY(find_served(x, source, "source", &preset.from, err));
+    TRY(ollama_find_served(x, source, "source", &from, err));
     TRY(ollama_read_name(root, "destination", NULL, &preset.name, err));
     preset.name = untag(preset.name);
+    preset.from = from->info->id;
     int r = o->manage->create(o->models_ctx, &preset, t, err);
     return audit_client(x, "create", preset.name, r, err);
 }
 
 static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
     const struct api_opts *o = &env_of(x)->opts;
-    const char *name = NULL, *id = NULL;
+    const struct model *m;
+    const char *name = NULL;
 
     TRY(ollama_read_name(root, "model", "name", &name, err));
-    TRY(find_served(x, name, "model", &id, err));
-    int r = o->manage->remove(o->models_ctx, id, t, err);
-    return audit_client(x, "delete", id, r, err);
+    TRY(ollama_find_served(x, name, "model", &m, err));
+    int r = o->manage->remove(o->models_ctx, m->info->id, t, err);
+    return audit_client(x, "delete", m->info->id, r, err);
 }
 
 static void serve(struct exchange *x, begin_fn begin) {

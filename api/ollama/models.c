@@ -116,6 +116,14 @@ static void version_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
+int ollama_find_served(const struct exchange *x, const char *name, const char *field,
+                       const struct model **out, struct err *err) {
+    *out = models_find(env_of(x), name, strlen(name));
+    return *out && models_may_use(x, *out)
+               ? 0
+               : err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
+}
+
 /* Sets *@out to the served model that the body names. Returns 0, or an error. */
 static int read_name(struct exchange *x, const struct model **out, struct err *err) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
@@ -123,10 +131,7 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
 
     TRY(ollama_read_body(x, &doc, err));
     TRY(ollama_read_name(yyjson_doc_get_root(doc), "model", "name", &name, err));
-    *out = models_find(env_of(x), name, strlen(name));
-    return *out && models_may_use(x, *out) ? 0
-                                           : err_set_code(err, 404, "model_not_found", "model",
-                                                          "model '%.200s' not found", name);
+    return ollama_find_served(x, name, "model", out, err);
 }
 
 static void put_number(struct json *j, const char *arch, const char *what, uint64_t v) {

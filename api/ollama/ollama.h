@@ -34,6 +34,10 @@ extern const struct endpoint ollama_chat, ollama_generate, ollama_embed, ollama_
  * with a 400 where there is no string without NUL. */
 int ollama_read_name(yyjson_val *root, const char *key, const char *old, const char **out,
                      struct err *err);
+/* Sets *@out to the served model that @name means and that the client may use. Returns 0, or
+ * -EINVAL with a 404 about the field @field. */
+int ollama_find_served(const struct exchange *x, const char *name, const char *field,
+                       const struct model **out, struct err *err);
 void ollama_pull_serve(struct exchange *x, struct http *h);
 void ollama_create_serve(struct exchange *x, struct http *h);
 void ollama_copy_serve(struct exchange *x, struct http *h);

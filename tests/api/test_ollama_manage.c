@@ -271,3 +271,14 @@ Test(ollama_manage, what_cannot_be_made_is_refused) {
     long_text[sizeof(long_text) - 1] = 0;
     expect_refusal("/api/pull", long_text, 413, "The request body is larger than 8192 bytes.");
 }
+
+Test(ollama_manage, a_model_that_the_tenant_may_not_use_does_not_exist) {
+    const struct api_tenant row = {
+        .name = "default", .weight = 1, .models = {"other"}, .n_models = 1};
+    static const char why[] = "model 'tiny' not found";
+
+    cr_assert_eq(api_set_tenants(w.api, &row, 1), 0);
+    expect_refusal("/api/create", "{\"model\":\"new\",\"from\":\"tiny\"}", 404, why);
+    expect_refusal("/api/copy", "{\"source\":\"tiny\",\"destination\":\"b\"}", 404, why);
+    expect_refusal("/api/show", "{\"model\":\"tiny\"}", 404, why);
+}
