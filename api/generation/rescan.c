@@ -1,8 +1,6 @@
 #include "api/generation/rescan.h"
 
-#include <assert.h>
 #include <stdlib.h>
-#include "api/http/respond.h"
 #include "api/generation/env.h"
 
 /* An exchange that waits until the folders of models have been read. */
@@ -24,7 +22,7 @@ static void on_over(struct api_rescan *wait) {
     void (*serve)(struct exchange * x, struct http * h) = p->serve;
     struct exchange *x = p->x;
 
-    leave(x, exchange_detach(x));
+    exchange_leave(x);
     serve(x, NULL);
 }
 

@@ -64,8 +64,7 @@ struct exchange *exchange_give_conn(struct exchange *x) {
     if (!own)
         return NULL;
     *own = *x;
-    own->ops = NULL;
-    own->state = NULL;
+    exchange_detach(own);
     own->second = true;
     x->conn->exchange = own;
     x->conn = NULL;
@@ -96,10 +95,7 @@ void exchange_gone(struct exchange *x) {
     assert(!x->ending && x->conn && x->conn->exchange != x);
     x->conn = NULL;
     x->status = 499;
-    const struct exchange_ops *ops = x->ops;
-    void *state = exchange_detach(x);
-    if (ops)
-        ops->leave(x, state);
+    exchange_leave(x);
     exchange_end(x);
 }
 
@@ -115,4 +111,12 @@ void *exchange_detach(struct exchange *x) {
     x->ops = NULL;
     x->state = NULL;
     return state;
+}
+
+void exchange_leave(struct exchange *x) {
+    const struct exchange_ops *ops = x->ops;
+    void *state = exchange_detach(x);
+
+    if (ops)
+        ops->leave(x, state);
 }

@@ -98,5 +98,7 @@ void exchange_end(struct exchange *x);
 void exchange_gone(struct exchange *x);
 /* Gives @x the state of its route, which answers later. */
 void exchange_attach(struct exchange *x, const struct exchange_ops *ops, void *state);
-/* Takes the state from @x, which may have none: its callbacks are not called any more. */
+/* Takes the state from @x, which may have none: its callbacks are not called any more.
+ * exchange_leave() then gives the state up by exchange_ops.leave. */
 void *exchange_detach(struct exchange *x);
+void exchange_leave(struct exchange *x);

@@ -375,16 +375,12 @@ void respond_blank(struct exchange *x) {
 }
 
 void respond_failure(struct exchange *x, const struct err *err) {
-    const struct exchange_ops *ops = x->ops;
-    struct err copy = *err; /* @err may be a part of the state */
-
-    if (ops && ops->fail) {
-        ops->fail(x, err);
+    if (x->ops && x->ops->fail) {
+        x->ops->fail(x, err);
         return;
     }
-    void *state = exchange_detach(x);
-    if (ops)
-        ops->leave(x, state);
+    struct err copy = *err; /* @err may be a part of the state */
+    exchange_leave(x);
     if (x->stream)
         respond_stream_error(x, &copy);
     else

@@ -83,7 +83,7 @@ static void send_answer(struct vectors *e) {
 
     buf_init(&e->answer, VECTORS_ANSWER_MAX);
     x->finish = "stop";
-    leave(x, exchange_detach(x));
+    exchange_leave(x);
     respond_buf(x, 200, &b, r);
 }
 

@@ -67,7 +67,7 @@ static void pump(struct reader *r) {
         respond_events(x, l->text.data + from, end - from);
     }
     if (r->next >= l->n && l->closed) {
-        leave(x, exchange_detach(x));
+        exchange_leave(x);
         respond_stream_end(x);
         return;
     }
