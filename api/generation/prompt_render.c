@@ -4,11 +4,12 @@
 #include <errno.h>
 #include <string.h>
 #include <time.h>
-#include <yyjson.h>
 #include "api/generation/messages.h"
 #include "api/generation/model.h"
 #include "api/generation/normalize.h"
 #include "api/generation/picture_parts.h"
+#include "api/http/json_build.h"
+#include "base/json_value.h"
 #include "base/try.h"
 
 #define INLINE_STEPS 10000u /* steps of a rendering that runs on the loop: some 500 us */
@@ -189,16 +190,12 @@ static int add_system(const struct prompt_job *job, yyjson_doc **out) {
     if (!yyjson_is_arr(own) || yyjson_equals_str(role, "system") ||
         yyjson_equals_str(role, "developer"))
         return 0;
-    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *list = d ? yyjson_val_mut_copy(d, own) : NULL;
-    yyjson_mut_val *first = list ? yyjson_mut_obj(d) : NULL;
-    bool ok = first && yyjson_mut_obj_add_str(d, first, "role", "system") &&
-              yyjson_mut_obj_add_str(d, first, "content", job->model->info->system) &&
-              yyjson_mut_arr_prepend(list, first);
-    yyjson_mut_doc_set_root(d, list);
-    *out = ok ? yyjson_mut_doc_imut_copy(d, NULL) : NULL;
-    yyjson_mut_doc_free(d);
-    return *out ? 0 : -ENOMEM;
+    bool failed = false;
+    CLEANUP(json_mut_doc_freep) yyjson_mut_doc *d = json_doc_new(&failed);
+    yyjson_mut_val *list = yyjson_val_mut_copy(d, own);
+    yyjson_mut_arr_prepend(list, json_make(d, "{role:'system', content:%}",
+                                           yyjson_mut_str(d, job->model->info->system)));
+    return json_doc_seal(d, list, out);
 }
 
 int prompt_render(struct prompt_job *job) {

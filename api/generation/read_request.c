@@ -607,20 +607,20 @@ static int add_fim_ends(struct gen_request *r, const struct model *m) {
     return 0;
 }
 
-/* Finds the field @key of @known: a row of the table, or behind them a sampling parameter. Returns
- * its number, or -1. */
+/* Finds the field @key of @known: a row of the table, or behind them a sampling parameter. Sets
+ * *@out to it and returns its number, or -1. */
 static int find(yyjson_val *key, enum field_set known, struct field *out) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
         if (fields[i].kinds & known && yyjson_equals_str(key, fields[i].name)) {
             *out = fields[i];
             return (int)i;
         }
-    for (uint32_t i = 0; known & BOTH && i < params_count; i++)
-        if (yyjson_equals_str(key, params_table[i].name)) {
-            *out = (struct field){.name = params_table[i].name, .parse = parse_sampling};
-            return (int)(ARRAY_SIZE(fields) + i);
-        }
-    return -1;
+    const char *name = json_cstr(key);
+    const struct param *p = known & BOTH && name ? params_find(name) : NULL;
+    if (!p)
+        return -1;
+    *out = (struct field){.name = p->name, .parse = parse_sampling};
+    return (int)(ARRAY_SIZE(fields) + (size_t)(p - params_table));
 }
 
 static int parse_fields(struct gen_request *r, const struct model *m, enum field_set known,
