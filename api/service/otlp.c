@@ -89,6 +89,12 @@ static size_t on_body(char *data, size_t size, size_t n, void *ctx) {
     return size * n;
 }
 
+/* Loads libcurl. Returns 0 or -ENOMEM. */
+static int load_curl(struct otlp *o) {
+    o->call = curl_calls("otlp-endpoint", NULL);
+    return o->call ? 0 : -ENOMEM;
+}
+
 /* Makes the handle with all that is the same for each request. Returns 0 or -ENOMEM. */
 static int open_curl(struct otlp *o) {
     char host[sizeof(o->to.host) + 8], url[sizeof(o->to) + 16];
@@ -96,7 +102,7 @@ static int open_curl(struct otlp *o) {
     const char *trusted = getenv("SSL_CERT_FILE");
     bool tcp = *to->host, v6 = strchr(to->host, ':');
 
-    if (!(o->call = curl_calls("otlp-endpoint", NULL)) || !(o->curl = o->call->easy_init()))
+    if (!(o->curl = o->call->easy_init()))
         return -ENOMEM;
     snprintf(host, sizeof(host), "Host: %s", tcp ? to->host : "localhost");
     snprintf(url, sizeof(url), "http%s://%s%s%s:%s%s", to->tls ? "s" : "", v6 ? "[" : "",
@@ -130,8 +136,6 @@ static int open_curl(struct otlp *o) {
 }
 
 static void close_curl(struct otlp *o) {
-    if (!o->call)
-        return;
     o->call->easy_cleanup(o->curl);
     o->call->slist_free_all(o->heads);
     o->curl = NULL;
@@ -190,11 +194,9 @@ static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char 
 
 #else
 
-static int open_curl(struct otlp *o) {
+static int load_curl(struct otlp *o) {
     return -ENOSYS;
 }
-
-static void close_curl(struct otlp *o) {}
 
 static int post(struct otlp *o, const struct buf *body, int64_t *retry_ms, char why[OTLP_WHY]) {
     return 0;
@@ -361,8 +363,7 @@ int otlp_new(struct otlp **out, const char *endpoint) {
     if (!o)
         return r;
     if (r == 0)
-        r = open_curl(o);
-    close_curl(o); /* made again for each post */
+        r = load_curl(o);
     o->origin.pid = getpid();
     gethostname(o->origin.host, sizeof(o->origin.host) - 1);
     o->ring = calloc(QUEUE, sizeof(*o->ring));
