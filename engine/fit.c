@@ -50,7 +50,7 @@ uint64_t fit_weights(const struct model *m, const struct be_ops *ops) {
     uint64_t n = m->encoder_weights;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
-        for (int k = 0; k < OP_MATRICES && model_weights_of(m, i) == i; k++)
+        for (int k = 0; k < OP_MATRICES && op_weights_of(m->op, i) == i; k++)
             n += is_stored(m, i, k) ? 0 : stored(ops, m->op[i].kind, m->op[i].w[k]);
     return n;
 }

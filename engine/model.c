@@ -149,16 +149,6 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
     return 0;
 }
 
-/* Passes share their embedding and logits, so ops may have the same weights. */
-uint32_t model_weights_of(const struct model *m, uint32_t i) {
-    const struct model_op *op = &m->op[i];
-
-    for (uint32_t k = 0; k < i && (op->kind == OP_EMBED || op->kind == OP_LOGITS); k++)
-        if (m->op[k].kind == op->kind && m->op[k].w[0] == op->w[0] && m->op[k].norm == op->norm)
-            return k;
-    return i;
-}
-
 /* Ops are loaded in the order in which they run; progress counts bytes. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
@@ -170,10 +160,9 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
-        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm && !op->weigh &&
-            op->kind != OP_NORM && op->kind != OP_KEEP)
+        if (!op_has_weights(op))
             continue;
-        uint32_t same = model_weights_of(m, i);
+        uint32_t same = op_weights_of(m->op, i);
         if (same != i) {
             op->weights = m->op[same].weights;
             done += bytes_of(op);

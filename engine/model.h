@@ -67,8 +67,6 @@ void model_deinit(struct model *m);
  * with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
-/* Returns the first op that has the same weights as op @i, possibly @i itself. */
-uint32_t model_weights_of(const struct model *m, uint32_t i);
 /* Runs the ops of @pass for a step that has begun; increments *progress, unless NULL, after each
  * op. Returns 0 or -errno. */
 int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass,

@@ -336,6 +336,23 @@ struct model_op {
     struct weights *weights; /* set by load(); NULL before */
 };
 
+/* Returns true if the op has weights to load. */
+static inline bool op_has_weights(const struct model_op *op) {
+    return op->w[0] || op->conv || op->sinks || op->post_norm || op->weigh || op->kind == OP_NORM ||
+           op->kind == OP_KEEP;
+}
+
+/* Returns the number of the op of the model @op that has the weights of op @i: @i, or an earlier
+ * one, since passes share their embedding and logits. */
+static inline uint32_t op_weights_of(const struct model_op *op, uint32_t i) {
+    bool shared = op[i].kind == OP_EMBED || op[i].kind == OP_LOGITS;
+
+    for (uint32_t k = 0; k < i && shared; k++)
+        if (op[k].kind == op[i].kind && op[k].w[0] == op[i].w[0] && op[k].norm == op[i].norm)
+            return k;
+    return i;
+}
+
 /* Returns the tensor that has the taps of channel *@c, and sets *@c to the row in that tensor. */
 static inline const struct tensor *op_taps(const struct model_op *op, uint64_t *c) {
     uint64_t each = op->conv->ne[1] * op->conv->ne[2], part = *c / each;

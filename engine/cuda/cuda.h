@@ -504,6 +504,10 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
 /* Sets be.load.weights.size and be.load.host.size to what loading will take. Returns 0 or
  * -errno. */
 int cuda_count_weights(struct be *b, struct err *err);
+/* Returns true while cuda_count_weights() counts what the weights take: nothing is copied then. */
+static inline bool cuda_counts(const struct be *b) {
+    return !b->load.weights.at;
+}
 /* Copies @n bytes to the device while weights are loaded. Returns 0 or -EIO. */
 int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to);
 /* Copy a matrix of a projector, with @bias or NULL, to the device as struct weights whose m[0].y is

@@ -15,11 +15,6 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-/* Returns true while cuda_count_weights() counts what the weights take: nothing is copied then. */
-static bool counts(const struct be *b) {
-    return !b->load.weights.at;
-}
-
 /* Takes @bytes of @from, whose size was counted before; while it is counted, *out is NULL. Returns
  * 0, or -ENOMEM with @err. */
 static int own(struct pool *from, size_t bytes, void **out, struct err *err) {
@@ -82,7 +77,7 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
 /* Copies @n bytes to new memory of the weights. Returns 0 or -errno. */
 static int own_bytes(struct be *b, const void *data, size_t n, void **out, struct err *err) {
     TRY(own(&b->load.weights, n, out, err));
-    return counts(b) ? 0 : cuda_load_bytes(b, data, n, *out);
+    return cuda_counts(b) ? 0 : cuda_load_bytes(b, data, n, *out);
 }
 
 /* Loads a vector unchanged; *out stays NULL if @t is NULL. Returns 0 or -errno. */
@@ -243,24 +238,26 @@ static int load_expert_vector(struct be *b, const struct tensor *t, const struct
                               uint32_t first, uint32_t n, float **out, struct err *err) {
     size_t each = t ? t->n_bytes / b->shape->n_expert : 0;
     size_t bytes = n ? n * sizeof(float) : each;
-    struct tensor part;
-    size_t used = 0;
 
     if (!t)
         return 0;
-    CLEANUP(freep) uint8_t *all = malloc(t->n_bytes);
+    struct tensor part = *t;
+    assert(first * sizeof(float) + bytes <= each);
+    part.n_bytes = 0;
+    for (uint32_t i = 0; i < b->shape->n_expert; i++)
+        part.n_bytes += has_part(b, p, i) ? bytes : 0;
+    if (cuda_counts(b))
+        return load_vector(b, &part, out, err);
+    CLEANUP(freep) uint8_t *all = malloc(MAX(part.n_bytes, 1));
     if (!all)
         return -ENOMEM;
-    assert(first * sizeof(float) + bytes <= each);
+    uint8_t *to = all;
     for (uint32_t i = 0; i < b->shape->n_expert; i++)
         if (has_part(b, p, i)) {
-            if (!counts(b))
-                memcpy(all + used, t->data + i * each + first * sizeof(float), bytes);
-            used += bytes;
+            memcpy(to, t->data + i * each + first * sizeof(float), bytes);
+            to += bytes;
         }
-    part = *t;
     part.data = all;
-    part.n_bytes = used;
     return load_vector(b, &part, out, err);
 }
 
@@ -306,7 +303,6 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
-        .grid = counts(b) ? NULL : tile_grid_of(t->format->type, b->load.tile_grids),
         .y = y,
         .inverse = t->scale && t->ne[2] == 1 ? first_of(t->scale) : 1,
     };
@@ -318,10 +314,11 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
         TRY(own(&b->load.host, each * w->n_experts, &far, err));
     w->host[m - w->m] = far;
     m->tiles = fetched ? far : d;
-    if (!counts(b))
+    if (!cuda_counts(b)) {
+        m->grid = tile_grid_of(t->format->type, b->load.tile_grids);
         TRY(fill_tiles(b, t, p, m, m->n_row_tiles * w->n_experts, &w->most[m - w->m], err));
-    if (fetched && !counts(b))
-        TRY(fill_slots(b, m, p->layer - 1, each, d));
+        TRY(fetched ? fill_slots(b, m, p->layer - 1, each, d) : 0);
+    }
     bool some = b->n_ranks > 1; /* a rank has some rows of each expert */
     if (t->ne[2] > 1) {
         TRY(load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err));
@@ -404,7 +401,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const index[2] = {b->indexer.q, b->sparse.k};
     float *const mla_in[2] = {b->act.k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
-    return counts(b)                ? NULL
+    return cuda_counts(b)           ? NULL
            : kind == OP_MIX         ? mix[i]
            : kind == OP_NGRAM       ? (i ? b->act.q : b->streams.gate)
            : kind == OP_BLEND       ? c->low
@@ -454,11 +451,13 @@ static int load_decoded(struct be *b, const struct tensor *const t[], uint32_t n
                         struct err *err) {
     size_t each = t[0]->ne[1] * t[0]->ne[2], n_rows = n * each, n_columns = t[0]->ne[0];
     size_t bytes = n_rows * n_columns * sizeof(float);
-    CLEANUP(freep) float *all = malloc(bytes);
 
+    if (cuda_counts(b))
+        return own_bytes(b, NULL, bytes, (void **)out, err);
+    CLEANUP(freep) float *all = malloc(bytes);
     if (!all)
         return -ENOMEM;
-    for (size_t r = 0; r < n_rows && !counts(b); r++) {
+    for (size_t r = 0; r < n_rows; r++) {
         const struct tensor *of = t[r / each];
         const struct tensor_format *f = of->format;
         const uint8_t *row = of->data + r % each * of->row_bytes;
@@ -525,7 +524,7 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
                         struct err *err) {
     uint32_t n_host = n_host_experts(b->shape, op->layer);
 
-    if (n_host && !counts(b))
+    if (n_host && !cuda_counts(b))
         TRY(b->shape->fetches ? experts_load_slots(b, op->layer)
                               : experts_load_host(b, w, op, err));
     if (n_host == b->shape->n_expert && !b->shape->fetches)
@@ -641,7 +640,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     if (op->kind == OP_EXPERTS)
         return load_experts(b, w, op, err);
     if (op->kind == OP_GATE_UP && ffn_is_hosts(b->shape, op->layer))
-        return counts(b) ? 0 : ffn_load_host(b, w, op, err);
+        return cuda_counts(b) ? 0 : ffn_load_host(b, w, op, err);
     if (op->kind == OP_PROJ && op->in == ACT_H && ffn_is_hosts(b->shape, op->layer))
         return 0;
     if (op->gated)
@@ -655,15 +654,10 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     return 0;
 }
 
-static bool has_weights(const struct model_op *op) {
-    return op->w[0] || op->sinks || op->conv || op->post_norm || op->weigh || op->kind == OP_NORM ||
-           op->kind == OP_KEEP;
-}
-
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = weights_new(b);
 
-    assert(has_weights(op));
+    assert(op_has_weights(op));
     if (!w)
         return -ENOMEM;
     if (op_has_pages(op)) {
@@ -687,34 +681,33 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     return r;
 }
 
-/* Returns true if the device loads op @i of the model: the first device loads the embedding, and
- * the last one all that comes after the layers. Passes have the embedding in common. */
+/* Returns true if the device loads the weights of op @i of the model: the first device loads the
+ * embedding, and the last one all that comes after the layers, and embeddings of passes of their
+ * own. */
 static bool loads(const struct be *b, uint32_t i) {
     const struct model_shape *s = b->shape;
     const struct model_op *op = &s->op[i];
-    uint32_t n_before = 0;
+    bool first = true;
 
     if (op->kind != OP_EMBED)
         return op->kind == OP_LOGITS || op->layer >= s->n_layer
                    ? has_last_layer(b)
                    : op->layer >= b->layers.first && op->layer < b->layers.end;
-    for (uint32_t k = 0; k < i; k++) {
-        if (s->op[k].kind == OP_EMBED && s->op[k].w[0] == op->w[0])
-            return false;
-        n_before += s->op[k].kind == OP_EMBED;
-    }
-    return n_before ? has_last_layer(b) : is_first_device(b) || embeds_drafts(b);
+    for (uint32_t k = 0; k < i; k++)
+        first = first && s->op[k].kind != OP_EMBED;
+    return first ? is_first_device(b) || embeds_drafts(b) : has_last_layer(b);
 }
 
 int cuda_count_weights(struct be *b, struct err *err) {
+    const struct model_op *op = b->shape->op;
     struct weights *w;
     int r = 0;
 
-    assert(counts(b));
+    assert(cuda_counts(b));
     b->load.weights.size = b->load.host.size = SIZE_MAX;
     for (uint32_t i = 0; i < b->shape->n_ops && r == 0; i++)
-        if (has_weights(&b->shape->op[i]) && loads(b, i))
-            r = (b->n_ranks > 1 ? ranks_load_part : cuda_load)(b, &b->shape->op[i], &w, err);
+        if (op_has_weights(&op[i]) && op_weights_of(op, i) == i && loads(b, i))
+            r = (b->n_ranks > 1 ? ranks_load_part : cuda_load)(b, &op[i], &w, err);
     cuda_unload(b);
     b->load.weights = (struct pool){.size = b->load.weights.used + b->shape->picture_weights};
     b->load.host = (struct pool){.size = b->load.host.used};

@@ -65,8 +65,7 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     out->data = NULL;
     if (!t)
         return 0;
-    out->data = b->load.weights.at ? malloc(t->n_bytes) : NULL;
-    if (!out->data && b->load.weights.at)
+    if (!cuda_counts(b) && !(out->data = malloc(t->n_bytes)))
         return -ENOMEM;
     out->t = *t;
     out->t.data = out->data;
