@@ -111,6 +111,12 @@ int graph_launch(struct step *s) {
                       "cudaGraphLaunch");
 }
 
+/* Logs that graphs are off: not an error, but small steps are slower from now on. */
+static void give_up(struct be *b, const char *what, const char *why) {
+    b->graphs.on = false;
+    fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, why);
+}
+
 void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
                 size_t n) {
     struct graphs *g = &b->first->graphs;
@@ -121,8 +127,8 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
         void *note = realloc(g->note, more * sizeof(*g->note));
 
         if (!note) {
-            fprintf(stderr, "weft-cuda: no graphs: out of memory\n");
-            g->on = g->noting = false;
+            give_up(b->first, "notes", "out of memory");
+            g->noting = false;
             return;
         }
         g->note = note;
@@ -134,12 +140,6 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
     if (kind == NOTE_LAUNCH)
         g->note[g->n_notes].launch = *l;
     memcpy(g->note[g->n_notes++].args, args, n);
-}
-
-/* Logs that graphs are off: not an error, but small steps are slower from now on. */
-static void give_up(struct be *b, const char *what, int error) {
-    b->graphs.on = false;
-    fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
 }
 
 /* Enqueues note @i again, into the graph; returns 0 or an error of the runtime. */
@@ -173,7 +173,7 @@ static void capture(struct step *s) {
     int e = b->api->capture_begin(b->stream);
 
     if (e) {
-        give_up(b, "cudaStreamBeginCapture", e);
+        give_up(b, "cudaStreamBeginCapture", b->api->text(e));
         return;
     }
     e = several ? ranks_meet(b->ranks, &fork, NULL) : 0;
@@ -187,7 +187,7 @@ static void capture(struct step *s) {
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);
     if (e || end)
-        give_up(b, e ? "a launch" : "cudaGraphInstantiate", e ? e : end);
+        give_up(b, e ? "a launch" : "cudaGraphInstantiate", b->api->text(e ? e : end));
     if (*graph && e) { /* half a step */
         b->api->graph_free(*graph);
         *graph = NULL;

@@ -225,11 +225,10 @@ static void add_condensed(struct be *b) {
 /* Counts buffers of an indexer and of the attention to the keys that it chooses. */
 static void add_sparse(struct be *b) {
     const struct sparse_shape *p = &b->shape->sparse;
-    uint32_t n_blocks = p->n_layer ? b->opts->max_context / p->ratio + 1 : 0;
-    uint32_t most = MIN(p->n_block, n_blocks);
 
     if (p->n_layer == 0)
         return;
+    uint32_t n_blocks = b->opts->max_context / p->ratio + 1, most = MIN(p->n_block, n_blocks);
     add_words(b, &b->sparse.k, (size_t)b->opts->max_rows * p->dim);
     add_indexer(b, p->n_head * p->dim, n_blocks, most);
     b->sparse.n_parts = ((most + 1) * p->ratio - 1 + SPARSE_PART - 1) / SPARSE_PART;

@@ -20,12 +20,15 @@ static int load_attention(struct be *b) {
     static const uint32_t dims[] = {64, 128, 256, 512}; /* the largest of each kernel */
 
     b->attention.bulk = b->shape->mla.rank && attend_bulk_runs(&b->device);
-    for (size_t i = 0; i < (b->attention.bulk ? 4 : 2) * ARRAY_SIZE(dims); i++) {
-        const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2 % 4]};
+    for (uint32_t i = 0; i < 2 * ARRAY_SIZE(dims); i++) {
+        const struct heads h = {1, 1, b->shape->mla.rank ? b->shape->head_dim : dims[i / 2]};
         struct page_shape page = cuda_page_shape(b, &h);
-        struct attend_kernel k = attend_kernel_for(&page, i % 2, i / 2 / ARRAY_SIZE(dims));
 
-        TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
+        for (uint32_t bulk = 0; bulk <= b->attention.bulk; bulk++) {
+            struct attend_kernel k = attend_kernel_for(&page, i % 2, bulk);
+
+            TRY(cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute"));
+        }
     }
     return 0;
 }
