@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* As in <sys/param.h>, which includes so much that it would slow each compilation down. */
+/* Definitions of <sys/param.h>, which includes so much that it would slow down each compilation. */
 #ifndef MIN
 #define MIN(a, b) (((a) < (b)) ? (a) : (b))
 #define MAX(a, b) (((a) > (b)) ? (a) : (b))

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <yyjson.h>
 #include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
 #include "api/anthropic/search.h"

@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <yyjson.h>
 #include "api/anthropic/tool_search.h"
 #include "api/generation/content.h"
 #include "api/http/json_build.h"

@@ -1,8 +1,6 @@
 #include "api/openai/functions.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <yyjson.h>
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"

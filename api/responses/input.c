@@ -401,7 +401,7 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
     CLEANUP(json_doc_freep) yyjson_doc *copy = NULL;
     yyjson_mut_val *list =
         json_make(b->doc, "[{type:'message', role:'user', content:[{type:'input_text', text:%}]}]",
-                  yyjson_val_mut_copy(b->doc, text));
+                  yyjson_mut_strn(b->doc, json_text(text), json_len(text)));
 
     TRY(json_doc_seal(b->doc, list, &copy));
     return responses_items(b, yyjson_doc_get_root(copy), b->rs->store || b->rs->framed);

@@ -207,10 +207,12 @@ static double n_waiting(const struct model *m) {
 
     for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
         n++;
-    if (is_alone(m))
-        return n + m->env->admit.n_queued + m->n_running - n_in_batch(m);
-    LIST_FOREACH_ENTRY(g, &m->env->gens.list, const struct gen, link) {
-        n += g->model == m && g->state == GEN_WAITING;
+    if (is_alone(m)) {
+        n += m->env->admit.n_queued;
+    } else {
+        LIST_FOREACH_ENTRY(g, &m->env->gens.list, const struct gen, link) {
+            n += g->model == m && g->state == GEN_WAITING;
+        }
     }
     return n + m->n_running - n_in_batch(m);
 }

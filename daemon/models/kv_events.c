@@ -380,7 +380,7 @@ static void drop_oldest(struct kv_events *e) {
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
-    /* without memory drops all batches, since kept batches have no gaps */
+    /* kept batches have no gaps */
     while (e->n_past && !data)
         drop_oldest(e);
     if (!data)

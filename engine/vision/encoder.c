@@ -56,7 +56,7 @@ int image_encoder_new(struct image_encoder **out, const struct gguf *file,
     return r;
 }
 
-/* Also accepts an encoder that image_encoder_new() left half-built. */
+/* Accepts an encoder that image_encoder_new() left half-built, too. */
 struct image_encoder *image_encoder_free(struct image_encoder *e) {
     if (!e)
         return NULL;

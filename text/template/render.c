@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <yyjson.h>
 #include "base/jobs.h"
 #include "base/json_value.h"
 #include "text/template.h"
