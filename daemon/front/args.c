@@ -28,9 +28,9 @@ struct reading {
     int i;
     int r; /* result: 0 or -ENOMEM */
     /* Values of llama-server's options; NULL: not given. */
-    const char *host, *port;
-    uint64_t context, parallel;
-    bool has_context, unified, tls;
+    const char *host;
+    uint64_t port, context, parallel;
+    bool has_port, has_context, unified, tls;
 };
 
 /* Appends the argument that printf() makes of @fmt. */
@@ -112,19 +112,22 @@ static bool number(struct reading *d, const char *name, const char *text, uint64
 
 /* Adds "--listen ADDRESS,..." from --host and --port; hosts are separated by commas. */
 static void add_listen(struct reading *d) {
-    const char *host = d->host ? d->host : "127.0.0.1", *port = d->port ? d->port : "8080";
-    CLEANUP(buf_deinit) struct buf list = {.max = NOTES_MAX};
+    const char *host = d->host ? d->host : "127.0.0.1";
+    unsigned long long port = d->has_port ? d->port : 8080;
+    CLEANUP(buf_deinit)
+    struct buf list = {.max = UINT32_MAX}; /* as long as the command line allows */
 
-    if (!d->host && !d->port && !d->tls)
+    if (!d->host && !d->has_port && !d->tls)
         return;
     for (size_t n; *host; host += n + (host[n] == ',')) {
         const char *comma = list.len ? "," : "", *tls = d->tls ? "tls:" : "";
 
         n = strcspn(host, ",");
         bool is_path = n > 5 && memcmp(host + n - 5, ".sock", 5) == 0;
-        int r = is_path ? buf_printf(&list, "%sunix:%.*s", comma, (int)n, host)
-                        : buf_printf(&list, memchr(host, ':', n) ? "%s%s[%.*s]:%s" : "%s%s%.*s:%s",
-                                     comma, tls, (int)n, host, port);
+        int r = is_path
+                    ? buf_printf(&list, "%sunix:%.*s", comma, (int)n, host)
+                    : buf_printf(&list, memchr(host, ':', n) ? "%s%s[%.*s]:%llu" : "%s%s%.*s:%llu",
+                                 comma, tls, (int)n, host, port);
         if (r < 0)
             d->r = r;
     }
@@ -213,7 +216,7 @@ static void translate_value(struct reading *d, const struct llama_option *o, con
         d->host = text;
         break;
     case LLAMA_PORT:
-        d->port = text;
+        d->has_port = number(d, name, text, &d->port);
         break;
     case LLAMA_KEYS:
         add_keys(d, text);

@@ -84,6 +84,19 @@ Test(args, what_depends_on_each_other) {
     }
 }
 
+/* The list of addresses is longer than other texts: 60,000 hosts, each with the port. */
+Test(args, hosts_may_be_as_many_as_the_command_line_has) {
+    static char hosts[120000];
+    char *argv[] = {"weftd", "--host", hosts, "--port", "65535", NULL};
+    CLEANUP(args_deinit) struct args a;
+
+    for (size_t i = 0; i + 1 < sizeof(hosts); i++)
+        hosts[i] = i % 2 ? ',' : 'a';
+    cr_assert_eq(args_translate(&a, 5, argv), 0);
+    cr_expect(a.n == 2 && a.n_refused == 0);
+    cr_expect_eq(strlen(a.v[1]), strlen("--listen=") + 8 * sizeof(hosts) / 2 - 1);
+}
+
 /* The options with which llama.cpp's own server tests start their server; each line begins with the
  * options common to all. */
 Test(args, lines_of_llama_cpps_server_tests_start) {
@@ -181,12 +194,13 @@ Test(args, all_that_cannot_be_used_is_told_at_once) {
         "x.gguf: not an option; a model is given with --model FILE",
         "-ctk: format q5_1 does not exist here: use --kv-type-k f16, q8_0 or q4_0",
         "-c: \"4x\" is not a whole number",
+        "--port: \"http\" is not a whole number",
         "-m: needs a value",
     };
     CLEANUP(args_deinit)
     struct args a =
         translated("--mmproj-url p.gguf --lora l.gguf --no-such 1 --thread=3 --jinja x.gguf "
-                   "-ctk q5_1 -c 4x -m");
+                   "-ctk q5_1 -c 4x --port http -m");
 
     cr_expect_eq(a.n_refused, ARRAY_SIZE(parts), "%u", a.n_refused);
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
