@@ -666,7 +666,7 @@ struct batch_head;
 int step_choose(struct step *s, const struct block_keys *keys, uint32_t n_head, const float *weight,
                 float by);
 /* Enqueues an ATTEND of the keys that the INDEX before it has chosen. Returns 0 or -EIO. */
-int sparse_attend(struct step *s, const struct model_op *op);
+int sparse_attend(struct step *s, const struct model_op *op, const struct attend_args *of);
 /* Fills in, in the upload of the batch, the rows' rotary positions and for rows of pictures their
  * values and last visible keys. Returns false if there is no room. */
 bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last);

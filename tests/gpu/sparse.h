@@ -172,32 +172,32 @@ static void attend_chosen(const struct chosen *c, uint32_t at_once, float *o) {
     uint32_t n_head = s->n_head_kv * t->group, quads = n_head * s->head_dim / 4;
     uint32_t groups = (t->group + LEAN_HEADS - 1) / LEAN_HEADS;
     size_t n = (size_t)t->n_rows * n_head * s->head_dim;
-    struct sparse_args a = {.batch = c->batch,
-                            .q = t->q_on,
-                            .o = device_new(n * 4),
-                            .pages = t->pages,
-                            .shape = *s,
+    struct sparse_args a = {.of = {.batch = c->batch,
+                                   .q = t->q_on,
+                                   .o = device_new(n * 4),
+                                   .pages = t->pages,
+                                   .shape = *s,
+                                   .n_head = n_head,
+                                   .group = t->group,
+                                   .scale = 1.0f / sqrtf((float)s->head_dim)},
                             .pick = device_of(c->pick, (size_t)t->n_rows * c->n_best * 4),
                             .n_pick = device_of(c->n_pick, t->n_rows * 4),
-                            .n_head = n_head,
-                            .group = t->group,
                             .block = c->block,
-                            .n_best = c->n_best,
-                            .scale = 1.0f / sqrtf((float)s->head_dim)};
+                            .n_best = c->n_best};
     const void *kernel = s->k_bits != s->v_bits ? kernel_attend_sparse_q8_q4
                          : s->k_bits == 16      ? kernel_attend_sparse
                          : s->k_bits == 8       ? kernel_attend_sparse_q8
                                                 : kernel_attend_sparse_q4;
 
     a.n_parts = ((c->n_best + 1) * c->block - 1 + SPARSE_PART - 1) / SPARSE_PART;
-    a.partial = device_new((size_t)at_once * n_head * a.n_parts * (s->head_dim + 4) * 4);
+    a.of.partial = device_new((size_t)at_once * n_head * a.n_parts * (s->head_dim + 4) * 4);
     for (; a.row0 < t->n_rows; a.row0 += at_once) {
         launch(kernel, a.n_parts, at_once * s->n_head_kv * groups, CUDA_THREADS, &a,
                "attend_sparse");
         launch(kernel_merge_sparse, at_once, (quads + CUDA_THREADS - 1) / CUDA_THREADS,
                CUDA_THREADS, &a, "merge_sparse");
     }
-    fetch(o, a.o, n * 4);
+    fetch(o, a.of.o, n * 4);
 }
 
 /* Returns the relative distance of @o from attention in double precision. */

@@ -153,7 +153,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .sinks = op->weights ? op->weights->sinks : NULL,
     };
     if (op->attn.sparse) {
-        TRY(sparse_attend(s, op));
+        TRY(sparse_attend(s, op, &a));
         return run ? turn_back(s, h, run) : 0;
     }
     TRY(plan(s, h, b->shape->two_way || op->attn.whole));

@@ -394,20 +394,27 @@ DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item
     return attn_first_key(it.pos0 + it.q0 / a.group, a.window);
 }
 
-/* Fills @p with the addresses for an item; @first: first_key_of(). */
-DEVICE void find_place(struct Place &p, const struct attend_args &a, const struct attn_item &it,
-                       uint32_t first) {
+/* Fills @p with the addresses of key head @head of the sequence whose page table begins at entry
+ * @page0. */
+DEVICE void find_pages(struct Place &p, const struct attend_args &a, uint32_t head,
+                       uint32_t page0) {
     const struct page_shape &s = a.shape;
 
-    p.keys = a.pages + page_offset(&s, blockIdx.y, PAGE_K);
-    p.values = a.pages + page_offset(&s, blockIdx.y, PAGE_V);
-    p.key_scales = a.pages + page_offset(&s, blockIdx.y, PAGE_K_SCALES);
-    p.value_scales = a.pages + page_offset(&s, blockIdx.y, PAGE_V_SCALES);
-    p.table = a.batch->page_table[a.cls] + it.page0;
+    p.keys = a.pages + page_offset(&s, head, PAGE_K);
+    p.values = a.pages + page_offset(&s, head, PAGE_V);
+    p.key_scales = a.pages + page_offset(&s, head, PAGE_K_SCALES);
+    p.value_scales = a.pages + page_offset(&s, head, PAGE_V_SCALES);
+    p.table = a.batch->page_table[a.cls] + page0;
     p.page_bytes = (uint32_t)page_layer_bytes(&s);
     p.dim = s.head_dim;
     p.tokens = s.page_tokens;
     p.shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6; /* or 64 */
+}
+
+/* Fills @p for an item; @first: first_key_of(). */
+DEVICE void find_place(struct Place &p, const struct attend_args &a, const struct attn_item &it,
+                       uint32_t first) {
+    find_pages(p, a, blockIdx.y, it.page0);
     p.first = first;
     p.last = it.pos0 + (it.q0 + it.n_q - 1) / a.group;
     if (a.two_way && p.last < last_key_of(a, it, it.n_q - 1))

@@ -94,6 +94,12 @@ static inline bool attend_bulk_runs(const struct cuda_device *d) {
            d->block_bytes >= ATTEND_LATENT_SHARED;
 }
 
+/* Returns the number of the pages' format in the order of ATTEND_KERNELS(). */
+static inline uint32_t attend_format(const struct page_shape *s) {
+    assert(s->k_bits == s->v_bits || (s->k_bits == 8 && s->v_bits == 4 && !s->latent));
+    return s->k_bits != s->v_bits ? 3 : s->k_bits == 16 ? 0 : s->k_bits == 8 ? 1 : 2;
+}
+
 /* Returns the variant for pages of shape @s. @wide: for steps of many rows; @bulk:
  * attend_latent_bulk, for latent attention. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
@@ -115,12 +121,9 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
     };
 #undef ATTEND_ROW
 #undef ATTEND_ALIKE_ROW
-    bool alike = s->k_bits == s->v_bits;
-    uint32_t pages = !alike ? 3 : s->k_bits == 16 ? 0 : s->k_bits == 8 ? 1 : 2;
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
     struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
-    assert(alike || (s->k_bits == 8 && s->v_bits == 4 && !s->latent));
     assert(dim <= (s->latent ? LATENT_KEY : 512));
     if (s->latent)
         k.queries = bulk && wide ? ATTN_LATENT_BULK : ATTN_LATENT;
@@ -135,7 +138,7 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
         k.shared = (uint32_t)ATTEND_SHARED(dim <= 64 ? 64 : 128);
     else if (k.queries > ATTN_QUERIES)
         k.shared = ATTEND_GROUPS_SHARED(s->latent ? LATENT_KEY : size == 2 ? 256 : 512, k.queries);
-    k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][pages];
+    k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][attend_format(s)];
     return k;
 }
 

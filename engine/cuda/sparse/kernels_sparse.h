@@ -6,8 +6,8 @@
  * score_blocks and choose_blocks, kernels of condensed/.
  */
 
+#include "engine/cuda/attention/kernels_attention.h"
 #include "engine/cuda/condensed/kernels_condensed.h"
-#include "engine/cuda/kernels.h"
 
 #define SPARSE_PART 128u /* keys of a row in one block's part */
 #define SPARSE_DIM 256u  /* most values of a head */
@@ -31,12 +31,7 @@ struct mean_args {
  *   merge_sparse   merges the parts from left to right into o; grid x rows, y n_head dim / 4 /
  *                  CUDA_THREADS, rounded up */
 struct sparse_args {
-    const struct batch_head *batch;
-    const float *q;       /* [rows][n_head][head_dim] */
-    float *o, *partial;   /* [rows][n_head][head_dim]; [n_rows][n_head][n_parts][head_dim + 4] */
-    const uint8_t *pages; /* pages of the layer */
-    struct page_shape shape;
-    const uint32_t *pick, *n_pick;                             /* as in pick_args */
-    uint32_t cls, row0, n_head, group, block, n_best, n_parts; /* block: positions of one */
-    float scale;
+    struct attend_args of;                 /* partial: [n_rows][n_head][n_parts][head_dim + 4] */
+    const uint32_t *pick, *n_pick;         /* as in pick_args */
+    uint32_t row0, block, n_best, n_parts; /* block: positions of one */
 };

@@ -105,38 +105,24 @@ int step_index(struct step *s, const struct model_op *op) {
     return step_choose(s, &keys, p->n_head, NULL, 0);
 }
 
-/* Returns the kernel for the pages' formats. */
-static const void *kernel_for(const struct page_shape *p) {
-    assert(p->k_bits == p->v_bits || (p->k_bits == 8 && p->v_bits == 4));
-    return p->k_bits != p->v_bits ? kernel_attend_sparse_q8_q4
-           : p->k_bits == 16      ? kernel_attend_sparse
-           : p->k_bits == 8       ? kernel_attend_sparse_q8
-                                  : kernel_attend_sparse_q4;
-}
-
-int sparse_attend(struct step *s, const struct model_op *op) {
+int sparse_attend(struct step *s, const struct model_op *op, const struct attend_args *of) {
+    static kernel_address *const kernels[] = {&kernel_attend_sparse, &kernel_attend_sparse_q8,
+                                              &kernel_attend_sparse_q4,
+                                              &kernel_attend_sparse_q8_q4};
     struct be *b = s->be;
     const struct heads *h = &op->heads;
     const struct attn *w = &op->attn;
     struct sparse_args a = {
-        .batch = b->head,
-        .q = b->act.q,
-        .o = b->act.o,
-        .partial = b->attention.partial,
-        .pages = step_pages_of(b, op),
-        .shape = cuda_page_shape(b, h),
+        .of = *of,
         .pick = b->indexer.pick,
         .n_pick = b->indexer.n_pick,
-        .cls = op->kv.cls,
-        .n_head = h->n,
-        .group = h->n / h->n_kv,
         .block = b->shape->sparse.ratio,
         .n_best = b->indexer.n_best,
         .n_parts = b->sparse.n_parts,
-        .scale = w->scale,
     };
-    uint32_t groups = (a.group + LEAN_HEADS - 1) / LEAN_HEADS, quads = h->n * h->dim / 4;
-    struct launch l = {kernel_for(&a.shape), a.n_parts, 0, CUDA_THREADS, "attend_sparse", 0};
+    uint32_t groups = (of->group + LEAN_HEADS - 1) / LEAN_HEADS, quads = h->n * h->dim / 4;
+    struct launch l = {
+        *kernels[attend_format(&of->shape)], a.n_parts, 0, CUDA_THREADS, "attend_sparse", 0};
 
     assert(w->window == 0 && w->cap == 0 && !w->holes && !w->two_way && !w->whole && !op->sinks);
     for (; a.row0 < s->grid.rows; a.row0 += b->sparse.n_rows) {

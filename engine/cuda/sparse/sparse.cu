@@ -62,20 +62,20 @@ struct sparse_view {
 
 /* Returns the number of keys that a row attends to. */
 DEVICE uint32_t count_keys(const struct sparse_args &a, uint32_t r) {
-    return a.n_pick[r] * a.block + (a.batch->pos[r] + 1) % a.block;
+    return a.n_pick[r] * a.block + (a.of.batch->pos[r] + 1) % a.block;
 }
 
 /* Finds the work of the thread block. Returns false if there is no such row or part. */
 DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
-    uint32_t groups = (a.group + LEAN_HEADS - 1) / LEAN_HEADS, n_kv = a.shape.n_head_kv;
-    uint32_t first = blockIdx.y % groups * LEAN_HEADS, left = a.group - first;
+    uint32_t groups = (a.of.group + LEAN_HEADS - 1) / LEAN_HEADS, n_kv = a.of.shape.n_head_kv;
+    uint32_t first = blockIdx.y % groups * LEAN_HEADS, left = a.of.group - first;
 
     v->row = a.row0 + blockIdx.y / groups / n_kv;
     v->kv = blockIdx.y / groups % n_kv;
-    v->head0 = v->kv * a.group + first;
+    v->head0 = v->kv * a.of.group + first;
     v->n_head = left < LEAN_HEADS ? left : LEAN_HEADS;
     v->first = blockIdx.x * SPARSE_PART;
-    if (v->row >= a.batch->n_rows)
+    if (v->row >= a.of.batch->n_rows)
         return false;
     uint32_t n = count_keys(a, v->row);
     v->n = n - v->first < SPARSE_PART ? n - v->first : SPARSE_PART;
@@ -87,7 +87,7 @@ DEVICE bool find_view(const struct sparse_args &a, struct sparse_view *v) {
  * are masked. */
 DEVICE void find_keys(const struct sparse_args &a, const struct sparse_view &v,
                       const struct Place &p, struct Group *at) {
-    uint32_t i = threadIdx.x, whole = (a.batch->pos[v.row] + 1) / a.block;
+    uint32_t i = threadIdx.x, whole = (a.of.batch->pos[v.row] + 1) / a.block;
 
     if (i >= SPARSE_PART)
         return;
@@ -96,21 +96,6 @@ DEVICE void find_keys(const struct sparse_args &a, const struct sparse_view &v,
     uint32_t pos = block * a.block + key % a.block;
 
     at[i] = {(size_t)p.table[pos >> p.shift] * p.page_bytes, pos & (p.tokens - 1)};
-}
-
-DEVICE void find_place(const struct sparse_args &a, const struct sparse_view &v, struct Place *p) {
-    const struct page_shape &s = a.shape;
-
-    p->keys = a.pages + page_offset(&s, v.kv, PAGE_K);
-    p->values = a.pages + page_offset(&s, v.kv, PAGE_V);
-    p->key_scales = a.pages + page_offset(&s, v.kv, PAGE_K_SCALES);
-    p->value_scales = a.pages + page_offset(&s, v.kv, PAGE_V_SCALES);
-    p->table = a.batch->page_table[a.cls] + a.batch->seq[a.batch->row_seq[v.row]].page0;
-    p->page_bytes = (uint32_t)page_layer_bytes(&s);
-    p->dim = s.head_dim;
-    p->tokens = s.page_tokens;
-    /* a page has 16, 32 or 64 tokens */
-    p->shift = s.page_tokens == 16 ? 4 : s.page_tokens == 32 ? 5 : 6;
 }
 
 /* Value d of four keys, encoded: four halves, or codes in w[0] and their scales. */
@@ -226,15 +211,15 @@ DEVICE void add_sparse(uint32_t n, const struct sparse_shared &s, float o[SPARSE
 
 /* Returns the address of the result of part @part for head @head of row @row. */
 DEVICE float *part_at(const struct sparse_args &a, uint32_t row, uint32_t head, uint32_t part) {
-    size_t at = ((size_t)(row - a.row0) * a.n_head + head) * a.n_parts + part;
+    size_t at = ((size_t)(row - a.row0) * a.of.n_head + head) * a.n_parts + part;
 
-    return a.partial + at * (a.shape.head_dim + 4);
+    return a.of.partial + at * (a.of.shape.head_dim + 4);
 }
 
 /* Stores the results of the block's part: o, then m and l of each head. */
 DEVICE void put_part(const struct sparse_args &a, const struct sparse_view &v,
                      const struct lean_head &h, const float o[SPARSE_EACH / 8][4]) {
-    uint32_t lane = threadIdx.x % 32, n = a.shape.head_dim, head = threadIdx.x / 16;
+    uint32_t lane = threadIdx.x % 32, n = a.of.shape.head_dim, head = threadIdx.x / 16;
 
 #pragma unroll
     for (uint32_t i = 0; i < SPARSE_EACH / 4; i++) {
@@ -262,10 +247,10 @@ DEVICE void attend_part(const struct sparse_args &a, struct sparse_shared &s) {
 
     if (!find_view(a, &v))
         return;
-    find_place(a, v, &p);
+    find_pages(p, a.of, v.kv, a.of.batch->seq[a.of.batch->row_seq[v.row]].page0);
     find_keys(a, v, p, s.at);
-    take_heads<SPARSE_HALF>(a.q + ((size_t)v.row * a.n_head + v.head0) * p.dim, v.n_head, p.dim,
-                            a.scale, q);
+    take_heads<SPARSE_HALF>(a.of.q + ((size_t)v.row * a.of.n_head + v.head0) * p.dim, v.n_head,
+                            p.dim, a.of.scale, q);
     for (uint32_t i = 0; i < v.n; i += LEAN_TILE) {
         sync_block();
         bring_tile<K, V>(a, p, i, s);
@@ -291,11 +276,11 @@ FOR_PAGES(ATTEND_SPARSE, attend_sparse)
 
 KERNEL(merge_sparse, struct sparse_args, CUDA_THREADS, 4) {
     wait_for_previous();
-    uint32_t r = a.row0 + blockIdx.x, n = a.shape.head_dim, quads = n / 4;
+    uint32_t r = a.row0 + blockIdx.x, n = a.of.shape.head_dim, quads = n / 4;
     uint32_t i = blockIdx.y * CUDA_THREADS + threadIdx.x, head = i / quads, d = i % quads * 4;
     float max = -INFINITY, l = 0, o[4] = {};
 
-    if (r >= a.batch->n_rows || head >= a.n_head)
+    if (r >= a.of.batch->n_rows || head >= a.of.n_head)
         return;
     uint32_t n_parts = (count_keys(a, r) + SPARSE_PART - 1) / SPARSE_PART;
 #pragma unroll 4
@@ -314,5 +299,5 @@ KERNEL(merge_sparse, struct sparse_args, CUDA_THREADS, 4) {
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++)
         o[k] /= l;
-    store_some<4>(a.o + ((size_t)r * a.n_head + head) * n + d, o);
+    store_some<4>(a.of.o + ((size_t)r * a.of.n_head + head) * n + d, o);
 }

@@ -193,8 +193,8 @@ void __wrap_sparse_see(const struct sparse_shape *s, uint32_t pos, const float *
 }
 
 static void impose_keys(const struct sparse_args *a) {
-    for (uint32_t r = 0; r < a->batch->n_rows; r++) {
-        uint32_t pos = a->batch->pos[r], layer = chosen.at[pos]++, n = 0;
+    for (uint32_t r = 0; r < a->of.batch->n_rows; r++) {
+        uint32_t pos = a->of.batch->pos[r], layer = chosen.at[pos]++, n = 0;
         uint32_t *pick = (uint32_t *)a->pick + (size_t)r * a->n_best;
 
         cr_assert(layer < chosen.n_layer && a->row0 == 0);
