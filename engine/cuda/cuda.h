@@ -136,7 +136,7 @@ struct weights {
     float *pick_bias, *weigh;                    /* by expert */
     float *sinks;                                /* by head */
     float *gate;                                 /* SHARED: [n_in] */
-    float *taps, *dt, *decay, *skip, *conv_bias; /* struct delta_args, mamba_args, conv_args */
+    float *taps, *dt, *decay, *skip, *conv_bias; /* struct state_args, conv_args */
 };
 
 /* A kernel and its grid; what: its name, for be.error. */
@@ -270,7 +270,7 @@ struct latent {
 
 /* Recurrent layers. */
 struct recurrent {
-    float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
+    float *in[OP_MATRICES], *c, *mix, *out; /* struct state_args */
     /* [n_states], each [layers][n_floats] and then n_more floats; states from n_device on are in
      * pinned host memory, for all ranks together. */
     float *state, *host_state;

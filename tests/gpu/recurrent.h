@@ -26,7 +26,7 @@ struct delta_scene {
     /* both: betas (and alphas) of a delta net, raw decays of Kimi delta attention; alpha: alphas
      * of a delta net, betas of Kimi delta attention */
     float *u, *z, *both, *alpha, *taps, *dt, *decay, *norm, *state;
-    struct delta_args a;
+    struct state_args a;
 };
 
 static float *random_floats(size_t n, float scale, float shift) {
@@ -59,7 +59,7 @@ static struct delta_scene make_delta(const struct delta_case *c) {
     s.norm = random_floats(c->dim, 0.2f, 1);
     s.state = random_floats(DELTA_SEQS * s.n_state, 0.5f, 0);
     size_t padded = ((size_t)s.n_rows + 7) / 8 * 8 * ((s.n_out + 63) / 64 * 64);
-    s.a = (struct delta_args){
+    s.a = (struct state_args){
         .in = {device_of(s.u, (size_t)s.n_rows * s.channels * 4),
                device_of(s.z, (size_t)s.n_rows * s.n_out * 4),
                device_of(s.both, (size_t)s.n_rows * s.n_both * 4),
@@ -75,7 +75,11 @@ static struct delta_scene make_delta(const struct delta_case *c) {
         .stride = s.n_state,
         .n_key_head = c->n_key_head,
         .n_value_head = c->n_value_head,
+        .n = s.channels,
+        .n_key = c->dim,
         .dim = c->dim,
+        .k_at = c->n_key_head * c->dim,
+        .v_at = 2 * c->n_key_head * c->dim,
         .n_taps = c->n_taps,
         .tiled = c->tiled,
         .joined = c->joined,
@@ -113,7 +117,7 @@ static void step_delta(const struct delta_scene *s, const struct plan_seq *seq, 
                        uint32_t row0, uint32_t n_rows) {
     uint32_t *row_seq = host_new(n_rows * 4), heads = 2 * s->c->n_key_head + s->c->n_value_head;
     uint32_t parts = (s->c->dim + DELTA_VALUES - 1) / DELTA_VALUES;
-    struct delta_args a = s->a;
+    struct state_args a = s->a;
 
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t r = 0; r < seq[i].n_rows; r++)

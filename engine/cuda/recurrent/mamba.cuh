@@ -13,41 +13,27 @@
 
 #include "engine/cuda/recurrent/state.cuh"
 
-/* Returns the channels of the convolution: x of all heads, then B, then C of all groups. */
-DEVICE uint32_t channels_of(const struct mamba_args &a) {
-    return a.n_head * a.dim + 2 * a.n_group * a.n_state;
-}
+/* Selects functions of Mamba-2. */
+struct mamba_args : state_args {};
 
-/* Returns channel @c of the input of row @row. */
 DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c) {
-    return a.in[0][row * channels_of(a) + c];
+    return a.in[0][row * a.n + c];
 }
 
 ROW_KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
-    uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x, n = channels_of(a);
+    uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x;
 
-    if (c >= n)
+    if (c >= a.n)
         return;
     const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    a.c[(size_t)r * n + c] = mx_silu(convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
-    if (c < a.n_head) {
-        float dt = softplus(a.in[2][(size_t)r * a.n_head + c] + a.dt[c]);
-        float *mix = a.mix + ((size_t)r * a.n_head + c) * 2;
+    a.c[(size_t)r * a.n + c] = mx_silu(convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
+    if (c < a.n_value_head) {
+        float dt = softplus(a.in[2][(size_t)r * a.n_value_head + c] + a.dt[c]);
+        float *mix = a.mix + ((size_t)r * a.n_value_head + c) * 2;
 
         mix[0] = mx_expf(dt * a.decay[c]);
         mix[1] = dt;
     }
-}
-
-/* Returns the block's head and values: C of the head's group as queries, B as keys, x as values. */
-DEVICE struct StatePart part_of(const struct mamba_args &a) {
-    struct StatePart p = part_of_heads(a.n_head, a.dim);
-    uint32_t inner = a.n_head * a.dim, group = p.head / (a.n_head / a.n_group);
-
-    p.q = inner + (a.n_group + group) * a.n_state;
-    p.k = inner + group * a.n_state;
-    p.v = p.head * a.dim;
-    return p;
 }
 
 /* Advances the state by one row, m = e^(dt A) m + B dt x; returns m^T C + D x. */
@@ -57,7 +43,7 @@ DEVICE float advance(const struct mamba_args &a, const struct DeltaRows &rows, u
     return fmaf(a.skip[head], x, change_keys(rows, r, rows.mix[r][0], rows.mix[r][1] * x, m));
 }
 
-STATE_KERNEL(mamba, struct mamba_args, struct DeltaRows, a.n_state)
+STATE_KERNEL(mamba, struct mamba_args, struct DeltaRows)
 
 /* Computes norm(out silu(z)) of the @n values from @at on, by one warp. */
 DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint32_t n) {
@@ -75,9 +61,9 @@ DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint
 
 ROW_KERNEL(mamba_out, struct mamba_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_SHARED];
-    uint32_t inner = a.n_head * a.dim, n = inner / a.n_group;
+    uint32_t inner = a.n_value_head * a.dim, n = inner / a.n_key_head;
 
-    for (uint32_t g = threadIdx.x / 32; g < a.n_group; g += PACK_THREADS / 32)
+    for (uint32_t g = threadIdx.x / 32; g < a.n_key_head; g += PACK_THREADS / 32)
         gate_group(a, (size_t)r * inner, g * n, n);
     sync_block();
     pack_row(a.pack, r, r, shared);

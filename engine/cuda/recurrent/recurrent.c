@@ -46,71 +46,12 @@ float *recurrent_more(const struct be *b, const struct model_op *op) {
     return b->recurrent.state + t->n_layer * t->n_floats + op->more;
 }
 
-/* Returns the argument of the kernels of a delta net. */
-static struct delta_args delta_args(const struct be *b, const struct model_op *op) {
-    const struct model_shape *m = b->shape;
-    const struct weights *w = op->weights;
-    struct delta_args a = {
-        .batch = b->head,
-        .taps = w->taps,
-        .dt = w->dt,
-        .decay = w->decay,
-        .norm = w->norm,
-        .c = b->recurrent.c,
-        .mix = b->recurrent.mix,
-        .out = b->recurrent.out,
-        .state = states_of(b, op),
-        .stride = state_floats(&m->state),
-        .n_key_head = m->delta.n_key_head,
-        .n_value_head = m->delta.n_value_head,
-        .dim = m->delta.dim,
-        .n_taps = m->state.kernel,
-        .tiled = m->delta.tiled,
-        .joined = op->joined,
-        .sigmoid = op->sigmoid,
-        .eps = m->rms_eps,
-        .pack = step_pack_args(
-            b, PACK_PLAIN, b->recurrent.out, NULL,
-            b->n_ranks > 1 ? 0 : m->state.n_out), /* several devices pack after the exchange */
-    };
-
-    for (int i = 0; i < OP_MATRICES; i++)
-        a.in[i] = b->recurrent.in[i];
-    if (op->kind == OP_KDA) {
-        for (int i = 0; i < 2; i++)
-            a.more[i] = recurrent_part(b, i + 1);
-        a.keep = b->recurrent.in[2];
-        a.sigmoid = true;
-        a.lower = m->delta.lower;
-    }
-    return a;
-}
-
-/* Computes the layer and packs its output for the projection that follows. */
-int step_delta(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    const struct delta_args a = delta_args(b, op);
-    uint32_t n_heads = 2 * a.n_key_head + a.n_value_head, warps = CUDA_THREADS / 32;
-    uint32_t n_parts = a.n_value_head * ((a.dim + DELTA_VALUES - 1) / DELTA_VALUES);
-
-    assert(!s->due && !s->packed);
-    assert(n_parts > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS && a.dim <= DELTA_DIM);
-    s->packed = b->n_ranks == 1;
-    TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
-    TRY(a.keep ? CUDA_LAUNCH(b, kda, s->grid.seqs, n_parts, DELTA_THREADS, &a)
-               : CUDA_LAUNCH(b, delta, s->grid.seqs, n_parts, DELTA_THREADS, &a));
-    return CUDA_LAUNCH(b, delta_out, s->grid.rows, 1, PACK_THREADS, &a);
-}
-
-/* Computes the layer and packs its output for the projection that follows. */
-int step_mamba(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    const struct weights *w = op->weights;
+/* Returns what the arguments of delta nets and of Mamba-2 have in common. */
+static struct state_args state_args(const struct be *b, const struct model_op *op) {
     const struct state_shape *t = &b->shape->state;
-    const struct mamba_shape *m = &b->shape->mamba;
-    const struct mamba_args a = {
+    const struct weights *w = op->weights;
+    struct state_args a = {
         .batch = b->head,
-        .in = {b->recurrent.in[0], b->recurrent.in[1], b->recurrent.in[2]},
         .taps = w->taps,
         .bias = w->conv_bias,
         .dt = w->dt,
@@ -122,22 +63,73 @@ int step_mamba(struct step *s, const struct model_op *op) {
         .out = b->recurrent.out,
         .state = states_of(b, op),
         .stride = state_floats(t),
-        .n_head = m->n_head,
-        .dim = m->dim,
-        .n_group = m->n_group,
-        .n_state = m->n_state,
         .n_taps = t->kernel,
         .eps = b->shape->rms_eps,
-        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL, t->n_out),
+        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL,
+                               b->n_ranks > 1 ? 0 : t->n_out), /* ranks pack after the exchange */
     };
-    uint32_t channels = (t->n_in[0] + CUDA_THREADS - 1) / CUDA_THREADS;
-    uint32_t n_parts = m->n_head * ((m->dim + DELTA_VALUES - 1) / DELTA_VALUES);
 
+    for (int i = 0; i < OP_MATRICES; i++)
+        a.in[i] = b->recurrent.in[i];
+    return a;
+}
+
+/* Returns the blocks of a sequence in the kernels of recurrences. */
+static uint32_t parts_of(const struct state_args *a) {
+    return a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
+}
+
+/* Computes the layer and packs its output for the projection that follows. */
+int step_delta(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct delta_shape *d = &b->shape->delta;
+    struct state_args a = state_args(b, op);
+    uint32_t n_heads = 2 * d->n_key_head + d->n_value_head, warps = CUDA_THREADS / 32;
+    bool kda = op->kind == OP_KDA;
+
+    a.n_key_head = d->n_key_head;
+    a.n_value_head = d->n_value_head;
+    a.n_key = a.dim = d->dim;
+    a.k_at = d->n_key_head * d->dim;
+    a.v_at = 2 * a.k_at;
+    a.n = a.v_at + d->n_value_head * d->dim;
+    a.tiled = d->tiled;
+    a.joined = op->joined;
+    a.sigmoid = op->sigmoid || kda;
+    if (kda) {
+        for (uint32_t i = 0; i < 2; i++)
+            a.more[i] = recurrent_part(b, i + 1);
+        a.keep = b->recurrent.in[2];
+        a.lower = d->lower;
+    }
+    assert(!s->due && !s->packed);
+    assert(parts_of(&a) > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS && a.dim <= DELTA_DIM);
+    s->packed = b->n_ranks == 1;
+    TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
+    TRY(kda ? CUDA_LAUNCH(b, kda, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a)
+            : CUDA_LAUNCH(b, delta, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a));
+    return CUDA_LAUNCH(b, delta_out, s->grid.rows, 1, PACK_THREADS, &a);
+}
+
+/* Computes the layer and packs its output for the projection that follows. */
+int step_mamba(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct mamba_shape *m = &b->shape->mamba;
+    struct state_args a = state_args(b, op);
+
+    a.n_key_head = m->n_group;
+    a.n_value_head = m->n_head;
+    a.n_key = m->n_state;
+    a.dim = m->dim;
+    a.k_at = m->n_head * m->dim; /* behind x */
+    a.q_at = a.k_at + m->n_group * m->n_state;
+    a.n = a.q_at + m->n_group * m->n_state;
     assert(!s->due && !s->packed);
     assert(m->n_group > 0 && m->n_head % m->n_group == 0);
     s->packed = true;
-    TRY(CUDA_LAUNCH(b, mamba_in, s->grid.rows, channels, CUDA_THREADS, &a));
-    TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, n_parts, DELTA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, mamba_in, s->grid.rows, (a.n + CUDA_THREADS - 1) / CUDA_THREADS,
+                    CUDA_THREADS, &a));
+    TRY(CUDA_LAUNCH(b, mamba, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a));
     return CUDA_LAUNCH(b, mamba_out, s->grid.rows, 1, PACK_THREADS, &a);
 }
 

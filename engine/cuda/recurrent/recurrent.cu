@@ -24,25 +24,10 @@
 
 #include "engine/cuda/recurrent/mamba.cuh"
 
-DEVICE uint32_t channels_of(const struct delta_args &a) {
-    return a.dim * (2 * a.n_key_head + a.n_value_head);
-}
-
-/* Returns an input of the convolution; Kimi's queries, keys and values are separate products. */
-DEVICE float input_of(const struct delta_args &a, size_t row, uint32_t c) {
-    uint32_t n = a.n_key_head * a.dim;
-
-    if (!a.keep)
-        return a.in[0][row * channels_of(a) + c];
-    return c < n       ? a.in[0][row * n + c]
-           : c < 2 * n ? a.more[0][row * n + c - n]
-                       : a.more[1][row * n + c - 2 * n];
-}
-
 /* -- in ---------------------------------------------------------------------------------------- */
 
 /* Computes Kimi's decays and sigmoid(beta) of head @h of row @r, by a warp. */
-DEVICE void mix_keys(const struct delta_args &a, uint32_t r, uint32_t h) {
+DEVICE void mix_keys(const struct state_args &a, uint32_t r, uint32_t h) {
     size_t head = (size_t)r * a.n_value_head + h;
     float *keep = a.keep + head * a.dim, by = a.decay[h];
 
@@ -55,7 +40,7 @@ DEVICE void mix_keys(const struct delta_args &a, uint32_t r, uint32_t h) {
 }
 
 /* Computes e^g and sigmoid(beta) of value head @h of row @r. */
-DEVICE void mix_head(const struct delta_args &a, uint32_t r, uint32_t h) {
+DEVICE void mix_head(const struct state_args &a, uint32_t r, uint32_t h) {
     uint32_t n = a.n_value_head, per = n / a.n_key_head;
     /* joined: index of beta; alpha follows the group's betas */
     uint32_t at = h / per * 2 * per + h % per;
@@ -68,7 +53,7 @@ DEVICE void mix_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     mix[1] = sigmoid(beta);
 }
 
-ROW_KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
+ROW_KERNEL(delta_in, struct state_args, CUDA_THREADS, 2) {
     uint32_t lane = threadIdx.x % 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + threadIdx.x / 32, n_keys = 2 * a.n_key_head;
     float v[DELTA_DIM / 32], sum = 0, scale = 1;
@@ -95,24 +80,14 @@ ROW_KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
 #pragma unroll
     for (uint32_t e = 0; e < DELTA_DIM / 32; e++)
         if (lane + e * 32 < a.dim)
-            a.c[(size_t)r * channels_of(a) + h * a.dim + lane + e * 32] = v[e] * scale;
+            a.c[(size_t)r * a.n + h * a.dim + lane + e * 32] = v[e] * scale;
 }
 
 /* -- the recurrence ---------------------------------------------------------------------------- */
 
-DEVICE struct StatePart part_of(const struct delta_args &a) {
-    struct StatePart p = part_of_heads(a.n_value_head, a.dim);
-    uint32_t key_head = a.tiled ? p.head % a.n_key_head : p.head / (a.n_value_head / a.n_key_head);
-
-    p.q = key_head * a.dim;
-    p.k = (a.n_key_head + key_head) * a.dim;
-    p.v = (2 * a.n_key_head + p.head) * a.dim;
-    return p;
-}
-
 /* One row: m = keep m + k beta (v - keep m^T k); returns m^T q. */
 template <int N>
-DEVICE float advance(const struct delta_args &a, const struct DeltaRows &rows, uint32_t r, float v,
+DEVICE float advance(const struct state_args &a, const struct DeltaRows &rows, uint32_t r, float v,
                      uint32_t head, float (&m)[N]) {
     const float *k = rows.k[r] + threadIdx.x % 4 * 4;
     float s[4] = {0, 0, 0, 0}, keep = rows.mix[r][0];
@@ -131,7 +106,7 @@ DEVICE float advance(const struct delta_args &a, const struct DeltaRows &rows, u
 
 /* One row: m[i] = keep[i] m[i], then m += k beta (v - m^T k); returns m^T q. */
 template <int N>
-DEVICE float advance(const struct delta_args &a, const struct KdaRows &rows, uint32_t r, float v,
+DEVICE float advance(const struct state_args &a, const struct KdaRows &rows, uint32_t r, float v,
                      uint32_t head, float (&m)[N]) {
     uint32_t at = threadIdx.x % 4 * 4;
     const float *k = rows.k[r] + at, *keep = rows.keep[r] + at;
@@ -152,13 +127,13 @@ DEVICE float advance(const struct delta_args &a, const struct KdaRows &rows, uin
     return change_keys(rows, r, 1.0f, rows.mix[r][1] * (v - sum_lanes(s)), m);
 }
 
-STATE_KERNEL(delta, struct delta_args, struct DeltaRows, a.dim)
-STATE_KERNEL(kda, struct delta_args, struct KdaRows, a.dim)
+STATE_KERNEL(delta, struct state_args, struct DeltaRows)
+STATE_KERNEL(kda, struct state_args, struct KdaRows)
 
 /* -- out --------------------------------------------------------------------------------------- */
 
 /* Computes norm(out) times the gate of z of head @h of row @r, by a warp. */
-DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
+DEVICE void gate_head(const struct state_args &a, uint32_t r, uint32_t h) {
     uint32_t lane = threadIdx.x % 32;
     size_t at = ((size_t)r * a.n_value_head + h) * a.dim;
     float v[DELTA_DIM / 32], sum = 0;
@@ -183,7 +158,7 @@ DEVICE void gate_head(const struct delta_args &a, uint32_t r, uint32_t h) {
     }
 }
 
-ROW_KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
+ROW_KERNEL(delta_out, struct state_args, PACK_THREADS, 2) {
     SHARED float shared[PACK_SHARED];
 
     for (uint32_t h = threadIdx.x / 32; h < a.n_value_head; h += PACK_THREADS / 32)
@@ -194,37 +169,20 @@ ROW_KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
 
 /* -- short convolutions ------------------------------------------------------------------------ */
 
-/* Returns the input of channel @c of the convolution at row @k of the sequence, counted from n_taps
- * - 1 rows before the step. */
-DEVICE float conv_input(const struct conv_args &a, const struct plan_seq &seq, uint32_t k,
-                        uint32_t c) {
-    uint32_t before = a.n_taps - 1;
-    size_t at = (size_t)(seq.row0 + k - before) * a.n + c;
-
-    if (k >= before)
-        return a.in[0][at] * a.in[2][at];
-    return seq.pos0 ? a.state[seq.state * a.stride + (size_t)k * a.n + c] : 0.0f;
+DEVICE float input_of(const struct conv_args &a, size_t row, uint32_t c) {
+    return a.in[0][row * a.n + c] * a.in[2][row * a.n + c];
 }
 
 ROW_KERNEL(conv, struct conv_args, CUDA_THREADS, 2) {
     uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x;
-    float sum = 0;
 
-    if (c >= a.n)
-        return;
-    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    for (uint32_t j = 0; j < a.n_taps; j++)
-        sum = fmaf(a.taps[(size_t)j * a.n + c], conv_input(a, seq, r - seq.row0 + j, c), sum);
-    a.out[(size_t)r * a.n + c] = a.in[1][(size_t)r * a.n + c] * sum;
+    if (c < a.n)
+        a.out[(size_t)r * a.n + c] =
+            a.in[1][(size_t)r * a.n + c] * convolve(a, a.batch->seq[a.batch->row_seq[r]], r, c);
 }
 
 KERNEL(conv_keep, struct conv_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x;
-
-    if (blockIdx.x >= a.batch->n_seqs || c >= a.n)
-        return;
-    const struct plan_seq seq = a.batch->seq[blockIdx.x];
-    for (uint32_t j = 0; j + 1 < a.n_taps; j++)
-        a.state[seq.state * a.stride + (size_t)j * a.n + c] = conv_input(a, seq, j + seq.n_rows, c);
+    if (blockIdx.x < a.batch->n_seqs)
+        keep_inputs<CUDA_THREADS>(a, a.batch->seq[blockIdx.x]);
 }

@@ -2,41 +2,58 @@
 
 /*
  * state - the common part of delta nets and Mamba-2: the causal convolution of the inputs, and the
- * recurrence over the rows of a sequence on a part of a head's matrix. Args is struct delta_args or
- * mamba_args, with overloads of channels_of(), input_of(), part_of() and advance(). Rows is struct
- * DeltaRows, or KdaRows for Kimi delta attention.
+ * recurrence over the rows of a sequence on a part of a head's matrix. Args is struct state_args,
+ * mamba_args or conv_args, with overloads of input_of(); Rows is struct DeltaRows, or KdaRows for
+ * Kimi delta attention. advance() has overloads for both.
  */
 
 #include "engine/cuda/device.cuh"
 #include "engine/cuda/recurrent/kernels_recurrent.h"
 #include "engine/cuda/rows/rows.cuh"
 
-struct StatePart;
-DEVICE uint32_t channels_of(const struct delta_args &a);
-DEVICE uint32_t channels_of(const struct mamba_args &a);
-DEVICE float input_of(const struct delta_args &a, size_t row, uint32_t c);
-DEVICE float input_of(const struct mamba_args &a, size_t row, uint32_t c);
-DEVICE struct StatePart part_of(const struct delta_args &a);
-DEVICE struct StatePart part_of(const struct mamba_args &a);
+/* Returns the input of channel @c at row @row of the batch. Kimi's queries, keys and values are
+ * separate products. */
+DEVICE float input_of(const struct state_args &a, size_t row, uint32_t c) {
+    uint32_t n = a.n_key_head * a.dim;
+
+    if (!a.keep)
+        return a.in[0][row * a.n + c];
+    return c < n       ? a.in[0][row * n + c]
+           : c < 2 * n ? a.more[0][row * n + c - n]
+                       : a.more[1][row * n + c - 2 * n];
+}
+
+/* Returns the input of channel @c at row @k of the sequence, counted from n_taps - 1 rows before
+ * the step. Rows before the step come from the state; those before the sequence are 0. */
+template <class Args>
+DEVICE float input_at(const Args &a, const struct plan_seq &seq, uint32_t k, uint32_t c) {
+    uint32_t before = a.n_taps - 1;
+
+    if (k >= before)
+        return input_of(a, seq.row0 + k - before, c);
+    return seq.pos0 ? a.state[seq.state * a.stride + (size_t)k * a.n + c] : 0.0f;
+}
 
 /* Returns the convolution of channel @c at row @r: the sum of taps times the inputs of the last
- * n_taps rows, oldest first. Rows before the batch come from the state; those before the sequence
- * are 0. */
+ * n_taps rows, oldest first. */
 template <class Args>
 DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uint32_t c) {
-    uint32_t n = channels_of(a), before = a.n_taps - 1, nth = r - seq.row0;
-    const float *past = a.state + seq.state * a.stride;
+    uint32_t before = a.n_taps - 1;
     float sum = 0;
 
-    for (uint32_t j = 0; j <= before; j++) {
-        uint32_t k = nth + j;
-        float u = k >= before ? input_of(a, r + j - before, c)
-                  : seq.pos0  ? past[(size_t)k * n + c]
-                              : 0.0f;
-
-        sum = fmaf(a.taps[(size_t)j * n + c], u, sum);
-    }
+    for (uint32_t j = 0; j <= before; j++) /* not unrolled */
+        sum = fmaf(a.taps[(size_t)j * a.n + c], input_at(a, seq, r - seq.row0 + j, c), sum);
     return sum;
+}
+
+/* Stores the inputs of the last n_taps - 1 rows, which the convolution of the next rows needs. The
+ * blocks of a sequence, of THREADS threads, divide the channels. */
+template <uint32_t THREADS, class Args>
+DEVICE void keep_inputs(const Args &a, const struct plan_seq &seq) {
+    for (uint32_t c = blockIdx.y * THREADS + threadIdx.x; c < a.n; c += gridDim.y * THREADS)
+        for (uint32_t j = 0; j + 1 < a.n_taps; j++)
+            a.state[seq.state * a.stride + (size_t)j * a.n + c] =
+                input_at(a, seq, j + seq.n_rows, c);
 }
 
 struct DeltaRows {
@@ -48,36 +65,33 @@ struct KdaRows : DeltaRows {
     float keep[DELTA_ROWS][DELTA_DIM];
 };
 
-/* The part of a head that a block computes: up to DELTA_VALUES of its @n_values values, from @first
- * on. q, k and v are the channels at which its queries, keys and values begin. */
+/* The part of a head that a block computes: up to DELTA_VALUES of its values, from @first on. q, k
+ * and v are the channels at which its queries, keys and values begin. */
 struct StatePart {
-    uint32_t head, first, n_heads, n_values, q, k, v;
+    uint32_t head, first, q, k, v;
 };
 
-/* Returns the block's part, without q, k and v. */
-DEVICE struct StatePart part_of_heads(uint32_t n_heads, uint32_t n_values) {
-    uint32_t n_parts = (n_values + DELTA_VALUES - 1) / DELTA_VALUES;
-    struct StatePart p;
+/* Returns the block's part. */
+DEVICE struct StatePart part_of(const struct state_args &a) {
+    uint32_t n_parts = (a.dim + DELTA_VALUES - 1) / DELTA_VALUES, head = blockIdx.y / n_parts;
+    uint32_t key_head = a.tiled ? head % a.n_key_head : head / (a.n_value_head / a.n_key_head);
 
-    p.head = blockIdx.y / n_parts;
-    p.first = blockIdx.y % n_parts * DELTA_VALUES;
-    p.n_heads = n_heads;
-    p.n_values = n_values;
-    return p;
+    return {head, blockIdx.y % n_parts * DELTA_VALUES, a.q_at + key_head * a.n_key,
+            a.k_at + key_head * a.n_key, a.v_at + head * a.dim};
 }
 
 /* Starts to copy rows [row, row + n) of the batch to shared memory: queries, keys, values and
  * mix. */
-template <int DIM, class Args>
-DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
-                       struct DeltaRows *to) {
+template <int DIM>
+DEVICE void fetch_rows(const struct state_args &a, const struct StatePart &part, uint32_t row,
+                       uint32_t n, struct DeltaRows *to) {
     constexpr uint32_t quads = DIM / 4;
-    uint32_t left = part.n_values - part.first, values = left < DELTA_VALUES ? left : DELTA_VALUES;
-    const float *from = a.c + (size_t)row * channels_of(a);
+    uint32_t left = a.dim - part.first, values = left < DELTA_VALUES ? left : DELTA_VALUES;
+    const float *from = a.c + (size_t)row * a.n;
 
     for (uint32_t i = threadIdx.x; i < n * quads; i += DELTA_THREADS) {
         uint32_t r = i / quads, at = i % quads * 4;
-        const float *c = from + (size_t)r * channels_of(a) + at;
+        const float *c = from + (size_t)r * a.n + at;
 
         copy_async(&to->q[r][at], c + part.q);
         copy_async(&to->k[r][at], c + part.k);
@@ -85,21 +99,21 @@ DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row
     for (uint32_t i = threadIdx.x; i < n * (values / 4); i += DELTA_THREADS) {
         uint32_t r = i / (values / 4), at = i % (values / 4) * 4;
 
-        copy_async(&to->v[r][at], from + (size_t)r * channels_of(a) + part.v + part.first + at);
+        copy_async(&to->v[r][at], from + (size_t)r * a.n + part.v + part.first + at);
     }
     if (threadIdx.x < n * 2)
         copy_async4(&to->mix[threadIdx.x / 2][threadIdx.x % 2],
-                    a.mix + ((size_t)(row + threadIdx.x / 2) * part.n_heads + part.head) * 2 +
+                    a.mix + ((size_t)(row + threadIdx.x / 2) * a.n_value_head + part.head) * 2 +
                         threadIdx.x % 2);
 }
 
-template <int DIM, class Args>
-DEVICE void fetch_keeps(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
-                        struct DeltaRows *to) {}
+template <int DIM>
+DEVICE void fetch_keeps(const struct state_args &a, const struct StatePart &part, uint32_t row,
+                        uint32_t n, struct DeltaRows *to) {}
 
 /* Starts to copy the decays of the keys of the rows. */
 template <int DIM>
-DEVICE void fetch_keeps(const struct delta_args &a, const struct StatePart &part, uint32_t row,
+DEVICE void fetch_keeps(const struct state_args &a, const struct StatePart &part, uint32_t row,
                         uint32_t n, struct KdaRows *to) {
     constexpr uint32_t quads = DIM / 4;
 
@@ -107,7 +121,7 @@ DEVICE void fetch_keeps(const struct delta_args &a, const struct StatePart &part
         uint32_t r = i / quads, at = i % quads * 4;
 
         copy_async(&to->keep[r][at],
-                   a.keep + ((size_t)(row + r) * part.n_heads + part.head) * DIM + at);
+                   a.keep + ((size_t)(row + r) * a.n_value_head + part.head) * DIM + at);
     }
 }
 
@@ -146,14 +160,13 @@ DEVICE float change_keys(const struct DeltaRows &rows, uint32_t r, float keep, f
 template <int DIM, class Args, class Rows>
 DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
     const struct StatePart part = part_of(a);
-    uint32_t lane = threadIdx.x % 32, n_out = part.n_heads * part.n_values;
+    uint32_t lane = threadIdx.x % 32, n_out = a.n_value_head * a.dim;
     float m[DIM / 4];
 
     uint32_t value = part.first + threadIdx.x / 4; /* the lane's value of the head */
-    float *state = a.state + seq.state * a.stride + (size_t)(a.n_taps - 1) * channels_of(a) +
-                   (size_t)part.head * part.n_values * DIM + delta_place(DIM, 0, value / 8 * 8) +
-                   lane * 4;
-    bool there = value < part.n_values; /* uniform within a warp */
+    float *state = a.state + seq.state * a.stride + (size_t)(a.n_taps - 1) * a.n +
+                   (size_t)part.head * a.dim * DIM + delta_place(DIM, 0, value / 8 * 8) + lane * 4;
+    bool there = value < a.dim; /* uniform within a warp */
 #pragma unroll
     for (int i = 0; i < DIM / 4; i++)
         m[i] = 0;
@@ -178,8 +191,7 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
             float out = advance(a, rows[now], r, rows[now].v[r][threadIdx.x / 4], part.head, m);
 
             if (lane % 4 == 0)
-                a.out[(size_t)(seq.row0 + first + r) * n_out + part.head * part.n_values + value] =
-                    out;
+                a.out[(size_t)(seq.row0 + first + r) * n_out + part.head * a.dim + value] = out;
         }
         sync_block();
     }
@@ -190,28 +202,10 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
             store_some<4>(state + i * 128, m + i * 4);
 }
 
-/* Stores the inputs of the last n_taps - 1 rows, which the convolution of the next rows needs. The
- * blocks of a sequence divide the channels. */
-template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_seq &seq) {
-    uint32_t n = channels_of(a), before = a.n_taps - 1, n_rows = seq.n_rows;
-    float *past = a.state + seq.state * a.stride;
-
-    for (uint32_t c = blockIdx.y * DELTA_THREADS + threadIdx.x; c < n;
-         c += gridDim.y * DELTA_THREADS)
-        for (uint32_t j = 0; j < before; j++) {
-            float u = j + n_rows >= before ? input_of(a, seq.row0 + j + n_rows - before, c)
-                      : seq.pos0           ? past[(size_t)(j + n_rows) * n + c]
-                                           : 0.0f;
-
-            past[(size_t)j * n + c] = u;
-        }
-}
-
-/* Runs the recurrence for sequence @seq and keeps the inputs of its convolution. @n_keys, the rows
- * of a head's matrix, is 16, 32, 64 or 128. */
+/* Runs the recurrence for sequence @seq and keeps the inputs of its convolution. */
 template <class Args, class Rows>
-DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_keys, Rows rows[2]) {
-    switch (n_keys) {
+DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, Rows rows[2]) {
+    switch (a.n_key) {
     case 16:
         run_head<16>(a, seq, rows);
         break;
@@ -225,15 +219,15 @@ DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_k
         run_head<128>(a, seq, rows);
         break;
     }
-    keep_inputs(a, seq);
+    keep_inputs<DELTA_THREADS>(a, seq);
 }
 
 /* Defines the kernel of a recurrence. */
-#define STATE_KERNEL(NAME, ARGS, ROWS, N_KEYS)                                                     \
+#define STATE_KERNEL(NAME, ARGS, ROWS)                                                             \
     KERNEL(NAME, ARGS, DELTA_THREADS, 4) {                                                         \
         wait_for_previous();                                                                       \
         SHARED ROWS rows[2];                                                                       \
                                                                                                    \
         if (blockIdx.x < a.batch->n_seqs)                                                          \
-            run_sequence(a, a.batch->seq[blockIdx.x], N_KEYS, rows);                               \
+            run_sequence(a, a.batch->seq[blockIdx.x], rows);                                       \
     }

@@ -291,7 +291,7 @@ static uint32_t mistake; /* number of the fault below, from 1 on; 0: none */
 static void spoil_ops(const char *kernel, uint64_t number, void *args) {
     bool routes = strcmp(kernel, "route") == 0, begins = strcmp(kernel, "delta_in") == 0;
     struct route_args *r = args;
-    struct delta_args *d = args;
+    struct state_args *d = args;
 
     if (routes && mistake == 1)
         r->n_group = 0;

@@ -78,8 +78,8 @@ MISTAKES = [
     # Decays of keys, groups of experts.
     ("kda, decay", DELTA + ".cu", "m[i * 4 + e] *= y[e];", "m[i * 4 + e] *= x[e];", DELTA, IN_DELTA, 80),
     ("kda, decays of the next rows", "recurrent/state.cuh", "fetch_keeps<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);", "", DELTA, IN_DELTA, 80),
-    ("kda, keys and values", DELTA + ".cu", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
-    ("sparse, keys behind the last block", SPARSE + ".cu", "+ (a.batch->pos[r] + 1) % a.block", "+ a.batch->pos[r] % a.block", SPARSE, IN_SPARSE, 90),
+    ("kda, keys and values", "recurrent/state.cuh", "a.more[0][row * n + c - n]", "a.more[1][row * n + c - n]", DELTA, IN_DELTA, 80),
+    ("sparse, keys behind the last block", SPARSE + ".cu", "+ (a.of.batch->pos[r] + 1) % a.block", "+ a.of.batch->pos[r] % a.block", SPARSE, IN_SPARSE, 90),
     ("sparse, one block for the next", SPARSE + ".cu", "a.pick[(size_t)v.row * a.n_best + nth]", "a.pick[(size_t)v.row * a.n_best + nth / 2 * 2]", SPARSE, IN_SPARSE, 80),
     ("sparse, blocks of two", SPARSE + ".cu", "s.at + i + 4 * e, a.block >= 4, d", "s.at + i + 4 * e, a.block >= 2, d", SPARSE, IN_SPARSE, 80),
     ("sparse, halves of a byte", SPARSE + ".cu", "d % 16 < 8 ? 0 : 4", "d % 16 < 8 ? 4 : 0", SPARSE, IN_SPARSE, 90),
