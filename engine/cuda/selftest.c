@@ -72,6 +72,35 @@ void selftest_fill(float *x, size_t n, uint64_t seed) {
         x[i] = (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 1.5);
 }
 
+int selftest_begin(struct be *b, struct selftest_step *t, uint32_t pos0, uint32_t n, bool apart,
+                   struct step **s) {
+    static const int32_t token[SELFTEST_KEYS];
+    uint32_t tokens = b->opts->page_tokens, n_seqs = apart ? n : 1, n_tables = 0;
+
+    assert(n <= SELFTEST_KEYS && n <= b->opts->max_rows && n_seqs <= b->opts->max_seqs);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        uint32_t end = apart ? pos0 + i + 1 : pos0 + n;
+
+        t->seq[i] = (struct engine_seq){
+            .row0 = i, .n_rows = apart ? 1 : n, .pos0 = apart ? pos0 + i : pos0, .feed = -1};
+        t->start[i] = n_tables;
+        for (uint32_t k = 0; k * tokens < end; k++)
+            t->page[n_tables++] = k;
+    }
+    t->start[n_seqs] = n_tables;
+    t->batch = (struct engine_batch){.n_rows = n,
+                                     .n_seqs = n_seqs,
+                                     .token = token,
+                                     .seq = t->seq,
+                                     .table[KV_GLOBAL] = {t->start, t->page},
+                                     .table[KV_WINDOW] = {t->start, t->page}};
+    return step_begin(b, &t->batch, s);
+}
+
+void selftest_end(struct be *b) {
+    b->step[0].batch = NULL;
+}
+
 /* -- matrices ---------------------------------------------------------------------------------- */
 
 /* A product of ROWS rows with the first rows and columns of a tensor of the model. */

@@ -12,6 +12,21 @@
 
 #define SELFTEST_OFF "%s is off by %.3g, at most %.3g is expected"
 
+#define SELFTEST_KEYS 912u /* most rows of a step */
+
+/* A step of a test. */
+struct selftest_step {
+    struct engine_batch batch;
+    struct engine_seq seq[SELFTEST_KEYS];
+    uint32_t start[SELFTEST_KEYS + 1], *page; /* page: [entries of the page tables] */
+};
+
+/* Begins a step of @n rows from position @pos0 on, of one sequence or, with @apart, of one each on
+ * the same pages; t->page has room for the page tables. selftest_end() marks the step as idle.
+ * Returns 0 or -EIO. */
+int selftest_begin(struct be *b, struct selftest_step *t, uint32_t pos0, uint32_t n, bool apart,
+                   struct step **s);
+void selftest_end(struct be *b);
 /* Fills @x with @n pseudo-random numbers around 0 from @seed, nearly normal with variance 1/4. */
 void selftest_fill(float *x, size_t n, uint64_t seed);
 /* Copies @n floats from pageable host memory to the device. Returns 0 or -EIO. */

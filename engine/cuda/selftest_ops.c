@@ -26,10 +26,8 @@ struct scene {
     struct be *b;
     const struct model_op *of; /* the model's */
     struct weights weights;
-    struct engine_batch batch;
-    struct engine_seq seq;
-    uint32_t start[2], n_rows;
-    struct step *step;
+    struct selftest_step step;
+    uint32_t n_rows;
     float *all;
 };
 
@@ -44,27 +42,6 @@ static const struct model_op *find_op(const struct be *b, enum op_kind kind) {
             return op;
     }
     return NULL;
-}
-
-/* Begins a step of rows [pos0, pos0 + n) of one sequence. */
-static int begin(struct scene *t, uint32_t pos0, uint32_t n) {
-    static const int32_t token[ROWS];
-    static const uint32_t page[ROWS];
-
-    t->seq = (struct engine_seq){.n_rows = n, .pos0 = pos0, .feed = -1};
-    t->start[1] = (pos0 + n + t->b->opts->page_tokens - 1) / t->b->opts->page_tokens;
-    t->batch = (struct engine_batch){.n_rows = n,
-                                     .n_seqs = 1,
-                                     .token = token,
-                                     .seq = &t->seq,
-                                     .table[KV_GLOBAL] = {t->start, page},
-                                     .table[KV_WINDOW] = {t->start, page}};
-    return step_begin(t->b, &t->batch, &t->step);
-}
-
-/* Marks the step as idle. */
-static void end(struct scene *t) {
-    t->b->step[0].batch = NULL;
 }
 
 /* -- picks ------------------------------------------------------------------------------------- */
@@ -98,6 +75,7 @@ static int try_route(struct scene *t, struct err *err) {
     size_t n_logits = (size_t)t->n_rows * m->n_expert;
     size_t n_pairs = (size_t)t->n_rows * m->n_expert_used;
     float *bias_on = (float *)b->load.buffer[0].device;
+    struct step *s;
     const struct model_op op = {
         .kind = OP_ROUTE, .layer = t->of->layer, .scale = t->of->scale, .weights = &t->weights};
 
@@ -109,16 +87,16 @@ static int try_route(struct scene *t, struct err *err) {
     selftest_fill(logits, n_logits + m->n_expert, 1);
     t->weights.pick_bias = t->of->pick_bias ? bias_on : NULL;
     TRY(selftest_send(b, bias, bias_on, m->n_expert));
-    TRY(begin(t, 0, t->n_rows));
+    TRY(selftest_begin(b, &t->step, 0, t->n_rows, false, &s));
     TRY(selftest_send(b, logits, b->experts.logits, n_logits));
-    struct route_args a = experts_route_args(t->step, &op);
+    struct route_args a = experts_route_args(s, &op);
     a.slot = NULL; /* computed as if the device had all experts; the slots are not known yet */
     a.slots = (struct expert_slots){0};
     a.picks = NULL;
     TRY(CUDA_LAUNCH(b, route, (t->n_rows + ROUTE_ROWS - 1) / ROUTE_ROWS, 1, CUDA_THREADS, &a));
     TRY(selftest_fetch(b, weight, a.weight, n_pairs * sizeof(*weight)));
     TRY(selftest_fetch(b, expert, a.expert, n_pairs * sizeof(*expert)));
-    end(t);
+    selftest_end(b);
     uint32_t n = wrong_picks(t, logits, t->weights.pick_bias ? bias : NULL, weight, expert);
     return n ? selftest_refuse(b, err, "%u of %u rows pick other experts or weights", n, t->n_rows)
              : 0;
@@ -217,18 +195,19 @@ static int run_kda(struct scene *t, const struct kda *k, uint32_t from, uint32_t
     struct be *b = t->b;
     struct model_op op = *t->of;
     size_t n = (size_t)(to - from) * k->n, first = (size_t)from * k->n;
+    struct step *s;
 
     op.weights = &t->weights;
     TRY(cuda_fill(b, b->recurrent.out, 0xFF, n * sizeof(*out)));
-    TRY(begin(t, from, to - from));
+    TRY(selftest_begin(b, &t->step, from, to - from, false, &s));
     for (uint32_t i = 0; i < 3; i++)
         TRY(selftest_send(b, k->u + (size_t)i * t->n_rows * k->n + first, recurrent_part(b, i), n));
     TRY(selftest_send(b, k->z + first, b->recurrent.in[1], n));
     TRY(selftest_send(b, k->raw + first, b->recurrent.in[2], n));
     TRY(selftest_send(b, k->beta + from * k->n_head, b->recurrent.in[3], (to - from) * k->n_head));
-    TRY(step_delta(t->step, &op));
+    TRY(step_delta(s, &op));
     TRY(selftest_fetch(b, out + first, b->recurrent.out, n * sizeof(*out)));
-    end(t);
+    selftest_end(b);
     return 0;
 }
 
@@ -298,8 +277,11 @@ int selftest_ops(struct be *b, struct err *err) {
     int r = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(ops) && r == 0; i++) {
-        struct scene t = {
-            .b = b, .of = find_op(b, ops[i].kind), .n_rows = MIN(ROWS, b->opts->max_rows)};
+        uint32_t page[ROWS]; /* an entry for each row, or fewer */
+        struct scene t = {.b = b,
+                          .of = find_op(b, ops[i].kind),
+                          .step.page = page,
+                          .n_rows = MIN(ROWS, b->opts->max_rows)};
 
         r = t.of ? ops[i].try(&t, err) : 0;
         free(t.all);

@@ -21,7 +21,7 @@
 #include "engine/cuda/attention/kernels_attention.h"
 
 /* three chunks and part of a fourth; up to MOST rows begin in the last one or two */
-#define KEYS 912u
+#define KEYS SELFTEST_KEYS
 #define MOST 144u /* most rows that are computed: more than a block of ATTN_WIDE queries */
 #define SOME 20u  /* rows whose results are merged by row */
 #define FEW 8u    /* sequences that share pages, fewer than SOME */
@@ -42,10 +42,7 @@ struct scene {
     uint32_t window;            /* 0: neither a window nor sinks */
     uint32_t n_value;           /* values of a head's result, and of its query in q */
     size_t n_q, n_kv, n_turned; /* values in a row of q, of keys or values, of turned */
-    /* The current step. */
-    struct engine_batch batch;
-    struct engine_seq seq[KEYS];
-    uint32_t start[KEYS + 1], *page;
+    struct selftest_step step;  /* page: for up to MOST sequences */
 };
 
 /* Shape of a step: the last @n rows, of one sequence, or each of a sequence of its own on the same
@@ -110,37 +107,6 @@ static double error_of(const struct scene *t) {
 
 /* -- on the device ----------------------------------------------------------------------------- */
 
-/* Begins a step of @n rows from @pos0 on, of one sequence or of one each. */
-static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool apart,
-                 struct step **s) {
-    static const int32_t token[KEYS];
-    uint32_t tokens = b->opts->page_tokens, n_seqs = apart ? n : 1, n_tables = 0;
-
-    assert(n <= (apart ? MOST : KEYS) && n <= b->opts->max_rows && n_seqs <= b->opts->max_seqs);
-    for (uint32_t i = 0; i < n_seqs; i++) {
-        uint32_t end = apart ? pos0 + i + 1 : pos0 + n;
-
-        t->seq[i] = (struct engine_seq){
-            .row0 = i, .n_rows = apart ? 1 : n, .pos0 = apart ? pos0 + i : pos0, .feed = -1};
-        t->start[i] = n_tables;
-        for (uint32_t k = 0; k * tokens < end; k++)
-            t->page[n_tables++] = k;
-    }
-    t->start[n_seqs] = n_tables;
-    t->batch = (struct engine_batch){.n_rows = n,
-                                     .n_seqs = n_seqs,
-                                     .token = token,
-                                     .seq = t->seq,
-                                     .table[KV_GLOBAL] = {t->start, t->page},
-                                     .table[KV_WINDOW] = {t->start, t->page}};
-    return step_begin(b, &t->batch, s);
-}
-
-/* Marks the step as idle. */
-static void end(struct be *b) {
-    b->step[0].batch = NULL;
-}
-
 static uint32_t value_run(const struct be *b, const struct heads *h) {
     return hadamard_runs(b->shape, b->opts->kv_type, h->dim).v;
 }
@@ -168,14 +134,14 @@ static int store_keys(struct be *b, struct scene *t) {
         struct step *s;
 
         n = MIN(t->n_keys - at, b->opts->max_rows);
-        TRY(begin(b, t, at, n, false, &s));
+        TRY(selftest_begin(b, &t->step, at, n, false, &s));
         TRY(selftest_send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
         if (!t->n_turned)
             TRY(selftest_send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
         TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &latent)
                         : CUDA_LAUNCH(b, store, n, y, CUDA_THREADS, &a));
         TRY(cuda_check(b, b->api->stream_wait(b->stream), "the first kernels"));
-        end(b);
+        selftest_end(b);
     }
     return 0;
 }
@@ -193,10 +159,10 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     size_t n = p->n * t->n_q;
     struct step *s;
 
-    assert(p->n > 0 && p->n <= t->n_rows && p->n_multiprocessors > 0);
+    assert(p->n > 0 && p->n <= MIN(t->n_rows, MOST) && p->n_multiprocessors > 0);
     TRY(cuda_fill(b, b->act.o, 0xFF, n * sizeof(*o)));
     TRY(cuda_fill(b, b->attention.partial, 0xFF, MIN(b->attention.partial_bytes, POISON)));
-    TRY(begin(b, t, t->n_keys - p->n, p->n, p->apart, &s));
+    TRY(selftest_begin(b, &t->step, t->n_keys - p->n, p->n, p->apart, &s));
     TRY(selftest_send(b, t->q + first * t->n_q, b->act.q, n));
     TRY(selftest_send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned));
     b->device.n_multiprocessors = (int)p->n_multiprocessors;
@@ -204,7 +170,7 @@ static int attend(struct be *b, struct scene *t, const struct batch *p, float *o
     b->device.n_multiprocessors = (int)real;
     TRY(r);
     TRY(selftest_fetch(b, o, b->act.o, n * sizeof(*o)));
-    end(b);
+    selftest_end(b);
     return 0;
 }
 
@@ -389,8 +355,8 @@ static int make_scene(struct be *b, struct scene *t) {
     for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
         n += parts[i].n;
     float *all = malloc(n * sizeof(*all));
-    t->page = malloc((size_t)MOST * ((KEYS + tokens - 1) / tokens) * sizeof(*t->page));
-    if (!all || !t->page) {
+    t->step.page = malloc((size_t)MOST * ((KEYS + tokens - 1) / tokens) * sizeof(*t->step.page));
+    if (!all || !t->step.page) {
         free(all);
         return -ENOMEM;
     }
@@ -422,6 +388,6 @@ int selftest_attention(struct be *b, struct err *err) {
         r = r < 0 ? r : try_ways(b, &t, err);
     }
     free(t.q);
-    free(t.page);
+    free(t.step.page);
     return r;
 }
