@@ -763,11 +763,8 @@ int latent_multiply(struct step *s, const struct weights *w, const float *x, uin
 const char *latent_lacks(const struct model_shape *s);
 /* Uploads be.latent.list, if there are latent_heads(). Returns 0, -ENOMEM or -EIO. */
 int latent_open(struct be *b);
-/* Returns the argument of store_latent, without the norm and the pages. */
-struct latent_args latent_store_args(const struct be *b, const struct heads *h,
-                                     const struct rope_set *rope);
-struct attend_args;
-
+/* Returns the values of a head's query before attn_k_b. */
+uint32_t latent_query_width(const struct model_shape *m);
 /* Sets the addresses of the rotary part of the queries. */
 void latent_attend(const struct be *b, struct attend_args *a);
 /* Returns the name of a property of a recurrent op that is not supported, or NULL. */

@@ -229,6 +229,9 @@ struct left {
 
 /* Applies qk-norm and RoPE, and stores keys and values in their pages; grid: x rows, y (n_head +
  * n_kv) / 8. q is changed in place. v may be k: the values are then the keys before their norm.
+ * Kernel store_latent: applies RoPE to the last n_rot of a query's @width values, in place, and to
+ * those of the row's latent vector k; the other values of k get the norm k_norm. k is stored in its
+ * page as the key; grid: x rows, y (n_head + 1) / 8, rounded up.
  * Kernel holes: stores keys whose score is not finite for any query, and zeros as values; grid: x
  * rows, y n_kv / 8. */
 struct store_args {
@@ -247,16 +250,8 @@ struct store_args {
     /* Lengths of the runs of a head that are multiplied by the Hadamard matrix (shape.h), of
      * queries and keys, and of values; 0: none. */
     uint32_t run_k, run_v;
+    uint32_t width; /* store_latent: values of a query */
     float eps;
-};
-
-/* Latent attention: applies RoPE to the last n_rot of a query's @width values, in place, and to
- * those of the row's latent vector k; the other values of k get a norm. k is stored in its page as
- * the key. Grid: x rows, y (n_head + 1) / 8, rounded up. */
-struct latent_args {
-    /* one head: values with the norm k_norm, then n_rot values with RoPE */
-    struct store_args store;
-    uint32_t width;
 };
 
 #define LATENT_KEY 576u   /* values of a key of latent attention, at most */

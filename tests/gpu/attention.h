@@ -48,10 +48,10 @@ static void store_keys(struct attention *t) {
         .shape = t->shape,
         .n_head = n_kv * t->group,
         .n_kv = n_kv,
+        .width = dim,
     };
-    struct latent_args latent = {a, dim};
     if (t->n_value)
-        launch(kernel_store_latent, n, (a.n_head + 8) / 8, CUDA_THREADS, &latent, "store");
+        launch(kernel_store_latent, n, (a.n_head + 8) / 8, CUDA_THREADS, &a, "store");
     else
         launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
     must(api->stream_wait(stream), "store");

@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include "base/try.h"
 
-/* Returns the values of a head's query before attn_k_b. */
-static uint32_t query_width(const struct model_shape *m) {
+uint32_t latent_query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
@@ -115,33 +114,16 @@ int step_mla_q(struct step *s, const struct model_op *op) {
     return step_multiply(s, w, false);
 }
 
-struct latent_args latent_store_args(const struct be *b, const struct heads *h,
-                                     const struct rope_set *rope) {
-    const struct model_shape *m = b->shape;
-
-    return (struct latent_args){
-        .store = {.batch = b->head,
-                  .q = b->latent.q,
-                  .k = b->act.k,
-                  .rope = b->act.rope[rope - m->rope],
-                  .shape = cuda_page_shape(b, h),
-                  .n_head = h->n,
-                  .n_rot = m->head_dim - m->mla.rank,
-                  .neox = m->rope_type == ROPE_NEOX,
-                  .eps = m->rms_eps},
-        .width = query_width(m),
-    };
-}
-
 int step_mla_kv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct latent_args a = latent_store_args(b, &op->heads, &b->shape->rope[op->rope]);
+    struct store_args a = step_store_args(b, op);
 
+    a.q = b->latent.q;
+    a.k_norm = w->norm;
+    a.n_rot = b->shape->head_dim - b->shape->mla.rank;
+    a.width = latent_query_width(b->shape);
     TRY(latent_multiply(s, w, b->latent.q, a.width));
-    a.store.k_norm = w->norm;
-    a.store.pages = step_pages_of(b, op);
-    a.store.cls = op->kv.cls;
     return CUDA_LAUNCH(b, store_latent, s->grid.rows, (op->heads.n + 8) / 8, CUDA_THREADS, &a);
 }
 
@@ -149,7 +131,7 @@ void latent_attend(const struct be *b, struct attend_args *a) {
     const struct model_shape *m = b->shape;
 
     a->turned = b->latent.q + m->mla.n_nope;
-    a->turned_stride = query_width(m);
+    a->turned_stride = latent_query_width(m);
 }
 
 /* Multiplies by attn_v_b. The result replaces the queries and is packed for the next projection;

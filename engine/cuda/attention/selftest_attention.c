@@ -116,9 +116,8 @@ static uint32_t value_run(const struct be *b, const struct heads *h) {
  * not either. */
 static int store_keys(struct be *b, struct scene *t) {
     const struct heads *h = &t->heads;
-    struct latent_args latent = latent_store_args(b, h, &b->shape->rope[0]);
     struct store_args a = {.batch = b->head,
-                           .q = b->act.q,
+                           .q = t->n_turned ? b->latent.q : b->act.q,
                            .k = b->act.k,
                            .v = b->act.v,
                            .rope = b->act.rope[0],
@@ -126,10 +125,9 @@ static int store_keys(struct be *b, struct scene *t) {
                            .shape = cuda_page_shape(b, h),
                            .n_head = h->n,
                            .n_kv = h->n_kv,
-                           .run_v = value_run(b, h)};
+                           .run_v = value_run(b, h),
+                           .width = latent_query_width(b->shape)};
 
-    latent.store.n_rot = 0;
-    latent.store.pages = a.pages;
     for (uint32_t at = 0, n, y = (h->n + h->n_kv + 7) / 8; at < t->n_keys; at += n) {
         struct step *s;
 
@@ -138,7 +136,7 @@ static int store_keys(struct be *b, struct scene *t) {
         TRY(selftest_send(b, t->k + at * t->n_kv, b->act.k, n * t->n_kv));
         if (!t->n_turned)
             TRY(selftest_send(b, t->v + at * t->n_kv, b->act.v, n * t->n_kv));
-        TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &latent)
+        TRY(t->n_turned ? CUDA_LAUNCH(b, store_latent, n, y, CUDA_THREADS, &a)
                         : CUDA_LAUNCH(b, store, n, y, CUDA_THREADS, &a));
         TRY(cuda_check(b, b->api->stream_wait(b->stream), "the first kernels"));
         selftest_end(b);

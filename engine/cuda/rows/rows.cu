@@ -463,37 +463,35 @@ ROW_KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
 }
 
 /* One warp stores one head: the queries, then the key. */
-KERNEL(store_latent, struct latent_args, CUDA_THREADS, 2) {
-    wait_for_previous();
+ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
     SHARED float heads[CUDA_THREADS / 32][LATENT_KEY];
-    const struct store_args &s = a.store;
-    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp, rank = s.shape.head_dim - s.n_rot;
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp, rank = a.shape.head_dim - a.n_rot;
 
-    if (r >= s.batch->n_rows || h > s.n_head)
+    if (h > a.n_head)
         return;
-    const float *rope = s.rope + (size_t)r * s.n_rot;
+    const float *rope = a.rope + (size_t)r * a.n_rot;
     float *head = heads[warp];
-    if (h < s.n_head) {
-        float *q = s.q + ((size_t)r * s.n_head + h + 1) * a.width - s.n_rot;
+    if (h < a.n_head) {
+        float *q = a.q + ((size_t)r * a.n_head + h + 1) * a.width - a.n_rot;
 
-        for (uint32_t i = lane; i < s.n_rot; i += 32)
+        for (uint32_t i = lane; i < a.n_rot; i += 32)
             head[i] = q[i];
         sync_warp();
-        turn(s, rope, head);
-        for (uint32_t i = lane; i < s.n_rot; i += 32)
+        turn(a, rope, head);
+        for (uint32_t i = lane; i < a.n_rot; i += 32)
             q[i] = head[i];
         return;
     }
-    const float *k = s.k + (size_t)r * s.shape.head_dim;
-    float inverse = inverse_length(s, k, rank);
-    for (uint32_t i = lane; i < s.shape.head_dim; i += 32)
-        head[i] = i < rank && s.k_norm ? k[i] * inverse * s.k_norm[i] : k[i];
+    const float *k = a.k + (size_t)r * a.shape.head_dim;
+    float inverse = inverse_length(a, k, rank);
+    for (uint32_t i = lane; i < a.shape.head_dim; i += 32)
+        head[i] = i < rank && a.k_norm ? k[i] * inverse * a.k_norm[i] : k[i];
     sync_warp();
-    turn(s, rope, head + rank);
-    store_head(s, 0, PAGE_K,
-               s.pages + (size_t)s.batch->row_page[s.cls][r] * page_layer_bytes(&s.shape),
-               s.batch->row_slot[r], head);
+    turn(a, rope, head + rank);
+    store_head(a, 0, PAGE_K,
+               a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape),
+               a.batch->row_slot[r], head);
     fence_bulk(); /* attend_latent_bulk reads the page */
 }
 
