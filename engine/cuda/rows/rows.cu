@@ -50,16 +50,15 @@ ROW_KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
     bool has_token = (uint32_t)token < a.table.n_rows && !picture_of(a.batch, r, 0);
     uint32_t t = has_token ? (uint32_t)token : 0;
-    float *p = a.p + ((size_t)r * a.n_layer + l) * a.n, sum = 0;
+    float *p = a.p + ((size_t)r * a.n_layer + l) * a.n;
 
     for (uint32_t i = lane; i < a.n; i += 32)
-        sum = fmaf(p[i] * a.scale, p[i] * a.scale, sum);
-    sum = warp_sum(sum);
-    float inverse = 1.0f / sqrtf(sum / (float)a.n + a.eps);
+        p[i] *= a.scale;
+    float inverse = inverse_length(p, a.n, a.eps);
     for (uint32_t i = lane; i < a.n; i += 32) {
         float own = a.own * tile_value_at(&a.table, t, l * a.n + i);
 
-        p[i] = (p[i] * a.scale * inverse * a.norm[i] + own) * 0.70710678f;
+        p[i] = (p[i] * inverse * a.norm[i] + own) * 0.70710678f;
     }
 }
 
@@ -484,7 +483,7 @@ ROW_KERNEL(store_latent, struct store_args, CUDA_THREADS, 2) {
         return;
     }
     const float *k = a.k + (size_t)r * a.shape.head_dim;
-    float inverse = inverse_length(a, k, rank);
+    float inverse = inverse_length(k, rank, a.eps);
     for (uint32_t i = lane; i < a.shape.head_dim; i += 32)
         head[i] = i < rank && a.k_norm ? k[i] * inverse * a.k_norm[i] : k[i];
     sync_warp();

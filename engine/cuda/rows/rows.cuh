@@ -478,15 +478,36 @@ DEVICE float finite_half(float x) {
     return fminf(fmaxf(x, -65504.0f), 65504.0f);
 }
 
-/* Returns the factor of the rms norm of @dim values, computed by one warp. */
-DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t dim) {
-    uint32_t lane = threadIdx.x % 32;
+/* Returns the factor of the rms norm of @n values, computed by one warp. */
+DEVICE float inverse_length(const float *x, uint32_t n, float eps) {
     float sum = 0;
 
-    for (uint32_t i = lane; i < dim; i += 32)
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
         sum = fmaf(x[i], x[i], sum);
-    sum = warp_sum(sum);
-    return 1.0f / sqrtf(sum / (float)dim + a.eps);
+    return 1.0f / sqrtf(warp_sum(sum) / (float)n + eps);
+}
+
+/* Computes out = norm(x) w + bias by CUDA_THREADS threads: the layer norm if there is a bias, else
+ * the rms norm; w NULL: ones. shared: [CUDA_THREADS / 32]. */
+DEVICE void norm_by_block(const float *x, const float *w, const float *bias, uint32_t n, float eps,
+                          float *out, float *shared) {
+    float sum = 0, mean = 0;
+
+    if (bias) {
+        for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+            sum += x[i];
+        mean = block_sum<CUDA_THREADS / 32>(sum, shared) / (float)n;
+    }
+    sum = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+        sum = fmaf(x[i] - mean, x[i] - mean, sum);
+    float inverse = 1.0f / sqrtf(block_sum<CUDA_THREADS / 32>(sum, shared) / (float)n + eps);
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
+        float y = (x[i] - mean) * inverse;
+
+        y = w ? y * w[i] : y;
+        out[i] = bias ? y + bias[i] : y;
+    }
 }
 
 /* Rotates pair @i of the first @n_rot values of a head (shared) by an angle, given by cosine and

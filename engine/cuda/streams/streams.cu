@@ -23,16 +23,9 @@
 
 ROW_KERNEL(mix_norm, struct mix_args, CUDA_THREADS, 2) {
     SHARED float shared[WARPS];
-    uint32_t stream = blockIdx.y;
-    float sum = 0;
+    size_t at = ((size_t)r * a.n_stream + blockIdx.y) * a.n;
 
-    size_t at = ((size_t)r * a.n_stream + stream) * a.n;
-    const float *s = a.s + at, *norm = a.norm + (size_t)stream * a.n;
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        sum = fmaf(s[i], s[i], sum);
-    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)a.n + a.eps);
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        a.f[at + i] = s[i] * inverse * norm[i];
+    norm_by_block(a.s + at, a.norm + (size_t)blockIdx.y * a.n, NULL, a.n, a.eps, a.f + at, shared);
 }
 
 ROW_KERNEL(mix_bend, struct mix_args, CUDA_THREADS, 2) {

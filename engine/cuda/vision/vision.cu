@@ -11,27 +11,6 @@
 
 /* -- functions of rows: formulas in engine/vision/host.c --------------------------------------- */
 
-DEVICE void norm_values(const struct vis_rows &a, const float *x, float *out, float *shared) {
-    uint32_t n = a.width;
-    float sum = 0, mean = 0;
-
-    if (a.bias) {
-        for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-            sum += x[i];
-        mean = block_sum<WARPS>(sum, shared) / (float)n;
-    }
-    sum = 0;
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        sum = fmaf(x[i] - mean, x[i] - mean, sum);
-    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)n + a.eps);
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
-        float y = (x[i] - mean) * inverse;
-
-        y = a.w ? y * a.w[i] : y;
-        out[i] = a.bias ? y + a.bias[i] : y;
-    }
-}
-
 DEVICE float activated(uint32_t act, float x) {
     return act == VIS_GELU   ? mx_gelu(x)
            : act == VIS_SILU ? mx_silu(x)
@@ -95,7 +74,7 @@ KERNEL(vis_row, struct vis_rows, CUDA_THREADS, 4) {
     float *out = a.out + (size_t)(a.moves ? a.at.to[at] : r) * a.width;
 
     if (a.kind == VIS_NORM) {
-        norm_values(a, in, out, shared);
+        norm_by_block(in, a.w, a.bias, a.width, a.eps, out, shared);
         return;
     }
     if (a.kind == VIS_MEAN || a.kind == VIS_BLOCK) {

@@ -85,7 +85,7 @@ MISTAKES = [
     ("sparse, halves of a byte", SPARSE + ".cu", "d % 16 < 8 ? 0 : 4", "d % 16 < 8 ? 4 : 0", SPARSE, IN_SPARSE, 90),
     ("sparse, keys before the step", SPARSE + ".cu", "(size_t)(p % block) * n + i", "(size_t)((p + 1) % block) * n + i", SPARSE, IN_SPARSE, 90),
     ("sparse, parts", SPARSE + ".cu", "o[k] = merge_with(o[k], x[k], w.a, w.b);", "o[k] = merge_with(o[k], x[k], 1.0f, w.b);", SPARSE, IN_SPARSE, 80),
-    ("mix, norm of the first stream", STREAMS + ".cu", "a.norm + (size_t)stream * a.n;", "a.norm;", STREAMS, IN_STREAMS, 90),
+    ("mix, norm of the first stream", STREAMS + ".cu", "a.norm + (size_t)blockIdx.y * a.n,", "a.norm,", STREAMS, IN_STREAMS, 90),
     ("mix, a sum in the place of a mean", STREAMS + ".cu", "= sum / (float)a.n_stream;", "= sum;", STREAMS, IN_STREAMS, 80),
     ("n-grams, taps side by side", STREAMS + ".cu", "r - seq.row0 + j * a.apart", "r - seq.row0 + j", STREAMS, IN_STREAMS, 90),
     ("n-grams, another slot", STREAMS + ".cu", "a.state[seq.state * a.stride + STATE", "a.state[STATE", STREAMS, IN_STREAMS, 80),
