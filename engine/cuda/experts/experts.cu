@@ -97,7 +97,7 @@ DEVICE uint32_t leave_groups(const struct route_args &a, const float *p) {
 
 /* Returns pick @k of row @r from the table of its token. */
 DEVICE uint32_t table_pick(const struct route_args &a, uint32_t r, uint32_t k) {
-    int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
+    int32_t token = token_of(a.batch, a.sampled, r);
     size_t t = (uint32_t)token < a.n_tokens ? (uint32_t)token : 0;
 
     return (uint32_t)a.table[t * a.n_used + k];

@@ -24,7 +24,7 @@ ROW_KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
             a.x[(size_t)r * n + i] = picture[i];
         return;
     }
-    int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
+    int32_t token = token_of(a.batch, a.sampled, r);
     uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0, k = tile_k(a.format);
     const uint8_t *tiles = a.tiles + (size_t)(t / TILE_ROWS) * a.n_units * tile_bytes(a.format);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
@@ -47,7 +47,7 @@ ROW_KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
 
     if (l >= a.n_layer)
         return;
-    int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
+    int32_t token = token_of(a.batch, a.sampled, r);
     bool has_token = (uint32_t)token < a.table.n_rows && !picture_of(a.batch, r, 0);
     uint32_t t = has_token ? (uint32_t)token : 0;
     float *p = a.p + ((size_t)r * a.n_layer + l) * a.n;

@@ -7,6 +7,13 @@
 
 #include "engine/cuda/device.cuh"
 
+/* Returns the token of row @r; tokens of earlier steps are @sampled. */
+DEVICE int32_t token_of(const struct batch_head *b, const int32_t *sampled, uint32_t r) {
+    int32_t feed = b->feed[r];
+
+    return feed >= 0 ? sampled[feed] : b->token[r];
+}
+
 /* -- operands of matmul ------------------------------------------------------------------------ */
 
 /* number of threads that pack a row of up to four columns for each of them */

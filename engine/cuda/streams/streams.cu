@@ -144,13 +144,10 @@ DEVICE void keep_tokens(const struct ngram_args &a, const struct plan_seq &seq, 
     for (uint32_t k = 0; k + 1 < a.apart && k < NGRAM_KNOWN; k++) {
         uint32_t row = seq.row0 + seq.n_rows - 1 - k;
 
-        if (k >= seq.n_rows) {
+        if (k >= seq.n_rows)
             next[k] = k < seq.pos0 + seq.n_rows ? last[k - seq.n_rows] : (float)a.eos;
-        } else {
-            int32_t feed = a.batch->feed[row];
-
-            next[k] = (float)(feed >= 0 ? a.sampled[feed] : a.batch->token[row]);
-        }
+        else
+            next[k] = (float)token_of(a.batch, a.sampled, row);
     }
     for (uint32_t k = 0; k < NGRAM_KNOWN; k++)
         last[k] = next[k];
