@@ -170,22 +170,12 @@ DEVICE float mean_of(const struct condense_args &a, const struct plan_seq &seq, 
 }
 
 ROW_KERNEL(condense, struct condense_args, CUDA_THREADS, 2) {
-    SHARED float key[LEAN_DIM], shared[WARPS];
-    uint32_t n = a.end.keys.n, block = a.end.keys.block;
-    float sum = 0;
+    SHARED float key[LEAN_DIM], sums[WARPS];
+    auto mean = [&](const struct plan_seq &seq, uint32_t first, uint32_t i) {
+        return mean_of(a, seq, first, a.overlaps && first ? a.end.keys.block : 0, i);
+    };
 
-    if ((a.batch->pos[r] + 1) % block)
-        return;
-    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    uint32_t first = a.batch->pos[r] + 1 - block;
-    uint32_t before = a.overlaps && first ? block : 0;
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
-        float v = mean_of(a, seq, first, before, i);
-
-        sum = fmaf(v, v, sum);
-        key[i] = v;
-    }
-    put_key(a.end, a.batch, seq, first, sum, key, shared);
+    put_key(a.end, a.batch, r, key, sums, mean);
 }
 
 KERNEL(keep_rows, struct keep_rows_args, CUDA_THREADS, 2) {

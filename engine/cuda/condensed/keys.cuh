@@ -37,13 +37,23 @@ DEVICE uint16_t *key_of(const struct block_keys &k, const struct batch_head *bat
            (size_t)(last % k.page_tokens / k.block) * k.n;
 }
 
-/* Stores the key of the block that begins at @first: norm, then rotation of @key (shared). Each
- * thread has written its values of @key, and @sum is the sum of their squares. shared: [WARPS]. */
-DEVICE void put_key(const struct key_end &e, const struct batch_head *batch,
-                    const struct plan_seq &seq, uint32_t first, float sum, float *key,
-                    float *shared) {
-    uint32_t n = e.keys.n;
-    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, shared) / (float)n + e.eps);
+/* Stores the key of the block of positions that ends at row @r, if one does: norm, then rotation of
+ * the block's mean. mean(seq, first, i) returns value @i of the mean of the block that begins at
+ * position @first. Shared: key [keys.n], sums [WARPS]. */
+template <class MEAN>
+DEVICE void put_key(const struct key_end &e, const struct batch_head *batch, uint32_t r, float *key,
+                    float *sums, const MEAN &mean) {
+    uint32_t n = e.keys.n, first = batch->pos[r] + 1 - e.keys.block;
+    float sum = 0;
+
+    if ((batch->pos[r] + 1) % e.keys.block)
+        return;
+    const struct plan_seq seq = batch->seq[batch->row_seq[r]];
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
+        key[i] = mean(seq, first, i);
+        sum = fmaf(key[i], key[i], sum);
+    }
+    float inverse = 1.0f / sqrtf(block_sum<WARPS>(sum, sums) / (float)n + e.eps);
 
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         key[i] = key[i] * inverse * e.norm[i];

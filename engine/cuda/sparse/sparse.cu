@@ -16,24 +16,18 @@
 /* -- keys of blocks ---------------------------------------------------------------------------- */
 
 ROW_KERNEL(mean_keys, struct mean_args, CUDA_THREADS, 2) {
-    SHARED float key[PICK_DIM], shared[WARPS];
-    uint32_t n = a.end.keys.n, block = a.end.keys.block;
-    float square = 0;
-
-    if ((a.batch->pos[r] + 1) % block)
-        return;
-    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
-    uint32_t first = a.batch->pos[r] + 1 - block;
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS) {
+    SHARED float key[PICK_DIM], sums[WARPS];
+    auto mean = [&](const struct plan_seq &seq, uint32_t first, uint32_t i) {
+        uint32_t n = a.end.keys.n, block = a.end.keys.block;
         float sum = 0;
 
         for (uint32_t p = first; p < first + block; p++)
             sum += p < seq.pos0 ? a.state[seq.state * a.stride + (size_t)(p % block) * n + i]
                                 : a.k[(size_t)(seq.row0 + p - seq.pos0) * n + i];
-        key[i] = sum / (float)block;
-        square = fmaf(key[i], key[i], square);
-    }
-    put_key(a.end, a.batch, seq, first, square, key, shared);
+        return sum / (float)block;
+    };
+
+    put_key(a.end, a.batch, r, key, sums, mean);
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
