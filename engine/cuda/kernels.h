@@ -353,7 +353,7 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
 
 /* Computes y (+)= W x + bias for matrices that share x. matvec: up to 8 rows, matvec_16: up to 16;
  * grid x: row tiles of all matrices, or fewer if all have one format: a block takes every
- * gridDim.x-th. matmul_wide: grid x: matmul_wide_blocks(). Dynamic shared memory: that of the
+ * gridDim.x-th. matmul_wide: grid x: n_panels n_splits. Dynamic shared memory: that of the
  * largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
@@ -378,11 +378,6 @@ struct matmul_args {
     uint32_t *arrived; /* zero before and after the kernel */
     float *sums;
 };
-
-/* Returns the number of blocks of matmul_wide. */
-MX_FN uint32_t matmul_wide_blocks(const struct matmul_args *a) {
-    return a->n_panels * a->n_splits;
-}
 
 /* Split-K: sums of a panel, [MATMUL_COLUMNS][WIDE_OUT] floats for each segment. */
 #define WIDE_OUT 128u /* rows of the matrix in a panel */

@@ -77,8 +77,8 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
     a->n_tiles = tiles;
     count_panels(a, MATMUL_COLUMNS);
     if (wide) {
-        must(api->launch(kernel_matmul_wide, matmul_wide_blocks(a), 1, CUDA_THREADS, wide_shared(f),
-                         a, false, stream),
+        must(api->launch(kernel_matmul_wide, a->n_panels * a->n_splits, 1, CUDA_THREADS,
+                         wide_shared(f), a, false, stream),
              "matmul_wide");
     } else {
         struct matvec_way way = matvec_way(&device, a->n_rows, a->stage_bytes, tiles);
@@ -99,7 +99,7 @@ static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
         return false;
     count_panels(a, block_rows);
     must(api->launch(block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
-                     matmul_wide_blocks(a), 1, CUDA_THREADS, bytes, a, false, stream),
+                     a->n_panels * a->n_splits, 1, CUDA_THREADS, bytes, a, false, stream),
          "matmul_wgmma");
     return true;
 }

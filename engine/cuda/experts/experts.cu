@@ -598,7 +598,7 @@ KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
 KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
     wait_for_previous();
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
-    float total[WIDE_GROUPS][4];
+    float total[WIDE_GROUPS * 4] = {};
     struct Supply supply;
 
     if (blockIdx.x >= *a.n_items)
@@ -615,26 +615,21 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
         supply.take_row(k, m, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
     }
     supply.start(m, tiles_of(a, i, item.expert), tile, item.n, 0, TILE_SEGMENTS);
-#pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-        total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    walk_of(m, supply, AddUp{total});
+    walk_of(m.format, WideWalk{supply, m, total, NULL});
     copy_wait<0>();
     if (!supply.tiles)
         return;
 #pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            uint32_t column = n * PACK_ROWS + lane % 4 * 2 + j % 2;
-            uint32_t out = tile * TILE_ROWS + lane / 4 + j / 2 * 8;
+    for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++) {
+        uint32_t column = k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2;
+        uint32_t out = tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8;
 
-            if (column >= item.n || out >= m.n_out)
-                continue;
-            uint32_t entry = pairs_of(a, item)[column];
-            m.y[(size_t)pair_of(a, entry) * m.n_out + out] =
-                value_of(a, m, item.expert, row_of(a, entry), out, total[n][j]);
-        }
+        if (column >= item.n || out >= m.n_out)
+            continue;
+        uint32_t entry = pairs_of(a, item)[column];
+        m.y[(size_t)pair_of(a, entry) * m.n_out + out] =
+            value_of(a, m, item.expert, row_of(a, entry), out, total[k]);
+    }
 }
 
 /* -- experts of the host ----------------------------------------------------------------------- */

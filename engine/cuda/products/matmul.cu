@@ -304,25 +304,6 @@ KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */
 
-/* Receives the sums of a segment: adds them up, or, if blocks share the segments, stores each in
- * @shared. */
-struct Ends {
-    struct AddUp all;
-    float *shared; /* first_sum() or NULL */
-    bool half;     /* see Supply */
-
-    MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
-        if (!shared)
-            return all.end(segment, c);
-#pragma unroll
-        for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++) {
-            if (k == WIDE_GROUPS * 2 && half)
-                break;
-            shared[segment * WIDE_SUMS + sum_place(k)] = c[k / 4][k % 4];
-        }
-    }
-};
-
 /* Writes y of a thread's sum @k, which belongs to column k / 4 of eight rows of the activations. */
 DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                      uint32_t row0, uint32_t tile, uint32_t k, float sum) {
@@ -352,8 +333,7 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
         supply.take_row(k, m, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
     }
     supply.start(m, m.tiles, tile, n_rows - row0, part.first, part.last);
-    const struct Ends ends = {{(float(*)[4])total}, shared, supply.half};
-    walk_of(m, supply, ends);
+    walk_of(m.format, WideWalk{supply, m, total, shared});
     copy_wait<0>();
     if (shared)
         return put_shared(a, m, n_rows, row0, block * WIDE_OUT, part.panel);

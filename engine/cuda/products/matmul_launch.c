@@ -211,7 +211,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
     struct launch l = {.kernel = !x->cores ? kernel_matmul_wide
                                  : whole   ? kernel_matmul_wgmma
                                            : kernel_matmul_wgmma_64,
-                       .grid_x = matmul_wide_blocks(&a),
+                       .grid_x = a.n_panels * a.n_splits,
                        .grid_y = 1,
                        .n_threads = CUDA_THREADS,
                        .what = x->cores ? "matmul_wgmma" : "matmul_wide",

@@ -107,31 +107,34 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
     }
 }
 
-/* Adds up the sums of the segments. */
-struct AddUp {
-    float (*total)[4]; /* [WIDE_GROUPS] */
-
-    MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
-#pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                total[n][j] = segment ? total[n][j] + c[n][j] : c[n][j];
-    }
-};
-
-/* Goes over the segments of one row tile and gives each one's sums to ENDS. Warps without a row
- * tile also take part, because they copy slices. */
-template <class ENDS> struct WideWalk {
+/* Goes over the segments of one row tile and adds up their sums in @total, or, if blocks share the
+ * segments, stores each in @shared. Warps without a row tile also take part, because they copy
+ * slices. */
+struct WideWalk {
     struct Supply &supply;
     const struct matrix &m;
-    const ENDS &ends;
+    float *total;  /* [WIDE_GROUPS * 4] */
+    float *shared; /* first_sum() or NULL */
 
+    MEMBER void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
+        if (!shared) {
+#pragma unroll
+            for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
+                total[k] = segment ? total[k] + c[k / 4][k % 4] : c[k / 4][k % 4];
+            return;
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++) {
+            if (k == WIDE_GROUPS * 2 && supply.half)
+                break;
+            shared[segment * WIDE_SUMS + sum_place(k)] = c[k / 4][k % 4];
+        }
+    }
     template <int F> MEMBER void of() const {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
         [[maybe_unused]] constexpr uint32_t unroll = Steps<F>::unroll;
-        uint32_t segment = supply.segment, first = m.unit[segment],
-                 end = m.unit[segment + 1] - first;
+        uint32_t segment = supply.segment, first = m.unit[segment];
+        uint32_t last = m.unit[segment + 1] - first; /* end of the segment */
         float c[WIDE_GROUPS][4] = {};
 
         for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
@@ -151,20 +154,14 @@ template <class ENDS> struct WideWalk {
                 int pair = load_slice<F>(tile, stage + u % units * tile_bytes(F), i, m.grid);
                 add_slice<F>(tile, pair, slice, supply.half, c);
             }
-            if (u + 1 < end)
+            if (u + 1 < last)
                 continue;
-            ends.end(segment, c);
+            end(segment, c);
 #pragma unroll
             for (uint32_t n = 0; n < WIDE_GROUPS; n++)
                 c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
             segment++;
-            end = m.unit[segment + 1 < TILE_SEGMENTS ? segment + 1 : TILE_SEGMENTS] - first;
+            last = m.unit[segment + 1 < TILE_SEGMENTS ? segment + 1 : TILE_SEGMENTS] - first;
         }
     }
 };
-
-/* Goes over the tiles of @m with the code for its format. */
-template <class ENDS>
-DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &ends) {
-    walk_of(m.format, WideWalk<ENDS>{supply, m, ends});
-}

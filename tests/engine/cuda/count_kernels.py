@@ -56,7 +56,7 @@ LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
 LAUNCH |= {"attend_64" + pages: 8 for pages in PAGES} | {"attend_128" + pages: 9 for pages in PAGES}
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
 SEGMENT_UNITS = 4096 // 256 // 8  # units of 256 columns in a segment of a matrix of 4,096 columns
-END = re.compile(r"Ends3end|AddUp3end|add_up")  # functions at the end of a segment
+END = re.compile(r"WideWalk3end|add_up")  # functions at the end of a segment
 FEW = {"matvec": 3, "matvec_16": 2, "expert_vec": 4}  # kernels for few rows: blocks launched on each multiprocessor
 TAG = re.compile(r"Walk(?:I\w+?E)?2ofILi(\d+)E")
 # Kernels whose warps process all tiles of a chunk for their share of the values: iterations of that loop.
