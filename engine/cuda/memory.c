@@ -349,7 +349,7 @@ static void add_steps(struct be *b) {
         add_staging(b, &s->wants,
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
                         seqs * (unique * sizeof(struct penal) +
-                                LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t))) +
+                                LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t)) + 3 * 16) +
                         slack,
                     1, &s->wants.device);
         add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);

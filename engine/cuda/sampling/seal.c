@@ -19,18 +19,10 @@
 #include <string.h>
 #include "base/try.h"
 
-/* Places of the lists of one parameter set. */
+/* Lists of one parameter set: the index of each in the staging area, in units of its elements. */
 struct lists {
     uint32_t param; /* index of the parameters */
     uint32_t bias0, ban0, penal0, n_penals;
-};
-
-/* Lists of all wants of a round, in the staging area. */
-struct pools {
-    struct bias_entry *bias;
-    int32_t *ban;
-    struct penal *penal;
-    uint32_t n_bias, n_bans, n_penals;
 };
 
 static bool has_penalties(const struct engine_param *p) {
@@ -41,27 +33,6 @@ static bool has_penalties(const struct engine_param *p) {
 static const struct engine_want *want_at(const struct step *s, uint32_t k) {
     assert(k < s->n_scored);
     return &s->batch->want[s->scored[k]];
-}
-
-/* Counts the list entries that wants [first, first + n) need. Wants of a row are consecutive, so
- * each parameter set is counted once; entries of penalties are an upper bound. */
-static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n) {
-    const struct engine_batch *b = s->batch;
-    uint32_t before = UINT32_MAX;
-    struct pools size = {0};
-
-    for (uint32_t i = first; i < first + n; i++) {
-        const struct engine_want *w = want_at(s, i);
-        const struct engine_param *p = &b->param[w->param];
-
-        if (w->what != WANT_SAMPLE || w->param == before)
-            continue;
-        before = w->param;
-        size.n_bias += p->n_bias;
-        size.n_bans += p->n_bans;
-        size.n_penals += has_penalties(p) ? MIN(p->n_tokens, s->be->shape->n_vocab) : 0;
-    }
-    return size;
 }
 
 /* Lists each token of prompt and output once, with its count in the output. Returns the number of
@@ -88,23 +59,36 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
     return n;
 }
 
-/* Appends the lists of one parameter set; the caller reserved the room that count_lists() gave. */
-static struct lists put_lists(struct be *b, const struct engine_param *p, uint32_t param,
-                              struct pools *to) {
-    struct lists l = {param, to->n_bias, to->n_bans, to->n_penals, 0};
+/* Returns room for @n elements of @size bytes, a divisor of 16, in the staging area, and sets
+ * *first to the index of the first one; NULL if the area is full. */
+static void *take_list(struct step *s, size_t n, uint32_t size, uint32_t *first) {
+    const void *d = s->wants.device;
+    void *list = staging_take(&s->wants, n * size, &d);
 
+    *first = (uint32_t)((const uint8_t *)d - s->wants.device) / size;
+    return list;
+}
+
+/* Writes the lists of one parameter set. Returns false if the staging area is too small. */
+static bool put_lists(struct step *s, const struct engine_param *p, struct lists *l) {
+    struct be *b = s->be;
+    uint32_t n_penals = has_penalties(p) ? MIN(p->n_tokens, b->shape->n_vocab) : 0;
+    struct bias_entry *bias = take_list(s, p->n_bias, sizeof(*bias), &l->bias0);
+    int32_t *ban = take_list(s, p->n_bans, sizeof(*ban), &l->ban0);
+    struct penal *penal = take_list(s, n_penals, sizeof(*penal), &l->penal0);
+
+    if (!bias || !ban || !penal)
+        return false;
     for (uint32_t i = 0; i < p->n_bias; i++) {
         assert((uint32_t)p->bias[i].token < b->shape->n_vocab);
-        to->bias[to->n_bias++] = (struct bias_entry){p->bias[i].token, p->bias[i].bias};
+        bias[i] = (struct bias_entry){p->bias[i].token, p->bias[i].bias};
     }
     for (uint32_t i = 0; i < p->n_bans; i++) {
         assert((uint32_t)p->bans[i] < b->shape->n_vocab);
-        to->ban[to->n_bans++] = p->bans[i];
+        ban[i] = p->bans[i];
     }
-    if (has_penalties(p))
-        l.n_penals = list_penalties(b, p, to->penal + to->n_penals);
-    to->n_penals += l.n_penals;
-    return l;
+    l->n_penals = n_penals ? list_penalties(b, p, penal) : 0;
+    return true;
 }
 
 /* Returns the sequence that @row belongs to. Wants mostly come in the order of rows, so the search
@@ -164,31 +148,30 @@ static struct sample_want want_of(const struct step *s, const struct engine_want
 static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
                       uint32_t *needs) {
     const struct engine_batch *b = s->batch;
-    struct pools size = count_lists(s, first, n), to = {0};
     struct lists l = {.param = UINT32_MAX};
-    const void *d[4];
+    const void *d;
     uint32_t hint = 0;
+    struct sample_want *want = staging_take(&s->wants, n * sizeof(*want), &d);
 
-    struct sample_want *want = staging_take(&s->wants, n * sizeof(*want), &d[0]);
-    to.bias = staging_take(&s->wants, size.n_bias * sizeof(*to.bias), &d[1]);
-    to.ban = staging_take(&s->wants, size.n_bans * sizeof(*to.ban), &d[2]);
-    to.penal = staging_take(&s->wants, size.n_penals * sizeof(*to.penal), &d[3]);
-    if (!want || !to.bias || !to.ban || !to.penal)
+    if (!want)
         return false;
+    a->want = d;
+    a->bias = (const struct bias_entry *)s->wants.device;
+    a->ban = (const int32_t *)s->wants.device;
+    a->penal = (const struct penal *)s->wants.device;
     *needs = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct engine_want *w = want_at(s, first + i);
 
-        if (w->what == WANT_SAMPLE && w->param != l.param)
-            l = put_lists(s->be, &b->param[w->param], w->param, &to);
+        /* wants of a row are consecutive, so each parameter set is written once */
+        if (w->what == WANT_SAMPLE && w->param != l.param) {
+            l.param = w->param;
+            if (!put_lists(s, &b->param[w->param], &l))
+                return false;
+        }
         want[i] = want_of(s, w, seq_of(b, w->row, &hint), &l);
         *needs |= sample_needs(&want[i], a->n_vocab);
     }
-    assert(to.n_bias == size.n_bias && to.n_bans == size.n_bans && to.n_penals <= size.n_penals);
-    a->want = d[0];
-    a->bias = d[1];
-    a->ban = d[2];
-    a->penal = d[3];
     return true;
 }
 
