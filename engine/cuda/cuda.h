@@ -575,9 +575,6 @@ struct operand {
 };
 /* Returns the argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
-/* Returns how many of @n blocks with @shared bytes of shared memory run at a time, at most @most on
- * a multiprocessor. */
-uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
 /* Returns true if gate and up have equal shape and format, so that one kernel can combine them. */
 bool cuda_are_alike(const struct matrix *gate, const struct matrix *up);
 /* Launches matvec, for at most MATVEC_ROWS rows. Returns 0 or -EIO. */

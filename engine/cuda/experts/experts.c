@@ -132,6 +132,18 @@ static uint32_t choose_teams(const struct be *b, const struct expert_args *a, ui
     return n;
 }
 
+/* Static shared memory of expert_vec, and what the driver reserves for each block. */
+#define EXPERT_STATIC 11264u
+
+/* Returns how many of @n blocks of expert_vec with @shared bytes of shared memory run at a time. */
+static uint32_t resident_blocks(const struct be *b, uint32_t n, uint32_t shared) {
+    uint32_t most = 4; /* by its registers */
+
+    while (most > 1 && b->device.shared_bytes < most * (shared + EXPERT_STATIC))
+        most--;
+    return MIN(n, most * (uint32_t)b->device.n_multiprocessors);
+}
+
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most) {
     uint32_t groups = 0, shared = 0;
 
@@ -147,7 +159,7 @@ int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most
         shared = expert_shared(a->stage_bytes);
         uint32_t blocks = (a->m[0].n_row_tiles + a->n_teams - 1) / a->n_teams;
         l = (struct launch){.kernel = kernel_expert_vec,
-                            .grid_x = cuda_resident_blocks(b, most * blocks, shared, 4),
+                            .grid_x = resident_blocks(b, most * blocks, shared),
                             .grid_y = 1,
                             .n_threads = EXPERT_THREADS,
                             .what = "expert_vec",
@@ -203,24 +215,10 @@ int experts_send_picks(struct step *s) {
     return cuda_copy(b, b->experts.host_picks, b->experts.picks, n, CUDA_TO_HOST);
 }
 
-int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+/* Uploads the numbers that a layer's experts have on the device, in the order of the experts, and
+ * sets @expert to the experts that have one. */
+static int load_numbers(struct be *b, uint32_t layer, uint32_t expert[MODEL_EXPERTS_MAX]) {
     uint32_t n = 0, slot[MODEL_EXPERTS_MAX];
-
-    assert(b->experts.host && b->shape->n_expert <= MODEL_EXPERTS_MAX);
-    for (uint32_t e = 0; e < b->shape->n_expert; e++)
-        slot[e] = expert_is_hosts(b->shape, op->layer, e) ? SLOT_HOST : n++;
-    TRY(cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot),
-                        b->experts.slot + (size_t)op->layer * b->shape->n_expert));
-    assert(n + n_host_experts(b->shape, op->layer) == b->shape->n_expert);
-    w->be = b;
-    w->host_layer = b->experts.n_host++;
-    return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
-                                     err);
-}
-
-int experts_load_slots(struct be *b, uint32_t layer) {
-    uint32_t n = 0, slot[MODEL_EXPERTS_MAX], expert[MODEL_EXPERTS_MAX];
-    const struct expert_slots s = slots_to_fetch(b, layer);
 
     assert(b->shape->n_expert <= MODEL_EXPERTS_MAX);
     for (uint32_t e = 0; e < b->shape->n_expert; e++) {
@@ -228,9 +226,28 @@ int experts_load_slots(struct be *b, uint32_t layer) {
         if (slot[e] != SLOT_HOST)
             expert[n++] = e;
     }
-    assert(n == s.n);
-    TRY(cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot), s.slot));
-    return cuda_load_bytes(b, expert, n * sizeof(*expert), s.expert);
+    assert(n + n_host_experts(b->shape, layer) == b->shape->n_expert);
+    return cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot),
+                           b->experts.slot + (size_t)layer * b->shape->n_expert);
+}
+
+int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    uint32_t expert[MODEL_EXPERTS_MAX];
+
+    assert(b->experts.host);
+    TRY(load_numbers(b, op->layer, expert));
+    w->be = b;
+    w->host_layer = b->experts.n_host++;
+    return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
+                                     err);
+}
+
+int experts_load_slots(struct be *b, uint32_t layer) {
+    uint32_t expert[MODEL_EXPERTS_MAX];
+    const struct expert_slots s = slots_to_fetch(b, layer);
+
+    TRY(load_numbers(b, layer, expert));
+    return cuda_load_bytes(b, expert, s.n * sizeof(*expert), s.expert);
 }
 
 /* Enqueues the copies of the experts that route() has chosen slots for. */

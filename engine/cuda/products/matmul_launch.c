@@ -11,9 +11,6 @@
 #include <errno.h>
 #include "base/try.h"
 
-/* Static shared memory of expert_vec, and what the driver reserves for each block. */
-#define EXPERT_STATIC 11264u
-
 /* Allows the attention kernels for this engine's pages as much dynamic shared memory as their
  * launches need. */
 static int load_attention(struct be *b) {
@@ -71,13 +68,6 @@ int cuda_load_kernels(struct be *b) {
 
 bool wgmma_takes(const struct be *b, uint32_t n_rows) {
     return b->products.wgmma && n_rows > MATVEC_ROWS;
-}
-
-uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {
-    assert(n > 0 && most > 0);
-    while (most > 1 && b->device.shared_bytes < most * (shared + EXPERT_STATIC))
-        most--;
-    return MIN(n, most * (uint32_t)b->device.n_multiprocessors);
 }
 
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add) {
