@@ -501,24 +501,25 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum pack_kind glu
     bool two = w->n_mats == 2;
     bool gated = two && step_fuses(s) && cuda_are_alike(&w->m[0], &w->m[1]);
 
+    struct operand x = step_rows(s);
+    int r;
+
     assert(two == (glu != PACK_RELU));
     s->ff.up = b->act.up;
     s->ff.up_stride = 0;
-    if (!gated) {
-        struct operand x = step_rows(s);
+    if (gated) {
+        struct matmul_args a = cuda_matmul_args(w, &x, false);
 
+        a.gated = w->m[0].n_row_tiles;
+        a.glu = glu;
+        r = cuda_matvec(b, &a);
+    } else {
         x.glu = glu;
         x.gated = two && b->ways.fuse ? &gated : NULL;
-        int r = cuda_matmul(b, w, &x, false);
-        s->ff.kind = gated ? PACK_PLAIN : glu;
-        return r;
+        r = cuda_matmul(b, w, &x, false);
     }
-    s->ff.kind = PACK_PLAIN;
-    struct operand rows = step_rows(s);
-    struct matmul_args a = cuda_matmul_args(w, &rows, false);
-    a.gated = w->m[0].n_row_tiles;
-    a.glu = glu;
-    return cuda_matvec(b, &a);
+    s->ff.kind = gated ? PACK_PLAIN : glu;
+    return r;
 }
 
 int step_pack_ff(struct step *s, uint32_t n) {
@@ -572,22 +573,14 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
 int step_pack_wanted(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    struct pack_args a = {
-        .x = w->norm || !s->kept ? b->act.x : b->draft.hidden,
-        .up = b->act.x,
-        .weight = w->norm,
-        .batch = b->head,
-        .wanted = true,
-        .packed = b->sampling.packed,
-        .scale = b->sampling.scale,
-        .kind = w->norm ? PACK_NORM : PACK_PLAIN,
-        .n = m->n_embd,
-        .n_padded = (uint32_t)round_up(m->n_embd, 64),
-        .cores = step_wanted_cores(s),
-        .eps = m->rms_eps,
-    };
+    struct pack_args a =
+        step_pack_args(b, w->norm ? PACK_NORM : PACK_PLAIN,
+                       w->norm || !s->kept ? b->act.x : b->draft.hidden, w->norm, b->shape->n_embd);
 
+    a.wanted = true;
+    a.packed = b->sampling.packed;
+    a.scale = b->sampling.scale;
+    a.cores = step_wanted_cores(s);
     assert(w->n_mats == 1 && !s->packed);
     s->head = w;
     TRY(release(s, NULL));

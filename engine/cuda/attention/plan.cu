@@ -130,11 +130,7 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
             if (k < n_pages && p[k] != q[k])
                 other = k < other ? k : other;
         }
-        for (int m = 1; m < 32; m *= 2) {
-            uint64_t theirs = lane_xor(other, m);
-
-            other = theirs < other ? theirs : other;
-        }
+        other = ~warp_max(~other); /* the warp's least */
     }
     return (uint32_t)other / per_chunk;
 }

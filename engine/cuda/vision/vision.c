@@ -41,25 +41,36 @@ static uint32_t padded(uint32_t dim) {
     return dim <= 64 ? 64 : dim <= 80 ? 80 : VIS_WIDEST;
 }
 
-/* Bytes of each part of the backend's memory. Packed rows have up to two planes (pack_args). */
-struct parts {
-    size_t heads, packed, scale, places, pixels;
-};
+/* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */
+static void *take(struct vis_be *v, size_t bytes) {
+    void *at = v->b ? v->b->picture_memory + v->used : NULL;
 
-static struct parts parts_of(const struct vis_sizes *s) {
+    v->used += whole(bytes);
+    assert(!v->b || v->used <= v->b->shape->picture_buffers);
+    return at;
+}
+
+/* Takes the backend's own memory. Packed rows have up to two planes (pack_args). */
+static void lay_out(struct vis_be *v, const struct vis_sizes *s) {
     size_t rows = round_up(s->max_rows, WGMMA_ROWS);
-    size_t halves = 3ul * s->max_keys * s->n_head * padded(s->head_dim);
 
-    return (struct parts){whole(halves * sizeof(uint16_t)),
-                          whole(rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t)),
-                          whole(rows * sizeof(float)), whole(s->place_bytes),
-                          whole(s->pixel_bytes)};
+    v->sizes = *s;
+    v->heads = (struct vis_stored){.n_head = s->n_head,
+                                   .dim = s->head_dim,
+                                   .padded = padded(s->head_dim),
+                                   .max_keys = s->max_keys};
+    v->heads.half = take(v, 3ul * s->max_keys * s->n_head * v->heads.padded * sizeof(uint16_t));
+    v->packed = take(v, rows * round_up(s->max_in, 64) * 2 * sizeof(uint16_t));
+    v->scale = take(v, rows * sizeof(float));
+    v->places = take(v, s->place_bytes);
+    v->pixels = take(v, s->pixel_bytes);
 }
 
 static uint64_t open_bytes(const struct vis_sizes *s, uint32_t n_threads) {
-    const struct parts p = parts_of(s);
+    struct vis_be v = {0};
 
-    return p.heads + p.packed + p.scale + p.places + p.pixels;
+    lay_out(&v, s);
+    return v.used;
 }
 
 static uint64_t buffer_bytes(size_t n) {
@@ -89,39 +100,20 @@ static struct vis_be *close_be(struct vis_be *v) {
     return NULL;
 }
 
-/* Returns the next @bytes of the encoder's memory. */
-static void *take(struct vis_be *v, size_t bytes) {
-    void *at = v->b->picture_memory + v->used;
-
-    v->used += bytes;
-    assert(v->used <= v->b->shape->picture_buffers);
-    return at;
-}
-
 static int open_be(struct vis_be **out, const struct image_encoder_opts *opts,
                    const struct vis_sizes *sizes, struct err *err) {
-    const struct parts p = parts_of(sizes);
     struct vis_be *v = calloc(1, sizeof(*v));
 
     if (!v)
         return -ENOMEM;
     v->b = opts->be;
-    v->sizes = *sizes;
-    v->heads = (struct vis_stored){.half = take(v, p.heads),
-                                   .n_head = sizes->n_head,
-                                   .dim = sizes->head_dim,
-                                   .padded = padded(sizes->head_dim),
-                                   .max_keys = sizes->max_keys};
-    v->packed = take(v, p.packed);
-    v->scale = take(v, p.scale);
-    v->places = take(v, p.places);
-    v->pixels = take(v, p.pixels);
+    lay_out(v, sizes);
     *out = v;
     return 0;
 }
 
 static float *buffer(struct vis_be *v, size_t n) {
-    return take(v, buffer_bytes(n));
+    return take(v, n * sizeof(float));
 }
 
 /* Returns @r, the result of loading; sets @err if the device failed. */
