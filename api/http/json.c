@@ -390,3 +390,7 @@ int json_read(yyjson_doc **out, char *data, size_t len, struct err *err) {
     *out = doc;
     return 0;
 }
+
+int json_refuse(struct err *err, const char *param, const char *must) {
+    return err_set_code(err, 400, "invalid_value", param, "%s %s.", param, must);
+}

@@ -70,3 +70,5 @@ void json_print(struct json *j, const char *shape, ...) PRINTF(2, 3);
  * escapes of half a surrogate pair by U+FFFD, also in @data. 0 with *out, the caller's to free;
  * -EINVAL with @err, a 400 that names the byte; -ENOMEM. On any thread. */
 int json_read(yyjson_doc **out, char *data, size_t len, struct err *err);
+/* Refuses a value of a body with a 400: "PARAM MUST." Returns -EINVAL. */
+int json_refuse(struct err *err, const char *param, const char *must);

@@ -1,0 +1,57 @@
+#pragma once
+
+/* json_read - loops over parsed arrays and objects, and questions about their members. */
+
+#include "base/json_value.h"
+
+/* Runs the following block for each entry @item of the array @list; never, if it is no array. */
+#define JSON_EACH(item, list)                                                                      \
+    for (yyjson_val *item = yyjson_arr_get_first(list), *item##_end = json_end(item, list);        \
+         item != item##_end; item = json_next(item))
+/* The same, with the index @i of the entry. */
+#define JSON_EACH_AT(i, item, list)                                                                \
+    for (size_t i = 0, item##_once = 1; item##_once; item##_once = 0)                              \
+        for (yyjson_val *item = yyjson_arr_get_first(list), *item##_end = json_end(item, list);    \
+             item != item##_end; item = json_next(item), i++)
+/* Runs the following block for each member of @object; never, if it is no object. */
+#define JSON_MEMBERS(key, value, object)                                                           \
+    for (yyjson_val *key = json_first_key(object), *value = NULL,                                  \
+                    *key##_end = json_end(key, object);                                            \
+         key != key##_end && (value = yyjson_obj_iter_get_val(key)); key = json_next(value))
+
+/* Returns the place behind the last entry of @v, whose first entry is @first, or NULL. */
+static inline yyjson_val *json_end(yyjson_val *first, yyjson_val *v) {
+    return first ? json_next(v) : NULL;
+}
+
+/* Returns the key of the first member; NULL if there is none. */
+static inline yyjson_val *json_first_key(yyjson_val *object) {
+    yyjson_obj_iter it = yyjson_obj_iter_with(object);
+
+    return yyjson_obj_iter_next(&it);
+}
+
+/* Returns member @key of @object; NULL if there is none, or null. */
+static inline yyjson_val *json_given(yyjson_val *object, const char *key) {
+    yyjson_val *v = yyjson_obj_get(object, key);
+
+    return yyjson_is_null(v) ? NULL : v;
+}
+
+/* Returns true if @v is one of @words, which blanks separate. */
+static inline bool json_is(yyjson_val *v, const char *words) {
+    const char *text = json_text(v);
+    size_t n = json_len(v);
+
+    for (size_t len; text && *words; words += len + strspn(words + len, " ")) {
+        len = strcspn(words, " ");
+        if (len == n && memcmp(words, text, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Returns true if member @key of @object is one of @words. */
+static inline bool json_has(yyjson_val *object, const char *key, const char *words) {
+    return json_is(yyjson_obj_get(object, key), words);
+}
