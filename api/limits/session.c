@@ -5,7 +5,7 @@
 #include "api/http/http.h"
 #include "api/http/json.h"
 #include "api/http/siphash.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 
 /*
  * The scheduler learns per session: how long its answers are, what it has had. The APIs have
@@ -95,12 +95,9 @@ struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
 
 /* Adds the texts of a content, which is one text or has parts. */
 static uint64_t add_content(const uint64_t secret[2], uint64_t h, yyjson_val *content) {
-    size_t i, n;
-    yyjson_val *part;
-
     if (yyjson_is_str(content))
         return add(secret, h, json_text(content), json_len(content));
-    yyjson_arr_foreach(content, i, n, part) {
+    JSON_EACH(part, content) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
         if (yyjson_is_str(text))
@@ -110,11 +107,9 @@ static uint64_t add_content(const uint64_t secret[2], uint64_t h, yyjson_val *co
 }
 
 uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages) {
-    size_t i, n;
-    yyjson_val *m;
     uint64_t h = 0;
 
-    yyjson_arr_foreach(messages, i, n, m) {
+    JSON_EACH(m, messages) {
         yyjson_val *role = yyjson_obj_get(m, "role");
 
         if (!yyjson_is_str(role))

@@ -13,7 +13,7 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/toolcall/parser.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 #define REFS_DEPTH 64
@@ -97,15 +97,12 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
 /* Looks for references below @v. Sets *any if there is one, and *far if one leads elsewhere than
  * into the definitions, which are copied along with a part of a schema. */
 static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
-    yyjson_val *key, *item;
-    size_t i, n;
-
     *far = *far || depth == REFS_DEPTH;
-    yyjson_arr_foreach(v, i, n, item) {
+    JSON_EACH(item, v) {
         if (!*far)
             find_refs(item, any, far, depth + 1);
     }
-    yyjson_obj_foreach(v, i, n, key, item) {
+    JSON_MEMBERS(key, item, v) {
         const char *ref = yyjson_equals_str(key, "$ref") ? json_cstr(item) : NULL;
 
         *any = *any || ref;

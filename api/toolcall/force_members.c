@@ -13,7 +13,7 @@
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
@@ -45,19 +45,18 @@ int force_check_object(struct force *f, yyjson_val *schema) {
         "dependencies",
         "dependentSchemas",
     };
-    yyjson_val *type = yyjson_obj_get(schema, "type"), *item;
+    yyjson_val *type = yyjson_obj_get(schema, "type");
     yyjson_val *properties = yyjson_obj_get(schema, "properties");
-    size_t i, n;
 
     if (!yyjson_is_obj(schema) || (type && !yyjson_equals_str(type, "object")))
         return force_refuse(f, "a schema that does not describe an object");
-    for (i = 0; i < ARRAY_SIZE(never); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(schema, never[i]))
             return force_refuse(f, "\"%s\"", never[i]);
     if (yyjson_obj_size(properties) > MEMBERS_MAX ||
         yyjson_arr_size(yyjson_obj_get(schema, "required")) > MEMBERS_MAX)
         return force_refuse(f, "an object of more than %d properties", MEMBERS_MAX);
-    yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
+    JSON_EACH(item, yyjson_obj_get(schema, "required")) {
         if (!yyjson_obj_getn(properties, json_text(item), json_len(item)))
             return force_refuse(f, "the required property \"%.40s\" without a schema",
                                 or_empty(json_cstr(item)));
@@ -77,10 +76,7 @@ int force_root(struct force *f, yyjson_val **out) {
 }
 
 bool force_is_required(yyjson_val *schema, yyjson_val *key) {
-    size_t i, n;
-    yyjson_val *item;
-
-    yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
+    JSON_EACH(item, yyjson_obj_get(schema, "required")) {
         if (yyjson_equals(item, key))
             return true;
     }
@@ -249,10 +245,10 @@ static bool is_type(const char *type, yyjson_val *v) {
 /* Makes the node of a constant, which must be plain. @type is that of the schema, or NULL. */
 static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjson_mut_val **out) {
     bool fits = !type || is_type(json_cstr(type), v);
-    size_t i, n;
-    yyjson_val *one;
 
-    yyjson_arr_foreach(type, i, n, one) fits = fits || is_type(json_cstr(one), v);
+    JSON_EACH(one, type) {
+        fits = fits || is_type(json_cstr(one), v);
+    }
     if (!fits)
         return force_refuse(f, "a constant of another type");
     if (yyjson_is_ctn(v))
@@ -279,11 +275,10 @@ static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigne
                        yyjson_mut_val **out) {
     yyjson_mut_val *either = ir_list(f->n, "either"), *one = NULL;
     bool constants = strcmp(word, "enum") == 0, apart = strcmp(word, "oneOf") == 0;
-    yyjson_val *type = yyjson_obj_get(s, "type"), *v;
+    yyjson_val *type = yyjson_obj_get(s, "type"), *list = yyjson_obj_get(s, word);
     unsigned seen = 0;
-    size_t i, n;
 
-    yyjson_arr_foreach(yyjson_obj_get(s, word), i, n, v) {
+    JSON_EACH(v, list) {
         unsigned types = apart ? value_schema_types(f->tool->parameters, v) : 0;
 
         if (apart && (!types || (types & seen)))
@@ -293,7 +288,7 @@ static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigne
         ir_add(f->n, either, one);
     }
     *out = either;
-    return n ? 0 : force_refuse(f, "an empty list of alternatives");
+    return yyjson_arr_size(list) ? 0 : force_refuse(f, "an empty list of alternatives");
 }
 
 static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mut_val **out) {
@@ -370,13 +365,12 @@ static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigne
 
 static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
     static const char *const alone[] = {"const", "enum"};
-    yyjson_val *s = NULL, *type, *v, *first;
-    size_t i, n;
+    yyjson_val *s = NULL, *constant;
 
     TRY(f->n->failed ? -ENOMEM : force_resolve(f, f->tool->parameters, schema, &s));
     if (depth > GEMMA_DEPTH)
         return force_refuse(f, "nesting of more than %d levels", GEMMA_DEPTH);
-    for (i = 0; i < ARRAY_SIZE(alone); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(alone); i++)
         if (yyjson_obj_get(s, alone[i]))
             TRY(force_alone(f, s, alone[i]));
     if (yyjson_is_true(s)) {
@@ -385,8 +379,8 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     }
     if (yyjson_obj_get(s, "allOf") || yyjson_obj_get(s, "not") || yyjson_obj_get(s, "if"))
         return force_refuse(f, "allOf, not or if");
-    if ((v = yyjson_obj_get(s, "const")))
-        return gemma_constant(f, v, yyjson_obj_get(s, "type"), out);
+    if ((constant = yyjson_obj_get(s, "const")))
+        return gemma_constant(f, constant, yyjson_obj_get(s, "type"), out);
     if (yyjson_obj_get(s, "enum"))
         return gemma_union(f, s, "enum", depth, out);
     bool any = yyjson_obj_get(s, "anyOf");
@@ -396,20 +390,19 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
         TRY(force_alone(f, s, word));
         return gemma_union(f, s, word, depth, out);
     }
-    type = yyjson_obj_get(s, "type");
+    yyjson_val *type = yyjson_obj_get(s, "type");
     if (yyjson_is_str(type) && !json_cstr(type))
         return force_refuse(f, "a \"type\" other than a name or a list of names");
     if (yyjson_is_str(type))
         return gemma_typed(f, s, json_cstr(type), depth, out);
-    first = yyjson_arr_get_first(type);
-    if (!first) {
+    if (!yyjson_arr_size(type)) {
         *out = gemma_any(f, ANY_DEPTH);
         return yyjson_is_obj(s) && !yyjson_obj_get(s, "properties") && !value_has_text_rules(s, s)
                    ? 0
                    : force_refuse(f, "a schema without a type");
     }
     *out = ir_list(f->n, "either");
-    yyjson_arr_foreach(type, i, n, v) {
+    JSON_EACH(v, type) {
         yyjson_mut_val *one = NULL;
 
         if (!json_cstr(v))

@@ -10,7 +10,7 @@
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.$@:/-"
@@ -107,8 +107,7 @@ static yyjson_mut_val *loose(struct force *f) {
 }
 
 int force_tagged(struct force *f, yyjson_mut_val **out) {
-    yyjson_val *root = f->tool->parameters, *schema = NULL, *key, *prop;
-    size_t i, n;
+    yyjson_val *root = f->tool->parameters, *schema = NULL;
     int r = f->tool->loose ? 0 : force_root(f, &schema);
 
     if (r < 0)
@@ -119,7 +118,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
         return 0;
     }
     *out = ir_list(f->n, "sequence");
-    yyjson_obj_foreach(yyjson_obj_get(schema, "properties"), i, n, key, prop) {
+    JSON_MEMBERS(key, prop, yyjson_obj_get(schema, "properties")) {
         const char *name = json_cstr(key);
         yyjson_mut_val *value = NULL;
 

@@ -20,8 +20,8 @@
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
+#include "api/http/json_read.h"
 #include "base/buf.h"
-#include "base/json_value.h"
 #include "base/try.h"
 
 #define UNION_DEPTH 8
@@ -55,10 +55,8 @@ static bool is_annotation(yyjson_val *key) {
 
 int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
     bool constants = strcmp(keyword, "enum") == 0 || strcmp(keyword, "const") == 0;
-    yyjson_val *key, *v;
-    size_t i, n;
 
-    yyjson_obj_foreach(schema, i, n, key, v) {
+    JSON_MEMBERS(key, v, schema) {
         if (!yyjson_equals_str(key, keyword) &&
             (!is_annotation(key) || (!constants && yyjson_equals_str(key, "type"))))
             return force_refuse(f, "\"%.40s\" beside \"%s\"", or_empty(json_cstr(key)), keyword);
@@ -80,17 +78,16 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
 }
 
 static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *steps) {
-    yyjson_val *s = value_resolve(root, schema), *key, *v, *item;
-    size_t i, n, k, m;
+    yyjson_val *s = value_resolve(root, schema);
 
     if (!s || depth == UNION_DEPTH || --*steps < 0)
         return true;
-    yyjson_obj_foreach(s, i, n, key, v) {
+    JSON_MEMBERS(key, v, s) {
         bool is_union = yyjson_equals_str(key, "anyOf") || yyjson_equals_str(key, "oneOf");
 
         if (!is_union && !is_annotation(key))
             return true;
-        yyjson_arr_foreach(is_union ? v : NULL, k, m, item) {
+        JSON_EACH(item, is_union ? v : NULL) {
             if (text_rules(root, item, depth + 1, steps))
                 return true;
         }
@@ -272,17 +269,17 @@ static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const 
 static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const char *stop, int depth,
                       yyjson_mut_val **out) {
     static const char *const never[] = {"enum", "const", "pattern", "minLength", "maxLength"};
-    yyjson_val *any = yyjson_obj_get(s, "anyOf"), *one = yyjson_obj_get(s, "oneOf"), *item;
+    yyjson_val *any = yyjson_obj_get(s, "anyOf"), *one = yyjson_obj_get(s, "oneOf");
     yyjson_mut_val *text = NULL;
-    size_t i, n, n_used = 0;
+    size_t n_used = 0;
 
-    for (i = 0; i < ARRAY_SIZE(never); i++)
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]))
             return force_refuse(f, "\"%s\" beside anyOf or oneOf", never[i]);
     if (any && one)
         return force_refuse(f, "anyOf beside oneOf");
     *out = ir_list(f->n, "either");
-    yyjson_arr_foreach(any ? any : one, i, n, item) {
+    JSON_EACH(item, any ? any : one) {
         yyjson_val *is = value_resolve(root, item);
         unsigned types = value_schema_types(root, item);
 

@@ -5,8 +5,8 @@
  */
 
 #include <errno.h>
-#include <yyjson.h>
 #include "api/http/json.h"
+#include "api/http/json_read.h"
 #include "api/toolcall/parser.h"
 #include "base/try.h"
 
@@ -52,24 +52,16 @@ static const char outro[] =
     "next message. If no function is needed, answer directly.";
 
 int toolcall_describe(struct buf *out, yyjson_val *tools) {
-    int r = buf_add_str(out, intro);
-    size_t i, n;
-    yyjson_val *tool;
-
-    yyjson_arr_foreach(tools, i, n, tool) {
+    TRY(buf_add_str(out, intro));
+    JSON_EACH(tool, tools) {
         yyjson_val *f = yyjson_obj_get(tool, "function");
         size_t len;
-        char *text = yyjson_val_write(f ? f : tool, 0, &len);
+        CLEANUP(freep) char *text = yyjson_val_write(f ? f : tool, 0, &len);
 
-        if (!text)
-            return -ENOMEM;
-        if (r == 0)
-            r = buf_add(out, text, len);
-        if (r == 0)
-            r = buf_add_char(out, '\n');
-        free(text);
+        TRY(text ? buf_add(out, text, len) : -ENOMEM);
+        TRY(buf_add_char(out, '\n'));
     }
-    return r < 0 ? r : buf_add_str(out, outro);
+    return buf_add_str(out, outro);
 }
 
 int toolcall_write_call(struct buf *out, const char *name, const char *args, size_t args_len) {

@@ -9,7 +9,7 @@
 #include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 
 #define SCHEMA_DEPTH 8
 #define SCHEMA_STEPS 2000 /* unions of references to unions grow fast */
@@ -17,10 +17,7 @@
 /* Returns the tool called @name: the function in {"function": {"name"..}}, or the flat form
  * itself. */
 static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
-    size_t i, n;
-    yyjson_val *tool;
-
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH(tool, tools) {
         yyjson_val *f = yyjson_obj_get(tool, "function");
 
         f = f ? f : tool;
@@ -77,10 +74,8 @@ static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *s
 /* Returns the types of all members of a union; 0 when one of them is unknown. */
 static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth, int *steps) {
     unsigned types = 0;
-    size_t i, n;
-    yyjson_val *v;
 
-    yyjson_arr_foreach(list, i, n, v) {
+    JSON_EACH(v, list) {
         unsigned one = types_at(root, v, depth + 1, steps);
 
         if (!one)
@@ -92,19 +87,22 @@ static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth, int *
 
 static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *steps) {
     static const char *const unions[] = {"anyOf", "oneOf"};
-    yyjson_val *s = value_resolve(root, schema), *v;
+    yyjson_val *s = value_resolve(root, schema), *constant;
     yyjson_val *type = yyjson_obj_get(s, "type"), *values = yyjson_obj_get(s, "enum");
     unsigned types = named_type(json_cstr(type));
-    size_t i, n;
 
     if (--*steps < 0)
         return 0;
-    yyjson_arr_foreach(type, i, n, v) types |= named_type(json_cstr(v));
+    JSON_EACH(v, type) {
+        types |= named_type(json_cstr(v));
+    }
     if (types)
         return types;
-    if ((v = yyjson_obj_get(s, "const")))
-        return type_of(v);
-    yyjson_arr_foreach(values, i, n, v) types |= type_of(v);
+    if ((constant = yyjson_obj_get(s, "const")))
+        return type_of(constant);
+    JSON_EACH(v, values) {
+        types |= type_of(v);
+    }
     for (size_t k = 0; k < ARRAY_SIZE(unions) && depth < SCHEMA_DEPTH && !types; k++)
         types = union_types(root, yyjson_obj_get(s, unions[k]), depth, steps);
     if (!types && depth < SCHEMA_DEPTH && yyjson_arr_size(yyjson_obj_get(s, "allOf")) == 1)
