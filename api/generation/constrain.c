@@ -12,8 +12,8 @@
 #include "api/limits/auth.h"
 #include "api/limits/tenant.h"
 #include "api/generation/output_spec.h"
+#include "api/http/json_read.h"
 #include "base/jobs.h"
-#include "base/json_value.h"
 #include "base/try.h"
 #include "grammar/constraint.h"
 
@@ -143,14 +143,13 @@ static bool is_strict(yyjson_val *f, bool custom) {
 }
 
 static int collect(struct prompt_job *job, struct tools *t) {
-    size_t most = yyjson_arr_size(job->request.tools), i, n;
-    yyjson_val *item;
+    size_t most = yyjson_arr_size(job->request.tools);
 
     t->tool = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->tool));
     t->strict = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->strict));
     if (!t->tool || !t->strict)
         return -ENOMEM;
-    yyjson_arr_foreach(job->request.tools, i, n, item) {
+    JSON_EACH_AT(i, item, job->request.tools) {
         yyjson_val *f = output_spec_function(item);
         const char *name = json_cstr(yyjson_obj_get(f, "name"));
         char *param;
@@ -421,10 +420,7 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
 }
 
 static bool any_strict(const struct prompt_job *job) {
-    size_t i, n;
-    yyjson_val *item;
-
-    yyjson_arr_foreach(job->request.tools, i, n, item) {
+    JSON_EACH(item, job->request.tools) {
         if (is_strict(output_spec_function(item), custom_tool(item)))
             return true;
     }

@@ -7,12 +7,10 @@
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
-    return yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")
-               ? yyjson_obj_get(tool, "custom")
-               : NULL;
+    return json_has(tool, "type", "custom") ? yyjson_obj_get(tool, "custom") : NULL;
 }
 
 /* Returns the object that holds a custom tool's grammar, or NULL. In a chat it is a member of the
@@ -21,44 +19,41 @@ static yyjson_val *grammar_of(yyjson_val *custom) {
     yyjson_val *format = yyjson_obj_get(custom, "format");
     yyjson_val *inner = yyjson_obj_get(format, "grammar");
 
-    return !yyjson_equals_str(yyjson_obj_get(format, "type"), "grammar") ? NULL
-           : inner                                                       ? inner
-                                                                         : format;
+    return !json_has(format, "type", "grammar") ? NULL : inner ? inner : format;
 }
 
 static int refuse(size_t i, const char *field, const char *must, struct err *err) {
     char param[64];
 
     snprintf(param, sizeof(param), "tools[%zu].custom.%s", i, field);
-    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
+    return json_refuse(err, param, must);
 }
 
 int custom_check(yyjson_val *tool, size_t i, struct err *err) {
-    yyjson_val *custom = custom_tool(tool), *format = yyjson_obj_get(custom, "format");
+    yyjson_val *custom = custom_tool(tool), *format = json_given(custom, "format");
     yyjson_val *type = yyjson_obj_get(format, "type"), *name = yyjson_obj_get(custom, "name");
     yyjson_val *grammar = grammar_of(custom), *syntax = yyjson_obj_get(grammar, "syntax");
     yyjson_val *text = yyjson_obj_get(grammar, "definition");
 
     if (!json_is_name(name, REQUEST_NAME_MAX))
-        return refuse(i, "name", "a string of 1 to 256 bytes without NUL", err);
-    if (!format || yyjson_is_null(format) || yyjson_equals_str(type, "text"))
+        return refuse(i, "name", "must be a string of 1 to 256 bytes without NUL", err);
+    if (!format || yyjson_equals_str(type, "text"))
         return 0;
     if (!grammar)
-        return refuse(i, "format.type", "\"text\" or \"grammar\"", err);
-    if (!yyjson_equals_str(syntax, "lark") && !yyjson_equals_str(syntax, "regex"))
-        return refuse(i, "format.syntax", "\"lark\" or \"regex\"", err);
+        return refuse(i, "format.type", "must be \"text\" or \"grammar\"", err);
+    if (!json_is(syntax, "lark regex"))
+        return refuse(i, "format.syntax", "must be \"lark\" or \"regex\"", err);
     return json_is_name(text, SIZE_MAX)
                ? 0
-               : refuse(i, "format.definition", "a string that is not empty, without NUL", err);
+               : refuse(i, "format.definition", "must be a string that is not empty, without NUL",
+                        err);
 }
 
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
     yyjson_val *grammar = grammar_of(custom);
 
     *text = yyjson_obj_get(grammar, "definition");
-    return yyjson_equals_str(yyjson_obj_get(grammar, "syntax"), "lark") ? "lark"
-           : grammar                                                    ? "regex"
-                                                                        : NULL;
+    return json_has(grammar, "syntax", "lark") ? "lark" : grammar ? "regex" : NULL;
 }
 
 /* Writes the description that the model sees. It contains the grammar, so that the model follows

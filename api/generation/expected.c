@@ -4,14 +4,11 @@
 #include <string.h>
 #include "api/generation/model.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 static int add_parts(yyjson_val *content, struct buf *out) {
-    size_t i, n;
-    yyjson_val *part;
-
-    yyjson_arr_foreach(content, i, n, part) {
+    JSON_EACH(part, content) {
         TRY(json_add_text(out, yyjson_obj_get(part, "text")));
     }
     return 0;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "api/generation/fields.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 #define CHAT FIELDS_CHAT
@@ -37,16 +37,17 @@ READER(field_switch) {
 /* Reads {"type": "enabled" or "disabled", "budget_tokens": n}, the form of several other
  * services. */
 READER(field_thinking) {
-    yyjson_val *type = yyjson_obj_get(v, "type"), *budget = yyjson_obj_get(v, "budget_tokens");
-    bool on = yyjson_equals_str(type, "enabled"), off = yyjson_equals_str(type, "disabled");
+    yyjson_val *type = yyjson_obj_get(v, "type"), *budget = json_given(v, "budget_tokens");
     struct field number = *f;
 
-    if (!on && !off && !yyjson_equals_str(type, "adaptive") && !yyjson_equals_str(type, "auto"))
+    if (!json_is(type, "enabled disabled adaptive auto"))
         return field_refuse(f, err);
-    r->thinking = on ? THINK_ON : off ? THINK_OFF : THINK_UNSET;
+    r->thinking = json_is(type, "enabled")    ? THINK_ON
+                  : json_is(type, "disabled") ? THINK_OFF
+                                              : THINK_UNSET;
     number.name = "thinking.budget_tokens";
     number.is = "an integer";
-    return budget && !yyjson_is_null(budget) ? field_budget(r, m, &number, budget, err) : 0;
+    return budget ? field_budget(r, m, &number, budget, err) : 0;
 }
 
 /* Reads the object `reasoning` of OpenRouter's API. */
@@ -62,9 +63,9 @@ READER(field_reasoning) {
     if (!yyjson_is_obj(v))
         return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
-        yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("reasoning."));
+        yyjson_val *o = json_given(v, inner[i].name + strlen("reasoning."));
 
-        TRY(o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0);
+        TRY(o ? inner[i].parse(r, m, &inner[i], o, err) : 0);
     }
     return 0;
 }

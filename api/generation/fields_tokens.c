@@ -4,7 +4,7 @@
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /* Readers of fields that restrict which tokens the model may write. The worker gets them as lists
@@ -52,13 +52,11 @@ static int add_forms(struct buf *list, const struct model *m, const char *word, 
 
 READER(field_bad_words) {
     CLEANUP(buf_deinit) struct buf list = {.max = 1 << 20};
-    yyjson_val *word;
-    size_t i, n;
     int result = 0;
 
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > f->hi)
         return field_refuse(f, err);
-    yyjson_arr_foreach(v, i, n, word) {
+    JSON_EACH(word, v) {
         if (!yyjson_is_str(word) || json_len(word) > WORD_MAX)
             return field_refuse(f, err);
         result = add_forms(&list, m, json_text(word), json_len(word));
@@ -72,12 +70,9 @@ READER(field_bad_words) {
 }
 
 READER(field_breakers) {
-    yyjson_val *text;
-    size_t i, n;
-
     if (!yyjson_is_arr(v))
         return field_refuse(f, err);
-    yyjson_arr_foreach(v, i, n, text) {
+    JSON_EACH(text, v) {
         if (!yyjson_is_str(text) || !json_len(text) || json_len(text) > BREAKER_MAX)
             return field_refuse(f, err);
     }
@@ -103,10 +98,8 @@ int fields_find_breakers(struct gen_request *r, const struct model *m) {
     CLEANUP(buf_deinit) struct buf ids = {.max = UINT32_MAX};
     struct str text[BREAKERS] = {{"\n", 1}, {":", 1}, {"\"", 1}, {"*", 1}};
     uint32_t n_texts = r->breakers ? 0 : 4;
-    yyjson_val *v;
-    size_t i, n;
 
-    yyjson_arr_foreach(r->breakers, i, n, v) {
+    JSON_EACH(v, r->breakers) {
         text[n_texts++] = (struct str){json_text(v), (uint32_t)json_len(v)};
     }
     for (int32_t id = 0; (uint32_t)id < m->info->n_vocab; id++) {

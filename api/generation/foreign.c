@@ -2,13 +2,14 @@
 
 #include <errno.h>
 #include <string.h>
-#include "base/json_value.h"
+#include "api/http/json_read.h"
+#include "base/try.h"
 #include "base/util.h"
 
 static int add_line(struct buf *out, const char *s, size_t len) {
-    if (len && out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)
-        return -ENOMEM;
-    return buf_add(out, s, len) < 0 ? -ENOMEM : 0;
+    if (len && out->len && out->data[out->len - 1] != '\n')
+        TRY(buf_add_char(out, '\n'));
+    return buf_add(out, s, len);
 }
 
 /* Returns true for the type of a part that no text describes. */
@@ -34,21 +35,19 @@ int foreign_text(struct buf *out, yyjson_val *v) {
         "title",  "url",    "filename", "text",   "refusal", "logs",       "content",
         "source", "output", "outputs",  "result", "results", "stdout",     "stderr",
         "lines",  "error",  "summary",  "reason", "message", "error_code", "error_message"};
-    size_t before = out->len, i, n;
-    yyjson_val *part, *type = yyjson_obj_get(v, "type");
-    int r = 0;
+    size_t before = out->len;
+    yyjson_val *type = yyjson_obj_get(v, "type");
 
     if (yyjson_is_str(v))
         return add_line(out, json_text(v), json_len(v));
     if (is_picture(type))
         return add_note(out);
-    yyjson_arr_foreach(v, i, n, part) {
-        if ((r = foreign_text(out, part)) < 0)
-            return r;
+    JSON_EACH(part, v) {
+        TRY(foreign_text(out, part));
     }
-    for (i = 0; i < ARRAY_SIZE(members) && yyjson_is_obj(v) && r == 0; i++)
-        r = foreign_text(out, yyjson_obj_get(v, members[i]));
-    if (r == 0 && yyjson_equals_str(type, "text")) /* a document's source */
-        r = foreign_text(out, yyjson_obj_get(v, "data"));
-    return r == 0 && out->len == before && is_file(type) ? add_note(out) : r;
+    for (size_t i = 0; i < ARRAY_SIZE(members) && yyjson_is_obj(v); i++)
+        TRY(foreign_text(out, yyjson_obj_get(v, members[i])));
+    if (yyjson_equals_str(type, "text")) /* a document's source */
+        TRY(foreign_text(out, yyjson_obj_get(v, "data")));
+    return out->len == before && is_file(type) ? add_note(out) : 0;
 }

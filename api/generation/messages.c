@@ -12,7 +12,7 @@
 #include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/toolcall/toolcall.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -44,7 +44,7 @@ static int refuse(const struct build *b, const char *place, const char *must) {
     if (b->failed)
         return -ENOMEM;
     snprintf(param, sizeof(param), "messages[%zu]%.60s", b->i - MIN(b->i, b->form->n_own), place);
-    return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
+    return json_refuse(b->err, param, must);
 }
 
 static yyjson_mut_val *text_of(struct build *b, yyjson_val *v) {
@@ -63,9 +63,8 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
     snprintf(place, sizeof(place), ".content[%zu]%s", at, yyjson_is_obj(part) ? ".type" : "");
     if (!yyjson_is_str(type))
         return refuse(b, place, "must be a part with a type");
-    bool is_text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "input_text") ||
-                   yyjson_equals_str(type, "output_text");
-    if (!is_text && !yyjson_equals_str(type, "refusal"))
+    bool is_text = json_is(type, "text input_text output_text");
+    if (!is_text && !json_is(type, "refusal"))
         return refuse(b, place, "is not supported: this model reads only text");
     *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
     snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
@@ -75,35 +74,20 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
 /* Returns true for a message whose parts a model or a tool wrote, not the client. Refusing such a
  * part would end the conversation. */
 static bool is_repeated(yyjson_val *m) {
-    return message_is_result(m) || yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant");
+    return message_is_result(m) || json_has(m, "role", "assistant");
 }
 
 static bool is_text_part(yyjson_val *part) {
-    static const char *const types[] = {"text", "input_text", "output_text", "refusal"};
-    yyjson_val *type = yyjson_obj_get(part, "type");
-
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (yyjson_equals_str(type, types[i]))
-            return true;
-    return false;
+    return json_has(part, "type", "text input_text output_text refusal");
 }
 
 static bool is_thought(yyjson_val *part) {
-    yyjson_val *type = yyjson_obj_get(part, "type");
-
-    return yyjson_equals_str(type, "thinking") || yyjson_equals_str(type, "redacted_thinking");
+    return json_has(part, "type", "thinking redacted_thinking");
 }
 
 /* Returns true for a part with a file or a sound, which no model here reads. */
 static bool is_file(yyjson_val *part) {
-    static const char *const types[] = {"file", "input_file", "input_audio", "audio_url",
-                                        "video_url"};
-    yyjson_val *type = yyjson_obj_get(part, "type");
-
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (yyjson_equals_str(type, types[i]))
-            return true;
-    return false;
+    return json_has(part, "type", "file input_file input_audio audio_url video_url");
 }
 
 /* Notes that the text [begin, end) in the content of message @at is the service's own. */
@@ -149,26 +133,20 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
 
 /* Joins parts to one string, a line for each text. */
 static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *text) {
-    bool assistant = yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"), lines = false;
+    bool assistant = json_has(m, "role", "assistant"), lines = false;
     bool sees = *b->sight && !assistant, repeated = is_repeated(m);
-    size_t i, n;
-    yyjson_val *part, *s = NULL;
+    yyjson_val *s = NULL;
 
-    yyjson_arr_foreach(parts, i, n, part) {
+    JSON_EACH_AT(i, part, parts) {
         bool picture = picture_part_is(part);
         bool shown = picture && sees && !b->pictures[picture_part_index(part)].unread;
         bool unseen =
             picture || is_file(part) || (repeated && yyjson_is_obj(part) && !is_text_part(part));
-        int r = 0;
 
         if (repeated && is_thought(part))
             continue;
-        if (!unseen)
-            r = part_text(b, i, part, &s);
-        if (r == 0 && lines && !shown)
-            r = buf_add_char(text, '\n');
-        if (r < 0)
-            return r;
+        TRY(unseen ? 0 : part_text(b, i, part, &s));
+        TRY(lines && !shown ? buf_add_char(text, '\n') : 0);
         lines = !shown;
         TRY(!lines   ? add_picture(b, part, text)
             : unseen ? add_unseen(b, m, i, part, text)
@@ -181,12 +159,11 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
  * message. */
 static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    yyjson_val *parts = yyjson_obj_get(m, "content"), *part;
-    size_t i, n;
+    yyjson_val *parts = yyjson_obj_get(m, "content");
 
     if (!yyjson_is_arr(parts) || yyjson_mut_obj_get(to, "reasoning_content"))
         return 0;
-    yyjson_arr_foreach(parts, i, n, part) {
+    JSON_EACH(part, parts) {
         yyjson_val *s = is_thought(part) ? yyjson_obj_get(part, "thinking") : NULL;
 
         if ((text.len && json_len(s) && buf_add_char(&text, '\n') < 0) ||
@@ -200,13 +177,13 @@ static int put_thought_parts(struct build *b, yyjson_val *m, yyjson_mut_val *to)
 
 /* Adds the content to @text as one string. */
 static int add_content(struct build *b, yyjson_val *m, struct buf *text) {
-    yyjson_val *v = yyjson_obj_get(m, "content");
+    yyjson_val *v = json_given(m, "content");
 
     if (yyjson_is_str(v))
         return json_add_text(text, v);
     if (yyjson_is_arr(v))
         return join_parts(b, m, v, text);
-    if ((!v || yyjson_is_null(v)) && is_repeated(m))
+    if (!v && is_repeated(m))
         return 0;
     return refuse(b, ".content", "must be a string or an array of parts");
 }
@@ -257,35 +234,27 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
 /* Returns a call's arguments as an object, which most templates print as JSON; clients send its
  * text. */
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
-    const char *s = json_text(v);
-    yyjson_doc *doc = NULL;
-    int r = s && !b->form->text_args ? json_parse(&doc, s, json_len(v), 0) : 0;
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    yyjson_mut_val *out;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    b->failed |= r == -ENOMEM;
     if (!v)
-        out = b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
-    else if (b->form->text_args && !s)
-        out = json_of(b, v);
-    else
-        out = yyjson_val_mut_copy(b->doc, yyjson_is_obj(root) ? root : v);
-    yyjson_doc_free(doc);
-    return out;
+        return b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
+    if (b->form->text_args && !yyjson_is_str(v))
+        return json_of(b, v);
+    if (!b->form->text_args && yyjson_is_str(v))
+        b->failed |= json_parse(&doc, json_text(v), json_len(v), 0) == -ENOMEM;
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    return yyjson_val_mut_copy(b->doc, yyjson_is_obj(root) ? root : v);
 }
 
 /* Returns the arguments of a call of a custom tool. */
 static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
     yyjson_mut_val *args = json_make(b->doc, "{input:%}", yyjson_val_mut_copy(b->doc, input));
-    yyjson_mut_val *out;
-    yyjson_doc *doc;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
     if (!b->form->text_args)
         return args;
     doc = yyjson_mut_val_imut_copy(args, NULL);
-    out = json_of(b, yyjson_doc_get_root(doc));
-    yyjson_doc_free(doc);
-    return out;
+    return json_of(b, yyjson_doc_get_root(doc));
 }
 
 static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
@@ -298,7 +267,6 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
         name = yyjson_obj_get(custom, "name");
     if (yyjson_is_null(args) || yyjson_equals_str(args, "")) /* no arguments */
         args = NULL;
-
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
     if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
         return refuse(b, place, "must be a function call with name and arguments");
@@ -314,19 +282,17 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
 }
 
 static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
-    yyjson_val *v = yyjson_obj_get(m, "tool_calls"), *call;
-    yyjson_mut_val *calls;
-    size_t i, n;
+    yyjson_val *v = json_given(m, "tool_calls");
 
-    if (!v || yyjson_is_null(v))
+    if (!v)
         return 0;
     if (!yyjson_is_arr(v))
         return refuse(b, ".tool_calls", "must be an array");
-    calls = yyjson_mut_arr(b->doc);
-    yyjson_arr_foreach(v, i, n, call) {
+    yyjson_mut_val *calls = yyjson_mut_arr(b->doc);
+    JSON_EACH_AT(i, call, v) {
         TRY(put_call(b, call, i, calls));
     }
-    if (n)
+    if (yyjson_arr_size(v))
         put(b, to, "tool_calls", calls);
     return 0;
 }
@@ -334,10 +300,10 @@ static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
 /* Copies a field that is a string or absent. @as is its name for the template. */
 static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
                       const char *as) {
-    yyjson_val *v = yyjson_obj_get(m, key);
+    yyjson_val *v = json_given(m, key);
     char place[40];
 
-    if (!v || yyjson_is_null(v))
+    if (!v)
         return 0;
     snprintf(place, sizeof(place), ".%s", key);
     if (!yyjson_is_str(v))
@@ -395,13 +361,13 @@ static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to,
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
     struct toolcall_marks own = {0};
-    int r = add_content(b, m, &text);
 
-    if (r == 0)
-        r = put_calls(b, m, scratch); /* checks them, too */
+    TRY(add_content(b, m, &text));
+    TRY(put_calls(b, m, scratch)); /* checks them, too */
     yyjson_mut_val *calls = yyjson_mut_obj_get(scratch, "tool_calls");
-    if (r == 0 && !b->failed && yyjson_mut_arr_size(calls))
-        r = toolcall_write_calls(b->form->calls, calls, &text, &own);
+    int r = b->failed || !yyjson_mut_arr_size(calls)
+                ? 0
+                : toolcall_write_calls(b->form->calls, calls, &text, &own);
     if (r == 0)
         r = trust(b, &own, at);
     free(own.v);
@@ -626,9 +592,6 @@ static void put_effort(struct build *b, const struct gen_request *r, const struc
  * those that the service sets. */
 static void put_kwargs(struct build *b, const struct gen_request *r, const struct api_model *model,
                        yyjson_mut_val *root) {
-    yyjson_val *key, *value;
-    size_t i, n;
-
     put_effort(b, r, model, root);
     if (r->has_budget)
         put_variable(b, r, root, "thinking_budget", yyjson_mut_uint(b->doc, r->thinking_budget));
@@ -636,7 +599,7 @@ static void put_kwargs(struct build *b, const struct gen_request *r, const struc
     put_variable(b, r, root, "response_format", yyjson_val_mut_copy(b->doc, r->response_format));
     if (r->choice.mode == TOOLS_REQUIRED)
         put_variable(b, r, root, "tool_choice", yyjson_mut_str(b->doc, "required"));
-    yyjson_obj_foreach(r->kwargs, i, n, key, value) {
+    JSON_MEMBERS(key, value, r->kwargs) {
         yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value));
     }
 }

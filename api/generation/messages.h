@@ -26,7 +26,7 @@ struct messages_form {
 };
 
 /* Returns the name of a member of function @f that has a wrong type, with the right type in *must
- * ("a string"). NULL: there is none. */
+ * ("must be a string"). NULL: there is none. */
 const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);

@@ -5,7 +5,7 @@
 #include "api/generation/messages.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /* Checks and copies the tools of a chat: all that the model may call, and those of them that it
@@ -16,10 +16,10 @@ static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_
     yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
     TRY(custom_check(tool, i, err));
     assert(r->n_customs < yyjson_arr_size(r->tools));
-    r->customs[r->n_customs] = arena_strndup(&r->arena, json_text(name), json_len(name));
-    if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
+    const char *kept = arena_strndup(&r->arena, json_text(name), json_len(name));
+    if (!kept || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
         return -ENOMEM;
-    r->n_customs++;
+    r->customs[r->n_customs++] = kept;
     return 0;
 }
 
@@ -27,14 +27,14 @@ const char *messages_wrong_member(yyjson_val *f, const char **must) {
     static const struct {
         const char *name, *must;
         bool (*is)(yyjson_val *v);
-    } members[] = {{"description", "a string", yyjson_is_str},
-                   {"parameters", "an object", yyjson_is_obj},
-                   {"strict", "a boolean", yyjson_is_bool}};
+    } members[] = {{"description", "must be a string", yyjson_is_str},
+                   {"parameters", "must be an object", yyjson_is_obj},
+                   {"strict", "must be a boolean", yyjson_is_bool}};
 
     for (size_t i = 0; i < ARRAY_SIZE(members); i++) {
-        yyjson_val *v = yyjson_obj_get(f, members[i].name);
+        yyjson_val *v = json_given(f, members[i].name);
 
-        if (!v || yyjson_is_null(v) || members[i].is(v))
+        if (!v || members[i].is(v))
             continue;
         *must = members[i].must;
         return members[i].name;
@@ -44,37 +44,29 @@ const char *messages_wrong_member(yyjson_val *f, const char **must) {
 
 /* Checks the members of a function, that of tools[@i]. */
 static int check_function(yyjson_val *f, size_t i, struct err *err) {
-    const char *must, *wrong = messages_wrong_member(f, &must);
-    yyjson_val *name = yyjson_obj_get(f, "name");
+    const char *must = "must be a string of 1 to 256 bytes without NUL", *wrong = "name";
     char param[64];
 
-    snprintf(param, sizeof(param), "tools[%zu].function.name", i);
-    if (!json_is_name(name, REQUEST_NAME_MAX))
-        return err_set_code(err, 400, "invalid_value", param,
-                            "%s must be a string of 1 to 256 bytes without NUL.", param);
+    if (json_is_name(yyjson_obj_get(f, "name"), REQUEST_NAME_MAX))
+        wrong = messages_wrong_member(f, &must);
     if (!wrong)
         return 0;
     snprintf(param, sizeof(param), "tools[%zu].function.%s", i, wrong);
-    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
+    return json_refuse(err, param, must);
 }
 
 /* Copies functions, and custom tools as functions. A tool of another type is meant for another
  * service and is left out. */
 static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
                           struct err *err) {
-    yyjson_val *tool;
-    size_t i, n;
-    int result = 0;
-
     r->n_customs = 0;
     r->customs = arena_alloc_array(&r->arena, yyjson_arr_size(r->tools) + 1, sizeof(*r->customs));
     if (!r->customs)
         return -ENOMEM;
-    yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
+    JSON_EACH_AT(i, tool, r->no_tools ? NULL : r->tools) {
         yyjson_val *type = yyjson_obj_get(tool, "type");
 
-        if (custom_tool(tool) && (result = add_custom(r, tool, i, doc, list, err)) < 0)
-            return result;
+        TRY(custom_tool(tool) ? add_custom(r, tool, i, doc, list, err) : 0);
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
         TRY(check_function(yyjson_obj_get(tool, "function"), i, err));

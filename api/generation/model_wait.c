@@ -45,8 +45,7 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
     const struct gen_env *env = job->env;
 
     if (!name && json_len(v))
-        return err_set_code(err, 400, "invalid_value", "model",
-                            "model must not contain a NUL character.");
+        return json_refuse(err, "model", "must not contain a NUL character");
     pthread_rwlock_rdlock((pthread_rwlock_t *)&env->models.lock);
     const struct model *m = find(env, name, json_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);

@@ -6,9 +6,9 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/http/json_build.h"
+#include "api/http/json_read.h"
 #include "base/buf.h"
 #include "base/jobs.h"
-#include "base/json_value.h"
 #include "base/try.h"
 
 struct rewrite {
@@ -20,12 +20,8 @@ struct rewrite {
     unsigned how;
 };
 
-static bool is_role(yyjson_val *m, const char *role) {
-    return yyjson_equals_str(yyjson_obj_get(m, "role"), role);
-}
-
 static bool is_system(yyjson_val *m) {
-    return is_role(m, "system") || is_role(m, "developer");
+    return json_has(m, "role", "system developer");
 }
 
 static bool has_calls(yyjson_val *m) {
@@ -119,7 +115,7 @@ static void add(struct rewrite *b, yyjson_val *m, const char *role) {
         return;
     }
     yyjson_mut_val *copy = yyjson_val_mut_copy(b->doc, m);
-    if (!is_role(m, role))
+    if (!json_has(m, "role", role))
         yyjson_mut_set_str(yyjson_mut_obj_get(copy, "role"), role);
     append(b, role, copy);
 }
@@ -137,10 +133,11 @@ static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
 
 /* Returns true if two of @calls have this @id, so that it does not tell their results apart. */
 static bool is_shared(yyjson_val *calls, yyjson_val *id) {
-    yyjson_val *call;
-    size_t i, max, n = 0;
+    size_t n = 0;
 
-    yyjson_arr_foreach(calls, i, max, call) n += yyjson_equals(yyjson_obj_get(call, "id"), id);
+    JSON_EACH(call, calls) {
+        n += yyjson_equals(yyjson_obj_get(call, "id"), id);
+    }
     return n > 1;
 }
 
@@ -148,7 +145,7 @@ static bool is_shared(yyjson_val *calls, yyjson_val *id) {
 static size_t count_results(yyjson_val *m, size_t n) {
     size_t found = 0;
 
-    for (; found < n && is_role(m, "tool"); m = json_next(m))
+    for (; found < n && json_has(m, "role", "tool"); m = json_next(m))
         found++;
     return found;
 }
@@ -169,12 +166,12 @@ static yyjson_mut_val *one_call(struct rewrite *b, yyjson_val *m, yyjson_val *ca
  * each call, followed by its result. Returns the number of results taken: 0 if they are not exactly
  * those of the calls or are more than SPLIT_MAX; then the message is copied whole. */
 static size_t split_calls(struct rewrite *b, yyjson_val *m, size_t n) {
-    yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *id;
+    yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *id;
     yyjson_val *next = n ? json_next(m) : NULL;
-    size_t i, max, found = count_results(next, n);
+    size_t found = count_results(next, n);
     bool whole = found == yyjson_arr_size(calls) && found <= SPLIT_MAX;
 
-    yyjson_arr_foreach(calls, i, max, call) {
+    JSON_EACH(call, calls) {
         id = yyjson_obj_get(call, "id");
         whole = whole && result_of(next, found, id) && !is_shared(calls, id);
     }
@@ -182,7 +179,7 @@ static size_t split_calls(struct rewrite *b, yyjson_val *m, size_t n) {
         append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
         return 0;
     }
-    yyjson_arr_foreach(calls, i, max, call) {
+    JSON_EACH_AT(i, call, calls) {
         yyjson_val *result = result_of(next, found, yyjson_obj_get(call, "id"));
 
         assert(result);
@@ -206,12 +203,12 @@ static int rewrite_all(struct rewrite *b, yyjson_val *messages) {
         TRY(job_pause());
         if (is_system(m))
             add(b, m, is_users(b, i) ? "user" : "system");
-        else if (is_role(m, "user"))
+        else if (json_has(m, "role", "user"))
             add(b, m, "user");
-        else if (is_role(m, "assistant") && (b->how & NORMALIZE_TURNS) &&
+        else if (json_has(m, "role", "assistant") && (b->how & NORMALIZE_TURNS) &&
                  yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) > 1)
             done = split_calls(b, m, n - i - 1);
-        else if (is_role(m, "assistant"))
+        else if (json_has(m, "role", "assistant"))
             add(b, m, "assistant");
         else
             append(b, "tool", yyjson_val_mut_copy(b->doc, m));
@@ -302,10 +299,7 @@ static int repair_calls(struct rewrite *b) {
 }
 
 bool normalize_has_late_system(yyjson_val *messages) {
-    yyjson_val *m;
-    size_t i, n;
-
-    yyjson_arr_foreach(messages, i, n, m) {
+    JSON_EACH_AT(i, m, messages) {
         if (i && is_system(m))
             return true;
     }
@@ -313,10 +307,7 @@ bool normalize_has_late_system(yyjson_val *messages) {
 }
 
 bool normalize_has_calls(yyjson_val *messages) {
-    yyjson_val *m;
-    size_t i, n;
-
-    yyjson_arr_foreach(messages, i, n, m) {
+    JSON_EACH(m, messages) {
         if (has_calls(m))
             return true;
     }

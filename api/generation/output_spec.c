@@ -5,12 +5,8 @@
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
-
-static int invalid(const char *param, const char *must, struct err *err) {
-    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
-}
 
 static int unsupported(const char *param, const char *why, struct err *err) {
     return err_set_code(err, 400, "unsupported_parameter", param, "%s %s.", param, why);
@@ -34,7 +30,7 @@ static int set_form(struct gen_request *r, const char *kind, const char *param, 
 
 static int set_schema(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     if (!yyjson_is_obj(v) && !yyjson_is_bool(v))
-        return invalid(param, "a JSON schema", err);
+        return json_refuse(err, param, "must be a JSON schema");
     return set_form(r, "json_schema", param, v, err);
 }
 
@@ -62,7 +58,7 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
 static int set_string(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                       struct err *err) {
     if (!json_is_name(v, SIZE_MAX))
-        return invalid(param, "a string that is not empty, without NUL", err);
+        return json_refuse(err, param, "must be a string that is not empty, without NUL");
     return set_form(r, kind, param, v, err);
 }
 
@@ -74,78 +70,73 @@ static int set_grammar(struct gen_request *r, const char *param, yyjson_val *v, 
 }
 
 static int set_choice(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
-    size_t i, n;
-    yyjson_val *item;
     bool right = yyjson_is_arr(v) && yyjson_arr_size(v);
 
-    yyjson_arr_foreach(v, i, n, item) right = right && yyjson_is_str(item);
+    JSON_EACH(item, v) {
+        right = right && yyjson_is_str(item);
+    }
     return right ? set_form(r, "choice", param, v, err)
-                 : invalid(param, "an array of at least one string", err);
+                 : json_refuse(err, param, "must be an array of at least one string");
 }
 
 static int set_object(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     if (!yyjson_is_bool(v))
-        return invalid(param, "a boolean", err);
+        return json_refuse(err, param, "must be a boolean");
     return yyjson_get_bool(v) ? set_form(r, "json_object", param, v, err) : 0;
 }
 
-static yyjson_val *given(yyjson_val *object, const char *key) {
-    yyjson_val *v = yyjson_obj_get(object, key);
-
-    return yyjson_is_null(v) ? NULL : v;
-}
-
 READER(output_spec_response_format) {
-    yyjson_val *type = yyjson_obj_get(v, "type"), *inner = given(v, "json_schema");
+    yyjson_val *type = yyjson_obj_get(v, "type"), *inner = json_given(v, "json_schema");
     /* Other APIs put the members of json_schema beside the type. */
-    yyjson_val *from = inner ? inner : v, *name = given(from, "name");
-    yyjson_val *strict = given(from, "strict"), *schema = given(from, "schema");
+    yyjson_val *from = inner ? inner : v, *name = json_given(from, "name");
+    yyjson_val *strict = json_given(from, "strict"), *schema = json_given(from, "schema");
 
     if (!yyjson_is_obj(v))
-        return invalid("response_format", "an object with a type", err);
+        return json_refuse(err, "response_format", "must be an object with a type");
     if (yyjson_equals_str(type, "text"))
         return 0;
     r->response_format = v;
     if (yyjson_equals_str(type, "json_object") && !schema)
         return set_form(r, "json_object", "response_format", type, err);
-    if (!yyjson_equals_str(type, "json_schema") && !yyjson_equals_str(type, "json_object"))
-        return invalid("response_format.type", "\"text\", \"json_object\" or \"json_schema\"", err);
+    if (!json_is(type, "json_schema json_object"))
+        return json_refuse(err, "response_format.type",
+                           "must be \"text\", \"json_object\" or \"json_schema\"");
     if (inner && !yyjson_is_obj(inner))
-        return invalid("response_format.json_schema", "an object", err);
+        return json_refuse(err, "response_format.json_schema", "must be an object");
     if (name && !yyjson_is_str(name))
-        return invalid("response_format.json_schema.name", "a string", err);
+        return json_refuse(err, "response_format.json_schema.name", "must be a string");
     if (strict && !yyjson_is_bool(strict))
-        return invalid("response_format.json_schema.strict", "a boolean", err);
+        return json_refuse(err, "response_format.json_schema.strict", "must be a boolean");
     if (!schema && name) /* a name alone asks for any JSON */
         return set_form(r, "json_object", "response_format", type, err);
     return set_schema(r, "response_format.json_schema.schema", schema, err);
 }
 
 READER(output_spec_structured) {
-    yyjson_val *s, *compact = given(v, "disable_any_whitespace");
-    yyjson_val *any_order = given(v, "any_order");
+    yyjson_val *s, *compact = json_given(v, "disable_any_whitespace");
+    yyjson_val *any_order = json_given(v, "any_order");
 
     if (!yyjson_is_obj(v))
-        return invalid("structured_outputs", "an object", err);
-    if (given(v, "structural_tag"))
+        return json_refuse(err, "structured_outputs", "must be an object");
+    if (json_given(v, "structural_tag"))
         return unsupported("structured_outputs.structural_tag", "is not supported", err);
-    if (given(v, "whitespace_pattern"))
+    if (json_given(v, "whitespace_pattern"))
         return unsupported("structured_outputs.whitespace_pattern", "is not supported", err);
     if (compact && !yyjson_is_bool(compact))
-        return invalid("structured_outputs.disable_any_whitespace", "a boolean", err);
+        return json_refuse(err, "structured_outputs.disable_any_whitespace", "must be a boolean");
     if (any_order && !yyjson_is_bool(any_order))
-        return invalid("structured_outputs.any_order", "a boolean", err);
+        return json_refuse(err, "structured_outputs.any_order", "must be a boolean");
     r->form.compact = yyjson_get_bool(compact);
     r->form.any_order = yyjson_get_bool(any_order);
-    if ((s = given(v, "json")))
+    if ((s = json_given(v, "json")))
         TRY(set_schema_or_text(r, "structured_outputs.json", s, err));
-    if ((s = given(v, "json_object")))
+    if ((s = json_given(v, "json_object")))
         TRY(set_object(r, "structured_outputs.json_object", s, err));
-    if ((s = given(v, "regex")))
+    if ((s = json_given(v, "regex")))
         TRY(set_string(r, "regex", "structured_outputs.regex", s, err));
-    if ((s = given(v, "choice")))
+    if ((s = json_given(v, "choice")))
         TRY(set_choice(r, "structured_outputs.choice", s, err));
-    if ((s = given(v, "grammar")))
+    if ((s = json_given(v, "grammar")))
         TRY(set_grammar(r, "structured_outputs.grammar", s, err));
     return 0;
 }
@@ -174,16 +165,12 @@ static yyjson_val *function_name(yyjson_val *v) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_cstr(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
-    return (yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom")) &&
-                   json_cstr(name)
-               ? name
-               : NULL;
+    return json_is(type, "function custom") && json_cstr(name) ? name : NULL;
 }
 
 static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {
-    yyjson_val *inner = given(v, "allowed_tools"), *item;
-    yyjson_val *mode = given(inner ? inner : v, "mode");
-    size_t i, n;
+    yyjson_val *inner = json_given(v, "allowed_tools");
+    yyjson_val *mode = json_given(inner ? inner : v, "mode");
 
     r->choice.allowed = yyjson_obj_get(inner ? inner : v, "tools");
     if (!mode || yyjson_equals_str(mode, "auto"))
@@ -191,16 +178,18 @@ static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {
     else if (yyjson_equals_str(mode, "required"))
         r->choice.mode = TOOLS_REQUIRED;
     else
-        return invalid("tool_choice.allowed_tools.mode", "\"auto\" or \"required\"", err);
+        return json_refuse(err, "tool_choice.allowed_tools.mode",
+                           "must be \"auto\" or \"required\"");
     if (!yyjson_is_arr(r->choice.allowed) || yyjson_arr_size(r->choice.allowed) == 0 ||
         yyjson_arr_size(r->choice.allowed) > REQUEST_TOOLS_MAX)
-        return invalid("tool_choice.allowed_tools.tools", "an array of 1 to 1024 tools", err);
-    yyjson_arr_foreach(r->choice.allowed, i, n, item) {
+        return json_refuse(err, "tool_choice.allowed_tools.tools",
+                           "must be an array of 1 to 1024 tools");
+    JSON_EACH_AT(i, item, r->choice.allowed) {
         char param[64];
 
         snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
         if (!function_name(item))
-            return invalid(param, "a function with a name", err);
+            return json_refuse(err, param, "must be a function with a name");
     }
     return 0;
 }
@@ -219,15 +208,15 @@ READER(output_spec_tool_choice) {
     }
     if (yyjson_equals_str(type, "allowed_tools"))
         return set_allowed(r, v, err);
-    if (yyjson_is_str(type) && !yyjson_equals_str(type, "function") &&
-        !yyjson_equals_str(type, "custom"))
+    if (yyjson_is_str(type) && !json_is(type, "function custom"))
         return unsupported("tool_choice", "can name only functions and custom tools", err);
     r->choice.function = function_name(v);
     r->choice.mode = TOOLS_REQUIRED;
     return r->choice.function
                ? 0
-               : invalid("tool_choice",
-                         "\"none\", \"auto\", \"required\", a function, or allowed_tools", err);
+               : json_refuse(
+                     err, "tool_choice",
+                     "must be \"none\", \"auto\", \"required\", a function, or allowed_tools");
 }
 
 yyjson_val *output_spec_function(yyjson_val *tool) {
@@ -240,10 +229,7 @@ yyjson_val *output_spec_function(yyjson_val *tool) {
 }
 
 static bool is_offered(const struct gen_request *r, yyjson_val *name) {
-    size_t i, n;
-    yyjson_val *tool;
-
-    yyjson_arr_foreach(r->tools, i, n, tool) {
+    JSON_EACH(tool, r->tools) {
         yyjson_val *have = yyjson_obj_get(output_spec_function(tool), "name");
 
         if (yyjson_is_str(have) && yyjson_equals(have, name))
@@ -261,32 +247,29 @@ static int unknown(const char *param, yyjson_val *name, struct err *err) {
 
 int output_spec_check(const struct gen_request *r, struct err *err) {
     const struct gen_request_choice *c = &r->choice;
-    size_t i, n, any = 0;
-    yyjson_val *item;
+    size_t any = 0;
 
     if (c->function && !is_offered(r, c->function))
         return unknown("tool_choice", c->function, err);
-    yyjson_arr_foreach(c->allowed, i, n, item) {
+    JSON_EACH_AT(i, item, c->allowed) {
         char param[64];
 
         snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
         if (!is_offered(r, function_name(item)))
             return unknown(param, function_name(item), err);
     }
-    yyjson_arr_foreach(r->tools, i, n, item) any += output_spec_function(item) != NULL;
+    JSON_EACH(item, r->tools) {
+        any += output_spec_function(item) != NULL;
+    }
     if (c->mode == TOOLS_REQUIRED && !any)
-        return err_set_code(err, 400, "invalid_value", "tool_choice",
-                            "tool_choice needs at least one function in tools.");
+        return json_refuse(err, "tool_choice", "needs at least one function in tools");
     return 0;
 }
 
 bool output_spec_tool(const struct gen_request *r, const char *name) {
-    size_t i, n;
-    yyjson_val *item;
-
     if (r->choice.function)
         return yyjson_equals_str(r->choice.function, name);
-    yyjson_arr_foreach(r->choice.allowed, i, n, item) {
+    JSON_EACH(item, r->choice.allowed) {
         if (yyjson_equals_str(function_name(item), name))
             return true;
     }

@@ -11,7 +11,7 @@
 #include "api/generation/prompt_steps.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -24,9 +24,7 @@
 #define LOW 4u /* "detail": "low" divides the rows of a picture by this */
 
 bool picture_part_is(yyjson_val *part) {
-    yyjson_val *type = yyjson_obj_get(part, "type");
-
-    return yyjson_equals_str(type, "image_url") || yyjson_equals_str(type, "input_image");
+    return json_has(part, "type", "image_url input_image");
 }
 
 uint32_t picture_part_index(yyjson_val *part) {
@@ -64,19 +62,17 @@ int picture_parts_add(struct gen_request *r, yyjson_val *data, bool low, const c
 /* ---- parts of messages ---- */
 
 bool message_is_result(yyjson_val *m) {
-    yyjson_val *role = yyjson_obj_get(m, "role");
-
-    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
+    return json_has(m, "role", "tool function");
 }
 
 /* The last message of the user, unless it follows the result of a tool: there agents put what the
  * tool shows. */
 size_t picture_parts_asking(yyjson_val *messages) {
-    size_t i, n, last = yyjson_arr_size(messages);
-    yyjson_val *m, *before = NULL;
+    size_t n = yyjson_arr_size(messages), last = n;
+    yyjson_val *before = NULL;
 
-    yyjson_arr_foreach(messages, i, n, m) {
-        if (yyjson_equals_str(yyjson_obj_get(m, "role"), "user"))
+    JSON_EACH_AT(i, m, messages) {
+        if (json_has(m, "role", "user"))
             last = message_is_result(before) ? n : i;
         before = m;
     }
@@ -118,7 +114,7 @@ static bool forgive(struct prompt_job *job, bool repeated) {
 
 static int take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     yyjson_val *v = yyjson_obj_get(part, "image_url"), *inner = yyjson_obj_get(v, "url");
-    yyjson_val *detail = yyjson_obj_get(yyjson_is_obj(v) ? v : part, "detail");
+    yyjson_val *detail = json_given(yyjson_is_obj(v) ? v : part, "detail");
     struct gen_request *r = &f->job->request;
     char place[96];
 
@@ -126,7 +122,7 @@ static int take_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
     if (yyjson_obj_get(part, "file_id"))
         return err_set_code(&f->job->err, 400, "unsupported_parameter", place,
                             "%s: file_id is not supported. Send the picture as a data URI.", place);
-    if (detail && !yyjson_is_null(detail) && !yyjson_is_str(detail))
+    if (detail && !yyjson_is_str(detail))
         return err_set_code(&f->job->err, 400, "invalid_value", place,
                             "%s: detail must be \"auto\", \"low\" or \"high\".", place);
     TRY(picture_parts_add(r, yyjson_is_obj(v) ? inner : v, yyjson_equals_str(detail, "low"), place,
@@ -148,10 +144,8 @@ static int find_part(struct finding *f, yyjson_val *part, yyjson_mut_val *to) {
 }
 
 static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) {
-    yyjson_val *part;
-    size_t n;
-
-    yyjson_arr_foreach(parts, f->part, n, part) {
+    JSON_EACH_AT(i, part, parts) {
+        f->part = i;
         if (picture_part_is(part))
             TRY(find_part(f, part, to));
         else
@@ -161,12 +155,11 @@ static int copy_parts(struct finding *f, yyjson_val *parts, yyjson_mut_val *to) 
 }
 
 static bool has_picture(yyjson_val *m) {
-    yyjson_val *content = yyjson_obj_get(m, "content"), *part;
-    size_t i, n;
+    yyjson_val *content = yyjson_obj_get(m, "content");
 
-    if (yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"))
+    if (json_has(m, "role", "assistant"))
         return false; /* a note replaces pictures that the assistant is said to have shown */
-    yyjson_arr_foreach(content, i, n, part) {
+    JSON_EACH(part, content) {
         if (picture_part_is(part))
             return true;
     }
@@ -176,11 +169,9 @@ static bool has_picture(yyjson_val *m) {
 static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) {
     bool pictures = has_picture(m);
     yyjson_mut_val *to = pictures ? yyjson_mut_obj(f->doc) : yyjson_val_mut_copy(f->doc, m);
-    yyjson_val *key, *v;
-    size_t i, n;
 
     yyjson_mut_arr_append(list, to);
-    yyjson_obj_foreach(pictures ? m : NULL, i, n, key, v) {
+    JSON_MEMBERS(key, v, pictures ? m : NULL) {
         bool content = yyjson_equals_str(key, "content") && yyjson_is_arr(v);
         yyjson_mut_val *copy = content ? yyjson_mut_arr(f->doc) : yyjson_val_mut_copy(f->doc, v);
 
@@ -191,10 +182,7 @@ static int copy_message(struct finding *f, yyjson_val *m, yyjson_mut_val *list) 
 }
 
 static bool any_picture(yyjson_val *messages) {
-    yyjson_val *m;
-    size_t i, n;
-
-    yyjson_arr_foreach(messages, i, n, m) {
+    JSON_EACH(m, messages) {
         if (has_picture(m))
             return true;
     }
@@ -206,17 +194,15 @@ static bool any_picture(yyjson_val *messages) {
 static int find_pictures(struct prompt_job *job) {
     struct gen_request *r = &job->request;
     struct finding f = {.job = job};
-    yyjson_mut_val *list;
-    yyjson_val *m;
-    size_t n;
     int result = 0;
 
     if (!*job->model->sight.text || r->seen_messages || !any_picture(r->messages))
         return 0;
     f.asks = picture_parts_asking(r->messages);
     f.doc = json_doc_new(&f.failed);
-    list = yyjson_mut_arr(f.doc);
-    yyjson_arr_foreach(r->messages, f.message, n, m) {
+    yyjson_mut_val *list = yyjson_mut_arr(f.doc);
+    JSON_EACH_AT(i, m, r->messages) {
+        f.message = i;
         if (result == 0)
             result = copy_message(&f, m, list);
     }

@@ -11,7 +11,7 @@
 #include "api/generation/model_wait.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 
 /*
  * The tokens that the model wrote are in the prefix cache. The next request often repeats them in
@@ -80,11 +80,9 @@ static bool is_busy(const struct model *m) {
 static bool sends_thoughts(yyjson_val *messages, bool unknown) {
     static const char *const names[] = {"reasoning_content", "reasoning"};
     bool any = false;
-    yyjson_val *m;
-    size_t i, n;
 
-    yyjson_arr_foreach(messages, i, n, m) {
-        if (!yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"))
+    JSON_EACH(m, messages) {
+        if (!json_has(m, "role", "assistant"))
             continue;
         any = true;
         for (size_t k = 0; k < ARRAY_SIZE(names); k++)
@@ -211,9 +209,7 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_new(&failed);
     yyjson_mut_val *list = yyjson_val_mut_copy(doc, t->job.request.messages);
     CLEANUP(json_doc_freep) yyjson_doc *more = NULL;
-    yyjson_val *m;
     struct json j = {.out = &b};
-    size_t i, n;
 
     json_open(&j, '[');
     put_answer(&j, t);
@@ -221,7 +217,7 @@ static int conversation(const struct prewarm_job *t, const char *text, yyjson_do
     json_close(&j, ']');
     if (j.error < 0 || !(more = yyjson_read(b.data, b.len, 0)))
         return -ENOMEM;
-    yyjson_arr_foreach(yyjson_doc_get_root(more), i, n, m) {
+    JSON_EACH(m, yyjson_doc_get_root(more)) {
         yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, m));
     }
     return json_doc_seal(doc, list, out);

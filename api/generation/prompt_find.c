@@ -6,7 +6,7 @@
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /* Returns the names that a pair's parts have in the body. */
@@ -58,8 +58,7 @@ static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct 
     if (!yyjson_is_str(v))
         return bad_prompt(job, prompt_place(job, i).s, err);
     if (job->request.pool && json_len(v) == 0)
-        return err_set_code(err, 400, "invalid_value", prompt_place(job, i).s,
-                            "%s must not be empty.", prompt_place(job, i).s);
+        return json_refuse(err, prompt_place(job, i).s, "must not be empty");
     job->prompts[i].text = json_text(v);
     job->prompts[i].len = json_len(v);
     return 0;
@@ -67,9 +66,9 @@ static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct 
 
 /* Finds the prompts in the four forms that they may have. */
 static int find_prompts(struct prompt_job *job, struct err *err) {
-    yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v), *item;
+    yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v);
     bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
-    size_t n = many ? yyjson_arr_size(v) : 1, i, max;
+    size_t n = many ? yyjson_arr_size(v) : 1;
     size_t most = job->request.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
 
     if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0 && job->request.takes_none)
@@ -84,7 +83,7 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
     job->many = many;
     if (!many)
         return set_prompt(job, 0, v, err);
-    yyjson_arr_foreach(v, i, max, item) {
+    JSON_EACH_AT(i, item, v) {
         bool same = yyjson_is_str(item) == yyjson_is_str(first);
         TRY(same ? set_prompt(job, (uint32_t)i, item, err)
                  : bad_prompt(job, prompt_place(job, (uint32_t)i).s, err));
@@ -98,9 +97,8 @@ static int pair_part(yyjson_val *v, const char *place, const char **text, size_t
     yyjson_val *s = yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
 
     if (!yyjson_is_str(s) || json_len(s) == 0)
-        return err_set_code(err, 400, "invalid_value", place,
-                            "%s must be a text that is not empty, or an object with one as text.",
-                            place);
+        return json_refuse(err, place,
+                           "must be a text that is not empty, or an object with one as text");
     *text = json_text(s);
     *len = json_len(s);
     return 0;

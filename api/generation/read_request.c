@@ -8,7 +8,7 @@
 #include "api/generation/env.h"
 #include "api/generation/fields.h"
 #include "api/generation/output_spec.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 #include "text/stops.h"
 
@@ -46,10 +46,10 @@ PARSER(parse_n) {
 
 PARSER(parse_priority) {
     int64_t i = 0;
-    int result = field_whole(f, v, &i, err);
 
-    r->priority = result < 0 ? 0 : (int16_t)i;
-    return result;
+    TRY(field_whole(f, v, &i, err));
+    r->priority = (int16_t)i;
+    return 0;
 }
 
 /* Reads any 64-bit integer, exactly. */
@@ -81,10 +81,11 @@ PARSER(parse_model) {
 PARSER(parse_sampling) {
     const struct param *p = params_find(f->name);
 
-    if (p->type == PARAM_BOOL ? !yyjson_is_bool(v) : !yyjson_is_num(v))
-        return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name,
-                            p->type == PARAM_BOOL ? "a boolean" : "a number");
-    double value = p->type == PARAM_BOOL ? yyjson_get_bool(v) : yyjson_get_num(v);
+    bool flag = p->type == PARAM_BOOL;
+
+    if (flag ? !yyjson_is_bool(v) : !yyjson_is_num(v))
+        return json_refuse(err, f->name, flag ? "must be a boolean" : "must be a number");
+    double value = flag ? yyjson_get_bool(v) : yyjson_get_num(v);
     if (params_set(&r->sampling, p, value, err) == 0)
         return 0;
     struct err e = *err;
@@ -100,12 +101,9 @@ static int add_stop(struct gen_request *r, const struct field *f, yyjson_val *v,
 }
 
 PARSER(parse_stop) {
-    size_t i, n;
-    yyjson_val *item;
-
     if (!yyjson_is_arr(v))
         return add_stop(r, f, v, err);
-    yyjson_arr_foreach(v, i, n, item) {
+    JSON_EACH(item, v) {
         TRY(add_stop(r, f, item, err));
     }
     return 0;
@@ -123,20 +121,18 @@ static bool read_id(const struct model *m, yyjson_val *v, int32_t *out) {
 
 int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *array,
                     const char *param, int32_t **out, uint32_t *n, struct err *err) {
-    size_t i, size;
-    yyjson_val *v;
     int32_t *ids = arena_alloc_array(&r->arena, yyjson_arr_size(array) + 1, sizeof(*ids));
 
     if (!ids)
         return -ENOMEM;
-    yyjson_arr_foreach(array, i, size, v) {
+    JSON_EACH_AT(i, v, array) {
         if (!read_id(m, v, &ids[i]))
             return err_set_code(err, 400, "invalid_value", param,
                                 "%s must hold token ids from 0 to %u; entry %zu is not one.", param,
                                 m->info->n_vocab - 1, i);
     }
     if (yyjson_arr_size(array) == 0)
-        return err_set_code(err, 400, "invalid_value", param, "%s must not be empty.", param);
+        return json_refuse(err, param, "must not be empty");
     *out = ids;
     *n = (uint32_t)yyjson_arr_size(array);
     return 0;
@@ -150,15 +146,12 @@ PARSER(parse_stop_ids) {
 }
 
 PARSER(parse_bias) {
-    size_t i, n;
-    yyjson_val *key, *value;
-
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
         return field_refuse(f, err);
     r->bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*r->bias));
     if (!r->bias)
         return -ENOMEM;
-    yyjson_obj_foreach(v, i, n, key, value) {
+    JSON_MEMBERS(key, value, v) {
         const char *text = json_cstr(key);
         char *end = NULL;
         unsigned long long id = text ? strtoull(text, &end, 10) : 0;
@@ -189,9 +182,9 @@ PARSER(parse_stream_options) {
     if (!yyjson_is_obj(v))
         return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
-        yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
+        yyjson_val *o = json_given(v, inner[i].name + strlen("stream_options."));
 
-        TRY(o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0);
+        TRY(o ? inner[i].parse(r, m, &inner[i], o, err) : 0);
     }
     if (yyjson_is_false(yyjson_obj_get(v, "include_usage")))
         r->continuous_usage = false;
@@ -228,14 +221,14 @@ PARSER(parse_complete) {
  * that, so the client must know. */
 PARSER(parse_dimensions) {
     int64_t n = 0;
-    int result = field_whole(f, v, &n, err);
 
-    if (result == 0 && n > m->info->n_embd)
+    TRY(field_whole(f, v, &n, err));
+    if (n > m->info->n_embd)
         return err_set_code(err, 400, "invalid_value", f->name,
                             "dimensions must be at most %u, the size of this model's vectors.",
                             m->info->n_embd);
-    r->dimensions = result == 0 ? (uint32_t)n : 0;
-    return result;
+    r->dimensions = (uint32_t)n;
+    return 0;
 }
 
 PARSER(parse_pooling) {
@@ -265,9 +258,7 @@ PARSER(parse_unsupported) {
 /* Reads the older name of tool_choice. Its default and "none" change nothing, because functions
  * under their older name are not taken here. */
 PARSER(parse_function_call) {
-    return yyjson_equals_str(v, "auto") || yyjson_equals_str(v, "none")
-               ? 0
-               : parse_unsupported(r, m, f, v, err);
+    return json_is(v, "auto none") ? 0 : parse_unsupported(r, m, f, v, err);
 }
 
 /* Reads a limit of the output. -1 asks for all that the context leaves, as llama-server's and LM
@@ -279,11 +270,10 @@ PARSER(parse_max_tokens) {
         r->max_new = GEN_REQUEST_NO_LIMIT;
         return 0;
     }
-    int result = field_uint(r, m, f, v, err);
-
-    r->score_only = result == 0 && r->max_new == 0;
+    TRY(field_uint(r, m, f, v, err));
+    r->score_only = r->max_new == 0;
     r->max_new += r->score_only;
-    return result;
+    return 0;
 }
 
 /* Reads the documents under Cohere's name for them, or under that of Hugging Face's
@@ -317,16 +307,15 @@ PARSER(parse_prompt_logprobs) {
 
 /* Checks a prediction; expected.c takes its text. */
 PARSER(parse_prediction) {
-    yyjson_val *content = yyjson_obj_get(v, "content"), *part;
-    size_t size = yyjson_is_str(content) ? json_len(content) : 0, i, n;
-    bool right = yyjson_equals_str(yyjson_obj_get(v, "type"), "content") &&
-                 (yyjson_is_str(content) || yyjson_is_arr(content));
+    yyjson_val *content = yyjson_obj_get(v, "content");
+    size_t size = yyjson_is_str(content) ? json_len(content) : 0;
+    bool right =
+        json_has(v, "type", "content") && (yyjson_is_str(content) || yyjson_is_arr(content));
 
-    yyjson_arr_foreach(content, i, n, part) {
+    JSON_EACH(part, content) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
-        right =
-            right && yyjson_equals_str(yyjson_obj_get(part, "type"), "text") && yyjson_is_str(text);
+        right = right && json_has(part, "type", "text") && yyjson_is_str(text);
         size += json_len(text);
     }
     if (!right || size > REQUEST_PREDICTION_MAX)
@@ -363,12 +352,9 @@ PARSER(parse_repeat_penalty) {
 }
 
 PARSER(parse_modalities) {
-    size_t i, n;
-    yyjson_val *item;
-
     if (!yyjson_is_arr(v))
         return field_refuse(f, err);
-    yyjson_arr_foreach(v, i, n, item) {
+    JSON_EACH(item, v) {
         if (!yyjson_equals_str(item, "text"))
             return unsupported(f->name, err);
     }
@@ -377,21 +363,13 @@ PARSER(parse_modalities) {
 
 /* Reads variables of the template: only scalars, and none that the service itself sets. */
 PARSER(parse_kwargs) {
-    static const char *const reserved[] = {
-        "messages",  "tools",     "add_generation_prompt", "bos_token", "eos_token", "pad_token",
-        "unk_token", "documents",
-    };
-    size_t i, n;
-    yyjson_val *key, *value;
+    static const char reserved[] = "messages tools add_generation_prompt bos_token eos_token "
+                                   "pad_token unk_token documents";
 
     if (!yyjson_is_obj(v))
         return field_refuse(f, err);
-    yyjson_obj_foreach(v, i, n, key, value) {
-        bool bad = yyjson_is_ctn(value);
-
-        for (size_t k = 0; k < ARRAY_SIZE(reserved); k++)
-            bad |= yyjson_equals_str(key, reserved[k]);
-        if (bad)
+    JSON_MEMBERS(key, value, v) {
+        if (yyjson_is_ctn(value) || json_is(key, reserved))
             return field_refuse(f, err);
     }
     r->kwargs = v;
@@ -567,27 +545,21 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
 static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
     r->no_special_tokens |= r->no_bos && !r->add_special;
     if (has_stream_options && !r->stream)
-        return err_set_code(err, 400, "invalid_value", "stream_options",
-                            "stream_options may only be given with stream.");
+        return json_refuse(err, "stream_options", "may only be given with stream");
     if (r->score_only && !r->echo && !r->prompt_logprobs)
-        return err_set_code(err, 400, "invalid_value", "max_tokens",
-                            "max_tokens may only be 0 with echo or prompt_logprobs.");
+        return json_refuse(err, "max_tokens", "may only be 0 with echo or prompt_logprobs");
     if (r->prompt_logprobs && r->stream)
-        return err_set_code(err, 400, "invalid_value", "prompt_logprobs",
-                            "prompt_logprobs cannot be streamed.");
+        return json_refuse(err, "prompt_logprobs", "cannot be streamed");
     if (r->best_of && r->best_of < r->n)
-        return err_set_code(err, 400, "invalid_value", "best_of", "best_of must be at least n.");
+        return json_refuse(err, "best_of", "must be at least n");
     if (r->best_of > r->n && r->stream)
-        return err_set_code(err, 400, "invalid_value", "best_of",
-                            "best_of above n cannot be streamed.");
+        return json_refuse(err, "best_of", "above n cannot be streamed");
     if (r->suffix && (r->echo || !yyjson_is_str(r->prompt)))
-        return err_set_code(err, 400, "invalid_value", "suffix",
-                            "suffix needs a prompt that is one string, without echo.");
+        return json_refuse(err, "suffix", "needs a prompt that is one string, without echo");
     if (r->echo && r->logprobs)
         r->n_prompt_top = MAX(r->n_prompt_top, r->n_top);
     if (r->n_top && !r->logprobs)
-        return err_set_code(err, 400, "invalid_value", "top_logprobs",
-                            "top_logprobs needs logprobs to be true.");
+        return json_refuse(err, "top_logprobs", "needs logprobs to be true");
     r->one_call |= r->choice.function != NULL; /* "call exactly one specific function" (OpenAI) */
     return output_spec_check(r, err);
 }
@@ -627,11 +599,9 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
                         struct err *err) {
     bool seen[ARRAY_SIZE(fields) + PARAMS_MAX] = {0}, has_stream_options = false;
     uint32_t max_completion = 0;
-    size_t i, n;
-    yyjson_val *key, *value;
 
     assert(params_count <= PARAMS_MAX);
-    yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
+    JSON_MEMBERS(key, value, yyjson_doc_get_root(r->doc)) {
         struct field f;
         int at = find(key, known, &f);
 

@@ -25,7 +25,7 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     const char *field = w->job.chat ? "messages" : "prompt";
 
     if (n == 0)
-        return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
+        return json_refuse(err, field, "must not be empty");
     context = seen > 0 ? MIN(context, seen) : context;
     if (n >= context && w->endpoint->too_long)
         w->endpoint->too_long(field, n, context, err);

@@ -5,7 +5,7 @@
 #include "api/generation/messages.h"
 #include "api/generation/tool_text.h"
 #include "api/responses/build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -61,17 +61,14 @@ static int put_members(struct responses_build *b, yyjson_val *tool, bool custom,
                        yyjson_mut_val *to) {
     static const char *const keys[2][4] = {{"description", "parameters", "strict"},
                                            {"description", "format"}};
-    char must[40];
-    const char *type, *wrong = custom ? NULL : messages_wrong_member(tool, &type);
+    const char *must, *wrong = custom ? NULL : messages_wrong_member(tool, &must);
 
-    if (wrong) {
-        snprintf(must, sizeof(must), "must be %s", type);
+    if (wrong)
         return refuse_tool(b, place, wrong, must);
-    }
     for (const char *const *key = keys[custom]; *key; key++) {
-        yyjson_val *v = yyjson_obj_get(tool, *key);
+        yyjson_val *v = json_given(tool, *key);
 
-        if (v && !yyjson_is_null(v) && !yyjson_equals_str(v, ""))
+        if (!yyjson_equals_str(v, ""))
             json_put_copy(b->doc, to, *key, v);
     }
     return 0;
@@ -100,8 +97,7 @@ static int remember_tool(struct responses_build *b, const struct responses_tool 
 
 /* Describes function @f of tool @o, which a search has found, in the search's result. */
 static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val *f) {
-    if (b->found->len && buf_add_char(b->found, '\n') < 0)
-        return -ENOMEM;
+    TRY(b->found->len ? buf_add_char(b->found, '\n') : 0);
     yyjson_mut_obj_add_bool(b->doc, o, "defer_loading", true);
     return tool_text_write(b->doc, f, b->found);
 }
@@ -110,8 +106,7 @@ static int describe(struct responses_build *b, yyjson_mut_val *o, yyjson_mut_val
 static int mention(struct responses_build *b, const char *name) {
     if (!b->found)
         return 0;
-    if (b->found->len && buf_add_char(b->found, '\n') < 0)
-        return -ENOMEM;
+    TRY(b->found->len ? buf_add_char(b->found, '\n') : 0);
     return buf_add_str(b->found, name);
 }
 
@@ -120,8 +115,7 @@ static int make_tool(struct responses_build *b, yyjson_val *tool, yyjson_val *ns
     yyjson_val *name = yyjson_obj_get(tool, "name");
 
     *t = (struct responses_tool){.name = responses_flat_name(b, ns, name),
-                                 .custom =
-                                     yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")};
+                                 .custom = json_has(tool, "type", "custom")};
     if (ns) {
         t->ns = arena_strndup(&b->rs->arena, json_text(ns), json_len(ns));
         t->own = arena_strndup(&b->rs->arena, json_text(name), json_len(name));
@@ -134,21 +128,19 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
                         const char *place) {
     yyjson_val *name = yyjson_obj_get(tool, "name");
     struct responses_tool t;
-    int r;
 
     if (!json_is_name(name, REQUEST_NAME_MAX) || json_len(name) + json_len(ns) > REQUEST_NAME_MAX)
         return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes without NUL");
-    if ((r = make_tool(b, tool, ns, &t)) < 0)
-        return r;
+    TRY(make_tool(b, tool, ns, &t));
     if (b->in_item && responses_find_tool(b->rs, t.name))
         return mention(b, t.name);
     yyjson_mut_val *f = json_make(b->doc, "{name:%}", yyjson_mut_strcpy(b->doc, t.name));
     yyjson_mut_val *o = json_make(
         b->doc, t.custom ? "{type:'custom', custom:%}" : "{type:'function', function:%}", f);
     yyjson_mut_arr_append(b->tools, o);
-    if ((r = remember_tool(b, &t)) == 0)
-        r = put_members(b, tool, t.custom, place, f);
-    return r < 0 || !b->found ? r : describe(b, o, f);
+    TRY(remember_tool(b, &t));
+    TRY(put_members(b, tool, t.custom, place, f));
+    return b->found ? describe(b, o, f) : 0;
 }
 
 /* Adds a native tool. The description and parameters of its client, if there are any, replace those
@@ -171,22 +163,18 @@ static int add_native(struct responses_build *b, yyjson_val *tool, const char *p
 }
 
 static bool is_function(yyjson_val *tool) {
-    yyjson_val *type = yyjson_obj_get(tool, "type");
-
-    return yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom");
+    return json_has(tool, "type", "function custom");
 }
 
 static int add_namespace(struct responses_build *b, yyjson_val *space, const char *place) {
-    yyjson_val *name = yyjson_obj_get(space, "name"), *tools = yyjson_obj_get(space, "tools"),
-               *tool;
+    yyjson_val *name = yyjson_obj_get(space, "name"), *tools = yyjson_obj_get(space, "tools");
     char inner[64];
-    size_t i, n;
 
     if (!json_is_name(name, REQUEST_NAME_MAX))
         return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes without NUL");
     if (!yyjson_is_arr(tools))
         return refuse_tool(b, place, "tools", "must be an array");
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH_AT(i, tool, tools) {
         snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
         TRY(is_function(tool) ? add_function(b, tool, name, inner) : 0);
     }
@@ -195,10 +183,11 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
 
 /* Counts the functions in @tools, those in namespaces included. */
 static size_t count(yyjson_val *tools) {
-    size_t i, max, n = 0;
-    yyjson_val *tool;
+    size_t n = 0;
 
-    yyjson_arr_foreach(tools, i, max, tool) n += 1 + yyjson_arr_size(yyjson_obj_get(tool, "tools"));
+    JSON_EACH(tool, tools) {
+        n += 1 + yyjson_arr_size(yyjson_obj_get(tool, "tools"));
+    }
     return n;
 }
 
@@ -222,14 +211,12 @@ static int add_tool(struct responses_build *b, yyjson_val *tool, const char *pla
 }
 
 int responses_tools(struct responses_build *b, yyjson_val *tools) {
-    yyjson_val *tool;
-    size_t i, max;
     char place[40];
 
     b->tools = yyjson_mut_arr(b->doc);
     if (count(tools) > REQUEST_TOOLS_MAX)
         return responses_refuse(b, "tools", "must have at most 1024 tools");
-    yyjson_arr_foreach(tools, i, max, tool) {
+    JSON_EACH_AT(i, tool, tools) {
         snprintf(place, sizeof(place), "tools[%zu]", i);
         TRY(add_tool(b, tool, place));
     }
@@ -237,8 +224,6 @@ int responses_tools(struct responses_build *b, yyjson_val *tools) {
 }
 
 int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct buf *found) {
-    yyjson_val *tool;
-    size_t i, max;
     char place[40];
     int r = 0;
 
@@ -251,7 +236,7 @@ int responses_item_tools(struct responses_build *b, yyjson_val *tools, struct bu
                                      "exceeds the number of tools that items may bring");
     b->in_item = true;
     b->found = found;
-    yyjson_arr_foreach(tools, i, max, tool) {
+    JSON_EACH_AT(i, tool, tools) {
         snprintf(place, sizeof(place), "input[%zu].tools[%zu]", b->i, i);
         if ((r = add_tool(b, tool, place)) < 0)
             break;
@@ -281,14 +266,12 @@ static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
 }
 
 static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
-    yyjson_val *tools = yyjson_obj_get(choice, "tools"), *mode = yyjson_obj_get(choice, "mode"),
-               *tool;
+    yyjson_val *tools = yyjson_obj_get(choice, "tools"), *mode = yyjson_obj_get(choice, "mode");
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
-    size_t i, n;
 
     if (!yyjson_is_arr(tools))
         return responses_refuse(b, "tool_choice.tools", "must be an array");
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH(tool, tools) {
         bool function = is_function(tool) || !json_cstr(yyjson_obj_get(tool, "type"));
 
         if (function && !json_cstr(yyjson_obj_get(tool, "name")))
@@ -298,7 +281,7 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
             continue; /* a hosted one, which is left out */
         yyjson_mut_arr_append(list, named(b, tool));
     }
-    if (n > 0 && yyjson_mut_arr_size(list) == 0)
+    if (yyjson_arr_size(tools) > 0 && yyjson_mut_arr_size(list) == 0)
         return 0;
     yyjson_mut_obj_add_val(b->doc, root, "tool_choice",
                            json_make(b->doc,
@@ -310,7 +293,7 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
     bool native = responses_native_tool(choice);
 
-    if (yyjson_equals_str(yyjson_obj_get(choice, "type"), "allowed_tools"))
+    if (json_has(choice, "type", "allowed_tools"))
         return put_allowed(b, choice, root);
     if (yyjson_is_obj(choice) && !json_cstr(yyjson_obj_get(choice, "type")))
         return responses_refuse(b, "tool_choice.type", "must be a string without NUL");
