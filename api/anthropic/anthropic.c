@@ -417,12 +417,13 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
 /* ---- the request ---- */
 
 /* Reads @body and takes it over. */
-static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struct err *err) {
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     struct gen_request *r = &job->request;
     bool offered[TOOL_SEARCH_KINDS] = {false};
     yyjson_doc *chat = NULL;
     bool warms = anthropic_warms(yyjson_doc_get_root(body));
+    bool count = job->endpoint == &anthropic_count;
     int result = anthropic_translate(job->env, body, count, &chat, &prefill, offered, err);
 
     if (result < 0 || !search_keep(job, offered, body))
@@ -433,14 +434,6 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struc
     if (result < 0 || prefill.len == 0)
         return result;
     return gen_request_set_prefill(r, prefill.data, prefill.len);
-}
-
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, false, err);
-}
-
-static int translate_count(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return read_body(job, body, true, err);
 }
 
 const struct endpoint anthropic_messages = {
@@ -468,4 +461,4 @@ static void write_count(struct json *j, const struct prompt_job *job) {
 }
 
 const struct endpoint anthropic_count = {
-    .translate = translate_count, .rename = anthropic_rename, .write = write_count};
+    .translate = translate, .rename = anthropic_rename, .write = write_count};

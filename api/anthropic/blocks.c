@@ -4,7 +4,7 @@
 #include <string.h>
 #include "api/anthropic/input.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -32,34 +32,17 @@ int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, ant
     return 0;
 }
 
-int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_taker f, void *to) {
-    size_t i, n;
-    yyjson_val *block;
-    int r = 0;
+int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, const char *field,
+                   anthropic_taker f, void *to) {
+    size_t len = strlen(in->place);
 
     assert(yyjson_is_arr(blocks) && in->place[0]);
-    yyjson_arr_foreach(blocks, i, n, block) {
-        if ((r = anthropic_block(in, block, i, f, to)) < 0)
-            return r;
+    snprintf(in->place + len, sizeof(in->place) - len, "%s", field);
+    JSON_EACH_AT(i, block, blocks) {
+        TRY(anthropic_block(in, block, i, f, to));
     }
+    in->place[len] = 0;
     return 0;
-}
-
-/* Adds the string @key of @block, if there is one, to @out on a line of its own as
- * <key>..</key>. */
-static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char *key,
-                      struct buf *out) {
-    yyjson_val *v = yyjson_obj_get(block, key);
-    char field[32];
-
-    if (!v || yyjson_is_null(v))
-        return 0;
-    snprintf(field, sizeof(field), ".%s", key);
-    if (!yyjson_is_str(v))
-        return anthropic_refuse(in, field, "must be a string");
-    if (buf_printf(out, "<%s>", key) < 0 || json_add_text(out, v) < 0)
-        return -ENOMEM;
-    return buf_printf(out, "</%s>\n", key);
 }
 
 int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field,
@@ -69,31 +52,40 @@ int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *fiel
     return json_add_text(out, v);
 }
 
+/* Adds the string @key of @block, if there is one, to @out on a line of its own as
+ * <key>..</key>. */
+static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char *key,
+                      struct buf *out) {
+    yyjson_val *v = json_given(block, key);
+    char field[32];
+
+    if (!v)
+        return 0;
+    snprintf(field, sizeof(field), ".%s", key);
+    TRY(buf_printf(out, "<%s>", key));
+    TRY(anthropic_string(in, v, field, out));
+    return buf_printf(out, "</%s>\n", key);
+}
+
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to) {
     struct buf *out = to;
 
     assert(out);
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
-    if (out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)
-        return -ENOMEM;
+    if (out->len && out->data[out->len - 1] != '\n')
+        TRY(buf_add_char(out, '\n'));
     return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
 }
 
 /* Adds the string or the array of text blocks @v, which is at @field of the place. */
 static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const char *field,
                              struct buf *out) {
-    size_t len = strlen(in->place);
-    int r;
-
     if (yyjson_is_str(v))
         return json_add_text(out, v);
     if (!yyjson_is_arr(v))
         return anthropic_refuse(in, field, "must be a string or an array of text blocks");
-    snprintf(in->place + len, sizeof(in->place) - len, "%s", field);
-    if ((r = anthropic_each(in, v, anthropic_plain, out)) == 0)
-        in->place[len] = 0;
-    return r;
+    return anthropic_each(in, v, field, anthropic_plain, out);
 }
 
 /* Adds a document of text. Sets *text to false, and adds nothing, if it is of another kind. */
@@ -103,7 +95,7 @@ static int add_document(struct anthropic_input *in, yyjson_val *block, struct bu
 
     if (!yyjson_is_str(type))
         return anthropic_refuse(in, ".source", "must be an object with a type");
-    *text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "content");
+    *text = json_is(type, "text content");
     if (!*text)
         return 0;
     TRY(buf_add_str(out, "<document>\n"));
@@ -126,16 +118,15 @@ static int add_search_result(struct anthropic_input *in, yyjson_val *block, stru
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out) {
     bool text = false;
-    int r = 0;
 
     if (strcmp(type, "text") == 0)
         return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
     if (strcmp(type, "search_result") == 0)
         return add_search_result(in, block, out);
     if (strcmp(type, "document") == 0)
-        r = add_document(in, block, out, &text);
-    if (r < 0 || text)
-        return r;
+        TRY(add_document(in, block, out, &text));
+    if (text)
+        return 0;
     if (result && strcmp(type, "tool_reference") == 0) {
         yyjson_val *name = yyjson_obj_get(block, "tool_name");
 
@@ -148,14 +139,14 @@ int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *ty
                                          : anthropic_refuse(in, ".type", "is not supported here");
 }
 
-int anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to) {
+bool anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to) {
     yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");
     bool url = yyjson_equals_str(type, "url");
     char place[160];
 
     if (!url && !yyjson_equals_str(type, "base64"))
-        return 1;
+        return false;
     snprintf(place, sizeof(place), "%s.source.%s", in->place, url ? "url" : "data");
     content_add_picture(to, in->doc, yyjson_obj_get(source, url ? "url" : "data"), NULL, place);
-    return 0;
+    return true;
 }

@@ -8,7 +8,7 @@
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -61,12 +61,9 @@ static bool is_blank(yyjson_val *s) {
 }
 
 FIELD(take_stops) {
-    size_t i, n;
-    yyjson_val *s;
-
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > SUBMIT_STOPS_MAX)
         return anthropic_refuse(in, "", "must be an array of at most 16 strings");
-    yyjson_arr_foreach(v, i, n, s) {
+    JSON_EACH(s, v) {
         if (!yyjson_is_str(s) || json_len(s) == 0 || json_len(s) > 256)
             return anthropic_refuse(in, "", "must hold strings of 1 to 256 bytes");
         if (is_blank(s))
@@ -77,23 +74,21 @@ FIELD(take_stops) {
 
 /* Claude Code puts its session into user_id. */
 FIELD(take_metadata) {
-    yyjson_val *user = yyjson_obj_get(v, "user_id");
+    yyjson_val *user = json_given(v, "user_id");
 
     if (!yyjson_is_obj(v))
         return anthropic_refuse(in, "", "must be an object");
-    if (!user || yyjson_is_null(user))
+    if (!user)
         return 0;
     if (!yyjson_is_str(user) || json_len(user) > 4096)
         return anthropic_refuse(in, ".user_id", "must be a string of at most 4096 bytes");
     return pass(in, "user", user);
 }
 
-static int take_format(struct anthropic_input *in, yyjson_val *format) {
-    yyjson_val *type = yyjson_obj_get(format, "type"), *schema = yyjson_obj_get(format, "schema");
+FIELD(take_format) {
+    yyjson_val *schema = yyjson_obj_get(v, "schema");
 
-    if (!format || yyjson_is_null(format))
-        return 0;
-    if (!yyjson_equals_str(type, "json_schema"))
+    if (!json_has(v, "type", "json_schema"))
         return anthropic_refuse(in, ".type", "must be \"json_schema\"");
     if (!yyjson_is_obj(schema))
         return anthropic_refuse(in, ".schema", "must be an object");
@@ -103,25 +98,16 @@ static int take_format(struct anthropic_input *in, yyjson_val *format) {
     return 0;
 }
 
-FIELD(take_output_format) {
-    return take_format(in, v);
-}
-
 FIELD(take_output_config) {
-    static const char *const efforts[] = {"low", "medium", "high", "xhigh", "max"};
-    yyjson_val *effort = yyjson_obj_get(v, "effort");
-    bool right = !effort || yyjson_is_null(effort);
+    yyjson_val *effort = json_given(v, "effort"), *format = json_given(v, "format");
 
     if (!yyjson_is_obj(v))
         return anthropic_refuse(in, "", "must be an object");
-    for (size_t i = 0; i < ARRAY_SIZE(efforts); i++)
-        right |= yyjson_equals_str(effort, efforts[i]);
-    if (!right)
+    if (effort && !json_is(effort, "low medium high xhigh max"))
         return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
-    if (yyjson_is_str(effort))
-        json_put_copy(in->doc, in->root, "reasoning_effort", effort);
+    json_put_copy(in->doc, in->root, "reasoning_effort", effort);
     anthropic_place(in, "output_config.format");
-    return take_format(in, yyjson_obj_get(v, "format"));
+    return format ? take_format(in, key, format) : 0;
 }
 
 /* ---- thinking ---- */
@@ -144,28 +130,26 @@ static void put_switches(struct anthropic_input *in, bool on, yyjson_val *given)
 /* Turns thinking off for clients that do not ask for it, where the model allows that. */
 static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
     yyjson_val *type = yyjson_obj_get(thinking, "type");
-    yyjson_val *budget = yyjson_obj_get(thinking, "budget_tokens");
-    yyjson_val *display = yyjson_obj_get(thinking, "display");
-    bool on = yyjson_is_str(type) && !yyjson_equals_str(type, "disabled");
+    yyjson_val *budget = json_given(thinking, "budget_tokens");
+    bool on = json_is(type, "enabled adaptive");
+    int64_t n = 0;
 
     anthropic_place(in, "thinking");
-    if (thinking && !yyjson_is_null(thinking) && !yyjson_is_str(type))
+    if (thinking && !yyjson_is_str(type))
         return anthropic_refuse(in, "", "must be an object with a type");
-    if (on && !yyjson_equals_str(type, "enabled") && !yyjson_equals_str(type, "adaptive"))
+    if (type && !on && !json_is(type, "disabled"))
         return anthropic_refuse(in, ".type", "must be enabled, adaptive or disabled");
-    if (yyjson_equals_str(type, "enabled") && (!budget || yyjson_is_null(budget)))
+    if (json_is(type, "enabled") && !budget)
         return anthropic_refuse(in, ".budget_tokens", "must be given where thinking is enabled");
-    if (on && budget && !yyjson_is_null(budget)) {
-        int64_t n = 0;
-
+    if (on && budget) {
         if (!json_whole(budget, &n) || n < 1 || n > INT32_MAX)
             return anthropic_refuse(in, ".budget_tokens", "must be a whole number of at least 1");
         json_put_copy(in->doc, in->root, "thinking_budget", budget);
     }
-    if (yyjson_equals_str(display, "omitted"))
+    if (json_has(thinking, "display", "omitted"))
         put(in, "include_reasoning", yyjson_mut_false(in->doc));
     anthropic_place(in, "chat_template_kwargs");
-    if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
+    if (given && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");
     put_switches(in, on, given);
     return 0;
@@ -192,7 +176,7 @@ static const struct {
     {"stop_sequences", take_stops},
     {"metadata", take_metadata},
     {"output_config", take_output_config},
-    {"output_format", take_output_format},
+    {"output_format", take_format},
     {"tool_choice", anthropic_tool_choice},
     {"cache_salt", pass},
     {"complete_output", pass},
@@ -212,11 +196,9 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
     static const char *const others[] = {
         "model", "messages", "max_tokens", "system", "thinking", "chat_template_kwargs", "tools"};
     uint64_t seen = 0;
-    size_t i, n;
-    yyjson_val *key, *value;
 
     static_assert(ARRAY_SIZE(fields) + ARRAY_SIZE(others) <= 64, "a bit of `seen` each");
-    yyjson_obj_foreach(body, i, n, key, value) {
+    JSON_MEMBERS(key, value, body) {
         uint64_t bit = 0;
 
         for (size_t k = 0; k < ARRAY_SIZE(fields); k++)
@@ -237,9 +219,8 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
 /* Gets a field that must be there. */
 static int require(struct anthropic_input *in, yyjson_val *body, const char *key,
                    yyjson_val **out) {
-    *out = yyjson_obj_get(body, key);
     anthropic_place(in, key);
-    if (*out && !yyjson_is_null(*out))
+    if ((*out = json_given(body, key)))
         return 0;
     return err_set_code(in->err, 400, "missing_required_parameter", key, "%s: Field required.",
                         key);
@@ -288,7 +269,7 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
         return anthropic_refuse(in, "", "must be an array of 1 to 100000 messages");
     in->list = yyjson_mut_arr(in->doc);
     put(in, "messages", in->list);
-    TRY(anthropic_system(in, yyjson_obj_get(body, "system")));
+    TRY(anthropic_system(in, json_given(body, "system")));
     TRY(anthropic_turns(in, v, prefill));
     anthropic_place(in, "messages");
     return yyjson_mut_arr_size(in->list)
@@ -302,17 +283,15 @@ static int take_all(struct anthropic_input *in, const struct gen_env *env, yyjso
     TRY(take_model(in, env, body));
     if (!count)
         TRY(take_max_tokens(in, body));
-    TRY(anthropic_tools(in, yyjson_obj_get(body, "tools")));
+    TRY(anthropic_tools(in, json_given(body, "tools")));
     TRY(take_messages(in, body, prefill));
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
-        yyjson_val *v = yyjson_obj_get(body, fields[i].name);
+        yyjson_val *v = json_given(body, fields[i].name);
 
         anthropic_place(in, fields[i].name);
-        if (v && !yyjson_is_null(v))
-            TRY(fields[i].take(in, fields[i].name, v));
+        TRY(v ? fields[i].take(in, fields[i].name, v) : 0);
     }
-    return put_thinking(in, yyjson_obj_get(body, "thinking"),
-                        yyjson_obj_get(body, "chat_template_kwargs"));
+    return put_thinking(in, json_given(body, "thinking"), json_given(body, "chat_template_kwargs"));
 }
 
 int anthropic_translate(const struct gen_env *env, yyjson_doc *body, bool count, yyjson_doc **out,
@@ -341,15 +320,12 @@ static enum cache_wish longer(enum cache_wish wish, yyjson_val *v) {
 
     if (!yyjson_is_obj(c))
         return wish;
-    return MAX(wish, yyjson_equals_str(yyjson_obj_get(c, "ttl"), "1h") ? CACHE_1H : CACHE_5M);
+    return MAX(wish, json_has(c, "ttl", "1h") ? CACHE_1H : CACHE_5M);
 }
 
 /* Returns the longest of @wish and those of the entries of @list. */
 static enum cache_wish wish_of(yyjson_val *list, enum cache_wish wish) {
-    yyjson_val *v;
-    size_t i, n;
-
-    yyjson_arr_foreach(list, i, n, v) {
+    JSON_EACH(v, list) {
         wish = longer(wish, v);
     }
     return wish;
@@ -357,11 +333,9 @@ static enum cache_wish wish_of(yyjson_val *list, enum cache_wish wish) {
 
 enum cache_wish anthropic_cache_wish(yyjson_val *body) {
     enum cache_wish wish = wish_of(yyjson_obj_get(body, "tools"), CACHE_NONE);
-    yyjson_val *turn;
-    size_t i, n;
 
     wish = wish_of(yyjson_obj_get(body, "system"), wish);
-    yyjson_arr_foreach(yyjson_obj_get(body, "messages"), i, n, turn) {
+    JSON_EACH(turn, yyjson_obj_get(body, "messages")) {
         wish = wish_of(yyjson_obj_get(turn, "content"), wish);
     }
     return longer(wish, body);

@@ -95,10 +95,12 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
 /* blocks.c. Handles one content block; @to is the caller's context. */
 typedef int (*anthropic_taker)(struct anthropic_input *in, yyjson_val *block, const char *type,
                                void *to);
-/* Calls @f for block @i of the place, or for each block; checks that it is a block. */
+/* Calls @f for block @i of the place, or for each block of the array @blocks, which is at @field of
+ * the place; checks that it is a block. */
 int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
                     void *to);
-int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_taker f, void *to);
+int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, const char *field,
+                   anthropic_taker f, void *to);
 /* Handles text blocks only: adds each as a line to the buffer @to. */
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to);
 /* Adds the value of @field, which must be a string, to @out. */
@@ -108,8 +110,8 @@ int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *fiel
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out);
 
-/* Adds the picture of a block of type image. Returns 1 where it is a file of another service. */
-int anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to);
+/* Adds the picture of a block of type image. Returns false where it is a file of another service. */
+bool anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to);
 
 /* turns.c */
 int anthropic_system(struct anthropic_input *in, yyjson_val *system);

@@ -3,13 +3,13 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include "base/json_value.h"
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
 #include "api/http/json.h"
+#include "api/http/json_read.h"
 #include "base/jobs.h"
 #include "base/util.h"
 
@@ -58,20 +58,19 @@ static void add_line(struct buf *out, yyjson_val *v) {
 
 /* Writes the text of @tool that is searched to @out, whose max bounds it. */
 static int text_of(yyjson_val *tool, struct buf *out) {
-    yyjson_val *f = yyjson_obj_get(tool, "function"), *key, *value;
+    yyjson_val *f = yyjson_obj_get(tool, "function");
     yyjson_val *properties = yyjson_obj_get(yyjson_obj_get(f, "parameters"), "properties");
-    size_t i, n;
 
     buf_clear(out);
     if (buf_reserve(out, out->max) < 0)
         return -ENOMEM;
     add_line(out, yyjson_obj_get(f, "name"));
     add_line(out, yyjson_obj_get(f, "description"));
-    yyjson_obj_foreach(properties, i, n, key, value) {
+    JSON_MEMBERS(key, value, properties) {
         add_line(out, key);
         add_line(out, yyjson_obj_get(value, "description"));
     }
-    for (i = 0; i < out->len; i++) /* words are read up to a NUL */
+    for (size_t i = 0; i < out->len; i++) /* words are read up to a NUL */
         out->data[i] = out->data[i] ? out->data[i] : ' ';
     return 0;
 }
@@ -152,11 +151,9 @@ static int search_pattern(const char *pattern, yyjson_val *tools, struct buf *te
                           yyjson_val *found[TOOL_SEARCH_MOST]) {
     CLEANUP(pattern_free) struct pattern p = {.until = now_ns() + SEARCH_NS};
     uint32_t n_found = 0;
-    yyjson_val *tool;
-    size_t i, n;
     int r = pattern_compile(&p, pattern);
 
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH(tool, tools) {
         if (r < 0 || n_found == TOOL_SEARCH_MOST || !is_deferred(tool))
             continue;
         r = job_pause() < 0 ? -ECANCELED : now_ns() > p.until ? -ETIME : text_of(tool, text);
@@ -262,9 +259,8 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
     CLEANUP(freep) struct counted *all = calloc(yyjson_arr_size(tools) + 1, sizeof(*all));
     struct term terms[TERMS_MAX];
     uint32_t n_terms = 0;
-    size_t i, n, n_all = 0;
+    size_t n_all = 0;
     double length = 0;
-    yyjson_val *tool;
     int r = 0;
 
     if (!all)
@@ -273,14 +269,14 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
         terms[n_terms].n_tools = 0;
         n_terms += find_term(terms, n_terms, &terms[n_terms]) == n_terms;
     }
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH(tool, tools) {
         if (!is_deferred(tool))
             continue;
         if ((r = count_terms(tool, terms, n_terms, text, &all[n_all])) < 0)
             return r;
         length += all[n_all++].n_terms;
     }
-    for (i = 0; i < n_all; i++)
+    for (size_t i = 0; i < n_all; i++)
         all[i].score = score(&all[i], terms, n_terms, (double)n_all, length / (double)n_all);
     return n_terms ? take_best(all, n_all, found) : -EINVAL;
 }

@@ -4,7 +4,7 @@
 #include "api/generation/gen_request.h"
 #include "api/generation/tool_text.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -115,20 +115,17 @@ static int add_known(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
 }
 
 static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, bool hidden) {
-    yyjson_val *description = yyjson_obj_get(tool, "description");
+    yyjson_val *description = json_given(tool, "description"), *strict = json_given(tool, "strict");
     yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
-    bool described = description && !yyjson_is_null(description);
-    yyjson_val *strict = yyjson_obj_get(tool, "strict");
 
-    if (described && !yyjson_is_str(description))
+    if (description && !yyjson_is_str(description))
         return anthropic_refuse(in, ".description", "must be a string");
     if (!yyjson_is_obj(schema))
         return anthropic_refuse(in, ".input_schema", "must be an object");
-    if (strict && !yyjson_is_null(strict) && !yyjson_is_bool(strict))
+    if (strict && !yyjson_is_bool(strict))
         return anthropic_refuse(in, ".strict", "must be a boolean");
-    yyjson_mut_val *out =
-        add_function(in, name, described ? yyjson_val_mut_copy(in->doc, description) : NULL,
-                     yyjson_val_mut_copy(in->doc, schema));
+    yyjson_mut_val *out = add_function(in, name, yyjson_val_mut_copy(in->doc, description),
+                                       yyjson_val_mut_copy(in->doc, schema));
     if (yyjson_get_bool(strict))
         yyjson_mut_obj_add_bool(in->doc, yyjson_mut_obj_get(out, "function"), "strict", true);
     if (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))
@@ -171,8 +168,8 @@ static int add_typed(struct anthropic_input *in, yyjson_val *tool, yyjson_val *n
 }
 
 static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
-    yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
-    bool custom = !type || yyjson_is_null(type) || yyjson_equals_str(type, "custom");
+    yyjson_val *type = json_given(tool, "type"), *name = yyjson_obj_get(tool, "name");
+    bool custom = !type || json_is(type, "custom");
 
     if (!yyjson_is_obj(tool))
         return anthropic_refuse(in, "", "must be an object");
@@ -189,10 +186,7 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
 
 /* Returns true if one of @tools is to be found by a search. */
 static bool has_deferred(yyjson_val *tools) {
-    yyjson_val *tool;
-    size_t i, n;
-
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH(tool, tools) {
         if (yyjson_get_bool(yyjson_obj_get(tool, "defer_loading")))
             return true;
     }
@@ -202,10 +196,7 @@ static bool has_deferred(yyjson_val *tools) {
 /* Returns true if there is nothing in @tools but web searches: Claude Code's tool WebSearch sends
  * such a request, and shows the model the answer, or the refusal, as what was found. */
 static bool only_searches_web(yyjson_val *tools) {
-    yyjson_val *tool;
-    size_t i, n;
-
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH(tool, tools) {
         const char *type = json_cstr(yyjson_obj_get(tool, "type"));
 
         if (!type || strncmp(type, "web_search_", 11) != 0)
@@ -215,13 +206,10 @@ static bool only_searches_web(yyjson_val *tools) {
 }
 
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
-    yyjson_val *tool;
-    size_t i, n;
-    int r;
 
     in->tools = yyjson_mut_arr(in->doc);
     yyjson_mut_obj_add_val(in->doc, in->root, "tools", in->tools);
-    if (!tools || yyjson_is_null(tools))
+    if (!tools)
         return 0;
     anthropic_place(in, "tools");
     if (!yyjson_is_arr(tools) || yyjson_arr_size(tools) > REQUEST_TOOLS_MAX)
@@ -229,10 +217,9 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     if (only_searches_web(tools))
         return anthropic_refuse(in, "", "hold a web search alone, which is not available here");
     in->defers = has_deferred(tools);
-    yyjson_arr_foreach(tools, i, n, tool) {
+    JSON_EACH_AT(i, tool, tools) {
         snprintf(in->place, sizeof(in->place), "tools.%zu", i);
-        if ((r = add_tool(in, tool, false)) < 0)
-            return r;
+        TRY(add_tool(in, tool, false));
     }
     return 0;
 }
@@ -302,9 +289,9 @@ static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v) {
     static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     yyjson_val *type = yyjson_obj_get(v, "type");
-    yyjson_val *single = yyjson_obj_get(v, "disable_parallel_tool_use");
+    yyjson_val *single = json_given(v, "disable_parallel_tool_use");
 
-    if (single && !yyjson_is_null(single) && !yyjson_is_bool(single))
+    if (single && !yyjson_is_bool(single))
         return anthropic_refuse(in, ".disable_parallel_tool_use", "must be a boolean");
     if (yyjson_get_bool(single))
         yyjson_mut_obj_add_bool(in->doc, in->root, "parallel_tool_calls", false);

@@ -6,7 +6,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -81,18 +81,15 @@ static int add_result_block(struct anthropic_input *in, yyjson_val *block, const
     struct content *out = to;
 
     name_type(in, type);
-    int r = strcmp(type, "image") == 0 ? anthropic_picture(in, block, out) : 1;
-    if (r <= 0)
-        return r;
-    if (out->text.len && buf_add_char(&out->text, '\n') < 0)
-        return -ENOMEM;
+    if (strcmp(type, "image") == 0 && anthropic_picture(in, block, out))
+        return 0;
+    TRY(out->text.len ? buf_add_char(&out->text, '\n') : 0);
     return anthropic_text(in, block, type, true, &out->text);
 }
 
 /* Returns true if @block is of @type and its @key is @id. */
 static bool is_about(yyjson_val *block, const char *type, const char *key, yyjson_val *id) {
-    return yyjson_equals_str(yyjson_obj_get(block, "type"), type) &&
-           yyjson_equals(yyjson_obj_get(block, key), id);
+    return json_has(block, "type", type) && yyjson_equals(yyjson_obj_get(block, key), id);
 }
 
 /* Returns the name under which the model knows the server tool of call @block; a tool of an MCP
@@ -110,16 +107,12 @@ static yyjson_mut_val *server_tool_name(struct anthropic_input *in, yyjson_val *
 
 /* Returns the name of call @id in the assistant's last message; NULL: it is not there. */
 static yyjson_mut_val *name_of(struct anthropic_input *in, yyjson_val *id) {
-    yyjson_val *block;
-    size_t i, n;
-
-    yyjson_arr_foreach(in->asked, i, n, block) {
+    JSON_EACH_AT(i, block, in->asked) {
         if (i >= CALLS_MAX)
             break;
         if (is_about(block, "tool_use", "id", id))
             return text_of(in, yyjson_obj_get(block, "name"));
-        if (is_about(block, "server_tool_use", "id", id) ||
-            is_about(block, "mcp_tool_use", "id", id))
+        if (is_about(block, "server_tool_use mcp_tool_use", "id", id))
             return server_tool_name(in, block);
     }
     return NULL;
@@ -145,18 +138,13 @@ static void begin_result(struct anthropic_input *in, yyjson_val *id) {
 
 /* Reads the content of a result into @all. */
 static int read_result(struct anthropic_input *in, yyjson_val *v, struct content *all) {
-    size_t len = strlen(in->place);
-
     if (yyjson_is_str(v))
         return json_add_text(&all->text, v);
-    if (!v || yyjson_is_null(v))
+    if (!v)
         return 0;
     if (!yyjson_is_arr(v))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    TRY(anthropic_each(in, v, add_result_block, all));
-    in->place[len] = 0;
-    return 0;
+    return anthropic_each(in, v, ".content", add_result_block, all);
 }
 
 /* ---- calls and results belong together, as at Anthropic ---- */
@@ -205,12 +193,12 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
 
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
-    TRY(read_result(in, yyjson_obj_get(block, "content"), &all));
+    TRY(read_result(in, json_given(block, "content"), &all));
     TRY(close_call(in, id));
     begin_result(in, id);
     in->result.parts = all.parts;
-    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&all.text, text) < 0)
-        return -ENOMEM;
+    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")))
+        TRY(mark_error(&all.text, text));
     return buf_add(text, all.text.data ? all.text.data : "", all.text.len);
 }
 
@@ -234,10 +222,9 @@ static int add_to_result(struct anthropic_input *in, const struct buf *text, boo
     const char *open = wrap ? "<system-reminder>\n" : "",
                *close = wrap ? "\n</system-reminder>" : "";
 
-    if ((in->result.text.len && buf_add_char(&in->result.text, '\n') < 0) ||
-        buf_add_str(&in->result.text, open) < 0 ||
-        buf_add(&in->result.text, text->data ? text->data : "", text->len) < 0)
-        return -ENOMEM;
+    TRY(in->result.text.len ? buf_add_char(&in->result.text, '\n') : 0);
+    TRY(buf_add_str(&in->result.text, open));
+    TRY(buf_add(&in->result.text, text->data ? text->data : "", text->len));
     return buf_add_str(&in->result.text, close);
 }
 
@@ -264,10 +251,7 @@ static void put_call(struct anthropic_input *in, yyjson_val *id, yyjson_mut_val 
 
 /* Returns true if the turn has a result of call @id, or has more blocks than this search reads. */
 static bool has_server_result(const struct anthropic_input *in, yyjson_val *id) {
-    yyjson_val *block;
-    size_t i, n;
-
-    yyjson_arr_foreach(in->asked, i, n, block) {
+    JSON_EACH_AT(i, block, in->asked) {
         if (i >= CALLS_MAX || yyjson_equals(yyjson_obj_get(block, "tool_use_id"), id))
             return true;
     }
@@ -297,8 +281,7 @@ static int add_reference(struct anthropic_input *in, yyjson_val *block, const ch
 
     if (!yyjson_is_str(name))
         return anthropic_refuse(in, ".tool_name", "must be a string");
-    if (out->len && buf_add_char(out, '\n') < 0)
-        return -ENOMEM;
+    TRY(out->len ? buf_add_char(out, '\n') : 0);
     return anthropic_show_tool(in, name, out);
 }
 
@@ -307,13 +290,10 @@ static int add_reference(struct anthropic_input *in, yyjson_val *block, const ch
 static int server_result_text(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
     yyjson_val *content = yyjson_obj_get(block, "content");
     yyjson_val *found = yyjson_obj_get(content, "tool_references");
-    size_t len = strlen(in->place);
 
     if (!yyjson_is_arr(found))
         return foreign_text(out, content);
-    snprintf(in->place + len, sizeof(in->place) - len, ".content.tool_references");
-    TRY(anthropic_each(in, found, add_reference, out));
-    in->place[len] = 0;
+    TRY(anthropic_each(in, found, ".content.tool_references", add_reference, out));
     return out->len ? 0 : buf_add_str(out, "No tool was found.");
 }
 
@@ -340,9 +320,8 @@ static int add_compaction(struct anthropic_input *in, yyjson_val *block) {
     in->open.n = 0;
     yyjson_mut_arr_remove_range(in->list, in->n_system,
                                 yyjson_mut_arr_size(in->list) - in->n_system);
-    if (buf_add_str(&text, "Summary of the conversation until here:\n\n") < 0 ||
-        json_add_text(&text, summary) < 0)
-        return -ENOMEM;
+    TRY(buf_add_str(&text, "Summary of the conversation until here:\n\n"));
+    TRY(json_add_text(&text, summary));
     return add_part(in, "user", json_text_of(in->doc, &text));
 }
 
@@ -377,9 +356,9 @@ static int add_picture(struct anthropic_input *in, yyjson_val *block) {
 
     need_message(in, "user");
     one.parts = in->parts;
-    int r = anthropic_picture(in, block, &one);
-    return r == 1 ? anthropic_refuse(in, ".source.type", "must be base64: send the picture itself")
-                  : r;
+    if (anthropic_picture(in, block, &one))
+        return 0;
+    return anthropic_refuse(in, ".source.type", "must be base64: send the picture itself");
 }
 
 /* Adds a document of the user that is not text. */
@@ -438,30 +417,25 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
  * so that only the order tells which call a result belongs to. Then adds the other blocks. */
 static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
     CLEANUP(freep) bool *done = calloc(yyjson_arr_size(content) + 1, sizeof(*done));
-    yyjson_val *call, *block;
-    size_t i, n, k, m;
-    int r = 0;
 
     if (!done)
         return -ENOMEM;
-    yyjson_arr_foreach(in->asked, k, m, call) {
+    JSON_EACH_AT(k, call, in->asked) {
         yyjson_val *id = yyjson_obj_get(call, "id");
 
         if (k >= CALLS_MAX || !is_about(call, "tool_use", "id", id))
             continue;
-        yyjson_arr_foreach(content, i, n, block) {
+        JSON_EACH_AT(i, block, content) {
             if (i >= CALLS_MAX)
                 break;
             if (done[i] || !is_about(block, "tool_result", "tool_use_id", id))
                 continue;
             done[i] = true;
-            if ((r = anthropic_block(in, block, i, add_user_block, NULL)) < 0)
-                return r;
+            TRY(anthropic_block(in, block, i, add_user_block, NULL));
         }
     }
-    yyjson_arr_foreach(content, i, n, block) {
-        if (!done[i] && (r = anthropic_block(in, block, i, add_user_block, NULL)) < 0)
-            return r;
+    JSON_EACH_AT(i, block, content) {
+        TRY(done[i] ? 0 : anthropic_block(in, block, i, add_user_block, NULL));
     }
     return 0;
 }
@@ -489,8 +463,7 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
     size_t len = json_len(signature);
 
     assert(strcmp(in->role, "assistant") == 0);
-    if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
-        return -ENOMEM;
+    TRY(in->reasoning.len ? buf_add_char(&in->reasoning, '\n') : 0);
     if (json_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
         return anthropic_string(in, text, ".thinking", &in->reasoning);
     int r = opaque_reasoning_read(&in->reasoning, s, len);
@@ -503,7 +476,6 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
 
 static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                                void *to) {
-    yyjson_val *text = yyjson_obj_get(block, "text");
     int r = add_foreign(in, block, type);
 
     if (r <= 0)
@@ -517,19 +489,18 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
         return add_thinking(in, block);
     if (strcmp(type, "text") != 0)
         return add_unknown(in, block, type);
-    if (!yyjson_is_str(text))
-        return anthropic_refuse(in, ".text", "must be a string");
-    return add_part(in, "assistant", text_of(in, text));
+    yyjson_val *text = yyjson_obj_get(block, "text");
+    return yyjson_is_str(text) ? add_part(in, "assistant", text_of(in, text))
+                               : anthropic_refuse(in, ".text", "must be a string");
 }
 
 static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
-    yyjson_val *content = yyjson_obj_get(turn, "content"),
-               *clear = yyjson_obj_get(turn, "clear_at");
+    yyjson_val *content = json_given(turn, "content");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
-    if (!content || yyjson_is_null(content))
+    if (!content)
         return 0; /* only settings */
-    if (before_user && yyjson_equals_str(clear, "next_user_message"))
+    if (before_user && json_has(turn, "clear_at", "next_user_message"))
         return 0;
     if (yyjson_is_str(content)) {
         TRY(json_add_text(&text, content));
@@ -537,9 +508,7 @@ static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool be
     }
     if (!yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    size_t len = strlen(in->place);
-    snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return anthropic_each(in, content, add_instruction, NULL);
+    return anthropic_each(in, content, ".content", add_instruction, NULL);
 }
 
 static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
@@ -564,9 +533,10 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
     in->open.replied |= !assistant;
     if (yyjson_is_str(content))
         return add_part(in, as, text_of(in, content));
+    if (assistant)
+        return anthropic_each(in, content, ".content", add_assistant_block, NULL);
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return assistant ? anthropic_each(in, content, add_assistant_block, NULL)
-                     : add_user_blocks(in, content);
+    return add_user_blocks(in, content);
 }
 
 /* Reads the last, incomplete message of the assistant: the answer begins with its text. */
@@ -581,8 +551,8 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     yyjson_mut_arr_foreach(in->parts, i, n, part) {
         yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
 
-        if ((i && buf_add_char(prefill, '\n') < 0) || json_mut_add_text(prefill, text) < 0)
-            return -ENOMEM;
+        TRY(i ? buf_add_char(prefill, '\n') : 0);
+        TRY(json_mut_add_text(prefill, text));
     }
     in->message = in->parts = NULL;
     in->role = "";
@@ -592,29 +562,25 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
 }
 
 int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill) {
-    yyjson_val *turn;
-    size_t i, n, last_user = 0;
-    int r = 0;
+    size_t last_user = 0;
 
     assert(!in->message && yyjson_arr_size(messages) > 0);
     in->n_system = yyjson_mut_arr_size(in->list);
-    yyjson_arr_foreach(messages, i, n, turn) {
-        if (yyjson_equals_str(yyjson_obj_get(turn, "role"), "user"))
+    JSON_EACH_AT(i, turn, messages) {
+        if (json_has(turn, "role", "user"))
             last_user = i;
     }
-    yyjson_arr_foreach(messages, i, n, turn) {
+    JSON_EACH_AT(i, turn, messages) {
         snprintf(in->place, sizeof(in->place), "messages.%zu", i);
         in->n_turns = i;
-        if ((r = add_turn(in, turn, i < last_user)) < 0)
-            return r;
+        TRY(add_turn(in, turn, i < last_user));
     }
-    if ((r = end_calls(in)) < 0)
-        return r;
-    snprintf(in->place, sizeof(in->place), "messages.%zu", n - 1);
+    TRY(end_calls(in));
+    snprintf(in->place, sizeof(in->place), "messages.%zu", in->n_turns);
     if (strcmp(in->role, "assistant") == 0)
-        r = take_prefill(in, prefill);
+        TRY(take_prefill(in, prefill));
     end_message(in);
-    return r;
+    return 0;
 }
 
 /* ---- the system prompt ---- */
@@ -657,8 +623,8 @@ int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
     if (yyjson_is_str(system))
         TRY(add_system(in, system));
     else if (yyjson_is_arr(system))
-        TRY(anthropic_each(in, system, add_system_block, NULL));
-    else if (system && !yyjson_is_null(system))
+        TRY(anthropic_each(in, system, "", add_system_block, NULL));
+    else if (system)
         return anthropic_refuse(in, "", "must be a string or an array of text blocks");
     end_message(in);
     return 0;
