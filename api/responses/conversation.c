@@ -11,7 +11,7 @@
 #include "api/http/respond.h"
 #include "api/responses/query.h"
 #include "api/responses/responses.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -203,11 +203,10 @@ static int put(struct change *c, struct stored **items, struct stored **out) {
 static int read_metadata(struct change *c, yyjson_val *v) {
     size_t len;
 
-    if (v && !yyjson_is_null(v) && !responses_is_metadata(v))
-        return err_set_code(&c->err, 400, "invalid_value", "metadata",
-                            "metadata must be an object of at most 16 strings.");
-    CLEANUP(freep) char *text = yyjson_is_obj(v) ? yyjson_val_write(v, 0, &len) : NULL;
-    if (yyjson_is_obj(v) && !text)
+    if (v && !responses_is_metadata(v))
+        return json_refuse(&c->err, "metadata", "must be an object of at most 16 strings");
+    CLEANUP(freep) char *text = v ? yyjson_val_write(v, 0, &len) : NULL;
+    if (v && !text)
         return -ENOMEM;
     return buf_printf(&c->metadata, "\"metadata\":%s", text ? text : "{}");
 }
@@ -217,14 +216,13 @@ static int read_body(struct change *c) {
     char none_given[] = "{}", *text = c->body.len ? c->body.data : none_given;
 
     TRY(json_read(&doc, text, c->body.len ? c->body.len : strlen(text), &c->err));
-    yyjson_val *root = yyjson_doc_get_root(doc), *items = yyjson_obj_get(root, "items");
-    bool none = !items || yyjson_is_null(items);
-    TRY(c->kind != ADD ? read_metadata(c, yyjson_obj_get(root, "metadata")) : 0);
-    if (c->kind != UPDATE && !yyjson_is_arr(items) && (c->kind == ADD || !none))
-        return err_set_code(&c->err, 400, "invalid_value", "items", "items must be an array.");
+    yyjson_val *root = yyjson_doc_get_root(doc), *items = json_given(root, "items");
+    TRY(c->kind != ADD ? read_metadata(c, json_given(root, "metadata")) : 0);
+    if (c->kind != UPDATE && !yyjson_is_arr(items) && (c->kind == ADD || items))
+        return json_refuse(&c->err, "items", "must be an array");
     if (c->kind == ADD && yyjson_arr_size(items) == 0)
-        return err_set_code(&c->err, 400, "invalid_value", "items", "items must not be empty.");
-    return c->kind != UPDATE && !none ? responses_read_items(c->rs, items, "items", &c->err) : 0;
+        return json_refuse(&c->err, "items", "must not be empty");
+    return c->kind != UPDATE && items ? responses_read_items(c->rs, items, "items", &c->err) : 0;
 }
 
 static void on_thread(struct job *j) {

@@ -4,7 +4,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/responses/build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -54,11 +54,10 @@ static int add_finished(struct responses_build *b, yyjson_val *item, const char 
 
 /* Reads a call of a tool in `calls`. Returns 1 if @item is none. */
 static int read_call(struct responses_build *b, yyjson_val *item) {
-    yyjson_val *type = yyjson_obj_get(item, "type");
     yyjson_mut_val *args = yyjson_mut_obj(b->doc);
     size_t at = 0;
 
-    while (at < ARRAY_SIZE(calls) && !yyjson_equals_str(type, calls[at].type))
+    while (at < ARRAY_SIZE(calls) && !json_has(item, "type", calls[at].type))
         at++;
     if (at == ARRAY_SIZE(calls))
         return 1;
@@ -154,22 +153,19 @@ static int read_unknown(struct responses_build *b, yyjson_val *item) {
 
 int responses_foreign(struct responses_build *b, yyjson_val *item) {
     static const struct {
-        const char *type;
+        const char *types; /* separated by blanks */
         int (*read)(struct responses_build *b, yyjson_val *item);
     } kinds[] = {
         {"mcp_call", read_mcp_call},
         {"mcp_approval_request", read_approval_request},
         {"mcp_approval_response", read_approval},
         {"agent_message", read_agent_message},
-        {"compaction", read_compaction},
-        {"compaction_summary", read_compaction},
-        {"context_compaction", read_compaction},
+        {"compaction compaction_summary context_compaction", read_compaction},
     };
-    yyjson_val *type = yyjson_obj_get(item, "type");
     int r = read_call(b, item);
 
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && r == 1; i++)
-        if (yyjson_equals_str(type, kinds[i].type))
+        if (json_has(item, "type", kinds[i].types))
             return kinds[i].read(b, item);
     return r == 1 ? read_unknown(b, item) : r;
 }

@@ -8,7 +8,7 @@
 #include "api/generation/env.h"
 #include "api/responses/build.h"
 #include "api/responses/conversation.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -88,8 +88,7 @@ struct fields {
 };
 
 int responses_refuse(const struct responses_build *b, const char *param, const char *must) {
-    return b->failed ? -ENOMEM
-                     : err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
+    return b->failed ? -ENOMEM : json_refuse(b->err, param, must);
 }
 
 static int unsupported(const struct responses_build *b, const char *param) {
@@ -155,10 +154,9 @@ static int check_unknown(const struct responses_build *b, const char *name, yyjs
 
 static int find_fields(const struct responses_build *b, yyjson_val *root, struct fields *f) {
     bool seen[ARRAY_SIZE(names)] = {0};
-    yyjson_val *key, *value;
-    size_t i, n, k;
+    size_t k;
 
-    yyjson_obj_foreach(root, i, n, key, value) {
+    JSON_MEMBERS(key, value, root) {
         for (k = 0; k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]); k++)
             ;
         if (k == ARRAY_SIZE(names)) {
@@ -184,12 +182,9 @@ static yyjson_val *id_of(yyjson_val *v) {
 }
 
 bool responses_is_metadata(yyjson_val *v) {
-    yyjson_val *key, *value;
-    size_t i, n;
-
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > METADATA_MAX)
         return false;
-    yyjson_obj_foreach(v, i, n, key, value) {
+    JSON_MEMBERS(key, value, v) {
         if (json_len(key) > 64 || !yyjson_is_str(value) || json_len(value) > 512 * 4)
             return false;
     }
@@ -203,7 +198,7 @@ static int check_type(const struct responses_build *b, const struct fields *f, e
 
 /* Checks the types of the values that this file reads. */
 static int check_types(const struct responses_build *b, const struct fields *f) {
-    yyjson_val *input = f->v[INPUT], *cut = f->v[TRUNCATION];
+    yyjson_val *input = f->v[INPUT];
     int64_t calls = 0;
 
     if (!input && !f->v[PREVIOUS] && !f->v[CONVERSATION] && !f->v[PROMPT])
@@ -227,7 +222,7 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(METADATA, responses_is_metadata(f->v[METADATA]),
           "must be an object of at most 16 strings");
     CHECK(INCLUDE, yyjson_is_arr(f->v[INCLUDE]), "must be an array of strings");
-    CHECK(TRUNCATION, yyjson_equals_str(cut, "auto") || yyjson_equals_str(cut, "disabled"),
+    CHECK(TRUNCATION, json_is(f->v[TRUNCATION], "auto disabled"),
           "must be \"auto\" or \"disabled\"");
     CHECK(SERVICE_TIER, is_short(f->v[SERVICE_TIER]), "must be a string");
     CHECK(SAFETY, is_short(f->v[SAFETY]), "must be a string of at most 256 bytes");
@@ -239,9 +234,6 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
 }
 
 static int check_support(const struct responses_build *b, const struct fields *f) {
-    yyjson_val *item;
-    size_t i, n;
-
     b->rs->wants_logprobs = f->v[TOP_LOGPROBS] && yyjson_get_num(f->v[TOP_LOGPROBS]) != 0;
 
     if (f->v[CONVERSATION] && f->v[PREVIOUS])
@@ -249,7 +241,7 @@ static int check_support(const struct responses_build *b, const struct fields *f
                                 "and previous_response_id cannot be given together");
     if (f->v[PROMPT])
         return unsupported(b, "prompt");
-    yyjson_arr_foreach(f->v[INCLUDE], i, n, item) {
+    JSON_EACH(item, f->v[INCLUDE]) {
         if (!yyjson_is_str(item))
             return responses_refuse(b, "include", "must be an array of strings");
         b->rs->wants_logprobs |= yyjson_equals_str(item, "message.output_text.logprobs");
@@ -263,19 +255,16 @@ static int check_support(const struct responses_build *b, const struct fields *f
 /* Reads from how many tokens on the conversation is to be made shorter. */
 static int read_management(const struct responses_build *b, yyjson_val *list) {
     static const char must[] = "must be an array of {\"type\": \"compaction\"}";
-    yyjson_val *one;
-    size_t i, n;
 
     if (list && !yyjson_is_arr(list))
         return responses_refuse(b, "context_management", must);
-    yyjson_arr_foreach(list, i, n, one) {
-        yyjson_val *from = yyjson_obj_get(one, "compact_threshold");
-        bool none = !from || yyjson_is_null(from);
+    JSON_EACH(one, list) {
+        yyjson_val *from = json_given(one, "compact_threshold");
         int64_t tokens = UINT32_MAX;
 
-        if (!yyjson_equals_str(yyjson_obj_get(one, "type"), "compaction"))
+        if (!json_has(one, "type", "compaction"))
             return responses_refuse(b, "context_management", must);
-        if (!none && (!json_whole(from, &tokens) || tokens < 1))
+        if (from && (!json_whole(from, &tokens) || tokens < 1))
             return responses_refuse(b, "context_management.compact_threshold",
                                     "must be a positive whole number");
         tokens = MIN(tokens, (int64_t)UINT32_MAX);
@@ -288,16 +277,14 @@ static int read_management(const struct responses_build *b, yyjson_val *list) {
 /* ---- reasoning, text ---- */
 
 static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_val *root) {
-    yyjson_val *effort = yyjson_obj_get(v, "effort"), *summary = yyjson_obj_get(v, "summary");
+    yyjson_val *effort = json_given(v, "effort"), *summary = json_given(v, "summary");
 
-    if (!summary || yyjson_is_null(summary))
-        summary = yyjson_obj_get(v, "generate_summary"); /* older name of the field */
-    if (summary && !yyjson_is_null(summary) && !yyjson_is_str(summary))
+    if (!summary)
+        summary = json_given(v, "generate_summary"); /* older name of the field */
+    if (summary && !yyjson_is_str(summary))
         return responses_refuse(b, "reasoning.summary", "must be a string");
     b->rs->summary = yyjson_is_str(summary) && !yyjson_equals_str(summary, "none");
-    if (!effort || yyjson_is_null(effort))
-        return 0;
-    if (!is_short(effort))
+    if (effort && !is_short(effort))
         return responses_refuse(b, "reasoning.effort", "must be a string");
     json_put_copy(b->doc, root, "reasoning_effort", effort);
     return 0;
@@ -305,22 +292,18 @@ static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_va
 
 /* text.format has the members of json_schema beside its type. */
 static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_val *root) {
-    yyjson_val *format = yyjson_obj_get(text, "format");
-    yyjson_mut_val *o;
+    static const char shape[] =
+        "{type:'json_schema', json_schema:{name:%, schema:%, strict:%, description:%}}";
+    yyjson_val *format = json_given(text, "format");
 
-    if (!format || yyjson_is_null(format))
-        return 0;
-    if (!yyjson_is_str(yyjson_obj_get(format, "type")))
+    if (format && !yyjson_is_str(yyjson_obj_get(format, "type")))
         return responses_refuse(b, "text.format.type", "must be a string");
-    if (yyjson_equals_str(yyjson_obj_get(format, "type"), "json_schema"))
-        o = json_make(b->doc,
-                      "{type:'json_schema', json_schema:{name:%, schema:%, strict:%, "
-                      "description:%}}",
-                      json_copy_of(b->doc, format, "name"), json_copy_of(b->doc, format, "schema"),
-                      json_copy_of(b->doc, format, "strict"),
-                      json_copy_of(b->doc, format, "description"));
-    else
-        o = yyjson_val_mut_copy(b->doc, format);
+    yyjson_mut_val *o = json_has(format, "type", "json_schema")
+                            ? json_make(b->doc, shape, json_copy_of(b->doc, format, "name"),
+                                        json_copy_of(b->doc, format, "schema"),
+                                        json_copy_of(b->doc, format, "strict"),
+                                        json_copy_of(b->doc, format, "description"))
+                            : yyjson_val_mut_copy(b->doc, format);
     yyjson_mut_obj_add_val(b->doc, root, "response_format", o);
     return 0;
 }
@@ -346,7 +329,6 @@ static size_t past_bytes(const struct stored *s) {
 static int read_past(struct responses_build *b, const char *param) {
     struct responses *rs = b->rs;
     size_t n = 0;
-    int r = 0;
 
     TRY(responses_ask_for(b, past_bytes(rs->parent), param));
     assert(!b->past && b->calls.n == 0);
@@ -358,13 +340,12 @@ static int read_past(struct responses_build *b, const char *param) {
     for (struct stored *s = rs->parent; s; s = s->parent)
         chain[--n] = s;
     b->past = true;
-    for (struct stored *s; r == 0 && (s = chain[n]); n++) {
-        r = responses_past(b, &s->parts.items, s->parts.input.data);
-        if (r == 0)
-            r = responses_past(b, &s->parts.output, s->parts.head.data);
+    for (struct stored *s; (s = chain[n]); n++) {
+        TRY(responses_past(b, &s->parts.items, s->parts.input.data));
+        TRY(responses_past(b, &s->parts.output, s->parts.head.data));
     }
     b->past = false;
-    return r;
+    return 0;
 }
 
 static int put_past(struct responses_build *b, yyjson_val *id) {
@@ -436,7 +417,9 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
 
 /* ---- the chat ---- */
 
-static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
+static int build_chat(struct responses_build *b, const struct fields *f, yyjson_doc **out) {
+    yyjson_mut_val *root = yyjson_mut_obj(b->doc);
+
     TRY(responses_tools(b, f->v[TOOLS]));
     TRY(put_messages(b, f, root));
     responses_tools_end(b, root);
@@ -451,7 +434,7 @@ static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mu
         yyjson_mut_obj_add_bool(b->doc, root, "logprobs", true);
     for (size_t i = TOP_LOGPROBS; i < ARRAY_SIZE(names); i++)
         json_put_copy(b->doc, root, names[i], f->v[i]);
-    return 0;
+    return json_doc_seal(b->doc, root, out);
 }
 
 /* ---- what the response repeats ---- */
@@ -512,20 +495,13 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
 
 /* ---- all ---- */
 
-static int build_chat(struct responses_build *b, const struct fields *f, yyjson_doc **out) {
-    yyjson_mut_val *root = yyjson_mut_obj(b->doc);
-
-    TRY(put_chat(b, f, root));
-    return json_doc_seal(b->doc, root, out);
-}
-
 /* Checks the members that a WebSocket message has and a request body has not. */
 static int check_message(const struct responses_build *b, yyjson_val *root,
                          const struct fields *f) {
-    yyjson_val *type = yyjson_obj_get(root, "type"), *warm = yyjson_obj_get(root, "generate");
-    const char *name = json_cstr(type);
+    yyjson_val *warm = yyjson_obj_get(root, "generate");
+    const char *name = json_cstr(yyjson_obj_get(root, "type"));
 
-    if (!yyjson_equals_str(type, "response.create"))
+    if (!json_has(root, "type", "response.create"))
         return err_set_code(b->err, 400, "unknown_event_type", "type",
                             "type must be \"response.create\", not \"%.50s\".", name ? name : "");
     if (yyjson_obj_get(root, "stream_id"))
@@ -629,9 +605,8 @@ int responses_read_items(struct responses *rs, yyjson_val *items, const char *fi
 
     build_init(&b, rs, err);
     b.messages = yyjson_mut_arr(b.doc);
-    int r = responses_tools(&b, NULL);
-    if (r == 0)
-        r = read_past(&b, field);
+    responses_tools(&b, NULL);
+    int r = read_past(&b, field);
     if (r == 0)
         r = put_items(&b, items);
     if (r == 0 && b.failed)

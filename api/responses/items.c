@@ -8,7 +8,7 @@
 #include "api/generation/foreign.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -43,24 +43,19 @@ int responses_refuse_item(const struct responses_build *b, const char *place, co
 /* ---- texts ---- */
 
 static bool is_media(yyjson_val *type) {
-    return yyjson_equals_str(type, "input_image") || yyjson_equals_str(type, "input_file") ||
-           yyjson_equals_str(type, "input_audio") || yyjson_equals_str(type, "computer_screenshot");
+    return json_is(type, "input_image input_file input_audio computer_screenshot");
 }
 
 /* Finds the text of part @at of member @field. With @output a part that cannot be shown becomes the
  * note *instead: refusing the output of a tool or of a model would end the conversation. */
 static int part_text(const struct responses_build *b, const char *field, size_t at,
                      yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
-    static const char *const types[] = {"input_text",   "output_text",    "text",
-                                        "summary_text", "reasoning_text", "refusal"};
     yyjson_val *type = yyjson_obj_get(part, "type");
+    const char *key = json_is(type, "refusal") ? "refusal" : "text";
     char place[44];
 
     *instead = NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        if (!yyjson_equals_str(type, types[i]))
-            continue;
-        const char *key = i == ARRAY_SIZE(types) - 1 ? "refusal" : "text";
+    if (json_is(type, "input_text output_text text summary_text reasoning_text refusal")) {
         *text = yyjson_obj_get(part, key);
         snprintf(place, sizeof(place), ".%s[%zu].%s", field, at, key);
         return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
@@ -106,25 +101,22 @@ static int add_file(const struct responses_build *b, const char *field, size_t a
 }
 
 static bool is_picture(yyjson_val *part) {
-    yyjson_val *type = yyjson_obj_get(part, "type");
-
-    return yyjson_equals_str(type, "input_image") || yyjson_equals_str(type, "computer_screenshot");
+    return json_has(part, "type", "input_image computer_screenshot");
 }
 
 /* Adds member @field of an item, a string or parts, a line for each text. */
 static int add_content(const struct responses_build *b, yyjson_val *item, const char *field,
                        enum says who, struct content *out) {
-    yyjson_val *v = yyjson_obj_get(item, field), *part, *s = NULL;
+    yyjson_val *v = yyjson_obj_get(item, field), *s = NULL;
     bool sees = who == SAYS_USER || who == SAYS_TOOL, lines = false;
     char place[44];
-    size_t i, n;
 
     if (yyjson_is_str(v))
         return json_add_text(&out->text, v);
     snprintf(place, sizeof(place), ".%s", field);
     if (!yyjson_is_arr(v))
         return refuse(b, place, "must be a string or an array of parts");
-    yyjson_arr_foreach(v, i, n, part) {
+    JSON_EACH_AT(i, part, v) {
         bool picture = sees && is_picture(part);
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead = NULL;
@@ -133,14 +125,12 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
             : file  ? add_file(b, field, i, out)
                     : part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
                                 &instead));
-        if (lines && !picture && !file && buf_add_char(&out->text, '\n') < 0)
-            return -ENOMEM;
-        lines = !picture && !file;
-        if (!lines)
+        bool text = !picture && !file;
+        TRY(lines && text ? buf_add_char(&out->text, '\n') : 0);
+        lines = text;
+        if (!text)
             continue;
-        int r = instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s);
-        if (r < 0)
-            return -ENOMEM;
+        TRY(instead ? buf_add_str(&out->text, instead) : json_add_text(&out->text, s));
     }
     return 0;
 }
@@ -224,18 +214,15 @@ static void open_turn(struct responses_build *b, bool anew) {
 }
 
 int responses_instructions(struct responses_build *b, const char *text, size_t len) {
-    if ((b->system.len && buf_add_str(&b->system, "\n\n") < 0) ||
-        buf_add(&b->system, text, len) < 0)
-        return -ENOMEM;
-    return 0;
+    TRY(b->system.len ? buf_add_str(&b->system, "\n\n") : 0);
+    return buf_add(&b->system, text, len);
 }
 
 int responses_say(struct responses_build *b, const struct buf *text) {
     struct buf *said = &b->turn.content;
 
     open_turn(b, b->turn.calls);
-    if (said->len && text->len && buf_add_char(said, '\n') < 0)
-        return -ENOMEM;
+    TRY(said->len && text->len ? buf_add_char(said, '\n') : 0);
     return buf_add(said, text->data, text->len);
 }
 
@@ -254,8 +241,8 @@ int responses_add_user(struct responses_build *b, const struct buf *text) {
 static int read_message(struct responses_build *b, yyjson_val *item) {
     yyjson_val *role = yyjson_obj_get(item, "role");
     CLEANUP(content_deinit) struct content all = {.text = {.max = UINT32_MAX}};
-    bool system = yyjson_equals_str(role, "system") || yyjson_equals_str(role, "developer");
-    bool assistant = yyjson_equals_str(role, "assistant"), user = yyjson_equals_str(role, "user");
+    bool system = json_is(role, "system developer"), user = json_is(role, "user");
+    bool assistant = json_is(role, "assistant");
 
     TRY(add_content(b, item, "content",
                     user        ? SAYS_USER
@@ -295,8 +282,7 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     if (r < 0 || !text.len)
         return r;
     open_turn(b, b->turn.content.len || b->turn.calls);
-    if (b->turn.reasoning.len && buf_add_char(&b->turn.reasoning, '\n') < 0)
-        return -ENOMEM;
+    TRY(b->turn.reasoning.len ? buf_add_char(&b->turn.reasoning, '\n') : 0);
     return buf_add(&b->turn.reasoning, text.data, text.len);
 }
 
@@ -425,8 +411,7 @@ static int read_additional_tools(struct responses_build *b, yyjson_val *item) {
 
 /* Returns true for a search that a service ran itself: it has no call to answer. */
 static bool is_hosted(yyjson_val *item) {
-    return !yyjson_is_str(yyjson_obj_get(item, "call_id")) ||
-           yyjson_equals_str(yyjson_obj_get(item, "execution"), "server");
+    return !yyjson_is_str(yyjson_obj_get(item, "call_id")) || json_has(item, "execution", "server");
 }
 
 static int read_search_call(struct responses_build *b, yyjson_val *item) {
@@ -437,12 +422,11 @@ static int read_search_output(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     bool hosted = is_hosted(item);
-    int r = responses_item_tools(b, yyjson_obj_get(item, "tools"), hosted ? NULL : &text);
 
-    if (r < 0 || hosted)
-        return r;
-    if (!text.len && buf_add_str(&text, "No tools were found.") < 0)
-        return -ENOMEM;
+    TRY(responses_item_tools(b, yyjson_obj_get(item, "tools"), hosted ? NULL : &text));
+    if (hosted)
+        return 0;
+    TRY(text.len ? 0 : buf_add_str(&text, "No tools were found."));
     return put_output(b, id, json_text_of(b->doc, &text));
 }
 
@@ -478,42 +462,34 @@ static int skip(struct responses_build *b, yyjson_val *item) {
 }
 
 static const struct {
-    const char *type;
+    const char *types; /* separated by blanks */
     int (*read)(struct responses_build *b, yyjson_val *item);
 } kinds[] = {
     {"message", read_message},
     {"function_call", read_call},
-    {"function_call_output", read_output},
+    {"function_call_output custom_tool_call_output computer_call_output local_shell_call_output "
+     "shell_call_output apply_patch_call_output",
+     read_output},
     {"reasoning", read_reasoning},
     {"custom_tool_call", read_custom_call},
-    {"custom_tool_call_output", read_output},
-    {"computer_call_output", read_output},
-    {"local_shell_call", read_native_call},
-    {"local_shell_call_output", read_output},
-    {"shell_call", read_native_call},
-    {"shell_call_output", read_output},
-    {"apply_patch_call", read_native_call},
-    {"apply_patch_call_output", read_output},
-    {"web_search_call", skip},
-    {"image_generation_call", skip},
+    {"local_shell_call shell_call apply_patch_call", read_native_call},
+    {"web_search_call image_generation_call mcp_list_tools ghost_snapshot", skip},
     {"additional_tools", read_additional_tools},
     {"compaction_trigger", read_trigger},
     {"tool_search_call", read_search_call},
     {"tool_search_output", read_search_output},
-    {"mcp_list_tools", skip},
-    {"ghost_snapshot", skip},
 };
 
 /* Adds the content of @item according to its type. */
 static int read_item(struct responses_build *b, yyjson_val *item) {
-    yyjson_val *type = yyjson_obj_get(item, "type");
+    yyjson_val *type = json_given(item, "type");
 
     if (!yyjson_is_obj(item))
         return refuse(b, "", "must be an object");
-    if ((!type || yyjson_is_null(type)) && yyjson_obj_get(item, "role"))
+    if (!type && yyjson_obj_get(item, "role"))
         return read_message(b, item);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-        if (yyjson_equals_str(type, kinds[i].type))
+        if (json_is(type, kinds[i].types))
             return kinds[i].read(b, item);
     return yyjson_is_str(type) ? responses_foreign(b, item)
                                : refuse(b, ".type", "must be a string");
@@ -522,7 +498,7 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
 /* Returns true if an item of this type has no content for a model. */
 static bool is_silent(yyjson_val *type) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
-        if (yyjson_equals_str(type, kinds[i].type))
+        if (json_is(type, kinds[i].types))
             return kinds[i].read == skip;
     return false;
 }
@@ -553,8 +529,7 @@ static char *write_listed(yyjson_val *item, bool message, size_t *len) {
     if (message)
         yyjson_mut_obj_put(out, yyjson_mut_str(doc, "type"), yyjson_mut_str(doc, "message"));
     if (splits)
-        split_content(doc, out, content,
-                      yyjson_equals_str(yyjson_obj_get(item, "role"), "assistant"));
+        split_content(doc, out, content, json_has(item, "role", "assistant"));
     if (lacks)
         yyjson_mut_obj_add_str(doc, out, "status", "completed");
     return failed ? NULL : yyjson_mut_val_write(out, 0, len);
@@ -565,10 +540,9 @@ static int keep_item(struct responses_build *b, yyjson_val *item) {
     struct stored_parts *p = &b->rs->kept;
 
     assert(p->input.len > 0 && !b->past); /* begins with the bracket */
-    yyjson_val *id = yyjson_obj_get(item, "id"), *type = yyjson_obj_get(item, "type");
+    yyjson_val *id = yyjson_obj_get(item, "id"), *type = json_given(item, "type");
     struct item_entry e = {.at = p->input.len + (p->input.len > 1),
-                           .message =
-                               !type || yyjson_is_null(type) || yyjson_equals_str(type, "message"),
+                           .message = !type || json_is(type, "message"),
                            .silent = is_silent(type)};
     CLEANUP(freep) char *text = write_listed(item, e.message, &e.len);
 
@@ -641,48 +615,34 @@ static bool is_reference(yyjson_val *item) {
 
 /* Adds @item, or the one that it refers to; @keep: it will be found again in the store. */
 static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
-    yyjson_doc *doc = NULL;
-    int r = 0;
+    CLEANUP(json_doc_freep) yyjson_doc *doc = NULL;
 
-    if (is_reference(item))
-        r = follow(b, item, &doc, &item);
-    if (r == 0)
-        r = read_item(b, item);
-    if (r == 0 && keep)
-        r = keep_item(b, item);
-    yyjson_doc_free(doc);
-    return r;
+    TRY(is_reference(item) ? follow(b, item, &doc, &item) : 0);
+    TRY(read_item(b, item));
+    return keep ? keep_item(b, item) : 0;
 }
 
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
-    yyjson_val *item;
-    size_t n;
-    int r = 0;
-
-    yyjson_arr_foreach(items, b->i, n, item) {
-        r = b->i % PAUSE == 0 ? job_pause() : 0;
-        if (r < 0 || (r = read_one(b, item, keep)) < 0)
-            return r;
+    JSON_EACH_AT(i, item, items) {
+        b->i = i;
+        TRY(i % PAUSE == 0 ? job_pause() : 0);
+        TRY(read_one(b, item, keep));
     }
-    return r;
+    return 0;
 }
 
 int responses_past(struct responses_build *b, const struct item_list *list, const char *text) {
-    int r = 0;
-
     assert(b->past);
-    for (b->i = 0; b->i < item_list_n(list) && r == 0; b->i++) {
+    for (b->i = 0; b->i < item_list_n(list); b->i++) {
         const struct item_entry *e = item_list_get(list, b->i);
 
         if (e->silent)
             continue;
-        if (b->i % PAUSE == 0 && (r = job_pause()) < 0)
-            return r;
-        yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
-        r = doc ? read_item(b, yyjson_doc_get_root(doc)) : -ENOMEM;
-        yyjson_doc_free(doc);
+        TRY(b->i % PAUSE == 0 ? job_pause() : 0);
+        CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
+        TRY(doc ? read_item(b, yyjson_doc_get_root(doc)) : -ENOMEM);
     }
-    return r;
+    return 0;
 }
 
 int responses_items_end(struct responses_build *b) {

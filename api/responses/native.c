@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 #define STRINGS "{type:'array', items:{type:'string'}, minItems:1}"
@@ -13,11 +13,8 @@
 #define WHOLE_MAX 0x1p53
 
 static void put_strings(struct json *j, yyjson_val *list) {
-    yyjson_val *s;
-    size_t i, n;
-
     json_open(j, '[');
-    yyjson_arr_foreach(list, i, n, s) {
+    JSON_EACH(s, list) {
         if (yyjson_is_str(s))
             json_string(j, json_text(s), json_len(s));
     }
@@ -108,14 +105,13 @@ static const struct responses_native natives[] = {
 
 const struct responses_native *responses_native_tool(yyjson_val *tool) {
     yyjson_val *where = yyjson_obj_get(yyjson_obj_get(tool, "environment"), "type");
-    bool searches = yyjson_equals_str(yyjson_obj_get(tool, "type"), "tool_search");
 
     if (yyjson_is_str(where) && !yyjson_equals_str(where, "local"))
         return NULL;
-    if (searches && !yyjson_equals_str(yyjson_obj_get(tool, "execution"), "client"))
+    if (json_has(tool, "type", "tool_search") && !json_has(tool, "execution", "client"))
         return NULL;
     for (size_t i = 0; i < sizeof(natives) / sizeof(natives[0]); i++)
-        if (yyjson_equals_str(yyjson_obj_get(tool, "type"), natives[i].type))
+        if (json_has(tool, "type", natives[i].type))
             return &natives[i];
     return NULL;
 }
@@ -145,11 +141,10 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
  * the call comes back to the model unchanged. */
 yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
                                       yyjson_val *item) {
-    yyjson_val *member = yyjson_obj_get(item, n->member), *key, *value;
+    yyjson_val *member = yyjson_obj_get(item, n->member);
     yyjson_mut_val *out = yyjson_is_obj(member) ? yyjson_mut_obj(doc) : NULL;
-    size_t i, max;
 
-    yyjson_obj_foreach(out ? member : NULL, i, max, key, value) {
+    JSON_MEMBERS(key, value, out ? member : NULL) {
         bool ours = yyjson_is_null(value) || (yyjson_is_obj(value) && !yyjson_obj_size(value)) ||
                     (yyjson_equals_str(key, "type") && yyjson_equals_str(value, "exec"));
 
@@ -159,30 +154,29 @@ yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct response
     return out;
 }
 
+/* Ends the last line of @text. */
+static int end_line(struct buf *text) {
+    return text->len && text->data[text->len - 1] != '\n' ? buf_add_char(text, '\n') : 0;
+}
+
 static int add_line(struct buf *text, yyjson_val *s) {
     if (s && !yyjson_is_str(s) && !yyjson_is_null(s))
         return -EINVAL;
-    if (!yyjson_is_str(s) || json_len(s) == 0)
+    if (json_len(s) == 0)
         return 0;
-    if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
-        return -ENOMEM;
+    TRY(end_line(text));
     return json_add_text(text, s);
 }
 
 int responses_native_output(yyjson_val *output, struct buf *text) {
-    yyjson_val *one;
-    size_t i, n;
-
-    yyjson_arr_foreach(output, i, n, one) {
+    JSON_EACH(one, output) {
         yyjson_val *outcome = yyjson_obj_get(one, "outcome"),
                    *code = yyjson_obj_get(outcome, "exit_code");
 
         TRY(add_line(text, yyjson_obj_get(one, "stdout")));
         TRY(add_line(text, yyjson_obj_get(one, "stderr")));
-        if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
-            return -ENOMEM;
-        TRY(yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
-                ? buf_add_str(text, "timed out")
+        TRY(end_line(text));
+        TRY(json_has(outcome, "type", "timeout") ? buf_add_str(text, "timed out")
             : yyjson_is_int(code) ? buf_printf(text, "exit code %d", yyjson_get_int(code))
                                   : 0);
     }

@@ -78,8 +78,7 @@ static void resume(struct exchange *x, struct http *h, struct event_log *log) {
     if (given)
         after = strtoul(value, &end, 10);
     if (given && (*value < '0' || *value > '9' || *end || after >= UINT32_MAX))
-        err_set_code(&err, 400, "invalid_value", "starting_after",
-                     "starting_after must be the sequence_number of an event.");
+        json_refuse(&err, "starting_after", "must be the sequence_number of an event");
     else if (!log || log->lost)
         err_set_code(&err, 400, "invalid_value", "stream",
                      "stream: only the events of a response with background are kept, and of this "
