@@ -13,7 +13,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
  * last has `stop` and the figures. */
@@ -178,14 +178,12 @@ void llamacpp_piece(struct writer *w, const struct piece *p) {
  * name in the answer. */
 static void put_fields(struct json *j, const struct buf *text, yyjson_doc *fields) {
     yyjson_doc *doc = yyjson_read(text->data, text->len, 0);
-    yyjson_val *path;
-    size_t i, n;
 
     assert(yyjson_is_arr(yyjson_doc_get_root(fields)));
     if (!doc)
         j->error = -ENOMEM;
     json_open(j, '{');
-    yyjson_arr_foreach(yyjson_doc_get_root(fields), i, n, path) {
+    JSON_EACH(path, yyjson_doc_get_root(fields)) {
         yyjson_val *v = yyjson_doc_get_root(doc);
         const char *at = json_cstr(path);
 

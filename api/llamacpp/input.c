@@ -11,7 +11,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /* Translates bodies of /completion and /infill to bodies of /v1/completions. */
@@ -46,19 +46,19 @@ static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
 /* Adds the files of input_extra, which the editor has seen, as "NAME\nTEXT\n" each. */
 static int add_files(struct input *in, struct buf *out) {
     static const char what[] = "an array of objects with filename and text";
-    yyjson_val *files = yyjson_obj_get(in->body, "input_extra"), *file;
-    size_t i, n;
+    yyjson_val *files = yyjson_obj_get(in->body, "input_extra");
 
     if (files && !yyjson_is_arr(files))
         return refuse(in, "input_extra", what);
-    yyjson_arr_foreach(files, i, n, file) {
+    JSON_EACH(file, files) {
         yyjson_val *name = yyjson_obj_get(file, "filename"), *text = yyjson_obj_get(file, "text");
 
         if (!yyjson_is_str(text) || (name && !yyjson_is_str(name)))
             return refuse(in, "input_extra", what);
-        if ((name && (json_add_text(out, name) < 0 || buf_add_char(out, '\n') < 0)) ||
-            json_add_text(out, text) < 0 || buf_add_char(out, '\n') < 0)
-            return -ENOMEM;
+        TRY(json_add_text(out, name));
+        TRY(name ? buf_add_char(out, '\n') : 0);
+        TRY(json_add_text(out, text));
+        TRY(buf_add_char(out, '\n'));
     }
     return 0;
 }
@@ -71,8 +71,8 @@ static int fill_in(struct input *in) {
 
     TRY(add_files(in, &before));
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        v[i] = yyjson_obj_get(in->body, names[i]);
-        if (v[i] && !yyjson_is_null(v[i]) && !yyjson_is_str(v[i]))
+        v[i] = json_given(in->body, names[i]);
+        if (v[i] && !yyjson_is_str(v[i]))
             return refuse(in, names[i], "a string");
         if (i < 2)
             TRY(json_add_text(&before, v[i]));
@@ -99,15 +99,13 @@ static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *
 
 /* Adds the pictures of @data to the request. */
 static int add_pictures(struct input *in, yyjson_val *data) {
-    yyjson_val *item;
     char place[64];
-    size_t i, n;
 
     if (!yyjson_is_arr(data))
         return refuse(in, "multimodal_data", "an array of pictures in base64");
     if (!*in->job->model->sight.text)
         return refuse(in, "multimodal_data", "absent, because this model reads only text");
-    yyjson_arr_foreach(data, i, n, item) {
+    JSON_EACH_AT(i, item, data) {
         snprintf(place, sizeof(place), "multimodal_data[%zu]", i);
         TRY(picture_parts_add(&in->job->request, item, false, place, in->err));
     }
@@ -145,16 +143,15 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
 /* Adds one prompt, @v: a text, {"prompt_string": text}, or an array of ids and texts. */
 static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
     struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->model->info->max_context};
-    yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v, *item;
-    yyjson_val *data = yyjson_is_str(text) ? yyjson_obj_get(v, "multimodal_data") : NULL;
-    bool none = !data || yyjson_is_null(data) || (yyjson_is_arr(data) && !yyjson_arr_size(data));
+    yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v;
+    yyjson_val *data = yyjson_is_str(text) ? json_given(v, "multimodal_data") : NULL;
+    bool none = !data || (yyjson_is_arr(data) && !yyjson_arr_size(data));
     int r = !none                 ? add_marked(in, text, data, &t)
             : yyjson_is_str(text) ? add_text(in, text, true, &t)
             : yyjson_is_arr(text) ? 0
                                   : refuse(in, "prompt", "texts and arrays of tokens and texts");
-    size_t i, n;
 
-    yyjson_arr_foreach(text, i, n, item) {
+    JSON_EACH_AT(i, item, text) {
         if (r == 0 && yyjson_is_str(item))
             r = add_text(in, item, i == 0, &t);
         else if (r == 0 && yyjson_is_uint(item) && yyjson_get_uint(item) <= INT32_MAX)
@@ -174,19 +171,16 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
 /* Turns all prompts into arrays of tokens if texts, tokens and objects stand beside each other, or
  * within one prompt. */
 static int mix_prompts(struct input *in) {
-    yyjson_val *v = yyjson_obj_get(in->body, "prompt"), *item;
-    size_t i, n, n_text = 0, n_id = 0, n_other = 0, n_mixed = 0;
+    yyjson_val *v = yyjson_obj_get(in->body, "prompt");
+    size_t n_text = 0, n_id = 0, n_other = 0, n_mixed = 0;
 
     n_other = yyjson_is_obj(v);
-    yyjson_arr_foreach(v, i, n, item) {
-        yyjson_val *inner;
-        size_t k, m;
-
+    JSON_EACH(item, v) {
         n_text += yyjson_is_str(item);
         n_id += yyjson_is_num(item);
         n_other += yyjson_is_obj(item) || yyjson_is_arr(item);
         n_mixed += yyjson_is_obj(item);
-        yyjson_arr_foreach(item, k, m, inner) {
+        JSON_EACH(inner, item) {
             n_mixed += yyjson_is_str(inner);
         }
     }
@@ -197,7 +191,7 @@ static int mix_prompts(struct input *in) {
         TRY(add_prompt(in, v, all));
         return replace(in, "prompt", yyjson_mut_arr_remove_first(all));
     }
-    yyjson_arr_foreach(v, i, n, item) {
+    JSON_EACH(item, v) {
         TRY(add_prompt(in, item, all));
     }
     return replace(in, "prompt", all);
@@ -239,25 +233,24 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
 /* Takes logit_bias: [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}. All tokens of a
  * text get its bias. */
 static int take_bias(struct input *in) {
-    yyjson_val *v = yyjson_obj_get(in->body, "logit_bias"), *key, *item;
+    yyjson_val *v = yyjson_obj_get(in->body, "logit_bias");
     yyjson_mut_val *to = yyjson_mut_obj(in->doc);
-    size_t i, n;
 
     if (!yyjson_is_ctn(v))
         return 0;
-    yyjson_arr_foreach(v, i, n, item) {
+    JSON_EACH(item, v) {
         TRY(add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to));
     }
-    yyjson_obj_foreach(v, i, n, key, item) {
+    JSON_MEMBERS(key, item, v) {
         TRY(add_bias(in, key, item, to));
     }
     return replace(in, "logit_bias", to);
 }
 
 static int take_bool(struct input *in, const char *field, bool *out) {
-    yyjson_val *v = yyjson_obj_get(in->body, field);
+    yyjson_val *v = json_given(in->body, field);
 
-    if (v && !yyjson_is_null(v) && !yyjson_is_bool(v))
+    if (v && !yyjson_is_bool(v))
         return refuse(in, field, "a boolean");
     *out = yyjson_is_true(v);
     return 0;
@@ -267,7 +260,7 @@ static int take_bool(struct input *in, const char *field, bool *out) {
 static int take_form(struct input *in) {
     struct llamacpp_completion *c = in->job->state;
     yyjson_val *n = yyjson_obj_get(in->body, "n_probs");
-    yyjson_val *fields = yyjson_obj_get(in->body, "response_fields");
+    yyjson_val *fields = json_given(in->body, "response_fields");
     int64_t probs = 0;
     bool after = false;
 
@@ -279,8 +272,7 @@ static int take_form(struct input *in) {
         return err_set_code(in->err, 400, "unsupported_parameter", "post_sampling_probs",
                             "post_sampling_probs is not supported: n_probs gives the "
                             "probabilities before sampling.");
-    if (fields && !yyjson_is_null(fields) &&
-        (!yyjson_is_arr(fields) || yyjson_arr_size(fields) > FIELDS_MAX))
+    if (fields && (!yyjson_is_arr(fields) || yyjson_arr_size(fields) > FIELDS_MAX))
         return refuse(in, "response_fields", "an array of at most 64 paths");
     if (yyjson_arr_size(fields) > 0) {
         yyjson_doc_free(STEAL(c->fields));

@@ -2,7 +2,8 @@
 
 #include <assert.h>
 #include <math.h>
-#include <yyjson.h>
+#include "api/http/json.h"
+#include "api/http/json_read.h"
 #include "api/generation/model.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
@@ -55,14 +56,13 @@ static const struct endpoint completion;
 /* Reads @body as OpenAI's. The member ttl is the number of seconds that the model stays without
  * another request. */
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    yyjson_val *root = yyjson_doc_get_root(body);
-    yyjson_val *ttl = yyjson_obj_get(root, "ttl");
-    bool has_ttl = ttl && !yyjson_is_null(ttl);
-    double keep_s = has_ttl ? yyjson_get_num(ttl) : 0;
+    yyjson_val *ttl = json_given(yyjson_doc_get_root(body), "ttl");
+    double keep_s = yyjson_get_num(ttl);
+    bool has_ttl = ttl;
 
     if (has_ttl && (!yyjson_is_num(ttl) || !(keep_s >= 0 && keep_s <= INT32_MAX))) {
         yyjson_doc_free(body);
-        return err_set_code(err, 400, "invalid_value", "ttl", "ttl must be a number of seconds.");
+        return json_refuse(err, "ttl", "must be a number of seconds");
     }
     int r = job->endpoint == &completion ? openai_read_completion(job, body, err)
                                          : openai_read_chat(job, body, err);

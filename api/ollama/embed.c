@@ -8,7 +8,7 @@
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
 #include "api/generation/env.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -61,8 +61,7 @@ static int answer(struct vectors *v, struct buf *b) {
 }
 
 static bool is_nothing(yyjson_val *v) {
-    return !v || yyjson_is_null(v) || (yyjson_is_str(v) && json_len(v) == 0) ||
-           (yyjson_is_arr(v) && yyjson_arr_size(v) == 0);
+    return !v || yyjson_is_null(v) || ((yyjson_is_str(v) || yyjson_is_arr(v)) && json_is_empty(v));
 }
 
 /* Returns the body in the form of /v1/embeddings, without its model: that has been found, and its
@@ -77,16 +76,16 @@ static yyjson_doc *as_embedding(yyjson_doc *body, bool one, bool none) {
     yyjson_mut_obj_remove_key(root, "model");
     if (one || none)
         yyjson_mut_obj_remove_key(root, "input");
-    if (one)
-        yyjson_mut_obj_remove_key(root, "normalize");
-    if (none)
+    if (none) {
         yyjson_mut_obj_remove_key(root, "prompt");
-    if (none)
         yyjson_mut_obj_add_arr(d, root, "input");
-    else if (one)
+    } else if (one) {
         yyjson_mut_obj_rename_key(d, root, "prompt", "input");
-    if (one)
+    }
+    if (one) {
+        yyjson_mut_obj_remove_key(root, "normalize");
         yyjson_mut_obj_add_bool(d, root, "normalize", false);
+    }
     json_doc_seal(d, root, &out);
     return out;
 }

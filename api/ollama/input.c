@@ -10,7 +10,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -41,12 +41,6 @@ static yyjson_mut_val *copy(struct input *in, yyjson_val *v) {
     return yyjson_val_mut_copy(in->doc, v);
 }
 
-static yyjson_val *given(yyjson_val *o, const char *key) {
-    yyjson_val *v = yyjson_obj_get(o, key);
-
-    return yyjson_is_null(v) ? NULL : v;
-}
-
 bool ollama_is_served(const struct gen_env *env, const char *name) {
     static const char latest[] = ":latest";
     size_t n = strlen(name), tag = sizeof(latest) - 1;
@@ -56,7 +50,7 @@ bool ollama_is_served(const struct gen_env *env, const char *name) {
 }
 
 static int take_model(struct input *in, yyjson_val *body) {
-    yyjson_val *model = given(body, "model");
+    yyjson_val *model = json_given(body, "model");
     const char *name = json_cstr(model);
 
     if (!model)
@@ -88,14 +82,14 @@ static int take_options(struct input *in, yyjson_val *options) {
         {"typical_p", "typical_p"},
         {"mirostat", "mirostat"},
     };
-    yyjson_val *n = given(options, "num_predict");
+    yyjson_val *n = json_given(options, "num_predict");
 
     if (options && !yyjson_is_obj(options))
         return refuse(in, "options", "an object");
     if (n && !yyjson_is_num(n))
         return refuse(in, "num_predict", "a number");
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-        yyjson_val *v = given(options, rows[i].theirs);
+        yyjson_val *v = json_given(options, rows[i].theirs);
 
         if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
             v = NULL; /* no stop strings */
@@ -133,7 +127,7 @@ static int take_think(struct input *in, yyjson_val *v) {
 /* Takes the fields of log probabilities. A completion (@text) has the number of the best tokens
  * alone. */
 static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
-    yyjson_val *logprobs = given(body, "logprobs"), *n = given(body, "top_logprobs");
+    yyjson_val *logprobs = json_given(body, "logprobs"), *n = json_given(body, "top_logprobs");
     int64_t most = 0;
 
     if (logprobs && !yyjson_is_bool(logprobs))
@@ -149,14 +143,14 @@ static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
 }
 
 static int take_common(struct input *in, yyjson_val *body) {
-    yyjson_val *stream = given(body, "stream");
+    yyjson_val *stream = json_given(body, "stream");
 
     TRY(take_model(in, body));
     if (stream && !yyjson_is_bool(stream))
         return refuse(in, "stream", "a boolean");
     put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
-    TRY(take_options(in, given(body, "options")));
-    return take_format(in, given(body, "format"));
+    TRY(take_options(in, json_given(body, "options")));
+    return take_format(in, json_given(body, "format"));
 }
 
 /* ---- messages ---- */
@@ -166,9 +160,8 @@ static int take_common(struct input *in, yyjson_val *body) {
 static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int at,
                         yyjson_mut_val *to) {
     CLEANUP(content_deinit) struct content c = {.text = {.max = UINT32_MAX}};
-    yyjson_val *images = given(o, "images"), *image;
+    yyjson_val *images = json_given(o, "images");
     char place[64];
-    size_t i, n;
 
     if (images && !yyjson_is_arr(images))
         return refuse(in, "images", "an array of pictures in base64");
@@ -179,7 +172,7 @@ static int take_content(struct input *in, yyjson_val *o, yyjson_val *text, int a
     }
     if (text && !yyjson_is_str(text))
         return refuse(in, "content", "a string");
-    yyjson_arr_foreach(images, i, n, image) {
+    JSON_EACH_AT(i, image, images) {
         if (at < 0)
             snprintf(place, sizeof(place), "images[%zu]", i);
         else
@@ -201,41 +194,38 @@ static int add_message(struct input *in, yyjson_val *m, int at, yyjson_mut_val *
     if (!yyjson_is_obj(m))
         return refuse(in, "messages", "an array of objects");
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
-        json_put_copy(in->doc, to, keys[i][1], given(m, keys[i][0]));
-    return take_content(in, m, given(m, "content"), at, to);
+        json_put_copy(in->doc, to, keys[i][1], json_given(m, keys[i][0]));
+    return take_content(in, m, json_given(m, "content"), at, to);
 }
 
 /* Returns true if @m, the last message, is the beginning of the answer, as Ollama's templates take
  * it. */
 static bool begins_answer(yyjson_val *m) {
-    return yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant") &&
-           yyjson_is_str(yyjson_obj_get(m, "content")) &&
+    return json_has(m, "role", "assistant") && yyjson_is_str(yyjson_obj_get(m, "content")) &&
            !yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) &&
            !yyjson_arr_size(yyjson_obj_get(m, "images"));
 }
 
 static int chat(struct input *in, yyjson_val *body, bool *load) {
-    yyjson_val *messages = given(body, "messages"), *tools = given(body, "tools"), *m;
+    yyjson_val *messages = json_given(body, "messages"), *tools = json_given(body, "tools");
     yyjson_val *last = yyjson_arr_get_last(messages);
     yyjson_mut_val *list = yyjson_mut_arr(in->doc);
-    size_t i, n;
-    int r = take_think(in, given(body, "think"));
 
     if (messages && !yyjson_is_arr(messages))
         return refuse(in, "messages", "an array");
     if (tools && !yyjson_is_arr(tools))
         return refuse(in, "tools", "an array");
+    TRY(take_think(in, json_given(body, "think")));
     *load = yyjson_arr_size(messages) == 0;
-    yyjson_arr_foreach(messages, i, n, m) {
-        if (r == 0)
-            r = add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list);
+    JSON_EACH_AT(i, m, messages) {
+        TRY(add_message(in, m, (int)MIN(i, (size_t)INT_MAX), list));
     }
     put(in, "messages", list);
     if (yyjson_arr_size(tools))
         put(in, "tools", copy(in, tools));
     if (begins_answer(last))
         put(in, "continue_final_message", yyjson_mut_bool(in->doc, true));
-    return r;
+    return 0;
 }
 
 static int prompt_messages(struct input *in, yyjson_val *body, yyjson_val *prompt,
@@ -262,7 +252,7 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     yyjson_val *v[ARRAY_SIZE(strings)];
 
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
-        v[i] = given(body, strings[i]);
+        v[i] = json_given(body, strings[i]);
         if (v[i] && !yyjson_is_str(v[i]))
             return refuse(in, strings[i], "a string");
     }
@@ -270,11 +260,11 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
         return err_set_code(in->err, 400, "unsupported_parameter", "template",
                             "template is not supported here");
     *load = json_len(v[0]) == 0 && json_len(v[1]) == 0;
-    *text =
-        *load || yyjson_get_bool(given(body, "raw")) || json_len(v[1]) || !in->m->info->template;
+    *text = *load || yyjson_get_bool(json_given(body, "raw")) || json_len(v[1]) ||
+            !in->m->info->template;
     if (!*text) {
         TRY(prompt_messages(in, body, v[0], json_len(v[2]) ? v[2] : NULL));
-        return take_think(in, given(body, "think"));
+        return take_think(in, json_given(body, "think"));
     }
     if (!*load && yyjson_arr_size(yyjson_obj_get(body, "images")))
         return err_set_code(in->err, 400, "unsupported_parameter", "images",
@@ -353,7 +343,7 @@ static bool read_duration(yyjson_val *v, int64_t *seconds) {
 }
 
 int ollama_read_keep_alive(yyjson_val *root, bool *has, int64_t *seconds, struct err *err) {
-    yyjson_val *v = given(root, "keep_alive");
+    yyjson_val *v = json_given(root, "keep_alive");
 
     *has = v;
     return !v || read_duration(v, seconds)

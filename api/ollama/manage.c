@@ -13,7 +13,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/models.h"
 #include "api/generation/env.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -273,15 +273,14 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
         {"frequency_penalty", "frequency_penalty"},
     };
     struct sampling checked;
-    yyjson_val *key, *value;
-    size_t i, n, len = 0;
+    size_t len = 0;
 
     *out = 0;
     params_init(&checked);
-    if (v && !yyjson_is_null(v) && !yyjson_is_obj(v))
+    if (v && !yyjson_is_obj(v))
         return err_set_code(err, 400, "invalid_value", "parameters",
                             "parameters must be an object");
-    yyjson_obj_foreach(v, i, n, key, value) {
+    JSON_MEMBERS(key, value, v) {
         const char *name = json_cstr(key), *ours = NULL;
 
         name = name ? name : ""; /* a name with a NUL is no known one */
@@ -320,9 +319,9 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
 
 /* Reads a text. One that is left out, or empty, is that of the base. */
 static int read_text(yyjson_val *root, const char *key, const char **out, struct err *err) {
-    yyjson_val *v = yyjson_obj_get(root, key);
+    yyjson_val *v = json_given(root, key);
 
-    if (!v || yyjson_is_null(v) || (yyjson_is_str(v) && json_len(v) == 0))
+    if (!v || yyjson_equals_str(v, ""))
         return 0;
     if (!json_cstr(v) || json_len(v) > TEXT_MAX)
         return err_set_code(err, 400, "invalid_value", key,
@@ -349,7 +348,7 @@ static int read_preset(yyjson_val *root, struct create *c) {
     p->name = untag(p->name);
     TRY(read_text(root, "template", &p->template, &c->err));
     TRY(read_text(root, "system", &p->system, &c->err));
-    return read_parameters(yyjson_obj_get(root, "parameters"), c->sampling, p, &c->err);
+    return read_parameters(json_given(root, "parameters"), c->sampling, p, &c->err);
 }
 
 /* ---- create ---- */

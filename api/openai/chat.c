@@ -5,7 +5,7 @@
 #include "api/openai/choices.h"
 #include "api/openai/functions.h"
 #include "api/openai/openai.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /* Writes reasoning under two names, because clients read one or the other. */
@@ -256,8 +256,8 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
 
         if (!yyjson_mut_is_str(text))
             return refuse_continue(what, err);
-        if ((i > 0 && buf_add_char(out, '\n') < 0) || json_mut_add_text(out, text) < 0)
-            return -ENOMEM;
+        TRY(i > 0 ? buf_add_char(out, '\n') : 0);
+        TRY(json_mut_add_text(out, text));
     }
     return 0;
 }
@@ -289,9 +289,9 @@ int openai_read_rendered(struct prompt_job *job, yyjson_doc *body, enum field_se
     struct gen_request *r = &job->request;
     bool functions = false;
     int result = kind == FIELDS_CHAT ? functions_translate(&body, &functions, err) : 0;
-    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "continue_final_message");
+    yyjson_val *v = json_given(yyjson_doc_get_root(body), "continue_final_message");
 
-    if (result == 0 && v && !yyjson_is_bool(v) && !yyjson_is_null(v))
+    if (result == 0 && v && !yyjson_is_bool(v))
         result = refuse_continue("must be a boolean", err);
     else if (result == 0 && yyjson_is_true(v))
         result = take_final(&body, &prefill, err);

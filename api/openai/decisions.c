@@ -12,7 +12,7 @@
 #include "api/http/json_build.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /*
@@ -37,7 +37,7 @@
 enum kind { CHOICE, SCORE, YES_NO };
 
 struct option {
-    yyjson_val *value, *description; /* value NULL: of yes and no */
+    yyjson_val *value, *description; /* value NULL: of yes and no; description NULL: none */
 };
 
 struct question {
@@ -79,10 +79,6 @@ static void close_job(struct prompt_job *job) {
 
 /* ---- questions ---- */
 
-static int refuse(struct err *err, const char *place, const char *must) {
-    return err_set_code(err, 400, "invalid_value", place, "%s %s.", place, must);
-}
-
 /* Adds a text, or any other JSON value as text. */
 static int add_value(struct buf *out, yyjson_val *v) {
     size_t len;
@@ -91,10 +87,6 @@ static int add_value(struct buf *out, yyjson_val *v) {
         return json_add_text(out, v);
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, &len);
     return text ? buf_add(out, text, len) : -ENOMEM;
-}
-
-static bool is_given(yyjson_val *v) {
-    return v && !yyjson_is_null(v);
 }
 
 /* Writes the label of option @i: "A", "0" or "yes". */
@@ -109,24 +101,22 @@ static void label_of(const struct question *q, uint32_t i, char out[4]) {
 static int read_list(struct question *q, yyjson_val *list, const char *key, const char *place,
                      struct err *err) {
     uint32_t most = q->kind == CHOICE ? OPTIONS_MAX : LEVELS_MAX;
-    yyjson_val *one;
-    size_t i, n;
 
     if (!yyjson_is_arr(list) || yyjson_arr_size(list) < 2 || yyjson_arr_size(list) > most)
-        return refuse(err, place,
-                      q->kind == CHOICE ? "must be an array of 2 to 26 choices"
-                                        : "must be an array of 2 to 10 levels");
-    yyjson_arr_foreach(list, i, n, one) {
+        return json_refuse(err, place,
+                           q->kind == CHOICE ? "must be an array of 2 to 26 choices"
+                                             : "must be an array of 2 to 10 levels");
+    JSON_EACH(one, list) {
         yyjson_val *value = yyjson_obj_get(one, key);
-        yyjson_val *description = yyjson_obj_get(one, "description");
+        yyjson_val *description = json_given(one, "description");
 
         if (!yyjson_is_str(value) && !(q->kind == CHOICE && yyjson_is_bool(value)))
-            return refuse(err, place,
-                          q->kind == CHOICE
-                              ? "must have choices with a value that is a string, true or false"
-                              : "must have levels with a label that is a string");
-        if (is_given(description) && !yyjson_is_str(description))
-            return refuse(err, place, "must have descriptions that are strings");
+            return json_refuse(
+                err, place,
+                q->kind == CHOICE ? "must have choices with a value that is a string, true or false"
+                                  : "must have levels with a label that is a string");
+        if (description && !yyjson_is_str(description))
+            return json_refuse(err, place, "must have descriptions that are strings");
         q->option[q->n++] = (struct option){value, description};
     }
     return 0;
@@ -134,38 +124,36 @@ static int read_list(struct question *q, yyjson_val *list, const char *key, cons
 
 /* Reads System One's criteria of a choice: names with descriptions. */
 static int read_map(struct question *q, yyjson_val *map, const char *place, struct err *err) {
-    yyjson_val *key, *value;
-    size_t i, n;
-
     if (!yyjson_is_obj(map) || yyjson_obj_size(map) < 1 || yyjson_obj_size(map) > OPTIONS_MAX)
-        return refuse(err, place, "must be an object of 1 to 26 options");
-    yyjson_obj_foreach(map, i, n, key, value) q->option[q->n++] = (struct option){key, value};
+        return json_refuse(err, place, "must be an object of 1 to 26 options");
+    JSON_MEMBERS(key, value, map) {
+        q->option[q->n++] = (struct option){key, yyjson_is_null(value) ? NULL : value};
+    }
     return 0;
 }
 
 /* Reads System One's criteria of a score: names of levels, the lowest first. */
 static int read_levels(struct question *q, yyjson_val *list, const char *place, struct err *err) {
-    yyjson_val *one;
-    size_t i, n;
-
     if (!yyjson_is_arr(list) || yyjson_arr_size(list) < 2 || yyjson_arr_size(list) > LEVELS_MAX)
-        return refuse(err, place, "must be an array of 2 to 10 levels");
-    yyjson_arr_foreach(list, i, n, one) q->option[q->n++] = (struct option){one, NULL};
+        return json_refuse(err, place, "must be an array of 2 to 10 levels");
+    JSON_EACH(one, list) {
+        q->option[q->n++] = (struct option){one, NULL};
+    }
     return 0;
 }
 
 static int read_options(struct question *q, yyjson_val *v, bool system_one, const char *place,
                         struct err *err) {
-    yyjson_val *criteria = yyjson_obj_get(v, "criteria");
+    yyjson_val *criteria = json_given(v, "criteria");
 
     if (q->kind == YES_NO) {
         q->n = 2;
-        if (!system_one || !is_given(criteria))
+        if (!system_one || !criteria)
             return 0;
         if (!yyjson_is_obj(criteria))
-            return refuse(err, place, "must have criteria that are an object");
-        q->option[0].description = yyjson_obj_get(criteria, "true");
-        q->option[1].description = yyjson_obj_get(criteria, "false");
+            return json_refuse(err, place, "must have criteria that are an object");
+        q->option[0].description = json_given(criteria, "true");
+        q->option[1].description = json_given(criteria, "false");
         return 0;
     }
     if (!system_one)
@@ -182,40 +170,38 @@ static int read_question(struct decisions *d, yyjson_val *name, yyjson_val *v, c
     uint32_t kind = 0;
 
     if (!yyjson_is_obj(v))
-        return refuse(err, place, "must be an object");
-    while (kind < ARRAY_SIZE(types) && !yyjson_equals_str(yyjson_obj_get(v, "type"), types[kind]))
+        return json_refuse(err, place, "must be an object");
+    while (kind < ARRAY_SIZE(types) && !json_has(v, "type", types[kind]))
         kind++;
     if (kind == ARRAY_SIZE(types))
-        return refuse(err, place,
-                      d->system_one ? "must have the type choice, score or noul"
-                                    : "must have the type choice, score or predicate");
-    if (!is_given(yyjson_obj_get(v, "instructions")))
-        return refuse(err, place, "must have instructions");
-    if (is_given(name) && !yyjson_is_str(name))
-        return refuse(err, place, "must have a name that is a string");
-    *q = (struct question){.kind = (enum kind)kind,
-                           .name = is_given(name) ? name : NULL,
-                           .instructions = yyjson_obj_get(v, "instructions")};
+        return json_refuse(err, place,
+                           d->system_one ? "must have the type choice, score or noul"
+                                         : "must have the type choice, score or predicate");
+    if (!json_given(v, "instructions"))
+        return json_refuse(err, place, "must have instructions");
+    if (name && !yyjson_is_str(name))
+        return json_refuse(err, place, "must have a name that is a string");
+    *q = (struct question){
+        .kind = (enum kind)kind, .name = name, .instructions = yyjson_obj_get(v, "instructions")};
     d->n++;
     return read_options(q, v, d->system_one, place, err);
 }
 
 static int read_questions(struct decisions *d, yyjson_val *v, struct err *err) {
-    size_t n = yyjson_arr_size(v) + yyjson_obj_size(v), i, max;
-    yyjson_val *key, *value;
+    size_t n = yyjson_arr_size(v) + yyjson_obj_size(v);
     char place[32];
 
     if (!(d->system_one ? yyjson_is_obj(v) : yyjson_is_arr(v)) || n < 1 || n > QUESTIONS_MAX)
-        return refuse(err, "questions",
-                      d->system_one ? "must be an object of 1 to 64 questions"
-                                    : "must be an array of 1 to 64 questions");
+        return json_refuse(err, "questions",
+                           d->system_one ? "must be an object of 1 to 64 questions"
+                                         : "must be an array of 1 to 64 questions");
     if (!(d->question = calloc(n, sizeof(*d->question))))
         return -ENOMEM;
-    yyjson_arr_foreach(v, i, max, value) {
-        snprintf(place, sizeof(place), "questions[%zu]", i);
-        TRY(read_question(d, yyjson_obj_get(value, "name"), value, place, err));
+    JSON_EACH(value, v) {
+        snprintf(place, sizeof(place), "questions[%u]", d->n);
+        TRY(read_question(d, json_given(value, "name"), value, place, err));
     }
-    yyjson_obj_foreach(v, i, max, key, value) {
+    JSON_MEMBERS(key, value, v) {
         const char *name = json_cstr(key);
 
         snprintf(place, sizeof(place), "questions.%.20s", name ? name : "");
@@ -231,15 +217,15 @@ static int add_option(struct buf *out, const struct question *q, uint32_t i) {
     char label[4];
 
     label_of(q, i, label);
-    if (!o->value && !is_given(o->description))
+    if (!o->value && !o->description)
         return 0;
     TRY(buf_printf(out, "%s: ", label));
     if (o->value)
         TRY(yyjson_is_bool(o->value) ? buf_add_str(out, yyjson_is_true(o->value) ? "true" : "false")
                                      : add_value(out, o->value));
-    if (o->value && is_given(o->description))
+    if (o->value && o->description)
         TRY(buf_add_str(out, " - "));
-    if (is_given(o->description))
+    if (o->description)
         TRY(add_value(out, o->description));
     return buf_add_char(out, '\n');
 }
@@ -285,27 +271,24 @@ static int put_variants(struct prompt_job *job) {
 /* Adds OpenAI's input: a string, or messages of the user. */
 static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
     static const char must[] = "must be a string or an array of messages of the user with text";
-    yyjson_val *message, *part;
-    size_t i, n, k, m;
 
     if (yyjson_is_str(v))
         return json_add_text(out, v);
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0)
-        return refuse(err, "input", must);
-    yyjson_arr_foreach(v, i, n, message) {
+        return json_refuse(err, "input", must);
+    JSON_EACH_AT(i, message, v) {
         yyjson_val *content = yyjson_obj_get(message, "content");
 
-        if (!yyjson_equals_str(yyjson_obj_get(message, "role"), "user") ||
+        if (!json_has(message, "role", "user") ||
             !(yyjson_is_str(content) || yyjson_is_arr(content)))
-            return refuse(err, "input", must);
+            return json_refuse(err, "input", must);
         TRY(i > 0 ? buf_add_str(out, "\n\n") : 0);
         TRY(json_add_text(out, content));
-        yyjson_arr_foreach(content, k, m, part) {
+        JSON_EACH(part, content) {
             yyjson_val *text = yyjson_obj_get(part, "text");
 
-            if (!yyjson_equals_str(yyjson_obj_get(part, "type"), "input_text") ||
-                !yyjson_is_str(text))
-                return refuse(err, "input", must);
+            if (!json_has(part, "type", "input_text") || !yyjson_is_str(text))
+                return json_refuse(err, "input", must);
             TRY(json_add_text(out, text));
         }
     }
@@ -314,16 +297,16 @@ static int add_input(struct buf *out, yyjson_val *v, struct err *err) {
 
 static int add_content(const struct decisions *d, yyjson_val *root, struct buf *out,
                        struct err *err) {
-    yyjson_val *state = yyjson_obj_get(root, "state");
-    yyjson_val *instructions = yyjson_obj_get(root, "instructions");
+    yyjson_val *state = json_given(root, "state");
+    yyjson_val *instructions = json_given(root, "instructions");
 
-    if (d->system_one && is_given(instructions)) {
+    if (d->system_one && instructions) {
         TRY(add_value(out, instructions));
         TRY(buf_add_str(out, "\n\n"));
     }
-    TRY(!d->system_one    ? add_input(out, yyjson_obj_get(root, "input"), err)
-        : is_given(state) ? add_value(out, state)
-                          : refuse(err, "state", "is missing"));
+    TRY(!d->system_one ? add_input(out, yyjson_obj_get(root, "input"), err)
+        : state        ? add_value(out, state)
+                       : json_refuse(err, "state", "is missing"));
     return buf_add_str(out, "\n\n" MARKER);
 }
 

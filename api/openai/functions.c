@@ -4,12 +4,8 @@
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
-
-static int refuse(const char *field, const char *must, struct err *err) {
-    return err_set_code(err, 400, "invalid_value", field, "%s %s.", field, must);
-}
 
 static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_val *v) {
     return json_make(doc, "{type:'function', function:%}", yyjson_val_mut_copy(doc, v));
@@ -18,16 +14,14 @@ static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_val *v) {
 static int put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *functions,
                      struct err *err) {
     yyjson_mut_val *tools = yyjson_mut_arr(doc);
-    yyjson_val *f;
-    size_t i, n;
     char place[40];
 
     if (!yyjson_is_arr(functions) || yyjson_arr_size(functions) > REQUEST_TOOLS_MAX)
-        return refuse("functions", "must be an array of at most 1024 functions", err);
-    yyjson_arr_foreach(functions, i, n, f) {
+        return json_refuse(err, "functions", "must be an array of at most 1024 functions");
+    JSON_EACH_AT(i, f, functions) {
         snprintf(place, sizeof(place), "functions[%zu].name", i);
         if (!json_is_name(yyjson_obj_get(f, "name"), REQUEST_NAME_MAX))
-            return refuse(place, "must be a string of 1 to 256 bytes without NUL", err);
+            return json_refuse(err, place, "must be a string of 1 to 256 bytes without NUL");
         yyjson_mut_arr_append(tools, wrap(doc, f));
     }
     yyjson_mut_obj_add_val(doc, root, "tools", tools);
@@ -36,11 +30,10 @@ static int put_tools(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *func
 
 static int put_choice(yyjson_mut_doc *doc, yyjson_mut_val *root, yyjson_val *choice,
                       struct err *err) {
-    if (!choice || yyjson_is_null(choice))
+    if (!choice)
         return 0;
-    if (!yyjson_is_obj(choice) && !yyjson_equals_str(choice, "auto") &&
-        !yyjson_equals_str(choice, "none"))
-        return refuse("function_call", "must be auto, none or an object with a name", err);
+    if (!yyjson_is_obj(choice) && !json_is(choice, "auto none"))
+        return json_refuse(err, "function_call", "must be auto, none or an object with a name");
     yyjson_mut_obj_add_val(doc, root, "tool_choice",
                            yyjson_is_obj(choice) ? wrap(doc, choice)
                                                  : yyjson_val_mut_copy(doc, choice));
@@ -55,7 +48,7 @@ int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
     if (!*found)
         return 0;
     if (!json_is_empty(tools))
-        return refuse("functions", "and tools cannot be given together", err);
+        return json_refuse(err, "functions", "and tools cannot be given together");
     bool failed = false;
     CLEANUP(json_mut_doc_freep) yyjson_mut_doc *doc = json_doc_copy(*body, &failed);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
@@ -65,7 +58,7 @@ int functions_translate(yyjson_doc **body, bool *found, struct err *err) {
     for (size_t i = 0; i < ARRAY_SIZE(old); i++)
         yyjson_mut_obj_remove_key(root, old[i]);
     TRY(put_tools(doc, root, functions, err));
-    TRY(put_choice(doc, root, yyjson_obj_get(from, "function_call"), err));
+    TRY(put_choice(doc, root, json_given(from, "function_call"), err));
     yyjson_mut_obj_add_bool(doc, root, "parallel_tool_calls", false);
     TRY(json_doc_seal(doc, root, &to));
     yyjson_doc_free(*body);

@@ -8,6 +8,7 @@
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
 #include "api/http/exchange.h"
+#include "api/http/json.h"
 #include "api/generation/gen.h"
 #include "api/generation/model.h"
 #include "api/generation/prompt_steps.h"
@@ -253,7 +254,7 @@ static int measure(struct vectors *e, struct err *err) {
         struct prompt_place p = prompt_place(&e->job, i);
 
         if (n == 0)
-            return err_set_code(err, 400, "invalid_value", p.s, "%s must not be empty.", p.s);
+            return json_refuse(err, p.s, "must not be empty");
         if (n >= context)
             return err_set_code(err, 400, "context_length_exceeded", p.s,
                                 "This model takes inputs of up to %u tokens. However, %s has %zu.",
