@@ -252,6 +252,9 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
     case 'g':
         json_double(j, va_arg(*args, double));
         break;
+    case 'i':
+        json_bool(j, va_arg(*args, int));
+        break;
     case 'd':
         json_int(j, wide ? va_arg(*args, long) : va_arg(*args, int));
         break;
@@ -286,6 +289,8 @@ void json_print(struct json *j, const char *shape, ...) {
     for (const char *s = shape; *s;) {
         if (*s == ' ' || *s == ',')
             s++;
+        else if (*s == ':')
+            json_colon(j), s++;
         else if (*s == '{' || *s == '[')
             json_open(j, *s++);
         else if (*s == '}' || *s == ']')

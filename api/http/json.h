@@ -62,8 +62,8 @@ void json_put_open(struct json *j, const char *key, char bracket);
 /* Writes the values that @shape shows as JSON, with keys as bare words and constants in it:
  *      json_print(j, "{id:%s, object:'list', usage:{total:%u}, first:null, data:[", id, n);
  * Brackets may stay open, and commas are written where needed. %s is a string (NULL: null), %.*s
- * a string with its length (NULL: ""), %d, %u, %ld, %lu and %zu are whole numbers, %g is
- * json_double(). */
+ * a string with its length (NULL: ""), %d, %u, %ld, %lu and %zu are whole numbers, %i is a boolean,
+ * %g is json_double(). A string before a colon is a key. */
 void json_print(struct json *j, const char *shape, ...) PRINTF(2, 3);
 
 /* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. Replaces
