@@ -128,20 +128,18 @@ static void put_found(struct json *j, yyjson_val *const found[], uint32_t n) {
 /* Runs one search; its result is the last of s->results. */
 static int run(struct search *s, const struct gen *g, const struct output_call *call) {
     const char *args = g->output->text[OUTPUT_CALL].data;
+    CLEANUP(json_doc_freep)
     yyjson_doc *doc = yyjson_read(args + call->begin, call->end - call->begin, 0);
     yyjson_val *root = yyjson_doc_get_root(doc), *query = yyjson_obj_get(root, "query");
     yyjson_val *found[TOOL_SEARCH_MOST], *pattern = yyjson_obj_get(root, "pattern");
 
-    if (!array_resize(&s->results, s->n_results + 1, sizeof(*s->results))) {
-        yyjson_doc_free(doc);
+    if (!array_resize(&s->results, s->n_results + 1, sizeof(*s->results)))
         return -ENOMEM;
-    }
     struct buf *out = &s->results[s->n_results++];
     buf_init(out, API_SEND_MAX);
     const char *text = json_cstr(query ? query : pattern);
     int r = text ? tool_search(kind_of(s->writer, call), text, s->writer->job.request.tools, found)
                  : -EINVAL;
-    yyjson_doc_free(doc);
     if (r == -ENOMEM || r == -ECANCELED)
         return r;
     struct json j = {.out = out};
@@ -196,18 +194,14 @@ int search_again(struct prompt_job *job, yyjson_val **messages,
     CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
     const struct output_call *call;
     yyjson_doc *chat = NULL;
-    int r = 0;
 
-    while (r == 0 && (call = next_search(s->writer, last, &i)))
-        r = run(s, last, call);
-    if (r < 0)
-        return r;
+    while ((call = next_search(s->writer, last, &i)))
+        TRY(run(s, last, call));
     s->n_rounds = round + 1;
     if (!can_go_on(job, last))
         return 0;
-    if ((r = add_message(s, round, put_blocks)) < 0 ||
-        (r = anthropic_translate(job->env, s->body, false, &chat, &prefill, NULL, &job->err)) < 0)
-        return r;
+    TRY(add_message(s, round, put_blocks));
+    TRY(anthropic_translate(job->env, s->body, false, &chat, &prefill, NULL, &job->err));
     yyjson_doc_free(s->chat);
     s->chat = chat;
     *messages = yyjson_obj_get(yyjson_doc_get_root(chat), "messages");

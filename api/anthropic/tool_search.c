@@ -11,6 +11,7 @@
 #include "api/http/json.h"
 #include "api/http/json_read.h"
 #include "base/jobs.h"
+#include "base/try.h"
 #include "base/util.h"
 
 /*
@@ -261,7 +262,6 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
     uint32_t n_terms = 0;
     size_t n_all = 0;
     double length = 0;
-    int r = 0;
 
     if (!all)
         return -ENOMEM;
@@ -272,8 +272,7 @@ static int search_words(const char *query, yyjson_val *tools, struct buf *text,
     JSON_EACH(tool, tools) {
         if (!is_deferred(tool))
             continue;
-        if ((r = count_terms(tool, terms, n_terms, text, &all[n_all])) < 0)
-            return r;
+        TRY(count_terms(tool, terms, n_terms, text, &all[n_all]));
         length += all[n_all++].n_terms;
     }
     for (size_t i = 0; i < n_all; i++)

@@ -16,7 +16,7 @@ static int add_parts(yyjson_val *content, struct buf *out) {
 
 int expected_take(struct prompt_job *job) {
     CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
-    struct tokens t = {.max = job->model->info->max_context};
+    CLEANUP(tokens_deinit) struct tokens t = {.max = job->model->info->max_context};
     yyjson_val *v = job->request.expected;
     bool plain = yyjson_is_str(v);
     int r = plain ? 0 : add_parts(v, &all);
@@ -24,16 +24,11 @@ int expected_take(struct prompt_job *job) {
     if (r == 0)
         r = tokenizer_encode(job->model->info->tokenizer, plain ? json_text(v) : all.data,
                              plain ? json_len(v) : all.len, 0, NULL, 0, &t);
-    if (r == 0 && t.n) {
-        size_t size = t.n * sizeof(*t.id);
-        void *kept = arena_alloc(&job->request.arena, size);
-
-        if (kept)
-            memcpy(kept, t.id, size);
-        job->request.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
-        r = kept ? 0 : -ENOMEM;
-    }
-    tokens_deinit(&t);
     /* A prediction only makes the answer faster, so one that is too long is ignored. */
-    return r == -EMSGSIZE ? 0 : r;
+    if (r < 0 || t.n == 0)
+        return r == -EMSGSIZE ? 0 : r;
+    size_t size = t.n * sizeof(*t.id);
+    const char *kept = arena_strndup(&job->request.arena, (const char *)t.id, size);
+    job->request.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
+    return kept ? 0 : -ENOMEM;
 }

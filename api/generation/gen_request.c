@@ -44,11 +44,15 @@ static void drop_pictures(struct gen_request *r) {
     r->seen_messages = NULL;
 }
 
-void gen_request_deinit(struct gen_request *r) {
-    gen_request_drop_body(r);
+void gen_request_drop_functions(struct gen_request *r) {
     yyjson_doc_free(r->functions);
     yyjson_doc_free(r->shown);
     r->functions = r->shown = NULL;
+}
+
+void gen_request_deinit(struct gen_request *r) {
+    gen_request_drop_body(r);
+    gen_request_drop_functions(r);
     drop_pictures(r);
     arena_deinit(&r->arena);
 }

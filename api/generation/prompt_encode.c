@@ -33,19 +33,19 @@ static int encode_pair(struct prompt_job *job, uint32_t i) {
     CLEANUP(buf_deinit) struct buf b = {.max = SIZE_MAX / 2};
     struct prompt *p = &job->prompts[i];
     struct text_range user[2];
-    int r = buf_add_str(&b, m->pair.before);
 
+    TRY(buf_add_str(&b, m->pair.before));
     user[0].begin = b.len;
     user[0].end = b.len + p->query_len;
-    if (r < 0 || (r = buf_add(&b, p->query, p->query_len)) < 0 ||
-        (r = buf_add_str(&b, m->pair.between)) < 0)
-        return r;
+    TRY(buf_add(&b, p->query, p->query_len));
+    TRY(buf_add_str(&b, m->pair.between));
     user[1].begin = b.len;
     user[1].end = b.len + p->len;
-    if ((r = buf_add(&b, p->text, p->len)) < 0 || (r = buf_add_str(&b, m->pair.behind)) < 0)
-        return r;
+    TRY(buf_add(&b, p->text, p->len));
+    TRY(buf_add_str(&b, m->pair.behind));
     p->tokens.max = job->context ? job->context : job->max_tokens;
-    r = tokenizer_encode(m->tokenizer, b.data, b.len,
+    int r =
+        tokenizer_encode(m->tokenizer, b.data, b.len,
                          TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2, &p->tokens);
     if (r == -EMSGSIZE)
         return err_set_code(

@@ -82,9 +82,7 @@ void prompt_job_deinit(struct prompt_job *job) {
 int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out) {
     yyjson_val *own = job->request.messages;
 
-    yyjson_doc_free(job->request.functions); /* made anew */
-    yyjson_doc_free(job->request.shown);
-    job->request.functions = job->request.shown = NULL;
+    gen_request_drop_functions(&job->request); /* made anew */
     job->request.messages = messages;
     int r = prompt_find(job);
     if (r == 0)
@@ -161,9 +159,7 @@ static bool fits(const struct prompt_job *job) {
 
 /* Drops the rendering, so that the pool begins again with the translated request. */
 static void forget_rendering(struct prompt_job *job) {
-    yyjson_doc_free(job->request.functions);
-    yyjson_doc_free(job->request.shown);
-    job->request.functions = job->request.shown = NULL;
+    gen_request_drop_functions(&job->request);
     rendered_deinit(&job->rendered);
     memset(&job->err, 0, sizeof(job->err));
 }

@@ -62,13 +62,13 @@ int writer_charge(struct writer *w, struct err *err) {
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
         w->waiter.n_context += g->n_prompt + n_out;
     }
-    int e = bill_request(w->exchange, w->job.model, n_tokens, err);
-    for (uint32_t i = 0; i < w->n_choices && e == 0; i++) {
+    TRY(bill_request(w->exchange, w->job.model, n_tokens, err));
+    for (uint32_t i = 0; i < w->n_choices; i++) {
         struct gen *g = w->choices[i].gen;
 
         gen_charge(g, t, gives_limit(r) ? g->m.max_new : tenant_expects(t, g->m.max_new));
     }
-    return e;
+    return 0;
 }
 
 static void fill_submit(struct writer *w, struct gen *g, uint64_t group, uint64_t seed) {
@@ -127,17 +127,15 @@ int writer_create_gens(struct writer *w, struct err *err) {
         struct prompt *p = &w->job.prompts[k];
         uint64_t group = env->gens.next_id;
         uint32_t max_new = 0;
-        int result = room_for(w, p->tokens.n, &max_new, err);
 
-        if (result == 0 && p->tokens.n * r->n_prompt_top > PROMPT_TOP_MAX)
-            result = err_set_code(err, 400, "invalid_value", "logprobs",
-                                  "The request asks for more than %u log probabilities of its "
-                                  "prompt: shorten the prompt or ask for fewer.",
-                                  PROMPT_TOP_MAX);
-        for (uint32_t i = 0; i < n && result == 0; i++)
-            result = add_choice(w, p, i, i + 1 == n, max_new, group, seed);
-        if (result < 0)
-            return result;
+        TRY(room_for(w, p->tokens.n, &max_new, err));
+        if (p->tokens.n * r->n_prompt_top > PROMPT_TOP_MAX)
+            return err_set_code(err, 400, "invalid_value", "logprobs",
+                                "The request asks for more than %u log probabilities of its "
+                                "prompt: shorten the prompt or ask for fewer.",
+                                PROMPT_TOP_MAX);
+        for (uint32_t i = 0; i < n; i++)
+            TRY(add_choice(w, p, i, i + 1 == n, max_new, group, seed));
     }
     return 0;
 }

@@ -88,12 +88,12 @@ static int read_mcp_call(struct responses_build *b, yyjson_val *item) {
 static int read_compaction(struct responses_build *b, yyjson_val *item) {
     yyjson_val *sealed = yyjson_obj_get(item, "encrypted_content");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    int r = buf_add_str(&text, "Summary of the conversation until here:\n\n");
 
-    if (r == 0 && opaque_reasoning_is_ours(json_text(sealed), json_len(sealed)))
-        r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
-    else if (r == 0)
-        r = buf_add_str(&text, "(It was written by another service and cannot be read here.)");
+    TRY(buf_add_str(&text, "Summary of the conversation until here:\n\n"));
+    int r =
+        opaque_reasoning_is_ours(json_text(sealed), json_len(sealed))
+            ? opaque_reasoning_read(&text, json_text(sealed), json_len(sealed))
+            : buf_add_str(&text, "(It was written by another service and cannot be read here.)");
     if (r == -EINVAL)
         return responses_refuse_item(b, ".encrypted_content",
                                      "was not written by this server; send it back as it was "

@@ -6,6 +6,7 @@
 #include "api/responses/reply.h"
 #include "api/http/http.h"
 #include "api/responses/responses.h"
+#include "base/try.h"
 
 /*
  * /v1/responses/ID/input_items: the input of the model, that is the conversation that the response
@@ -35,8 +36,13 @@ struct place { /* position of an item */
     size_t segment, item;
 };
 
-/* Collects the items of @s and of all that it continues, without the output of @s. @out->segment is
- * the caller's to free. */
+/* For CLEANUP(). */
+static void forget(struct conversation *c) {
+    free(c->segment);
+}
+
+/* Collects the items of @s and of all that it continues, without the output of @s. The caller
+ * forgets them, also after an error. */
 static int collect(const struct stored *s, struct conversation *out) {
     size_t n = 0;
 
@@ -117,13 +123,13 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
     const struct segment *s = &c->segment[p.segment];
     const struct item_entry *e = item_list_get(s->list, p.item);
     char name[80];
-    int r = buf_add(out, s->text + e->at, e->len - 1); /* without its closing brace */
 
-    if (r == 0 && e->id == ITEM_NO_ID) {
+    TRY(buf_add(out, s->text + e->at, e->len - 1)); /* without its closing brace */
+    if (e->id == ITEM_NO_ID) {
         name_item(s, p.item, name);
-        r = buf_printf(out, ",\"id\":\"%s\"", name);
+        TRY(buf_printf(out, ",\"id\":\"%s\"", name));
     }
-    return r < 0 ? r : buf_add_char(out, '}');
+    return buf_add_char(out, '}');
 }
 
 /* Writes the id of the item at @p; null if @p is NULL, because the page is empty. */
@@ -135,7 +141,7 @@ static void put_id(struct json *j, const char *key, const struct conversation *c
 
     if (s && !own)
         name_item(s, p->item, name);
-    json_put_string(j, key, own ? own : s ? name : NULL);
+    json_print(j, "%s:%s", key, own ? own : s ? name : NULL);
 }
 
 /* Writes the page of at most @limit items behind the first @from. */
@@ -144,38 +150,32 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     struct place first, last;
     struct json j = {.out = out};
     size_t i = from, body = 0;
-    int r = buf_add_str(out, "{\"object\":\"list\",\"data\":[");
 
-    if (r < 0)
-        return r;
+    TRY(buf_add_str(out, "{\"object\":\"list\",\"data\":["));
     for (; i < c->n && i - from < limit && (i == from || out->len < PAGE_BYTES); i++) {
         last = place_of(c, i, descending);
         if (i == from)
             first = last;
-        if ((i > from && (r = buf_add_char(out, ',')) < 0) || (r = put_item(out, c, last)) < 0)
-            return r;
+        TRY(i > from ? buf_add_char(out, ',') : 0);
+        TRY(put_item(out, c, last));
         body++;
     }
-    if ((r = buf_add_char(out, ']')) < 0)
-        return r;
+    TRY(buf_add_char(out, ']'));
     j.comma = true;
     put_id(&j, "first_id", c, body ? &first : NULL);
     put_id(&j, "last_id", c, body ? &last : NULL);
-    json_put_bool(&j, "has_more", i < c->n);
-    json_close(&j, '}');
+    json_print(&j, "has_more:%i}", i < c->n);
     return j.error;
 }
 
 /* Writes a page of items; a stored_write. */
 static int put_items(const struct stored *s, const struct items_query *q, struct buf *out) {
-    struct conversation c = {0};
-    int r = collect(s, &c);
-    size_t from = r == 0 && *q->after ? find_after(&c, q->after, q->descending) : 0;
+    CLEANUP(forget) struct conversation c = {0};
 
-    if (r == 0 && (r = job_pause()) == 0)
-        r = put_page(out, &c, from, q->limit, q->descending);
-    free(c.segment);
-    return r;
+    TRY(collect(s, &c));
+    size_t from = *q->after ? find_after(&c, q->after, q->descending) : 0;
+    TRY(job_pause());
+    return put_page(out, &c, from, q->limit, q->descending);
 }
 
 int items_put_own(const struct stored *s, const struct items_query *q, struct buf *out) {
@@ -186,16 +186,11 @@ int items_put_own(const struct stored *s, const struct items_query *q, struct bu
 }
 
 int items_put_one(const struct stored *s, const struct items_query *q, struct buf *out) {
-    struct conversation c = {0};
-    int r = collect(s, &c);
-    size_t behind = r == 0 ? find_after(&c, q->after, false) : 0;
+    CLEANUP(forget) struct conversation c = {0};
 
-    if (r == 0 && behind == 0)
-        r = -ENOENT;
-    if (r == 0)
-        r = put_item(out, &c, place_of(&c, behind - 1, false));
-    free(c.segment);
-    return r;
+    TRY(collect(s, &c));
+    size_t behind = find_after(&c, q->after, false);
+    return behind ? put_item(out, &c, place_of(&c, behind - 1, false)) : -ENOENT;
 }
 
 /* Copies one item, which gets the id that it is listed under. */
@@ -204,13 +199,10 @@ static int copy_item(const struct conversation *c, struct place p, struct stored
     struct item_entry e = *item_list_get(s->list, p.item);
     const char *id = item_list_id(s->list, &e);
     char name[80];
-    int r = out->input.len > 1 ? buf_add_char(&out->input, ',') : 0;
 
+    TRY(out->input.len > 1 ? buf_add_char(&out->input, ',') : 0);
     e.at = out->input.len;
-    if (r == 0)
-        r = put_item(&out->input, c, p);
-    if (r < 0)
-        return r;
+    TRY(put_item(&out->input, c, p));
     if (!id) {
         name_item(s, p.item, name);
         id = name;
@@ -220,22 +212,16 @@ static int copy_item(const struct conversation *c, struct place p, struct stored
 }
 
 int items_copy_without(const struct stored *s, const char *id, struct stored_parts *out) {
-    struct conversation c = {0};
-    int r = collect(s, &c);
-    size_t behind = r == 0 ? find_after(&c, id, false) : 0;
+    CLEANUP(forget) struct conversation c = {0};
 
-    if (r == 0 && behind == 0)
-        r = -ENOENT;
-    if (r == 0)
-        r = buf_add_char(&out->input, '[');
-    for (size_t i = 0; i < c.n && r == 0; i++) {
-        if (i % 16 == 0 && (r = job_pause()) < 0)
-            break;
-        if (i + 1 != behind)
-            r = copy_item(&c, place_of(&c, i, false), out);
+    TRY(collect(s, &c));
+    size_t behind = find_after(&c, id, false);
+    TRY(behind ? buf_add_char(&out->input, '[') : -ENOENT);
+    for (size_t i = 0; i < c.n; i++) {
+        TRY(i % 16 == 0 ? job_pause() : 0);
+        TRY(i + 1 == behind ? 0 : copy_item(&c, place_of(&c, i, false), out));
     }
-    free(c.segment);
-    return r < 0 ? r : buf_add_char(&out->input, ']');
+    return buf_add_char(&out->input, ']');
 }
 
 size_t items_work(const struct stored *s) {
