@@ -37,17 +37,6 @@
 
 /* ---- whole values ---- */
 
-static void put_server_tools(struct json *j, uint32_t n_searches) {
-    if (!n_searches) {
-        json_put_string(j, "server_tool_use", NULL);
-        return;
-    }
-    json_print(j,
-               "server_tool_use:{web_fetch_requests:0, web_search_requests:0, "
-               "tool_search_requests:%u}",
-               n_searches);
-}
-
 static void put_usage(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
     enum cache_wish wish = search_cache_wish(w);
@@ -58,14 +47,20 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_print(j,
                "usage:{input_tokens:%ld, cache_creation:{ephemeral_5m_input_tokens:%ld, "
                "ephemeral_1h_input_tokens:%ld}, cache_creation_input_tokens:%ld, "
-               "cache_read_input_tokens:%u, output_tokens:%u, output_tokens_details:",
+               "cache_read_input_tokens:%u, output_tokens:%u",
                computed - created, wish == CACHE_5M ? created : 0, wish == CACHE_1H ? created : 0,
                created, u.cached, u.output);
     if (w->job.model->family.reasons)
-        json_print(j, "{thinking_tokens:%u}", u.reasoning);
+        json_print(j, "output_tokens_details:{thinking_tokens:%u}", u.reasoning);
     else
-        json_null(j);
-    put_server_tools(j, search_n_run(w));
+        json_print(j, "output_tokens_details:null");
+    if (search_n_run(w))
+        json_print(j,
+                   "server_tool_use:{web_fetch_requests:0, web_search_requests:0, "
+                   "tool_search_requests:%u}",
+                   search_n_run(w));
+    else
+        json_print(j, "server_tool_use:null");
     json_print(j, "service_tier:'standard', inference_geo:null, speed:null}");
 }
 
@@ -91,11 +86,10 @@ static void put_stop(struct json *j, const struct writer *w, const struct gen *g
     const struct str *stop = NULL;
 
     json_put_string(j, "stop_reason", g ? reason_of(w, g, &stop) : NULL);
-    json_key(j, "stop_sequence");
     if (stop)
-        json_string(j, stop->data, stop->len);
+        json_print(j, "stop_sequence:%.*s", (int)stop->len, stop->data);
     else
-        json_null(j);
+        json_print(j, "stop_sequence:null");
     json_print(j, "stop_details:null, container:null, diagnostics:null");
 }
 
@@ -104,21 +98,14 @@ static void open_message(struct json *j, const struct writer *w) {
                w->job.model->info->id);
 }
 
-/* Writes the id of @c under @key, with a prefix for a tool that the server runs. */
-static void put_call_id(struct json *j, const char *key, const struct output_call *c, bool search) {
-    char id[sizeof(c->id) + sizeof(SEARCH_ID)];
-
-    snprintf(id, sizeof(id), "%s%s", search ? SEARCH_ID : "", c->id);
-    json_put_string(j, key, id);
-}
-
 /* Writes the members of a call before its input. */
 static void open_call(struct json *j, const struct writer *w, const struct output_call *c) {
     bool search = search_is_call(w, c);
+    char id[sizeof(c->id) + sizeof(SEARCH_ID)];
 
-    json_print(j, "{type:%s", search ? "server_tool_use" : "tool_use");
-    put_call_id(j, "id", c, search);
-    json_print(j, "name:%s, caller:{type:'direct'}, input:", c->name);
+    snprintf(id, sizeof(id), "%s%s", search ? SEARCH_ID : "", c->id);
+    json_print(j, "{type:%s, id:%s, name:%s, caller:{type:'direct'}, input:",
+               search ? "server_tool_use" : "tool_use", id, c->name);
 }
 
 /* Returns where the last whole value in the beginning of a JSON object ends, and writes the
@@ -206,9 +193,9 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
     } else {
         bool thinking = run->kind == OUTPUT_REASONING;
 
-        json_print(j, "{type:%s", thinking ? "thinking" : "text");
-        json_key(j, thinking ? "thinking" : "text");
-        json_string(j, text, thinking && w->job.request.no_reasoning ? 0 : len);
+        json_print(j, "{type:%s, %s:%.*s", thinking ? "thinking" : "text",
+                   thinking ? "thinking" : "text",
+                   thinking && w->job.request.no_reasoning ? 0 : (int)len, text);
         if (thinking) /* a text without citations has none, not null: some clients insist on that */
             put_signature(j, w, text, len);
     }
@@ -218,10 +205,10 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
 /* Writes the block with the result of a search. */
 static void put_result(void *to, const struct output_call *call, const struct buf *content) {
     struct json *j = to;
+    char id[sizeof(call->id) + sizeof(SEARCH_ID)];
 
-    json_print(j, "{type:'tool_search_tool_result'");
-    put_call_id(j, "tool_use_id", call, true);
-    json_key(j, "content");
+    snprintf(id, sizeof(id), SEARCH_ID "%s", call->id);
+    json_print(j, "{type:'tool_search_tool_result', tool_use_id:%s, content:", id);
     json_raw(j, content->data, content->len);
     json_close(j, '}');
 }
@@ -237,7 +224,7 @@ static void put_round(struct json *j, const struct writer *w, uint32_t i) {
 
 static void put_whole(struct json *j, struct writer *w) {
     open_message(j, w);
-    json_put_open(j, "content", '[');
+    json_print(j, "content:[");
     for (uint32_t i = 0; i < w->n_choices; i++)
         put_round(j, w, i);
     json_close(j, ']');
@@ -277,7 +264,7 @@ static void send_start(struct writer *w) {
     struct sse e;
     struct json *j = begin(&e, "message_start");
 
-    json_key(j, "message");
+    json_print(j, "message:");
     open_message(j, w);
     json_print(j, "content:[]");
     put_stop(j, w, NULL);
@@ -294,10 +281,7 @@ static void send_delta(struct writer *w, const char *type, const char *key, cons
 
     assert(w->block.open && w->block.n > 0);
 
-    json_print(j, "index:%u, delta:{type:%s", w->block.n - 1, type);
-    json_key(j, key);
-    json_string(j, text, len);
-    json_close(j, '}');
+    json_print(j, "index:%u, delta:{type:%s, %s:%.*s}", w->block.n - 1, type, key, (int)len, text);
     emit(w, &e);
 }
 
@@ -317,7 +301,7 @@ static void close_block(struct writer *w) {
         return;
     if (w->block.kind == OUTPUT_REASONING)
         send_signature(w);
-    json_put_int(begin(&e, "content_block_stop"), "index", w->block.n - 1);
+    json_print(begin(&e, "content_block_stop"), "index:%u", w->block.n - 1);
     emit(w, &e);
     w->block.open = false;
 }
@@ -336,10 +320,8 @@ static void open_block(struct writer *w, const struct output_parser *s,
     } else {
         bool thinking = part->kind == OUTPUT_REASONING;
 
-        json_print(j, "{type:%s", thinking ? "thinking" : "text");
-        json_put_string(j, thinking ? "thinking" : "text", "");
-        if (thinking)
-            json_put_string(j, "signature", "");
+        json_print(j, thinking ? "{type:'thinking', thinking:'', signature:''"
+                               : "{type:'text', text:''");
     }
     json_close(j, '}');
     emit(w, &e);
@@ -379,7 +361,7 @@ static void send_result(void *to, const struct output_call *call, const struct b
     json_print(j, "index:%u, content_block:", w->block.n++);
     put_result(j, call, content);
     emit(w, &e);
-    json_put_int(begin(&e, "content_block_stop"), "index", w->block.n - 1);
+    json_print(begin(&e, "content_block_stop"), "index:%u", w->block.n - 1);
     emit(w, &e);
 }
 
@@ -400,7 +382,7 @@ static void send_end(struct writer *w) {
     close_block(w);
     assert(!w->block.open && g->state == GEN_DONE);
     struct json *j = begin(&e, "message_delta");
-    json_put_open(j, "delta", '{');
+    json_print(j, "delta:{");
     put_stop(j, w, g);
     json_close(j, '}');
     put_usage(j, w);

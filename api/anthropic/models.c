@@ -14,25 +14,20 @@
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
 static void put_model(struct json *j, const struct model *model) {
-    static const char *const absent[] = {"max_tokens", "capabilities", "line", "deprecated_at",
-                                         "retires_at"};
     const struct api_model *m = model->info;
     char created[32] = "";
     time_t t = m->created_unix;
     struct tm tm;
 
     strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
-    json_print(j,
-               "{type:'model', id:%s, display_name:%s, created_at:%s, lifecycle:'active', "
-               "max_input_tokens:",
-               m->id, m->id, created);
+    json_print(j, "{type:'model', id:%s, display_name:%s, created_at:%s, lifecycle:'active'", m->id,
+               m->id, created);
     if (m->max_context)
-        json_uint(j, m->max_context);
+        json_print(j, "max_input_tokens:%u", m->max_context);
     else
-        json_null(j);
-    for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
-        json_put_string(j, absent[i], NULL);
-    json_close(j, '}');
+        json_print(j, "max_input_tokens:null");
+    json_print(j, "max_tokens:null, capabilities:null, line:null, deprecated_at:null, "
+                  "retires_at:null}");
 }
 
 void anthropic_models_list_serve(struct exchange *x, struct http *h) {

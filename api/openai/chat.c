@@ -15,9 +15,9 @@ static void put_reasoning(struct json *j, const char *text, size_t len) {
 
 /* Writes the members of a call before its arguments, and leaves "function" or "custom" open. */
 static void open_function(struct json *j, const struct output_call *c, bool custom) {
-    json_print(j, "id:%s, type:%s", c->id, custom ? "custom" : "function");
-    json_key(j, custom ? "custom" : "function");
-    json_print(j, "{name:%s", c->name);
+    const char *kind = custom ? "custom" : "function";
+
+    json_print(j, "id:%s, type:%s, %s:{name:%s", c->id, kind, kind, c->name);
 }
 
 /* Writes the new text for a custom tool; arguments in another form are sent as they came. */
@@ -44,9 +44,9 @@ static void put_function_delta(struct json *j, const struct piece *p) {
 
     if (part->call > 0)
         return;
-    json_put_open(j, "function_call", '{');
+    json_print(j, "function_call:{");
     if (part->begins)
-        json_put_string(j, "name", p->choice->gen->output->calls[part->call].name);
+        json_print(j, "name:%s", p->choice->gen->output->calls[part->call].name);
     json_print(j, "arguments:%.*s}", (int)part->len, part->text);
 }
 
@@ -66,8 +66,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
         p->choice->custom = (struct custom_text){.text = text};
         open_function(j, c, custom);
     } else {
-        json_key(j, custom ? "custom" : "function");
-        json_open(j, '{');
+        json_print(j, custom ? "custom:{" : "function:{");
     }
     if (custom)
         put_input_delta(j, &p->choice->custom, s->text[OUTPUT_CALL].data + c->begin, part);
@@ -77,7 +76,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
 }
 
 static void put_delta(struct json *j, const struct writer *w, const struct piece *p) {
-    json_put_open(j, "delta", '{');
+    json_print(j, "delta:{");
     if (p->part->kind == OUTPUT_CALL && w->job.request.functions_form) {
         put_function_delta(j, p);
     } else if (p->part->kind == OUTPUT_CALL) {
@@ -104,7 +103,7 @@ static void put_input(struct json *j, const char *args, size_t len) {
 }
 
 static void put_calls(struct json *j, const struct writer *w, const struct output_parser *s) {
-    json_put_open(j, "tool_calls", '[');
+    json_print(j, "tool_calls:[");
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct output_call *c = &s->calls[i];
         const char *all = s->text[OUTPUT_CALL].data, *args = all ? all + c->begin : "";
@@ -158,16 +157,15 @@ void choices_put_message(struct json *j, const struct writer *w, const struct pi
         put_message(j, w, p->choice->gen->output);
         return;
     }
-    json_key(j, stream ? "delta" : "message");
-    json_open(j, '{');
+    json_print(j, stream ? "delta:{" : "message:{");
     if (p->first)
-        json_put_string(j, "role", "assistant");
+        json_print(j, "role:'assistant'");
     if (stream && p->first && !p->len && openai_is_llama_server(w->route))
         json_print(j, "content:null");
     else if (p->first || p->len)
         json_print(j, "content:%.*s", (int)p->len, p->text);
     if (!stream)
-        json_put_string(j, "refusal", NULL);
+        json_print(j, "refusal:null");
     json_close(j, '}');
 }
 
@@ -179,8 +177,8 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, float
 
     json_open(j, '{');
     if (has_id)
-        json_put_int(j, "id", id);
-    json_key(j, "token");
+        json_print(j, "id:%d", id);
+    json_print(j, "token:");
     choices_put_token(j, w, id);
     json_print(j, "logprob:%g, bytes:[", (double)logprob);
     for (size_t i = 0; i < len; i++)
@@ -191,7 +189,7 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, float
 void choices_put_logprob(struct json *j, const struct writer *w, const struct gen *g, uint32_t i,
                          bool has_ids) {
     open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i], has_ids);
-    json_put_open(j, "top_logprobs", '[');
+    json_print(j, "top_logprobs:[");
     for (uint32_t k = 0; k < g->m.n_top; k++) {
         const struct event_top *t = &g->top[(size_t)i * g->m.n_top + k];
 

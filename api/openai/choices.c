@@ -50,14 +50,12 @@ static void put_output_details(struct json *j, const struct writer *w,
 
     if (!reasons && !w->job.request.prediction.len)
         return;
-    json_put_open(j, "completion_tokens_details", '{');
+    json_print(j, "completion_tokens_details:{");
     if (reasons)
-        json_put_int(j, "reasoning_tokens", u->reasoning);
-    if (w->job.request.prediction.len) {
-        json_put_int(j, "accepted_prediction_tokens", u->predicted_accepted);
-        json_put_int(j, "rejected_prediction_tokens",
-                     (int64_t)u->predicted - MIN(u->predicted_accepted, u->predicted));
-    }
+        json_print(j, "reasoning_tokens:%u", u->reasoning);
+    if (w->job.request.prediction.len)
+        json_print(j, "accepted_prediction_tokens:%u, rejected_prediction_tokens:%u",
+                   u->predicted_accepted, u->predicted - MIN(u->predicted_accepted, u->predicted));
     json_close(j, '}');
 }
 
@@ -69,7 +67,7 @@ static void put_usage(struct json *j, const struct writer *w) {
                "prompt_tokens_details:{cached_tokens:%u",
                u.prompt, u.output, (int64_t)u.prompt + u.output, u.cached);
     if (u.pictures)
-        json_put_int(j, "image_tokens", u.pictures);
+        json_print(j, "image_tokens:%u", u.pictures);
     json_close(j, '}');
     put_output_details(j, w, &u);
     json_close(j, '}');
@@ -86,10 +84,9 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
     char key[16];
 
     snprintf(key, sizeof(key), "%d", (int)id);
-    json_put_open(j, key, '{');
-    json_put_double(j, "logprob", (double)logprob);
+    json_print(j, "%s:{logprob:%g", key, (double)logprob);
     if (rank)
-        json_put_int(j, "rank", rank);
+        json_print(j, "rank:%u", rank);
     else
         json_print(j, "rank:null");
     json_print(j, "decoded_token:%.*s}", (int)len, text);
@@ -118,7 +115,7 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
         if (i == 0 || !g->prompt_lp)
-            json_null(j);
+            json_print(j, "null");
         else
             put_position(j, w, g, i);
     }
@@ -132,11 +129,11 @@ static void open_chunk(struct json *j, const struct writer *w, const char *objec
     json_print(j, "{id:%s, object:%s, created:%ld, model:%s", w->id, object, w->created,
                w->job.model->info->id);
     if (w->job.model->info->fingerprint)
-        json_put_string(j, "system_fingerprint", w->job.model->info->fingerprint);
+        json_print(j, "system_fingerprint:%s", w->job.model->info->fingerprint);
 }
 
 static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
-    json_put_open(j, key, '[');
+    json_print(j, "%s:[", key);
     for (uint32_t i = 0; i < n; i++)
         json_int(j, ids[i]);
     json_close(j, ']');
@@ -163,13 +160,13 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
         put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
     }
     if (w->job.request.prompt_logprobs && form->prompt_in_choice) {
-        json_key(j, "prompt_logprobs");
+        json_print(j, "prompt_logprobs:");
         put_prompt(j, w, g);
     }
     if (!w->job.request.digests)
         return;
     assert(p->from == p->to || g->digests);
-    json_put_open(j, "digests", '[');
+    json_print(j, "digests:[");
     for (uint32_t i = p->from; i < p->to; i++) {
         snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)g->digests[i]);
         json_cstring(j, hex);
@@ -197,11 +194,11 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
     assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
     json_print(j, "{index:%u", p->index);
     form_of(w)->content(j, w, p, stream);
-    json_key(j, "logprobs");
+    json_print(j, "logprobs:");
     if (w->job.request.logprobs && (!stream || has_text_token(p)))
         form_of(w)->logprobs(j, w, p);
     else
-        json_null(j);
+        json_print(j, "null");
     json_put_string(j, "finish_reason", p->last ? finish_of(w, p->choice->gen) : NULL);
     put_extras(j, w, p);
     json_close(j, '}');
@@ -228,11 +225,11 @@ static void send_chunk(struct writer *w, struct json *j, bool usage) {
     assert(w->head_sent);
     json_close(j, ']');
     if (r->include_usage || r->continuous_usage) {
-        json_key(j, "usage");
+        json_print(j, "usage:");
         if (usage || r->continuous_usage)
             put_usage(j, w);
         else
-            json_null(j);
+            json_print(j, "null");
     }
     if (usage)
         form_of(w)->figures(j, w);
@@ -250,7 +247,7 @@ void choices_piece(struct writer *w, const struct piece *p) {
     open_chunk(&j, w, form_of(w)->chunk_object);
     if (p->first && p->index == 0)
         put_prompt_ids(&j, w);
-    json_put_open(&j, "choices", '[');
+    json_print(&j, "choices:[");
     put_choice(&j, w, p, true);
     send_chunk(w, &j, false);
 }
@@ -267,7 +264,7 @@ void choices_alive(struct writer *w) {
         open_chunk(&j, w, form_of(w)->chunk_object);
         if (w->job.request.return_progress && p.choice->gen->n_out == 0)
             put_progress(&j, w, p.choice->gen);
-        json_put_open(&j, "choices", '[');
+        json_print(&j, "choices:[");
         put_choice(&j, w, &p, true);
         send_chunk(w, &j, false);
     }
@@ -291,7 +288,7 @@ void choices_end(struct writer *w) {
     if (!w->job.request.include_usage)
         return;
     open_chunk(&j, w, form_of(w)->chunk_object);
-    json_put_open(&j, "choices", '[');
+    json_print(&j, "choices:[");
     send_chunk(w, &j, true);
 }
 
@@ -302,7 +299,7 @@ void choices_whole(struct json *j, struct writer *w) {
 
     open_chunk(j, w, form_of(w)->object);
     put_prompt_ids(j, w);
-    json_put_open(j, "choices", '[');
+    json_print(j, "choices:[");
     for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
         struct choice *c = &w->choices[i / n * made + i % n];
         struct gen *g = c->gen;
@@ -320,7 +317,7 @@ void choices_whole(struct json *j, struct writer *w) {
     json_print(j, "], usage:");
     put_usage(j, w);
     if (w->job.request.prompt_logprobs && !form_of(w)->prompt_in_choice) {
-        json_key(j, "prompt_logprobs");
+        json_print(j, "prompt_logprobs:");
         put_prompt(j, w, w->choices[0].gen);
     }
     form_of(w)->figures(j, w);

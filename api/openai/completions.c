@@ -12,9 +12,8 @@ void choices_put_text(struct json *j, const struct writer *w, const struct piece
     const struct echo *e = p->choice->echo;
 
     assert(p->echo_from <= p->echo_to && p->echo_to <= (e ? e->n : 0));
-    json_key(j, "text");
     if (p->echo_from == p->echo_to) {
-        json_string(j, p->text, p->len);
+        json_print(j, "text:%.*s", (int)p->len, p->text);
         return;
     }
     size_t from = p->echo_from ? e->end[p->echo_from - 1] : 0;
@@ -22,7 +21,7 @@ void choices_put_text(struct json *j, const struct writer *w, const struct piece
     if (buf_add(&b, e->text.data + from, to - from) < 0 || buf_add(&b, p->text, p->len) < 0)
         j->error = -ENOMEM;
     else
-        json_print(j, "%.*s", (int)b.len, b.data);
+        json_print(j, "text:%.*s", (int)b.len, b.data);
 }
 
 /* A part of the lists of logprobs: tokens of the prompt when it is echoed, and tokens of the piece.
@@ -51,7 +50,7 @@ static void put_values(struct json *j, const struct span *s) {
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         if (i == 0 || !s->g->prompt_lp)
-            json_null(j);
+            json_print(j, "null");
         else
             json_double(j, (double)s->g->prompt_lp[i - 1]);
     }
@@ -94,7 +93,7 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
         if (i == 0 || !s->g->prompt_lp)
-            json_null(j);
+            json_print(j, "null");
         else
             put_top(j, w, m->n_top ? &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top] : NULL,
                     m->n_top, s->g->tokens[i], s->g->prompt_lp[i - 1]);
@@ -139,11 +138,11 @@ void choices_put_text_logprobs(struct json *j, const struct writer *w, const str
     assert(s.echo_from == s.echo_to || (s.echo && s.echo_to <= s.echo->n));
     json_print(j, "{tokens:");
     put_tokens(j, w, &s);
-    json_key(j, "token_logprobs");
+    json_print(j, "token_logprobs:");
     put_values(j, &s);
-    json_key(j, "top_logprobs");
+    json_print(j, "top_logprobs:");
     put_tops(j, w, &s);
-    json_key(j, "text_offset");
+    json_print(j, "text_offset:");
     put_offsets(j, &s, p->choice->n_chars);
     json_close(j, '}');
 }

@@ -435,11 +435,10 @@ static double score_of(const struct question *q, const struct reading *r) {
 }
 
 static void put_value(struct json *j, const char *key, yyjson_val *v) {
-    json_key(j, key);
     if (yyjson_is_bool(v))
-        json_bool(j, yyjson_is_true(v));
+        json_print(j, "%s:%i", key, yyjson_is_true(v));
     else
-        json_string(j, json_text(v), json_len(v));
+        json_print(j, "%s:%.*s", key, (int)json_len(v), json_text(v));
 }
 
 /* Writes the key of option @k in System One's maps. */
@@ -458,12 +457,12 @@ static void put_key(struct json *j, const struct question *q, uint32_t k) {
 /* ---- OpenAI's form ---- */
 
 static void put_probabilities(struct json *j, const struct question *q, const struct reading *r) {
-    json_put_open(j, "probabilities", '[');
+    json_print(j, "probabilities:[");
     for (uint32_t k = 0; k < q->n; k++) {
         json_open(j, '{');
         put_value(j, q->kind == CHOICE ? "value" : "label", q->option[k].value);
         if (q->kind == SCORE)
-            json_put_int(j, "value", k);
+            json_print(j, "value:%u", k);
         json_print(j, "probability:%g}", r->p[k]);
     }
     json_close(j, ']');
@@ -480,13 +479,13 @@ static void put_decision(struct json *j, const struct writer *w, uint32_t i) {
     else
         json_print(j, "name:null");
     if (r.mass > 0 && q->kind == YES_NO) {
-        json_put_double(j, "probability", r.p[0]);
+        json_print(j, "probability:%g", r.p[0]);
     } else if (r.mass > 0) {
         if (q->kind == CHOICE)
             put_value(j, "choice", q->option[r.best].value);
         else
-            json_put_double(j, "score", score_of(q, &r));
-        json_put_double(j, "confidence", r.confidence);
+            json_print(j, "score:%g", score_of(q, &r));
+        json_print(j, "confidence:%g", r.confidence);
         put_probabilities(j, q, &r);
     }
     json_close(j, '}');
@@ -515,10 +514,9 @@ static void put_system_one_answer(struct json *j, const struct question *q,
     if (q->kind == CHOICE)
         put_value(j, "choice", q->option[r->best].value);
     else
-        json_put_double(j, q->kind == SCORE ? "score" : "noul",
-                        q->kind == SCORE ? score_of(q, r) : r->p[0]);
+        json_print(j, "%s:%g", types[q->kind], q->kind == SCORE ? score_of(q, r) : r->p[0]);
     if (q->kind == SCORE) {
-        json_put_open(j, "legend", '{');
+        json_print(j, "legend:{");
         for (uint32_t k = 0; k < q->n; k++) {
             CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
@@ -529,7 +527,7 @@ static void put_system_one_answer(struct json *j, const struct question *q,
         }
         json_close(j, '}');
     }
-    json_put_open(j, "probabilities", '{');
+    json_print(j, "probabilities:{");
     for (uint32_t k = 0; k < q->n; k++) {
         put_key(j, q, k);
         json_double(j, r->p[k]);
@@ -546,8 +544,7 @@ static void put_system_one(struct json *j, struct writer *w) {
     for (uint32_t i = 0; i < w->n_choices; i++) {
         struct reading r = read_answer(w, i);
 
-        json_string(j, json_text(d->question[i].name), json_len(d->question[i].name));
-        json_colon(j);
+        json_print(j, "%.*s:", (int)json_len(d->question[i].name), json_text(d->question[i].name));
         put_system_one_answer(j, &d->question[i], &r);
     }
     json_print(j, "}, usage:{input_tokens:%u, output_tokens:%u}, diagnostics:{", u.prompt,
@@ -555,11 +552,9 @@ static void put_system_one(struct json *j, struct writer *w) {
     for (uint32_t i = 0; i < w->n_choices; i++) {
         struct reading r = read_answer(w, i);
 
-        json_string(j, json_text(d->question[i].name), json_len(d->question[i].name));
-        json_colon(j);
-        json_print(j, "{label_mass:%g", r.mass);
-        json_put_bool(j, "argmax_is_label", r.first);
-        json_close(j, '}');
+        json_print(j, "%.*s:{label_mass:%g, argmax_is_label:%i}",
+                   (int)json_len(d->question[i].name), json_text(d->question[i].name), r.mass,
+                   r.first);
     }
     json_print(j, "}}");
 }

@@ -15,7 +15,7 @@
 static void put_status(struct json *j, const struct model *m) {
     json_print(j, "status:{value:%s", model_state_name(m));
     if (m->state == API_MODEL_FAILED)
-        json_put_string(j, "reason", m->failure);
+        json_print(j, "reason:%s", m->failure);
     json_close(j, '}');
 }
 
@@ -46,7 +46,7 @@ static void put_sight(struct json *j, const struct api_model *m, uint32_t max_me
 
     json_print(j, "modalities:['text', 'image'], images:{");
     if (p->side) {
-        json_put_int(j, "tokens", projector_most_rows(p, &m->picture_budget));
+        json_print(j, "tokens:%u", projector_most_rows(p, &m->picture_budget));
     } else {
         json_print(j, "min_tokens:%u, max_tokens:%u, token_pixels:%u", least,
                    projector_most_rows(p, &m->picture_budget), p->patch * p->merge);
@@ -64,17 +64,16 @@ static void put_model(struct json *j, const struct model *model) {
     json_print(j, "{id:%s, object:'model', created:%ld, owned_by:%s, root:%s, parent:null", m->id,
                m->created_unix, o->owned_by ? o->owned_by : "weft", m->id);
     if (m->aliases && *m->aliases) {
-        json_put_open(j, "aliases", '[');
+        json_print(j, "aliases:[");
         for (const char *const *alias = m->aliases; *alias; alias++)
             json_cstring(j, *alias);
         json_close(j, ']');
     }
-    json_key(j, "max_model_len");
     if (m->max_context)
-        json_uint(j, m->max_context);
+        json_print(j, "max_model_len:%u", m->max_context);
     else
-        json_null(j); /* the file cannot be read */
-    json_put_open(j, "capabilities", '[');
+        json_print(j, "max_model_len:null"); /* the file cannot be read */
+    json_print(j, "capabilities:[");
     if (!m->encoder)
         json_cstring(j, "completion");
     json_cstring(j, "embedding");
@@ -98,7 +97,7 @@ static void put_model(struct json *j, const struct model *model) {
 static void put_bad_presets(struct json *j, const struct gen_env *env) {
     if (!env->models.bad_presets)
         return;
-    json_put_open(j, "presets_not_read", '[');
+    json_print(j, "presets_not_read:[");
     for (const char *const *name = env->models.bad_presets; *name; name++)
         json_cstring(j, *name);
     json_close(j, ']');
@@ -114,8 +113,8 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
         return;
     json_open(&j, '{');
     if (object)
-        json_put_string(&j, "object", object);
-    json_put_open(&j, key, '[');
+        json_print(&j, "object:%s", object);
+    json_print(&j, "%s:[", key);
     LIST_FOREACH_ENTRY(m, &env_of(x)->models.list, const struct model, link) {
         if (models_may_use(x, m))
             put(&j, m);

@@ -57,17 +57,12 @@ static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
     const struct buf *text = &v->text[i];
     bool tei = v->job.request.reranks_texts;
 
-    json_print(j, "{index:%u", i);
-    json_put_double(j, tei ? "score" : "relevance_score", v->score[i]);
-    if (text->len && !tei)
-        json_put_open(j, "document", '{');
+    json_print(j, "{index:%u, %s:%g", i, tei ? "score" : "relevance_score", v->score[i]);
     if (text->len) {
-        json_key(j, "text");
+        json_print(j, tei ? "text:" : "document:{text:");
         json_raw(j, text->data, text->len);
     }
-    if (text->len && !tei)
-        json_close(j, '}');
-    json_close(j, '}');
+    json_print(j, text->len && !tei ? "}}" : "}");
 }
 
 /* Writes the results, the best first; documents of equal score stay in order. */
@@ -84,7 +79,7 @@ static int answer_rerank(struct vectors *v, struct buf *b) {
     qsort_r(order, n, sizeof(*order), by_score, v->score);
     if (!tei) {
         begin(&j, v, "rerank");
-        json_key(&j, "results");
+        json_print(&j, "results:");
     }
     json_open(&j, '[');
     for (uint32_t i = 0; i < n && (top == 0 || i < top); i++)
@@ -102,7 +97,7 @@ static int answer_score(struct vectors *v, struct buf *b) {
     struct json j = {.out = b};
 
     begin(&j, v, "score");
-    json_put_open(&j, "data", '[');
+    json_print(&j, "data:[");
     for (uint32_t i = 0; i < v->n_inputs; i++)
         json_print(&j, "{index:%u, object:'score', score:%g}", i, v->score[i]);
     json_close(&j, ']');

@@ -61,9 +61,8 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
         put_pieces(j, m->tokenizer, t);
     else
         put_ids(j, t);
-    json_key(j, "token_strs");
     if (job->request.token_strings) {
-        json_open(j, '[');
+        json_print(j, "token_strs:[");
         for (size_t i = 0; i < t->n && goes_on(j, i); i++) {
             struct gguf_str s = tokenizer_text(m->tokenizer, t->id[i]);
 
@@ -71,7 +70,7 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
         }
         json_close(j, ']');
     } else {
-        json_null(j);
+        json_print(j, "token_strs:null");
     }
     json_close(j, '}');
 }
@@ -106,7 +105,7 @@ static void put_prompts(struct json *j, const struct prompt_job *job) {
         if (p->text)
             json_string(j, p->text, p->len);
         else
-            json_null(j);
+            json_print(j, "null");
         json_print(j, "token_ids:");
         put_ids(j, &p->tokens);
         put_features(j, p);
@@ -120,7 +119,7 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_print(j, "{object:'render', model:%s, token_ids:", job->model->info->id);
     put_ids(j, &job->prompts[0].tokens);
     put_features(j, &job->prompts[0]);
-    json_key(j, "prompts");
+    json_print(j, "prompts:");
     put_prompts(j, job);
     json_close(j, '}');
 }
@@ -131,7 +130,7 @@ static void write_text(struct json *j, const struct prompt_job *job) {
 
     json_print(j, "{prompt:");
     json_string(j, text->data ? text->data : "", text->len);
-    json_key(j, "content");
+    json_print(j, "content:");
     json_string(j, text->data ? text->data : "", text->len);
     json_close(j, '}');
 }

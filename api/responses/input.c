@@ -444,7 +444,7 @@ static void echo_value(struct json *j, const char *key, yyjson_val *v, const cha
     size_t len;
     CLEANUP(freep) char *text = v ? yyjson_val_write(v, 0, &len) : NULL;
 
-    json_key(j, key);
+    json_print(j, "%s:", key);
     json_raw(j, text ? text : otherwise, text ? len : strlen(otherwise));
     if (v && !text)
         j->error = -ENOMEM;
@@ -461,7 +461,7 @@ static void echo_member(struct json *j, yyjson_val *v, const char *key, const ch
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
     struct json j = {.out = &rs->kept.echo};
 
-    json_put_bool(&j, "background", rs->background);
+    json_print(&j, "background:%i", rs->background);
     if (rs->conversation)
         json_print(&j, "conversation:{id:%s}", rs->conversation->id);
     else
@@ -470,24 +470,23 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     echo(&j, f, MAX_OUTPUT, "null");
     echo(&j, f, MAX_TOOL_CALLS, "null");
     echo(&j, f, METADATA, "{}");
-    json_put_string(&j, "model", rs->model->info->id);
+    json_print(&j, "model:%s", rs->model->info->id);
     echo(&j, f, PARALLEL, "true");
     echo(&j, f, PREVIOUS, "null");
     echo(&j, f, CACHE_KEY, "null");
-    json_put_open(&j, "reasoning", '{');
+    json_print(&j, "reasoning:{");
     echo_member(&j, f->v[REASONING], "effort", "null");
     echo_member(&j, f->v[REASONING], "summary", "null");
     json_close(&j, '}');
     echo(&j, f, SAFETY, "null");
-    json_put_string(&j, "service_tier", "default");
-    json_put_bool(&j, "store", rs->store);
-    json_print(&j, "temperature:%g, text:{", r->sampling.temperature);
+    json_print(&j, "service_tier:'default', store:%i, temperature:%g, text:{", rs->store,
+               r->sampling.temperature);
     echo_member(&j, f->v[TEXT], "format", "{\"type\":\"text\"}");
     json_close(&j, '}');
     echo(&j, f, TOOL_CHOICE, "\"auto\"");
     echo(&j, f, TOOLS, "[]");
     echo(&j, f, TOP_LOGPROBS, "0");
-    json_put_double(&j, "top_p", r->sampling.top_p);
+    json_print(&j, "top_p:%g", r->sampling.top_p);
     echo(&j, f, TRUNCATION, "\"disabled\"");
     echo(&j, f, USER, "null");
     return j.error;

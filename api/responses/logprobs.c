@@ -106,7 +106,7 @@ uint32_t logprobs_until(const struct logprobs *l, size_t end) {
 
 void logprobs_put(struct json *j, const struct logprobs *l, uint32_t from, uint32_t to) {
     assert(to <= l->n);
-    json_put_open(j, "logprobs", '[');
+    json_print(j, "logprobs:[");
     if (from < to) {
         size_t at = from ? l->entry[from - 1].at + 1 : 0; /* behind the comma */
 

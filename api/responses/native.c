@@ -26,19 +26,17 @@ static void put_strings(struct json *j, yyjson_val *list) {
 static void put_number(struct json *j, const char *key, yyjson_val *v) {
     double n = yyjson_get_num(v);
 
-    json_key(j, key);
     if (yyjson_is_num(v) && n > -WHOLE_MAX && n < WHOLE_MAX)
-        json_int(j, (int64_t)n);
+        json_print(j, "%s:%ld", key, (int64_t)n);
     else
-        json_null(j);
+        json_print(j, "%s:null", key);
 }
 
 static void put_text(struct json *j, const char *key, yyjson_val *v, const char *otherwise) {
-    json_key(j, key);
     if (yyjson_is_str(v))
-        json_string(j, json_text(v), json_len(v));
+        json_print(j, "%s:%.*s", key, (int)json_len(v), json_text(v));
     else
-        json_cstring(j, otherwise);
+        json_put_string(j, key, otherwise);
 }
 
 static void put_shell(struct json *j, yyjson_val *args) {
@@ -130,7 +128,7 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
     assert(n->put && n->member);
     if (len && json_parse(&doc, args, len, 0) == -ENOMEM)
         j->error = -ENOMEM;
-    json_key(j, n->member);
+    json_print(j, "%s:", n->member);
     n->put(j, yyjson_doc_get_root(doc));
     yyjson_doc_free(doc);
     if (n->extra)

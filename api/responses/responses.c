@@ -172,7 +172,7 @@ void responses_put_part(struct json *j, const struct writer *w, const struct out
 /* Writes [part], or [] for an item that begins. */
 static void put_parts(struct json *j, const struct writer *w, const struct output_run *run,
                       const char *key, const char *type, const char *text, size_t len, bool any) {
-    json_put_open(j, key, '[');
+    json_print(j, "%s:[", key);
     if (any)
         responses_put_part(j, w, run, type, text, len);
     json_close(j, ']');
@@ -206,7 +206,7 @@ static void put_call(struct json *j, const struct writer *w, const struct output
 
     if (t && t->native) {
         responses_native_put(j, t->native, args, finished ? len : 0);
-        json_put_string(j, "call_id", c->id);
+        json_print(j, "call_id:%s", c->id);
         return;
     }
     if (custom && finished && custom_whole(args, len, &text) < 0)
@@ -217,7 +217,7 @@ static void put_call(struct json *j, const struct writer *w, const struct output
         json_print(j, "arguments:%.*s", finished ? (int)len : 0, args);
     json_print(j, "call_id:%s, name:%s", c->id, responses_call_name(w, run));
     if (t && t->ns)
-        json_put_string(j, "namespace", t->ns);
+        json_print(j, "namespace:%s", t->ns);
 }
 
 /* Returns the status of an item: a text that was cut off is incomplete, which only the last item
@@ -262,7 +262,7 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
     } else if (r->kind == OUTPUT_REASONING) {
         put_reasoning(j, w, text, len, finished);
     } else {
-        json_put_string(j, "role", "assistant");
+        json_print(j, "role:'assistant'");
         put_parts(j, w, r, "content", "output_text", text, len, finished);
     }
     json_close(j, '}');
@@ -278,7 +278,7 @@ void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, boo
     if (responses_of(w)->compacts) {
         put_sealed(j, "", 0);
     } else {
-        json_put_string(j, "role", "assistant");
+        json_print(j, "role:'assistant'");
         put_parts(j, w, NULL, "content", "output_text", "", 0, finished);
     }
     json_close(j, '}');
@@ -345,7 +345,7 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
     bool ended = status == RESPONSES_DONE || status == RESPONSES_FAILED;
     uint32_t n_runs = ended && s ? s->n_runs : 0, n = 0;
 
-    json_put_open(j, "output", '[');
+    json_print(j, "output:[");
     item_list_deinit(&responses_of(w)->kept.output);
     for (uint32_t i = 0; i < n_runs; i++) {
         size_t from = j->out->len;
@@ -370,7 +370,7 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_print(j, "usage:{input_tokens:%u, input_tokens_details:{cached_tokens:%u", u.prompt,
                u.cached);
     if (u.pictures)
-        json_put_int(j, "image_tokens", u.pictures);
+        json_print(j, "image_tokens:%u", u.pictures);
     json_print(j,
                "cache_write_tokens:0}, output_tokens:%u, "
                "output_tokens_details:{reasoning_tokens:%u}, total_tokens:%ld}",
@@ -382,7 +382,7 @@ static void put_error(struct json *j, const struct err *err) {
     bool full = err->status == 429;
     bool known = strcmp(err->code, "context_length_exceeded") == 0;
 
-    json_print(j, "{code:%s, message:%s}",
+    json_print(j, "error:{code:%s, message:%s}",
                full    ? "rate_limit_exceeded"
                : known ? err->code
                        : "server_error",
@@ -406,31 +406,30 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     size_t base = j->out->len;
 
     assert(!j->comma);
-    json_print(j, "{id:%s, object:'response', created_at:%ld, status:%s", w->id, w->created,
-               status_word(w, status));
-    json_put_string(j, "access_programs", NULL); /* OpenAI's; its types require the member */
+    /* access_programs are OpenAI's; its types require the member. */
+    json_print(j, "{id:%s, object:'response', created_at:%ld, status:%s, access_programs:null",
+               w->id, w->created, status_word(w, status));
     if (done && !was_cut(gen_of(w)))
-        json_put_int(j, "completed_at", time(NULL));
+        json_print(j, "completed_at:%ld", time(NULL));
     else
         json_print(j, "completed_at:null");
-    json_key(j, "error");
     if (failed)
         put_error(j, err);
     else
-        json_null(j);
+        json_print(j, "error:null");
     json_print(j, done && was_cut(gen_of(w)) ? "incomplete_details:{reason:'max_output_tokens'}"
                                              : "incomplete_details:null");
     put_output(j, w, status, base);
     if (done)
         put_usage(j, w);
     else
-        json_put_string(j, "usage", NULL);
+        json_print(j, "usage:null");
     if (rs->kept.echo.len && j->error == 0)
         j->error = buf_reserve(j->out, rs->kept.echo.len + sizeof(",}}"));
     if (rs->kept.echo.len)
         json_valid(j, rs->kept.echo.data, rs->kept.echo.len);
     else
-        json_put_string(j, "model", NULL);
+        json_print(j, "model:null");
     json_close(j, '}');
 }
 

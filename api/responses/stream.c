@@ -35,8 +35,7 @@ static void begin_event(struct stream_event *e, struct writer *w, const char *ty
     e->type = type;
     buf_init(&e->b, API_SEND_MAX);
     e->j = (struct json){.out = &e->b};
-    json_print(&e->j, "{type:%s, sequence_number:", type);
-    json_uint(&e->j, responses_of(w)->sequence++);
+    json_print(&e->j, "{type:%s, sequence_number:%lu", type, (uint64_t)responses_of(w)->sequence++);
 }
 
 /* Breaks the stream off when there is no memory: what has been sent cannot be continued. */
@@ -70,7 +69,7 @@ static void end_event(struct stream_event *e) {
 static void put_place(struct stream_event *e, const char *id, uint32_t i, const char *part_index) {
     json_print(&e->j, "item_id:%s, output_index:%u", id, i);
     if (part_index)
-        json_put_int(&e->j, part_index, 0);
+        json_print(&e->j, "%s:0", part_index);
 }
 
 /* Sends an event with the response as it stands. The last such event is kept in the store. */
@@ -80,7 +79,7 @@ static void send_response(struct writer *w, const char *type, enum responses_sta
     struct stream_event e;
 
     begin_event(&e, w, type);
-    json_key(&e.j, "response");
+    json_print(&e.j, "response:");
     size_t from = e.b.len;
     responses_put(&e.j, w, status, err);
     size_t len = e.b.len - from;
@@ -194,7 +193,7 @@ static void send_part(struct writer *w, const struct item *it, const char *type,
         return;
     begin_event(&e, w, type);
     put_place(&e, it->id, it->i, it->words->part_index);
-    json_key(&e.j, "part");
+    json_print(&e.j, "part:");
     responses_put_part(&e.j, w, it->run, it->words->part_type, text, len);
     end_event(&e);
 }
@@ -235,9 +234,8 @@ static void send_text(struct writer *w, const struct item *it, const char *text,
     begin_event(&e, w, it->words->done);
     put_place(&e, it->id, it->i, it->words->part_index);
     if (it->words->part_index == NULL)
-        json_put_string(&e.j, "name", responses_call_name(w, it->run));
-    json_key(&e.j, it->words->text);
-    json_string(&e.j, text, len);
+        json_print(&e.j, "name:%s", responses_call_name(w, it->run));
+    json_print(&e.j, "%s:%.*s", it->words->text, (int)len, text);
     if (is_message(it))
         responses_put_logprobs(&e.j, w, it->run, len);
     end_event(&e);
