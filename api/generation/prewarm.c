@@ -145,7 +145,7 @@ static void put_calls(struct json *j, const struct prewarm_job *t) {
     const struct output_parser *s = t->output;
     const char *args = s->text[OUTPUT_CALL].data;
 
-    json_put_open(j, "tool_calls", '[');
+    json_print(j, "tool_calls:[");
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct output_call *c = &s->calls[i];
 
@@ -179,7 +179,7 @@ static void put_answer(struct json *j, const struct prewarm_job *t) {
     else if (t->parts)
         put_parts(j, s);
     else if (s->n_calls && !s->text[OUTPUT_CONTENT].len)
-        json_null(j);
+        json_print(j, "null");
     else
         json_print(j, "%.*s", (int)s->text[OUTPUT_CONTENT].len, s->text[OUTPUT_CONTENT].data);
     if (s && t->thoughts && s->text[OUTPUT_REASONING].len)
@@ -196,9 +196,9 @@ static void put_next(struct json *j, const struct prewarm_job *t, const char *te
 
     json_print(j, "{role:%s", c ? "tool" : "user");
     if (c)
-        json_put_string(j, "tool_call_id", c->id);
+        json_print(j, "tool_call_id:%s", c->id);
     if (c && t->blocks)
-        json_put_string(j, "name", c->name);
+        json_print(j, "name:%s", c->name);
     json_print(j, "content:%s}", text);
 }
 

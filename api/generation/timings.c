@@ -14,13 +14,13 @@ static void put_figure(struct json *j, const char *key, double v) {
     char text[32];
 
     snprintf(text, sizeof(text), "%.15g", v);
-    json_key(j, key);
+    json_print(j, "%s:", key);
     json_raw(j, text, strlen(text));
 }
 
 /* Writes the figures of @n tokens that took @time milliseconds. */
 static void put_rate(struct json *j, const char *const keys[4], uint32_t n, double time) {
-    json_put_int(j, keys[0], n);
+    json_print(j, "%s:%u", keys[0], n);
     put_figure(j, keys[1], time);
     put_figure(j, keys[2], n ? time / n : 0);
     put_figure(j, keys[3], time > 0 ? n * 1000.0 / time : 0);

@@ -25,25 +25,11 @@ static const struct llamacpp_completion *form_of(const struct writer *w) {
 
 /* ---- settings ---- */
 
-/* Writes samplers that this server does not have, as turned off. */
-static void put_absent_samplers(struct json *j) {
-    static const struct {
-        const char *key;
-        double off;
-    } absent[] = {
-        {"dynatemp_range", 0}, {"mirostat", 0}, {"adaptive_target", -1}, {"adaptive_decay", 0}};
-
-    for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
-        json_put_double(j, absent[i].key, absent[i].off);
-}
-
 static void put_bias(struct json *j, int32_t token, double bias) {
-    json_print(j, "{bias:");
     if (isfinite(bias))
-        json_double(j, bias);
+        json_print(j, "{bias:%g, token:%d}", bias, token);
     else
-        json_null(j);
-    json_print(j, "token:%d}", token);
+        json_print(j, "{bias:null, token:%d}", token);
 }
 
 /* Writes the end tokens as banned: with ignore_eos the model never writes them. */
@@ -66,26 +52,23 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
         s = *m->sampling;
     else
         params_init(&s);
-    json_print(j, "{seed:");
-    json_uint(j, seed);
-    json_print(j, "temperature:%g, top_k:%ld, top_p:%g, min_p:%g", s.temperature, s.top_k, s.top_p,
-               s.min_p);
-    json_put_int(j, "repeat_last_n", -1); /* the whole context */
+    /* Samplers that this server does not have are turned off. */
     json_print(j,
+               "{seed:%lu, temperature:%g, top_k:%ld, top_p:%g, min_p:%g, repeat_last_n:-1, "
                "repeat_penalty:%g, presence_penalty:%g, frequency_penalty:%g, top_n_sigma:%g, "
                "xtc_probability:%g, xtc_threshold:%g, typical_p:%g, dry_multiplier:%g, "
-               "dry_base:%g, dry_allowed_length:%ld, dry_penalty_last_n:%ld",
-               s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.top_n_sigma,
-               s.xtc_probability, s.xtc_threshold, s.typical_p, s.dry_multiplier, s.dry_base,
-               s.dry_allowed_length, s.dry_penalty_last_n);
-    put_absent_samplers(j);
-    json_put_open(j, "stop", '[');
+               "dry_base:%g, dry_allowed_length:%ld, dry_penalty_last_n:%ld, dynatemp_range:0, "
+               "mirostat:0, adaptive_target:-1, adaptive_decay:0, stop:[",
+               seed, s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty,
+               s.presence_penalty, s.frequency_penalty, s.top_n_sigma, s.xtc_probability,
+               s.xtc_threshold, s.typical_p, s.dry_multiplier, s.dry_base, s.dry_allowed_length,
+               s.dry_penalty_last_n);
     for (uint32_t i = 0; r && i < r->n_stops; i++)
         json_string(j, r->stops[i].data, r->stops[i].len);
-    json_print(j, "], max_tokens:%ld, n_predict:%ld", n_predict, n_predict);
-    json_put_bool(j, "ignore_eos", s.ignore_eos != 0);
-    json_put_bool(j, "stream", r && r->stream);
-    json_print(j, "n_probs:%u, logit_bias:[", r ? r->n_top : 0);
+    json_print(j,
+               "], max_tokens:%ld, n_predict:%ld, ignore_eos:%i, stream:%i, n_probs:%u, "
+               "logit_bias:[",
+               n_predict, n_predict, s.ignore_eos != 0, r && r->stream, r ? r->n_top : 0);
     for (uint32_t i = 0; r && i < r->n_bias; i++)
         put_bias(j, r->bias[i].token, (double)r->bias[i].bias);
     if (s.ignore_eos && m->tokenizer)
@@ -99,7 +82,7 @@ static void put_tokens(struct json *j, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
     assert(p->from <= p->to && p->to <= g->n_out);
-    json_put_open(j, "tokens", '[');
+    json_print(j, "tokens:[");
     for (uint32_t i = p->from; i < p->to; i++)
         json_int(j, g->tokens[g->n_prompt + i]);
     json_close(j, ']');
@@ -132,8 +115,8 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     llamacpp_put_settings(j, w->job.model->info, &w->job.request, g->m.seed,
                           w->job.request.max_new);
     put_prompt(j, w, g);
-    json_put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
-    json_print(j, "truncated:false, stop_type:%s, stopping_word:%.*s",
+    json_print(j, "has_new_line:%i, truncated:false, stop_type:%s, stopping_word:%.*s",
+               g->ready && memchr(g->text.data, '\n', g->ready),
                g->finish == FINISH_LENGTH ? "limit"
                : stop                     ? "word"
                                           : "eos",
@@ -150,10 +133,9 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     assert(!p->last || g->state == GEN_DONE);
     json_print(j, "{index:%u, content:%.*s", p->index, (int)p->len, p->text);
     put_tokens(j, tokens ? p : &(struct piece){.choice = p->choice});
-    json_put_int(j, "id_slot", -1);
-    json_put_bool(j, "stop", p->last);
+    json_print(j, "id_slot:-1, stop:%i", p->last);
     if (w->job.request.n_top && (!stream || p->to > p->from)) {
-        json_key(j, "completion_probabilities");
+        json_print(j, "completion_probabilities:");
         choices_put_logprobs(j, w, g, p->from, p->to, true);
     }
     if (p->last)
@@ -195,7 +177,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
         }
         char *value = at && v ? yyjson_val_write(v, 0, NULL) : NULL;
         if (value) {
-            json_key(j, json_cstr(path));
+            json_print(j, "%s:", json_cstr(path));
             json_raw(j, value, strlen(value));
         }
         free(value);

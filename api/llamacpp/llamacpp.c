@@ -58,8 +58,7 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
 
     if (id >= 0)
         s = tokenizer_text(t, id);
-    json_key(j, key);
-    json_string(j, s.data, s.len);
+    json_print(j, "%s:%.*s", key, (int)s.len, s.data);
 }
 
 /* Returns the model that "?model=NAME" names, as llama-server's router has it, or the first one;
@@ -111,15 +110,14 @@ static void props_serve(struct exchange *x, struct http *h) {
     llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, GEN_REQUEST_NO_LIMIT);
     json_print(&j,
                "}, sampling_source:%s, total_slots:%u, model_alias:%s, model_path:%s, "
-               "modalities:{",
-               m->sampling_source, env_of(x)->opts.max_running, m->id, m->file ? m->file : m->id);
-    json_put_bool(&j, "vision", *model->sight.text);
-    json_print(&j, "video:false, audio:false}");
+               "modalities:{vision:%i, video:false, audio:false}",
+               m->sampling_source, env_of(x)->opts.max_running, m->id, m->file ? m->file : m->id,
+               *model->sight.text != 0);
     if (*model->sight.text) {
         char marker[MEDIA_MARKER];
 
         llamacpp_marker(env_of(x), marker);
-        json_put_string(&j, "media_marker", marker);
+        json_print(&j, "media_marker:%s", marker);
     }
     json_print(&j, "chat_template:%.*s", (int)m->template_len, m->template_source);
     put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);
@@ -129,14 +127,11 @@ static void props_serve(struct exchange *x, struct http *h) {
 }
 
 static void put_slot(struct json *j, const struct model *m, uint32_t id, const struct gen *g) {
-    json_print(j, "{id:%u, n_ctx:%u", id, m->info->max_context);
-    json_put_bool(j, "is_processing", g != NULL);
+    json_print(j, "{id:%u, n_ctx:%u, is_processing:%i", id, m->info->max_context, g != NULL);
     if (g)
-        json_put_int(j, "id_task", (int64_t)g->m.id);
-    json_print(j, "next_token:[{");
-    json_put_bool(j, "has_next_token", g != NULL);
-    json_print(j, "n_remain:%ld, n_decoded:%u}]}", g ? (int64_t)g->m.max_new - g->n_out : -1,
-               g ? g->n_out : 0);
+        json_print(j, "id_task:%lu", g->m.id);
+    json_print(j, "next_token:[{has_next_token:%i, n_remain:%ld, n_decoded:%u}]}", g != NULL,
+               g ? (int64_t)g->m.max_new - g->n_out : -1, g ? g->n_out : 0);
 }
 
 /* Writes an entry for each possible request (slot). For a running one it has the progress, not the

@@ -24,7 +24,7 @@
 
 static void put_length(struct json *j, const char *key, const struct model *m) {
     if (m->info->max_context)
-        json_put_int(j, key, m->info->max_context);
+        json_print(j, "%s:%u", key, m->info->max_context);
 }
 
 /* ---- /api/v0/models ---- */
@@ -45,7 +45,7 @@ static void put_model(struct json *j, const struct model *m) {
     put_length(j, "max_context_length", m);
     if (m->worker_up)
         put_length(j, "loaded_context_length", m);
-    json_put_open(j, "capabilities", '[');
+    json_print(j, "capabilities:[");
     if (model_takes_tools(m))
         json_cstring(j, "tool_use");
     json_print(j, "]}");
@@ -63,20 +63,13 @@ void lmstudio_model_serve(struct exchange *x, struct http *h) {
 /* ---- /api/v1/models ---- */
 
 static void put_instances(struct json *j, const struct model *m) {
-    json_put_open(j, "loaded_instances", '[');
+    json_print(j, "loaded_instances:[");
     if (m->worker_up) {
         json_print(j, "{id:%s, config:{", m->info->id);
         put_length(j, "context_length", m);
         json_print(j, "parallel:%u}}", m->env->opts.max_running);
     }
     json_close(j, ']');
-}
-
-static void put_capabilities(struct json *j, const struct model *m) {
-    json_put_open(j, "capabilities", '{');
-    json_put_bool(j, "vision", model_sees(m));
-    json_put_bool(j, "trained_for_tool_use", model_takes_tools(m));
-    json_close(j, '}');
 }
 
 static void put_model_v1(struct json *j, const struct model *m) {
@@ -93,9 +86,10 @@ static void put_model_v1(struct json *j, const struct model *m) {
                (int64_t)m->info->n_bytes, *size ? size : NULL);
     put_instances(j, m);
     put_length(j, "max_context_length", m);
-    json_put_string(j, "format", "gguf");
+    json_print(j, "format:'gguf'");
     if (!m->info->encoder)
-        put_capabilities(j, m);
+        json_print(j, "capabilities:{vision:%i, trained_for_tool_use:%i}", model_sees(m),
+                   model_takes_tools(m));
     json_print(j, "description:null}");
 }
 

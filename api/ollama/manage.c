@@ -135,7 +135,7 @@ static void on_line(struct api_task *t, const char *text, size_t len) {
     if (m->x->stream && status && (message || json_cstr(yyjson_obj_get(root, "file")))) {
         json_open(&j, '{');
         if (message)
-            json_put_string(&j, "status", message);
+            json_print(&j, "status:%s", message);
         else
             put_bar(&j, root, status);
         json_close(&j, '}');

@@ -48,7 +48,7 @@ static void put_digest(struct json *j, const struct api_model *m) {
     for (uint64_t i = 0; i < 4; i++)
         snprintf(hex + i * 16, 17, "%016llx",
                  (unsigned long long)siphash((uint64_t[]){i, m->n_bytes}, m->id, strlen(m->id)));
-    json_put_string(j, "digest", hex);
+    json_print(j, "digest:%s", hex);
 }
 
 static void put_time(struct json *j, const char *key, time_t t) {
@@ -56,7 +56,7 @@ static void put_time(struct json *j, const char *key, time_t t) {
     struct tm tm;
 
     strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
-    json_put_string(j, key, text);
+    json_print(j, "%s:%s", key, text);
 }
 
 /* Returns the time at which the model will be unloaded without another request; for a model that
@@ -138,11 +138,10 @@ static void put_number(struct json *j, const char *arch, const char *what, uint6
     char key[128];
 
     snprintf(key, sizeof(key), "%s.%s", arch, what);
-    json_key(j, key);
     if (v)
-        json_uint(j, v);
+        json_print(j, "%s:%lu", key, v);
     else
-        json_null(j);
+        json_print(j, "%s:null", key);
 }
 
 static void put_info(struct json *j, const struct api_model *m) {
@@ -150,7 +149,7 @@ static void put_info(struct json *j, const struct api_model *m) {
 
     json_print(j, "model_info:{general.architecture:%s, general.basename:%s", arch, m->id);
     if (m->n_params)
-        json_put_int(j, "general.parameter_count", (int64_t)m->n_params);
+        json_print(j, "general.parameter_count:%lu", m->n_params);
     put_number(j, arch, "context_length", m->max_context);
     put_number(j, arch, "embedding_length", m->n_embd);
     put_number(j, arch, "vocab_size", m->n_vocab);
@@ -158,7 +157,7 @@ static void put_info(struct json *j, const struct api_model *m) {
 }
 
 static void put_capabilities(struct json *j, const struct model *m) {
-    json_put_open(j, "capabilities", '[');
+    json_print(j, "capabilities:[");
     if (m->info->encoder) {
         json_print(j, "'embedding']");
         return;
@@ -193,7 +192,7 @@ static void show_serve(struct exchange *x, struct http *h) {
     const struct api_model *m = model->info;
     json_print(&j, "{license:'', modelfile:'', parameters:''");
     if (m->system)
-        json_put_string(&j, "system", m->system);
+        json_print(&j, "system:%s", m->system);
     json_print(&j, "template:%.*s", (int)m->template_len, m->template_source);
     put_details(&j, model);
     put_info(&j, m);

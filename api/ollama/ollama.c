@@ -60,7 +60,7 @@ static void put_logprobs(struct json *j, const struct writer *w, uint32_t from, 
     assert(from <= to);
     if (!w->job.request.logprobs || from == to)
         return;
-    json_key(j, "logprobs");
+    json_print(j, "logprobs:");
     choices_put_logprobs(j, w, w->choices[0].gen, from, to, false);
 }
 
@@ -76,11 +76,11 @@ static void put_figures(struct json *j, const struct writer *w) {
     struct writer_usage u = writer_usage(w);
     int64_t from = w->started_ns;
 
-    json_print(j, "done:true, done_reason:%s, total_duration:%ld, load_duration:%ld",
-               g->finish == FINISH_LENGTH ? "length" : "stop",
-               between(from, clock_now(w->job.env->clock)), between(from, g->first_step_ns));
     json_print(j,
+               "done:true, done_reason:%s, total_duration:%ld, load_duration:%ld, "
                "prompt_eval_count:%u, prompt_eval_duration:%ld, eval_count:%u, eval_duration:%ld",
+               g->finish == FINISH_LENGTH ? "length" : "stop",
+               between(from, clock_now(w->job.env->clock)), between(from, g->first_step_ns),
                u.prompt, between(g->first_step_ns, g->prompt_end_ns), u.output,
                between(g->prompt_end_ns, g->computed_ns));
 }
@@ -92,7 +92,7 @@ static void put_calls(struct json *j, const struct output_parser *s) {
         if (!s->calls[i].complete)
             continue;
         if (n++ == 0)
-            json_put_open(j, "tool_calls", '[');
+            json_print(j, "tool_calls:[");
         put_call(j, s, i);
     }
     if (n)
@@ -165,7 +165,7 @@ static void put_new_logprobs(struct json *j, struct writer *w, uint32_t to) {
 
 static void put_not_done(struct json *j, struct writer *w, uint32_t n_tokens) {
     put_new_logprobs(j, w, n_tokens);
-    json_put_bool(j, "done", false);
+    json_print(j, "done:false");
 }
 
 /* Sends the open call, if it is complete. @n_tokens is the number of output tokens up to its
@@ -181,7 +181,7 @@ static void send_call(struct writer *w, uint32_t n_tokens) {
         return;
     struct json *j = begin(&l, w);
     open_message(j, w, "", 0, "", 0);
-    json_put_open(j, "tool_calls", '[');
+    json_print(j, "tool_calls:[");
     put_call(j, s, w->block.n);
     json_print(j, "]}");
     put_not_done(j, w, n_tokens);

@@ -17,9 +17,9 @@
 static void put_models(struct json *j, const struct gen_env *env) {
     if (env->models.list.next == env->models.list.prev)
         return;
-    json_put_open(j, "models", '{');
+    json_print(j, "models:{");
     LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
-        json_put_string(j, m->info->id, model_state_name(m));
+        json_print(j, "%s:%s", m->info->id, model_state_name(m));
     }
     json_close(j, '}');
 }
@@ -36,7 +36,7 @@ static void health_serve(struct exchange *x, struct http *h) {
     x->retry_ms = s == API_FAILED ? model_first(env_of(x))->failure_retry_ms : API_RETRY_MS;
     json_print(&j, "{status:%s, state:%s", s == API_SERVING ? "ok" : "unavailable", names[s]);
     if (s == API_FAILED)
-        json_put_string(&j, "reason", model_first(env_of(x))->failure);
+        json_print(&j, "reason:%s", model_first(env_of(x))->failure);
     put_models(&j, env_of(x));
     json_close(&j, '}');
     respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
@@ -117,13 +117,13 @@ static void server_info_serve(struct exchange *x, struct http *h) {
 
     json_print(&j, "{model_path:%s, served_model_name:%s, tokenizer_path:%s", m->id, m->id, m->id);
     if (m->arch)
-        json_put_string(&j, "model_type", m->arch);
-    json_put_bool(&j, "is_generation", !m->encoder && !m->ranks);
+        json_print(&j, "model_type:%s", m->arch);
     json_print(&j,
-               "version:%s, dp_size:1, tp_size:1, context_length:%u, max_total_tokens:%ld, "
+               "is_generation:%i, version:%s, dp_size:1, tp_size:1, context_length:%u, "
+               "max_total_tokens:%ld, "
                "max_running_requests:%u}",
-               WEFT_VERSION, m->max_context, (int64_t)m->n_pages * m->page_tokens,
-               env_of(x)->opts.max_running);
+               !m->encoder && !m->ranks, WEFT_VERSION, m->max_context,
+               (int64_t)m->n_pages * m->page_tokens, env_of(x)->opts.max_running);
     respond_buf(x, 200, &b, j.error);
 }
 

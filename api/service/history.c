@@ -40,9 +40,9 @@ void history_note(struct history *h, const struct gen_env *env, int64_t now) {
 void history_put(const struct history *h, struct json *j) {
     static const char *const names[] = {"output", "prompt", "running", "waiting", "rows"};
 
-    json_put_int(j, "seconds", HISTORY_S);
+    json_print(j, "seconds:%d", HISTORY_S);
     for (uint32_t k = 0; k < ARRAY_SIZE(names); k++) {
-        json_put_open(j, names[k], '[');
+        json_print(j, "%s:[", names[k]);
         for (uint64_t i = h->n > HISTORY_MAX ? h->n - HISTORY_MAX : 0; i < h->n; i++)
             json_double(j, (double)(int64_t)(h->sample[i % HISTORY_MAX][k] * 10 + 0.5f) / 10);
         json_close(j, ']');

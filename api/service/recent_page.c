@@ -12,7 +12,7 @@
 #define RECORDS 32u /* decisions about a request */
 
 static void put_ms(struct json *j, const char *key, int64_t ns) {
-    json_put_double(j, key, (double)(MAX(ns, 0) / 1000) / 1000);
+    json_print(j, "%s:%g", key, (double)(MAX(ns, 0) / 1000) / 1000);
 }
 
 /* Writes the scheduler's decisions about the request, as far as the flight recorder still has
@@ -22,7 +22,7 @@ static void put_story(struct json *j, const struct gen_env *env, const char *id)
     uint64_t gen;
     uint32_t n = 0;
 
-    json_put_open(j, "why", '[');
+    json_print(j, "why:[");
     if (gen_ids_find(&env->ids, id, &gen))
         LIST_FOREACH_ENTRY(m, &env->models.list, const struct model, link) {
             if (n > 0)

@@ -91,7 +91,7 @@ static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n)
 
     assert(n > 0 && 2 * n < sizeof(text));
     hex_write(text, id, n);
-    json_put_string(j, key, text);
+    json_print(j, "%s:%s", key, text);
 }
 
 static void put_text(struct json *j, const char *key, const char *value) {
@@ -118,7 +118,7 @@ static void put_time(struct json *j, const char *key, int64_t ns) {
     char text[24];
 
     snprintf(text, sizeof(text), "%" PRId64, ns);
-    json_put_string(j, key, text);
+    json_print(j, "%s:%s", key, text);
 }
 
 /* Returns the gen_ai.operation.name of a route. */
@@ -145,7 +145,7 @@ static void put_attributes(struct json *j, const struct trace_origin *from,
                            const struct trace_span *s) {
     char status[12];
 
-    json_put_open(j, "attributes", '[');
+    json_print(j, "attributes:[");
     put_text(j, "gen_ai.operation.name", operation_of(s->path));
     put_text(j, "gen_ai.provider.name", "weft");
     put_text(j, "gen_ai.request.model", s->model);

@@ -21,7 +21,7 @@ static void put_date(struct json *j, uint32_t date) {
         snprintf(text, sizeof(text), "%04u-%02u-%02u", date / 10000, date / 100 % 100, date % 100);
     else
         snprintf(text, sizeof(text), "%04u-%02u", date / 10000, date / 100 % 100);
-    json_put_string(j, "date", text);
+    json_print(j, "date:%s", text);
 }
 
 /* Writes a row. @names: with its tenant and key, where not only the key that asks is shown. */
@@ -49,7 +49,7 @@ static void put_limits(struct json *j, const struct gen_env *env, const struct t
         strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &tm));
         json_open(j, '{');
         if (names)
-            json_put_string(j, "tenant", t->conf.name);
+            json_print(j, "tenant:%s", t->conf.name);
         json_print(j, "name:%s, limit:%ld, used:%ld, resets_at:%s}", q[i].name, (int64_t)q[i].limit,
                    (int64_t)q[i].used, text);
     }
