@@ -50,11 +50,6 @@ void json_close(struct json *j, char bracket) {
     j->comma = true;
 }
 
-void json_key(struct json *j, const char *key) {
-    json_cstring(j, key);
-    json_colon(j);
-}
-
 void json_colon(struct json *j) {
     assert(j->comma); /* no bracket and no other colon */
     put(j, ":", 1);
@@ -131,17 +126,17 @@ void json_string(struct json *j, const char *text, size_t len) {
     put(j, "\"", 1);
 }
 
-void json_cstring(struct json *j, const char *s) {
-    if (s)
-        json_string(j, s, strlen(s));
-    else
-        json_null(j);
-}
-
 /* Writes a value that needs no escapes. */
 static void put_text(struct json *j, const char *s) {
     separate(j);
     put(j, s, strlen(s));
+}
+
+void json_cstring(struct json *j, const char *s) {
+    if (s)
+        json_string(j, s, strlen(s));
+    else
+        put_text(j, "null");
 }
 
 static void put_decimal(struct json *j, uint64_t v, bool negative) {
@@ -172,12 +167,8 @@ void json_double(struct json *j, double v) {
     put_text(j, text);
 }
 
-void json_bool(struct json *j, bool v) {
+static void put_bool(struct json *j, bool v) {
     put_text(j, v ? "true" : "false");
-}
-
-void json_null(struct json *j) {
-    put_text(j, "null");
 }
 
 void json_raw(struct json *j, const char *text, size_t len) {
@@ -205,28 +196,9 @@ void json_valid(struct json *j, const char *text, size_t len) {
 }
 
 void json_put_string(struct json *j, const char *key, const char *s) {
-    json_key(j, key);
+    json_cstring(j, key);
+    json_colon(j);
     json_cstring(j, s);
-}
-
-void json_put_int(struct json *j, const char *key, int64_t v) {
-    json_key(j, key);
-    json_int(j, v);
-}
-
-void json_put_double(struct json *j, const char *key, double v) {
-    json_key(j, key);
-    json_double(j, v);
-}
-
-void json_put_bool(struct json *j, const char *key, bool v) {
-    json_key(j, key);
-    json_bool(j, v);
-}
-
-void json_put_open(struct json *j, const char *key, char bracket) {
-    json_key(j, key);
-    json_open(j, bracket);
 }
 
 /* Writes the argument of the conversion at @s; returns what follows it. */
@@ -253,7 +225,7 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
         json_double(j, va_arg(*args, double));
         break;
     case 'i':
-        json_bool(j, va_arg(*args, int));
+        put_bool(j, va_arg(*args, int));
         break;
     case 'd':
         json_int(j, wide ? va_arg(*args, long) : va_arg(*args, int));

@@ -30,12 +30,11 @@ struct json {
     bool comma; /* a value is complete: a comma comes before the next one */
 };
 
-/* Each of the functions below appends one value, key or bracket, preceded by a comma if needed. The
+/* Each of the functions below appends one value or bracket, preceded by a comma if needed. The
  * caller is responsible for matching brackets and keys. */
-void json_open(struct json *j, char bracket);   /* '{' or '[' */
-void json_close(struct json *j, char bracket);  /* '}' or ']' */
-void json_key(struct json *j, const char *key); /* NUL-terminated, with its colon */
-void json_colon(struct json *j);                /* the last string was a key */
+void json_open(struct json *j, char bracket);  /* '{' or '[' */
+void json_close(struct json *j, char bracket); /* '}' or ']' */
+void json_colon(struct json *j);               /* the last string was a key */
 void json_string(struct json *j, const char *s, size_t len);
 void json_cstring(struct json *j, const char *s); /* NULL: null */
 void json_int(struct json *j, int64_t v);
@@ -43,21 +42,14 @@ void json_uint(struct json *j, uint64_t v);
 /* Writes nine digits; a number that is not finite becomes -9999, the log probability of an
  * impossible token. */
 void json_double(struct json *j, double v);
-void json_bool(struct json *j, bool v);
-void json_null(struct json *j);
 /* Appends a value that is JSON already, except that it may contain bytes that are not UTF-8. */
 void json_raw(struct json *j, const char *text, size_t len);
 
 /* Writes a text that is known to be UTF-8: written by this file or by yyjson. */
 void json_valid(struct json *j, const char *text, size_t len);
 
-/* Appends a key with its value. */
+/* Appends a key with a string; @s NULL: null. */
 void json_put_string(struct json *j, const char *key, const char *s);
-void json_put_int(struct json *j, const char *key, int64_t v);
-void json_put_double(struct json *j, const char *key, double v);
-void json_put_bool(struct json *j, const char *key, bool v);
-/* Writes the key and the opening bracket of its value. */
-void json_put_open(struct json *j, const char *key, char bracket);
 
 /* Writes the values that @shape shows as JSON, with keys as bare words and constants in it:
  *      json_print(j, "{id:%s, object:'list', usage:{total:%u}, first:null, data:[", id, n);

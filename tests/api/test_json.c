@@ -53,7 +53,7 @@ Test(json_print, shapes_go_on_where_other_calls_stopped) {
     json_string(&j, "x", 1);
     json_print(&j, "%s], text:", "y");
     json_string(&j, "z", 1);
-    json_put_bool(&j, "done", true);
+    json_print(&j, "%s:%i", "done", true);
     json_print(&j, "last:0}");
     expect("{\"a.b-c\":1,\"list\":[\"x\",\"y\"],\"text\":\"z\",\"done\":true,\"last\":0}");
 }
