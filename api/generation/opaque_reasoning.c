@@ -3,24 +3,16 @@
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include "api/http/base64.h"
+#include "base/try.h"
 
 #define MARK "weft1."
 
 static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 int opaque_reasoning_write(struct buf *out, const char *text, size_t len) {
-    const unsigned char *s = (const unsigned char *)text;
-    int r = buf_add_str(out, MARK);
-
-    for (size_t i = 0; i < len && r == 0; i += 3) {
-        size_t n = MIN(len - i, 3u);
-        uint32_t v = (uint32_t)s[i] << 16 | (n > 1 ? s[i + 1] << 8 : 0) | (n > 2 ? s[i + 2] : 0);
-        char four[4] = {DIGITS[v >> 18], DIGITS[v >> 12 & 63], n > 1 ? DIGITS[v >> 6 & 63] : '=',
-                        n > 2 ? DIGITS[v & 63] : '='};
-
-        r = buf_add(out, four, sizeof(four));
-    }
-    return r;
+    TRY(buf_add_str(out, MARK));
+    return base64_add(out, text, len);
 }
 
 bool opaque_reasoning_is_ours(const char *s, size_t len) {

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "api/http/base64.h"
 #include "base/printable.h"
 #include "base/try.h"
 #include "base/util.h"
@@ -86,21 +87,16 @@ static void sha1(const char *text, size_t len, uint8_t out[SHA1_SIZE]) {
 }
 
 void websocket_accept(const char *key, char out[WEBSOCKET_ACCEPT]) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     static const char suffix[] = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     char text[120];
-    uint8_t sum[SHA1_SIZE + 1] = {0};
+    uint8_t sum[SHA1_SIZE];
     size_t n = MIN(strlen(key), sizeof(text) - sizeof(suffix)), at = 0;
 
     memcpy(text, key, n);
     memcpy(text + n, suffix, sizeof(suffix));
     sha1(text, n + strlen(suffix), sum);
-    for (unsigned i = 0; i < SHA1_SIZE; i += 3)
-        for (unsigned k = 0, v = (unsigned)sum[i] << 16 | (unsigned)sum[i + 1] << 8 |
-                                 sum[MIN(i + 2, SHA1_SIZE)];
-             k < 4; k++)
-            out[at++] = digits[v >> (18 - 6 * k) & 63];
-    out[at - 1] = '=';
+    for (size_t i = 0; i < SHA1_SIZE; i += 3, at += 4)
+        base64_group(sum + i, MIN(SHA1_SIZE - i, 3u), out + at);
     out[at] = 0;
     assert(at + 1 == WEBSOCKET_ACCEPT);
 }

@@ -2,29 +2,12 @@
 #include <string.h>
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
+#include "api/http/base64.h"
 #include "api/http/json.h"
 #include "api/generation/model.h"
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "base/try.h"
-
-static int put_base64(struct buf *b, const void *data, size_t len) {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const uint8_t *p = data;
-    int r;
-
-    for (size_t i = 0; i < len; i += 3) {
-        size_t n = MIN(len - i, 3u);
-        uint32_t v =
-            (uint32_t)p[i] << 16 | (n > 1 ? (uint32_t)p[i + 1] << 8 : 0) | (n > 2 ? p[i + 2] : 0u);
-        char four[4] = {digit[v >> 18], digit[v >> 12 & 63], digit[v >> 6 & 63], digit[v & 63]};
-
-        memset(four + 1 + n, '=', 3 - n);
-        if ((r = buf_add(b, four, 4)) != 0)
-            return r;
-    }
-    return 0;
-}
 
 /* Writes the vector of an input. @base64: as 32-bit floats in base64, little-endian like all
  * machines that this runs on. */
@@ -33,10 +16,8 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
 
     assert(!b->data && g->vector);
     if (base64) {
-        int r = buf_printf(b, "{\"object\":\"embedding\",\"index\":%u,\"embedding\":\"", input);
-
-        if (r < 0 || (r = put_base64(b, g->vector, g->n_vector * sizeof(*g->vector))) < 0)
-            return r;
+        TRY(buf_printf(b, "{\"object\":\"embedding\",\"index\":%u,\"embedding\":\"", input));
+        TRY(base64_add(b, g->vector, g->n_vector * sizeof(*g->vector)));
         return buf_add(b, "\"}", 2);
     }
     json_print(&j, "{object:'embedding', index:%u, embedding:[", input);
@@ -50,12 +31,12 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
  * millions of them. */
 static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
     uint32_t n_embd = v->job.model->info->n_embd;
-    int r = vectors_finish(v, g);
 
+    TRY(vectors_finish(v, g));
     if (v->job.request.pool == SUBMIT_POOL_NONE && (!n_embd || g->n_vector % n_embd != 0))
         return -EDOM;
     v->floats = true;
-    return r < 0 ? r : buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
+    return buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
 }
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
@@ -74,7 +55,6 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     const struct buf *floats = &v->text[input];
     size_t n = floats->len / sizeof(float);
     size_t n_row = v->job.request.pool == SUBMIT_POOL_NONE ? v->job.model->info->n_embd : n;
-    int r;
 
     assert(n > 0 && n % n_row == 0);
     for (size_t at = 0; at < n; at += n_row) {
@@ -89,21 +69,18 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
             json_double(&j, (double)f);
         }
         json_close(&j, ']');
-        if (j.error < 0 || (r = job_pause()) < 0)
-            return j.error < 0 ? j.error : r;
+        TRY(j.error < 0 ? j.error : job_pause());
     }
     return buf_add(b, "]", 1);
 }
 
 /* Writes the inputs as objects; @head is the beginning of each, before its number. */
 static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
-    int r;
-
     assert(v->floats);
     for (uint32_t i = 0; i < v->n_inputs; i++) {
-        if ((r = buf_printf(b, "%s{%s\"index\":%u,\"embedding\":", i ? "," : "", head, i)) < 0 ||
-            (r = put_arrays(v, i, b)) < 0 || (r = buf_add(b, "}", 1)) < 0)
-            return r;
+        TRY(buf_printf(b, "%s{%s\"index\":%u,\"embedding\":", i ? "," : "", head, i));
+        TRY(put_arrays(v, i, b));
+        TRY(buf_add(b, "}", 1));
         buf_deinit(&v->text[i]);
     }
     return 0;
@@ -111,12 +88,9 @@ static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
 
 /* Writes the inputs as take() has written them. */
 static int put_written(struct vectors *v, struct buf *b) {
-    int r;
-
     for (uint32_t i = 0; i < v->n_inputs; i++) {
-        if ((i && (r = buf_add(b, ",", 1)) < 0) ||
-            (r = buf_add(b, v->text[i].data, v->text[i].len)) < 0)
-            return r;
+        TRY(i ? buf_add(b, ",", 1) : 0);
+        TRY(buf_add(b, v->text[i].data, v->text[i].len));
         buf_deinit(&v->text[i]);
         TRY(job_pause());
     }
@@ -128,9 +102,8 @@ static int answer(struct vectors *v, struct buf *b) {
     struct json j = {.out = b};
 
     TRY(buf_printf(b, "{\"object\":\"list\",\"data\":["));
-    int r = v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b);
-    if (r < 0 || (r = buf_printf(b, "],\"model\":")) < 0)
-        return r;
+    TRY(v->floats ? put_inputs(v, b, "\"object\":\"embedding\",") : put_written(v, b));
+    TRY(buf_printf(b, "],\"model\":"));
     json_print(&j, "%s, usage:{prompt_tokens:%ld, total_tokens:%ld}}", v->job.model->info->id,
                (int64_t)v->n_tokens, (int64_t)v->n_tokens);
     return j.error;
@@ -148,10 +121,8 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
 
 /* Writes the answer of llama-server's /embedding: arrays in an array, also for one vector. */
 static int answer_arrays(struct vectors *v, struct buf *b) {
-    int r = buf_add(b, "[", 1);
-
-    if (r < 0 || (r = put_inputs(v, b, "")) < 0)
-        return r;
+    TRY(buf_add(b, "[", 1));
+    TRY(put_inputs(v, b, ""));
     return buf_add(b, "]", 1);
 }
 
