@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/json_value.h"
@@ -167,10 +166,6 @@ void json_double(struct json *j, double v) {
     put_text(j, text);
 }
 
-static void put_bool(struct json *j, bool v) {
-    put_text(j, v ? "true" : "false");
-}
-
 void json_raw(struct json *j, const char *text, size_t len) {
     const unsigned char *s = (const unsigned char *)text;
     size_t from = 0, i = 0, bad;
@@ -225,7 +220,7 @@ static const char *print_argument(struct json *j, const char *s, va_list *args) 
         json_double(j, va_arg(*args, double));
         break;
     case 'i':
-        put_bool(j, va_arg(*args, int));
+        put_text(j, va_arg(*args, int) ? "true" : "false");
         break;
     case 'd':
         json_int(j, wide ? va_arg(*args, long) : va_arg(*args, int));
@@ -254,10 +249,10 @@ static const char *print_word(struct json *j, const char *s) {
     return s + n + (quoted || key);
 }
 
-void json_print(struct json *j, const char *shape, ...) {
-    va_list args;
+void json_vprint(struct json *j, const char *shape, va_list args) {
+    va_list ap;
 
-    va_start(args, shape);
+    va_copy(ap, args); /* print_argument() takes an address, which a parameter of this type lacks */
     for (const char *s = shape; *s;) {
         if (*s == ' ' || *s == ',')
             s++;
@@ -268,8 +263,16 @@ void json_print(struct json *j, const char *shape, ...) {
         else if (*s == '}' || *s == ']')
             json_close(j, *s++);
         else
-            s = *s == '%' ? print_argument(j, s + 1, &args) : print_word(j, s);
+            s = *s == '%' ? print_argument(j, s + 1, &ap) : print_word(j, s);
     }
+    va_end(ap);
+}
+
+void json_print(struct json *j, const char *shape, ...) {
+    va_list args;
+
+    va_start(args, shape);
+    json_vprint(j, shape, args);
     va_end(args);
 }
 

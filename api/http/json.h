@@ -5,6 +5,7 @@
  * is written with U+FFFD in its place; the first failure (a full buffer) sticks in `error`.
  */
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/buf.h"
@@ -57,6 +58,7 @@ void json_put_string(struct json *j, const char *key, const char *s);
  * a string with its length (NULL: ""), %d, %u, %ld, %lu and %zu are whole numbers, %i is a boolean,
  * %g is json_double(). A string before a colon is a key. */
 void json_print(struct json *j, const char *shape, ...) PRINTF(2, 3);
+void json_vprint(struct json *j, const char *shape, va_list args);
 
 /* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. Replaces
  * escapes of half a surrogate pair by U+FFFD, also in @data. 0 with *out, the caller's to free;

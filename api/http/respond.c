@@ -232,6 +232,17 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
     exchange_end(x);
 }
 
+void respond_shape(struct exchange *x, const char *shape, ...) {
+    CLEANUP(buf_deinit) struct buf b = {.max = RESPOND_SHAPE_MAX};
+    struct json j = {.out = &b};
+    va_list args;
+
+    va_start(args, shape);
+    json_vprint(&j, shape, args);
+    va_end(args);
+    respond_buf(x, 200, &b, j.error);
+}
+
 /* Notes the code of the error for the log line, which is written after the answer. */
 static void note_code(struct exchange *x, const struct err *err) {
     const char *code = respond_error_code(err);

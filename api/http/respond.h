@@ -11,6 +11,7 @@
 
 #define RESPOND_JSON "application/json"
 #define RESPOND_LINES "application/x-ndjson"
+#define RESPOND_SHAPE_MAX 4096u
 
 /* Every answer, whole or a stream, has one head and ends its exchange once. A function that ends
  * the exchange has freed @x when it returns. For the loop's thread. */
@@ -20,6 +21,9 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 /* Sends @b as JSON, and may take its memory; @error (of building it) < 0: sends a 500 instead. Ends
  * the exchange. */
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
+/* Sends the JSON that json_print() makes of @shape, at most RESPOND_SHAPE_MAX bytes. Ends the
+ * exchange. */
+void respond_shape(struct exchange *x, const char *shape, ...) PRINTF(2, 3);
 /* Sends the error object. Ends the exchange. */
 void respond_error(struct exchange *x, const struct err *err);
 /* Sets the error for an -errno without text: 500 or 503. */

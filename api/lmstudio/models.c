@@ -149,16 +149,13 @@ static int find_instance(struct exchange *x, yyjson_doc *body, struct model **ou
 
 /* Unloads the model once no request needs it, like a request with a ttl of 0. */
 void lmstudio_unload_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    yyjson_doc *body = NULL;
+    CLEANUP(json_doc_freep) yyjson_doc *body = NULL;
     struct model *m = NULL;
     struct err err = {0};
-    struct json j = {.out = &b};
     int r = ollama_read_body(x, &body, &err);
 
     if (r == 0)
         r = find_instance(x, body, &m, &err);
-    yyjson_doc_free(body);
     if (r < 0) {
         respond_failed(x, r, &err);
         return;
@@ -166,6 +163,5 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     assert(model_on_demand(m) && m->worker_up);
     m->keep_alive_s = 0;
     audit_client(x, "unload", m->info->id, 0, &err);
-    json_print(&j, "{instance_id:%s}", m->info->id);
-    respond_buf(x, 200, &b, j.error);
+    respond_shape(x, "{instance_id:%s}", m->info->id);
 }

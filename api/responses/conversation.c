@@ -364,14 +364,6 @@ void conversations_items_serve(struct exchange *x, struct http *h) {
         items_serve(x, h, s);
 }
 
-static void respond_deleted(struct exchange *x) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    struct json j = {.out = &b};
-
-    json_print(&j, "{id:%s, object:'conversation.deleted', deleted:true}", x->arg);
-    respond_buf(x, 200, &b, j.error);
-}
-
 void conversations_delete_serve(struct exchange *x, struct http *h) {
     struct stored *s = named(x);
     const char *item = item_of(x);
@@ -382,7 +374,7 @@ void conversations_delete_serve(struct exchange *x, struct http *h) {
     }
     if (s && !strchr(x->arg, '/') &&
         store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg)))
-        respond_deleted(x);
+        respond_shape(x, "{id:%s, object:'conversation.deleted', deleted:true}", x->arg);
     else
         not_found(x);
     stored_unref(s);

@@ -110,15 +110,10 @@ static void get_serve(struct exchange *x, struct http *h) {
 }
 
 static void delete_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    struct json j = {.out = &b};
-
-    if (!names_response(x) || !store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
+    if (names_response(x) && store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg)))
+        respond_shape(x, "{id:%s, object:'response', deleted:true}", x->arg);
+    else
         responses_not_found(x);
-        return;
-    }
-    json_print(&j, "{id:%s, object:'response', deleted:true}", x->arg);
-    respond_buf(x, 200, &b, j.error);
 }
 
 /* Cancels a response under way: its own client is told, and @x gets the response as it stands. */

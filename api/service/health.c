@@ -1,5 +1,4 @@
 #include <assert.h>
-#include <stdio.h>
 #include <time.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
@@ -65,47 +64,38 @@ static void root_serve(struct exchange *x, struct http *h) {
 /* Answers /load as vLLM does. */
 static void load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
-    char text[48];
 
     service_stats(env_of(x)->service, &s);
-    int n = snprintf(text, sizeof(text), "{\"server_load\":%u}", s.n_running + s.n_queued);
-    respond(x, 200, RESPOND_JSON, text, (size_t)n);
+    respond_shape(x, "{server_load:%u}", s.n_running + s.n_queued);
 }
 
 /* Answers /v1/loads as SGLang does. */
 static void loads_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     const struct model *model = model_first(env_of(x));
     const struct msg_stats *w = &model->worker;
     const struct api_model *m = model->info;
     uint64_t page = m->page_tokens;
     struct api_stats s;
-    struct json j = {.out = &b};
 
     service_stats(env_of(x)->service, &s);
-    json_print(&j,
-               "{timestamp:%ld, dp_rank_count:1, loads:[{dp_rank:0, num_running_reqs:%u, "
-               "num_waiting_reqs:%u, num_total_reqs:%ld, num_used_tokens:%ld, "
-               "max_total_num_tokens:%ld, token_usage:%g, max_running_requests:%u}]}",
-               (int64_t)time(NULL), s.n_running, s.n_queued, (int64_t)s.n_running + s.n_queued,
-               (int64_t)(w->n_used * page), (int64_t)(m->n_pages * page),
-               w->n_pages ? (double)w->n_used / w->n_pages : 0, env_of(x)->opts.max_running);
-    respond_buf(x, 200, &b, j.error);
+    respond_shape(x,
+                  "{timestamp:%ld, dp_rank_count:1, loads:[{dp_rank:0, num_running_reqs:%u, "
+                  "num_waiting_reqs:%u, num_total_reqs:%ld, num_used_tokens:%ld, "
+                  "max_total_num_tokens:%ld, token_usage:%g, max_running_requests:%u}]}",
+                  (int64_t)time(NULL), s.n_running, s.n_queued, (int64_t)s.n_running + s.n_queued,
+                  (int64_t)(w->n_used * page), (int64_t)(m->n_pages * page),
+                  w->n_pages ? (double)w->n_used / w->n_pages : 0, env_of(x)->opts.max_running);
 }
 
 /* Answers /get_load, the older form of /v1/loads. */
 static void load_of_ranks_serve(struct exchange *x, struct http *h) {
     const struct model *model = model_first(env_of(x));
     struct api_stats s;
-    char text[160];
 
     service_stats(env_of(x)->service, &s);
-    int n =
-        snprintf(text, sizeof(text),
-                 "[{\"dp_rank\":0,\"num_reqs\":%u,\"num_waiting_reqs\":%u,\"num_tokens\":%llu}]",
-                 s.n_running + s.n_queued, s.n_queued,
-                 (unsigned long long)model->worker.n_used * model->info->page_tokens);
-    respond(x, 200, RESPOND_JSON, text, (size_t)n);
+    respond_shape(x, "[{dp_rank:0, num_reqs:%u, num_waiting_reqs:%u, num_tokens:%lu}]",
+                  s.n_running + s.n_queued, s.n_queued,
+                  (uint64_t)model->worker.n_used * model->info->page_tokens);
 }
 
 /* Answers SGLang's gateway, which asks each worker that it is given. The answer is about the first
