@@ -73,31 +73,32 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
 /* Author of the content: pictures of the user and of tools are shown. */
 enum says { SAYS_USER, SAYS_MODEL, SAYS_TOOL, SAYS_OTHER };
 
-/* Adds the picture in @part, part @at of member @field. */
-static int add_picture(const struct responses_build *b, const char *field, size_t at,
-                       yyjson_val *part, struct content *out) {
-    char place[96];
-
+/* Writes the place of @member of part @at of member @field, or of the response that is continued. */
+static void place_of(const struct responses_build *b, const char *field, size_t at,
+                     const char *member, char out[96]) {
     if (b->past)
-        snprintf(place, sizeof(place), "previous_response_id");
+        snprintf(out, 96, "previous_response_id");
     else
-        snprintf(place, sizeof(place), "input[%zu].%.20s[%zu].image_url", b->i, field, at);
-    content_add_picture(out, b->doc, yyjson_obj_get(part, "image_url"),
-                        yyjson_obj_get(part, "detail"), place);
-    return 0;
+        snprintf(out, 96, "input[%zu].%.20s[%zu].%s", b->i, field, at, member);
 }
 
-/* Adds the file or sound in @part, part @at of member @field. */
-static int add_file(const struct responses_build *b, const char *field, size_t at,
-                    struct content *out) {
+/* Adds the picture in @part, part @at of member @field. */
+static void add_picture(const struct responses_build *b, const char *field, size_t at,
+                        yyjson_val *part, struct content *out) {
     char place[96];
 
-    if (b->past)
-        snprintf(place, sizeof(place), "previous_response_id");
-    else
-        snprintf(place, sizeof(place), "input[%zu].%.20s[%zu].type", b->i, field, at);
+    place_of(b, field, at, "image_url", place);
+    content_add_picture(out, b->doc, yyjson_obj_get(part, "image_url"),
+                        yyjson_obj_get(part, "detail"), place);
+}
+
+/* Adds the file or sound that is part @at of member @field. */
+static void add_file(const struct responses_build *b, const char *field, size_t at,
+                     struct content *out) {
+    char place[96];
+
+    place_of(b, field, at, "type", place);
     content_add_file(out, b->doc, place);
-    return 0;
 }
 
 static bool is_picture(yyjson_val *part) {
@@ -121,10 +122,12 @@ static int add_content(const struct responses_build *b, yyjson_val *item, const 
         bool file = who == SAYS_USER && !picture && is_media(yyjson_obj_get(part, "type"));
         const char *instead = NULL;
 
-        TRY(picture ? add_picture(b, field, i, part, out)
-            : file  ? add_file(b, field, i, out)
-                    : part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s,
-                                &instead));
+        if (picture)
+            add_picture(b, field, i, part, out);
+        else if (file)
+            add_file(b, field, i, out);
+        else
+            TRY(part_text(b, field, i, part, who == SAYS_MODEL || who == SAYS_TOOL, &s, &instead));
         bool text = !picture && !file;
         TRY(lines && text ? buf_add_char(&out->text, '\n') : 0);
         lines = text;
@@ -362,8 +365,10 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct conten
     }
     if (native && json_is_empty(output) && yyjson_is_str(status))
         return json_add_text(&out->text, status);
-    if (is_picture(output)) /* screenshot of a computer */
-        return add_picture(b, "output", 0, output, out);
+    if (is_picture(output)) { /* screenshot of a computer */
+        add_picture(b, "output", 0, output, out);
+        return 0;
+    }
     return add_content(b, item, "output", SAYS_TOOL, out);
 }
 

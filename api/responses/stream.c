@@ -65,13 +65,6 @@ static void end_event(struct stream_event *e) {
     buf_deinit(&e->b);
 }
 
-/* Writes the members that tell the place of the event: item @id at index @i, and its only part. */
-static void put_place(struct stream_event *e, const char *id, uint32_t i, const char *part_index) {
-    json_print(&e->j, "item_id:%s, output_index:%u", id, i);
-    if (part_index)
-        json_print(&e->j, "%s:0", part_index);
-}
-
 /* Sends an event with the response as it stands. The last such event is kept in the store. */
 static void send_response(struct writer *w, const char *type, enum responses_status status,
                           const struct err *err) {
@@ -173,6 +166,15 @@ static struct item item_of(const struct writer *w, const struct output_run *run)
     return it;
 }
 
+/* Begins an event about the only part of @it, with the members that tell its place. */
+static void begin_part(struct stream_event *e, struct writer *w, const struct item *it,
+                       const char *type) {
+    begin_event(e, w, type);
+    json_print(&e->j, "item_id:%s, output_index:%u", it->id, it->i);
+    if (it->words->part_index)
+        json_print(&e->j, "%s:0", it->words->part_index);
+}
+
 static void send_item(struct writer *w, const struct item *it, bool finished) {
     struct stream_event e;
 
@@ -191,8 +193,7 @@ static void send_part(struct writer *w, const struct item *it, const char *type,
 
     if (!it->words->part_type)
         return;
-    begin_event(&e, w, type);
-    put_place(&e, it->id, it->i, it->words->part_index);
+    begin_part(&e, w, it, type);
     json_print(&e.j, "part:");
     responses_put_part(&e.j, w, it->run, it->words->part_type, text, len);
     end_event(&e);
@@ -219,8 +220,7 @@ static void send_delta(struct writer *w, const struct item *it, const char *text
     const struct buf *content = &w->choices[0].gen->output->text[OUTPUT_CONTENT];
     struct stream_event e;
 
-    begin_event(&e, w, it->words->delta);
-    put_place(&e, it->id, it->i, it->words->part_index);
+    begin_part(&e, w, it, it->words->delta);
     json_print(&e.j, "delta:%.*s", (int)len, text);
     if (is_message(it))
         put_new_logprobs(&e, (size_t)(text - content->data) + len);
@@ -231,8 +231,7 @@ static void send_delta(struct writer *w, const struct item *it, const char *text
 static void send_text(struct writer *w, const struct item *it, const char *text, size_t len) {
     struct stream_event e;
 
-    begin_event(&e, w, it->words->done);
-    put_place(&e, it->id, it->i, it->words->part_index);
+    begin_part(&e, w, it, it->words->done);
     if (it->words->part_index == NULL)
         json_print(&e.j, "name:%s", responses_call_name(w, it->run));
     json_print(&e.j, "%s:%.*s", it->words->text, (int)len, text);
