@@ -3,8 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include "api/http/json.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/try.h"
 
 /* Readers of plain values. */
@@ -56,6 +55,18 @@ READER(field_uint) {
     TRY(field_whole(f, v, &i, err));
     uint32_t u = (uint32_t)i;
     memcpy(member(r, f), &u, sizeof(u));
+    return 0;
+}
+
+int field_members(struct gen_request *r, const struct model *m, const struct field *f,
+                  const struct field *inner, size_t n, yyjson_val *v, struct err *err) {
+    if (!yyjson_is_obj(v))
+        return field_refuse(f, err);
+    for (size_t i = 0; i < n; i++) {
+        yyjson_val *o = json_given(v, inner[i].name + strlen(f->name) + 1);
+
+        TRY(o ? inner[i].parse(r, m, &inner[i], o, err) : 0);
+    }
     return 0;
 }
 

@@ -22,6 +22,10 @@ struct field {
 int field_refuse(const struct field *f, struct err *err);
 /* Reads a whole number in [lo, hi]. */
 int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err);
+/* Reads the members of the object @v, which have the @n rows @inner; their names begin with that of
+ * @f and a dot. */
+int field_members(struct gen_request *r, const struct model *m, const struct field *f,
+                  const struct field *inner, size_t n, yyjson_val *v, struct err *err);
 /* Copies string @v, so that it outlives the body. Returns 0 or -ENOMEM. */
 int field_copy(struct gen_request *r, yyjson_val *v, struct str *out);
 

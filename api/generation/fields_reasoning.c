@@ -4,7 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 #include "api/generation/fields.h"
-#include "api/http/json.h"
 #include "api/http/json_read.h"
 #include "base/try.h"
 
@@ -60,12 +59,5 @@ READER(field_reasoning) {
          "a boolean"},
     };
 
-    if (!yyjson_is_obj(v))
-        return field_refuse(f, err);
-    for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
-        yyjson_val *o = json_given(v, inner[i].name + strlen("reasoning."));
-
-        TRY(o ? inner[i].parse(r, m, &inner[i], o, err) : 0);
-    }
-    return 0;
+    return field_members(r, m, f, inner, ARRAY_SIZE(inner), v, err);
 }

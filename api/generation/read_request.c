@@ -179,13 +179,7 @@ PARSER(parse_stream_options) {
          offsetof(struct gen_request, continuous_usage), 0, 0, "a boolean"},
     };
 
-    if (!yyjson_is_obj(v))
-        return field_refuse(f, err);
-    for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
-        yyjson_val *o = json_given(v, inner[i].name + strlen("stream_options."));
-
-        TRY(o ? inner[i].parse(r, m, &inner[i], o, err) : 0);
-    }
+    TRY(field_members(r, m, f, inner, ARRAY_SIZE(inner), v, err));
     if (yyjson_is_false(yyjson_obj_get(v, "include_usage")))
         r->continuous_usage = false;
     return 0;
