@@ -142,6 +142,7 @@ static int add_marked(struct input *in, yyjson_val *text, yyjson_val *data, stru
 
 /* Adds one prompt, @v: a text, {"prompt_string": text}, or an array of ids and texts. */
 static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
+    CLEANUP(tokens_deinit)
     struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->model->info->max_context};
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v;
     yyjson_val *data = yyjson_is_str(text) ? json_given(v, "multimodal_data") : NULL;
@@ -159,13 +160,9 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
         else if (r == 0)
             r = refuse(in, "prompt", "texts and arrays of tokens and texts");
     }
-    if (r == -EMSGSIZE)
-        r = prompt_too_long(in->job, "prompt", t.max, in->err);
-    yyjson_mut_val *ids =
-        r == 0 ? yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n) : NULL;
-    tokens_deinit(&t);
-    yyjson_mut_arr_append(to, ids);
-    return r;
+    TRY(r == -EMSGSIZE ? prompt_too_long(in->job, "prompt", t.max, in->err) : r);
+    yyjson_mut_arr_append(to, yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n));
+    return 0;
 }
 
 /* Turns all prompts into arrays of tokens if texts, tokens and objects stand beside each other, or
@@ -201,10 +198,10 @@ static int mix_prompts(struct input *in) {
 
 static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson_mut_val *to) {
     static const char what[] = "pairs of a token or text and a number from -100 to 100 or false";
-    struct tokens t = {.max = REQUEST_BIAS_MAX};
+    CLEANUP(tokens_deinit) struct tokens t = {.max = REQUEST_BIAS_MAX};
     const char *text = json_cstr(key);
     char id[16], *end = id;
-    int r = 0;
+    int r;
 
     if (!yyjson_is_num(value) && !yyjson_is_false(value))
         return refuse(in, "logit_bias", what);
@@ -216,18 +213,17 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
     else if (yyjson_is_uint(key) && yyjson_get_uint(key) <= INT32_MAX)
         r = tokens_add(&t, (int32_t)yyjson_get_uint(key));
     else
-        r = refuse(in, "logit_bias", what);
+        return refuse(in, "logit_bias", what);
     in->n_bias += t.n;
-    if (r == 0 && in->n_bias > REQUEST_BIAS_MAX)
-        r = -EMSGSIZE;
+    if (r == -EMSGSIZE || (r == 0 && in->n_bias > REQUEST_BIAS_MAX))
+        return refuse(in, "logit_bias", "a list of at most 1024 tokens");
     for (size_t i = 0; r == 0 && i < t.n; i++) {
         snprintf(id, sizeof(id), "%d", (int)t.id[i]);
         yyjson_mut_obj_remove_key(to, id);
         double b = yyjson_is_num(value) ? yyjson_get_num(value) : -100;
         yyjson_mut_obj_add(to, yyjson_mut_strcpy(in->doc, id), yyjson_mut_real(in->doc, b));
     }
-    tokens_deinit(&t);
-    return r == -EMSGSIZE ? refuse(in, "logit_bias", "a list of at most 1024 tokens") : r;
+    return r;
 }
 
 /* Takes logit_bias: [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}. All tokens of a
@@ -285,6 +281,13 @@ static int take_form(struct input *in) {
 
 /* ---- bodies ---- */
 
+static int translate(struct input *in, yyjson_doc **out) {
+    TRY(in->job->endpoint == &llamacpp_infill ? fill_in(in) : mix_prompts(in));
+    TRY(take_bias(in));
+    TRY(take_form(in));
+    return json_doc_seal(in->doc, in->root, out);
+}
+
 /* Without a limit the rest of the context is generated, unlike OpenAI's 16 tokens. Takes @body
  * over. */
 int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
@@ -293,27 +296,20 @@ int llamacpp_translate(struct prompt_job *job, yyjson_doc *body, struct err *err
 
     in.doc = json_doc_copy(body, &in.failed);
     in.root = yyjson_mut_doc_get_root(in.doc);
-    int r = job->endpoint == &llamacpp_infill ? fill_in(&in) : mix_prompts(&in);
-    if (r == 0)
-        r = take_bias(&in);
-    if (r == 0)
-        r = take_form(&in);
-    if (r == 0)
-        r = json_doc_seal(in.doc, in.root, &ours);
+    int r = translate(&in, &ours);
     yyjson_mut_doc_free(in.doc);
     yyjson_doc_free(body);
-    if (r == 0) {
-        struct gen_request *to = &job->request;
-        struct request_picture *pictures = STEAL(to->pictures);
-        uint32_t n = to->n_pictures;
-
-        r = openai_read_completion(job, ours, err);
-        assert(!to->pictures);
-        to->pictures = pictures;
-        to->n_pictures = n;
-    }
-    if (r == 0 && !job->request.max_new)
-        job->request.max_new = GEN_REQUEST_NO_LIMIT;
+    if (r < 0)
+        return r;
+    struct gen_request *to = &job->request;
+    struct request_picture *pictures = STEAL(to->pictures);
+    uint32_t n = to->n_pictures;
+    r = openai_read_completion(job, ours, err);
+    assert(!to->pictures);
+    to->pictures = pictures;
+    to->n_pictures = n;
+    if (r == 0 && !to->max_new)
+        to->max_new = GEN_REQUEST_NO_LIMIT;
     return r;
 }
 
