@@ -47,11 +47,6 @@ static const char *type_of(const struct err *err) {
                                 : respond_error_type(err);
 }
 
-/* Writes the details by which the SDK knows that it must not rely on the server's memory. */
-static void put_thread_details(struct json *j, const struct err *err) {
-    json_print(j, "details:{error_code:%s, unsupported:['thread']}", err->code);
-}
-
 /* Writes an error. Claude Code shortens the conversation when it reads "prompt is too long". */
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
     bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
@@ -59,8 +54,8 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
 
     snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
     json_print(j, "{type:'error', error:{type:%s, message:%s", type_of(err), text);
-    if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
-        put_thread_details(j, err);
+    if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0) /* for SDKs that rely on a server's memory */
+        json_print(j, "details:{error_code:%s, unsupported:['thread']}", err->code);
     json_print(j, "}, request_id:%s}", x->id);
 }
 

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/json.h"
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
@@ -192,26 +191,19 @@ static const struct {
     {"seed", pass},
 };
 
+static bool is_known(yyjson_val *key) {
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        if (yyjson_equals_str(key, fields[i].name))
+            return true;
+    return json_is(key, "model messages max_tokens system thinking chat_template_kwargs tools");
+}
+
 static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
-    static const char *const others[] = {
-        "model", "messages", "max_tokens", "system", "thinking", "chat_template_kwargs", "tools"};
-    uint64_t seen = 0;
-
-    static_assert(ARRAY_SIZE(fields) + ARRAY_SIZE(others) <= 64, "a bit of `seen` each");
     JSON_MEMBERS(key, value, body) {
-        uint64_t bit = 0;
-
-        for (size_t k = 0; k < ARRAY_SIZE(fields); k++)
-            if (yyjson_equals_str(key, fields[k].name))
-                bit = (uint64_t)1 << k;
-        for (size_t k = 0; k < ARRAY_SIZE(others); k++)
-            if (yyjson_equals_str(key, others[k]))
-                bit = (uint64_t)1 << (ARRAY_SIZE(fields) + k);
-        if (seen & bit) {
-            anthropic_place(in, json_cstr(key)); /* one of the names above: without NUL */
-            return anthropic_refuse(in, "", "is given twice");
-        }
-        seen |= bit;
+        if (!is_known(key) || yyjson_obj_getn(body, json_text(key), json_len(key)) == value)
+            continue;
+        anthropic_place(in, json_cstr(key)); /* a known name: without NUL */
+        return anthropic_refuse(in, "", "is given twice");
     }
     return 0;
 }

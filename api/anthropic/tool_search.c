@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
-#include "api/http/json.h"
 #include "api/http/json_read.h"
+#include "base/buf.h"
 #include "base/jobs.h"
 #include "base/try.h"
 #include "base/util.h"
