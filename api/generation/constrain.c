@@ -6,7 +6,6 @@
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/toolcall/grammar_ir.h"
-#include "api/http/json.h"
 #include "api/generation/env.h"
 #include "api/http/siphash.h"
 #include "api/limits/auth.h"

@@ -1,7 +1,6 @@
 #include "api/generation/expected.h"
 
 #include <errno.h>
-#include <string.h>
 #include "api/generation/model.h"
 #include "api/http/json.h"
 #include "api/http/json_read.h"

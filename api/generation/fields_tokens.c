@@ -2,7 +2,6 @@
 #include <string.h>
 #include "api/generation/fields.h"
 #include "api/generation/read_request.h"
-#include "api/http/json.h"
 #include "api/generation/model.h"
 #include "api/http/json_read.h"
 #include "base/try.h"

@@ -1,6 +1,5 @@
 #include "api/generation/foreign.h"
 
-#include <errno.h>
 #include <string.h>
 #include "api/http/json_read.h"
 #include "base/try.h"

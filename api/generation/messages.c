@@ -77,10 +77,6 @@ static bool is_repeated(yyjson_val *m) {
     return message_is_result(m) || json_has(m, "role", "assistant");
 }
 
-static bool is_text_part(yyjson_val *part) {
-    return json_has(part, "type", "text input_text output_text refusal");
-}
-
 static bool is_thought(yyjson_val *part) {
     return json_has(part, "type", "thinking redacted_thinking");
 }
@@ -131,8 +127,8 @@ static int add_unseen(struct build *b, yyjson_val *m, size_t i, yyjson_val *part
                                       : "this model reads only text");
 }
 
-/* Joins parts to one string, a line for each text. */
-static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *text) {
+/* Joins parts to one string, a line for each text, at the end of @out. */
+static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct buf *out) {
     bool assistant = json_has(m, "role", "assistant"), lines = false;
     bool sees = *b->sight && !assistant, repeated = is_repeated(m);
     yyjson_val *s = NULL;
@@ -140,17 +136,17 @@ static int join_parts(struct build *b, yyjson_val *m, yyjson_val *parts, struct 
     JSON_EACH_AT(i, part, parts) {
         bool picture = picture_part_is(part);
         bool shown = picture && sees && !b->pictures[picture_part_index(part)].unread;
-        bool unseen =
-            picture || is_file(part) || (repeated && yyjson_is_obj(part) && !is_text_part(part));
+        bool text = json_has(part, "type", "text input_text output_text refusal");
+        bool unseen = picture || is_file(part) || (repeated && yyjson_is_obj(part) && !text);
 
         if (repeated && is_thought(part))
             continue;
         TRY(unseen ? 0 : part_text(b, i, part, &s));
-        TRY(lines && !shown ? buf_add_char(text, '\n') : 0);
+        TRY(lines && !shown ? buf_add_char(out, '\n') : 0);
         lines = !shown;
-        TRY(!lines   ? add_picture(b, part, text)
-            : unseen ? add_unseen(b, m, i, part, text)
-                     : json_add_text(text, s));
+        TRY(!lines   ? add_picture(b, part, out)
+            : unseen ? add_unseen(b, m, i, part, out)
+                     : json_add_text(out, s));
     }
     return 0;
 }

@@ -9,7 +9,6 @@
 #include "api/generation/picture_fetch.h"
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt_steps.h"
-#include "api/http/json.h"
 #include "api/http/json_build.h"
 #include "api/http/json_read.h"
 #include "base/try.h"

@@ -5,7 +5,6 @@
 #include "api/generation/fim.h"
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
-#include "api/http/json.h"
 #include "api/generation/env.h"
 #include "base/json_value.h"
 #include "base/try.h"

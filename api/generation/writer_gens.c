@@ -91,12 +91,6 @@ static int set_output(struct writer *w, struct gen *g) {
     return g->loop_tokens ? gen_limit_reasoning(g, UINT32_MAX) : 0;
 }
 
-/* Makes the choice @c echo the prompt @p. */
-static void set_echo(struct choice *c, struct prompt *p) {
-    c->echo = echo_use(p->echo);
-    c->n_chars = p->echo ? p->echo->n_chars : 0;
-}
-
 /* Adds choice @i of prompt @p to the answer, of at most @max_new tokens. The @last choice takes
  * over the tokens of the prompt instead of copying them. */
 static int add_choice(struct writer *w, struct prompt *p, uint32_t i, bool last, uint32_t max_new,
@@ -105,11 +99,13 @@ static int add_choice(struct writer *w, struct prompt *p, uint32_t i, bool last,
     struct gen *g = NULL;
 
     TRY(gen_new(&g, w->job.model, &w->job.request, &p->tokens, last, max_new, (uint16_t)i));
-    *c = (struct choice){.gen = g, .custom.text.max = UINT32_MAX};
+    *c = (struct choice){.gen = g,
+                         .custom.text.max = UINT32_MAX,
+                         .echo = echo_use(p->echo),
+                         .n_chars = p->echo ? p->echo->n_chars : 0};
     w->n_choices++;
     gen_set_pictures(g, p);
     fill_submit(w, g, group, seed);
-    set_echo(c, p);
     return set_output(w, g);
 }
 

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 #include "api/http/http.h"
-#include "api/http/json.h"
 #include "api/http/siphash.h"
 #include "api/http/json_read.h"
 

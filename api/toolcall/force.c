@@ -11,7 +11,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/json.h"
 #include "api/toolcall/parser.h"
 #include "api/http/json_read.h"
 #include "base/try.h"

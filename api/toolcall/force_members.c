@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "api/http/json_read.h"

@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "api/http/json_read.h"

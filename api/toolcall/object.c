@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "api/http/json.h"
 #include "api/toolcall/parser.h"
 #include "base/json_value.h"
 

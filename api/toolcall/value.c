@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <string.h>
-#include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "api/http/json_read.h"

@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "api/http/json.h"
 #include "api/toolcall/scan.h"
 #include "api/toolcall/toolcall.h"
 #include "base/json_value.h"
