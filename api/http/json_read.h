@@ -8,7 +8,7 @@
 #define JSON_EACH(item, list)                                                                      \
     for (yyjson_val *item = yyjson_arr_get_first(list), *item##_end = json_end(item, list);        \
          item != item##_end; item = json_next(item))
-/* The same, with the index @i of the entry. */
+/* Runs the following block for each entry like JSON_EACH(), and counts the entries from 0 in @i. */
 #define JSON_EACH_AT(i, item, list)                                                                \
     for (size_t i = 0, item##_once = 1; item##_once; item##_once = 0)                              \
         for (yyjson_val *item = yyjson_arr_get_first(list), *item##_end = json_end(item, list);    \

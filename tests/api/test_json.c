@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "base/json_value.h"
+#include "api/http/json_read.h"
 #include "base/util.h"
 
 /* json_print(): the text of each conversion, alone and among the other functions of the writer. */
@@ -153,4 +153,59 @@ Test(json_make, a_document_that_lacked_memory_is_not_sealed) {
     cr_expect_eq(json_doc_seal(doc, json_constant(doc, "{a:1}"), &out), -ENOMEM);
     cr_expect(!out);
     yyjson_mut_doc_free(doc);
+}
+
+/* ---- json_read.h ---- */
+
+Test(json_read, loops_run_for_the_entries_of_their_kind_of_value_alone) {
+    static const char body[] = "{\"list\":[1,[2,3],{\"x\":4},\"y\"],\"object\":{\"a\":[5],\"b\":6},"
+                               "\"empty\":[[],{}],\"text\":\"list\"}";
+    static const char *const none[] = {"object", "text", "missing"}, *const bare[] = {"list",
+                                                                                      "text"};
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(body, sizeof(body) - 1, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    size_t n = 0, n_members = 0;
+
+    JSON_EACH_AT(i, item, yyjson_obj_get(root, "list")) {
+        cr_expect_eq(i, n++);
+        cr_expect_eq(item, yyjson_arr_get(yyjson_obj_get(root, "list"), i));
+    }
+    cr_expect_eq(n, 4);
+    JSON_MEMBERS(key, value, yyjson_obj_get(root, "object")) {
+        cr_expect_eq(value, yyjson_obj_get(yyjson_obj_get(root, "object"), json_cstr(key)));
+        n_members++;
+    }
+    cr_expect_eq(n_members, 2);
+    for (size_t k = 0; k < ARRAY_SIZE(none); k++) {
+        JSON_EACH(item, yyjson_obj_get(root, none[k])) {
+            cr_expect(!item, "%s", none[k]);
+        }
+    }
+    for (size_t k = 0; k < ARRAY_SIZE(bare); k++) {
+        JSON_MEMBERS(key, value, yyjson_obj_get(root, bare[k])) {
+            cr_expect(!key && !value, "%s", bare[k]);
+        }
+    }
+    JSON_EACH(item, yyjson_obj_get(root, "empty")) {
+        JSON_EACH(inner, item) {
+            cr_expect(!inner);
+        }
+    }
+}
+
+Test(json_read, a_value_is_compared_with_whole_words) {
+    static const char body[] =
+        "{\"type\":\"text\",\"none\":null,\"two\":\"input text\",\"bare\":\"\",\"n\":1}";
+    CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(body, sizeof(body) - 1, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+
+    cr_expect(json_has(root, "type", "text"));
+    cr_expect(json_has(root, "type", "image input text"));
+    cr_expect(!json_has(root, "type", "texts input_text tex"));
+    cr_expect(!json_has(root, "two", "input text"));
+    cr_expect(!json_has(root, "bare", "input text"));
+    cr_expect(!json_has(root, "n", "1"));
+    cr_expect(!json_has(root, "missing", "text"));
+    cr_expect(!json_given(root, "none") && !json_given(root, "missing"));
+    cr_expect(json_given(root, "n"));
 }
