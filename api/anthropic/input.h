@@ -110,7 +110,8 @@ int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *fiel
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out);
 
-/* Adds the picture of a block of type image. Returns false where it is a file of another service. */
+/* Adds the picture of a block of type image. Returns false where it is a file of another
+ * service. */
 bool anthropic_picture(struct anthropic_input *in, yyjson_val *block, struct content *to);
 
 /* turns.c */

@@ -151,6 +151,7 @@ static inline uint32_t gen_request_made(const struct gen_request *r) {
 /* Makes the answer continue @text, which is copied. Returns 0 or -ENOMEM. */
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len);
 void gen_request_deinit(struct gen_request *r); /* accepts a zeroed one */
+/* Frees the functions, which a new rendering makes again. */
 void gen_request_drop_functions(struct gen_request *r);
 /* Frees the parsed body, which can be large, once its prompts are tokens. */
 void gen_request_drop_body(struct gen_request *r);

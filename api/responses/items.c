@@ -73,7 +73,8 @@ static int part_text(const struct responses_build *b, const char *field, size_t 
 /* Author of the content: pictures of the user and of tools are shown. */
 enum says { SAYS_USER, SAYS_MODEL, SAYS_TOOL, SAYS_OTHER };
 
-/* Writes the place of @member of part @at of member @field, or of the response that is continued. */
+/* Writes the place of @member of part @at of member @field, or of the response that is
+ * continued. */
 static void place_of(const struct responses_build *b, const char *field, size_t at,
                      const char *member, char out[96]) {
     if (b->past)
