@@ -109,23 +109,37 @@ static void get_serve(struct exchange *x, struct http *h) {
     stored_unref(s);
 }
 
+/* Ends a response under way. Its own client is told that it was cancelled. */
+static void end_live(struct exchange *x, struct responses *rs) {
+    struct err err = {0};
+
+    audit_client(x, "cancel", x->arg, 0, &err);
+    rs->cancelled = true;
+    err_set_code(&err, 503, "cancelled", NULL, "The response was cancelled.");
+    respond_failure(rs->writer->exchange, &err);
+}
+
 static void delete_serve(struct exchange *x, struct http *h) {
-    if (names_response(x) && store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg)))
+    struct responses *rs = names_response(x) ? find_live(x) : NULL;
+
+    if (rs)
+        end_live(x, rs); /* and stores it */
+    bool stored =
+        names_response(x) && store_remove(env_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    if (rs || stored)
         respond_shape(x, "{id:%s, object:'response', deleted:true}", x->arg);
     else
         responses_not_found(x);
 }
 
-/* Cancels a response under way: its own client is told, and @x gets the response as it stands. */
+/* Cancels a response under way; @x gets the response as it stands. */
 static void cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j = {.out = &b};
-    struct err err;
 
     rs->cancelled = true;
     responses_put(&j, rs->writer, RESPONSES_FAILED, NULL);
-    err_set_code(&err, 503, "cancelled", NULL, "The response was cancelled.");
-    respond_failure(rs->writer->exchange, &err);
+    end_live(x, rs);
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -141,7 +155,6 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     if (rs) {
-        audit_client(x, "cancel", x->arg, 0, &err);
         cancel(x, rs);
         return;
     }

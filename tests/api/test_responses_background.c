@@ -162,6 +162,25 @@ Test(background, it_is_cancelled_by_its_id) {
     world_stop(&w);
 }
 
+Test(background, it_is_deleted_while_it_runs) {
+    struct world w;
+    char id[64], request[200];
+
+    responses_start(&w);
+    begin(&w, "", id);
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "x");
+    world_turns(&w, 2);
+    snprintf(request, sizeof(request),
+             "DELETE " RESPONSES "/%s HTTP/1.1\r\nHost: localhost\r\n\r\n", id);
+    world_expect(&w, request, 200, "\"deleted\":true");
+    cr_expect(w.port.r[0].cancelled);
+    expect_status(&w, id, "", 404);
+    world_expect(&w, request, 404, "not_found");
+    world_stop(&w);
+}
+
 Test(background, its_failure_is_told_to_who_asks) {
     CLEANUP(buf_deinit) struct buf line = {.max = 1 << 16};
     struct world w;
