@@ -1,69 +1,92 @@
 #include "daemon/config/keyfile.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <ini.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/files.h"
+#include "base/try.h"
 
 /*
- * inih splits the lines, but it does not report line numbers, reads a line that is too long for its
- * buffer as two, treats an indented line as a continuation of the previous value, and cuts names of
- * sections after 49 characters. Therefore this file gives it the lines, one at a time and without
- * indentation, parses the sections itself, and ends at the first error.
+ * Lines are `[section]`, `key = value` or `key : value`. A comment begins with # or ; at the
+ * beginning of a line, and with ; after a blank elsewhere. Blanks around names and values have no
+ * meaning. Reading ends at the first error.
  */
 
 #define BYTE_ORDER_MARK "\xEF\xBB\xBF"
+#define LINE_MAX_BYTES 8192
 
 struct reading {
-    const char *path;
+    const char *path, *param;
     keyfile_pair pair;
     void *ctx;
     struct err *err;
     FILE *file;
-    int line;          /* number of the last line handed to inih */
-    char section[200]; /* longer than the name of any section */
-    int result;        /* error of the first bad pair */
+    int line; /* number of the last line read */
+    char section[LINE_MAX_BYTES];
 };
 
-/* Reads a line and counts it for on_pair(), since inih does not report line numbers. A line that
- * ends early has a NUL byte, as files in UTF-16 have. */
-static char *read_line(char *out, int n, void *stream) {
-    struct reading *r = stream;
-    char *line = fgets(out, n, r->file);
-
-    r->line++;
-    if (line && !strchr(line, '\n') && !feof(r->file) && !r->result)
-        r->result = strlen(line) + 1 < (size_t)n
-                        ? err_set(r->err, 0, "", "%s:%d: has a NUL byte; save the file as UTF-8",
-                                  r->path, r->line)
-                        : err_set(r->err, 0, "", "%s:%d: line is longer than %d characters",
-                                  r->path, r->line, n - 2);
-    if (!line || r->result)
-        return NULL;
-    bool marked = r->line == 1 && strncmp(line, BYTE_ORDER_MARK, 3) == 0;
-    size_t indent = marked ? 3 : 0;
-    indent += strspn(line + indent, " \t");
-    memmove(line, line + indent, strlen(line + indent) + 1);
-    if (*line == '[' && strchr(line, ']')) /* inih refuses other lines */
-        snprintf(r->section, sizeof(r->section), "%.*s", (int)strcspn(line + 1, "]"), line + 1);
-    return line;
+/* Fails with "FILE:LINE: @why", about @param. Returns @r. */
+static int fail_in_line(struct reading *f, int r, const char *param, const char *why) {
+    err_set(f->err, 0, param, "%s:%d: %.300s", f->path, f->line, why);
+    return r;
 }
 
-/* Prefixes the error with "FILE:LINE: ". */
-static int on_pair(void *user, const char *section, const char *name, const char *value) {
-    struct reading *r = user;
+/* Gets the next line. Returns 1, 0 at the end of the file, or -errno. */
+static int next_line(struct reading *f, char out[LINE_MAX_BYTES]) {
+    char why[64];
 
-    if (r->result)
+    if (!fgets(out, LINE_MAX_BYTES, f->file))
         return 0;
-    int code = r->pair(r->ctx, r->section, name, value, r->err);
-    if (code >= 0)
+    f->line++;
+    if (strchr(out, '\n') || feof(f->file))
         return 1;
-    struct err e = *r->err;
-    err_set(r->err, 0, e.param, "%s:%d: %.300s", r->path, r->line,
-            code == -ENOMEM ? "out of memory" : e.message);
-    r->result = code;
-    return 0;
+    if (strlen(out) + 1 < LINE_MAX_BYTES)
+        return fail_in_line(f, -EINVAL, "", "has a NUL byte; save the file as UTF-8");
+    snprintf(why, sizeof(why), "line is longer than %d characters", LINE_MAX_BYTES - 2);
+    return fail_in_line(f, -EINVAL, "", why);
+}
+
+/* Returns the first byte of @s that is one of @chars or begins a comment, or the end of @s. */
+static char *find(char *s, const char *chars) {
+    bool blank = false;
+
+    for (; *s && !strchr(chars, *s) && !(blank && *s == ';'); s++)
+        blank = isspace((unsigned char)*s);
+    return s;
+}
+
+/* Returns @s without the blanks around it. */
+static char *trim(char *s) {
+    s += strspn(s, " \t\r\n\f\v");
+    size_t n = strlen(s);
+    while (n > 0 && isspace((unsigned char)s[n - 1]))
+        s[--n] = 0;
+    return s;
+}
+
+static int read_line(struct reading *f, char *line) {
+    char *end;
+
+    if (f->line == 1 && strncmp(line, BYTE_ORDER_MARK, 3) == 0)
+        line += 3;
+    line = trim(line);
+    if (!*line || *line == '#' || *line == ';')
+        return 0;
+    end = find(line, *line == '[' ? "]" : "=:");
+    if (!*end || *end == ';')
+        return fail_in_line(f, -EINVAL, f->param, "must be a [section] or key = value");
+    *end++ = 0;
+    if (*line == '[') {
+        memcpy(f->section, line + 1, strlen(line));
+        return 0;
+    }
+    *find(end, "") = 0;
+    int r = f->pair(f->ctx, f->section, trim(line), trim(end), f->err);
+    if (r >= 0)
+        return 0;
+    struct err e = *f->err;
+    return fail_in_line(f, r, e.param, r == -ENOMEM ? "out of memory" : e.message);
 }
 
 /* Returns -@e with @err, whose text depends on the errno: it shows whether a later try may
@@ -73,22 +96,25 @@ static int fail_to_read(const char *path, const char *param, int e, struct err *
     return -e;
 }
 
+static int read_lines(struct reading *f) {
+    char line[LINE_MAX_BYTES];
+    int r;
+
+    while ((r = next_line(f, line)) > 0)
+        TRY(read_line(f, line));
+    return r == 0 && ferror(f->file) ? fail_to_read(f->path, f->param, errno, f->err) : r;
+}
+
 int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *ctx,
                  struct err *err) {
     struct err local;
-    struct reading r = {.path = path, .pair = pair, .ctx = ctx, .err = err ? err : &local};
+    struct reading f = {
+        .path = path, .param = param, .pair = pair, .ctx = ctx, .err = err ? err : &local};
 
-    r.file = files_open(path);
-    if (!r.file)
+    f.file = files_open(path);
+    if (!f.file)
         return fail_to_read(path, param, errno, err);
-    int bad = ini_parse_stream(read_line, &r, on_pair, &r);
-    int io = ferror(r.file) ? errno : 0;
-    fclose(r.file);
-    if (io)
-        return fail_to_read(path, param, io, err);
-    if (r.result < 0)
-        return r.result;
-    if (bad)
-        return err_set(err, 0, param, "%s:%d: must be a [section] or key = value", path, bad);
-    return 0;
+    int r = read_lines(&f);
+    fclose(f.file);
+    return r;
 }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "daemon/config/keyfile.h"
 
-static char path[64], heard[512];
+static char path[64], heard[8192];
 static struct err err;
 
 /* Records its calls; refuses a key called "bad", and fails with -ENOMEM for "full". */
@@ -72,7 +72,6 @@ Test(keyfile, what_is_no_pair_is_named_by_its_line) {
     expect("[s\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
 }
 
-/* inih alone would cut the name. */
 Test(keyfile, a_section_has_its_whole_name) {
     char text[200], want[200];
 
@@ -82,6 +81,23 @@ Test(keyfile, a_section_has_its_whole_name) {
         snprintf(want, sizeof(want), "[%0*d]b=2;[]c=3;", n, 0);
         cr_expect_str_eq(heard, want);
     }
+}
+
+Test(keyfile, comments_and_colons_are_read) {
+    cr_assert_eq(read_text("[one] ; x\n;a = 1\nb : 2 ; y\nc = d;e ;f\nd = ;g\ne = h # i\n"), 0);
+    cr_expect_str_eq(heard, "[one]b=2;[one]c=d;e;[one]d=;[one]e=h # i;");
+    expect("a = 1\nb ; = 2\n", -EINVAL, "file", ":2: must be a [section] or key = value", "[]a=1;");
+    expect("[a ; b]\n", -EINVAL, "file", ":1: must be a [section] or key = value", "");
+}
+
+/* Paths of the hub's cache, and lists of keys, have several hundred characters. */
+Test(keyfile, a_line_may_have_a_long_path) {
+    char text[4200], want[4200];
+
+    snprintf(text, sizeof(text), "a = /%04000d\nb = 2\n", 0);
+    snprintf(want, sizeof(want), "[]a=/%04000d;[]b=2;", 0);
+    cr_assert_eq(read_text(text), 0, "%s", err.message);
+    cr_expect_str_eq(heard, want);
 }
 
 Test(keyfile, a_long_line_is_refused_and_not_cut) {
