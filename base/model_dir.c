@@ -39,8 +39,10 @@ struct lister {
     struct file_id {
         dev_t dev;
         ino_t ino;
-    } * ids; /* ids[i] belongs to list->file[i] */
+        bool link; /* the path is a symbolic link */
+    } * ids;       /* ids[i] belongs to list->file[i] */
     size_t cap;
+    bool link; /* the file that is visited was reached by a symbolic link */
     enum model_store store;
     size_t root_len;  /* length of the path up to the repository's name */
     const char *repo; /* name of the repository; NULL: the two folders below the root give it */
@@ -74,23 +76,45 @@ static int grow(struct lister *l) {
     return 0;
 }
 
-/* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out a file that
- * the list has already, names and paths with unprintable characters, and files beyond
- * MODEL_LIST_MAX. Returns 0 or -ENOMEM. */
-static int add(struct lister *l, struct model_file *f, const struct stat *st) {
-    int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
+/* Returns the entry of the same file as @id, or the number of entries. A file has one entry, except
+ * for names in Ollama's store: each was made by its user, and the file has no other name there. */
+static size_t find_same(const struct lister *l, const struct file_id *id) {
+    size_t i = 0;
 
-    for (size_t i = 0; r == 0 && i < l->list->n; i++)
-        if (l->ids[i].dev == st->st_dev && l->ids[i].ino == st->st_ino) {
-            model_file_deinit(f);
-            return 0;
-        }
-    if (r < 0 || l->list->n == MODEL_LIST_MAX || !is_printable(f->path) || !is_printable(f->name)) {
+    while (i < l->list->n && (l->ids[i].dev != id->dev || l->ids[i].ino != id->ino ||
+                              (l->store == MODEL_OLLAMA && l->list->file[i].store == MODEL_OLLAMA)))
+        i++;
+    return i;
+}
+
+/* Returns true if @path, which is a symbolic link if @link, gives its file a better name than entry
+ * @i: the order in which a folder is read must not decide, since it changes with each new name. */
+static bool is_better(const struct lister *l, const char *path, bool link, size_t i) {
+    if (l->store != l->list->file[i].store)
+        return false;
+    return link == l->ids[i].link ? strcmp(path, l->list->file[i].path) < 0 : !link;
+}
+
+/* Adds @f and takes over its strings; a string that is NULL means -ENOMEM. Leaves out worse names
+ * of a file, names and paths with unprintable characters, and files beyond MODEL_LIST_MAX. Returns
+ * 0 or -ENOMEM. */
+static int add(struct lister *l, struct model_file *f, const struct stat *st) {
+    struct file_id id = {st->st_dev, st->st_ino, l->link};
+    int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
+    size_t i = find_same(l, &id);
+    bool known = i < l->list->n;
+
+    if (r < 0 || i == MODEL_LIST_MAX || !is_printable(f->path) || !is_printable(f->name) ||
+        (known && !is_better(l, f->path, id.link, i))) {
         model_file_deinit(f);
         return r;
     }
-    l->ids[l->list->n] = (struct file_id){st->st_dev, st->st_ino};
-    l->list->file[l->list->n++] = *f;
+    if (known)
+        model_file_deinit(&l->list->file[i]);
+    else
+        l->list->n++;
+    l->list->file[i] = *f;
+    l->ids[i] = id;
     return 0;
 }
 
@@ -160,8 +184,10 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
             continue;
         if (S_ISDIR(link.st_mode))
             r = walk(l, path, depth + 1, visit);
-        else if (S_ISREG(st.st_mode))
+        else if (S_ISREG(st.st_mode)) {
+            l->link = S_ISLNK(link.st_mode);
             r = visit(l, path, path + strlen(dir) + 1, &st);
+        }
     }
     if (d)
         closedir(d);
@@ -330,7 +356,11 @@ static int list_ollama(struct lister *l, const char *root) {
 static int compare(const void *a, const void *b) {
     const struct model_file *x = a, *y = b;
 
-    return x->store != y->store ? (x->store < y->store ? -1 : 1) : strcmp(x->path, y->path);
+    int paths = strcmp(x->path, y->path);
+
+    if (x->store != y->store)
+        return x->store < y->store ? -1 : 1;
+    return paths ? paths : strcmp(x->name, y->name);
 }
 
 static bool is_taken(const struct model_list *l, size_t i, const char *name) {

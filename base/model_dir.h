@@ -46,7 +46,7 @@ struct model_file {
     uint64_t bytes;
 };
 
-/* Models ordered by store, then path. */
+/* Models ordered by store, then path, then name. */
 struct model_list {
     struct model_file *file;
     size_t n;
@@ -55,7 +55,9 @@ struct model_list {
 #define MODEL_LIST_MAX 4096u /* most models of a list; further ones are left out */
 
 /* Lists the models in @d now. Missing and unreadable folders count as empty. A file that is reached
- * by two paths is listed once. Returns 0 or -ENOMEM. */
+ * by several paths is listed once: by the first store, there by a path that is no symbolic link,
+ * and then by the first path in alphabetical order. Ollama's names for one file are all listed.
+ * Returns 0 or -ENOMEM. */
 int model_list_read(struct model_list *out, const struct model_dirs *d);
 void model_list_deinit(struct model_list *l); /* frees files and names; accepts a zeroed one */
 

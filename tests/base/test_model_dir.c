@@ -147,12 +147,13 @@ Test(model_dir, every_store_is_read_in_its_layout) {
              " \"application/vnd.ollama.image.model\"}]}",
              "b", hex);
     put("ollama/manifests/registry.ollama.ai/library/llama3.2/3b", manifest);
+    put("ollama/manifests/registry.ollama.ai/library/coach/latest", manifest);
     snprintf(manifest, sizeof(manifest), "ollama/blobs/sha256-%s", hex);
     put(manifest, "1234");
     put("ollama/manifests/registry.ollama.ai/library/broken/latest", "{\"layers\": [{\"digest");
     read_list();
 
-    cr_assert_eq(list.n, 5);
+    cr_assert_eq(list.n, 6);
     cr_assert_str_eq(named("plain-Q4_0")->repo, "");
     cr_assert_eq(named("plain-Q4_0")->bytes, 5);
     cr_assert_str_eq(named("Qwen3-0.6B-Q8_0")->repo, "Qwen/Qwen3-0.6B-GGUF");
@@ -162,6 +163,7 @@ Test(model_dir, every_store_is_read_in_its_layout) {
     cr_assert_eq(named("Phi-Q4_K_M")->store, MODEL_LMSTUDIO);
     cr_assert_eq(named("llama3.2:3b")->bytes, 4);
     cr_assert_str_eq(named("llama3.2:3b")->path, full(manifest));
+    cr_assert_str_eq(named("coach:latest")->path, full(manifest));
 }
 
 Test(model_dir, hub_without_a_branch_takes_the_newest_snapshot) {
@@ -204,6 +206,20 @@ Test(model_dir, one_file_is_listed_once_and_names_are_unique) {
     cr_assert_eq(named("Same-Q8_0")->store, MODEL_WEFT);
     cr_assert_eq(named("p/r/Same-Q8_0")->store, MODEL_HUB);
     cr_assert_eq(named("lmstudio/p/r/Same-Q8_0~1")->bytes, 3);
+}
+
+/* The order in which the folder is read differs between file systems, so there are many links. */
+Test(model_dir, links_do_not_rename_a_file) {
+    char name[64];
+
+    put("weft/m.gguf", "GGUF");
+    for (char c = 'a'; c <= 'z'; c++) {
+        snprintf(name, sizeof(name), "weft/%c%c.gguf", c, c);
+        put_link(name, "m.gguf");
+    }
+    read_list();
+    cr_assert_eq(list.n, 1);
+    cr_expect_str_eq(list.file[0].name, "m");
 }
 
 Test(model_dir, names_that_could_steer_a_terminal_are_left_out) {
