@@ -143,15 +143,16 @@ static int answer(struct chat *c) {
     struct sigaction interrupt = {.sa_handler = on_interrupt}, before;
     struct chat_answer a = {0};
     struct err err = {0};
+    CLEANUP(freep) char *body = NULL;
     size_t len;
-    CLEANUP(freep) char *body = chat_talk_body(&c->talk, &len);
+    int r = chat_talk_body(&c->talk, &body, &len);
 
-    if (!body)
-        return cli_fail("out of memory");
+    if (r < 0)
+        return cli_fail(r == -EILSEQ ? "the text is not UTF-8" : "out of memory");
     stop = 0;
     c->in_reasoning = false;
     sigaction(SIGINT, &interrupt, &before); /* without a handler, SIGINT ends the program */
-    int r = chat_ask(c->server, body, len, &sink, &a, &err);
+    r = chat_ask(c->server, body, len, &sink, &a, &err);
     sigaction(SIGINT, &before, NULL);
     if (c->in_reasoning)
         dim(c, false);
@@ -215,15 +216,15 @@ static void set_param(struct chat *c, char *text) {
         cli_fail("out of memory");
 }
 
-static void file_command(struct chat *c, bool load, const char *path) {
+/* Loads or saves the conversation. Returns an exit code. */
+static int file_command(struct chat *c, bool load, const char *path) {
     int r = !*path ? -ENOENT
             : load ? chat_talk_load(&c->talk, path)
                    : chat_talk_save(&c->talk, path);
 
     if (r == -EBADMSG)
-        cli_fail("%s: the file contains no conversation", path);
-    else if (r < 0)
-        cli_fail("%s: %s", path, strerror(-r));
+        return cli_fail("%s: the file contains no conversation", path);
+    return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CTL_OK;
 }
 
 static void retry(struct chat *c) {
@@ -257,7 +258,7 @@ static bool command(struct chat *c, char *line) {
     else if (strcmp(line, "/model") == 0 || strcmp(line, "/models") == 0)
         list_models(c);
     else if (strcmp(line, "/save") == 0 || strcmp(line, "/load") == 0)
-        file_command(c, line[1] == 'l', arg);
+        (void)file_command(c, line[1] == 'l', arg);
     else
         fputs(commands, stdout);
     return true;
@@ -400,13 +401,13 @@ int ctl_chat(int argc, char **argv, bool json) {
     struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};
     if (chat_talk_init(&c.talk) < 0)
         return cli_fail("out of memory");
-    if (load)
-        file_command(&c, true, load);
+    r = load ? file_command(&c, true, load) : CTL_OK;
     set_text(&c.talk.model, model);
     if (*system)
         set_text(&c.talk.system, system);
     bool single = n > 0 || !isatty(STDIN_FILENO);
-    r = single ? one_message(&c, argv + 1, n) : converse(&c);
+    if (r == CTL_OK)
+        r = single ? one_message(&c, argv + 1, n) : converse(&c);
     chat_talk_deinit(&c.talk);
     return r == CTL_OK && !files_flush() ? CLI_FAILED : r;
 }

@@ -70,8 +70,9 @@ int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_
 bool chat_talk_drop(struct chat_talk *t, const char *role);
 /* Sets a parameter: @text is JSON, or else a string; empty: removes the parameter. */
 int chat_talk_set(struct chat_talk *t, const char *name, const char *text);
-/* Returns the body of the request for the next answer, which the caller frees. NULL: no memory. */
-char *chat_talk_body(const struct chat_talk *t, size_t *len);
+/* Makes the body of the request for the next answer; the caller frees it. Returns 0, -ENOMEM, or
+ * -EILSEQ if a text is not UTF-8. */
+int chat_talk_body(const struct chat_talk *t, char **out, size_t *len);
 /* Write the conversation to @path as JSON, mode 0600, and read it back. Return 0 or -errno; reading
  * also -EBADMSG, and then @t is unchanged. */
 int chat_talk_save(const struct chat_talk *t, const char *path);

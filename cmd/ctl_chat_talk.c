@@ -78,12 +78,20 @@ static yyjson_mut_val *with_system(yyjson_mut_doc *d, const struct chat_talk *t)
     return list;
 }
 
-char *chat_talk_body(const struct chat_talk *t, size_t *len) {
+/* Writes @d; the caller frees *out. Returns 0, -ENOMEM, or -EILSEQ if a text is not UTF-8. */
+static int write_doc(const yyjson_mut_doc *d, yyjson_write_flag flags, char **out, size_t *len) {
+    yyjson_write_err e;
+
+    *out = yyjson_mut_write_opts(d, flags, NULL, len, &e);
+    return *out ? 0 : e.code == YYJSON_WRITE_ERROR_INVALID_STRING ? -EILSEQ : -ENOMEM;
+}
+
+int chat_talk_body(const struct chat_talk *t, char **out, size_t *len) {
     assert(t->messages && t->params);
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_val_mut_copy(d, t->params), *messages = with_system(d, t);
     yyjson_mut_val *options = yyjson_mut_obj(d);
-    char *text = NULL;
+    int r = -ENOMEM;
 
     yyjson_mut_doc_set_root(d, root);
     if (root && yyjson_mut_obj_add_val(d, root, "messages", messages) &&
@@ -91,9 +99,9 @@ char *chat_talk_body(const struct chat_talk *t, size_t *len) {
         yyjson_mut_obj_add_bool(d, root, "stream", true) &&
         yyjson_mut_obj_add_bool(d, options, "include_usage", true) &&
         yyjson_mut_obj_add_val(d, root, "stream_options", options))
-        text = yyjson_mut_write(d, 0, len);
+        r = write_doc(d, 0, out, len);
     yyjson_mut_doc_free(d);
-    return text;
+    return r;
 }
 
 int chat_talk_save(const struct chat_talk *t, const char *path) {
@@ -101,14 +109,15 @@ int chat_talk_save(const struct chat_talk *t, const char *path) {
     yyjson_mut_val *root = yyjson_mut_obj(d);
     CLEANUP(freep) char *text = NULL;
     size_t len = 0;
+    int r = -ENOMEM;
 
     yyjson_mut_doc_set_root(d, root);
     if (root && (!t->model || yyjson_mut_obj_add_str(d, root, "model", t->model)) &&
         yyjson_mut_obj_add_val(d, root, "params", yyjson_mut_val_mut_copy(d, t->params)) &&
         yyjson_mut_obj_add_val(d, root, "messages", with_system(d, t)))
-        text = yyjson_mut_write(d, YYJSON_WRITE_PRETTY, &len);
+        r = write_doc(d, YYJSON_WRITE_PRETTY, &text, &len);
     yyjson_mut_doc_free(d);
-    return text ? cli_write_file(path, 0600, text, len, false) : -ENOMEM;
+    return r < 0 ? r : cli_write_file(path, 0600, text, len, false);
 }
 
 /* Copies the messages of a file into @t, which is empty. Returns 0 or -errno. */

@@ -25,10 +25,10 @@ static bool probe(struct chat_server *server, const char *model, const char *tex
     if (chat_talk_init(&talk) == 0 && (talk.model = strdup(model)) &&
         chat_talk_set(&talk, "max_tokens", "1") == 0 &&
         chat_talk_add(&talk, "user", text, strlen(text), NULL) == 0) {
-        CLEANUP(freep) char *body = chat_talk_body(&talk, &len);
+        CLEANUP(freep) char *body = NULL;
 
-        known =
-            body && chat_ask(server, body, len, &(struct chat_sink){0}, &answer, &err) == CTL_OK;
+        known = chat_talk_body(&talk, &body, &len) == 0 &&
+                chat_ask(server, body, len, &(struct chat_sink){0}, &answer, &err) == CTL_OK;
     }
     yyjson_val *usage = yyjson_obj_get(yyjson_doc_get_root(answer.usage), "usage");
     yyjson_val *cached =

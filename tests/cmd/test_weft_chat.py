@@ -140,6 +140,14 @@ def test_what_is_wrong_is_said():
     assert r.returncode == 69 and "no weftd answers" in r.stderr, r
     assert chat("--url", "http://127.0.0.1:1", "--key-file", "/no/such", "a").returncode == 1
     assert chat(text="").returncode == 64
+    with Server() as s:  # no request is sent
+        for args in ((b"caf\xe9",), ("--system", b"\xff", "a"), ("--model", b"\xff", "a")):
+            r = chat("--url", s.url, *args)
+            assert r.returncode == 1 and r.stderr == "weftctl: the text is not UTF-8\n", r
+        for file in ("/no/such", __file__):
+            r = chat("--url", s.url, "--load", file, "a")
+            assert r.returncode == 1 and r.stderr.startswith(f"weftctl: {file}: ") and not r.stdout, r
+        assert not s.bodies
 
 
 def test_a_model_cannot_steer_the_terminal():
