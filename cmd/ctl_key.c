@@ -73,8 +73,9 @@ int ctl_key(int argc, char **argv, bool json) {
     unsigned char random[KEY_BYTES];
     struct sha256 s;
 
-    if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return fputs(usage, stdout), files_flush() ? CLI_OK : CLI_FAILED;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return fputs(usage, stdout), files_flush() ? CLI_OK : CLI_FAILED;
     const char *expires = "";
     if (argc > 2 && strncmp(argv[2], "--expires=", 10) == 0) {
         expires = argv[2] + 10;

@@ -308,6 +308,14 @@ def test_a_daemon_that_is_stopped_keeps_no_command_waiting():
             assert "no answer in time: the daemon hangs or is stopped" in err, err
 
 
+def test_help_of_key_makes_no_key():
+    path = os.path.join(FOLDER.name, "helped")
+    for args in (["--help"], ["-h"], ["new", "--help"], ["new", "--help", path]):
+        r = subprocess.run([program("weftctl"), "key", *args], capture_output=True, text=True)
+        assert r.returncode == 0 and r.stdout.startswith("usage: weftctl key new "), (args, r)
+    assert not os.path.exists(path)
+
+
 def test_a_key_that_has_no_room_leaves_no_part():
     path = os.path.join(FOLDER.name, "keys")
     subprocess.run([program("weftctl"), "key", "new", "alice", path], check=True, stdout=subprocess.DEVNULL)
