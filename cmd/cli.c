@@ -227,11 +227,11 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
             return cli_usage("option %s %s", arg, takes_value ? "needs a value" : "takes no value");
         if (!set_option(o, value) && o->kind == CLI_U64 && o->max >= 0x1p64)
             return cli_usage(
-                "option %s: \"%s\" is not a whole number of 64 bits from %g on, such as 7 or 16G",
+                "option %s: \"%s\" is not a whole number of 64 bits from %.0f on, such as 7 or 16G",
                 o->name, value, o->min);
         else if (!set_option(o, value))
-            return cli_usage("option %s: \"%s\" is not a number from %g to %g", o->name, value,
-                             o->min, o->max);
+            return cli_usage("option %s: \"%s\" is not a number from %.15g to %.15g", o->name,
+                             value, o->min, o->max);
     }
     return -1;
 }

@@ -402,6 +402,7 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
     ):
         out, err = run(*args, code=64)
         assert not out and err.startswith(("weft-gguf: ", "weft-synth: ")) and err.count("\n") == 1, (args, err)
+    assert "from 1 to 67108864" in run("info", "a", "--max-context", "0", code=64)[1]
     assert run(code=64)[1].startswith("usage: ")
     os.symlink("/dev/full", path("full"))  # not the device itself: a bug could replace it
     for args in (
