@@ -78,7 +78,8 @@ const struct param *params_find(const char *name) {
  * -EINVAL. */
 static int check(const struct param *p, double value, struct err *err) {
     if (!(value >= p->min && value <= p->max))
-        return err_set(err, 400, p->name, "%s must be between %g and %g", p->name, p->min, p->max);
+        return err_set(err, 400, p->name, "%s must be between %.15g and %.15g", p->name, p->min,
+                       p->max);
     if (p->type != PARAM_NUMBER && value != floor(value))
         return err_set(err, 400, p->name, "%s must be an integer", p->name);
     return 0;

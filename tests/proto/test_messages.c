@@ -397,6 +397,7 @@ Test(messages, blocks_have_as_many_tokens_as_their_pages) {
 
 Test(params, every_row_refuses_what_is_out_of_range_and_names_itself) {
     struct sampling s;
+    struct err large;
 
     params_init(&s);
     cr_expect_eq(params_check(&s, NULL), 0, "defaults are in range");
@@ -418,4 +419,6 @@ Test(params, every_row_refuses_what_is_out_of_range_and_names_itself) {
         cr_assert_eq(params_find(p->name), p);
     }
     cr_expect_null(params_find("top_pp"));
+    cr_assert_eq(params_set(&s, params_find("top_k"), 2e9, &large), -EINVAL);
+    cr_expect_str_eq(large.message, "top_k must be between -1 and 1000000");
 }
