@@ -8,6 +8,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <ncurses.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -279,11 +280,19 @@ static void cancel_selected(struct top *t) {
     poll_daemon(t);
 }
 
-/* Handles keys, and gets new figures every @interval_s, until q. */
+static volatile sig_atomic_t stop;
+
+/* Ends run(); the handler of ncurses would end the program with the status of a refused command. */
+static void on_interrupt(int number) {
+    (void)number;
+    stop = 1;
+}
+
+/* Handles keys, and gets new figures every @interval_s, until q or SIGINT. */
 static void run(struct top *t, double interval_s) {
     int64_t interval_ns = (int64_t)(interval_s * 1e9);
 
-    for (;;) {
+    while (!stop) {
         int64_t left = t->at_ns + interval_ns - clock_now(clock_monotonic());
 
         draw(t);
@@ -322,6 +331,7 @@ static void run(struct top *t, double interval_s) {
 }
 
 int ctl_top(struct ctl *c, double interval_s, struct err *err) {
+    const struct sigaction interrupt = {.sa_handler = on_interrupt};
     struct top t = {.ctl = c};
     int r = ctl_get(c, "/stats", &t.stats, err);
 
@@ -336,6 +346,7 @@ int ctl_top(struct ctl *c, double interval_s, struct err *err) {
         err_set(err, 0, NULL, "top needs a terminal; try stats --watch");
         return CTL_REFUSED;
     }
+    sigaction(SIGINT, &interrupt, NULL);
     cbreak();
     noecho();
     keypad(stdscr, TRUE);

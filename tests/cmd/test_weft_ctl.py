@@ -476,6 +476,11 @@ def test_top_shows_selects_and_cancels():
         t.until("c cancel")
         t.key("q")
         assert t.end() == 0
+        for keys in ("\x03", "jc\x03"):
+            t = Terminal("0.2", size=(24, 200))
+            t.until("q quit")
+            t.key(keys)
+            assert t.end() == 0, (keys, t.text)
 
 
 def test_top_fits_any_terminal_and_refuses_none():
