@@ -16,12 +16,13 @@ int prompt_too_long(const struct prompt_job *job, const char *place, size_t n, s
         job->endpoint->too_long(place, n, job->context, err);
     else if (job->context)
         err_set_code(err, 400, "context_length_exceeded", place,
-                     "This model's maximum context length is %u tokens, and your %s has more than "
-                     "%zu. Send less text%s.",
-                     job->context, place, n, more);
+                     "This model's maximum context length is %u tokens, and there are more than "
+                     "%zu in your %s. Send less text%s.",
+                     job->context, n, place, more);
     else
         err_set_code(err, 400, "context_length_exceeded", place,
-                     "Your %s has more than %zu tokens. Send less text%s.", place, n, more);
+                     "There are more than %zu tokens in your %s. Send less text%s.", n, place,
+                     more);
     return err_add_lengths(err, n, job->context);
 }
 

@@ -65,8 +65,13 @@ static bool is_temporary(int r) {
 /* Prints the reason of a refusal in one line and reports it to the previous daemon, if there is
  * one. Returns the exit code. */
 static int fail(const struct err *err, int r) {
-    const char *why = *err->message ? err->message : strerror(-r);
+    char plain[200];
+    const char *why = *err->message ? err->message : plain;
 
+    snprintf(plain, sizeof(plain), "cannot start: %s%s", strerror(-r),
+             r == -EAGAIN ? " (a limit on processes, threads or memory may be reached: ulimit "
+                            "-u, ulimit -v, TasksMax=)"
+                          : "");
     fprintf(stderr, "weftd: %s\n", printable(why).s);
     takeover_failed(why);
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;

@@ -461,10 +461,10 @@ Test(refusal_texts, of_models_of_other_kinds) {
 
 /* Tokenising stops far beyond the context, here at 66,560 tokens. */
 Test(refusal_texts, of_prompts_that_are_far_too_long) {
-    static const char openai[] = "This model's maximum context length is 512 tokens, and your %s "
-                                 "has more than %s. Send less text.";
-    static const char tools[] = "This model's maximum context length is 512 tokens, and your %s "
-                                "has more than %s. Send less text or fewer tools.";
+    static const char openai[] = "This model's maximum context length is 512 tokens, and there are "
+                                 "more than %s in your %s. Send less text.";
+    static const char tools[] = "This model's maximum context length is 512 tokens, and there are "
+                                "more than %s in your %s. Send less text or fewer tools.";
     static const struct {
         const char *path, *before, *after, *text, *place, *n;
     } cases[] = {
@@ -496,7 +496,7 @@ Test(refusal_texts, of_prompts_that_are_far_too_long) {
         char want[200];
 
         cr_assert_eq(buf_printf(&b, "%s%s%s", cases[i].before, text, cases[i].after), 0);
-        snprintf(want, sizeof(want), cases[i].text, cases[i].place, cases[i].n);
+        snprintf(want, sizeof(want), cases[i].text, cases[i].n, cases[i].place);
         ask(&w, &(struct refusal){cases[i].path, b.data, 400, want});
     }
     world_stop(&w);
