@@ -88,7 +88,7 @@ Test(args, what_depends_on_each_other) {
 Test(args, hosts_may_be_as_many_as_the_command_line_has) {
     static char hosts[120000];
     char *argv[] = {"weftd", "--host", hosts, "--port", "65535", NULL};
-    CLEANUP(args_deinit) struct args a;
+    CLEANUP(args_deinit) struct args a = {0};
 
     for (size_t i = 0; i + 1 < sizeof(hosts); i++)
         hosts[i] = i % 2 ? ',' : 'a';
