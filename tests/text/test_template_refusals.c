@@ -53,6 +53,7 @@ Test(template_refusals, of_calls) {
          NULL},
         {"{{ strftime_now('x' * 255)|length }}{{ strftime_now('%Y') }}", NULL, "2552026"},
         {"{{ raise_exception('a' ~ 1) }}", "a1", NULL},
+        {"{{ raise_exception('') }}", "The chat template refuses the messages.", NULL},
         {"{{ '{} {}'.format(1) }}", "Replacement index 1 out of range for positional args tuple",
          NULL},
         {"{{ none.a.b }}", "'None' has no attribute 'a'", NULL},

@@ -19,14 +19,16 @@
 /* most memory of a rendering, besides four times the output's limit */
 #define RENDER_BYTES_MAX (64u << 20)
 
-/* Reports the words of raise_exception(), which are cut between two characters if they are too
- * long. */
+/* Reports the words of raise_exception(), if it has any. Long words are cut between two
+ * characters. */
 int render_fail_exact(struct render *rd, const struct tstr *message) {
     size_t len = MIN(message->len, sizeof(rd->err->message) - 1);
 
     while (len < message->len && len && ((unsigned char)message->data[len] & 0xc0) == 0x80)
         len--;
     rd->failed = true;
+    if (len == 0)
+        return err_set(rd->err, 400, "messages", "The chat template refuses the messages.");
     return err_set(rd->err, 400, "messages", "%.*s", (int)len, message->data);
 }
 
