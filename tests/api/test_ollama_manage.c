@@ -78,9 +78,8 @@ static void expect(const char *method, const char *path, const char *body, const
 
     *told = 0;
     send_to(fd, method, path, body);
-    for (int i = 0; i < 2000 && !task && !busy; i++)
+    while (!task && !busy)
         world_turn(&w);
-    cr_assert(busy || task, "%s", body);
     if (task)
         over(err);
     world_receive(&w, fd, &r);

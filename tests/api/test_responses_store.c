@@ -677,9 +677,8 @@ Test(kept, a_client_that_leaves_gets_nothing) {
         world_turns(&w, i % 4);
         close(fd);
     }
-    for (int i = 0; i < 2000 && jobs_n(w.api->env.pool.jobs) > 0; i++)
+    while (jobs_n(w.api->env.pool.jobs) > 0)
         world_turns(&w, 1);
-    cr_expect_eq(jobs_n(w.api->env.pool.jobs), 0u);
     cr_expect_eq(status(&w, "GET", ONE "/input_items", id), 200);
     world_stop(&w);
 }
