@@ -335,6 +335,9 @@ static void add_steps(struct be *b) {
     size_t pages =
         MIN(seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
             1u << 28);
+    /* bytes of a sequence's three lists, each of which begins at a multiple of 16 */
+    size_t lists = unique * sizeof(struct penal) +
+                   LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t)) + 3 * 16;
 
     add(b, &b->sampling.sampled, 2 * wants, sizeof(int32_t), "results", false);
     add(b, &b->sampling.hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
@@ -348,9 +351,7 @@ static void add_steps(struct be *b) {
                     n_uploads, i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
-                        seqs * (unique * sizeof(struct penal) +
-                                LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t)) + 3 * 16) +
-                        slack,
+                        seqs * lists + slack,
                     1, &s->wants.device);
         add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
         add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
