@@ -182,9 +182,9 @@ static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
         if (e->d_name[0] == '.' || n < 0 || (size_t)n >= sizeof(path) || lstat(path, &link) < 0 ||
             stat(path, &st) < 0)
             continue;
-        if (S_ISDIR(link.st_mode))
+        if (S_ISDIR(link.st_mode)) {
             r = walk(l, path, depth + 1, visit);
-        else if (S_ISREG(st.st_mode)) {
+        } else if (S_ISREG(st.st_mode)) {
             l->link = S_ISLNK(link.st_mode);
             r = visit(l, path, path + strlen(dir) + 1, &st);
         }
