@@ -1,9 +1,11 @@
 #include <criterion/criterion.h>
 #include <fnmatch.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,6 +105,7 @@ static void run(const struct plain_test *t, void *arg) {
     void (*init)(void) = t->options.init ? t->options.init : s->init;
     void (*fini)(void) = t->options.fini ? t->options.fini : s->fini;
 
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a program that is stopped leaves no test behind */
     alarm(t->options.timeout ? t->options.timeout : s->timeout);
     if (init)
         init();
