@@ -385,7 +385,7 @@ static void expect_pixels(struct world *w, uint32_t n) {
     uint8_t *file;
     size_t len;
 
-    while (w->port.n_pictures < n)
+    for (uint64_t end = world_limit(); w->port.n_pictures < n && uv_hrtime() < end;)
         world_turn(w);
     cr_assert_eq(w->port.n_pictures, n);
     cr_assert_eq(image_data_read(a, strlen(a), "a", &file, &len, &err), 0);
@@ -420,7 +420,7 @@ static int ask_with_a_picture(struct world *w) {
     int fd = world_connect(w);
     world_post(w, fd, CHAT, body);
     free(body);
-    while (w->port.n == 0)
+    for (uint64_t end = world_limit(); w->port.n == 0 && uv_hrtime() < end;)
         world_turn(w);
     cr_assert_eq(w->port.n, 1);
     return fd;

@@ -121,6 +121,10 @@ void world_turns(struct world *w, int n) {
         world_turn(w);
 }
 
+uint64_t world_limit(void) {
+    return uv_hrtime() + 10000000000u;
+}
+
 void world_stop(struct world *w) {
     api_close(w->api);
     uv_run(&w->loop, UV_RUN_DEFAULT);

@@ -37,6 +37,8 @@ void world_stop(struct world *w);   /* also asserts that nothing remains */
 void world_deinit(struct world *w); /* for a world that was not started */
 void world_turn(struct world *w);   /* runs one turn of the loop and of the script */
 void world_turns(struct world *w, int n);
+/* Returns the time by uv_hrtime() at which a wait for threads has to end: 10 s from now. */
+uint64_t world_limit(void);
 
 int world_connect(struct world *w);
 int world_connect_unix(struct world *w);
