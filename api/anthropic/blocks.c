@@ -3,7 +3,7 @@
 #include <string.h>
 #include "api/anthropic/input.h"
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

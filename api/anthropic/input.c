@@ -7,7 +7,7 @@
 #include "api/generation/models.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/buf.h"
 #include "base/jobs.h"
 #include "base/try.h"

@@ -4,7 +4,7 @@
 #include "api/generation/gen_request.h"
 #include "api/generation/tool_text.h"
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
 

@@ -6,7 +6,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
 

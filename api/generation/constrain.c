@@ -11,7 +11,7 @@
 #include "api/limits/auth.h"
 #include "api/limits/tenant.h"
 #include "api/generation/output_spec.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/jobs.h"
 #include "base/try.h"
 #include "grammar/constraint.h"

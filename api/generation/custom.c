@@ -7,7 +7,7 @@
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
     return json_has(tool, "type", "custom") ? yyjson_obj_get(tool, "custom") : NULL;

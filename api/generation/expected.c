@@ -3,7 +3,7 @@
 #include <errno.h>
 #include "api/generation/model.h"
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 static int add_parts(yyjson_val *content, struct buf *out) {

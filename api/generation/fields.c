@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Readers of plain values. */

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 #include "api/generation/fields.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 #define CHAT FIELDS_CHAT

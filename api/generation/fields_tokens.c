@@ -3,7 +3,7 @@
 #include "api/generation/fields.h"
 #include "api/generation/read_request.h"
 #include "api/generation/model.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Readers of fields that restrict which tokens the model may write. The worker gets them as lists

@@ -5,7 +5,7 @@
 #include "api/generation/messages.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Checks and copies the tools of a chat: all that the model may call, and those of them that it

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/buf.h"
 #include "base/jobs.h"
 #include "base/try.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "api/generation/custom.h"
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 static int unsupported(const char *param, const char *why, struct err *err) {

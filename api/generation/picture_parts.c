@@ -10,7 +10,7 @@
 #include "api/generation/picture_table.h"
 #include "api/generation/prompt_steps.h"
 #include "api/http/json_build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

@@ -11,7 +11,7 @@
 #include "api/generation/model_wait.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 
 /*
  * The tokens that the model wrote are in the prefix cache. The next request often repeats them in

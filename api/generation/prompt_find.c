@@ -6,7 +6,7 @@
 #include "api/generation/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Returns the names that a pair's parts have in the body. */

@@ -8,7 +8,7 @@
 #include "api/generation/env.h"
 #include "api/generation/fields.h"
 #include "api/generation/output_spec.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "text/stops.h"
 

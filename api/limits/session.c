@@ -4,7 +4,7 @@
 #include <string.h>
 #include "api/http/http.h"
 #include "api/http/siphash.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 
 /*
  * The scheduler learns per session: how long its answers are, what it has had. The APIs have

@@ -13,7 +13,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/generation/model.h"
 #include "api/generation/env.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
  * last has `stop` and the figures. */

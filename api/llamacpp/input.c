@@ -11,7 +11,7 @@
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/generation/model.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Translates bodies of /completion and /infill to bodies of /v1/completions. */

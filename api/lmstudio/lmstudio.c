@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "api/generation/model.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"

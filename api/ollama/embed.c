@@ -8,7 +8,7 @@
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
 #include "api/generation/env.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

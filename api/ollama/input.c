@@ -10,7 +10,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/env.h"
 #include "api/generation/gen_request.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

@@ -13,7 +13,7 @@
 #include "api/ollama/ollama.h"
 #include "api/generation/models.h"
 #include "api/generation/env.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

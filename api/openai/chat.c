@@ -5,7 +5,7 @@
 #include "api/openai/choices.h"
 #include "api/openai/functions.h"
 #include "api/openai/openai.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /* Writes reasoning under two names, because clients read one or the other. */

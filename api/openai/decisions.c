@@ -12,7 +12,7 @@
 #include "api/http/json_build.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

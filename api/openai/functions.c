@@ -4,7 +4,7 @@
 #include "api/generation/gen_request.h"
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 static yyjson_mut_val *wrap(yyjson_mut_doc *doc, yyjson_val *v) {

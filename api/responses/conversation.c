@@ -11,7 +11,7 @@
 #include "api/http/respond.h"
 #include "api/responses/query.h"
 #include "api/responses/responses.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

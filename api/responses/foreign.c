@@ -4,7 +4,7 @@
 #include "api/generation/foreign.h"
 #include "api/generation/opaque_reasoning.h"
 #include "api/responses/build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

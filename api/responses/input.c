@@ -8,7 +8,7 @@
 #include "api/generation/env.h"
 #include "api/responses/build.h"
 #include "api/responses/conversation.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

@@ -8,7 +8,7 @@
 #include "api/generation/foreign.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

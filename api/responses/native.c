@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 #define STRINGS "{type:'array', items:{type:'string'}, minItems:1}"

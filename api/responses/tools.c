@@ -5,7 +5,7 @@
 #include "api/generation/messages.h"
 #include "api/generation/tool_text.h"
 #include "api/responses/build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 /*

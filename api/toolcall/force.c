@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/toolcall/parser.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 #define REFS_DEPTH 64

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.$@:/-"

@@ -19,7 +19,7 @@
 #include <string.h>
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/buf.h"
 #include "base/try.h"
 

@@ -6,7 +6,7 @@
 
 #include <errno.h>
 #include "api/http/json.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "api/toolcall/parser.h"
 #include "base/try.h"
 

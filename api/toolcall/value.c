@@ -8,7 +8,7 @@
 #include <string.h>
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 
 #define SCHEMA_DEPTH 8
 #define SCHEMA_STEPS 2000 /* unions of references to unions grow fast */

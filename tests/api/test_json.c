@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include "api/http/json.h"
 #include "api/http/json_build.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/util.h"
 
 /* json_print(): the text of each conversion, alone and among the other functions of the writer. */
