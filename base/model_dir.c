@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/files.h"
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/printable.h"
 
 /*
@@ -276,11 +276,9 @@ static int list_hub(struct lister *l, const char *root) {
 /* Finds the digest of the layer that is the model. Returns false if there is none. */
 static bool manifest_digest(const char *text, size_t len, char digest[80]) {
     yyjson_doc *doc = yyjson_read(text, len, 0);
-    yyjson_val *layer;
-    size_t i, n;
     bool found = false;
 
-    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "layers"), i, n, layer) {
+    JSON_EACH(layer, yyjson_obj_get(yyjson_doc_get_root(doc), "layers")) {
         const char *type = json_cstr(yyjson_obj_get(layer, "mediaType"));
         const char *sum = json_cstr(yyjson_obj_get(layer, "digest"));
 

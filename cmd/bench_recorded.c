@@ -3,7 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include "base/hash_index.h"
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "base/util.h"
 
@@ -80,13 +80,12 @@ static int add_turn(struct reader *r, uint32_t session, const struct recorded_tu
 /* Adds the names of the row's blocks; a name identifies a block only within @scope. */
 static int add_blocks(struct reader *r, yyjson_val *row, uint32_t scope, struct recorded_turn *t) {
     struct recorded *x = r->out;
-    yyjson_val *ids = yyjson_obj_get(row, "hash_ids"), *id;
-    size_t i, n;
+    yyjson_val *ids = yyjson_obj_get(row, "hash_ids");
 
     t->first_block = x->n_blocks;
     if (ids && !yyjson_is_null(ids) && !yyjson_is_arr(ids))
         return refuse(r, "hash_ids is no array");
-    yyjson_arr_foreach(ids, i, n, id) {
+    JSON_EACH(id, ids) {
         if (!yyjson_is_int(id) || x->n_blocks == UINT32_MAX / 2)
             return refuse(r, "hash_ids are not numbers, or too many");
         if (!ARRAY_GROW(x->block, x->n_blocks, x->cap_blocks, 1024))
@@ -135,12 +134,10 @@ static int read_weka(struct reader *r, yyjson_val *requests, uint32_t session,
                      uint32_t block_tokens, uint32_t depth) {
     uint32_t subs = RECORDED_NONE, scope = r->number;
     double answer_s = -1, at, took;
-    yyjson_val *row;
-    size_t i, n;
 
     if (!yyjson_is_arr(requests))
         return refuse(r, "requests is no array");
-    yyjson_arr_foreach(requests, i, n, row) {
+    JSON_EACH(row, requests) {
         yyjson_val *type = yyjson_obj_get(row, "type");
         struct recorded_turn t = {.block_tokens = block_tokens, .subs = subs};
 

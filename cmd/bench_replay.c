@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 
@@ -22,15 +22,14 @@ static int add_text(struct reader *r, yyjson_val *v, unsigned flags, struct toke
 /* Adds the tokens of @v, which is text or an array of ids. Returns 0 or -errno. */
 static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_val *v,
                     unsigned flags, struct tokens *out) {
-    yyjson_val *id;
-    size_t i, n, before = out->n;
+    size_t before = out->n;
 
     if (yyjson_is_str(v))
         TRY(add_text(r, v, flags, out));
     else if (!yyjson_is_arr(v))
         return err_set(r->err, 0, NULL, "request %u: %s is neither text nor an array of token ids",
                        number, name);
-    yyjson_arr_foreach(v, i, n, id) {
+    JSON_EACH_AT(i, id, v) {
         if (!yyjson_is_uint(id) || yyjson_get_uint(id) >= r->n_vocab)
             return err_set(r->err, 0, NULL, "request %u: %s[%zu] is not a token id below %u",
                            number, name, i, r->n_vocab);
@@ -55,8 +54,8 @@ static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
 }
 
 static int read_requests(struct reader *r, struct replay *out, yyjson_val *root) {
-    yyjson_val *list = yyjson_obj_get(root, "requests"), *v;
-    size_t i, n = list ? yyjson_arr_size(list) : 1;
+    yyjson_val *list = yyjson_obj_get(root, "requests");
+    size_t n = list ? yyjson_arr_size(list) : 1;
 
     if (!yyjson_is_obj(root) || n == 0)
         return err_set(r->err, 0, NULL, "the file contains no requests");
@@ -67,7 +66,7 @@ static int read_requests(struct reader *r, struct replay *out, yyjson_val *root)
         return -ENOMEM;
     if (!list)
         return read_request(r, out, root);
-    yyjson_arr_foreach(list, i, n, v) TRY(read_request(r, out, v));
+    JSON_EACH(v, list) TRY(read_request(r, out, v));
     return 0;
 }
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 void sse_init(struct sse *s) {
@@ -85,12 +85,10 @@ static int add_text(struct buf *text, yyjson_val *v) {
 /* Adds the text of @message, a delta or a message. Returns 0 or -errno. */
 static int add_message(struct buf *text, yyjson_val *message) {
     static const char *const keys[] = {"reasoning_content", "reasoning", "content"};
-    yyjson_val *call;
-    size_t i, n;
 
     for (size_t k = 0; k < ARRAY_SIZE(keys); k++)
         TRY(add_text(text, yyjson_obj_get(message, keys[k])));
-    yyjson_arr_foreach(yyjson_obj_get(message, "tool_calls"), i, n, call) {
+    JSON_EACH(call, yyjson_obj_get(message, "tool_calls")) {
         yyjson_val *function = yyjson_obj_get(call, "function");
 
         TRY(add_text(text, yyjson_obj_get(function, "name")));
@@ -123,12 +121,12 @@ static void get_error(yyjson_val *error, struct openai_part *out) {
 
 int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out) {
     yyjson_doc *doc = yyjson_read(json, len, 0);
-    yyjson_val *root = yyjson_doc_get_root(doc), *usage, *error, *choice;
-    size_t i, n, before = text->len;
+    yyjson_val *root = yyjson_doc_get_root(doc), *usage, *error;
+    size_t before = text->len;
     int r = yyjson_is_obj(root) ? 0 : -EBADMSG;
 
     *out = (struct openai_part){.prompt_tokens = -1, .cached_tokens = -1, .output_tokens = -1};
-    yyjson_arr_foreach(yyjson_obj_get(root, "choices"), i, n, choice) {
+    JSON_EACH(choice, yyjson_obj_get(root, "choices")) {
         yyjson_val *message = yyjson_obj_get(choice, "delta");
 
         if (!message)

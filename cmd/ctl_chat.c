@@ -7,9 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+#include "base/json_read.h"
+#include "base/printable.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
-#include "base/printable.h"
 #ifdef HAVE_LIBEDIT
 #include <editline/readline.h>
 #endif
@@ -185,14 +186,12 @@ static int say(struct chat *c, const char *text, size_t len) {
 static void list_models(struct chat *c) {
     struct err err = {0};
     yyjson_doc *doc = NULL;
-    yyjson_val *m;
-    size_t i, n;
 
     if (chat_get(c->server, "/v1/models", &doc, &err) != CTL_OK) {
         cli_fail("%s", err.message);
         return;
     }
-    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "data"), i, n, m) {
+    JSON_EACH(m, yyjson_obj_get(yyjson_doc_get_root(doc), "data")) {
         struct ctl_cell id = ctl_text(m, "id");
         puts(id.s);
     }

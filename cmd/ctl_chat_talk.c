@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "cmd/cli.h"
 
 int chat_talk_init(struct chat_talk *t) {
@@ -122,12 +122,10 @@ int chat_talk_save(const struct chat_talk *t, const char *path) {
 
 /* Copies the messages of a file into @t, which is empty. Returns 0 or -errno. */
 static int take_messages(struct chat_talk *t, yyjson_val *list) {
-    yyjson_val *m;
-    size_t i, n;
     int r = 0;
 
     assert(yyjson_mut_arr_size(t->messages) == 0 && !t->system);
-    yyjson_arr_foreach(list, i, n, m) {
+    JSON_EACH_AT(i, m, list) {
         const char *role = json_cstr(yyjson_obj_get(m, "role"));
         yyjson_val *content = yyjson_obj_get(m, "content");
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/model_dir.h"
 #include "base/printable.h"
 
@@ -124,9 +124,9 @@ static int read_file(struct hub_file *out, yyjson_val *v) {
 
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err) {
     yyjson_doc *doc = yyjson_read(json, len, 0);
-    yyjson_val *root = yyjson_doc_get_root(doc), *files = yyjson_obj_get(root, "siblings"), *v;
+    yyjson_val *root = yyjson_doc_get_root(doc), *files = yyjson_obj_get(root, "siblings");
     struct hub_listing l = {0};
-    size_t i, n, n_files = yyjson_arr_size(files);
+    size_t n_files = yyjson_arr_size(files);
     int r = 0;
 
     snprintf(l.commit, sizeof(l.commit), "%s", text_of(root, "sha"));
@@ -134,7 +134,7 @@ int hub_listing_read(struct hub_listing *out, const char *json, size_t len, stru
         r = err_set(err, 0, NULL, "the hub's answer is not the listing of a repository");
     if (r == 0 && n_files > 0 && !(l.file = calloc(n_files, sizeof(*l.file))))
         r = -ENOMEM;
-    yyjson_arr_foreach(files, i, n, v) {
+    JSON_EACH(v, files) {
         if (r == 0 && is_path(text_of(v, "rfilename"))) {
             r = read_file(&l.file[l.n], v);
             l.n += r == 0;

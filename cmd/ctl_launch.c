@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
@@ -387,10 +387,7 @@ static int undo(const struct launch_client *c, const char *path) {
 
 /* Returns true if an entry of /v1/models lists the capability. */
 static bool has_capability(yyjson_val *model, const char *name) {
-    size_t i, n;
-    yyjson_val *v;
-
-    yyjson_arr_foreach(yyjson_obj_get(model, "capabilities"), i, n, v) {
+    JSON_EACH(v, yyjson_obj_get(model, "capabilities")) {
         const char *s = json_cstr(v);
 
         if (s && strcmp(s, name) == 0)
@@ -408,13 +405,12 @@ static int look_up(struct target *t, const char *key, char **out) {
     CLEANUP(chat_server_freep) struct chat_server *server = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
-    yyjson_val *m, *found = NULL;
-    size_t i, n;
+    yyjson_val *found = NULL;
 
     if (chat_server_new(&server, t->url, NULL, key) < 0)
         return cli_fail("out of memory");
     int r = chat_get(server, "/v1/models", &doc, &err);
-    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "data"), i, n, m) {
+    JSON_EACH(m, yyjson_obj_get(yyjson_doc_get_root(doc), "data")) {
         const char *id = json_cstr(yyjson_obj_get(m, "id"));
 
         if (!found && id && (!t->model || strcmp(id, t->model) == 0))

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 
@@ -79,10 +79,7 @@ int launch_file_undo(const char *path) {
 
 /* Merges @from into @to, both objects of @d. Returns false if memory is short. */
 static bool merge(yyjson_mut_doc *d, yyjson_mut_val *to, yyjson_val *from) {
-    yyjson_val *key, *value;
-    size_t i, n;
-
-    yyjson_obj_foreach(from, i, n, key, value) {
+    JSON_MEMBERS(key, value, from) {
         yyjson_mut_val *old = yyjson_mut_obj_getn(to, json_text(key), json_len(key));
 
         if (yyjson_mut_is_obj(old) && yyjson_is_obj(value)) {

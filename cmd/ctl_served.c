@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
+#include "base/json_read.h"
 #include "cmd/ctl.h"
 
 /* Requests to a daemon to load, unload and swap its models. */
@@ -68,10 +69,7 @@ int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err
 
 /* Returns the served model @name in the answer to GET /models, or NULL. */
 static yyjson_val *find(yyjson_val *root, const char *name) {
-    size_t i, n;
-    yyjson_val *m;
-
-    yyjson_arr_foreach(yyjson_obj_get(root, "models"), i, n, m) {
+    JSON_EACH(m, yyjson_obj_get(root, "models")) {
         yyjson_val *swap = yyjson_obj_get(m, "swap");
 
         if (yyjson_equals_str(yyjson_obj_get(m, "id"), name) && !yyjson_equals_str(swap, "next") &&

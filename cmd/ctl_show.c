@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/printable.h"
 #include "cmd/cli.h"
 #include "cmd/ctl_progress.h"
@@ -183,11 +183,9 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
 
 /* Returns the energy of all devices of a worker. */
 static double energy_mj(yyjson_val *w) {
-    size_t i, n;
     double sum = 0;
-    yyjson_val *device;
 
-    yyjson_arr_foreach(yyjson_obj_get(w, "devices"), i, n, device) {
+    JSON_EACH(device, yyjson_obj_get(w, "devices")) {
         double mj = 0;
 
         ctl_value(device, "energy_mj", &mj);
@@ -211,13 +209,13 @@ static void add_device(struct buf *out, yyjson_val *device, bool numbered) {
 }
 
 void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before) {
-    yyjson_val *devices = yyjson_obj_get(w, "devices"), *device;
+    yyjson_val *devices = yyjson_obj_get(w, "devices");
     double n = 0, n0 = 0, mj = energy_mj(w) - energy_mj(before);
-    size_t i, n_devices;
+    size_t n_devices = yyjson_arr_size(devices);
 
     ctl_value(w, "output_tokens", &n);
     ctl_value(before, "output_tokens", &n0);
-    yyjson_arr_foreach(devices, i, n_devices, device) {
+    JSON_EACH_AT(i, device, devices) {
         add_device(out, device, n_devices > 1);
         if (i + 1 == n_devices && n > n0 && mj > 0)
             ADD("; %.2f J a token of output", mj * 1e-3 / (n - n0));
@@ -341,13 +339,12 @@ static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
  * left out. */
 static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct column *columns,
                 size_t n_columns, size_t longest) {
-    size_t i, n, line = 0;
-    yyjson_val *row;
+    size_t line = 0;
 
     assert(n_columns > 0 && n_columns <= TABLE_COLUMNS_MAX);
     for (size_t c = 0; c < n_columns; c++) {
         width[c] = strlen(columns[c].title);
-        yyjson_arr_foreach(list, i, n, row) {
+        JSON_EACH(row, list) {
             struct ctl_cell cell = cell_of(row, &columns[c]);
 
             width[c] = MAX(width[c], strlen(cell.s));
@@ -371,8 +368,7 @@ static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct 
  * out for it. */
 static void show_table(struct buf *out, yyjson_val *list, const struct column *columns,
                        size_t n_columns, size_t longest) {
-    size_t width[TABLE_COLUMNS_MAX], i, n;
-    yyjson_val *row;
+    size_t width[TABLE_COLUMNS_MAX];
 
     assert(n_columns <= ARRAY_SIZE(width) && columns[0].rank == 0);
     fit(width, list, columns, n_columns, longest);
@@ -381,7 +377,7 @@ static void show_table(struct buf *out, yyjson_val *list, const struct column *c
             ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
                 columns[c].title);
     ADD("\n");
-    yyjson_arr_foreach(list, i, n, row) {
+    JSON_EACH(row, list) {
         for (size_t c = 0; c < n_columns; c++)
             if (width[c])
                 ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
@@ -438,10 +434,9 @@ static struct ctl_cell count(yyjson_val *object, const char *key, const char *wh
 }
 
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
-    yyjson_val *list = yyjson_obj_get(story, "records"), *r;
-    size_t i, n;
+    yyjson_val *list = yyjson_obj_get(story, "records");
 
-    yyjson_arr_foreach(list, i, n, r) {
+    JSON_EACH(r, list) {
         struct ctl_cell at = ctl_duration(r, "at_ms", 1e-3), ms = ctl_duration(r, "ms", 1e-3);
         struct ctl_cell why = ctl_text(r, "why"), text = ctl_text(r, "text");
 

@@ -1,6 +1,6 @@
 #include "cmd/ctl.h"
 
-#include "base/json_value.h"
+#include "base/json_read.h"
 
 #ifdef HAVE_NCURSES
 
@@ -41,10 +41,9 @@ static double seconds_between(const struct top *t) {
 
 /* Returns the object of the selected model with the members "model" and "worker". */
 static yyjson_val *figures_of(const struct top *t, yyjson_doc *stats) {
-    yyjson_val *root = yyjson_doc_get_root(stats), *m;
-    size_t i, n;
+    yyjson_val *root = yyjson_doc_get_root(stats);
 
-    yyjson_arr_foreach(yyjson_obj_get(root, "models"), i, n, m) {
+    JSON_EACH(m, yyjson_obj_get(root, "models")) {
         if (yyjson_equals_str(yyjson_obj_get(m, "id"), t->model))
             return m;
     }

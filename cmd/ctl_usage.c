@@ -1,7 +1,7 @@
 #include "cmd/ctl_usage.h"
 
 #include <string.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "cmd/ctl.h"
 
 /* A row of sums; its texts point into the answer. */
@@ -50,13 +50,12 @@ static int compare(const void *a, const void *b) {
  * Returns the length of the array. */
 static size_t add_up(yyjson_val *list, const char *since, struct sum **out) {
     struct sum *s = calloc(yyjson_arr_size(list) + 1, sizeof(*s));
-    size_t n = 0, kept = 0, i, max;
-    yyjson_val *row;
+    size_t n = 0, kept = 0;
 
     *out = s;
     if (!s)
         return 0;
-    yyjson_arr_foreach(list, i, max, row) {
+    JSON_EACH(row, list) {
         if (!is_since(row, since))
             continue;
         s[n] =
@@ -115,11 +114,8 @@ static void add_field(struct buf *out, const char *text) {
 }
 
 void ctl_usage_csv(struct buf *out, yyjson_val *usage, const char *since) {
-    yyjson_val *row;
-    size_t i, n;
-
     buf_add_str(out, "date,tenant,key,model,requests,prompt_tokens,cached_tokens,output_tokens\n");
-    yyjson_arr_foreach(yyjson_obj_get(usage, "usage"), i, n, row) {
+    JSON_EACH(row, yyjson_obj_get(usage, "usage")) {
         if (!is_since(row, since))
             continue;
         for (size_t k = 0; k < ARRAY_SIZE(names); k++) {

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 #include <yyjson.h>
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
@@ -76,10 +76,7 @@ static int parse_now(yyjson_val *v, int64_t *now, struct err *err) {
 /* Adds copies of the members of @from, including the members of the object "kwargs" as if they were
  * members of @from. */
 static void add_members(yyjson_mut_doc *d, yyjson_mut_val *vars, yyjson_val *from, bool top) {
-    yyjson_val *key, *value;
-    size_t i, n;
-
-    yyjson_obj_foreach(from, i, n, key, value) {
+    JSON_MEMBERS(key, value, from) {
         if (top && yyjson_equals_str(key, "now"))
             continue;
         if (top && yyjson_equals_str(key, "kwargs") && yyjson_is_obj(value))

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <yyjson.h>
 #include "base/buf.h"
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "base/try.h"
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
@@ -78,12 +78,11 @@ int gguf_cmd_tokenize(int argc, char **argv) {
 static int parse_ids(char *text, size_t len, uint32_t n_vocab, struct tokens *ids,
                      struct err *err) {
     CLEANUP(json_doc_freep) yyjson_doc *doc = yyjson_read(text, len, 0);
-    yyjson_val *list = yyjson_doc_get_root(doc), *v;
-    size_t i, n;
+    yyjson_val *list = yyjson_doc_get_root(doc);
 
     if (!yyjson_is_arr(list))
         return err_set(err, 0, NULL, "not a JSON array of token ids");
-    yyjson_arr_foreach(list, i, n, v) {
+    JSON_EACH_AT(i, v, list) {
         if (!yyjson_is_uint(v) || yyjson_get_uint(v) >= n_vocab)
             return err_set(err, 0, NULL, "item %zu is not a token id below %u", i, n_vocab);
         TRY(tokens_add(ids, (int32_t)yyjson_get_uint(v)));

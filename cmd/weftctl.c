@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/json_value.h"
+#include "base/json_read.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
 #include "cmd/ctl_chat.h"
@@ -199,8 +199,6 @@ static int post(struct call *c, const char *path, const char *done) {
 static int run_reload(struct call *c) {
     CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
     struct err err = {0};
-    yyjson_val *key;
-    size_t i, n;
 
     if (c->argc > 0)
         return cli_usage("reload takes no arguments");
@@ -213,7 +211,7 @@ static int run_reload(struct call *c) {
     }
     yyjson_doc *doc = ctl_parse(reply.data, reply.len);
     puts("reloaded");
-    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "needs_restart"), i, n, key) {
+    JSON_EACH(key, yyjson_obj_get(yyjson_doc_get_root(doc), "needs_restart")) {
         if (json_cstr(key))
             printf("%.100s: takes effect when weftd is restarted\n", json_cstr(key));
     }

@@ -12,7 +12,7 @@
 #include <strings.h>
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
-#include "api/http/json_read.h"
+#include "base/json_read.h"
 #include "base/try.h"
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
@@ -137,22 +137,23 @@ typedef int (*value_fn)(struct force *f, yyjson_val *schema, unsigned depth, yyj
 static int object_members(struct force *f, yyjson_val *schema, bool sorted, const char *colon,
                           const char *separator, value_fn value, unsigned depth,
                           yyjson_mut_val **out) {
-    yyjson_val *properties = yyjson_obj_get(schema, "properties"), *key, *v;
-    size_t n = yyjson_obj_size(properties), i, max;
+    yyjson_val *properties = yyjson_obj_get(schema, "properties");
+    size_t n = yyjson_obj_size(properties), i = 0;
     CLEANUP(freep) struct property *p = calloc(n + 1, sizeof(*p));
     CLEANUP(freep) struct force_member *item = calloc(n + 1, sizeof(*item));
-    int r = p && item ? 0 : -ENOMEM;
 
-    yyjson_obj_foreach(properties, i, max, key, v) {
-        if (r == 0)
-            p[i] = (struct property){json_cstr(key), key, v};
-        f->prop = r == 0 && p[i].name ? p[i].name : "";
-        if (r == 0 && !p[i].name)
-            r = force_refuse(f, "a property name with NUL");
+    if (!p || !item)
+        return -ENOMEM;
+    JSON_MEMBERS(key, v, properties) {
+        p[i] = (struct property){json_cstr(key), key, v};
+        f->prop = p[i].name ? p[i].name : "";
+        if (!p[i].name)
+            return force_refuse(f, "a property name with NUL");
+        i++;
     }
-    if (r == 0 && sorted)
+    if (sorted)
         qsort(p, n, sizeof(*p), by_name);
-    for (i = 0; i < n && r == 0; i++) {
+    for (i = 0; i < n; i++) {
         const char *name = p[i].name;
         yyjson_mut_val *what = NULL;
 
@@ -161,12 +162,12 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
             return force_refuse(
                 f, "a property name other than 1 to %u letters, digits, '_', '.' and '-'",
                 TC_KEY_MAX);
-        r = value(f, p[i].schema, depth, &what);
+        TRY(value(f, p[i].schema, depth, &what));
         what = ir_make(f->n, "{sequence:[{literal:%}, {literal:%}, %]}", ir_str(f->n, name),
                        ir_str(f->n, colon), what);
         item[i] = (struct force_member){what, force_is_required(schema, p[i].key)};
     }
-    return r < 0 ? r : force_members(f, item, n, separator, out);
+    return force_members(f, item, n, separator, out);
 }
 
 /* ---- Python ---- */
