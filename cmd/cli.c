@@ -102,7 +102,7 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
         size_t n = fread(chunk, 1, sizeof(chunk), f);
 
         if (n == 0) {
-            r = ferror(f) ? -EIO : 0;
+            r = ferror(f) ? -errno : 0;
             break;
         }
         r = buf_add(&b, chunk, n);

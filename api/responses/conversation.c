@@ -60,11 +60,21 @@ static struct stored *named(struct exchange *x) {
     return store_get(env_of(x)->store, x->tenant, x->arg, n);
 }
 
+/* Returns the id of the item that the path names behind its conversation; NULL if it names none, or
+ * in a wrong way. */
+static const char *item_of(const struct exchange *x) {
+    const char *rest = strchr(x->arg, '/');
+
+    return rest && strncmp(rest, "/items/", strlen("/items/")) == 0 ? rest + strlen("/items/")
+                                                                    : NULL;
+}
+
 static void not_found(struct exchange *x) {
+    size_t n = item_of(x) ? strcspn(x->arg, "/") : strlen(x->arg);
     struct err err;
 
     err_set_code(&err, 404, "not_found", "conversation_id",
-                 "Conversation with id '%.100s' not found.", x->arg);
+                 "Conversation with id '%.*s' not found.", (int)MIN(n, 100), x->arg);
     respond_error(x, &err);
 }
 
@@ -75,15 +85,6 @@ static struct stored *named_alone(struct exchange *x) {
     if (!s)
         not_found(x);
     return s;
-}
-
-/* Returns the id of the item that the path names behind its conversation; NULL if it names none, or
- * in a wrong way. */
-static const char *item_of(const struct exchange *x) {
-    const char *rest = strchr(x->arg, '/');
-
-    return rest && strncmp(rest, "/items/", strlen("/items/")) == 0 ? rest + strlen("/items/")
-                                                                    : NULL;
 }
 
 /* ---- locks ---- */

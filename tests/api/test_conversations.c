@@ -173,6 +173,8 @@ Test(conversations, items_are_checked_behind_what_is_there) {
     cr_expect(strstr(text, "Item with id 'x%d' not found."), "%s", text);
     ask_one(&w, "GET", id, "/x", "", 404);
     ask_one(&w, "POST", "conv_none", "/items", "{\"items\":[" FIRST "]}", 404);
+    text = ask_one(&w, "GET", "conv_none", "/items/x", "", 404);
+    cr_expect(strstr(text, "Conversation with id 'conv_none' not found."), "%s", text);
     world_stop(&w);
 }
 

@@ -431,7 +431,7 @@ def test_pictures_are_decoded_resized_and_refused():
     assert pixels.startswith(b"P6\n20 10\n255\n") and len(pixels) == 13 + 600
     for args, why in (
         ((picture("bomb-30000x30000-1bit.png"),), "30000 x 30000 pixels; at most"), ((picture("cut.jpg"),), "Premature end"),
-        ((picture("text.png"),), "no PNG, JPEG, WebP or GIF"), ((path("absent"),), "No such file"),
+        ((picture("text.png"),), "no PNG, JPEG, WebP or GIF"), ((path("absent"),), "No such file"), ((os.path.dirname(path("absent")),), "Is a directory"),
         (("--size", "5", picture("rgb8.png")), "--size 5 is not WxH"),
         (("--size", "5x5", "--filter", "box", picture("rgb8.png")), "--filter box is not known"),
     ):
