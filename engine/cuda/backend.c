@@ -122,7 +122,7 @@ static size_t values_bytes(const struct be *b, uint64_t n_values) {
 }
 
 uint32_t cuda_page_ranks(const struct be *b) {
-    return b->shape->mla.rank ? 1 : b->n_ranks;
+    return b->shape->mla.rank ? 1 : b->group.n;
 }
 
 /* Counts the bytes of a page, for each class: with the device's layers, and with all layers of
@@ -156,11 +156,11 @@ static void size_pages(struct be *b, const struct model_shape *all) {
 struct be *cuda_close(struct be *b) {
     if (!b)
         return NULL;
-    if (b->stream && !b->stuck)
+    if (b->stream && !b->fault.stuck)
         b->api->stream_wait(b->stream);
-    if (b->side.stream && !b->stuck) /* a failed step may not have been joined */
+    if (b->side.stream && !b->fault.stuck) /* a failed step may not have been joined */
         b->api->stream_wait(b->side.stream);
-    if (b->experts.host && !b->stuck)
+    if (b->experts.host && !b->fault.stuck)
         b->experts.host_ops->close(b->experts.host);
     cuda_unload(b);
     cuda_memory_close(b);
@@ -214,22 +214,22 @@ bool cuda_wants(const char *what) {
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *wide = getenv("WEFT_CUDA_WIDE");
 
-    b->wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
+    b->fault.wait_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->attention.wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
-    b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->rank == 0;
+    b->graphs.on = b->ways.wants_graphs = cuda_wants("GRAPHS") && b->group.rank == 0;
     b->ways.fuse = b->ways.wants_fuse = cuda_wants("FUSE");
     b->attention.shares = cuda_wants("SHARE");
-    b->products.timed = b->n_ranks == 1 && cuda_wants("TIMES");
+    b->products.timed = b->group.n == 1 && cuda_wants("TIMES");
     b->experts.wants_vec = true;
 }
 
 static void set_rank(struct be *b, const struct rank *r) {
     assert(r->rank < r->n_ranks && r->n_ranks <= RANKS);
     b->number = r->number;
-    b->rank = r->rank;
-    b->n_ranks = r->n_ranks;
+    b->group.rank = r->rank;
+    b->group.n = r->n_ranks;
     b->layers = r->layers.end ? r->layers : (struct layers){0, b->shape->n_layer};
-    b->first = b; /* set again when the other ranks are open */
+    b->group.first = b; /* set again when the other ranks are open */
 }
 
 uint32_t cuda_take_layers(struct model_shape *s, const struct layers *layers) {
@@ -261,35 +261,35 @@ static void divide_shape(struct be *b) {
     struct model_shape *s = &b->divided;
 
     b->recurrent.n_all = b->shape->state.n_layer;
-    if (b->n_ranks == 1 && is_first_device(b) && has_last_layer(b))
+    if (b->group.n == 1 && is_first_device(b) && has_last_layer(b))
         return;
     *s = *b->shape;
     b->shape = s;
-    if (b->n_ranks == 1) {
+    if (b->group.n == 1) {
         s->drafts = has_last_layer(b) ? s->drafts : 0;
         b->recurrent.first = cuda_take_layers(s, &b->layers);
         return;
     }
-    assert(s->mla.rank == 0 || s->n_head % b->n_ranks == 0);
+    assert(s->mla.rank == 0 || s->n_head % b->group.n == 0);
     if (s->mla.rank)
-        s->n_head /= b->n_ranks;
+        s->n_head /= b->group.n;
     if (s->state.n_layer == 0)
         return;
-    assert(s->delta.n_key_head > 0 && s->delta.n_key_head % b->n_ranks == 0);
-    s->delta.n_key_head /= b->n_ranks;
-    s->delta.n_value_head /= b->n_ranks;
+    assert(s->delta.n_key_head > 0 && s->delta.n_key_head % b->group.n == 0);
+    s->delta.n_key_head /= b->group.n;
+    s->delta.n_value_head /= b->group.n;
     for (int i = 0; i < OP_MATRICES; i++)
-        s->state.n_in[i] /= b->n_ranks;
-    s->state.n_out /= b->n_ranks;
-    s->state.n_floats /= b->n_ranks;
+        s->state.n_in[i] /= b->group.n;
+    s->state.n_out /= b->group.n;
+    s->state.n_floats /= b->group.n;
 }
 
 struct head_pieces rank_value_heads(const struct be *b) {
     const struct delta_shape *d = &b->shape->delta;
 
     return d->tiled ? (struct head_pieces){d->n_value_head / d->n_key_head,
-                                           d->n_key_head * b->n_ranks, d->n_key_head}
-                    : (struct head_pieces){1, d->n_value_head * b->n_ranks, d->n_value_head};
+                                           d->n_key_head * b->group.n, d->n_key_head}
+                    : (struct head_pieces){1, d->n_value_head * b->group.n, d->n_value_head};
 }
 
 /* Called before open(): fills a temporary backend only to compute the sums. */
@@ -310,7 +310,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     size_pages(b, shape);
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0 && cuda_load_kernels(b) < 0)
-        r = err_set(err, 0, NULL, "loading the kernels: %s", b->error);
+        r = err_set(err, 0, NULL, "loading the kernels: %s", b->fault.text);
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
 }
 
@@ -402,7 +402,7 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
         r = r < 0 ? r : cuda_selftest(b, err);
         choose_early(b);
         if (r == -EIO)
-            err_set(err, 0, NULL, "opening the device: %s", b->error);
+            err_set(err, 0, NULL, "opening the device: %s", b->fault.text);
     }
     if (r < 0) {
         cuda_close(b);
@@ -481,7 +481,7 @@ static const char *note(const struct be *b) {
 }
 
 static const char *fault(const struct be *b) {
-    return b->lost ? b->error : "";
+    return b->fault.lost ? b->fault.text : "";
 }
 
 static void *host_page(struct be *b, uint32_t page) {
@@ -494,7 +494,7 @@ static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
     assert(want < b->opts->max_wants);
-    if (b->lost || !b->sampling.last || b->step[0].batch || b->step[1].batch ||
+    if (b->fault.lost || !b->sampling.last || b->step[0].batch || b->step[1].batch ||
         want >= b->sampling.last_wants || b->sampling.last->n_scored > LOGIT_ROWS ||
         b->api->copy(b->sampling.peeked, b->sampling.logits + b->sampling.last->place[want] * n,
                      n * sizeof(float), CUDA_TO_HOST, b->stream) ||

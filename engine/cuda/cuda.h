@@ -13,7 +13,7 @@
  *     seal   seal.c   uploads masks and parameters; sampling; starts the copy of the results
  *     end    step.c   waits for the step's event
  *
- * After a call has failed (be.error says which), every call returns -EIO.
+ * After a call has failed (be.fault says which), every call returns -EIO.
  */
 
 #include "engine/backend.h"
@@ -139,7 +139,7 @@ struct weights {
     float *taps, *dt, *decay, *skip, *conv_bias; /* struct state_args, conv_args */
 };
 
-/* A kernel and its grid; what: its name, for be.error. */
+/* A kernel and its grid; what: its name, for be.fault. */
 struct launch {
     const void *kernel;
     uint32_t grid_x, grid_y, n_threads;
@@ -224,6 +224,8 @@ struct products {
     uint32_t planes;          /* PACK_PLANES of the kernels here */
     bool timed;               /* ways are chosen by timing (choose.c) */
     void *from, *to;          /* timers, once anything was timed */
+    /* [multiprocessors] arrival counters of panels with shared segments; zero between kernels */
+    uint32_t *arrived;
     struct choice {
         struct {
             uint32_t format, n_out;
@@ -342,50 +344,58 @@ struct be {
     struct model_shape divided;
     const struct engine_opts *opts;
     struct cuda_device device;
-    /* CUDA device @number is rank @rank of @n_ranks. ranks: all devices, if there are several.
-     * first: the first of the ranks that divide matrices, which has the graphs of all, or the
-     * device itself. */
-    int number;
-    uint32_t rank, n_ranks;
-    struct ranks *ranks;
-    struct be *first;
+    int number; /* of the CUDA device */
+    /* The devices that compute a model together; n is 1 for a device that computes alone, and for
+     * devices that divide the layers. */
+    struct {
+        uint32_t rank, n;    /* among the devices that divide matrices */
+        struct ranks *ranks; /* all devices; NULL: there is only this one */
+        struct be
+            *first; /* the first that divides matrices, which has the graphs of all; or self */
+    } group;
     struct layers layers; /* layers of this device; all, unless devices divide them (layers.c) */
     /* the next launch is not early (PDL), because of cuda_settle() or events of other devices */
     bool waits;
-    void *ready; /* event: the data that other devices read from this one is complete */
-    /* Pinned memory between devices that divide layers: x after the layers before, and the taps of
-     * a block drafter, for even and odd steps; be.sampling.sampled of the last device, for the
-     * first. */
+    /* What devices that divide layers give each other, in pinned memory: x after the layers before,
+     * and the taps of a block drafter, for even and odd steps; be.sampling.sampled of the last
+     * device, for the first. */
     struct {
         float *x[2], *tap[2];
         int32_t *sampled;
+        void *ready; /* event: the data that other devices read from this one is complete */
     } handed;
-    char isa[ENGINE_DEVICES * 16], error[200];
+    char isa[ENGINE_DEVICES * 16];
     char note[300]; /* code paths that the self-test turned off; "": none */
-    bool lost;
-    bool stuck;      /* lost, and no call that waits for the device may be made */
-    int64_t wait_ns; /* WAIT_LIMIT_NS, or less for tests */
+    struct {
+        char text[200]; /* the call that failed, and why */
+        bool lost;
+        bool stuck;      /* lost, and no call that waits for the device may be made */
+        int64_t wait_ns; /* WAIT_LIMIT_NS, or less for tests */
+    } fault;
     /* Settings; wants_: not turned off by the environment or the device. */
     struct {
         bool fuse, wants_fuse;   /* products gate, residual() adds up sums */
         bool early, wants_early; /* cuda_api.launch */
         bool wants_graphs;
     } ways;
-    /* The rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes
-     * no pictures. */
-    struct picture_row *picture_row;
+    struct {
+        /* rows of a batch in their pictures, [max_rows], before the upload; NULL: the model takes
+         * no pictures */
+        struct picture_row *row;
+        uint8_t *memory; /* buffers of the image encoder, model_shape.picture_buffers */
+    } pictures;
     struct kv_class kv[PAGE_CLASSES];
     uint8_t *host_pages; /* pages of KV_GLOBAL in pinned memory */
     void *stream;
     struct cuda_side side; /* stream for host calls, in models with experts on the host */
-    struct region region[112];
-    uint32_t n_regions;
+    struct {
+        struct region list[112];
+        uint32_t n;
+    } regions;
     struct step step[2]; /* step s has step[s % 2] */
     struct weights *weights;
     struct graphs graphs;    /* used on the first rank only */
     struct batch_head *head; /* on the device: destination of the upload of the rows */
-    /* [multiprocessors] arrival counters of panels with shared segments; zero between kernels */
-    uint32_t *arrived;
     struct loading load;
     struct activations act;
     struct products products;
@@ -399,17 +409,16 @@ struct be {
     struct sparse sparse;
     struct draft draft;
     struct sampling sampling;
-    uint8_t *picture_memory; /* buffers of the image encoder, model_shape.picture_buffers */
 };
 
 /* Returns 0, or -EIO if @error is an error of the runtime or the device was lost before. The first
- * error is kept in be.error with @what, the name of the call; from then on be.lost is set. */
+ * error is kept in be.fault with @what, the name of the call; from then on be.fault.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
 /* Enqueue a copy of @n bytes, or @n times @byte to memory of the device. Return 0 or -EIO. */
 int cuda_copy(struct be *b, void *to, const void *from, size_t n, enum cuda_direction dir);
 int cuda_fill(struct be *b, void *d, int byte, size_t n);
 /* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; after
- * be.wait_ns without an answer also be.stuck is set. */
+ * be.fault.wait_ns without an answer also be.fault.stuck is set. */
 int cuda_wait_event(struct be *b, void *event, const char *what);
 
 /* Returns the first column, or row of a matrix, of rank @r, where @n_ranks divide @n of them. */
@@ -433,12 +442,12 @@ static inline bool fetches_in(const struct be *b, uint32_t layer) {
 /* Returns true if the host computes a part of the model beside this device, the first of
  * several. */
 static inline bool has_host(const struct be *b) {
-    return b->rank == 0 && has_host_part(b->shape);
+    return b->group.rank == 0 && has_host_part(b->shape);
 }
 
 /* Return true for the device with the embedding, and for the device with the logits. */
 static inline bool is_first_device(const struct be *b) {
-    return b->rank == 0 && b->layers.first == 0;
+    return b->group.rank == 0 && b->layers.first == 0;
 }
 static inline bool has_last_layer(const struct be *b) {
     return b->layers.end == b->shape->n_layer;
@@ -533,7 +542,7 @@ int staging_send(struct be *b, struct staging *s, size_t from);
 uint32_t cuda_page_ranks(const struct be *b);
 /* Returns the shape of a page of a layer with heads @h. */
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
-/* Clears be.arrived, after a kernel that may not have. */
+/* Clears be.products.arrived, after a kernel that may not have. */
 int cuda_clear_arrived(struct be *b);
 /* Return the queries of an item of one chunk; the values of a head's result. */
 uint32_t cuda_few(const struct be *b);
@@ -642,7 +651,7 @@ void graph_end(struct step *s);
 
 /* Functions of a step as in be_ops: begin, the ops by kind, masks, sample, end. Each enqueues and
  * returns; only step_end() waits, and step_begin() of a model with a table of n-grams. They return
- * 0, or -EIO with the reason in be.error. */
+ * 0, or -EIO with the reason in be.fault. */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 /* Parts of step_begin(): the upload of the batch, and the first launches, once the grids are
  * decided. */

@@ -98,7 +98,7 @@ bool graph_begin(struct step *s) {
 }
 
 void graph_follow(struct step *s, const struct step *first) {
-    assert(first->be == s->be->first && s->batch == first->batch);
+    assert(first->be == s->be->group.first && s->batch == first->batch);
     s->graph = first->graph;
     s->grid = first->grid;
 }
@@ -107,7 +107,7 @@ int graph_launch(struct step *s) {
     struct be *b = s->be;
 
     assert(b->graphs.replaying && *graph_of(s));
-    return cuda_check(b, b->lost ? 0 : b->api->graph_launch(*graph_of(s), b->stream),
+    return cuda_check(b, b->fault.lost ? 0 : b->api->graph_launch(*graph_of(s), b->stream),
                       "cudaGraphLaunch");
 }
 
@@ -119,7 +119,7 @@ static void give_up(struct be *b, const char *what, const char *why) {
 
 void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
                 size_t n) {
-    struct graphs *g = &b->first->graphs;
+    struct graphs *g = &b->group.first->graphs;
 
     assert(g->noting && !g->replaying && n <= sizeof(g->note->args));
     if (g->n_notes == g->capacity) {
@@ -127,7 +127,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
         void *note = realloc(g->note, more * sizeof(*g->note));
 
         if (!note) {
-            give_up(b->first, "notes", "out of memory");
+            give_up(b->group.first, "notes", "out of memory");
             g->noting = false;
             return;
         }
@@ -157,7 +157,7 @@ static int again(const struct graphs *g, uint32_t i) {
         return c->fn ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
                      : b->api->host_join(b->stream, &b->side);
     case NOTE_MEETING:
-        return ranks_meet(b->ranks, args, NULL);
+        return ranks_meet(b->group.ranks, args, NULL);
     }
     assert(false);
     return 0;
@@ -169,19 +169,19 @@ static void capture(struct step *s) {
     static const struct meeting fork = {FIRST_RANK, OTHER_RANKS}, join = {OTHER_RANKS, FIRST_RANK};
     struct be *b = s->be;
     struct graphs *g = &b->graphs;
-    bool several = b->n_ranks > 1;
+    bool several = b->group.n > 1;
     int e = b->api->capture_begin(b->stream);
 
     if (e) {
         give_up(b, "cudaStreamBeginCapture", b->api->text(e));
         return;
     }
-    e = several ? ranks_meet(b->ranks, &fork, NULL) : 0;
+    e = several ? ranks_meet(b->group.ranks, &fork, NULL) : 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
         e = several ? b->api->use(g->note[i].be->number) : 0;
         e = e ? e : again(g, i);
     }
-    e = e || !several ? e : ranks_meet(b->ranks, &join, NULL);
+    e = e || !several ? e : ranks_meet(b->group.ranks, &join, NULL);
     if (several) /* between calls the first device must be current, also after failures */
         cuda_check(b, b->api->use(b->number), "cudaSetDevice");
     void **graph = graph_of(s);
@@ -198,7 +198,7 @@ void graph_end(struct step *s) {
     struct graphs *g = &s->be->graphs;
 
     assert(!(g->noting && g->replaying));
-    if (g->noting && !s->be->lost)
+    if (g->noting && !s->be->fault.lost)
         capture(s);
     g->noting = g->replaying = false;
 }

@@ -171,10 +171,10 @@ static struct parts all_rows(const struct tensor *t) {
 
 /* Returns matrix @i of all experts that the device has or fetches; of each only the rank's rows. */
 static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
-    uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->rank, b->n_ranks);
-    uint32_t n = rank_cut(n_out, b->rank + 1, b->n_ranks) - first;
+    uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->group.rank, b->group.n);
+    uint32_t n = rank_cut(n_out, b->group.rank + 1, b->group.n) - first;
 
-    if (b->n_ranks > 1)
+    if (b->group.n > 1)
         return (struct parts){b->shape->n_expert, n, n_out, first, 0};
     if (!n_host_experts(b->shape, op->layer))
         return all_rows(op->w[i]);
@@ -190,8 +190,8 @@ static struct parts expert_rows(const struct be *b, const struct model_op *op, i
 /* Returns the gates (@half 0) or the ups of all experts, if the tensor has both for each expert; of
  * each only the rank's rows. */
 static struct parts half_of_experts(const struct be *b, const struct model_op *op, uint32_t half) {
-    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2, first = rank_cut(n, b->rank, b->n_ranks);
-    uint32_t own = rank_cut(n, b->rank + 1, b->n_ranks) - first;
+    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2, first = rank_cut(n, b->group.rank, b->group.n);
+    uint32_t own = rank_cut(n, b->group.rank + 1, b->group.n) - first;
 
     return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
 }
@@ -283,7 +283,7 @@ static int fill_tiles(struct be *b, const struct tensor *t, const struct parts *
     TRY(repack_all(b, t, m, p));
     TRY(check_values(b, t, err));
     *most = mx_float_of((uint32_t)b->load.found_host->most);
-    return b->n_ranks == 1 ? cuda_scale_tiles(b, m, n_tiles, *most) : 0;
+    return b->group.n == 1 ? cuda_scale_tiles(b, m, n_tiles, *most) : 0;
 }
 
 /* Loads a matrix: file -> pinned buffer -> device -> tiles, with two buffers alternately, so that
@@ -319,7 +319,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
         TRY(fill_tiles(b, t, p, m, m->n_row_tiles * w->n_experts, &w->most[m - w->m], err));
         TRY(fetched ? fill_slots(b, m, p->layer - 1, each, d) : 0);
     }
-    bool some = b->n_ranks > 1; /* a rank has some rows of each expert */
+    bool some = b->group.n > 1; /* a rank has some rows of each expert */
     if (t->ne[2] > 1) {
         TRY(load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err));
         TRY(load_expert_vector(b, bias, p, some ? p->first : 0, some ? p->n : 0, &bias_at, err));
@@ -352,7 +352,7 @@ static bool share_matrix(const struct be *b, struct weights *w, const struct ten
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
     const struct parts all = all_rows(t);
-    bool plain = b->n_ranks == 1 && !bias;
+    bool plain = b->group.n == 1 && !bias;
 
     if (plain && share_matrix(b, w, t, y))
         return 0;
@@ -363,7 +363,7 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
 /* Returns true if @t is also the output matrix. In a model without one the embedding serves as
  * both, so only tiles are stored, unless several devices share the model. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
-    return b->n_ranks == 1 && has_last_layer(b) && !gguf_find(b->opts->file, "output.weight") &&
+    return b->group.n == 1 && has_last_layer(b) && !gguf_find(b->opts->file, "output.weight") &&
            t == gguf_find(b->opts->file, "token_embd.weight") &&
            tile_is_legible((uint32_t)t->format->type);
 }
@@ -430,7 +430,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
            : kind == OP_MLA_KV      ? b->act.q
            : kind == OP_MLA_OUT     ? b->act.q
            : kind == OP_PROJ        ? residual_target(b, op)
-           : b->n_ranks > 1         ? b->sampling.z
+           : b->group.n > 1         ? b->sampling.z
                                     : b->sampling.logits;
 }
 
@@ -674,7 +674,7 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     }
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)
-        err_set(err, 0, NULL, "loading weights: %s", b->error);
+        err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
     w->scale = op->scale;
     w->cap = op->cap;
     *out = w;
@@ -707,7 +707,7 @@ int cuda_count_weights(struct be *b, struct err *err) {
     b->load.weights.size = b->load.host.size = SIZE_MAX;
     for (uint32_t i = 0; i < b->shape->n_ops && r == 0; i++)
         if (op_has_weights(&op[i]) && op_weights_of(op, i) == i && loads(b, i))
-            r = (b->n_ranks > 1 ? ranks_load_part : cuda_load)(b, &op[i], &w, err);
+            r = (b->group.n > 1 ? ranks_load_part : cuda_load)(b, &op[i], &w, err);
     cuda_unload(b);
     b->load.weights = (struct pool){.size = b->load.weights.used + b->shape->picture_weights};
     b->load.host = (struct pool){.size = b->load.host.used};

@@ -19,8 +19,9 @@
 
 /* Registers @n elements of @size bytes for allocation; the pointer at @where will be set. */
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
-    assert(b->n_regions < ARRAY_SIZE(b->region) && where && !*(void **)where && size > 0);
-    b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
+    assert(b->regions.n < ARRAY_SIZE(b->regions.list) && where && !*(void **)where && size > 0);
+    b->regions.list[b->regions.n++] =
+        (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
 /* Registers @n 32-bit numbers of activations. */
@@ -38,8 +39,8 @@ static void add_activations(struct be *b) {
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
     /* Returns the outputs of all ranks' heads; 0 without latent attention, or without recurrent
      * layers. */
-    size_t n_out = (size_t)b->n_ranks * s->n_head * s->mla.n_value;
-    size_t n_d = (size_t)b->n_ranks * s->state.n_out;
+    size_t n_out = (size_t)b->group.n * s->n_head * s->mla.n_value;
+    size_t n_d = (size_t)b->group.n * s->state.n_out;
     size_t n_pair = (s->n_taps ? s->n_taps : s->drafts ? 2 : 0) * (size_t)s->n_embd;
     size_t n_logits = has_last_layer(b) ? MIN(wants, LOGIT_ROWS) * s->n_vocab : 0;
     size_t n_streams = (size_t)s->stream.n * s->n_embd;
@@ -57,9 +58,9 @@ static void add_activations(struct be *b) {
 
     add_words(b, &b->act.x, rows * s->n_embd);
     add_words(b, &b->act.layer_input, rows * n_in);
-    if (b->n_ranks > 1)
-        add_words(b, &b->act.own_t, rows * ((s->n_embd + b->n_ranks - 1) / b->n_ranks));
-    add_words(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0));
+    if (b->group.n > 1)
+        add_words(b, &b->act.own_t, rows * ((s->n_embd + b->group.n - 1) / b->group.n));
+    add_words(b, &b->act.q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->group.n > 1 ? n_d : 0));
     add_words(b, &b->act.k, rows * n_kv);
     add_words(b, &b->act.v, rows * n_kv);
     add_words(b, &b->act.o, rows * MAX(n_q, s->n_embd));
@@ -152,7 +153,7 @@ static void add_recurrent(struct be *b) {
 
     if (is_first_device(b) && b->recurrent.n_all) /* values of all ranks */
         add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
-            (b->n_ranks * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float), "states",
+            (b->group.n * b->recurrent.n_all * s->n_floats + s->n_more) * sizeof(float), "states",
             true);
     if (s->n_layer == 0)
         return;
@@ -307,7 +308,8 @@ static void add_attention(struct be *b) {
         false);
     add(b, &b->attention.merge, b->attention.max_merges, sizeof(struct attn_merge), "attention",
         false);
-    add(b, &b->arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t), "products", false);
+    add(b, &b->products.arrived, (size_t)b->device.n_multiprocessors, sizeof(uint32_t), "products",
+        false);
 }
 
 /* Registers a staging area of @size bytes for @n uploads; @device: pointer to its device side,
@@ -328,7 +330,7 @@ static void add_steps(struct be *b) {
     /* bytes of a picture's row: positions, place, values */
     size_t picture = b->shape->n_picture ? (b->shape->n_picture + ROPE_AXES + 1) * 4ull : 0;
 
-    bool divided = b->n_ranks == 1 && !(is_first_device(b) && has_last_layer(b));
+    bool divided = b->group.n == 1 && !(is_first_device(b) && has_last_layer(b));
     uint32_t n_uploads = divided && rows >= 2 * PART_ROWS ? 1 + PARTS : 1;
 
     /* entries of a class's page tables */
@@ -390,7 +392,7 @@ static void add_rest(struct be *b) {
     add(b, &b->load.found_host, 1, sizeof(*b->load.found), "tables", true);
     if (b->load.host.size)
         add(b, &b->load.host.at, b->load.host.size, 1, "experts of the host", true);
-    add(b, &b->picture_memory, b->shape->picture_buffers, 1, "image encoder", false);
+    add(b, &b->pictures.memory, b->shape->picture_buffers, 1, "image encoder", false);
     add(b, &b->load.weights.at, b->load.weights.size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
@@ -439,10 +441,10 @@ static double mib(uint64_t bytes) {
 static uint64_t sum_of(const struct be *b, const char *what) {
     uint64_t sum = 0;
 
-    for (uint32_t i = 0; i < b->n_regions; i++)
-        if ((!b->region[i].host || b->device.integrated) &&
-            (!what || strcmp(b->region[i].what, what) == 0))
-            sum += b->region[i].bytes;
+    for (uint32_t i = 0; i < b->regions.n; i++)
+        if ((!b->regions.list[i].host || b->device.integrated) &&
+            (!what || strcmp(b->regions.list[i].what, what) == 0))
+            sum += b->regions.list[i].bytes;
     return sum;
 }
 
@@ -530,8 +532,8 @@ static int alloc_steps(struct be *b) {
     }
     b->sampling.count = calloc(b->shape->n_vocab, sizeof(*b->sampling.count));
     if (b->shape->n_picture) {
-        b->picture_row = calloc(b->opts->max_rows, sizeof(*b->picture_row));
-        if (!b->picture_row)
+        b->pictures.row = calloc(b->opts->max_rows, sizeof(*b->pictures.row));
+        if (!b->pictures.row)
             return -ENOMEM;
     }
     if (!b->sampling.count || kept_init(&b->draft.of, b->draft.of.n_slots) < 0)
@@ -564,13 +566,13 @@ static int clear_experts(struct be *b) {
 }
 
 int cuda_clear_arrived(struct be *b) {
-    size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->arrived);
+    size_t bytes = (size_t)b->device.n_multiprocessors * sizeof(*b->products.arrived);
 
-    return cuda_fill(b, b->arrived, 0, bytes);
+    return cuda_fill(b, b->products.arrived, 0, bytes);
 }
 
 int cuda_memory_open(struct be *b, struct err *err) {
-    assert(b->n_regions == 0);
+    assert(b->regions.n == 0);
     TRY(cuda_count_weights(b, err));
     add_all(b);
     TRY(check_fit(b, err));
@@ -581,8 +583,8 @@ int cuda_memory_open(struct be *b, struct err *err) {
         e = e ? e : b->api->event_new(&b->side.forked);
         TRY(cuda_check(b, e ? e : b->api->event_new(&b->side.joined), "cudaStreamCreate"));
     }
-    for (uint32_t i = 0; i < b->n_regions; i++)
-        TRY(alloc_region(b, &b->region[i]));
+    for (uint32_t i = 0; i < b->regions.n; i++)
+        TRY(alloc_region(b, &b->regions.list[i]));
     TRY(alloc_steps(b));
     TRY(cuda_fill(b, b->sampling.state, 0,
                   MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling.state)));
@@ -600,8 +602,8 @@ int cuda_memory_open(struct be *b, struct err *err) {
  * middle. */
 static void release_device(struct be *b) {
     graph_close(b);
-    for (uint32_t i = 0; i < b->n_regions; i++) {
-        struct region *r = &b->region[i];
+    for (uint32_t i = 0; i < b->regions.n; i++) {
+        struct region *r = &b->regions.list[i];
 
         if (*r->where)
             (r->host ? b->api->release_host : b->api->release)(*r->where);
@@ -624,7 +626,7 @@ static void release_device(struct be *b) {
 }
 
 void cuda_memory_close(struct be *b) {
-    if (!b->stuck)
+    if (!b->fault.stuck)
         release_device(b);
     free(b->graphs.note);
     for (int i = 0; i < 2; i++) {
@@ -637,7 +639,7 @@ void cuda_memory_close(struct be *b) {
         free(s->top);
     }
     free(b->sampling.count);
-    free(b->picture_row);
+    free(b->pictures.row);
     kept_deinit(&b->draft.of);
     sampler_deinit(&b->sampling.host);
 }
@@ -670,7 +672,7 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     TRY(cuda_count_weights(b, err));
     add_all(b);
     if (ask_memory(b, &n_free, &n_total) < 0)
-        return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
+        return err_set(err, 0, NULL, "asking for the device's memory: %s", b->fault.text);
     uint64_t need = sum_of_all(b);
     if (b->device.integrated && !b->opts->n_host_pages) /* the number of pages is not yet known */
         need += b->opts->host_kv_bytes;

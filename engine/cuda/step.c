@@ -9,11 +9,11 @@
 #include "base/try.h"
 
 int cuda_check(struct be *b, int error, const char *what) {
-    if (error == 0 && !b->lost)
+    if (error == 0 && !b->fault.lost)
         return 0;
-    if (!b->lost)
-        snprintf(b->error, sizeof(b->error), "%s: %s", what, b->api->text(error));
-    b->lost = true;
+    if (!b->fault.lost)
+        snprintf(b->fault.text, sizeof(b->fault.text), "%s: %s", what, b->api->text(error));
+    b->fault.lost = true;
     return -EIO;
 }
 
@@ -29,11 +29,11 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(l->kernel && l->what && l->n_threads % 32 == 0 && l->n_threads <= 1024);
     assert(l->grid_x <= INT32_MAX && l->grid_y <= UINT16_MAX); /* limits of the device */
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
-    if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
-        return b->lost ? -EIO : 0;
+    if (b->fault.lost || b->group.first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
+        return b->fault.lost ? -EIO : 0;
     bool early = b->ways.early && !b->waits;
     b->waits = false;
-    if (b->first->graphs.noting)
+    if (b->group.first->graphs.noting)
         graph_note(b, NOTE_LAUNCH, l, early, args, n);
     return cuda_check(b,
                       b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
@@ -42,15 +42,15 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
 }
 
 void cuda_settle(struct be *b) {
-    if (!b->first->graphs.replaying)
+    if (!b->group.first->graphs.replaying)
         b->waits = true;
 }
 
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
     const struct host_call c = {fn, ctx};
 
-    if (b->lost || b->graphs.replaying)
-        return b->lost ? -EIO : 0;
+    if (b->fault.lost || b->graphs.replaying)
+        return b->fault.lost ? -EIO : 0;
     if (b->graphs.noting)
         graph_note(b, NOTE_CALL, NULL, false, &c, sizeof(c));
     int e = fn ? b->api->host_call(fn, ctx, b->stream, &b->side)
@@ -180,9 +180,9 @@ static int upload_rows(struct step *s) {
         .want_row = d[8],
     };
     if (!fill_attention(s, head) || !pictures_fill(s, head, h[7])) {
-        snprintf(s->be->error, sizeof(s->be->error),
+        snprintf(s->be->fault.text, sizeof(s->be->fault.text),
                  "internal error: the batch is larger than the buffer for its upload");
-        s->be->lost = true;
+        s->be->fault.lost = true;
         return -EIO;
     }
     s->grid = (struct step_grid){b->n_rows, b->n_seqs, s->n_scored};
@@ -223,7 +223,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
         draft_begin(s);
     *out = s;
     if (batch->n_rows == 0)
-        return b->lost ? -EIO : 0;
+        return b->fault.lost ? -EIO : 0;
     TRY(upload_rows(s));
     if (s->rows.turn == 0)
         draft_uploaded(s);
@@ -384,7 +384,7 @@ static int release(struct step *s, const struct pack_args *pack) {
     if (!due)
         return 0;
     s->packed = pack != NULL;
-    return due->kind == OP_EXPERTS && b->n_ranks == 1 ? experts_combine(s, due, b->act.x, pack)
+    return due->kind == OP_EXPERTS && b->group.n == 1 ? experts_combine(s, due, b->act.x, pack)
                                                       : residual_add(s, due, pack);
 }
 
@@ -563,7 +563,7 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
                                  s->head->cap};
 
     assert(s->head && n <= LOGIT_ROWS);
-    TRY(b->n_ranks > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false));
+    TRY(b->group.n > 1 ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false));
     if (cap.scale != 1 || cap.cap != 0)
         TRY(CUDA_LAUNCH(b, cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, &cap));
     return s->select ? draft_select(s, first, n) : 0;
@@ -620,7 +620,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     for (uint32_t l = 0; l < n_layers; l += n_run) {
         size_t page = kv->layer_bytes[l], all = kv->all_layer_bytes[l];
         uint8_t *layers = kv->pages + kv->n_pages * at;
-        uint8_t *host = b->host_pages + host_at + b->rank % n_ranks * page;
+        uint8_t *host = b->host_pages + host_at + b->group.rank % n_ranks * page;
         size_t host_page = kv->all_bytes;
 
         for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page &&
@@ -659,10 +659,11 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
     while (e == CUDA_NOT_READY) {
         int64_t waited = now_ns() - start;
 
-        if (waited > b->wait_ns) {
-            snprintf(b->error, sizeof(b->error), "%s: the device has not answered for %lld ms",
-                     what, (long long)(b->wait_ns / 1000000));
-            b->lost = b->stuck = true;
+        if (waited > b->fault.wait_ns) {
+            snprintf(b->fault.text, sizeof(b->fault.text),
+                     "%s: the device has not answered for %lld ms", what,
+                     (long long)(b->fault.wait_ns / 1000000));
+            b->fault.lost = b->fault.stuck = true;
             return -EIO;
         }
         if (waited > 2000000)
@@ -700,8 +701,8 @@ static void take_results(struct step *s) {
 
 /* Waits for the step. A step without wants has not recorded its event yet. */
 static int await(struct step *s) {
-    assert(s->batch && (s->be->lost || !s->due));
-    if (s->be->lost)
+    assert(s->batch && (s->be->fault.lost || !s->due));
+    if (s->be->fault.lost)
         return -EIO;
     if (!s->recorded)
         TRY(step_record(s));

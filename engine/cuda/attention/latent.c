@@ -142,7 +142,7 @@ int step_mla_out(struct step *s, const struct model_op *op) {
 
     assert(op->weights->m[0].n_out == m->mla.n_value && !s->due);
     TRY(latent_multiply(s, op->weights, b->act.o, m->mla.rank));
-    if (b->n_ranks > 1)
+    if (b->group.n > 1)
         return 0;
     TRY(step_pack(s, PACK_PLAIN, b->act.q, NULL, m->n_head * m->mla.n_value));
     s->packed = true;

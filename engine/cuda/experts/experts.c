@@ -410,7 +410,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    uint32_t first = rank_cut(m->n_embd, b->rank, b->n_ranks);
+    uint32_t first = rank_cut(m->n_embd, b->group.rank, b->group.n);
     struct combine_args a = {
         .batch = b->head,
         .x = b->act.x,
@@ -427,7 +427,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *to,
         .eps = m->rms_eps,
         .n_x = m->n_embd,
         .first = first,
-        .n = rank_cut(m->n_embd, b->rank + 1, b->n_ranks) - first,
+        .n = rank_cut(m->n_embd, b->group.rank + 1, b->group.n) - first,
         .n_used = m->n_expert_used,
         .adds = !op->branch,
         .packs = pack != NULL,

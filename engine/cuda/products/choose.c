@@ -137,10 +137,10 @@ int product_choose(struct be *b, const struct weights *w, const struct operand *
     struct product_way ways[WAYS];
     uint32_t n = list_ways(b, w, x, ways);
 
-    assert(b->n_ranks == 1 || !p->timed);
+    assert(b->group.n == 1 || !p->timed);
     bool timed = p->timed && !x->untimed;
     *way = timed ? ways[0] : usual_way(b, w, x);
-    if (!timed || n == 1 || x->n_rows > MOST || b->graphs.replaying || b->lost)
+    if (!timed || n == 1 || x->n_rows > MOST || b->graphs.replaying || b->fault.lost)
         return 0;
     for (uint32_t i = 0; i < p->n_choices; i++)
         if (memcmp(&p->choice[i], &key, offsetof(struct choice, way)) == 0) {

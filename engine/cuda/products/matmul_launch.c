@@ -161,7 +161,7 @@ static struct matmul_args wide_args(struct be *b, const struct weights *w, const
     assert(n_splits == 1 || (block_rows == MATMUL_COLUMNS && cuda_can_split(b, w, x->n_rows)));
     a.n_splits = n_splits;
     a.n_columns = columns;
-    a.arrived = b->arrived;
+    a.arrived = b->products.arrived;
     a.sums = b->attention.partial;
     a.leave = x->left && n_splits > 1;
     if (x->gated) {

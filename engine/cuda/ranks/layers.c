@@ -155,7 +155,7 @@ static uint32_t device_of(const struct ranks *k, const struct model_op *op) {
 }
 
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
     bool first = op == first_embed(k);
     uint32_t at = op->kind == OP_EMBED && !first ? k->n - 1 : device_of(k, op);
     struct kv_class *kv = &k->be[at]->kv[op->kv.cls];
@@ -169,7 +169,7 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     }
     if (r == -EIO) {
         ranks_lose(k, k->be[at]);
-        err_set(err, 0, NULL, "loading weights: %s", b->error);
+        err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
     }
     for (uint32_t i = 0; i < k->n && op_has_pages(op); i++)
         k->be[i]->kv[op->kv.cls].all_layer_bytes[op->kv.layer] = kv->all_layer_bytes[op->kv.layer];
@@ -289,7 +289,7 @@ static int run_op(struct ranks *k, const struct model_op *op) {
 }
 
 static int run(struct step *s, const struct model_op *op) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
 
     return op < k->done ? 0 : run_op(k, op);
 }
@@ -404,7 +404,7 @@ static int take_samples(struct ranks *k) {
     struct be *first = k->be[0];
     int r = ranks_use(k, 0);
 
-    r = r < 0 ? r : wait_for(first, k->be[k->n - 1]->ready);
+    r = r < 0 ? r : wait_for(first, k->be[k->n - 1]->handed.ready);
     r = r < 0 ? r
               : send(first, first->sampling.sampled, first->handed.sampled, sampled_bytes(first));
     return r < 0 ? ranks_lose(k, first) : 0;
@@ -413,7 +413,7 @@ static int take_samples(struct ranks *k) {
 /* Begins on the first device, or for a draft pass on the last one. A batch without rows begins on
  * all. */
 static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
     uint32_t n = part_rows(k, batch);
 
     k->batch = batch;
@@ -437,13 +437,16 @@ static int sample(struct step *s) {
     struct be *b = s->be;
     int r = step_sample(s);
 
-    r = r < 0 ? r : send(b, b->ranks->be[0]->handed.sampled, b->sampling.sampled, sampled_bytes(b));
-    r = r < 0 ? r : cuda_check(b, b->api->event_record(b->ready, b->stream), "cudaEventRecord");
-    return r < 0 ? ranks_lose(b->ranks, b) : 0;
+    r = r < 0
+            ? r
+            : send(b, b->group.ranks->be[0]->handed.sampled, b->sampling.sampled, sampled_bytes(b));
+    r = r < 0 ? r
+              : cuda_check(b, b->api->event_record(b->handed.ready, b->stream), "cudaEventRecord");
+    return r < 0 ? ranks_lose(b->group.ranks, b) : 0;
 }
 
 static int end(struct step *s, struct engine_result *out) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
     uint64_t number = s->batch->step;
 
     for (uint32_t i = 0; i < k->n; i++) {
@@ -457,7 +460,7 @@ static int end(struct step *s, struct engine_result *out) {
 }
 
 static int copy(struct be *b, const struct engine_copy *c) {
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
 
     for (uint32_t i = 0; i < k->n; i++)
         TRY(ON_RANK(k, i, step_copy(k->be[i], c)));
@@ -465,14 +468,15 @@ static int copy(struct be *b, const struct engine_copy *c) {
 }
 
 static void *host_state(struct be *b, uint32_t state) {
-    return step_host_state(b->ranks->be[0], state);
+    return step_host_state(b->group.ranks->be[0], state);
 }
 
 static bool proving(struct be *b, bool on) {
     bool wanted = true;
 
-    for (uint32_t i = 0; i < b->ranks->n && wanted; i++)
-        wanted = ranks_use(b->ranks, i) == 0 && weft_backend_cuda.proving(b->ranks->be[i], on);
+    for (uint32_t i = 0; i < b->group.ranks->n && wanted; i++)
+        wanted = ranks_use(b->group.ranks, i) == 0 &&
+                 weft_backend_cuda.proving(b->group.ranks->be[i], on);
     return wanted;
 }
 

@@ -24,13 +24,14 @@
 #include "base/try.h"
 
 int ranks_lose(struct ranks *k, const struct be *b) {
-    for (uint32_t r = 0; r < k->n && b->lost; r++) {
+    for (uint32_t r = 0; r < k->n && b->fault.lost; r++) {
         struct be *other = k->be[r];
 
-        if (!other->lost)
-            snprintf(other->error, sizeof(other->error), "device %d: %.180s", b->number, b->error);
-        other->lost = true;
-        other->stuck |= b->stuck;
+        if (!other->fault.lost)
+            snprintf(other->fault.text, sizeof(other->fault.text), "device %d: %.180s", b->number,
+                     b->fault.text);
+        other->fault.lost = true;
+        other->fault.stuck |= b->fault.stuck;
     }
     return -EIO;
 }
@@ -38,17 +39,17 @@ int ranks_lose(struct ranks *k, const struct be *b) {
 int ranks_use(struct ranks *k, uint32_t r) {
     struct be *b = k->be[r];
 
-    if (b->n_ranks > 1 && b->first->graphs.replaying)
-        return b->lost ? -EIO : 0;
+    if (b->group.n > 1 && b->group.first->graphs.replaying)
+        return b->fault.lost ? -EIO : 0;
     return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? ranks_lose(k, b) : 0;
 }
 
 struct model_op ranks_part_of(const struct be *b, const struct model_op *op) {
     struct model_op part = *op;
 
-    part.heads.n /= b->n_ranks;
+    part.heads.n /= b->group.n;
     part.heads.n_kv /= cuda_page_ranks(b);
-    part.weights = op->weights ? op->weights->rank[b->rank] : NULL;
+    part.weights = op->weights ? op->weights->rank[b->group.rank] : NULL;
     return part;
 }
 
@@ -122,13 +123,13 @@ static int join(struct ranks *k) {
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
-        TRY(ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate")));
+        TRY(ON_RANK(k, i, cuda_check(b, b->api->event_new(&b->handed.ready), "cudaEventCreate")));
         b->host_pages = k->be[0]->host_pages;
         b->recurrent.host_state = k->be[0]->recurrent.host_state;
-        if (b->n_ranks == 1)
+        if (b->group.n == 1)
             continue;
         b->experts.host_y = k->be[0]->experts.host_y;
-        b->first = k->be[0];
+        b->group.first = k->be[0];
     }
     return 0;
 }
@@ -155,7 +156,7 @@ static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, s
         if (r < 0)
             return r;
         k->be[k->n++] = b;
-        b->ranks = k;
+        b->group.ranks = k;
         note = *note ? note : b->note;
         size_t at = strlen(b->device.name);
         snprintf(b->device.name + at, sizeof(b->device.name) - at, " (device %u)", number[i]);
@@ -164,23 +165,23 @@ static int open_all(struct ranks *k, const struct be_opts *o, uint32_t leader, s
         snprintf(k->be[leader]->note, sizeof(k->be[leader]->note), "%s", note);
     r = r < 0 ? r : join(k);
     if (r == -EIO)
-        err_set(err, 0, NULL, "opening the devices: %s", k->be[0]->error);
+        err_set(err, 0, NULL, "opening the devices: %s", k->be[0]->fault.text);
     return r;
 }
 
 /* Closes all devices, after waiting for all streams, since one device may read another's memory. */
 static void close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
-        if (!k->be[i]->stuck)
+        if (!k->be[i]->fault.stuck)
             k->be[i]->api->stream_wait(k->be[i]->stream);
-    for (uint32_t i = 0; i < k->n && !k->be[i]->stuck; i++)
+    for (uint32_t i = 0; i < k->n && !k->be[i]->fault.stuck; i++)
         graph_close(k->be[i]);
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
         b->api->use(b->number);
-        if (b->ready && !b->stuck)
-            b->api->event_free(b->ready);
+        if (b->handed.ready && !b->fault.stuck)
+            b->api->event_free(b->handed.ready);
         cuda_close(b);
     }
     free(k->part);
@@ -224,7 +225,7 @@ static int open_ranks(struct be **out, const struct be_opts *o, struct err *err)
 
 static struct be *close_ranks(struct be *b) {
     if (b)
-        close_all(b->ranks);
+        close_all(b->group.ranks);
     return NULL;
 }
 
@@ -232,23 +233,23 @@ static struct be *close_ranks(struct be *b) {
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     bool there = true;
 
-    for (uint32_t r = 0; r < b->ranks->n && there; r++)
-        there = weft_backend_cuda.variant(b->ranks->be[r], i, use, name);
+    for (uint32_t r = 0; r < b->group.ranks->n && there; r++)
+        there = weft_backend_cuda.variant(b->group.ranks->be[r], i, use, name);
     return there;
 }
 
 static bool coarse(const struct be *b) {
     bool any = false;
 
-    for (uint32_t r = 0; r < b->ranks->n; r++)
-        any |= weft_backend_cuda.coarse(b->ranks->be[r]);
+    for (uint32_t r = 0; r < b->group.ranks->n; r++)
+        any |= weft_backend_cuda.coarse(b->group.ranks->be[r]);
     return any;
 }
 
 /* -- the table --------------------------------------------------------------------------------- */
 
 static const char *address(const struct be *b, uint32_t i) {
-    return i < b->ranks->n ? b->ranks->be[i]->device.address : "";
+    return i < b->group.ranks->n ? b->group.ranks->be[i]->device.address : "";
 }
 
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {

@@ -7,7 +7,7 @@
  * layers.
  *
  * The struct be that functions take and return is that of the first device, or of the last one if
- * devices divide the layers; be.ranks leads to the others. Between calls its device is the thread's
+ * devices divide the layers; be.group leads to the others. Between calls its device is the thread's
  * current device. Once one device is lost, all are.
  */
 
@@ -57,7 +57,7 @@ enum gathered { GATHER_O, GATHER_D, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS 
 
 /* Returns the struct step of rank @r for the same step. */
 static inline struct step *ranks_step_of(const struct step *s, uint32_t r) {
-    return &s->be->ranks->be[r]->step[s->batch->step % 2];
+    return &s->be->group.ranks->be[r]->step[s->batch->step % 2];
 }
 
 /* Marks all ranks lost, as @b is. Returns -EIO. */

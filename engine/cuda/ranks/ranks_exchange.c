@@ -17,7 +17,7 @@ int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
         if (!(m->of >> i & 1))
             continue;
         e = api->use(k->be[i]->number);
-        e = e ? e : api->event_record(k->be[i]->ready, k->be[i]->stream);
+        e = e ? e : api->event_record(k->be[i]->handed.ready, k->be[i]->stream);
     }
     if (e == 0)
         i = k->n;
@@ -27,7 +27,7 @@ int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
         e = api->use(k->be[i]->number);
         for (uint32_t j = 0; j < k->n && e == 0; j++)
             if (j != i && m->of >> j & 1)
-                e = api->event_wait(k->be[j]->ready, k->be[i]->stream);
+                e = api->event_wait(k->be[j]->handed.ready, k->be[i]->stream);
     }
     if (e && failed)
         *failed = k->be[i];
@@ -36,20 +36,20 @@ int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
 
 int ranks_meet_now(struct ranks *k, const struct meeting *m) {
     struct be *failed = NULL;
-    int e = k->be[0]->lost ? 0 : ranks_meet(k, m, &failed);
+    int e = k->be[0]->fault.lost ? 0 : ranks_meet(k, m, &failed);
 
     for (uint32_t i = 0; i < k->n; i++)
         k->be[i]->waits |= m->by >> i & 1;
     if (e)
         cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
-    return e ? ranks_lose(k, failed) : k->be[0]->lost ? -EIO : 0;
+    return e ? ranks_lose(k, failed) : k->be[0]->fault.lost ? -EIO : 0;
 }
 
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
     struct be *first = k->be[0];
 
     if (first->graphs.replaying)
-        return first->lost ? -EIO : 0;
+        return first->fault.lost ? -EIO : 0;
     if (first->graphs.noting)
         graph_note(first, NOTE_MEETING, NULL, false, m, sizeof(*m));
     return ranks_meet_now(k, m);
@@ -98,12 +98,12 @@ struct shares ranks_shares(const struct ranks *k, enum gathered what, uint32_t n
 }
 
 int ranks_exchange(struct step *s) {
-    return ranks_meet_in_step(s->be->ranks, &all_meet);
+    return ranks_meet_in_step(s->be->group.ranks, &all_meet);
 }
 
 int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
     assert(a->x == ranks_whole_of(b, what));
-    const struct pack_shares_args shares = {*a, ranks_shares(b->ranks, what, a->n)};
+    const struct pack_shares_args shares = {*a, ranks_shares(b->group.ranks, what, a->n)};
     assert(a->kind == PACK_PLAIN && !a->x_stride);
     return CUDA_LAUNCH(b, pack_shares, n_rows, 1, PACK_THREADS, &shares);
 }
@@ -111,7 +111,7 @@ int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct p
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
     if (a->t != ranks_whole_of(b, GATHER_T))
         return CUDA_LAUNCH(b, residual, n_rows, 1, CUDA_THREADS, a);
-    const struct residual_shares_args shares = {*a, ranks_shares(b->ranks, GATHER_T, a->n)};
+    const struct residual_shares_args shares = {*a, ranks_shares(b->group.ranks, GATHER_T, a->n)};
     assert(!a->left.sums);
     return CUDA_LAUNCH(b, residual_shares, n_rows, 1, CUDA_THREADS, &shares);
 }

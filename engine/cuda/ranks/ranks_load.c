@@ -15,10 +15,10 @@ static const struct tensor *slice(const struct be *b, const struct tensor *t, st
         return NULL;
     int d = t->ne[2] > 1 ? 2 : t->n_dims > 1 ? 1 : 0;
     size_t each = t->n_bytes / t->ne[d];
-    uint32_t first = rank_cut(t->ne[d], b->rank, b->n_ranks);
+    uint32_t first = rank_cut(t->ne[d], b->group.rank, b->group.n);
 
     *out = *t;
-    out->ne[d] = rank_cut(t->ne[d], b->rank + 1, b->n_ranks) - first;
+    out->ne[d] = rank_cut(t->ne[d], b->group.rank + 1, b->group.n) - first;
     out->data += first * each;
     out->n_bytes = out->ne[d] * each;
     return out;
@@ -48,7 +48,8 @@ static void add_value_heads(struct rows *to, const struct be *b, const struct te
     const struct head_pieces h = rank_value_heads(b);
 
     for (uint32_t i = 0; i < h.n; i++)
-        add_rows(to, from, at + ((size_t)i * h.stride + b->rank * h.own) * each, h.own * each);
+        add_rows(to, from, at + ((size_t)i * h.stride + b->group.rank * h.own) * each,
+                 h.own * each);
 }
 
 /* Assembles rank @b's part of a tensor of a delta net in @out, and sets *part to it. With @each,
@@ -58,7 +59,7 @@ static void add_value_heads(struct rows *to, const struct be *b, const struct te
 static int slice_heads(const struct be *b, const struct tensor *t, size_t each, struct rows *out,
                        const struct tensor **part) {
     const struct delta_shape *d = &b->shape->delta;
-    size_t keys = (size_t)d->n_key_head * d->dim, all = keys * b->n_ranks;
+    size_t keys = (size_t)d->n_key_head * d->dim, all = keys * b->group.n;
     bool channels = each == 0;
 
     *part = NULL;
@@ -71,7 +72,7 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     out->t.data = out->data;
     out->t.n_bytes = out->t.ne[t->n_dims > 1 ? 1 : 0] = 0;
     for (uint32_t i = 0; i < 2 && channels; i++)
-        add_rows(out, t, i * all + b->rank * keys, keys);
+        add_rows(out, t, i * all + b->group.rank * keys, keys);
     add_value_heads(out, b, t, channels ? 2 * all : 0, channels ? d->dim : each);
     *part = &out->t;
     return 0;
@@ -175,7 +176,7 @@ static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
  * the first rank alone. */
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL};
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
     bool first = op->kind == OP_EMBED || is_handed_over(b, op);
     int r = check_layer(k, op, err);
 
@@ -186,7 +187,7 @@ int ranks_load(struct be *b, const struct model_op *op, struct weights **out, st
     }
     r = r < 0 || first ? r : scale_all(k, part);
     if (r == -EIO)
-        err_set(err, 0, NULL, "loading weights: %s", b->error);
+        err_set(err, 0, NULL, "loading weights: %s", b->fault.text);
     if (r < 0)
         return r;
     memcpy(part[0]->rank, part, sizeof(part));

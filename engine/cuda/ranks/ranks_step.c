@@ -12,7 +12,7 @@
 /* Calls @run for each rank's part of @op. The first rank comes last, so that its device is current
  * afterwards. */
 static int each(struct step *s, const struct model_op *op, step_op *run) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
 
     for (uint32_t i = k->n; i-- > 0;) {
         const struct model_op part = ranks_part_of(k->be[i], op);
@@ -48,7 +48,7 @@ static int launch_graph(struct ranks *k, struct step *s) {
 }
 
 static int begin_ranks(struct be *b, const struct engine_batch *batch, struct step **out) {
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
 
     for (uint32_t i = k->n; i-- > 0;)
         TRY(ON_RANK(k, i, step_upload(k->be[i], batch, out)));
@@ -69,7 +69,7 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
 
 /* Embeds on the first rank, then copies x to the others. */
 static int embed_ranks(struct step *s, const struct model_op *op) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
     uint32_t n = s->be->shape->n_embd;
     const struct shares x = {n, 1, n, {{s->be->act.x, 0, n}}};
     const struct model_op part = ranks_part_of(k->be[0], op);
@@ -83,7 +83,7 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
 /* Postpones the addition of @op to x until the next op, on each rank (residual.c). The op is the
  * model's, not a rank's, since it applies to complete columns. */
 static int join_ranks(struct step *s, const struct model_op *op) {
-    for (uint32_t i = 0; i < s->be->ranks->n; i++) {
+    for (uint32_t i = 0; i < s->be->group.ranks->n; i++) {
         assert(!ranks_step_of(s, i)->due);
         ranks_step_of(s, i)->due = op;
     }
@@ -155,7 +155,7 @@ static int proj_more(struct step *s, const struct model_op *op) {
 
 /* Makes all ranks wait for the layer that the host computes for the first rank. */
 static int join_host(struct step *s) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
 
     TRY(ON_RANK(k, 0, cuda_join(s->be)));
     return ranks_meet_in_step(k, &from_first);
@@ -185,7 +185,7 @@ static int gate_up(struct step *s, const struct model_op *op) {
 
 /* Hands an FFN over to the host. x is complete on each rank, so the host gets the first rank's. */
 static int hand_ffn_over(struct step *s, const struct model_op *op) {
-    return s->be->rank == 0 ? ffn_on_host(s, op) : step_release(s);
+    return s->be->group.rank == 0 ? ffn_on_host(s, op) : step_release(s);
 }
 
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
@@ -263,7 +263,7 @@ static int logits_ranks(struct step *s, const struct model_op *op) {
 /* Computes rows of logits. A later round first waits for the first rank, whose copies in the
  * previous round may still read be.sampling.z of the others. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
     const uint32_t *count = step_wanted(s, first, n).count;
 
     if (n == 0)
@@ -281,7 +281,7 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
 }
 
 static int sample_ranks(struct step *s) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
 
     TRY(step_sample(s) < 0 ? ranks_lose(k, s->be) : 0);
     for (uint32_t i = k->n; i-- > 0;)
@@ -290,7 +290,7 @@ static int sample_ranks(struct step *s) {
 }
 
 static int end_ranks(struct step *s, struct engine_result *out) {
-    struct ranks *k = s->be->ranks;
+    struct ranks *k = s->be->group.ranks;
 
     for (uint32_t i = k->n; i-- > 1;)
         TRY(ON_RANK(k, i, step_wait(ranks_step_of(s, i))));
@@ -298,7 +298,7 @@ static int end_ranks(struct step *s, struct engine_result *out) {
 }
 
 int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
 
     for (uint32_t i = k->n; i-- > 0;)
         TRY(ON_RANK(k, i, step_copy_state(k->be[i], src, dst)));
@@ -309,7 +309,7 @@ int ranks_copy_state(struct be *b, uint32_t src, uint32_t dst) {
  * host memory, where the first rank writes it and all ranks read it. Meetings order the copies: all
  * reads of the old contents come before the write, and the write before later reads. */
 static int copy_ranks(struct be *b, const struct engine_copy *c) {
-    struct ranks *k = b->ranks;
+    struct ranks *k = b->group.ranks;
     bool one = cuda_page_ranks(b) == 1 && c->dir == COPY_D2H;
     bool meets = cuda_page_ranks(b) == 1 && c->dir != COPY_D2D;
 

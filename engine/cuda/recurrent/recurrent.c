@@ -66,7 +66,7 @@ static struct state_args state_args(const struct be *b, const struct model_op *o
         .n_taps = t->kernel,
         .eps = b->shape->rms_eps,
         .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL,
-                               b->n_ranks > 1 ? 0 : t->n_out), /* ranks pack after the exchange */
+                               b->group.n > 1 ? 0 : t->n_out), /* ranks pack after the exchange */
     };
 
     for (int i = 0; i < OP_MATRICES; i++)
@@ -104,7 +104,7 @@ int step_delta(struct step *s, const struct model_op *op) {
     }
     assert(!s->due && !s->packed);
     assert(parts_of(&a) > 0 && a.n_taps > 0 && a.n_taps <= STATE_TAPS && a.dim <= DELTA_DIM);
-    s->packed = b->n_ranks == 1;
+    s->packed = b->group.n == 1;
     TRY(CUDA_LAUNCH(b, delta_in, s->grid.rows, (n_heads + warps - 1) / warps, CUDA_THREADS, &a));
     TRY(kda ? CUDA_LAUNCH(b, kda, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a)
             : CUDA_LAUNCH(b, delta, s->grid.seqs, parts_of(&a), DELTA_THREADS, &a));
@@ -159,7 +159,7 @@ int step_conv(struct step *s, const struct model_op *op) {
 static uint8_t *state_at(const struct be *b, uint32_t i) {
     const struct recurrent *t = &b->recurrent;
     const struct state_shape *s = &b->shape->state;
-    size_t all = b->n_ranks * s->n_floats, host = t->n_all * all + s->n_more;
+    size_t all = b->group.n * s->n_floats, host = t->n_all * all + s->n_more;
 
     assert(i < t->n_states);
     return (uint8_t *)(i < t->n_device ? t->state + i * state_floats(s)
@@ -180,7 +180,7 @@ struct piece {
 static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct piece *p) {
     const struct state_shape *s = &b->shape->state;
     bool from_host = src >= b->recurrent.n_device, to_host = dst >= b->recurrent.n_device;
-    size_t own = s->n_floats * sizeof(float), all = b->n_ranks * own;
+    size_t own = s->n_floats * sizeof(float), all = b->group.n * own;
     const struct copy_args a = {
         .from = state_at(b, src) + (from_host ? p->all : p->own) * sizeof(float),
         .to = state_at(b, dst) + (to_host ? p->all : p->own) * sizeof(float),
@@ -200,7 +200,7 @@ static int copy_value_heads(struct be *b, uint32_t src, uint32_t dst, size_t own
 
     for (uint32_t i = 0; i < h.n; i++) {
         const struct piece p = {own + i * h.own * each,
-                                all + ((size_t)i * h.stride + b->rank * h.own) * each,
+                                all + ((size_t)i * h.stride + b->group.rank * h.own) * each,
                                 h.own * each};
 
         TRY(copy_piece(b, src, dst, &p));
@@ -213,13 +213,13 @@ static int copy_value_heads(struct be *b, uint32_t src, uint32_t dst, size_t own
 static int copy_heads(struct be *b, uint32_t src, uint32_t dst) {
     const struct state_shape *s = &b->shape->state;
     const struct delta_shape *d = &b->shape->delta;
-    size_t dim = d->dim, keys = d->n_key_head * dim, n = b->n_ranks, past = s->kernel - 1;
+    size_t dim = d->dim, keys = d->n_key_head * dim, n = b->group.n, past = s->kernel - 1;
 
     for (uint32_t t = 0; t < past; t++) {
         size_t own = t * s->n_in[0], all = n * own;
 
         for (uint32_t i = 0; i < 2; i++) { /* queries, keys */
-            const struct piece p = {own + i * keys, all + (i * n + b->rank) * keys, keys};
+            const struct piece p = {own + i * keys, all + (i * n + b->group.rank) * keys, keys};
 
             TRY(copy_piece(b, src, dst, &p));
         }
@@ -238,7 +238,7 @@ static int copy_more(struct be *b, uint32_t src, uint32_t dst) {
         .page_bytes = s->n_more * sizeof(float),
     };
 
-    assert(a.page_bytes % 16 == 0 && b->recurrent.n_all == s->n_layer && b->n_ranks == 1);
+    assert(a.page_bytes % 16 == 0 && b->recurrent.n_all == s->n_layer && b->group.n == 1);
     return CUDA_LAUNCH(b, copy_page, 32, 1, CUDA_THREADS, &a);
 }
 
@@ -249,6 +249,6 @@ int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
 
     if (src == dst)
         return 0;
-    int r = here || b->n_ranks == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
+    int r = here || b->group.n == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
     return r < 0 || b->shape->state.n_more == 0 ? r : copy_more(b, src, dst);
 }

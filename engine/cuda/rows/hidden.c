@@ -33,8 +33,8 @@ int hidden_launch(struct step *s) {
     size_t n = b->shape->n_embd;
     const void *device;
 
-    if (b->lost || s->n_hidden == 0)
-        return b->lost ? -EIO : 0;
+    if (b->fault.lost || s->n_hidden == 0)
+        return b->fault.lost ? -EIO : 0;
     uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
     assert(row && s->head); /* the area is empty and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)

@@ -23,7 +23,7 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
     s->pictures = false;
     for (int k = 0; k < ROPE_AXES; k++)
         h->at[k] = h->pos;
-    if (!b->picture_row)
+    if (!b->pictures.row)
         return true;
     for (int k = 0; k < ROPE_AXES; k++) {
         at[k] = staging_take(&s->rows, n, &d);
@@ -35,9 +35,9 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
     h->picture_row = d;
     for (uint32_t i = 0; i < batch->n_seqs; i++)
         picture_rows(&batch->seq[i], b->shape->rope[0].axis != NULL,
-                     b->picture_row + batch->seq[i].row0);
+                     b->pictures.row + batch->seq[i].row0);
     for (uint32_t r = 0; r < batch->n_rows; r++) {
-        const struct picture_row *row = &b->picture_row[r];
+        const struct picture_row *row = &b->pictures.row[r];
 
         for (int k = 0; k < ROPE_AXES; k++)
             at[k][r] = row->at[k];
@@ -48,8 +48,8 @@ bool pictures_fill(struct step *s, struct batch_head *h, uint32_t *last) {
     float *values = staging_take(&s->rows, n_values * width, &d);
     h->picture = d;
     for (uint32_t r = 0; r < batch->n_rows && values; r++)
-        if (b->picture_row[r].values)
-            memcpy(values + (size_t)place[r] * b->shape->n_picture, b->picture_row[r].values,
+        if (b->pictures.row[r].values)
+            memcpy(values + (size_t)place[r] * b->shape->n_picture, b->pictures.row[r].values,
                    width);
     return values != NULL;
 }

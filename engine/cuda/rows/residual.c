@@ -14,7 +14,7 @@
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 
-    return b->n_ranks > 1 ? b->act.own_t : plain ? b->act.x : b->act.o;
+    return b->group.n > 1 ? b->act.own_t : plain ? b->act.x : b->act.o;
 }
 
 /* Launches residual(): to = (base + gain norm(t)) * scale. n 0: n_embd values in a row; eps 0: the
@@ -30,7 +30,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
     assert(a.t && a.to && (!pack || pack->n == a.n));
     if (pack)
         a.pack = *pack;
-    if (b->n_ranks > 1)
+    if (b->group.n > 1)
         return ranks_residual(b, s->grid.rows, &a);
     return CUDA_LAUNCH(b, residual, s->grid.rows, 1, CUDA_THREADS, &a);
 }
@@ -39,8 +39,8 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
 static const float *post_norm_of(const struct be *b, const struct model_op *op) {
     const struct weights *w = op->weights;
 
-    if (w && w->rank[b->rank])
-        w = w->rank[b->rank];
+    if (w && w->rank[b->group.rank])
+        w = w->rank[b->group.rank];
     return w ? w->post_norm : NULL;
 }
 

@@ -205,7 +205,7 @@ int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     assert(want < s->batch->n_wants && s->batch->want[want].what != WANT_HIDDEN);
     assert(s->place[want] < s->n_scored);
     s->mask[s->place[want]] = bits;
-    return s->be->lost ? -EIO : 0;
+    return s->be->fault.lost ? -EIO : 0;
 }
 
 /* Uploads the parameters of as many wants of [first, first + n) as the staging area has room for.
@@ -224,10 +224,10 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
             TRY(cuda_check(b, b->api->stream_wait(b->stream), "sample"));
             from = s->wants.used = 0;
         } else if (n == 1) {
-            snprintf(b->error, sizeof(b->error),
+            snprintf(b->fault.text, sizeof(b->fault.text),
                      "internal error: bias, bans or penalties of a row are longer than the buffer "
                      "for them");
-            b->lost = true;
+            b->fault.lost = true;
             return -EIO;
         } else {
             n /= 2;

@@ -103,9 +103,9 @@ int ngram_bring(struct step *s) {
     TRY(ask(s, op));
     good &= read_rows(s, op, false, to);
     if (!good || gguf_has_changed(b->opts->file)) {
-        snprintf(b->error, sizeof(b->error),
+        snprintf(b->fault.text, sizeof(b->fault.text),
                  "the table of n-grams cannot be read, or the model's file has changed");
-        b->lost = true;
+        b->fault.lost = true;
         return -EIO;
     }
     return cuda_copy(b, b->streams.rows, to,

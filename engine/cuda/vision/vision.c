@@ -1,6 +1,6 @@
 /*
  * vision - the backend of image encoders on a device. Its memory was counted when the device was
- * opened: matrices and vectors are among the weights, buffers in be.picture_memory. Products are
+ * opened: matrices and vectors are among the weights, buffers in be.pictures. Products are
  * the model's. Work is enqueued in the device's stream between steps; end() waits for it. A call
  * that fails marks the device as lost, as in a step, and later calls do nothing.
  */
@@ -43,7 +43,7 @@ static uint32_t padded(uint32_t dim) {
 
 /* Returns the next @bytes of the encoder's memory; while they are counted, @v has no backend. */
 static void *take(struct vis_be *v, size_t bytes) {
-    void *at = v->b ? v->b->picture_memory + v->used : NULL;
+    void *at = v->b ? v->b->pictures.memory + v->used : NULL;
 
     v->used += whole(bytes);
     assert(!v->b || v->used <= v->b->shape->picture_buffers);
@@ -119,7 +119,7 @@ static float *buffer(struct vis_be *v, size_t n) {
 /* Returns @r, the result of loading; sets @err if the device failed. */
 static int told(const struct vis_be *v, int r, struct err *err) {
     if (r == -EIO)
-        err_set(err, 0, NULL, "loading the image encoder: %s", v->b->error);
+        err_set(err, 0, NULL, "loading the image encoder: %s", v->b->fault.text);
     return r;
 }
 
