@@ -126,14 +126,14 @@ static int init_pager(struct sched *s) {
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
     o.window = i->window;
-    int e = kv_pager_new(&s->pager, &o);
+    TRY(kv_pager_new(&s->pager, &o));
     o.n_states = i->n_states;
     s->view.pager = s->pager;
-    e = e < 0 ? e : states_init(&s->states, &s->view);
-    o.peer = e == 0 && i->n_states > 0 ? s->pager : NULL;
-    e = e < 0 ? e : offload_init(&s->offload, &s->view, &o, i->n_host_pages);
+    TRY(states_init(&s->states, &s->view));
+    o.peer = i->n_states > 0 ? s->pager : NULL;
+    TRY(offload_init(&s->offload, &s->view, &o, i->n_host_pages));
     s->offload.state_pages = s->states.pages;
-    return e;
+    return 0;
 }
 
 static int init_plan(struct sched *s) {

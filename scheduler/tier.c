@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/try.h"
 #include "scheduler/disk.h"
 #include "scheduler/scheduler_private.h"
 
@@ -90,23 +91,28 @@ static void end_loads(struct sched *s, int64_t since_ns) {
 
 /* ---- life ---- */
 
-/* Digests everything that the bytes of a page depend on. */
-static void identify(const struct sched *s, struct disk_opts *o) {
+/* Adds everything that the bytes of a page depend on. Returns 0 or a negative errno. */
+static int add_identity(struct buf *b, const struct sched *s) {
     const struct engine_info *i = s->info;
     uint32_t kv_type = (uint32_t)i->kv_type.k | (uint32_t)i->kv_type.v << 8,
              blocks = i->n_slots > 0;
+
+    TRY(buf_add(b, i->fingerprint, sizeof(i->fingerprint)));
+    TRY(buf_add(b, i->sources, sizeof(i->sources)));
+    TRY(buf_add(b, &kv_type, sizeof(kv_type)));
+    TRY(buf_add(b, &blocks, sizeof(blocks)));
+    TRY(buf_add(b, s->opts.disk.identity, sizeof(s->opts.disk.identity)));
+    /* The number of devices after the isa is left out: pages are the same on any number. */
+    return buf_printf(b, "%.32s %.*s", i->backend, (int)strcspn(i->isa, " "), i->isa);
+}
+
+static void identify(const struct sched *s, struct disk_opts *o) {
     struct buf b = {.max = sizeof(o->identity)};
 
-    int e = buf_add(&b, i->fingerprint, sizeof(i->fingerprint));
-    e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
-    e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
-    e = e < 0 ? e : buf_add(&b, &blocks, sizeof(blocks));
-    e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
-    /* The number of devices after the isa is left out: pages are the same on any number. */
-    e = e < 0 ? e : buf_printf(&b, "%.32s %.*s", i->backend, (int)strcspn(i->isa, " "), i->isa);
-    o->n_identity = e < 0 ? 0 : b.len;
-    if (e >= 0)
+    if (add_identity(&b, s) == 0) {
         memcpy(o->identity, b.data, b.len);
+        o->n_identity = b.len;
+    }
     buf_deinit(&b);
 }
 

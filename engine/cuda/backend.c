@@ -372,6 +372,19 @@ static void choose_early(struct be *b) {
 }
 
 /* Opens memory, tables and self-test. load() loads the weights later. */
+/* Loads the kernels for the device that was found, allocates its memory, and tests it. */
+static int prepare(struct be *b, const struct be_opts *o, struct err *err) {
+    assert(b->device.n_multiprocessors > 0);
+    snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
+    TRY(cuda_load_kernels(b));
+    TRY(cuda_memory_open(b, err));
+    TRY(open_host(b, o, err));
+    TRY(upload_tables(b));
+    TRY(cuda_selftest(b, err));
+    choose_early(b);
+    return 0;
+}
+
 int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
@@ -393,14 +406,7 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     read_environment(b);
     r = find_device(b->api, b->number, &b->device, err);
     if (r == 0) {
-        assert(b->device.n_multiprocessors > 0);
-        snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
-        r = cuda_load_kernels(b);
-        r = r < 0 ? r : cuda_memory_open(b, err);
-        r = r < 0 ? r : open_host(b, o, err);
-        r = r < 0 ? r : upload_tables(b);
-        r = r < 0 ? r : cuda_selftest(b, err);
-        choose_early(b);
+        r = prepare(b, o, err);
         if (r == -EIO)
             err_set(err, 0, NULL, "opening the device: %s", b->fault.text);
     }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/try.h"
 
 /* Points @out to rank @b's part of @t: rows of a matrix, matrices of its heads, or values of a
  * vector. Returns @out, or NULL if @t is NULL. */
@@ -78,25 +79,32 @@ static int slice_heads(const struct be *b, const struct tensor *t, size_t each, 
     return 0;
 }
 
+enum { CONV = OP_MATRICES, DT, DECAY, SLICED };
+
+/* Makes the tensors of a rank's part of an op of a delta net; @rows holds their data. */
+static int slice_delta(const struct be *b, const struct model_op *op, struct rows rows[SLICED],
+                       struct model_op *part) {
+    bool joined = op->kind == OP_STATE_IN && !op->w[3]; /* w[2] has betas and alphas, by key head */
+    const size_t each[OP_MATRICES] = {0, b->shape->delta.dim, joined ? 2 : 1, 1};
+
+    for (int i = 0; i < OP_MATRICES; i++)
+        TRY(slice_heads(b, op->w[i], each[i], &rows[i], &part->w[i]));
+    TRY(slice_heads(b, op->conv, 0, &rows[CONV], &part->conv));
+    TRY(slice_heads(b, op->dt, 1, &rows[DT], &part->dt));
+    return slice_heads(b, op->decay, 1, &rows[DECAY], &part->decay);
+}
+
 /* Loads a rank's part of an op of a delta net. Its tensors are copies, which live during the
  * load. */
 static int load_delta(struct be *b, const struct model_op *op, struct weights **out,
                       struct err *err) {
-    bool joined = op->kind == OP_STATE_IN && !op->w[3]; /* w[2] has betas and alphas, by key head */
-    const size_t each[OP_MATRICES] = {0, b->shape->delta.dim, joined ? 2 : 1, 1};
-    enum { CONV = OP_MATRICES, DT, DECAY, ALL };
-    struct rows rows[ALL];
+    struct rows rows[SLICED] = {0};
     struct model_op part = *op;
-    int r = 0;
+    int r = slice_delta(b, op, rows, &part);
 
-    memset(rows, 0, sizeof(rows));
-    for (int i = 0; i < OP_MATRICES && r == 0; i++)
-        r = slice_heads(b, op->w[i], each[i], &rows[i], &part.w[i]);
-    r = r < 0 ? r : slice_heads(b, op->conv, 0, &rows[CONV], &part.conv);
-    r = r < 0 ? r : slice_heads(b, op->dt, 1, &rows[DT], &part.dt);
-    r = r < 0 ? r : slice_heads(b, op->decay, 1, &rows[DECAY], &part.decay);
-    r = r < 0 ? r : cuda_load(b, &part, out, err);
-    for (int i = 0; i < ALL; i++)
+    if (r == 0)
+        r = cuda_load(b, &part, out, err);
+    for (int i = 0; i < SLICED; i++)
         free(rows[i].data);
     return r;
 }
