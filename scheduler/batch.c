@@ -143,7 +143,8 @@ static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
         add_want(t, (struct engine_want){.row = row0 + pos - it->pos0,
                                          .param = param,
                                          .what = WANT_PROMPT_LP,
-                                         .n_top = r->n_prompt_top});
+                                         .n_top = r->n_prompt_top,
+                                         .logprob = true});
     if (it->samples)
         add_sample(t, r, row0 + n - 1, param, end - r->n_prompt);
     for (uint32_t i = 1; i <= it->n_draft; i++)

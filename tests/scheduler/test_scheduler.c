@@ -211,7 +211,7 @@ Test(scheduler, prompt_log_probabilities_are_never_taken_from_the_cache) {
     for (int i = 0; i < 2; i++) {
         struct sim_client *c = sim_client(&sim, 64, 5, 64, 2);
         c->m.flags |= SUBMIT_PROMPT_LOGPROBS;
-        c->m.n_prompt_top = 3;
+        c->m.n_prompt_top = i * 3;
         sim_submit(&sim, c, 0);
         sim_run(&sim, 50);
         cr_expect(c->got_prompt_lp);

@@ -803,7 +803,7 @@ static void answer(struct engine *e, const struct engine_batch *b, uint32_t want
         out->token = e->fed[b->step % 2].token[want] = sample(e, b, want, mask);
     else
         out->token = p->tokens[q->pos0 + (w->row - q->row0) + 1];
-    if (w->logprob || w->what == WANT_PROMPT_LP)
+    if (w->logprob)
         out->logprob = text_logprob(h, out->token);
     if (e->opts.digest)
         out->digest = text_digest(h);
