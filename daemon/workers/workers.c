@@ -357,6 +357,7 @@ static void on_process_closed(uv_handle_t *h) {
 
     assert(w->process_open && !w->chan.open);
     w->process_open = false;
+    uv_timer_stop(&w->restart); /* it would kill the next worker */
     if (w->state == WORKERS_DOWN && w->was_ready)
         workers_schedule_restart(w);
     else if (w->state == WORKERS_DOWN)

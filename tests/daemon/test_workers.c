@@ -305,6 +305,18 @@ Test(workers, one_that_loads_for_too_long_is_killed, .timeout = 60) {
     cr_expect_eq(stats().n_hangs, 1);
 }
 
+static void count_timer(uv_handle_t *h, void *n) {
+    *(uint32_t *)n += uv_handle_get_type(h) == UV_TIMER && uv_is_active(h);
+}
+
+/* Returns the number of timers that run. */
+static uint32_t count_timers(void) {
+    uint32_t n = 0;
+
+    uv_walk(&world.loop, count_timer, &n);
+    return n;
+}
+
 Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
     struct chan_frame f;
     int r;
@@ -326,8 +338,10 @@ Test(workers, one_that_writes_to_a_disk_has_time_to_end, .timeout = 60) {
         world_turns(&world, 1);
     cr_expect_eq(r, -EPIPE);
     cr_expect_eq(n_killed, 2);
+    uint32_t n = count_timers();
     kill_and_wait(SIGTERM, false);
     expect_told("unloaded;");
+    cr_expect_eq(count_timers(), n - 1, "the next worker has no end set");
 }
 
 /* Asks the next daemon to continue the requests. @other: its end of the
