@@ -10,6 +10,7 @@
 #include "api/generation/model_wait.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/try.h"
 
 /*
  * The composition root: makes the parts and connects them. The life of the whole: api_new, listen,
@@ -239,7 +240,9 @@ int api_reload_keys(struct api *a, struct err *err) {
 }
 
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {
-    return tenants_set(&a->env.tenants, rows, n);
+    TRY(tenants_set(&a->env.tenants, rows, n));
+    admit_waiting(&a->env.admit);
+    return 0;
 }
 
 void api_leave(struct api *a) {

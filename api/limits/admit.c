@@ -136,7 +136,7 @@ static void admit(struct admit *m, struct waiter *w) {
     note_busy(m, t);
 }
 
-static void admit_waiting(struct admit *m) {
+void admit_waiting(struct admit *m) {
     struct waiter *w;
 
     /* Each iteration takes a waiter from the queue. An answer may begin the next request of a

@@ -79,6 +79,8 @@ void admit_again(struct admit *m, struct waiter *w);
 void admit_cancel(struct admit *m, struct waiter *w);
 /* Reports that @n generations have left (their charges are settled) and admits waiters. */
 void admit_release(struct admit *m, struct tenant *t, uint32_t n);
+/* Admits the waiters that have a place now; called after the limits of tenants have changed. */
+void admit_waiting(struct admit *m);
 /* Estimates the time in ms until a request of @t with @n_before others before it has a place. */
 double admit_wait_ms(const struct admit *m, const struct tenant *t, uint32_t n_before);
 /* reports how long a generation took, for Retry-After */

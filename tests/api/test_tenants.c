@@ -401,6 +401,22 @@ Test(tenants, a_reload_gives_nobody_a_new_minute) {
     stop();
 }
 
+Test(tenants, a_reload_admits_those_that_waited) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .max_running = 1}};
+    struct reply r;
+
+    start(rows, 1);
+    int a = ask("ka", ""), b = ask("ka", "");
+    cr_expect_eq(w.port.n, 1);
+    rows[0].max_running = 2;
+    cr_expect_eq(api_set_tenants(w.api, rows, 1), 0);
+    cr_expect_eq(w.port.n, 2);
+    w.port.script = "x";
+    cr_expect_eq(answer(a, &r), 200);
+    cr_expect_eq(answer(b, &r), 200);
+    stop();
+}
+
 /* However generations end, their charges are returned; stop() checks this. */
 Test(tenants, charges_never_leak) {
     struct api_tenant rows[] = {{.name = "alice", .weight = 1, .max_running = 3, .kv_tokens = 300},
