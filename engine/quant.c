@@ -3,37 +3,34 @@
 #include <assert.h>
 #include <string.h>
 
-const int8_t quant_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
+/* Values of IQ4_NL and IQ4_XS. */
+static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
 
-const int8_t quant_fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+/* Values of MXFP4, doubled. */
+static const int8_t fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-static uint16_t get_u16(const uint8_t *p) {
-    return (uint16_t)(p[0] | p[1] << 8);
-}
+/* Defines decode_x() for a format whose values blk_value() decodes as fast as code for a whole block
+ * would: the compiler moves what the values share out of the loop. */
+#define DECODE(name, type, n)                                                                      \
+    __attribute__((flatten)) static void decode_##name(const uint8_t *restrict p,                  \
+                                                       float *restrict y) {                        \
+        for (unsigned i = 0; i < (n); i++)                                                         \
+            y[i] = blk_value(type, p, i, &quant_grids);                                            \
+    }
 
-static uint32_t get_u32(const uint8_t *p) {
-    return get_u16(p) | (uint32_t)get_u16(p + 2) << 16;
-}
-
-static float get_half(const uint8_t *p) {
-    return mx_half_to_float(get_u16(p));
-}
-
-static void decode_f32(const uint8_t *p, float *y) {
-    memcpy(y, p, 4);
-}
-
-static void decode_f16(const uint8_t *p, float *y) {
-    *y = get_half(p);
-}
-
-static void decode_bf16(const uint8_t *p, float *y) {
-    *y = mx_bf16_to_float(get_u16(p));
-}
+DECODE(f32, TENSOR_F32, 1)
+DECODE(f16, TENSOR_F16, 1)
+DECODE(bf16, TENSOR_BF16, 1)
+DECODE(q8_0, TENSOR_Q8_0, 32)
+DECODE(q2_k, TENSOR_Q2_K, 256)
+DECODE(q3_k, TENSOR_Q3_K, 256)
+DECODE(q6_k, TENSOR_Q6_K, 256)
+DECODE(tq2_0, TENSOR_TQ2_0, 256)
+DECODE(nvfp4, TENSOR_NVFP4, 64)
 
 static void decode_q4_0(const uint8_t *p, float *y) {
-    float d = get_half(p);
+    float d = blk_half(p);
 
     for (int j = 0; j < 16; j++) {
         y[j] = d * (float)((p[2 + j] & 15) - 8);
@@ -42,7 +39,7 @@ static void decode_q4_0(const uint8_t *p, float *y) {
 }
 
 static void decode_q4_1(const uint8_t *p, float *y) {
-    float d = get_half(p), m = get_half(p + 2);
+    float d = blk_half(p), m = blk_half(p + 2);
 
     for (int j = 0; j < 16; j++) {
         y[j] = d * (float)(p[4 + j] & 15) + m;
@@ -50,8 +47,10 @@ static void decode_q4_1(const uint8_t *p, float *y) {
     }
 }
 
-/* Unpacks the 32 five-bit numbers of Q5_0 and Q5_1; @high has their fifth bits. */
-static void unpack_q5(const uint8_t *qs, uint32_t high, int q[32]) {
+/* Unpacks the 32 five-bit numbers of Q5_0 and Q5_1; @high_bits has their fifth bits. */
+static void unpack_q5(const uint8_t *qs, const uint8_t *high_bits, int q[32]) {
+    uint32_t high = blk_u16(high_bits) | (uint32_t)blk_u16(high_bits + 2) << 16;
+
     for (int j = 0; j < 16; j++) {
         q[j] = (qs[j] & 15) | (int)((high >> j) & 1) << 4;
         q[j + 16] = (qs[j] >> 4) | (int)((high >> (j + 16)) & 1) << 4;
@@ -59,64 +58,31 @@ static void unpack_q5(const uint8_t *qs, uint32_t high, int q[32]) {
 }
 
 static void decode_q5_0(const uint8_t *p, float *y) {
-    float d = get_half(p);
+    float d = blk_half(p);
     int q[32];
 
-    unpack_q5(p + 6, get_u32(p + 2), q);
+    unpack_q5(p + 6, p + 2, q);
     for (int j = 0; j < 32; j++)
         y[j] = d * (float)(q[j] - 16);
 }
 
 static void decode_q5_1(const uint8_t *p, float *y) {
-    float d = get_half(p), m = get_half(p + 2);
+    float d = blk_half(p), m = blk_half(p + 2);
     int q[32];
 
-    unpack_q5(p + 8, get_u32(p + 4), q);
+    unpack_q5(p + 8, p + 4, q);
     for (int j = 0; j < 32; j++)
         y[j] = d * (float)q[j] + m;
 }
 
-static void decode_q8_0(const uint8_t *p, float *y) {
-    float d = get_half(p);
-
-    for (int j = 0; j < 32; j++)
-        y[j] = d * (float)(int8_t)p[2 + j];
-}
-
-static void decode_q2_k(const uint8_t *p, float *y) {
-    const uint8_t *qs = p + 16;
-    float d = get_half(p + 80), dmin = get_half(p + 82);
-
-    for (int i = 0; i < 256; i++) {
-        int half = i / 128, pair = i / 32 % 4, l = i % 32;
-        uint8_t s = p[i / 16];
-        int q = (qs[32 * half + l] >> (2 * pair)) & 3;
-
-        y[i] = d * (float)(s & 15) * (float)q - dmin * (float)(s >> 4);
-    }
-}
-
-static void decode_q3_k(const uint8_t *p, float *y) {
-    const uint8_t *hmask = p, *qs = p + 32, *scales = p + 96;
-    float d = get_half(p + 108);
-
-    for (int i = 0; i < 256; i++) {
-        int half = i / 128, pair = i / 32 % 4, l = i % 32;
-        int q = (qs[32 * half + l] >> (2 * pair)) & 3;
-
-        q -= (hmask[l] >> (4 * half + pair)) & 1 ? 0 : 4;
-        y[i] = d * (float)quant_q3k_scale(scales, (unsigned)i / 16) * (float)q;
-    }
-}
-
 /* Decodes Q4_K (@high NULL) and Q5_K: 64 values from each 32 bytes, low nibbles first. */
 static void decode_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, float *y) {
-    float d = get_half(p), dmin = get_half(p + 2);
+    float d = blk_half(p), dmin = blk_half(p + 2);
 
     for (unsigned s = 0; s < 8; s++) {
-        uint8_t scale, min;
+        int scale, min;
 
-        quant_k4_scale(p + 4, s, &scale, &min);
+        blk_k4_scale(p + 4, s, &scale, &min);
         float ds = d * (float)scale, ms = dmin * (float)min;
         for (unsigned l = 0; l < 32; l++) {
             int q = (qs[32 * (s / 2) + l] >> (4 * (s % 2))) & 15;
@@ -136,133 +102,6 @@ static void decode_q5_k(const uint8_t *p, float *y) {
     decode_k45(p, p + 16, p + 48, y);
 }
 
-static void decode_q6_k(const uint8_t *p, float *y) {
-    float d = get_half(p + 208);
-
-    for (int i = 0; i < 256; i++) {
-        int half = i / 128, quarter = i / 32 % 4, l = i % 32;
-        int low = p[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
-        int high = p[128 + 32 * half + l] >> (2 * quarter);
-        int q = ((low & 15) | (high & 3) << 4) - 32;
-
-        y[i] = d * (float)(int8_t)p[192 + i / 16] * (float)q;
-    }
-}
-
-/* Writes eight values of an IQ2 format; the grid's @entry has two bits for each magnitude. */
-static void put_iq2(float *y, float d, unsigned entry, unsigned signs) {
-    static const float size[4] = {8, 25, 43};
-
-    for (unsigned j = 0; j < 8; j++) {
-        float v = d * size[(entry >> (2 * j)) & 3];
-
-        y[j] = (signs >> j) & 1 ? -v : v;
-    }
-}
-
-/* Writes four values of an IQ3 format, three bits each. */
-static void put_iq3(float *y, float d, const float size[8], unsigned entry, unsigned signs) {
-    for (unsigned j = 0; j < 4; j++) {
-        float v = d * size[(entry >> (3 * j)) & 7];
-
-        y[j] = (signs >> j) & 1 ? -v : v;
-    }
-}
-
-/* Writes eight values of an IQ1 format: -1, 0 or 1, plus @delta. */
-static void put_iq1(float *y, float d, unsigned entry, float delta) {
-    for (unsigned j = 0; j < 8; j++)
-        y[j] = d * ((float)((entry >> (2 * j)) & 3) - 1 + delta);
-}
-
-/* In the decoders of IQ formats, r is the number of one of the 32 runs of 8 values. */
-static void decode_iq2_xxs(const uint8_t *p, float *y) {
-    float d = get_half(p);
-
-    for (unsigned r = 0; r < 32; r++) {
-        const uint8_t *index = p + 2 + 8 * (r / 4);
-        uint32_t a = get_u32(index + 4);
-
-        put_iq2(y + 8 * r, d * (0.5f + (float)(a >> 28)) * 0.25f, quant_grids.iq2_xxs[index[r % 4]],
-                quant_iq_signs((a >> (7 * (r % 4))) & 127));
-    }
-}
-
-static void decode_iq2_xs(const uint8_t *p, float *y) {
-    float d = get_half(p);
-
-    for (unsigned r = 0; r < 32; r++) {
-        unsigned q = get_u16(p + 2 + 2 * r), s = (p[66 + r / 4] >> (r % 4 / 2 * 4)) & 15;
-
-        put_iq2(y + 8 * r, d * (0.5f + (float)s) * 0.25f, quant_grids.iq2_xs[q & 511],
-                quant_iq_signs(q >> 9));
-    }
-}
-
-static void decode_iq2_s(const uint8_t *p, float *y) {
-    float d = get_half(p);
-
-    for (unsigned r = 0; r < 32; r++) {
-        unsigned high = (p[66 + r / 4] >> (2 * (r % 4))) & 3;
-        unsigned s = (p[74 + r / 4] >> (r % 4 / 2 * 4)) & 15;
-
-        put_iq2(y + 8 * r, d * (0.5f + (float)s) * 0.25f, quant_grids.iq2_s[p[2 + r] | high << 8],
-                p[34 + r]);
-    }
-}
-
-static void decode_iq3_xxs(const uint8_t *p, float *y) {
-    static const float size[8] = {4, 12, 20, 28, 36, 44, 52, 62};
-    float d = get_half(p);
-
-    for (unsigned r = 0; r < 32; r++) {
-        uint32_t a = get_u32(p + 66 + r / 4 * 4);
-        float db = d * (0.5f + (float)(a >> 28)) * 0.5f;
-        unsigned signs = quant_iq_signs((a >> (7 * (r % 4))) & 127);
-
-        put_iq3(y + 8 * r, db, size, quant_grids.iq3_xxs[p[2 + 2 * r]], signs);
-        put_iq3(y + 8 * r + 4, db, size, quant_grids.iq3_xxs[p[3 + 2 * r]], signs >> 4);
-    }
-}
-
-static void decode_iq3_s(const uint8_t *p, float *y) {
-    static const float size[8] = {1, 3, 5, 7, 9, 11, 13, 15};
-    float d = get_half(p);
-
-    for (unsigned r = 0; r < 32; r++) {
-        unsigned high = p[66 + r / 4] >> (2 * (r % 4)),
-                 s = (p[106 + r / 8] >> (r / 4 % 2 * 4)) & 15;
-        float db = d * (float)(1 + 2 * s);
-
-        put_iq3(y + 8 * r, db, size, quant_grids.iq3_s[p[2 + 2 * r] | (high & 1) << 8], p[74 + r]);
-        put_iq3(y + 8 * r + 4, db, size, quant_grids.iq3_s[p[3 + 2 * r] | (high & 2) << 7],
-                p[74 + r] >> 4);
-    }
-}
-
-static void decode_iq1_s(const uint8_t *p, float *y) {
-    float d = get_half(p);
-
-    for (unsigned r = 0; r < 32; r++) {
-        unsigned qh = get_u16(p + 34 + r / 4 * 2), high = (qh >> (3 * (r % 4))) & 7;
-
-        put_iq1(y + 8 * r, d * (float)(2 * ((qh >> 12) & 7) + 1),
-                quant_grids.iq1[p[2 + r] | high << 8], qh & 0x8000 ? -0.125f : 0.125f);
-    }
-}
-
-static void decode_iq1_m(const uint8_t *p, float *y) {
-    float d = mx_half_to_float(blk_iq_half(TENSOR_IQ1_M, p));
-
-    for (unsigned r = 0; r < 32; r++) {
-        unsigned high = p[32 + r / 2] >> (r % 2 * 4);
-        unsigned s = (get_u16(p + 48 + r / 8 * 2) >> (r / 2 % 4 * 3)) & 7;
-
-        put_iq1(y + 8 * r, d * (float)(2 * s + 1), quant_grids.iq1[p[r] | (high & 7) << 8],
-                high & 8 ? -0.125f : 0.125f);
-    }
-}
-
 /* Returns digit @n, minus one, of the five base-3 digits that a byte has as a fraction of 243. */
 static float trit(uint8_t q, unsigned n) {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
@@ -271,7 +110,7 @@ static float trit(uint8_t q, unsigned n) {
 }
 
 static void decode_tq1_0(const uint8_t *p, float *y) {
-    float d = get_half(p + 52);
+    float d = blk_half(p + 52);
 
     for (unsigned i = 0; i < 160; i++)
         y[i] = d * trit(p[i % 32], i / 32);
@@ -281,58 +120,72 @@ static void decode_tq1_0(const uint8_t *p, float *y) {
         y[240 + i] = d * trit(p[48 + i % 4], i / 4);
 }
 
-static void decode_tq2_0(const uint8_t *p, float *y) {
-    float d = get_half(p + 64);
-
-    for (unsigned i = 0; i < 256; i++)
-        y[i] = d * ((float)((p[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3) - 1);
-}
-
-static void decode_iq4_nl(const uint8_t *p, float *y) {
-    float d = get_half(p);
-
+/* Writes 32 values of four bits, which are indices into @values, first the lower halves of all
+ * bytes. */
+static void put_nibbles(const uint8_t *qs, const int8_t *values, float d, float *y) {
     for (int j = 0; j < 16; j++) {
-        y[j] = d * (float)quant_iq4_values[p[2 + j] & 15];
-        y[j + 16] = d * (float)quant_iq4_values[p[2 + j] >> 4];
+        y[j] = d * (float)values[qs[j] & 15];
+        y[j + 16] = d * (float)values[qs[j] >> 4];
     }
 }
 
-/* Decodes IQ4_XS: scales of 32 values have 6 bits in two places; values are indices into
- * quant_iq4_values. */
+static void decode_iq4_nl(const uint8_t *p, float *y) {
+    put_nibbles(p + 2, iq4_values, blk_half(p), y);
+}
+
 static void decode_iq4_xs(const uint8_t *p, float *y) {
-    float d = get_half(p);
-    uint16_t high = get_u16(p + 2);
+    for (unsigned b = 0; b < 8; b++)
+        put_nibbles(p + 8 + 16 * b, iq4_values, blk_half(p) * (float)blk_iq4_xs_scale(p, b),
+                    y + 32 * b);
+}
 
-    for (int b = 0; b < 8; b++) {
-        int scale = ((p[4 + b / 2] >> (4 * (b % 2))) & 15) | ((high >> (2 * b)) & 3) << 4;
-        float ds = d * (float)(scale - 32);
+static void decode_mxfp4(const uint8_t *p, float *y) {
+    put_nibbles(p + 1, fp4_values, mx_e8m0_half(p[0]), y);
+}
 
-        for (int j = 0; j < 16; j++) {
-            uint8_t q = p[8 + 16 * b + j];
+/* Magnitudes of IQ2, IQ3_XXS and IQ3_S by code. */
+static const float iq2_sizes[4] = {8, 25, 43}, iq3_xxs_sizes[8] = {4, 12, 20, 28, 36, 44, 52, 62},
+                   iq3_s_sizes[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 
-            y[32 * b + j] = ds * (float)quant_iq4_values[q & 15];
-            y[32 * b + 16 + j] = ds * (float)quant_iq4_values[q >> 4];
+/* Decodes a format with a grid. Runs of eight values share a scale and their signs; @unit, @sizes:
+ * see blk_iq(). @sizes NULL: IQ1. */
+static inline void decode_iq(enum tensor_type type, float unit, const float *sizes,
+                             const uint8_t *restrict p, float *restrict y) {
+    float d = mx_half_to_float(blk_iq_half(type, p)) * unit;
+    unsigned values = blk_is_iq3(type) ? 4 : 8, bits = blk_is_iq3(type) ? 3 : 2;
+
+    for (unsigned r = 0; r < 32; r++) {
+        unsigned signs = blk_iq_signs(type, p, r);
+        float scale = d * (float)(2 * blk_iq_scale(type, p, r) + 1);
+        float delta = signs ? -0.125f : 0.125f; /* of IQ1 */
+
+        for (unsigned first = 0; first < 8; first += values) {
+            unsigned index = blk_iq_index(type, p, (8 * r + first) / values);
+            unsigned entry = blk_iq_grid(type, &quant_grids)[index];
+
+            for (unsigned i = 0; i < values; i++) {
+                unsigned code = entry >> (bits * i) & ((1u << bits) - 1);
+                float v = scale * (sizes ? sizes[code] : (float)code - 1 + delta);
+
+                y[8 * r + first + i] = sizes && signs >> (first + i) & 1 ? -v : v;
+            }
         }
     }
 }
 
-static void decode_mxfp4(const uint8_t *p, float *y) {
-    float d = mx_e8m0_half(p[0]);
-
-    for (int j = 0; j < 16; j++) {
-        y[j] = d * (float)quant_fp4_values[p[1 + j] & 15];
-        y[j + 16] = d * (float)quant_fp4_values[p[1 + j] >> 4];
+/* Defines decode_x() for such a format. */
+#define DECODE_IQ(name, type, unit, sizes)                                                         \
+    __attribute__((flatten)) static void decode_##name(const uint8_t *p, float *y) {               \
+        decode_iq(type, unit, sizes, p, y);                                                        \
     }
-}
 
-/* Decodes NVFP4 without the scale of the tensor, which is another tensor (tensor.scale). */
-static void decode_nvfp4(const uint8_t *p, float *y) {
-    for (int i = 0; i < 64; i++) {
-        uint8_t q = p[4 + i / 16 * 8 + i % 8];
-
-        y[i] = mx_ue4m3_half(p[i / 16]) * (float)quant_fp4_values[i % 16 < 8 ? q & 15 : q >> 4];
-    }
-}
+DECODE_IQ(iq1_s, TENSOR_IQ1_S, 1, NULL)
+DECODE_IQ(iq1_m, TENSOR_IQ1_M, 1, NULL)
+DECODE_IQ(iq2_xxs, TENSOR_IQ2_XXS, 0.125f, iq2_sizes)
+DECODE_IQ(iq2_xs, TENSOR_IQ2_XS, 0.125f, iq2_sizes)
+DECODE_IQ(iq2_s, TENSOR_IQ2_S, 0.125f, iq2_sizes)
+DECODE_IQ(iq3_xxs, TENSOR_IQ3_XXS, 0.25f, iq3_xxs_sizes)
+DECODE_IQ(iq3_s, TENSOR_IQ3_S, 1, iq3_s_sizes)
 
 /* Indexed by tensor type; bytes 0: the type is not supported. */
 static const struct {

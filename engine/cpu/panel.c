@@ -54,11 +54,6 @@
  * kernel multiplies d by 1 / 8 (gemm_k.h).
  */
 
-/* Returns the little-endian 16-bit number at @p. */
-static uint16_t get_u16(const uint8_t *p) {
-    return (uint16_t)(p[0] | p[1] << 8);
-}
-
 /* Stores a number of half precision for row @lane of 16. */
 static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane] = (uint8_t)half;
@@ -81,8 +76,14 @@ static uint64_t get_u64(const uint8_t *p) {
 
 /* Ors @v into the four bytes at @p, lowest byte first. */
 static void or_u32(uint8_t *p, uint32_t v) {
-    for (int i = 0; i < 4; i++)
-        p[i] |= (uint8_t)(v >> (8 * i));
+    uint32_t was;
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap32(v);
+#endif
+    memcpy(&was, p, 4);
+    was |= v;
+    memcpy(p, &was, 4);
 }
 
 /* put8(), put4(), put2() and put1() store eight values of 8, 4, 2 or 1 bits, one in each byte of
@@ -115,22 +116,22 @@ static void put_min(uint8_t *pairs, uint32_t lane, uint32_t s, uint32_t v) {
 static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, uint32_t lane,
                      uint8_t *q, uint8_t *meta) {
     for (uint32_t s = 0; s < 8; s++) {
-        uint8_t scale, min;
+        int scale, min;
 
-        quant_k4_scale(p + 4, s, &scale, &min);
-        meta[16 * s + lane] = scale;
-        put_min(meta + 128, lane, s, min);
+        blk_k4_scale(p + 4, s, &scale, &min);
+        meta[16 * s + lane] = (uint8_t)scale;
+        put_min(meta + 128, lane, s, (uint32_t)min);
         for (uint32_t l = 0; l < 32; l += 8) {
             put4(q, lane, 32 * s + l, get_u64(qs + 32 * (s / 2) + l) >> (4 * (s % 2)) & EIGHT(15));
             if (high)
                 put1(q + 2048, lane, 32 * s + l, get_u64(high + l) >> s & EIGHT(1));
         }
     }
-    put_half(meta + 256, lane, get_u16(p));
-    put_half(meta + 288, lane, get_u16(p + 2));
+    put_half(meta + 256, lane, blk_u16(p));
+    put_half(meta + 288, lane, blk_u16(p + 2));
 }
 
-/* The functions pack_x() implement pack_fn, one for each format. engine/quant.c describes the
+/* The functions pack_x() implement pack_fn, one for each format. engine/shared/blocks.h has the
  * blocks of the file, the top of this file those of a panel. */
 
 static void pack_q4k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -152,7 +153,7 @@ static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = p[192 + s];
-    put_half(meta + 256, lane, get_u16(p + 208));
+    put_half(meta + 256, lane, blk_u16(p + 208));
 }
 
 static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -163,8 +164,8 @@ static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
         put1(q + 1024, lane, i, get_u64(p + l) >> (4 * half + pair) & EIGHT(1));
     }
     for (uint32_t s = 0; s < 16; s++)
-        meta[16 * s + lane] = (uint8_t)quant_q3k_scale(p + 96, s);
-    put_half(meta + 256, lane, get_u16(p + 108));
+        meta[16 * s + lane] = (uint8_t)blk_q3_scale(p, s);
+    put_half(meta + 256, lane, blk_u16(p + 108));
 }
 
 static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -175,8 +176,8 @@ static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
         meta[16 * s + lane] = p[s] & 15;
         put_min(meta + 256, lane, s, p[s] >> 4);
     }
-    put_half(meta + 512, lane, get_u16(p + 80));
-    put_half(meta + 544, lane, get_u16(p + 82));
+    put_half(meta + 512, lane, blk_u16(p + 80));
+    put_half(meta + 544, lane, blk_u16(p + 82));
 }
 
 /* Returns values @i to @i + 7 of a block of 32 values of four bits: byte j has value j in its lower
@@ -187,27 +188,24 @@ static uint64_t nibbles(const uint8_t *qs, uint32_t i) {
 
 static void pack_iq4xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t b = 0; b < 8; b++) {
-        int low = (p[4 + b / 2] >> (4 * (b % 2))) & 15, high = (get_u16(p + 2) >> (2 * b)) & 3;
-
-        meta[16 * b + lane] = (uint8_t)((low | high << 4) - 32);
+        meta[16 * b + lane] = (uint8_t)blk_iq4_xs_scale(p, b);
         for (uint32_t j = 0; j < 32; j += 8)
             put4(q, lane, 32 * b + j, nibbles(p + 8 + 16 * b, j));
     }
-    put_half(meta + 128, lane, get_u16(p));
+    put_half(meta + 128, lane, blk_u16(p));
 }
 
 static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t b = 0; b < 8; b++) {
         const uint8_t *index = p + 2 + 8 * b;
-        uint32_t a = get_u16(index + 4) | (uint32_t)get_u16(index + 6) << 16;
 
         for (uint32_t l = 0; l < 4; l++) {
             q[128 * b + 4 * lane + l] = index[l];
-            q[128 * b + 64 + 4 * lane + l] = quant_iq_signs((a >> (7 * l)) & 127);
+            q[128 * b + 64 + 4 * lane + l] = (uint8_t)blk_iq_signs(TENSOR_IQ2_XXS, p, 4 * b + l);
         }
-        meta[16 * b + lane] = (uint8_t)(2 * (a >> 28) + 1);
+        meta[16 * b + lane] = (uint8_t)(2 * blk_iq_scale(TENSOR_IQ2_XXS, p, 4 * b) + 1);
     }
-    put_half(meta + 128, lane, get_u16(p));
+    put_half(meta + 128, lane, blk_u16(p));
 }
 
 /* Returns eight bits as bytes, the lowest bit in the lowest byte. */
@@ -241,27 +239,6 @@ static void put_run(uint8_t *q, uint32_t lane, uint32_t r, uint32_t codes, uint6
     put1(q + 1024, lane, 8 * r, bits);
 }
 
-static void pack_iq2xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t r = 0; r < 32; r++) {
-        uint32_t code = get_u16(p + 2 + 2 * r), s = (p[66 + r / 4] >> (r % 4 / 2 * 4)) & 15;
-
-        put_run(q, lane, r, quant_grids.iq2_xs[code & 511], spread_bits(quant_iq_signs(code >> 9)));
-        meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
-    }
-    put_half(meta + 256, lane, get_u16(p));
-}
-
-static void pack_iq2s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t r = 0; r < 32; r++) {
-        uint32_t high = (p[66 + r / 4] >> (2 * (r % 4))) & 3;
-        uint32_t s = (p[74 + r / 4] >> (r % 4 / 2 * 4)) & 15;
-
-        put_run(q, lane, r, quant_grids.iq2_s[p[2 + r] | high << 8], spread_bits(p[34 + r]));
-        meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
-    }
-    put_half(meta + 256, lane, get_u16(p));
-}
-
 /* Stores run @r of eight values of an IQ3 format: two entries of its grid, and the signs in the
  * bits of @signs. */
 static void put_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint32_t second,
@@ -270,56 +247,48 @@ static void put_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint3
          spread3(first) | (uint64_t)spread3(second) << 32 | spread_bits(signs) << 3);
 }
 
-static void pack_iq3xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t r = 0; r < 32; r++) {
-        const uint8_t *index = p + 2 + 2 * r, *at = p + 66 + r / 4 * 4;
-        uint32_t a = get_u16(at) | (uint32_t)get_u16(at + 2) << 16;
+/* Packs IQ1_M, IQ2_XS, IQ2_S and the formats of IQ3. */
+static inline void pack_grid(enum tensor_type type, const uint8_t *p, uint32_t lane, uint8_t *q,
+                             uint8_t *meta) {
+    const uint16_t *grid = blk_iq_grid(type, &quant_grids);
+    uint32_t runs = blk_is_iq3(type) ? 4 : 2; /* runs of eight values that share a scale */
 
-        put_iq3(q, lane, r, quant_grids.iq3_xxs[index[0]], quant_grids.iq3_xxs[index[1]],
-                quant_iq_signs((a >> (7 * (r % 4))) & 127));
-        meta[r / 4 * 16 + lane] = (uint8_t)(2 * (a >> 28) + 1);
+    for (uint32_t r = 0; r < 32; r++) {
+        uint8_t signs = (uint8_t)blk_iq_signs(type, p, r);
+
+        if (blk_is_iq3(type))
+            put_iq3(q, lane, r, grid[blk_iq_index(type, p, 2 * r)],
+                    grid[blk_iq_index(type, p, 2 * r + 1)], signs);
+        else
+            put_run(q, lane, r, grid[blk_iq_index(type, p, r)], spread_bits(signs));
+        meta[r / runs * 16 + lane] = (uint8_t)(2 * blk_iq_scale(type, p, r) + 1);
     }
-    put_half(meta + 128, lane, get_u16(p));
+    put_half(meta + 512 / runs, lane, blk_iq_half(type, p));
 }
 
-static void pack_iq3s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t r = 0; r < 32; r++) {
-        const uint8_t *index = p + 2 + 2 * r;
-        uint32_t high = p[66 + r / 4] >> (2 * (r % 4)), s = p[106 + r / 8] >> (r / 4 % 2 * 4) & 15;
-
-        put_iq3(q, lane, r, quant_grids.iq3_s[index[0] | (high & 1) << 8],
-                quant_grids.iq3_s[index[1] | (high & 2) << 7], p[74 + r]);
-        meta[r / 4 * 16 + lane] = (uint8_t)(2 * s + 1);
+#define PACK_GRID(name, type)                                                                      \
+    static void pack_##name(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {          \
+        pack_grid(type, p, lane, q, meta);                                                         \
     }
-    put_half(meta + 128, lane, get_u16(p));
-}
+
+PACK_GRID(iq1m, TENSOR_IQ1_M)
+PACK_GRID(iq2xs, TENSOR_IQ2_XS)
+PACK_GRID(iq2s, TENSOR_IQ2_S)
+PACK_GRID(iq3xxs, TENSOR_IQ3_XXS)
+PACK_GRID(iq3s, TENSOR_IQ3_S)
 
 /* Packs IQ1_S, whose delta is 1/8 or -1/8, as a format with minimums: d (2s + 1) (q - 1 + delta) =
  * d (2s + 1) q - d / 8 (2s + 1) (8 - 8 delta), and 8 - 8 delta is 7 or 9. */
 static void pack_iq1s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t b = 0; b < 8; b++) {
-        uint32_t qh = get_u16(p + 34 + 2 * b), scale = 2 * (qh >> 12 & 7) + 1;
+        uint32_t scale = 2 * blk_iq_scale(TENSOR_IQ1_S, p, 4 * b) + 1;
 
-        for (uint32_t l = 0; l < 4; l++) {
-            uint32_t index = p[2 + 4 * b + l] | (qh >> (3 * l) & 7) << 8;
-
-            put2(q, lane, 32 * b + 8 * l, spread2(quant_grids.iq1[index]));
-        }
+        for (uint32_t r = 4 * b; r < 4 * b + 4; r++)
+            put2(q, lane, 8 * r, spread2(quant_grids.iq1[blk_iq_index(TENSOR_IQ1_S, p, r)]));
         meta[16 * b + lane] = (uint8_t)scale;
-        put_min(meta + 128, lane, b, scale * (qh >> 15 ? 9 : 7));
+        put_min(meta + 128, lane, b, scale * (blk_iq_signs(TENSOR_IQ1_S, p, 4 * b) ? 9 : 7));
     }
-    put_half(meta + 256, lane, get_u16(p));
-}
-
-static void pack_iq1m(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t r = 0; r < 32; r++) {
-        uint32_t high = p[32 + r / 2] >> (r % 2 * 4);
-        uint32_t s = get_u16(p + 48 + r / 8 * 2) >> (r / 2 % 4 * 3) & 7;
-
-        put_run(q, lane, r, quant_grids.iq1[p[r] | (high & 7) << 8], high & 8 ? EIGHT(1) : 0);
-        meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
-    }
-    put_half(meta + 256, lane, blk_iq_half(TENSOR_IQ1_M, p));
+    put_half(meta + 256, lane, blk_u16(p));
 }
 
 static void pack_tq1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -330,19 +299,19 @@ static void pack_tq1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
             v |= (uint64_t)blk_tq1_code(p, i + j) << (8 * j);
         put2(q, lane, i, v);
     }
-    put_half(meta, lane, get_u16(p + 52));
+    put_half(meta, lane, blk_u16(p + 52));
 }
 
 static void pack_tq2(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 256; i += 8)
         put2(q, lane, i, get_u64(p + i / 128 * 32 + i % 32) >> (i / 32 % 4 * 2) & EIGHT(3));
-    put_half(meta, lane, get_u16(p + 64));
+    put_half(meta, lane, blk_u16(p + 64));
 }
 
 static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put8(q, lane, i, get_u64(p + 2 + i) ^ EIGHT(0x80));
-    put_half(meta, lane, get_u16(p));
+    put_half(meta, lane, blk_u16(p));
 }
 
 /* Stores a block of 32 values of five bits: @qs has the lower four, @high the fifth ones. */
@@ -355,27 +324,27 @@ static void put5(const uint8_t *high, const uint8_t *qs, uint32_t lane, uint8_t 
 
 static void pack_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     put5(p + 2, p + 6, lane, q);
-    put_half(meta, lane, get_u16(p));
+    put_half(meta, lane, blk_u16(p));
 }
 
 static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     put5(p + 4, p + 8, lane, q);
-    put_half(meta, lane, get_u16(p));
-    put_half(meta + 32, lane, get_u16(p + 2));
+    put_half(meta, lane, blk_u16(p));
+    put_half(meta + 32, lane, blk_u16(p + 2));
 }
 
 /* Packs Q4_0 and IQ4_NL. */
 static void pack_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put4(q, lane, i, nibbles(p + 2, i));
-    put_half(meta, lane, get_u16(p));
+    put_half(meta, lane, blk_u16(p));
 }
 
 static void pack_q4_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put4(q, lane, i, nibbles(p + 4, i));
-    put_half(meta, lane, get_u16(p));
-    put_half(meta + 32, lane, get_u16(p + 2));
+    put_half(meta, lane, blk_u16(p));
+    put_half(meta + 32, lane, blk_u16(p + 2));
 }
 
 static void pack_mxfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
