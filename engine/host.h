@@ -74,3 +74,53 @@ static inline uint32_t host_page(const struct host_step *h, uint8_t cls, uint32_
 
     return b->table[cls].page[b->table[cls].start[h->row_seq[row]] + pos / h->page_tokens];
 }
+
+/* Kinds of ops that these backends compute, with the names of their functions, which have a prefix
+ * in each backend. */
+#define HOST_OPS(X)                                                                                \
+    X(EMBED, embed)                                                                                \
+    X(LAYER_INPUT, layer_input)                                                                    \
+    X(QKV, qkv)                                                                                    \
+    X(ATTEND, attend)                                                                              \
+    X(GATE, gate)                                                                                  \
+    X(PROJ, proj)                                                                                  \
+    X(JOIN, join)                                                                                  \
+    X(GATE_UP, gate_up)                                                                            \
+    X(GATE_IN, gate_in)                                                                            \
+    X(ROUTE, route)                                                                                \
+    X(EXPERTS, experts)                                                                            \
+    X(SHARED, shared)                                                                              \
+    X(STATE_IN, state_in)                                                                          \
+    X(DELTA, delta)                                                                                \
+    X(CONV, conv)                                                                                  \
+    X(MAMBA, mamba)                                                                                \
+    X(MLA_IN, mla_in)                                                                              \
+    X(MLA_Q, mla_q)                                                                                \
+    X(MLA_KV, mla_kv)                                                                              \
+    X(MLA_OUT, mla_out)                                                                            \
+    X(KEYS, keys)                                                                                  \
+    X(KEEP, keep)                                                                                  \
+    X(DRAFT_IN, draft_in)                                                                          \
+    X(TAP, tap)                                                                                    \
+    X(FUSE, fuse)                                                                                  \
+    X(BLOCK_IN, block_in)                                                                          \
+    X(BLOCK_OUT, block_out)                                                                        \
+    X(SELECT, select)                                                                              \
+    X(CHAIN, chain)                                                                                \
+    X(NORM, norm)                                                                                  \
+    X(HOLES, holes)                                                                                \
+    X(LOGITS, logits)                                                                              \
+    X(DEEP, deep)                                                                                  \
+    X(KDA, kda)                                                                                    \
+    X(SPREAD, spread)                                                                              \
+    X(MIX, mix)                                                                                    \
+    X(NGRAM, ngram)                                                                                \
+    X(INDEX, index)                                                                                \
+    X(BLEND, blend)                                                                                \
+    X(LEAN_IN, lean_in)                                                                            \
+    X(LEAN_KEYS, lean_keys)                                                                        \
+    X(LEAN_Q, lean_q)                                                                              \
+    X(CONDENSE, condense)                                                                          \
+    X(PICK, pick)                                                                                  \
+    X(LEAN_ATTEND, lean_attend)                                                                    \
+    X(LEAN_OUT, lean_out)

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 /*
@@ -43,10 +42,10 @@
  * fewer keys of a tile (because of its position or a window) goes through it alone; its bits are
  * the same, because the result of a tile for a query does not depend on other queries.
  *
- * Parallelism. With many rows there are enough items, and threads take whole items (do_items()).
+ * Parallelism. With many rows there are enough items, and threads take whole items (do_item()).
  * With few rows and long contexts there would be fewer items than threads. Then each chunk of each
- * item is an item (split-K: do_split_items()), its state goes to be.partial, and a second round
- * merges the states of each item from left to right (merge_items()): the same tree, hence the same
+ * item is an item (split-K: do_part()), its state goes to be.partial, and a second round
+ * merges the states of each item from left to right (merge_item()): the same tree, hence the same
  * bits. Blocks are as large as possible while every thread gets at least SPLIT_BELOW items.
  */
 
@@ -66,7 +65,6 @@ struct run {
     uint32_t run_v;    /* size of the Hadamard matrix of values; 0: values are not transformed */
     uint32_t n_blocks; /* blocks in be.attend_blocks */
     uint32_t n_chunks; /* chunks of an item if items are split, else 0 */
-    _Atomic uint32_t next; /* the first item that is not taken */
 };
 
 /* An item of work: the queries of one kv head of a block of rows. Query i is head i % group of row
@@ -330,17 +328,12 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
     finish(it, s->total);
 }
 
-/* Implements pool_fn: computes whole items. */
-static void do_items(void *ctx, uint32_t thread) {
-    struct run *r = ctx;
-    struct be *b = r->step->be;
-    uint32_t n = r->n_blocks * r->op->heads.n_kv, i;
+/* Implements each_fn: computes a whole item. */
+static void do_item(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *r = ctx;
+    struct item it = make_item(r, i);
 
-    while ((i = atomic_fetch_add(&r->next, 1)) < n) {
-        struct item it = make_item(r, i);
-
-        do_whole(&it, &b->attend[thread]);
-    }
+    do_whole(&it, &r->step->be->attend[thread]);
 }
 
 /* Returns the number of chunks of @it before its last one. */
@@ -348,46 +341,37 @@ static uint32_t chunks_before(const struct item *it) {
     return (it->end - 1) / ATTEND_CHUNK - it->begin / ATTEND_CHUNK;
 }
 
-/* Implements pool_fn, the first round of a split run: computes chunks of items to b->partial. */
-static void do_split_items(void *ctx, uint32_t thread) {
-    struct run *r = ctx;
+/* Implements each_fn, the first round of a split run: computes a chunk of an item to b->partial. */
+static void do_part(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->n_blocks * r->op->heads.n_kv * r->n_chunks, i;
+    struct item it = make_item(r, i / r->n_chunks);
+    uint32_t nth = i % r->n_chunks;
 
-    while ((i = atomic_fetch_add(&r->next, 1)) < n) {
-        struct item it = make_item(r, i / r->n_chunks);
-        uint32_t nth = i % r->n_chunks;
-
-        if (nth > chunks_before(&it))
-            continue;
-        gather_queries(&it, b->attend[thread].q);
-        do_chunk(&it, it.begin / ATTEND_CHUNK + nth, b->attend[thread].q,
-                 &b->partial[i * r->group]);
-    }
+    if (nth > chunks_before(&it))
+        return;
+    gather_queries(&it, b->attend[thread].q);
+    do_chunk(&it, it.begin / ATTEND_CHUNK + nth, b->attend[thread].q, &b->partial[i * r->group]);
 }
 
-/* Implements pool_fn, the second round of a split run: merges the chunks of an item from left to
+/* Implements each_fn, the second round of a split run: merges the chunks of an item from left to
  * right, as do_whole() does. */
-static void merge_items(void *ctx, uint32_t thread) {
-    struct run *r = ctx;
+static void merge_item(void *ctx, uint32_t i, uint32_t thread) {
+    const struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->n_blocks * r->op->heads.n_kv, i;
+    struct item it = make_item(r, i);
+    struct attn_state *total = b->attend[thread].total;
 
-    while ((i = atomic_fetch_add(&r->next, 1)) < n) {
-        struct item it = make_item(r, i);
-        struct attn_state *total = b->attend[thread].total;
+    for (uint32_t c = 0; c <= chunks_before(&it); c++)
+        for (uint32_t g = 0; g < r->group; g++) {
+            const struct attn_state *part = &b->partial[(i * r->n_chunks + c) * r->group + g];
 
-        for (uint32_t c = 0; c <= chunks_before(&it); c++)
-            for (uint32_t g = 0; g < r->group; g++) {
-                const struct attn_state *part = &b->partial[(i * r->n_chunks + c) * r->group + g];
-
-                if (c == 0)
-                    state_copy(&total[g], part, padded(b));
-                else
-                    merge(&it, &total[g], part);
-            }
-        finish(&it, total);
-    }
+            if (c == 0)
+                state_copy(&total[g], part, padded(b));
+            else
+                merge(&it, &total[g], part);
+        }
+    finish(&it, total);
 }
 
 /* Returns true if a block may extend from sequence @i - 1 of the batch to sequence @i, because both
@@ -448,14 +432,13 @@ void attend_run(struct step *s, const struct model_op *op) {
             before = MAX(before, chunks_before(&it));
         }
     if (before == 0) {
-        pool_run(b->pool, do_items, &r);
+        pool_each(b->pool, n_items, do_item, &r);
         return;
     }
     r.n_chunks = before + 1;
     assert(n_items * r.n_chunks * r.group <= b->n_partial);
-    pool_run(b->pool, do_split_items, &r);
-    atomic_store(&r.next, 0);
-    pool_run(b->pool, merge_items, &r);
+    pool_each(b->pool, n_items * r.n_chunks, do_part, &r);
+    pool_each(b->pool, n_items, merge_item, &r);
 }
 
 int attend_open(struct be *b, uint32_t max_context) {

@@ -128,26 +128,20 @@ static void map_block(struct be *b, struct block *k) {
     }
 }
 
-/* Context for allocating @n huge pages of block @k from k->backed on. */
+/* Context for allocating the huge pages of block @k from k->backed on. */
 struct back_run {
     const struct be *b;
     const struct block *k;
-    uint32_t n;
-    _Atomic uint32_t next;
     _Atomic bool failed;
 };
 
-/* Implements pool_fn: allocates memory for huge pages of a block. */
-static void back_pages(void *ctx, uint32_t thread) {
+/* Implements each_fn: allocates memory for a huge page of a block. */
+static void back_page(void *ctx, uint32_t i, uint32_t thread) {
     struct back_run *r = ctx;
-    uint32_t i;
+    size_t at = r->k->backed + (size_t)i * HUGE;
 
-    while ((i = atomic_fetch_add(&r->next, 1)) < r->n) {
-        size_t at = r->k->backed + (size_t)i * HUGE;
-
-        if (keep_back(&r->b->keep, r->k->base + at, r->k->offset + at) < 0)
-            atomic_store(&r->failed, true);
-    }
+    if (keep_back(&r->b->keep, r->k->base + at, r->k->offset + at) < 0)
+        atomic_store(&r->failed, true);
 }
 
 /* Allocates memory for the used part of a block of the file of kept weights. Returns false if there
@@ -157,9 +151,9 @@ static bool back_block(struct be *b, struct block *k) {
 
     if (!k->keep || b->keep.fd <= 0 || b->keep.found || k->used <= k->backed)
         return true;
-    run.n = (uint32_t)((round_up(k->used, HUGE) - k->backed) / HUGE);
-    pool_run(b->pool, back_pages, &run);
-    k->backed += (size_t)run.n * HUGE;
+    size_t n = (round_up(k->used, HUGE) - k->backed) / HUGE;
+    pool_each(b->pool, (uint32_t)n, back_page, &run);
+    k->backed += n * HUGE;
     return !run.failed;
 }
 
@@ -206,41 +200,33 @@ int be_vector(struct be *b, const struct tensor *t, float **out) {
 struct pack_run {
     const struct mat *m;
     const struct tensor *t;
-    _Atomic uint32_t next;
 };
 
-/* Implements pool_fn: packs panels of a matrix. */
-static void pack_panels(void *ctx, uint32_t thread) {
-    struct pack_run *r = ctx;
-    uint32_t i;
+/* Implements each_fn: packs a panel of a matrix. */
+static void pack_one(void *ctx, uint32_t i, uint32_t thread) {
+    const struct pack_run *r = ctx;
 
-    while ((i = atomic_fetch_add(&r->next, 1)) < r->m->n_panels)
-        panel_pack(r->m, r->t, i, r->m->data + i * r->m->panel_bytes);
+    panel_pack(r->m, r->t, i, r->m->data + i * r->m->panel_bytes);
 }
 
 /* Context for packing one of the three matrices of all experts of an op. */
 struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
-    uint32_t which, n_panels; /* n_panels: of all experts together */
-    size_t stride;            /* bytes from an expert to the next */
-    _Atomic uint32_t next;
+    uint32_t which;
+    size_t stride; /* bytes from an expert to the next */
 };
 
-/* Implements pool_fn: packs panels of the experts that this backend computes. */
-static void pack_expert_panels(void *ctx, uint32_t thread) {
-    struct pack_experts *r = ctx;
-    uint32_t i;
+/* Implements each_fn: packs a panel of an expert, if this backend computes it. */
+static void pack_expert(void *ctx, uint32_t i, uint32_t thread) {
+    const struct pack_experts *r = ctx;
+    uint32_t per = r->expert[0][r->which].n_panels;
+    const struct mat *m = &r->expert[i / per][r->which];
+    struct tensor one = *r->t;
 
-    while ((i = atomic_fetch_add(&r->next, 1)) < r->n_panels) {
-        uint32_t per = r->expert[0][r->which].n_panels;
-        const struct mat *m = &r->expert[i / per][r->which];
-        struct tensor one = *r->t;
-
-        one.data += i / per * r->stride;
-        if (m->data)
-            panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
-    }
+    one.data += i / per * r->stride;
+    if (m->data)
+        panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
 }
 
 /* Releases the mapped pages of a tensor that was packed, so that it is not in memory twice. The
@@ -271,8 +257,7 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
         return -ENOMEM;
     if (b->keep.found)
         return 0;
-    struct pack_run run = {.m = m, .t = t};
-    pool_run(b->pool, pack_panels, &run);
+    pool_each(b->pool, m->n_panels, pack_one, &(struct pack_run){m, t});
     forget(t);
     return 0;
 }
@@ -364,10 +349,9 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
         if (!m->data && has_expert(b, op->layer, e))
             return -ENOMEM;
     }
-    struct pack_experts run = {w->expert, &t, which, n * plan.n_panels, all->ne[1] * all->row_bytes,
-                               0};
+    struct pack_experts run = {w->expert, &t, which, all->ne[1] * all->row_bytes};
     if (!b->keep.found)
-        pool_run(b->pool, pack_expert_panels, &run);
+        pool_each(b->pool, n * plan.n_panels, pack_expert, &run);
     if (!op->joined || which != 0)
         forget(all);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
@@ -505,36 +489,21 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
         b->kv[i].page_bytes = page_size(&b->shape, (uint8_t)i, b->kv_type, e->page_tokens);
 }
 
-/* Context for touching memory. */
-struct touch_run {
-    uint8_t *at;
-    uint32_t n; /* number of huge pages */
-    _Atomic uint32_t next;
-};
-
-/* Implements pool_fn: writes to every page of the system once. */
-static void touch(void *ctx, uint32_t thread) {
-    struct touch_run *r = ctx;
+/* Implements each_fn: writes to every page of the system in huge page @i from @ctx on once. */
+static void touch(void *ctx, uint32_t i, uint32_t thread) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uint32_t i;
 
-    (void)thread;
-    while ((i = atomic_fetch_add(&r->next, 1)) < r->n)
-        for (size_t at = 0; at < HUGE; at += page)
-            *(volatile uint8_t *)(r->at + (size_t)i * HUGE + at) = 0;
+    for (size_t at = 0; at < HUGE; at += page)
+        *((volatile uint8_t *)ctx + (size_t)i * HUGE + at) = 0;
 }
 
 /* Writes to the first KV_TOUCHED bytes of the pages, which are used first, before there are
  * requests. The first write to a huge page takes 0.1 ms; in a virtual machine whose host has to
  * find the memory it takes 6 ms, which would delay a step by a quarter. */
 static void touch_kv(struct be *b, const struct kv_memory *kv) {
-    struct touch_run r = {
-        .at = kv->at,
-        .n = (uint32_t)(round_up(MIN(kv->bytes, KV_TOUCHED), HUGE) / HUGE),
-    };
-
     if (kv->at)
-        pool_run(b->pool, touch, &r);
+        pool_each(b->pool, (uint32_t)(round_up(MIN(kv->bytes, KV_TOUCHED), HUGE) / HUGE), touch,
+                  kv->at);
 }
 
 /* Allocates activations, the keys and values of a step, logits, scratch memory and pages. Returns 0
@@ -687,6 +656,8 @@ static const float *peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape.n_vocab;
 }
 
+#define OP_ROW(kind, name) [OP_##kind] = ops_##name,
+
 const struct be_ops backend_cpu = {
     .abi = BACKEND_ABI,
     .name = "cpu",
@@ -700,55 +671,7 @@ const struct be_ops backend_cpu = {
     .load = load,
     .loaded = loaded,
     .begin = ops_begin,
-    .run =
-        {
-            [OP_EMBED] = ops_embed,
-            [OP_LAYER_INPUT] = ops_layer_input,
-            [OP_QKV] = ops_qkv,
-            [OP_ATTEND] = ops_attend,
-            [OP_GATE] = ops_gate,
-            [OP_PROJ] = ops_proj,
-            [OP_JOIN] = ops_join,
-            [OP_GATE_UP] = ops_gate_up,
-            [OP_GATE_IN] = ops_gate_in,
-            [OP_ROUTE] = ops_route,
-            [OP_EXPERTS] = ops_experts,
-            [OP_SHARED] = ops_shared,
-            [OP_STATE_IN] = ops_state_in,
-            [OP_DELTA] = ops_delta,
-            [OP_CONV] = ops_conv,
-            [OP_MAMBA] = ops_mamba,
-            [OP_MLA_IN] = ops_mla_in,
-            [OP_MLA_Q] = ops_mla_q,
-            [OP_MLA_KV] = ops_mla_kv,
-            [OP_MLA_OUT] = ops_mla_out,
-            [OP_KEYS] = ops_keys,
-            [OP_KEEP] = ops_keep,
-            [OP_DRAFT_IN] = ops_draft_in,
-            [OP_TAP] = ops_tap,
-            [OP_FUSE] = ops_fuse,
-            [OP_BLOCK_IN] = ops_block_in,
-            [OP_BLOCK_OUT] = ops_block_out,
-            [OP_SELECT] = ops_select,
-            [OP_CHAIN] = ops_chain,
-            [OP_NORM] = ops_norm,
-            [OP_HOLES] = ops_holes,
-            [OP_LOGITS] = ops_logits,
-            [OP_DEEP] = ops_deep,
-            [OP_KDA] = ops_delta,
-            [OP_SPREAD] = ops_spread,
-            [OP_MIX] = ops_mix,
-            [OP_NGRAM] = ops_ngram,
-            [OP_INDEX] = ops_index,
-            [OP_BLEND] = ops_blend,
-            [OP_LEAN_IN] = ops_lean_in,
-            [OP_LEAN_KEYS] = ops_lean_keys,
-            [OP_LEAN_Q] = ops_lean_q,
-            [OP_CONDENSE] = ops_condense,
-            [OP_PICK] = ops_pick,
-            [OP_LEAN_ATTEND] = ops_lean_attend,
-            [OP_LEAN_OUT] = ops_lean_out,
-        },
+    .run = {HOST_OPS(OP_ROW)},
     .mask = ops_mask,
     .sample = ops_sample,
     .end = ops_end,

@@ -135,15 +135,9 @@ int ops_lean_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct condensed *d = b->condensed;
     struct run k = {.step = s, .op = op};
-    struct matmul mm = ops_prepare(s, op->weights, 0, op->weights->n_mats, ACT_X);
 
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = d->r;
-    mm.out[1] = d->key;
-    mm.out[2] = d->t;
-    for (uint32_t i = 0; i < op->weights->n_mats; i++)
-        mm.out_stride[i] = op->weights->m[i].n_out;
-    matmul_run(b->pool, &mm, 1);
+    ops_store_each(s, ops_prepare(s, op->weights, 0, op->weights->n_mats, ACT_X),
+                   (float *[]){d->r, d->key, d->t});
     be_each(b, s->n_rows, finish_in, &k);
     return 0;
 }
@@ -275,13 +269,9 @@ static void keep_tokens(void *ctx, uint32_t i, uint32_t thread) {
 int ops_condense(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct run k = {.step = s, .op = op};
-    struct matmul mm = ops_prepare(s, op->weights, 0, 2, ACT_X);
 
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->condensed->u;
-    mm.out[1] = b->condensed->g;
-    mm.out_stride[0] = mm.out_stride[1] = op->weights->m[0].n_out;
-    matmul_run(b->pool, &mm, 1);
+    ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
+                   (float *[]){b->condensed->u, b->condensed->g});
     be_each(b, s->n_rows, condense_row, &k);
     be_each(b, s->host.batch->n_seqs, keep_tokens, &k);
     return 0;

@@ -134,3 +134,7 @@ int ops_delta(struct step *s, const struct model_op *op) {
     recurrent_end(&k);
     return 0;
 }
+
+int ops_kda(struct step *s, const struct model_op *op) {
+    return ops_delta(s, op);
+}

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/experts.h"
@@ -56,32 +55,6 @@ struct experts {
     size_t acts_size[ACTS_KINDS];
     uint32_t n_pairs, max_pairs;
 };
-
-/* Context of do_each(): numbers from 0 to n - 1, which threads take one by one. */
-struct each {
-    each_fn fn;
-    void *ctx;
-    uint32_t n;
-    _Atomic uint32_t next;
-};
-
-/* Implements pool_fn: calls the function for the numbers that this thread takes. */
-static void do_each(void *ctx, uint32_t thread) {
-    struct each *e = ctx;
-    uint32_t i;
-
-    while ((i = atomic_fetch_add(&e->next, 1)) < e->n)
-        e->fn(e->ctx, i, thread);
-}
-
-void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
-    struct each e = {.fn = fn, .ctx = ctx, .n = n};
-
-    if (n <= 2)
-        do_each(&e, 0);
-    else
-        pool_run(b->pool, do_each, &e);
-}
 
 /* Context of the row functions of an op. */
 struct work {

@@ -125,15 +125,10 @@ static void multiply_heads(struct work *k, enum act_role out, size_t out_step) {
 
 int ops_mla_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct weights *w = op->weights;
-    struct matmul mm = ops_prepare(s, w, 0, 2, ACT_X);
+    float *queries = b->shape.mla.q_rank ? b->mla->r : b->mla->q;
 
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->mla->latent;
-    mm.out[1] = b->shape.mla.q_rank ? b->mla->r : b->mla->q;
-    mm.out_stride[0] = w->m[0].n_out;
-    mm.out_stride[1] = w->m[1].n_out;
-    matmul_run(b->pool, &mm, 1);
+    ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
+                   (float *[]){b->mla->latent, queries});
     return 0;
 }
 

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/quant.h"
@@ -24,36 +23,43 @@ struct rows {
     uint32_t first; /* DRAFT_IN: number of the first line; a line is a row or a stream of a row */
     uint32_t n, n_in, acts; /* acts: a bit for each enum acts_kind that rows are converted to */
     bool wanted;            /* row i is the row of the i-th want with logits */
-    _Atomic uint32_t next;  /* the first row that no thread has taken */
 };
 
 typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);
 
-/* Context of do_rows(). */
+/* Context of do_row(). */
 struct row_run {
-    struct rows *rows;
+    const struct rows *rows;
     row_fn fn;
 };
 
-/* Implements pool_fn: calls the function for the rows that this thread takes. */
-static void do_rows(void *ctx, uint32_t thread) {
+/* Implements each_fn. */
+static void do_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct row_run *run = ctx;
-    uint32_t i;
 
-    while ((i = atomic_fetch_add(&run->rows->next, 1)) < run->rows->n)
-        run->fn(run->rows, i, thread);
+    run->fn(run->rows, row, thread);
 }
 
-/* Calls @fn for each row. This thread does one or two rows alone, because waking others would take
- * longer. */
-static void each_row(struct rows *r, row_fn fn) {
+void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
+    if (n > 2)
+        pool_each(b->pool, n, fn, ctx);
+    for (uint32_t i = 0; i < n && n <= 2; i++)
+        fn(ctx, i, 0);
+}
+
+/* Calls @fn for each row. */
+static void each_row(const struct rows *r, row_fn fn) {
     struct row_run run = {r, fn};
 
-    atomic_store(&r->next, 0);
-    if (r->n <= 2)
-        do_rows(&run, 0);
-    else
-        pool_run(r->step->be->pool, do_rows, &run);
+    be_each(r->step->be, r->n, do_row, &run);
+}
+
+/* Calls @fn for each row of the step. Returns 0. */
+static int each_row_of(struct step *s, const struct model_op *op, row_fn fn) {
+    const struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    each_row(&r, fn);
+    return 0;
 }
 
 /* Computes n_rot / 2 cosines, then n_rot / 2 sines, of the positions @at[ROPE_AXES]. */
@@ -130,11 +136,17 @@ void ops_store(struct step *s, struct matmul mm, float *out, size_t stride) {
     matmul_run(s->be->pool, &mm, 1);
 }
 
-int ops_embed(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+void ops_store_each(struct step *s, struct matmul mm, float *const *out) {
+    mm.mode = MATMUL_STORE;
+    for (uint32_t i = 0; i < mm.n_mats; i++) {
+        mm.out[i] = out[i];
+        mm.out_stride[i] = mm.m[i]->n_out;
+    }
+    matmul_run(s->be->pool, &mm, 1);
+}
 
-    each_row(&r, embed_row);
-    return 0;
+int ops_embed(struct step *s, const struct model_op *op) {
+    return each_row_of(s, op, embed_row);
 }
 
 /* Adds the op's part of a picture's row to x (OP_DEEP). */
@@ -149,14 +161,11 @@ static void deep_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_deep(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .op = op, .n = s->n_rows};
     bool any = false;
 
     for (uint32_t i = 0; i < s->host.batch->n_seqs; i++)
         any |= s->host.batch->seq[i].n_pictures > 0;
-    if (any)
-        each_row(&r, deep_row);
-    return 0;
+    return any ? each_row_of(s, op, deep_row) : 0;
 }
 
 /* Applies a layer norm to x, or an RMS norm without weights if the op has no weights (OP_NORM). */
@@ -171,10 +180,7 @@ static void norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_norm(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
-    each_row(&r, norm_row);
-    return 0;
+    return each_row_of(s, op, norm_row);
 }
 
 /* Computes x = norm x and stores it as the row's hidden state, unless ops_keep() has stored a
@@ -301,16 +307,10 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
 }
 
 int ops_keep(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
-    if (op->w[0]) { /* preparing the product norms its input; keep_row() then norms x */
-        struct matmul mm = prepare(s, ACT_X, op->weights);
-
-        assert(!op->centred);
-        ops_store(s, mm, s->host.hidden, s->host.n_hidden);
-    }
-    each_row(&r, keep_row);
-    return 0;
+    assert(!op->w[0] || !op->centred);
+    if (op->w[0]) /* preparing the product norms its input; keep_row() then norms x */
+        ops_store(s, prepare(s, ACT_X, op->weights), s->host.hidden, s->host.n_hidden);
+    return each_row_of(s, op, keep_row);
 }
 
 /* y = the RMS norm of x with weights @norm; NULL: y = x. */
@@ -363,12 +363,9 @@ int ops_draft_in(struct step *s, const struct model_op *op) {
 }
 
 int ops_layer_input(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
     ops_store(s, ops_prepare(s, op->weights, 0, 1, ACT_X), s->be->act[ACT_P],
               s->be->act_width[ACT_P]);
-    each_row(&r, finish_input_row);
-    return 0;
+    return each_row_of(s, op, finish_input_row);
 }
 
 /* Applies the norm, of each head or of all heads together, and RoPE to the heads at @x. @cs:
@@ -454,7 +451,6 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     assert(!op->gated || b->gated);
     assert(kv_width <= b->shape.widest.kv && op->heads.n * op->heads.dim <= b->shape.widest.q);
     struct matmul mm = prepare(s, ACT_X, op->weights);
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
     mm.mode = MATMUL_STORE;
     mm.out[0] = op->gated ? b->gated : b->act[ACT_Q];
@@ -463,8 +459,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     mm.out_stride[0] = op->gated ? op->weights->m[0].n_out : b->act_width[ACT_Q];
     mm.out_stride[1] = mm.out_stride[2] = kv_width;
     matmul_run(b->pool, &mm, 1);
-    each_row(&r, finish_qkv_row);
-    return 0;
+    return each_row_of(s, op, finish_qkv_row);
 }
 
 /* Finishes and stores the keys and values of a row (OP_KEYS). */
@@ -473,17 +468,8 @@ static void finish_keys_row(const struct rows *r, uint32_t row, uint32_t thread)
 }
 
 int ops_keys(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    struct matmul mm = prepare(s, ACT_X, op->weights);
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->k;
-    mm.out[1] = b->v;
-    mm.out_stride[0] = mm.out_stride[1] = (size_t)op->heads.n_kv * op->heads.dim;
-    matmul_run(b->pool, &mm, 1);
-    each_row(&r, finish_keys_row);
-    return 0;
+    ops_store_each(s, prepare(s, ACT_X, op->weights), (float *[]){s->be->k, s->be->v});
+    return each_row_of(s, op, finish_keys_row);
 }
 
 /* Writes a hole to the page of a row's position (OP_HOLES). An infinity in the key makes its score
@@ -502,10 +488,7 @@ static void hole_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_holes(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .op = op, .n = s->n_rows};
-
-    each_row(&r, hole_row);
-    return 0;
+    return each_row_of(s, op, hole_row);
 }
 
 int ops_attend(struct step *s, const struct model_op *op) {
@@ -546,16 +529,10 @@ static void soft_gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_gate(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
-    if (op->w[0]) {
+    assert(op->w[0] || s->be->gated);
+    if (op->w[0])
         ops_store(s, prepare(s, ACT_X, op->weights), s->be->act[ACT_Q], s->be->act_width[ACT_Q]);
-        each_row(&r, soft_gate_row);
-        return 0;
-    }
-    assert(s->be->gated);
-    each_row(&r, gate_row);
-    return 0;
+    return each_row_of(s, op, op->w[0] ? soft_gate_row : gate_row);
 }
 
 /* Applies the op's post_norm, if it has one, to b. */
@@ -580,7 +557,6 @@ static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_proj(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
     struct matmul mm = prepare(s, op->in, op->weights);
     bool added = !op->branch && !op->weights->post_norm && op->scale == 1 && op->gain == 1;
 
@@ -589,16 +565,13 @@ int ops_proj(struct step *s, const struct model_op *op) {
     mm.out[0] = s->be->act[added ? ACT_X : ACT_B];
     mm.out_stride[0] = s->be->act_width[ACT_X];
     matmul_run(s->be->pool, &mm, 1);
-    if (!added && (!op->branch || op->weights->post_norm))
-        each_row(&r, op->branch ? norm_branch_row : join_row);
-    return 0;
+    if (added || (op->branch && !op->weights->post_norm))
+        return 0;
+    return each_row_of(s, op, op->branch ? norm_branch_row : join_row);
 }
 
 int ops_join(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
-    each_row(&r, join_row);
-    return 0;
+    return each_row_of(s, op, join_row);
 }
 
 /* Applies GELU to h of an FFN without an up matrix. */
@@ -619,10 +592,7 @@ int ops_gate_up(struct step *s, const struct model_op *op) {
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);
-    struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
-    if (!gated)
-        each_row(&r, gelu_row);
-    return 0;
+    return gated ? 0 : each_row_of(s, op, gelu_row);
 }
 
 /* Computes h = glu(h, the layer's part of p). */
@@ -637,11 +607,8 @@ static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
 }
 
 int ops_gate_in(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
     ops_store(s, prepare(s, ACT_X, op->weights), s->be->act[ACT_H], s->be->act_width[ACT_H]);
-    each_row(&r, gate_in_row);
-    return 0;
+    return each_row_of(s, op, gate_in_row);
 }
 
 /* Writes the normed x of a want's row to its result, if the want is WANT_HIDDEN. */
@@ -699,12 +666,9 @@ static void sample_want(const struct rows *r, uint32_t i, uint32_t thread) {
 }
 
 int ops_sample(struct step *s) {
-    struct row_run run = {&(struct rows){.step = s, .n = s->host.n_scored}, sample_want};
+    struct row_run run = {&(struct rows){.step = s}, sample_want};
 
-    if (s->host.n_scored <= 1)
-        do_rows(&run, 0);
-    else
-        pool_run(s->be->pool, do_rows, &run);
+    pool_each(s->be->pool, s->host.n_scored, do_row, &run);
     return 0;
 }
 

@@ -167,6 +167,32 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
     await_workers(p, (uint32_t)atomic_fetch_or(&p->gate, CLOSED));
 }
 
+/* Context of take_items(). */
+struct items {
+    each_fn fn;
+    void *ctx;
+    uint32_t n;
+    _Atomic uint32_t next; /* the first item that is not taken */
+};
+
+/* Implements pool_fn: calls the function for the items that this thread takes. */
+static void take_items(void *ctx, uint32_t thread) {
+    struct items *w = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&w->next, 1)) < w->n)
+        w->fn(w->ctx, i, thread);
+}
+
+void pool_each(struct pool *p, uint32_t n, each_fn fn, void *ctx) {
+    struct items w = {.fn = fn, .ctx = ctx, .n = n};
+
+    if (n <= 1)
+        take_items(&w, 0);
+    else
+        pool_run(p, take_items, &w);
+}
+
 int pool_new(struct pool **out, uint32_t n_threads) {
     struct pool *p = aligned_alloc(64, sizeof(*p));
 

@@ -170,15 +170,10 @@ static void keep_state(void *ctx, uint32_t i, uint32_t thread) {
 int ops_index(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct sparse_shape *p = &b->shape.sparse;
-    struct matmul mm = ops_prepare(s, op->weights, 0, 2, ACT_X);
     struct run k = {.step = s, .op = op};
 
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->sparse->q;
-    mm.out_stride[0] = (size_t)p->n_head * p->dim;
-    mm.out[1] = b->sparse->k;
-    mm.out_stride[1] = p->dim;
-    matmul_run(b->pool, &mm, 1);
+    ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
+                   (float *[]){b->sparse->q, b->sparse->k});
     be_each(b, s->n_rows, finish_row, &k);
     for (uint32_t n; k.row0 < s->n_rows; k.row0 += n) {
         uint32_t most = 0;

@@ -177,9 +177,8 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
 /* Computes OP_ATTEND for all rows of the step, whose keys and values are in the pages already. */
 void attend_run(struct step *s, const struct model_op *op);
 
-/* Function that be_each() calls for item @i on thread @thread. */
-typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
-/* Calls @fn for items 0 to @n - 1 on the threads of the pool, in any order. */
+/* Does what pool_each() does. This thread does one or two items alone, because waking others would
+ * take longer. */
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
 /* Loads the matrices of all heads, @t of shape [head][out][in], into w->head. */
@@ -239,10 +238,9 @@ int be_grow(struct be *b, uint8_t **acts, size_t *have, size_t size);
 
 /* Functions of be_ops for a step. They return 0, because all memory is allocated at open; only
  * ops_ngram() can fail, with -EIO, when its table cannot be read or the file has changed. */
+#define DECLARE_OP(kind, name) int ops_##name(struct step *s, const struct model_op *op);
+HOST_OPS(DECLARE_OP)
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
-int ops_embed(struct step *s, const struct model_op *op);
-int ops_deep(struct step *s, const struct model_op *op);
-int ops_layer_input(struct step *s, const struct model_op *op);
 /* Prepares a product of the rows of @in with matrices [first, first + n_mats) of @w, which have the
  * same n_in: norms the rows if @w has a norm, and converts them to activations. The caller sets
  * mode and output. */
@@ -258,48 +256,8 @@ struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t
 struct matmul ops_prepare_row(struct step *s, const struct weights *w, const float *in);
 /* Computes a prepared product of one matrix to @out, whose rows are @stride floats apart. */
 void ops_store(struct step *s, struct matmul mm, float *out, size_t stride);
-int ops_norm(struct step *s, const struct model_op *op);
-int ops_qkv(struct step *s, const struct model_op *op);
-int ops_keys(struct step *s, const struct model_op *op);
-int ops_holes(struct step *s, const struct model_op *op);
-int ops_keep(struct step *s, const struct model_op *op);
-int ops_draft_in(struct step *s, const struct model_op *op);
-int ops_tap(struct step *s, const struct model_op *op);
-int ops_fuse(struct step *s, const struct model_op *op);
-int ops_block_in(struct step *s, const struct model_op *op);
-int ops_block_out(struct step *s, const struct model_op *op);
-int ops_select(struct step *s, const struct model_op *op);
-int ops_chain(struct step *s, const struct model_op *op);
-int ops_attend(struct step *s, const struct model_op *op);
-int ops_gate(struct step *s, const struct model_op *op);
-int ops_proj(struct step *s, const struct model_op *op);
-int ops_join(struct step *s, const struct model_op *op);
-int ops_gate_up(struct step *s, const struct model_op *op);
-int ops_gate_in(struct step *s, const struct model_op *op);
-int ops_route(struct step *s, const struct model_op *op);
-int ops_experts(struct step *s, const struct model_op *op);
-int ops_shared(struct step *s, const struct model_op *op);
-int ops_state_in(struct step *s, const struct model_op *op);
-int ops_delta(struct step *s, const struct model_op *op);
-int ops_conv(struct step *s, const struct model_op *op);
-int ops_mamba(struct step *s, const struct model_op *op);
-int ops_mla_in(struct step *s, const struct model_op *op);
-int ops_mla_q(struct step *s, const struct model_op *op);
-int ops_mla_kv(struct step *s, const struct model_op *op);
-int ops_mla_out(struct step *s, const struct model_op *op);
-int ops_spread(struct step *s, const struct model_op *op);
-int ops_mix(struct step *s, const struct model_op *op);
-int ops_ngram(struct step *s, const struct model_op *op);
-int ops_index(struct step *s, const struct model_op *op);
-int ops_blend(struct step *s, const struct model_op *op);
-int ops_lean_in(struct step *s, const struct model_op *op);
-int ops_lean_keys(struct step *s, const struct model_op *op);
-int ops_lean_q(struct step *s, const struct model_op *op);
-int ops_condense(struct step *s, const struct model_op *op);
-int ops_pick(struct step *s, const struct model_op *op);
-int ops_lean_attend(struct step *s, const struct model_op *op);
-int ops_lean_out(struct step *s, const struct model_op *op);
-int ops_logits(struct step *s, const struct model_op *op);
+/* Computes a prepared product of matrix i to out[i], whose rows have no gaps. */
+void ops_store_each(struct step *s, struct matmul mm, float *const *out);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);
 int ops_end(struct step *s, struct engine_result *out);

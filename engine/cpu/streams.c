@@ -194,14 +194,9 @@ int ops_mix(struct step *s, const struct model_op *op) {
     struct run k = {.be = b, .op = op};
 
     be_each(b, s->n_rows, norm_row, &k);
-    struct matmul in =
-        ops_prepare_rows(s, op->weights, 1, op->weights->n_mats - 1, d->mixed, width_of(b));
-    in.mode = MATMUL_STORE;
-    in.out[0] = d->low;
-    in.out_stride[0] = b->shape.stream.n_low;
-    in.out[1] = d->weight;
-    in.out_stride[1] = b->shape.stream.n;
-    matmul_run(b->pool, &in, 1);
+    ops_store_each(
+        s, ops_prepare_rows(s, op->weights, 1, op->weights->n_mats - 1, d->mixed, width_of(b)),
+        (float *[]){d->low, d->weight});
     be_each(b, s->n_rows, bend_row, &k);
     ops_store(s, ops_prepare_rows(s, op->weights, 0, 1, d->low, b->shape.stream.n_low), d->gate,
               width_of(b));
@@ -321,13 +316,8 @@ int ops_ngram(struct step *s, const struct model_op *op) {
     be_each(b, s->n_rows, read_row, &k);
     if (k.failed || gguf_has_changed(b->file))
         return -EIO;
-    struct matmul mm = ops_prepare(s, op->weights, 0, 2, ACT_X);
-    mm.mode = MATMUL_STORE;
-    mm.out[0] = b->streams->gate;
-    mm.out_stride[0] = width_of(b);
-    mm.out[1] = b->act[ACT_B];
-    mm.out_stride[1] = b->act_width[ACT_B];
-    matmul_run(b->pool, &mm, 1);
+    ops_store_each(s, ops_prepare(s, op->weights, 0, 2, ACT_X),
+                   (float *[]){b->streams->gate, b->act[ACT_B]});
     be_each(b, s->n_rows, weigh_row, &k);
     be_each(b, s->n_rows, add_row, &k);
     be_each(b, k.batch->n_seqs, keep_state, &k);

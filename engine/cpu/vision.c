@@ -1,7 +1,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 #include "base/mathx.h"
 #include "base/try.h"
@@ -20,7 +19,7 @@
  *     scores [16][keys] = queries [16][dim] x keys;  out [16][dim] = exp(scores) x values / sum
  *
  * All scores of a block are in memory at a time. An encoder with windows has many small windows: a
- * thread packs and computes one head of one window (do_windows()). Attention over a whole picture
+ * thread packs and computes one head of one window (do_window()). Attention over a whole picture
  * has one large head at a time: all threads pack its keys and values, then all threads compute its
  * blocks (attend_head()).
  */
@@ -120,29 +119,21 @@ static bool allocate(struct vis_be *b) {
     return b->scratch && b->lane && b->panel;
 }
 
-/* Context of do_items(): items 0 to n - 1, which threads take one by one. */
+/* Context of do_item(). */
 struct items {
-    struct vis_be *b;
     vis_row_fn fn;
     void *ctx;
-    uint32_t n;
-    _Atomic uint32_t next;
 };
 
-/* Implements pool_fn: calls the function for the items that this thread takes. */
-static void do_items(void *ctx, uint32_t thread) {
-    struct items *w = ctx;
-    uint32_t i;
+static void do_item(void *ctx, uint32_t i, uint32_t thread) {
+    const struct items *w = ctx;
 
-    while ((i = atomic_fetch_add(&w->next, 1)) < w->n)
-        w->fn(w->ctx, i);
+    w->fn(w->ctx, i);
 }
 
 /* Implements vis_host.each. */
 static void each(struct vis_be *b, uint32_t n, vis_row_fn fn, void *ctx) {
-    struct items w = {.b = b, .fn = fn, .ctx = ctx, .n = n};
-
-    pool_run(b->pool, do_items, &w);
+    pool_each(b->pool, n, do_item, &(struct items){fn, ctx});
 }
 
 /* Implements vis_host.norm: a layer norm, or without @bias an RMS norm. */
@@ -299,8 +290,7 @@ struct head {
     const struct vis_attend *a;
     uint32_t h, first, n;
     struct packed p;
-    _Atomic uint32_t next; /* the first block that is not taken */
-    uint32_t end;          /* end of the blocks that are computed */
+    uint32_t block0; /* the first block that is computed */
 };
 
 /* Returns the query (@which 0), key (1) or value (2) of row first + @r. */
@@ -396,32 +386,25 @@ static void attend_block(const struct head *h, uint32_t i, const struct lane *l)
     multiply(h, &h->p.values, (const uint8_t *)l->scores, n, out, n_embd, dim, inverse);
 }
 
-/* Implements pool_fn: computes blocks of a head. */
-static void do_blocks(void *ctx, uint32_t thread) {
-    struct head *h = ctx;
-    uint32_t i;
+/* Implements each_fn: computes a block of a head. */
+static void do_block(void *ctx, uint32_t i, uint32_t thread) {
+    const struct head *h = ctx;
 
-    while ((i = atomic_fetch_add(&h->next, 1)) < h->end)
-        attend_block(h, i, &h->b->lane[thread]);
+    attend_block(h, h->block0 + i, &h->b->lane[thread]);
 }
 
 /* Computes rows [first, first + n) of head @head among all patches of the picture. The keys and
  * values of the head are packed when @first is 0. */
 static void attend_head(struct vis_be *b, const struct vis_attend *a, uint32_t head, uint32_t first,
                         uint32_t n) {
-    struct head h = {.b = b,
-                     .a = a,
-                     .h = head,
-                     .n = a->n_patches,
-                     .next = first / BLOCK,
-                     .end = (first + n + BLOCK - 1) / BLOCK};
+    struct head h = {.b = b, .a = a, .h = head, .n = a->n_patches, .block0 = first / BLOCK};
 
     assert(first % BLOCK == 0 && (n % BLOCK == 0 || first + n == h.n));
     assert(h.n <= b->host.sizes.max_keys);
     set_packed(&h, b->panel);
     if (first == 0)
         each(b, (h.n + LANES - 1) / LANES, pack_keys, &h);
-    pool_run(b->pool, do_blocks, &h);
+    pool_each(b->pool, (n + BLOCK - 1) / BLOCK, do_block, &h);
 }
 
 /* Implements vis_ops.attend_blocks. */
@@ -437,40 +420,30 @@ static void attend_blocks(struct vis_be *b, const struct vis_attend *a, uint32_t
     }
 }
 
-/* Context of do_windows(). */
+/* Context of do_window(). */
 struct windows {
     struct vis_be *b;
     const struct vis_attend *a;
-    _Atomic uint32_t next;
 };
 
-/* Implements pool_fn: computes heads of windows, one at a time. */
-static void do_windows(void *ctx, uint32_t thread) {
-    struct windows *w = ctx;
-    uint32_t i, n = w->a->n_segments * w->b->host.sizes.n_head;
+/* Implements each_fn: computes head i % n_head of window i / n_head. */
+static void do_window(void *ctx, uint32_t i, uint32_t thread) {
+    const struct windows *w = ctx;
+    uint32_t n_head = w->b->host.sizes.n_head, s = i / n_head, first = w->a->start[s];
+    struct head h = {
+        .b = w->b, .a = w->a, .h = i % n_head, .first = first, .n = w->a->start[s + 1] - first};
 
-    while ((i = atomic_fetch_add(&w->next, 1)) < n) {
-        uint32_t s = i / w->b->host.sizes.n_head, first = w->a->start[s];
-        struct head h = {.b = w->b,
-                         .a = w->a,
-                         .h = i % w->b->host.sizes.n_head,
-                         .first = first,
-                         .n = w->a->start[s + 1] - first};
-
-        set_packed(&h, w->b->lane[thread].panel);
-        for (uint32_t k = 0; k < (h.n + LANES - 1) / LANES; k++)
-            pack_keys(&h, k);
-        for (uint32_t k = 0; k < (h.n + BLOCK - 1) / BLOCK; k++)
-            attend_block(&h, k, &w->b->lane[thread]);
-    }
+    set_packed(&h, w->b->lane[thread].panel);
+    for (uint32_t k = 0; k < (h.n + LANES - 1) / LANES; k++)
+        pack_keys(&h, k);
+    for (uint32_t k = 0; k < (h.n + BLOCK - 1) / BLOCK; k++)
+        attend_block(&h, k, &w->b->lane[thread]);
 }
 
 /* Implements vis_ops.attend. */
 static void attend(struct vis_be *b, const struct vis_attend *a) {
-    struct windows w = {.b = b, .a = a};
-
     assert(a->longest <= PROJECTOR_WINDOW_MAX * PROJECTOR_WINDOW_MAX);
-    pool_run(b->pool, do_windows, &w);
+    pool_each(b->pool, a->n_segments * b->host.sizes.n_head, do_window, &(struct windows){b, a});
 }
 
 const struct vis_ops vis_cpu = {
@@ -478,18 +451,9 @@ const struct vis_ops vis_cpu = {
     .open = open_be,
     .close = close_be,
     .open_bytes = open_bytes,
-    .buffer_bytes = vis_host_buffer_bytes,
-    .tensor_bytes = vis_host_tensor_bytes,
-    .buffer = vis_host_buffer,
+    VIS_HOST_OPS,
     .load = load,
-    .vector = vis_host_vector,
-    .bring = vis_host_bring,
-    .pixels = vis_host_pixels,
     .linear = linear,
-    .rows = vis_host_rows,
-    .heads = vis_host_heads,
     .attend = attend,
     .attend_blocks = attend_blocks,
-    .get = vis_host_get,
-    .end = vis_host_end,
 };

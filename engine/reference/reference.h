@@ -135,53 +135,9 @@ static inline float ref_sigmoid(float x) {
 void ref_glu(enum glu glu, float limit, float *gate, const float *up, size_t n);
 
 /* Functions of be_ops.run, which implement the formulas of op.h. */
-int ref_embed(struct step *s, const struct model_op *op);
-int ref_deep(struct step *s, const struct model_op *op);
-int ref_layer_input(struct step *s, const struct model_op *op);
-int ref_qkv(struct step *s, const struct model_op *op);
-int ref_keys(struct step *s, const struct model_op *op);
-int ref_holes(struct step *s, const struct model_op *op);
-int ref_norm(struct step *s, const struct model_op *op);
-int ref_keep(struct step *s, const struct model_op *op);
-int ref_draft_in(struct step *s, const struct model_op *op);
-int ref_tap(struct step *s, const struct model_op *op);
-int ref_fuse(struct step *s, const struct model_op *op);
-int ref_block_in(struct step *s, const struct model_op *op);
-int ref_block_out(struct step *s, const struct model_op *op);
-int ref_select(struct step *s, const struct model_op *op);
-int ref_chain(struct step *s, const struct model_op *op);
+#define DECLARE_OP(kind, name) int ref_##name(struct step *s, const struct model_op *op);
+HOST_OPS(DECLARE_OP)
 /* Allocates the buffers for a block drafter, if the model has one. */
 void ref_blocks_alloc(struct be *b, const struct be_opts *o);
-int ref_attend(struct step *s, const struct model_op *op);
-int ref_gate(struct step *s, const struct model_op *op);
-int ref_proj(struct step *s, const struct model_op *op);
-int ref_join(struct step *s, const struct model_op *op);
-int ref_gate_up(struct step *s, const struct model_op *op);
-int ref_gate_in(struct step *s, const struct model_op *op);
-int ref_route(struct step *s, const struct model_op *op);
-int ref_experts(struct step *s, const struct model_op *op);
-int ref_shared(struct step *s, const struct model_op *op);
-int ref_state_in(struct step *s, const struct model_op *op);
-int ref_kda(struct step *s, const struct model_op *op);
-int ref_delta(struct step *s, const struct model_op *op);
-int ref_conv(struct step *s, const struct model_op *op);
-int ref_mamba(struct step *s, const struct model_op *op);
-int ref_mla_in(struct step *s, const struct model_op *op);
-int ref_mla_q(struct step *s, const struct model_op *op);
-int ref_mla_kv(struct step *s, const struct model_op *op);
-int ref_mla_out(struct step *s, const struct model_op *op);
-int ref_spread(struct step *s, const struct model_op *op);
-int ref_mix(struct step *s, const struct model_op *op);
-int ref_ngram(struct step *s, const struct model_op *op);
-int ref_index(struct step *s, const struct model_op *op);
-int ref_blend(struct step *s, const struct model_op *op);
 /* Allocates the buffers for condensed keys, if the model has them. */
 void ref_condensed_open(struct be *b, const struct be_opts *o);
-int ref_lean_in(struct step *s, const struct model_op *op);
-int ref_lean_keys(struct step *s, const struct model_op *op);
-int ref_lean_q(struct step *s, const struct model_op *op);
-int ref_condense(struct step *s, const struct model_op *op);
-int ref_pick(struct step *s, const struct model_op *op);
-int ref_lean_attend(struct step *s, const struct model_op *op);
-int ref_lean_out(struct step *s, const struct model_op *op);
-int ref_logits(struct step *s, const struct model_op *op);

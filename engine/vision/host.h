@@ -46,3 +46,9 @@ void vis_host_heads(struct vis_be *b, const struct vis_heads *a);
 void vis_host_get(struct vis_be *b, const float *from, uint32_t n_rows, uint32_t n, float *to,
                   size_t stride);
 int vis_host_end(struct vis_be *b);
+
+#define VIS_HOST_OPS                                                                               \
+    .buffer_bytes = vis_host_buffer_bytes, .tensor_bytes = vis_host_tensor_bytes,                  \
+    .buffer = vis_host_buffer, .vector = vis_host_vector, .bring = vis_host_bring,                 \
+    .pixels = vis_host_pixels, .rows = vis_host_rows, .heads = vis_host_heads,                     \
+    .get = vis_host_get, .end = vis_host_end
